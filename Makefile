@@ -1,0 +1,38 @@
+# Thin: every target installs what it needs (tools/packages.sh), then calls CMake, ctest or a script.
+SHELL := /bin/bash
+JOBS := $(shell nproc)
+TEST_LOG := build/Testing/Temporary/LastTest.log
+
+.PHONY: build demo test bench lint sanitize fuzz clean
+.DEFAULT_GOAL := build
+
+build:
+	@tools/packages.sh
+	@cmake --preset release --log-level=WARNING >build.log 2>&1 || { cat build.log; exit 1; }
+	@mv build.log build/configure.log
+	@cmake --build build -j $(JOBS) >build/compile.log 2>&1 || { tail -n 60 build/compile.log; exit 1; }
+
+demo: build
+	@tools/demo.sh
+
+test: build
+	@ctest --test-dir build --output-on-failure --timeout 300 -j $(JOBS)
+	@tools/lint.py
+
+bench: build
+	@bench/run.sh
+
+lint:
+	@tools/packages.sh lint
+	@tools/lint.py --full
+
+# Everything under ASan+UBSan, and mesh, worker, agent and scheduler under TSan.
+sanitize:
+	@tools/packages.sh
+	@cmake --preset asan --log-level=WARNING >/dev/null && cmake --build build/asan -j $(JOBS)
+	@ctest --test-dir build/asan --output-on-failure --timeout 900 -j 1
+	@cmake --preset tsan --log-level=WARNING >/dev/null && cmake --build build/tsan -j $(JOBS)
+	@ctest --test-dir build/tsan --output-on-failure --timeout 900 -j 1 -L 'agent|scheduler'
+
+clean:
+	rm -rf build

@@ -1,0 +1,258 @@
+"""Drives a whole Motley (PostgreSQL, Redis, api, scheduler, agents, workers) from the outside, as its users do.
+
+Only the names fixed in docs/INTERFACES.md are used. Standard library alone.
+"""
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
+DATA = os.path.join(SOURCE, "tests", "data")
+GOLDEN = os.path.join(DATA, "golden")
+SHARED = os.path.join(os.path.dirname(SOURCE), "shared")
+SKIP = 77
+
+
+def skip(why):
+    print(f"SKIP: {why}")
+    sys.exit(SKIP)
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def two_unlike(memory_left="450MiB", memory_right="450MiB", isa_left="native", isa_right="avx2", **extra):
+    """The usual two agents, one CPU device each, truly unlike."""
+    config = {"agents": [
+        {"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": memory_left, "isa": isa_left}]},
+        {"name": "right", "devices": [{"kind": "cpu", "threads": 1, "memory": memory_right, "isa": isa_right}]},
+    ]}
+    config.update(extra)
+    return config
+
+
+class Motley:
+    """One home of `motley up`; use as a context manager: `down` runs whatever happened, logs are shown on failure."""
+
+    def __init__(self, config, keep_logs=True):
+        self.base = tempfile.mkdtemp(prefix="motley-test-")
+        os.chmod(self.base, 0o755)
+        self.home = os.path.join(self.base, "home")
+        self.config = os.path.join(self.base, "up.yaml")
+        self.keep_logs = keep_logs
+        with open(self.config, "w", encoding="utf-8") as handle:
+            json.dump(config, handle)
+
+    def __enter__(self):
+        try:
+            self.up()
+        except BaseException:
+            self.show_logs()
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None and self.keep_logs:
+            self.show_logs()
+        subprocess.run([self.program("motley"), "down", "--home", self.home], timeout=60,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        left = self.processes_left()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.base, ignore_errors=True)
+        if left and kind is None:
+            raise Failed(f"processes left over after `motley down`: {left}")
+
+    @staticmethod
+    def program(name):
+        return os.path.join(BIN, name)
+
+    def path(self, name):
+        return os.path.join(self.base, name)
+
+    def up(self):
+        self.run("up", "--config", self.config, timeout=90)
+
+    def run(self, *words, status=0, timeout=120, parse=False, stdin=None):
+        """Run a client command; its output, or the JSON document with parse. Any other exit status is a failure."""
+        command = [self.program("motley"), *words, "--home", self.home]
+        if parse:
+            command.append("--json")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
+        allowed = status if isinstance(status, tuple) else (status,)
+        expect(done.returncode in allowed,
+               f"{' '.join(command)}: status {done.returncode}, not {status}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        self.last_error = done.stderr
+        if parse:
+            return json.loads(done.stdout)
+        return done.stdout
+
+    def lines(self, *words, **keywords):
+        return [json.loads(line) for line in self.run(*words, "--json", **keywords).splitlines() if line.strip()]
+
+    def write(self, name, text):
+        path = self.path(name)
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(text if isinstance(text, str) else json.dumps(text))
+        return path
+
+    def write_rows(self, name, rows):
+        return self.write(name, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def submit(self, spec, wait=False, timeout=240, name="spec.json"):
+        words = ["submit", self.write(name, spec)] + (["--wait"] if wait else [])
+        return self.run(*words, parse=True, timeout=timeout)
+
+    def job(self, ident):
+        return self.run("job", str(ident), parse=True)
+
+    def wait_state(self, ident, states, timeout=120):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            job = self.job(ident)
+            if job["state"] in states:
+                return job
+            poll()
+        raise Failed(f"job {ident} is {job['state']} after {timeout} s, not one of {states}")
+
+    def metrics(self, ident):
+        lines = self.lines("metrics", str(ident))
+        return [m for m in lines if "eval" not in m], [m for m in lines if "eval" in m]
+
+    def wait_steps(self, ident, count, timeout=120):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            steps, _ = self.metrics(ident)
+            if len(steps) >= count:
+                return steps
+            poll()
+        raise Failed(f"job {ident}: {len(steps)} steps after {timeout} s, not {count}; {self.job(ident)['state']}")
+
+    def get(self, ident, name="out"):
+        out = self.path(name)
+        self.run("get", str(ident), out)
+        return out
+
+    def processes(self):
+        return self.run("status", parse=True)["processes"]
+
+    def processes_left(self):
+        """Pids whose environment or command line names this home."""
+        left = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as handle:
+                    words = handle.read()
+            except OSError:
+                continue
+            if self.base.encode() in words:
+                left.append(int(entry))
+        return left
+
+    def show_logs(self, size=3000):
+        for folder, _, names in os.walk(self.home):
+            for name in sorted(names):
+                if name.endswith(".log"):
+                    with open(os.path.join(folder, name), "rb") as handle:
+                        handle.seek(0, os.SEEK_END)
+                        handle.seek(max(0, handle.tell() - size))
+                        print(f"--- {os.path.join(folder, name)}\n{handle.read().decode(errors='replace')}")
+
+
+def poll():
+    """Between two questions to the service; every caller has a deadline."""
+    time.sleep(0.05)
+
+
+def tokens_rows(batches):
+    return [{"ids": ids, "labels": labels} for batch in batches for ids, labels in zip(batch["ids"], batch["labels"])]
+
+
+def golden_spec(name, model, rows, peak, expected, batch_rows, **changes):
+    spec = {
+        "name": name, "model": model,
+        "method": {"kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.0},
+        "data": {"train": rows, "format": "tokens", "shuffle": False, "sequence_tokens": 256},
+        "train": {"batch_rows": batch_rows, "steps": expected["steps"], "learning_rate": peak, "schedule": "cosine",
+                  "warmup_steps": expected["warmup"], "final_fraction": 0.1, "weight_decay": 0,
+                  "betas": [0.9, 0.95], "eps": 1e-8, "clip_norm": 1.0, "seed": 1},
+    }
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            spec.setdefault(key, {}).update(value)
+        else:
+            spec[key] = value
+    return spec
+
+
+def safetensors(path):
+    """{name: list of floats} of an F32 file."""
+    import array
+    with open(path, "rb") as handle:
+        size = struct.unpack("<Q", handle.read(8))[0]
+        header = json.loads(handle.read(size))
+        data = handle.read()
+    out = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        expect(entry["dtype"] == "F32", f"{path}: {name} is {entry['dtype']}, not F32")
+        begin, end = entry["data_offsets"]
+        values = array.array("f")
+        values.frombytes(data[begin:end])
+        out[name] = (entry["shape"], values)
+    return out
+
+
+def relative_difference(ours, theirs):
+    """The norm of the difference over the norm of theirs, over all tensors; and the worst single tensor's."""
+    expect(set(ours) == set(theirs), f"tensor names differ: {sorted(set(ours) ^ set(theirs))[:4]}")
+    total = reference = worst = 0.0
+    for name, (shape, values) in theirs.items():
+        expect(ours[name][0] == shape, f"{name}: shape {ours[name][0]}, not {shape}")
+        difference = sum((a - b) ** 2 for a, b in zip(ours[name][1], values))
+        norm = sum(b * b for b in values)
+        total += difference
+        reference += norm
+        if norm > 0:
+            worst = max(worst, math.sqrt(difference / norm))
+    return math.sqrt(total / reference), worst
+
+
+def largest_relative(ours, theirs):
+    expect(len(ours) == len(theirs), f"{len(ours)} values, not {len(theirs)}")
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
+
+
+def main(*claims):
+    """Run each claim (a function); print one line each and a last one that counts; the exit code is the verdict."""
+    failed = 0
+    for claim in claims:
+        began = time.monotonic()
+        try:
+            detail = claim()
+            print(f"ok      {claim.__name__} ({time.monotonic() - began:.1f} s){': ' + detail if detail else ''}", flush=True)
+        except Failed as problem:
+            failed += 1
+            print(f"FAILED  {claim.__name__}: {problem}", flush=True)
+    print(f"{len(claims) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)

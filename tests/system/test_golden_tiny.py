@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Through the whole service, tiny Llama models give PyTorch's numbers on one device and on any split."""
+import json
+import os
+
+from motley import (GOLDEN, Failed, Motley, expect, golden_spec, largest_relative, main, relative_difference, safetensors,
+                    tokens_rows, two_unlike)
+
+LOSS, NORM, ADAPTER = 1e-6, 1e-5, 1e-4  # relative; fp32 itself costs at most 6e-7 in these runs (golden README)
+
+
+def run_case(motley, model, placement, tag):
+    folder = os.path.join(GOLDEN, "tiny", model)
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
+    spec = golden_spec(f"{model}-{tag}", folder, rows, expected["lora"]["peak_lr"], expected,
+                       len(expected["batches"][0]["ids"]), placement=placement,
+                       method={"start_from": os.path.join(folder, "adapter_init")})
+    job = motley.submit(spec, wait=True)
+    expect(job["state"] == "succeeded", f"{model} {tag}: {job['state']}: {job.get('error')}")
+    steps, _ = motley.metrics(job["id"])
+    expect([m["step"] for m in steps] == list(range(20)), f"{model} {tag}: steps {[m['step'] for m in steps]}")
+    reference = expected["lora_fp64"]
+    loss = largest_relative([m["loss"] for m in steps], reference["loss"])
+    norm = largest_relative([m["grad_norm"] for m in steps], reference["grad_norm"])
+    rate = largest_relative([m["learning_rate"] for m in steps], reference["lr"])
+    out = motley.get(job["id"], f"{model}-{tag}")
+    ours = safetensors(os.path.join(out, "adapter", "adapter_model.safetensors"))
+    adapter, _ = relative_difference(ours, safetensors(os.path.join(folder, "adapter_after_20", "adapter_model.safetensors")))
+    expect(loss <= LOSS, f"{model} {tag}: loss off by {loss:.2e}")
+    expect(norm <= NORM, f"{model} {tag}: gradient norm off by {norm:.2e}")
+    expect(rate <= 1e-9, f"{model} {tag}: learning rate off by {rate:.2e}")
+    expect(adapter <= ADAPTER, f"{model} {tag}: adapter off by {adapter:.2e}")
+    with open(os.path.join(out, "adapter", "adapter_config.json"), encoding="utf-8") as handle:
+        ours_config = json.load(handle)
+    with open(os.path.join(folder, "adapter_after_20", "adapter_config.json"), encoding="utf-8") as handle:
+        theirs_config = json.load(handle)
+    for key in ("peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "bias"):
+        expect(ours_config[key] == theirs_config[key], f"adapter_config.json: {key} is {ours_config[key]}")
+    expect(set(ours_config["target_modules"]) == set(theirs_config["target_modules"]), "adapter_config.json: target_modules")
+    return f"loss {loss:.1e}, norm {norm:.1e}, adapter {adapter:.1e}", [m["loss"] for m in steps], ours
+
+
+def losses_norms_and_adapters_are_pytorchs():
+    details = []
+    with Motley(two_unlike()) as motley:
+        for model in ("llama", "llama3-rope"):
+            single, single_losses, _ = run_case(motley, model, {"kind": "single"}, "single")
+            split, split_losses, adapter = run_case(motley, model, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, "split")
+            again, again_losses, again_adapter = run_case(motley, model, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, "again")
+            expect(again_losses == split_losses, f"{model}: two runs of one plan differ in loss")
+            expect(all(adapter[n][1] == again_adapter[n][1] for n in adapter), f"{model}: two runs of one plan differ in the adapter")
+            apart = largest_relative(split_losses, single_losses)
+            expect(apart <= LOSS, f"{model}: split against single {apart:.2e}")
+            details.append(f"{model}: single [{single}], split [{split}], apart {apart:.1e}")
+    return "; ".join(details)
+
+
+if __name__ == "__main__":
+    main(losses_norms_and_adapters_are_pytorchs)

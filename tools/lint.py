@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""House rules that a compiler does not check: layering, banned calls, file sizes, contracts.
+
+Prints one line a finding, `path:line: rule: what`, and exits 1 if there is any.
+--full adds clang-format, cppcheck and clang-tidy where they are installed.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# docs/DESIGN.md, Rooms: the only includes allowed.
+MAY_INCLUDE = {
+    "common": set(),
+    "program": {"common"},
+    "model": {"common"},
+    "planner": {"program", "model", "common"},
+    "engine": {"model", "common"},
+    "agent": {"engine", "model", "program", "common"},
+    "store": {"common"},
+    "scheduler": {"planner", "program", "model", "store", "common"},
+    "api": {"planner", "program", "model", "store", "common"},
+    "cli": {"planner", "program", "model", "common", "local"},
+    "local": {"common"},
+}
+# The planner is pure: of model/ it sees descriptions only.
+PLANNER_MODEL_HEADERS = {"model/config.h", "model/blocks.h", "model/order.h", "model/spec.h", "model/rows.h",
+                         "model/histogram.h"}
+
+LINES_MAX = 800
+BANNED = {
+    "strcpy": "snprintf or memcpy with a checked length", "strcat": "buf_printf", "sprintf": "snprintf",
+    "vsprintf": "vsnprintf", "gets": "fgets", "strtok": "strtok_r or a parser", "atoi": "strtol with checks",
+    "atol": "strtol with checks", "atof": "strtod with checks", "system": "process.h", "popen": "process.h",
+    "alloca": "malloc", "rand": "common/rand.h", "srand": "common/rand.h", "random": "common/rand.h",
+    "strncpy": "snprintf", "tmpnam": "mkstemp", "setjmp": "error returns", "longjmp": "error returns",
+}
+LIBRARY_ONLY_BANNED = {
+    "exit": "only main exits", "_exit": "only main exits", "abort": "return an error", "printf": "libraries do not print",
+    "puts": "libraries do not print", "perror": "return an error",
+}
+# Rooms whose business is to speak to a person.
+MAY_PRINT = {"cli", "local"}
+SQL = re.compile(r'"\s*(SELECT\s|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX)|ALTER\s+TABLE|WITH\s+\w+\s+AS)', re.I)
+CALL = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)\s*\(")
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                         capture_output=True, check=True).stdout.decode()
+    return sorted(p for p in out.split("\0") if p and os.path.exists(os.path.join(ROOT, p)))
+
+
+def strip_comments(text):
+    """Blank comments, keep line structure; strings stay."""
+    def blank(match):
+        piece = match.group(0)
+        if piece.startswith("/"):
+            return re.sub(r"[^\n]", " ", piece)
+        return piece
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
+
+
+def blank_strings(text):
+    return re.sub(r'"(?:\\.|[^"\\\n])*"', lambda m: '"' + " " * (len(m.group(0)) - 2) + '"', text)
+
+
+def check_source(path, text, report):
+    room = path.split("/")[0]
+    code = strip_comments(text)
+    is_main = re.match(r"main\w*\.c$", os.path.basename(path)) is not None
+    for number, line in enumerate(code.split("\n"), 1):
+        include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if include and room in MAY_INCLUDE:
+            target = include.group(1)
+            other = target.split("/")[0]
+            if "/" not in target:
+                report(path, number, "include", f'name the room: "{room}/{target}"')
+            elif other not in MAY_INCLUDE:
+                report(path, number, "include", f"{target} is not in a room")
+            elif other != room and other not in MAY_INCLUDE[room]:
+                report(path, number, "layering", f"{room}/ may not include {other}/")
+            elif room == "planner" and other == "model" and target not in PLANNER_MODEL_HEADERS:
+                report(path, number, "layering", f"the planner sees only descriptions of model/, not {target}")
+        if re.search(r"#\s*include\s+<libpq-fe\.h>", line) and room not in ("common", "store"):
+            report(path, number, "layering", "libpq outside common/pg and store/")
+        if room in MAY_INCLUDE and room != "store" and SQL.search(line):
+            report(path, number, "sql", "SQL outside store/")
+        if "SSL_CTX" in line and not path.startswith("common/tls") and room in MAY_INCLUDE:
+            report(path, number, "tls", "SSL_CTX outside common/tls")
+        for call in CALL.findall(blank_strings(line)):
+            if call in BANNED:
+                report(path, number, "banned", f"{call}(): use {BANNED[call]}")
+            elif call in LIBRARY_ONLY_BANNED and room in MAY_INCLUDE and not is_main:
+                if not (room in MAY_PRINT and call in ("printf", "puts", "_exit")):
+                    if not (call == "_exit" and path in ("common/process.c",)):
+                        report(path, number, "banned", f"{call}(): {LIBRARY_ONLY_BANNED[call]}")
+            elif call in ("sleep", "usleep") and room == "tests":
+                report(path, number, "banned", f"{call}() in a test: wait on an event with a deadline")
+    if text.count("\n") > LINES_MAX:
+        report(path, 1, "size", f"{text.count(chr(10))} lines; split at {LINES_MAX}")
+
+
+def check_header(path, text, report):
+    """Every function declared in a room's header stands under a comment that says its contract."""
+    lines = text.split("\n")
+    code = blank_strings(strip_comments(text)).split("\n")
+    depth = 0
+    covered = False
+    statement = ""
+    start = 0
+    for index, line in enumerate(code):
+        raw = lines[index].strip()
+        if depth == 0 and not statement:
+            if raw.endswith("*/") or raw.startswith("//"):
+                covered = True
+            elif raw == "":
+                covered = False
+        if line.strip().startswith("#"):
+            continue
+        stripped = line.strip()
+        if depth == 0 and stripped:
+            if not statement:
+                start = index + 1
+            statement += " " + stripped
+        depth += line.count("{") - line.count("}")
+        if depth == 0 and statement and (statement.endswith(";") or statement.endswith("}")):
+            declared = re.match(r"^\s*(?!typedef|struct\s+\w+\s*\{|enum|union|extern\s+const|static)[\w\s\*]+?\b(\w+)\s*\([^;{]*\)[^;{]*;\s*$", statement)
+            if declared and "(*" not in statement.split("(")[0] and not covered and "/*" not in lines[start - 1]:
+                tail = "".join(lines[start - 1:index + 1])
+                if "/*" not in tail:
+                    report(path, start, "contract", f"{declared.group(1)}() has no comment that says its contract")
+            statement = ""
+
+
+def full_checks(files, report):
+    sources = [f for f in files if f.endswith((".c", ".h")) and f.split("/")[0] in MAY_INCLUDE]
+    if shutil.which("clang-format"):
+        for path in sources:
+            done = subprocess.run(["clang-format", "--dry-run", "-Werror", path], cwd=ROOT, capture_output=True)
+            if done.returncode != 0:
+                report(path, 1, "format", "clang-format would change it")
+    if shutil.which("cppcheck"):
+        done = subprocess.run(["cppcheck", "--quiet", "--std=c11", "--enable=warning,portability", "--inline-suppr",
+                               "--suppress=missingIncludeSystem", "--suppress=invalidPrintfArgType_sint", "-I.", "-j2",
+                               "--template={file}:{line}: cppcheck: {id}: {message}", "--error-exitcode=0"]
+                              + [f for f in sources if f.endswith(".c")], cwd=ROOT, capture_output=True, text=True)
+        for line in done.stderr.splitlines():
+            if re.match(r"[\w/.]+:\d+: cppcheck", line):
+                print(line)
+                report.count += 1
+
+
+class Report:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, path, line, rule, what):
+        self.count += 1
+        print(f"{path}:{line}: {rule}: {what}")
+
+
+def main():
+    report = Report()
+    files = tracked()
+    rooms = {f.split("/")[0] for f in files if f.endswith(".c")}
+    for path in files:
+        if not path.endswith((".c", ".h", ".inc")):
+            continue
+        with open(os.path.join(ROOT, path), encoding="utf-8") as handle:
+            text = handle.read()
+        check_source(path, text, report)
+        if path.endswith(".h") and path.split("/")[0] in MAY_INCLUDE:
+            check_header(path, text, report)
+    for room in sorted(rooms & set(MAY_INCLUDE)):
+        if not os.path.exists(os.path.join(ROOT, room, "README.md")):
+            report(room, 1, "readme", "the room has no README.md")
+    if "--full" in sys.argv[1:]:
+        full_checks(files, report)
+    print(f"lint: {report.count} findings in {len(files)} files")
+    return 1 if report.count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Install the Debian packages Motley is built and run with, once; say nothing when all are there.
+# As root or through sudo; otherwise print the one command to run and fail.
+#   tools/packages.sh          what `make build`, `make test` and `make demo` need
+#   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
+set -euo pipefail
+
+packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
+    libpq-dev libevent-dev libhiredis-dev libmsgpack-dev libssl-dev libjansson-dev libcurl4-openssl-dev
+    libpcre2-dev libutf8proc-dev libyaml-dev libopenblas-dev libcmocka-dev
+    postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip ca-certificates util-linux)
+case "${1:-}" in
+lint) packages+=(clang-format clang-tidy cppcheck) ;;
+sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
+esac
+
+missing=()
+installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null | awk '$2 == "installed" {print $1}')
+for package in "${packages[@]}"; do
+    grep -qxF "$package" <<<"$installed" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+run=(env)
+if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        run=(sudo)
+    elif [ -t 0 ] && [ "${CI:-}" != true ] && command -v sudo >/dev/null; then
+        run=(sudo)
+    else
+        echo "Motley needs these Debian packages; as root, run:" >&2
+        echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+        exit 1
+    fi
+fi
+
+echo "installing Debian packages: ${missing[*]}"
+# Debian's package would start a PostgreSQL cluster of its own on installation; Motley brings up private ones.
+if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+    "${run[@]}" mkdir -p /etc/postgresql-common
+    echo "create_main_cluster = false" | "${run[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${run[@]}" apt-get -o DPkg::Lock::Timeout=300 update &&
+       "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
+           install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "could not install the packages above" >&2
+    exit 1
+fi
