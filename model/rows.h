@@ -1,0 +1,97 @@
+/* A dataset's text -> encoded rows, and their binary file.
+ *
+ * Input: one JSON object a line (blank lines are skipped): alpaca {"instruction","input","output"}, chat
+ * {"messages":[{"role","content"}]}, text {"text"}, tokens {"ids","labels"}. Format `auto` looks at the first
+ * row's keys; every row must then be of that kind. Anything else stops with ERR_INVALID: "line 17: ...".
+ *
+ * A row is a list of ids and, for each, a label: the id itself where it is learnt, -100 (ROWS_IGNORE) where
+ * not. Label t is predicted from position t-1, so label 0 of a row is never learnt from whatever it says (it
+ * is stored as -100). The end token is appended to answers and texts and learnt. Rows longer than
+ * sequence_tokens are cut at their end and counted; a row with nothing left to learn is dropped and counted.
+ * Token 0 is a label like any other.
+ *
+ * Rows are immutable once made and may be shared between threads.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "model/chat.h"
+#include "model/spec.h"
+#include "model/tokenizer.h"
+
+enum {
+    ROWS_IGNORE = -100,
+    ROWS_LINE_BYTES_MAX = 8 << 20, /* one line of a dataset */
+    ROWS_COUNT_MAX = 100000000,
+    ROWS_HISTOGRAM_BINS = 64
+};
+
+struct rows {
+    uint32_t count;
+    const uint64_t *offset; /* [count + 1]: row r is ids[offset[r] .. offset[r + 1]) */
+    const int32_t *ids;     /* [offset[count]] */
+    const int32_t *labels;  /* [offset[count]]: ROWS_IGNORE or the id to be learnt */
+};
+
+struct rows_options {
+    enum spec_format format;
+    enum spec_learn learn;
+    uint32_t sequence_tokens;
+    uint32_t vocab;                    /* ids at or above are refused (token rows); 0: not checked */
+    const struct tokenizer *tokenizer; /* NULL serves token rows only */
+    const struct chat_template *chat;  /* for chat rows; NULL: chat rows are refused with chat_error */
+    const char *chat_error;            /* why there is no template (borrowed), or NULL */
+    size_t bytes_max;                  /* of memory for the encoded rows; 0: 2 GiB */
+};
+
+struct rows_report {
+    enum spec_format format;                           /* what `auto` found */
+    uint32_t rows;                                     /* kept */
+    uint32_t truncated;                                /* kept, but cut */
+    uint32_t dropped;                                  /* nothing to learn */
+    uint32_t first_truncated_line, first_dropped_line; /* from 1; 0: none */
+    uint64_t tokens, labelled_tokens;
+    uint32_t longest; /* tokens of the longest kept row */
+};
+
+/* Encode a dataset. 'text' is borrowed for the call. Returns new rows (rows_destroy) and fills *report.
+ * ERR_INVALID with the line number for a bad row, ERR_TOO_BIG for a line or a dataset beyond its bound,
+ * ERR_INVALID when no row is left. */
+int rows_encode(const char *text, size_t size, const struct rows_options *options, struct rows **rows,
+                struct rows_report *report, struct err *err);
+
+void rows_destroy(struct rows *rows);
+
+/* The binary form: "MTLYROWS", version, counts, offsets, ids, labels, SHA-256; little-endian; every value
+ * checked at load (offsets rising, ids >= 0 and < vocab if vocab > 0, labels ROWS_IGNORE or the id at that
+ * place or another id in range, each row with something to learn and at least two tokens). */
+int rows_save(const struct rows *rows, struct buf *out, struct err *err);
+/* 'bytes' are borrowed for the call; the rows are a copy. ERR_CORRUPT says what is wrong where. */
+int rows_load(const void *bytes, size_t size, uint32_t vocab, struct rows **rows, struct err *err);
+
+/* One row's numbers, as the planner's costs want them. */
+struct row_size {
+    uint32_t tokens;
+    uint32_t labelled; /* labels that are learnt (label 0 never is) */
+};
+/* Sizes of every row: sizes[0..rows->count). */
+void rows_sizes(const struct rows *rows, struct row_size *sizes);
+
+/* Lengths in ROWS_HISTOGRAM_BINS bins of equal width over 1..longest, for people and reports. */
+struct rows_histogram {
+    uint32_t rows, longest, bins, bin_tokens;
+    uint64_t tokens, labelled, sum_sq; /* sum_sq = sum of tokens^2 */
+    uint32_t count[ROWS_HISTOGRAM_BINS];
+};
+void rows_histogram(const struct rows *rows, struct rows_histogram *histogram);
+
+/* The ids of a sample prompt, rendered the way the training rows are: alpaca -> as an instruction, chat -> as
+ * a user's message with the beginning of an answer, text and tokens -> as it is. format must not be `auto`:
+ * give the report's. Appends to 'ids'. */
+int rows_render_prompt(const char *prompt, enum spec_format format, const struct rows_options *options,
+                       struct ids *ids, struct err *err);

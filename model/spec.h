@@ -1,0 +1,174 @@
+/* The job specification: what a person asks for, with every default filled.
+ *
+ * One parser for client, api, scheduler and worker. A specification arrives as a jansson object (made from
+ * JSON or, by the client, from YAML with common/yaml.h); spec_parse() refuses unknown keys, wrong types and
+ * values out of range with ERR_INVALID and a text that begins with the path, such as "train.batch_rows: 0 is
+ * below 1".
+ *
+ * File-valued fields (`model`, `data.train`, `data.eval`, `method.start_from`) hold what the person wrote (a
+ * path or a registered name). Before it posts, the client replaces files by blob references "sha256:<64 hex
+ * digits>"; spec_blob_ref() tells the two apart. The api accepts only registered model names and blob
+ * references.
+ *
+ * Strings in a spec are never NULL unless the comment says so. A parsed spec is immutable and may be shared
+ * between threads. Pure: no files, no clock.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+enum {
+    SPEC_TARGETS_MAX = 16,      /* LoRA target names */
+    SPEC_DEVICES_MAX = 4096,    /* names in placement.devices or placement.exclude */
+    SPEC_NAME_BYTES = 128,      /* bytes in a job, device or target name, the NUL included */
+    SPEC_PATH_BYTES = 4096,     /* bytes in a path or reference, the NUL included */
+    SPEC_PROMPT_BYTES = 65536,  /* bytes in sample.prompt */
+    SPEC_RETRIES_DEFAULT = 3,   /* limits.retries when `limits` is there and does not say */
+    SPEC_RETRIES_UNLIMITED = 20 /* attempts after losses when there is no `limits` at all: still a bound */
+};
+
+enum spec_method { SPEC_METHOD_LORA, SPEC_METHOD_FULL };
+enum spec_base { SPEC_BASE_FP32, SPEC_BASE_BF16, SPEC_BASE_NF4 };
+enum spec_compute { SPEC_COMPUTE_FP32, SPEC_COMPUTE_BF16 };
+enum spec_format {
+    SPEC_FORMAT_AUTO,
+    SPEC_FORMAT_ALPACA,
+    SPEC_FORMAT_CHAT,
+    SPEC_FORMAT_TEXT,
+    SPEC_FORMAT_TOKENS
+};
+enum spec_learn { SPEC_LEARN_ANSWER, SPEC_LEARN_ALL };
+enum spec_schedule { SPEC_SCHEDULE_COSINE, SPEC_SCHEDULE_LINEAR, SPEC_SCHEDULE_CONSTANT };
+enum spec_recompute { SPEC_RECOMPUTE_AUTO, SPEC_RECOMPUTE_YES, SPEC_RECOMPUTE_NO };
+enum spec_placement {
+    SPEC_PLACEMENT_AUTO,
+    SPEC_PLACEMENT_SINGLE,
+    SPEC_PLACEMENT_PIPELINE,
+    SPEC_PLACEMENT_DATA,
+    SPEC_PLACEMENT_HYBRID,
+    SPEC_PLACEMENT_EXPERT,
+    SPEC_PLACEMENT_TENSOR,
+    SPEC_PLACEMENT_SERVER
+};
+
+/* A list of names. names[i] is NUL-terminated. given: false when the specification said null or nothing. */
+struct spec_names {
+    bool given;
+    uint32_t count;
+    char **names;
+};
+
+struct spec_method_part {
+    enum spec_method kind;     /* lora */
+    uint32_t rank;             /* 16, 1..1024; meaningless for full */
+    double alpha;              /* 32, > 0; the adapter is scaled by alpha / rank */
+    double dropout;            /* 0.05, 0 <= dropout < 1 */
+    struct spec_names targets; /* q_proj k_proj v_proj o_proj, in the order given, no name twice */
+    enum spec_base base;       /* fp32 */
+    char *start_from;          /* a peft adapter folder or its reference, or NULL */
+};
+
+struct spec_data_part {
+    char *train;              /* required */
+    char *eval;               /* or NULL */
+    enum spec_format format;  /* auto */
+    uint32_t sequence_tokens; /* 512, 2..1048576: longer rows are cut */
+    bool shuffle;             /* true */
+    enum spec_learn learn;    /* answer */
+    json_t *chat_template;    /* NULL (the model's own), a string (a name of chat.h) or an object (chat.h) */
+};
+
+struct spec_train_part {
+    uint32_t batch_rows;           /* 16, 1..65536 */
+    uint64_t steps;                /* 100; 0 when epochs are given */
+    uint32_t epochs;               /* 0 when steps are given */
+    double learning_rate;          /* 2e-4, the peak */
+    enum spec_schedule schedule;   /* cosine */
+    uint64_t warmup_steps;         /* 10 */
+    double final_fraction;         /* 0.1 of the peak at the end of the schedule */
+    double weight_decay;           /* 0, decoupled */
+    double beta1, beta2;           /* 0.9, 0.95 */
+    double eps;                    /* 1e-8 */
+    double clip_norm;              /* 1.0; 0: no clipping */
+    uint64_t seed;                 /* 1; at most 2^53 so that every JSON reader keeps it */
+    enum spec_compute compute;     /* fp32 */
+    enum spec_recompute recompute; /* auto */
+    bool router_aux;               /* false */
+};
+
+struct spec_placement_part {
+    enum spec_placement kind;  /* auto */
+    struct spec_names devices; /* null: any */
+    struct spec_names exclude; /* none */
+    uint32_t micro_batch_rows; /* 0: auto */
+    uint32_t stages;           /* 0: auto */
+};
+
+struct job_spec {
+    char *name;       /* "job" */
+    char *model;      /* required */
+    int32_t priority; /* 0, -100..100; higher goes first */
+    struct spec_method_part method;
+    struct spec_data_part data;
+    struct spec_train_part train;
+    struct spec_placement_part placement;
+    struct {
+        uint64_t every_steps; /* 50; 0: only at the end */
+        uint32_t keep;        /* 2, 1..100 */
+    } checkpoint;
+    struct {
+        bool on;              /* false when `eval` is absent */
+        uint64_t every_steps; /* 50; 0: only before the first and after the last step */
+    } eval;
+    struct {
+        char *prompt;       /* NULL when `sample` is absent */
+        uint32_t tokens;    /* 64 */
+        double temperature; /* 0: greedy */
+        uint64_t seed;      /* 1 */
+    } sample;
+    struct {
+        bool on;          /* false when `limits` is absent */
+        uint64_t time_s;  /* 0: no limit */
+        uint32_t retries; /* attempts after losses */
+    } limits;
+    bool hold;
+};
+
+/* Read a specification. Borrows 'document' for the call (a chat template object is kept by reference count).
+ * On success fills *spec, which spec_fini() releases; on failure *spec is empty and spec_fini() is a no-op.
+ * Errors: ERR_INVALID with the path first, ERR_NOMEM.
+ */
+int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
+
+/* Release what spec_parse() filled. Safe on a zeroed struct and twice. */
+void spec_fini(struct job_spec *spec);
+
+/* The specification as a document with every value written out: spec_parse() of it gives the same spec again,
+ * so it can be posted as it is. Returns new, or NULL with ERR_NOMEM.
+ */
+json_t *spec_to_json(const struct job_spec *spec, struct err *err);
+
+/* True when 'text' is a blob reference "sha256:<64 lower-case hex digits>"; then, if 'hex' is not NULL, the
+ * digits and a NUL are written there.
+ */
+bool spec_blob_ref(const char *text, char hex[65]);
+
+/* Learning rate of step t (from 0) of 'total_steps', as train.learning_rate, schedule, warmup_steps and
+ * final_fraction say: peak*(t+1)/W while t < W, then peak*(f + (1-f)*s) with s = (1 + cos(pi*(t-W)/(T-W)))/2
+ * for cosine, s = 1 - (t-W)/(T-W) for linear, 1 for constant. Pure.
+ */
+double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step);
+
+/* Names as they stand in a specification; NULL for a value outside the enum. */
+const char *spec_method_name(enum spec_method);
+const char *spec_base_name(enum spec_base);
+const char *spec_compute_name(enum spec_compute);
+const char *spec_format_name(enum spec_format);
+const char *spec_learn_name(enum spec_learn);
+const char *spec_schedule_name(enum spec_schedule);
+const char *spec_recompute_name(enum spec_recompute);
+const char *spec_placement_name(enum spec_placement);

@@ -1,0 +1,89 @@
+/* Byte-level BPE tokenizers, from Hugging Face's tokenizer.json or from GGUF metadata.
+ *
+ * Text -> special and added tokens are cut out first -> the rest is split by the pre-tokeniser's pattern ->
+ * each piece's bytes are merged by rank (Sennrich et al., "Neural Machine Translation of Rare Words with
+ * Subword Units", 2016; bytes as in GPT-2). Exact against Hugging Face's `tokenizers` for GPT-2, Llama 3,
+ * Qwen 2 and SmolLM pre-tokenisers; any other kind of model, normaliser or pre-tokeniser is refused by name
+ * (ERR_UNSUPPORTED).
+ *
+ * A tokenizer is immutable once open and may be used by many threads at once: encoding keeps its scratch on
+ * the call. Token ids are int32, 0 <= id < vocab.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+struct model;
+struct gguf;
+struct tokenizer;
+
+/* A growable list of token ids; zero it to begin, ids_fini() to release. */
+struct ids {
+    int32_t *data;
+    size_t count, capacity;
+};
+
+void ids_fini(struct ids *ids);
+int ids_append(struct ids *ids, const int32_t *values, size_t count, struct err *err);
+
+enum tokenizer_flags {
+    TOKENIZER_PLAIN = 0,       /* the text as it is; special tokens inside it are recognised */
+    TOKENIZER_ADD_SPECIAL = 1, /* put the beginning/end tokens the model's own tokenizer puts around a text */
+    TOKENIZER_IGNORE_SPECIAL = 2 /* "<|im_end|>" inside the text is text, not a token */
+};
+
+/* Open the tokenizer of an open model: tokenizer.json in its folder, else its GGUF metadata. ERR_NOT_FOUND
+ * when it has none (token rows need none). Returns new: tokenizer_destroy(). */
+int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err *err);
+
+/* From the bytes of tokenizer.json, and of tokenizer_config.json (size 0: none; it gives bos, eos and the
+ * chat template). Both are borrowed for the call. */
+int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
+                        struct tokenizer **tokenizer, struct err *err);
+
+/* From GGUF metadata (tokenizer.ggml.*). Borrowed for the call. */
+int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, struct err *err);
+
+void tokenizer_destroy(struct tokenizer *tokenizer);
+
+/* Append the ids of 'text' (UTF-8, size bytes, NULs allowed) to 'ids'. Errors: ERR_INVALID with the byte
+ * offset where the text is not UTF-8; ERR_TOO_BIG beyond 1 GiB; ERR_NOMEM. On error 'ids' is as before. */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
+                     struct ids *ids, struct err *err);
+
+/* Append the text of 'ids' to 'text'. Bytes that are not valid UTF-8 become U+FFFD, as many as Python's and
+ * Rust's lossy decoding make. skip_special leaves out special tokens. ERR_INVALID names an id outside the
+ * vocabulary. */
+int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
+                     struct buf *text, struct err *err);
+
+/* Streaming decode: append the bytes that token 'id' completes. state holds the bytes of an unfinished
+ * character (zero it to begin); tokenizer_decode_end() flushes them as U+FFFD. */
+struct decode_state {
+    uint8_t bytes[8];
+    uint8_t count;
+};
+int tokenizer_decode_next(const struct tokenizer *tokenizer, struct decode_state *state, int32_t id,
+                          bool skip_special, struct buf *text, struct err *err);
+int tokenizer_decode_end(struct decode_state *state, struct buf *text, struct err *err);
+
+/* Number of ids (largest id + 1). */
+uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
+/* -1 when the model names none. */
+int32_t tokenizer_bos(const struct tokenizer *tokenizer);
+int32_t tokenizer_eos(const struct tokenizer *tokenizer);
+/* The id of a token by its exact text ("<|im_end|>"), or -1. */
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size);
+/* True when the id is a special token. */
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
+/* The chat template that came with the tokenizer (Jinja text), or NULL. Borrowed until destroy. */
+const char *tokenizer_chat_template(const struct tokenizer *tokenizer);
+/* SHA-256 over everything that decides the encoding (vocabulary, merges, patterns, special tokens): part of
+ * the key under which encoded datasets are kept. */
+void tokenizer_digest(const struct tokenizer *tokenizer, uint8_t digest[32]);
