@@ -1,0 +1,50 @@
+#ifndef MOTLEY_STORE_MODELS_H
+#define MOTLEY_STORE_MODELS_H
+/* Registered models, uploaded files (blobs) and encoded data sets. Everything
+ * is known by its content: SHA-256 as 64 lower-case hex digits.
+ */
+#include "store/store.h"
+
+struct store_model_new {
+    const char *name;     /* 1..200 bytes */
+    const char *content;  /* content id of its manifest */
+    const json_t *config; /* config.json as parsed */
+    const json_t *files;  /* [{"name","size","sha256","path"?}]; `path` only for by-reference models */
+    const json_t *info;   /* anything to show: {"parameters": …, "architecture": …} or NULL */
+    int64_t owner;
+};
+/* Registers or re-points the name (older jobs keep their content id). Idempotent. */
+int store_model_put(struct store *store, const struct store_model_new *model, store_done_fn *done, void *arg,
+                    struct err *err);
+/* {"name","content","config","files","info","created"}; by name or content id; ERR_NOT_FOUND names it. */
+int store_model_get(struct store *store, const char *name_or_content, store_doc_fn *done, void *arg,
+                    struct err *err);
+/* {"models":[as above without config and files]} by name. */
+int store_model_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+/* Forgets the name. Jobs that use the content keep it. */
+int store_model_remove(struct store *store, const char *name, store_done_fn *done, void *arg,
+                       struct err *err);
+
+struct store_blob {
+    const char *sha256;
+    int64_t size;     /* bytes */
+    const char *path; /* by-reference file of an administrator, else NULL (under the api's blob folder) */
+    const json_t *manifest; /* chunk hashes: {"chunk": 4194304, "sha256": ["…"]} or NULL */
+};
+/* Records a verified, durable file. Idempotent. */
+int store_blob_put(struct store *store, const struct store_blob *blob, store_done_fn *done, void *arg,
+                   struct err *err);
+/* {"sha256","size","path"|null,"manifest"|null}; ERR_NOT_FOUND. */
+int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, void *arg, struct err *err);
+
+struct store_dataset_new {
+    const char *key;  /* SHA-256 over source blob, tokenizer, template, sequence_tokens, learn: encode once */
+    const char *blob; /* sha256 of the encoded rows */
+    const json_t *stats; /* {"rows","tokens","labelled","truncated","dropped","lengths": histogram …} */
+};
+int store_dataset_put(struct store *store, const struct store_dataset_new *dataset, store_done_fn *done,
+                      void *arg, struct err *err);
+/* {"key","blob","stats"}; ERR_NOT_FOUND. */
+int store_dataset_get(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
+
+#endif

@@ -1,0 +1,28 @@
+#ifndef MOTLEY_STORE_NODES_H
+#define MOTLEY_STORE_NODES_H
+/* Nodes, devices, profiles and links as people see them. (The scheduler's own
+ * view of them is in sched.h.)
+ */
+#include "store/store.h"
+
+/* {"nodes":[{"name","state"
+ * (joining|alive|unreachable),"address","machine_id","last_seen"|null,"enrolled","devices":n}]} */
+int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+
+/* {"devices":[{"name","node","kind","state" (free|busy|drained|draining|unreachable|gone),"drained",
+ * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}]} */
+int store_device_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+
+/* Drain or undrain. Nothing new starts there; what runs moves at its next
+ * checkpoint. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler.
+ * Answers {"name","drained","job"|null}. */
+int store_device_drain(struct store *store, const char *device, bool drained, store_doc_fn *done, void *arg,
+                       struct err *err);
+
+/* All that a planner needs to know of the cluster: {"devices":[as store_device_list],
+ * "profiles":[profile documents of `content` (a model's content id; NULL = of every model)],
+ * "links":[link documents]}. */
+int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
+                      struct err *err);
+
+#endif
