@@ -1,0 +1,101 @@
+/* JSON in: parsing with limits, and a reader that knows its path.
+ *
+ * The one document type is jansson's json_t. Everything that reads a document from outside goes through
+ * json_reader: types, ranges and unknown keys are checked, and each refusal names its path
+ * ("train.batch_rows: …").
+ *
+ *     struct json_reader r;
+ *     int64_t rows = 16;                                   the default
+ *     jr_init(&r, object, "train", err);
+ *     jr_i64(&r, "batch_rows", JR_OPTIONAL, 1, 65536, &rows);
+ *     …
+ *     if (jr_finish(&r) < 0) return -1;                    the first error of all calls, or an unknown key
+ *
+ * After the first error the other calls do nothing, so that one check at the end is enough.
+ * Strings and values handed out are borrowed from the document. Thread: the document's owner.
+ */
+#ifndef MOTLEY_COMMON_JSON_H
+#define MOTLEY_COMMON_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+enum { JSON_DEPTH_MAX = 64, JR_KEYS_MAX = 96 };
+
+/* Parse one document of 'size' bytes (any JSON value), nested at most 'depth_max' deep. Duplicate keys, NaN,
+ * infinity, invalid UTF-8, U+0000 and anything behind the document are refused with line and column
+ * (ERR_INVALID). Returns new, or NULL. */
+json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err);
+
+/* Append 'value' as compact JSON (sorted: false keeps insertion order, true sorts keys: for digests). */
+int json_print(const json_t *value, bool sorted, struct buf *out, struct err *err);
+
+enum jr_need { JR_OPTIONAL, JR_REQUIRED };
+
+struct json_reader {
+    const json_t *object; /* borrowed */
+    struct err *err;      /* borrowed */
+    bool failed;
+    unsigned key_count;
+    const char *keys[JR_KEYS_MAX]; /* keys asked for: string literals of the caller */
+    char path[160];
+};
+
+/* Read 'object' (an error unless it is one), known to the user as 'path' ("" for the root). */
+void jr_init(struct json_reader *reader, const json_t *object, const char *path, struct err *err);
+
+/* Each returns 1 and sets *out when the key is there, 0 and leaves *out (the default) when it is absent or
+ * null and JR_OPTIONAL, -1 after an error. 'key' must live as long as the reader (a literal). min and max are
+ * inclusive. */
+int jr_str(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes_min, size_t bytes_max,
+           const char **out);
+int jr_i64(struct json_reader *reader, const char *key, enum jr_need need, int64_t min, int64_t max,
+           int64_t *out);
+int jr_u32(struct json_reader *reader, const char *key, enum jr_need need, uint32_t min, uint32_t max,
+           uint32_t *out);
+int jr_f64(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
+           double *out);
+int jr_bool(struct json_reader *reader, const char *key, enum jr_need need, bool *out);
+/* 'names' ends with NULL; *out becomes the index of the one given. */
+int jr_choice(struct json_reader *reader, const char *key, enum jr_need need, const char *const *names,
+              int *out);
+/* A number of bytes, or a text such as "450MiB". */
+int jr_bytes(struct json_reader *reader, const char *key, enum jr_need need, uint64_t min, uint64_t max,
+             uint64_t *out);
+/* A number of seconds, or a text such as "1ms", "2h". */
+int jr_seconds(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
+               double *out);
+/* Bytes per second as a number, or a text such as "1Gbit/s", "100MB/s". */
+int jr_rate(struct json_reader *reader, const char *key, enum jr_need need, double min, double max,
+            double *out);
+int jr_array(struct json_reader *reader, const char *key, enum jr_need need, size_t count_min,
+             size_t count_max, const json_t **out);
+int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
+int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
+
+/* A reader over the object under 'key' (path "train.lora"), sharing err; its owner calls jr_finish on it.
+ * When absent and optional the sub-reader reads an empty object (returns 0): so that defaults are filled by
+ * the same code. */
+int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struct json_reader *sub);
+
+/* A reader over element 'index' of 'array', which stood under 'key' (path "agents[2]"). */
+int jr_item(struct json_reader *reader, const char *key, const json_t *array, size_t index,
+            struct json_reader *sub);
+
+/* Say that the value of 'key' (NULL: the object itself) is wrong: "path.key: …". Always -1. */
+int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* 0 if all calls were good and every key of the object was asked for; else -1. The unknown key's message
+ * lists the known ones. */
+int jr_finish(struct json_reader *reader);
+
+/* As jr_finish without refusing unknown keys: for documents of peers that may be newer. */
+int jr_finish_loose(struct json_reader *reader);
+
+#endif

@@ -1,0 +1,77 @@
+/* An asynchronous Redis client on one event base: hiredis formats and parses, libevent moves the bytes, so
+ * that plain TCP, unix sockets and TLS are one path.
+ *
+ * Order: commands are sent and answered in the order given. While not connected they wait in a bounded queue;
+ * a connection that breaks fails those already sent with ERR_NET (done or not: unknown) and keeps the rest.
+ * Reconnection backs off from backoff_ms_min to backoff_ms_max and goes on for ever; a command's own deadline
+ * ends its wait. A command that blocks in Redis (XREAD BLOCK) blocks those behind it: use a second client for
+ * it. A reply is borrowed for the call; a Redis error reply ("-ERR …") arrives as err (ERR_INVALID, ERR_AUTH
+ * for NOAUTH and WRONGPASS, ERR_DENIED for NOPERM, ERR_BUSY for LOADING and OOM) with reply NULL. Callbacks
+ * never run inside redis_command. redis_destroy may be called inside one; it answers every command still
+ * waiting with ERR_CANCELLED before it returns. Thread: the event base's.
+ */
+#ifndef MOTLEY_COMMON_REDIS_H
+#define MOTLEY_COMMON_REDIS_H
+
+#include <event2/event.h>
+#include <hiredis/hiredis.h>
+#include <openssl/ssl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+struct redis;
+
+struct redis_config {
+    const char *address; /* "unix:/path" or "host:port" or "[v6]:port"; names are resolved without blocking */
+    const char *user;    /* or NULL */
+    const char *password;     /* or NULL: no AUTH */
+    SSL_CTX *tls;             /* borrowed until destroy; NULL: plain */
+    uint32_t queue_max;       /* commands waiting or in flight; 0: 8192 */
+    uint64_t queue_bytes_max; /* 0: 256 MiB */
+    uint32_t connect_ms;      /* 0: 3000 */
+    uint32_t backoff_ms_min;  /* 0: 50 */
+    uint32_t backoff_ms_max;  /* 0: 2000 */
+};
+
+struct redis_events {             /* each may be NULL */
+    void (*connected)(void *arg); /* authenticated and ready; again after each reconnection */
+    void (*disconnected)(void *arg,
+                         const struct err *why); /* also a failed attempt; the next one is scheduled */
+};
+
+/* 'reply' is NULL exactly when err->code is set. */
+typedef void redis_reply_fn(void *arg, const redisReply *reply, const struct err *err);
+
+/* Starts connecting. 'config' is copied. Returns new, or NULL: ERR_INVALID for the address. */
+struct redis *redis_create(struct event_base *base, const struct redis_config *config,
+                           const struct redis_events *events, void *arg, struct err *err);
+void redis_destroy(struct redis *redis);
+bool redis_is_connected(const struct redis *redis);
+
+/* Queue a command; the arguments are copied. 'reply' (may be NULL) is called once unless -1 is returned:
+ * ERR_BUSY when the queue is full, ERR_TOO_BIG. timeout_ms counts from now; 0: 5000. */
+int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, int argc,
+                  const char *const *argv, const size_t *lengths, struct err *err);
+
+/* The streams of this system have one field, "m". XADD stream [MAXLEN ~ length_max] * m payload; the reply is
+ * the id. */
+int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max, const void *payload,
+                     size_t size, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, struct err *err);
+
+/* XREAD COUNT count BLOCK block_ms STREAMS stream after ("0": from the start, "$": only new ones). */
+int redis_stream_read(struct redis *redis, const char *stream, const char *after, uint32_t count,
+                      uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err);
+
+/* XTRIM stream MINID id: drop entries before 'id'. */
+int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
+                      void *arg, struct err *err);
+
+/* Call 'entry' for each entry of an XREAD or XRANGE reply (nil: none), oldest first, until it returns -1
+ * (passed on). An entry without the field "m" has payload NULL, size 0. Malformed replies: ERR_CORRUPT. */
+typedef int redis_entry_fn(void *arg, const char *id, const void *payload, size_t size, struct err *err);
+int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err);
+
+#endif
