@@ -1,0 +1,100 @@
+/* A model as the planner sees it: a list of blocks, and what each costs.
+ *
+ * Pure: a function of the config and a method, no files. Blocks are numbered 0 embedding, 1..L transformer
+ * layers, L+1 final norm and head, everywhere in Motley. A block is one to three *parts*, so that placements
+ * which separate attention from experts can price them alone. FLOPs count a multiply-add as 2, forward only;
+ * "values" are elements (multiply by the bytes of the dtype they are kept in).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "model/config.h"
+
+/* The matrices a LoRA adapter may sit on; as bits in masks. */
+enum lora_target {
+    LORA_Q = 1 << 0,
+    LORA_K = 1 << 1,
+    LORA_V = 1 << 2,
+    LORA_O = 1 << 3,
+    LORA_GATE = 1 << 4,
+    LORA_UP = 1 << 5,
+    LORA_DOWN = 1 << 6,
+    LORA_ALL = (1 << 7) - 1,
+    LORA_TARGET_COUNT = 7
+};
+
+/* "q_proj" …; NULL for anything that is not exactly one bit. */
+const char *lora_target_name(uint32_t target);
+/* The bit for "q_proj" …, or 0. */
+uint32_t lora_target_from_name(const char *name);
+/* Rows (out features) and columns (in features) of the base matrix W [rows, cols] a target sits on, dense
+ * layers. A is [rank, cols], B is [rows, rank]. */
+void lora_target_shape(const struct model_config *config, uint32_t target, uint32_t *rows, uint32_t *cols);
+
+enum block_kind { BLOCK_EMBEDDING, BLOCK_LAYER, BLOCK_HEAD };
+enum part_kind { PART_EMBEDDING, PART_ATTENTION, PART_FFN, PART_ROUTER, PART_EXPERT, PART_HEAD };
+
+enum { BLOCK_PARTS_MAX = 3 };
+
+struct block_part {
+    enum part_kind kind;
+    uint32_t copies;        /* experts of the layer; 1 for all other parts */
+    uint32_t active;        /* copies a token passes through: experts_active, or 1 */
+    uint64_t params;        /* of one copy, norms and biases included. A tied head holds the norm alone */
+    uint64_t matrix_params; /* the part of params that NF4 stores in 4 bits: the layer's 2-D projections */
+    uint64_t lora_params;   /* adapter parameters of one copy: sum of rank * (rows + cols) over targets */
+    /* forward FLOPs of one copy */
+    double flops_per_token;
+    double
+        flops_per_square; /* causal attention: per unit of sum of squared row lengths; windows are ignored */
+    double lora_flops_per_token; /* 2 * lora_params, on top of flops_per_token */
+    /* values kept for backward per token that passes, without recomputation; an estimate (PLANNER.md, Memory)
+     * for devices nobody has measured: attention 2h + 2q + 2kv + heads, FFN 2h + 3f, expert 3f + h */
+    uint64_t saved_per_token;
+};
+
+struct block {
+    enum block_kind kind;
+    uint32_t index; /* 0 .. L+1 */
+    uint32_t part_count;
+    struct block_part parts[BLOCK_PARTS_MAX];
+    /* sums over parts and their copies */
+    uint64_t params, matrix_params, lora_params;
+    double flops_per_token, flops_per_square; /* active copies only, adapters included */
+    uint64_t saved_per_token;                 /* active copies only */
+};
+
+struct block_options {
+    bool lora;             /* false: rank and targets are ignored */
+    uint32_t lora_rank;    /* >= 1 when lora */
+    uint32_t lora_targets; /* mask of enum lora_target. On MoE layers gate, up and down mean every expert's */
+};
+
+struct block_list {
+    uint32_t count; /* layers + 2 */
+    struct block *blocks;
+    bool tied;                   /* head (L+1) multiplies with the embedding's matrix (0) */
+    uint64_t tied_params;        /* vocab * hidden when tied: what a second holder keeps as a copy; else 0 */
+    uint64_t boundary_per_token; /* values that cross from any block to the next: hidden */
+    uint64_t params, lora_params;
+};
+
+/* Fill *list; block_list_fini() releases it. Errors: ERR_INVALID for options out of range, ERR_NOMEM. */
+int model_blocks(const struct model_config *config, const struct block_options *options,
+                 struct block_list *list, struct err *err);
+void block_list_fini(struct block_list *list);
+
+/* One tensor that a model of this config has, under its Hugging Face name. */
+struct block_tensor {
+    char name[96];
+    uint32_t block; /* 0 .. L+1; a tied head's matrix is not listed: it is block 0's */
+    uint32_t rank;  /* dimensions, 1 or 2 */
+    uint32_t shape[2];
+};
+
+/* Call 'visit' for every tensor of blocks [begin, end), in order, until it returns non-zero; returns that. */
+int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
+                        int (*visit)(const struct block_tensor *tensor, void *arg), void *arg);

@@ -1,0 +1,111 @@
+/* What a model is: the sizes and switches of a `config.json`, or of a GGUF's metadata, checked.
+ *
+ * Everything that plans, counts, reads or runs a model asks this one struct. Parsing refuses what contradicts
+ * itself or is out of range (ERR_INVALID naming the key), an architecture we do not know (ERR_UNSUPPORTED
+ * with the list of those we do), and switches that change the arithmetic and that nobody here computes
+ * (ERR_UNSUPPORTED naming the key). A parsed config is a plain value: copy it, share it between threads.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+enum {
+    MODEL_LAYERS_MAX = 1024,
+    MODEL_EXPERTS_MAX = 1024,
+    MODEL_EOS_MAX = 8,
+    MODEL_CONFIG_BYTES_MAX = 4 << 20 /* of a config.json */
+};
+
+enum model_arch {
+    MODEL_LLAMA,
+    MODEL_MISTRAL,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    MODEL_MIXTRAL,
+    MODEL_QWEN3_MOE,
+    MODEL_OLMOE,
+    MODEL_ARCH_COUNT
+};
+
+/* How rotary frequencies are scaled. ROPE_OTHER: known by name (yarn, dynamic, longrope), counted and
+ * planned, but not computed. */
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_OTHER };
+
+struct rope_config {
+    double theta; /* base of the frequencies: theta^(-2i/head_dim) */
+    enum rope_kind kind;
+    char kind_name[16]; /* as the file says it */
+    /* factor divides the frequencies (linear), or the low ones (llama3); 1 where unused */
+    double factor;
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double original_max_positions;            /* llama3: tokens */
+};
+
+struct model_config {
+    enum model_arch arch;
+    uint32_t hidden;          /* width of the residual stream */
+    uint32_t layers;          /* transformer layers L */
+    uint32_t heads, kv_heads; /* heads is a multiple of kv_heads */
+    uint32_t head_dim;        /* even; heads * head_dim need not equal hidden */
+    uint32_t ffn;             /* width of the dense SwiGLU; 0 when every layer is a mixture of experts */
+    uint32_t vocab;
+    uint32_t max_positions;
+    double norm_eps;
+    struct rope_config rope;
+    bool tied;        /* the head's matrix is the embedding */
+    bool qkv_bias;    /* biases on q, k, v */
+    bool o_bias;      /* bias on o */
+    bool mlp_bias;    /* biases on gate, up, down */
+    uint32_t qk_norm; /* 0 none; 1 RMSNorm per head (head_dim weights); 2 over the full width of q and k */
+    uint32_t window;  /* sliding-window attention in tokens; 0: none. With windowed_from.. below */
+    uint32_t windowed_from; /* first layer (from 0) that uses the window */
+    /* mixture of experts; experts = 0: dense */
+    uint32_t experts;                          /* per sparse layer */
+    uint32_t experts_active;                   /* chosen per token */
+    uint32_t expert_ffn;                       /* width of one expert */
+    bool router_renormalise;                   /* chosen weights are divided by their sum */
+    double router_aux_coef;                    /* of the load-balancing loss */
+    uint8_t dense_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i of a mixture model is dense */
+    /* special tokens; -1: the file names none */
+    int32_t bos, pad;
+    uint32_t eos_count;
+    int32_t eos[MODEL_EOS_MAX];
+};
+
+/* Read a parsed config.json. Fills *config or leaves it zeroed. Borrows 'document'. */
+int model_config_parse(const json_t *document, struct model_config *config, struct err *err);
+
+/* The same from text; size bytes. */
+int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err);
+
+/* Read the config of what lies at 'path': a folder with a config.json (weights need not be there), a
+ * config.json itself, or a GGUF file (its header only). */
+int model_config_load(const char *path, struct model_config *config, struct err *err);
+
+/* As a config.json in Hugging Face's names, which model_config_parse() reads back to the same value.
+ * Returns new. */
+json_t *model_config_to_json(const struct model_config *config, struct err *err);
+
+/* True when layer 'layer' (from 0) holds experts rather than a dense FFN. */
+bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
+
+/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): everything but dense Llama-family
+ * models without biases, windows shorter than the positions, q/k norms or scalings other than linear and
+ * llama3. */
+int model_config_runnable(const struct model_config *config, struct err *err);
+
+/* Parameters in all; a tied head is counted once. */
+uint64_t model_config_params(const struct model_config *config);
+
+/* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
+const char *model_arch_name(enum model_arch arch);
+
+/* Inverse frequencies of the rotary embedding, head_dim/2 of them, in double precision, scaling applied:
+ * Su et al. 2021 (RoFormer) eq. 15; llama3 scaling as Meta published it with Llama 3.1 (low frequencies
+ * divided by factor, high ones kept, linear blend between). The engine converts them to its own dtype.
+ * ERR_UNSUPPORTED for ROPE_OTHER. */
+int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err);

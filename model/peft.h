@@ -1,0 +1,56 @@
+/* LoRA adapters as `peft` writes and reads them: a folder with adapter_config.json and
+ * adapter_model.safetensors.
+ *
+ * Keys are base_model.model.model.layers.N.self_attn.q_proj.lora_A.weight [rank, in] and …lora_B.weight
+ * [out, rank] (mlp.gate_proj … for the FFN). What we do not compute is refused by its name, ERR_UNSUPPORTED:
+ * use_dora, use_rslora, rank_pattern, alpha_pattern, bias other than "none", modules_to_save,
+ * layer_replication, layers_to_transform, target_parameters, fan_in_fan_out, trainable_token_indices and so
+ * on.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "model/blocks.h"
+#include "model/safetensors.h"
+
+struct peft_config {
+    uint32_t rank;
+    double alpha; /* the product is scaled by alpha / rank */
+    double dropout;
+    uint32_t targets; /* mask of enum lora_target */
+};
+
+/* Read adapter_config.json, parsed. Keys that are null, false, "none" or empty where that means "off" are let
+ * pass; any other key that we do not know is refused by name. */
+int peft_config_parse(const json_t *document, struct peft_config *config, struct err *err);
+/* As peft writes it. base_model: base_model_name_or_path, or NULL. Returns new. */
+json_t *peft_config_to_json(const struct peft_config *config, const char *base_model, struct err *err);
+
+struct peft;
+
+/* Open an adapter folder and check it against the model: every target of every layer there, shapes right, no
+ * other keys. peft_close() releases. */
+int peft_open(const char *dir, const struct model_config *model, struct peft **peft, struct err *err);
+/* The same from the two files in memory, borrowed until close. */
+int peft_open_memory(const void *config_json, size_t config_size, const void *safetensors, size_t size,
+                     const struct model_config *model, struct peft **peft, struct err *err);
+void peft_close(struct peft *peft);
+const struct peft_config *peft_get_config(const struct peft *peft);
+/* Read A [rank, in] (which 'A') or B [out, rank] (which 'B') of a layer (from 0) and one target as fp32;
+ * 'count' must be the number of elements. */
+int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, float *dst, uint64_t count,
+              struct err *err);
+
+/* The key of an adapter tensor, NUL-terminated, into name[128]: "base_model.model.model.layers.3…". */
+void peft_key(uint32_t layer, uint32_t target, char which, char name[128]);
+
+/* Write the folder: both files complete or neither visible under its name. items hold the tensors under
+ * peft_key() names in any order; they are checked against config and model as peft_open() would. Creates dir.
+ */
+int peft_write(const char *dir, const struct peft_config *config, const char *base_model,
+               const struct model_config *model, const struct safetensors_item *items, uint32_t count,
+               struct err *err);

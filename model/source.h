@@ -1,0 +1,69 @@
+/* Where a model's bytes come from: a folder or file on this machine, or an artifact store read by ranges.
+ *
+ * A source is a list of named files of known size and one operation, read. Offsets and sizes are checked
+ * against the file before anything is touched. Reads may be issued by several threads at once. A source never
+ * writes into what it reads.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+struct model_source;
+
+enum { MODEL_FILES_MAX = 4096, MODEL_FILE_NAME_MAX = 255 };
+
+struct model_file {
+    char name[MODEL_FILE_NAME_MAX + 1]; /* plain name, no slash */
+    uint64_t size;                      /* bytes */
+};
+
+/* Counters since open, for tests, traces and the live view. */
+struct model_source_stats {
+    uint64_t read_bytes;    /* asked for by readers */
+    uint64_t fetched_bytes; /* that came over the network */
+    uint64_t fetched_chunks;
+    uint64_t cached_chunks;   /* served from the node's cache on disk */
+    uint64_t verified_chunks; /* whose hash was compared */
+};
+
+/* The implementer's side; all members required but 'stats' (default: read_bytes alone). */
+struct model_source_ops {
+    int (*read)(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err);
+    void (*stats)(void *self, struct model_source_stats *stats);
+    void (*destroy)(void *self);
+};
+
+/* Wrap an implementation. Takes 'self' (destroyed with the source, or at once on error); copies 'files'. */
+int model_source_create(const struct model_source_ops *ops, void *self, const struct model_file *files,
+                        uint32_t file_count, struct model_source **source, struct err *err);
+
+/* Open what lies at 'path', mapped read-only: a Hugging Face folder (its config.json, tokenizer and template
+ * files, and the weights: model.safetensors, or the shards its index names, or its only .gguf), or a .gguf
+ * file, or any one file. Other files of a folder are not part of the model. Errors: ERR_NOT_FOUND, ERR_IO,
+ * ERR_INVALID (an index that names a file outside the folder). A file that shrinks while it is open ends the
+ * reading process with SIGBUS, as mmap does; a worker is expendable in that way. */
+int model_source_open_local(const char *path, struct model_source **source, struct err *err);
+
+uint32_t model_source_file_count(const struct model_source *source);
+/* Borrowed until close. */
+const struct model_file *model_source_file(const struct model_source *source, uint32_t file);
+/* Index of a file by name, or -1. */
+int model_source_find(const struct model_source *source, const char *name);
+
+/* Read bytes [offset, offset + size) of a file into dst. ERR_INVALID beyond its end; ERR_IO, ERR_NET,
+ * ERR_CORRUPT (a chunk that does not hash as the manifest says), ERR_TIMEOUT. */
+int model_source_read(struct model_source *source, uint32_t file, uint64_t offset, size_t size, void *dst,
+                      struct err *err);
+
+/* Read a whole small file and append it to 'out'. ERR_NOT_FOUND, ERR_TOO_BIG above 'limit' bytes. */
+int model_source_read_file(struct model_source *source, const char *name, uint64_t limit, struct buf *out,
+                           struct err *err);
+
+void model_source_stats(const struct model_source *source, struct model_source_stats *stats);
+
+/* NULL is a no-op. No read may be under way. */
+void model_source_close(struct model_source *source);
