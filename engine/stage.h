@@ -1,0 +1,186 @@
+/* A stage: the blocks [block_begin, block_end) of one model on one device, with a method; what a worker
+ * drives.
+ *
+ * Blocks are numbered as everywhere: 0 embedding, 1..L transformer layers, L+1 final norm and head. All work
+ * is queued on the stage's device in call order; a caller who wants the numbers waits for an event or calls a
+ * function that says it waits. All memory is allocated by stage_create and kv_cache_create, by the formulas
+ * of stage_memory_predict(); nothing grows later. Boundary tensors are [tokens, hidden] f32, row-major, made
+ * and owned by the caller (buffer_create with MEM_BUFFERS).
+ *
+ * A micro-batch is its rows concatenated, never padded; attention is causal and confined to each row;
+ * positions count from 0 in each row. Position t predicts label t+1 of the same row; label -100 is not learnt
+ * (so a row's first label never counts).
+ *
+ * Numbers do not depend on the split: every row is computed by the same kernels whatever the blocks of the
+ * stage, random numbers are keyed by (seed, step, row id, layer, target, position, feature), initial adapters
+ * by parameter name. Equal calls give bit-identical results.
+ *
+ * Threads: the device's. Errors: -1 with *err; ERR_NOMEM from creation; ERR_NOT_FINITE names a tensor;
+ * ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a micro-batch
+ * beyond the stage's limits.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "engine/backend.h"
+#include "model/config.h"
+
+struct model;
+struct stage;
+struct saved;
+struct kv_cache;
+
+/* LoRA targets, as bits and in this order. */
+enum lora_target { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_TARGETS };
+
+/* Bit of "q_proj" …, or 0 if there is no such target. */
+uint32_t lora_target_bit(const char *name);
+const char *lora_target_name(enum lora_target target);
+
+struct lora_options {
+    uint32_t rank;    /* 0: no adapters (then nothing is trained) */
+    double alpha;     /* the product is scaled by alpha / rank */
+    double dropout;   /* of the adapter's input, 0 <= p < 1; training only */
+    uint32_t targets; /* bits 1 << LORA_Q … */
+};
+
+enum stage_mode { STAGE_TRAIN, STAGE_INFER };
+
+struct stage_options {
+    const struct model_config *config; /* copied */
+    uint32_t block_begin, block_end;   /* half-open, 0 <= begin < end <= layers + 2 */
+    enum stage_mode mode;              /* STAGE_INFER: no gradients, no optimiser, nothing saved */
+    struct lora_options lora;
+    uint64_t seed;                    /* adapter initialisation and dropout */
+    uint32_t micro_batches_in_flight; /* how many may be saved at once, ≥ 1 in STAGE_TRAIN */
+    uint32_t tokens_max;              /* most tokens of a micro-batch, > 0 */
+    uint32_t rows_max;                /* most rows of a micro-batch; 0: tokens_max */
+    uint32_t row_tokens_max;          /* longest row; 0: tokens_max. Also bounds positions when inferring */
+    uint32_t labelled_max;            /* most labelled positions of a micro-batch; 0: tokens_max */
+    bool recompute; /* save only each layer's input and compute the rest again in backward */
+};
+
+/* Bytes that stage_create will allocate, by purpose, exactly. Pure. */
+struct stage_memory {
+    uint64_t bytes[MEM_PURPOSES];
+    uint64_t total;
+};
+int stage_memory_predict(const struct stage_options *options, uint32_t threads, struct stage_memory *out,
+                         struct err *err);
+/* Bytes of a KV cache of this stage for tokens_max positions. Pure. */
+uint64_t kv_cache_bytes(const struct stage_options *options, uint32_t tokens_max);
+
+/* Where weights come from: rows [row_begin, row_end) of the named tensor (Hugging Face names) as f32 into
+ * dst. A vector of n values has n rows of one value. */
+struct weight_source {
+    int (*read)(void *context, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
+                struct err *err);
+    void *context;
+};
+
+/* Make a stage and load its weights, in pieces of at most 1 MiB, straight into their buffers. `model` is
+ * borrowed for the call. Adapters start as peft starts them: A uniform in ±1/sqrt(fan_in), B zero. A value
+ * that is not finite in the file is refused by name. */
+int stage_create(struct device *device, struct model *model, const struct stage_options *options,
+                 struct stage **out, struct err *err);
+int stage_create_from(struct device *device, const struct weight_source *source,
+                      const struct stage_options *options, struct stage **out, struct err *err);
+void stage_destroy(struct stage *stage); /* saved micro-batches end with it; caches must be gone */
+
+/* rows may be 0 (an empty micro-batch: every call does nothing and succeeds). */
+struct micro_batch {
+    uint32_t rows;
+    const uint32_t *row_ids;   /* [rows] global row numbers, for dropout */
+    const uint32_t *row_start; /* [rows + 1], row_start[0] = 0, ascending; row_start[rows] = tokens */
+    const int32_t *ids;        /* [tokens]; read by block 0 */
+    const int32_t *labels;     /* [tokens]; read by the head; NULL: nothing is learnt */
+    uint64_t step;
+    uint32_t index; /* number of the micro-batch in its step */
+};
+/* Arrays are copied by the call. */
+
+/* Start a step: gradients, loss and label counts become zero. */
+int stage_step_begin(struct stage *stage, struct err *err);
+
+/* in: NULL at block 0; out: NULL when the stage has the head. With saved != NULL (STAGE_TRAIN) a place for
+ * the micro-batch is taken until stage_backward or stage_saved_release; ERR_BUSY when micro_batches_in_flight
+ * are taken. With saved == NULL it is an evaluation: no dropout. The head adds to the step's loss. */
+int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
+                  struct saved **saved, struct err *err);
+
+/* grad_in: gradient of the stage's output, NULL when it has the head; grad_out: gradient of its input, may be
+ * NULL when nobody needs it. Adds to the gradients (unscaled sums over labelled tokens, times `scale`, which
+ * is 1 unless the caller knows better); ends `saved`, also on error. Call in the order of micro-batches: sums
+ * are ordered. */
+int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err);
+void stage_saved_release(struct saved *saved); /* drop without backward; NULL is a no-op */
+
+/* Sum of cross-entropies and labelled tokens since stage_step_begin; 0 and 0 without the head. Waits.
+ * ERR_NOT_FINITE when the sum is not. */
+int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err);
+
+/* Sum of squares of all gradients (unscaled) in parameter order, in double. Waits. ERR_NOT_FINITE names the
+ * first gradient that is not finite. */
+int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
+
+/* AdamW as PyTorch has it (decoupled decay): the gradient used is grad_scale * accumulated sum. */
+struct step_update {
+    double learning_rate, beta1, beta2, eps, weight_decay;
+    double grad_scale; /* clip factor / labelled tokens of the whole batch */
+};
+int stage_update(struct stage *stage, const struct step_update *update, struct err *err);
+
+/* Trained parameters by name, as in a PyTorch state dict without peft's prefix, such as
+ * "model.layers.3.self_attn.q_proj.lora_A.weight", rank-two, f32. Order: layer, target (q k v o gate up
+ * down), A, B.
+ */
+struct parameter {
+    const char *name; /* borrowed until stage_destroy */
+    uint32_t rows, columns;
+};
+enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
+uint32_t stage_parameter_count(const struct stage *stage);
+struct parameter stage_parameter_at(const struct stage *stage, uint32_t index);
+/* ERR_NOT_FOUND when this stage does not train that name. */
+int stage_parameter_find(const struct stage *stage, const char *name, uint32_t *index, struct err *err);
+/* rows * columns floats; both wait. STATE_GRADIENT is the unscaled sum. */
+int stage_state_read(struct stage *stage, uint32_t index, enum stage_state state, float *dst,
+                     struct err *err);
+int stage_state_write(struct stage *stage, uint32_t index, enum stage_state state, const float *src,
+                      struct err *err);
+uint64_t stage_update_count(const struct stage *stage); /* updates done: PyTorch's `step` */
+void stage_update_count_set(struct stage *stage, uint64_t count);
+
+/* Bytes now kept by saved micro-batches, and the bytes of one place for them. */
+uint64_t stage_saved_bytes(const struct stage *stage);
+uint64_t stage_saved_place_bytes(const struct stage *stage);
+void stage_options_get(const struct stage *stage,
+                       struct stage_options *out); /* config: borrowed until destroy */
+
+/* Inference of one sequence, also over a split: every stage has its own cache, hidden states pass between. */
+int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err);
+void kv_cache_destroy(struct kv_cache *cache);
+void kv_cache_clear(struct kv_cache *cache);
+uint32_t kv_cache_tokens(const struct kv_cache *cache);
+
+/* Run `tokens` (≤ the stage's tokens_max) more positions: ids at block 0, else `in` [tokens, hidden]; `out`
+ * likewise unless the head is here, where logits of the last position are written to the host array
+ * logits[vocab] (may be NULL to have none). Waits when logits are asked for. ERR_TOO_BIG when the cache is
+ * full. */
+int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
+                struct buffer *in, struct buffer *out, float *logits, struct err *err);
+
+/* Logits of every position of a micro-batch, for tests and tools: host array [tokens, vocab]. Waits. The
+ * stage must have the head; like stage_forward without labels. */
+int stage_logits(struct stage *stage, const struct micro_batch *batch, struct buffer *in, float *logits,
+                 struct err *err);
+
+/* Pure choices from logits[vocab]: the lowest index of the largest value; or one drawn with temperature > 0
+ * among the top_k largest (0: all) by a counter-based generator keyed by (seed, position). */
+int32_t sample_greedy(const float *logits, uint32_t vocab);
+int32_t sample_seeded(const float *logits, uint32_t vocab, double temperature, uint32_t top_k, uint64_t seed,
+                      uint64_t position);
