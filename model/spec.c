@@ -1,0 +1,534 @@
+/* Reading and writing job specifications. Defaults stand here once, as the values before each read. */
+#include "model/spec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/units.h"
+
+static const char *const method_names[] = {"lora", "full", NULL};
+static const char *const base_names[] = {"fp32", "bf16", "nf4", NULL};
+static const char *const compute_names[] = {"fp32", "bf16", NULL};
+static const char *const format_names[] = {"auto", "alpaca", "chat", "text", "tokens", NULL};
+static const char *const learn_names[] = {"answer", "all", NULL};
+static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
+static const char *const recompute_names[] = {"auto", "true", "false", NULL};
+static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
+                                              "expert", "tensor", "server",   NULL};
+static const char *const target_names[] = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
+                                           "gate_proj", "up_proj", "down_proj", NULL};
+static const char *const target_defaults[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+
+#define NAME_OF(names, value) spec_name_at((names), sizeof(names) / sizeof((names)[0]) - 1, (int)(value))
+
+static const char *spec_name_at(const char *const *names, size_t count, int value)
+{
+    return value >= 0 && (size_t)value < count ? names[value] : NULL;
+}
+
+const char *spec_method_name(enum spec_method value)
+{
+    return NAME_OF(method_names, value);
+}
+const char *spec_base_name(enum spec_base value)
+{
+    return NAME_OF(base_names, value);
+}
+const char *spec_compute_name(enum spec_compute value)
+{
+    return NAME_OF(compute_names, value);
+}
+const char *spec_format_name(enum spec_format value)
+{
+    return NAME_OF(format_names, value);
+}
+const char *spec_learn_name(enum spec_learn value)
+{
+    return NAME_OF(learn_names, value);
+}
+const char *spec_schedule_name(enum spec_schedule value)
+{
+    return NAME_OF(schedule_names, value);
+}
+const char *spec_recompute_name(enum spec_recompute value)
+{
+    return NAME_OF(recompute_names, value);
+}
+const char *spec_placement_name(enum spec_placement value)
+{
+    return NAME_OF(placement_names, value);
+}
+
+/* A copy of a text that has no control characters, into *out (freed first). */
+static int text_read(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes, char **out)
+{
+    const char *text = NULL;
+    int got = jr_str(reader, key, need, 1, bytes - 1, &text);
+    if (got <= 0) {
+        return got;
+    }
+    for (const char *c = text; *c != '\0'; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) {
+            return jr_fail(reader, key, "a control character (byte %d) is not allowed here",
+                           (int)(c - text) + 1);
+        }
+    }
+    char *copy = strdup(text);
+    if (copy == NULL) {
+        return err_set(reader->err, ERR_NOMEM, "out of memory for a specification");
+    }
+    free(*out);
+    *out = copy;
+    return got;
+}
+
+static void names_fini(struct spec_names *names)
+{
+    for (uint32_t i = 0; i < names->count; i++) {
+        free(names->names[i]);
+    }
+    free(names->names);
+    *names = (struct spec_names){0};
+}
+
+static int names_add(struct spec_names *names, const char *name, struct err *err)
+{
+    char **grown = realloc(names->names, (names->count + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a list of names");
+    }
+    names->names = grown;
+    char *copy = strdup(name);
+    if (copy == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a list of names");
+    }
+    names->names[names->count++] = copy;
+    return 0;
+}
+
+static bool name_known(const char *name, const char *const *known)
+{
+    for (size_t i = 0; known[i] != NULL; i++) {
+        if (strcmp(known[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A list of distinct texts; 'known' (or NULL) are the only ones allowed. A list of thousands is compared
+ * pairwise only through its sorted copy, so that a hostile one costs n log n. */
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int names_check_distinct(struct json_reader *reader, const char *key, const struct spec_names *names)
+{
+    if (names->count < 2) {
+        return 0;
+    }
+    char **sorted = malloc(names->count * sizeof(*sorted));
+    if (sorted == NULL) {
+        return err_set(reader->err, ERR_NOMEM, "out of memory for a list of names");
+    }
+    memcpy(sorted, names->names, names->count * sizeof(*sorted));
+    qsort(sorted, names->count, sizeof(*sorted), compare_texts);
+    int status = 0;
+    for (uint32_t i = 1; i < names->count && status == 0; i++) {
+        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
+            status = jr_fail(reader, key, "\"%s\" stands there twice", sorted[i]);
+        }
+    }
+    free(sorted);
+    return status;
+}
+
+static int names_read(struct json_reader *reader, const char *key, size_t count_min, size_t count_max,
+                      const char *const *known, struct spec_names *out)
+{
+    const json_t *array = NULL;
+    int got = jr_array(reader, key, JR_OPTIONAL, count_min, count_max, &array);
+    if (got <= 0) {
+        return got;
+    }
+    names_fini(out);
+    out->given = true;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        const char *name = json_string_value(item);
+        if (name == NULL || json_string_length(item) != strlen(name)) {
+            return jr_fail(reader, key, "item %zu must be a text", i);
+        }
+        if (name[0] == '\0' || strlen(name) >= SPEC_NAME_BYTES) {
+            return jr_fail(reader, key, "item %zu must have 1 to %d bytes", i, SPEC_NAME_BYTES - 1);
+        }
+        if (known != NULL && !name_known(name, known)) {
+            return jr_fail(
+                reader, key,
+                "\"%s\" is not one of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj", name);
+        }
+        if (names_add(out, name, reader->err) < 0) {
+            reader->failed = true;
+            return -1;
+        }
+    }
+    return names_check_distinct(reader, key, out);
+}
+
+/* "auto" (0) or a whole number. */
+static int auto_u32(struct json_reader *reader, const char *key, uint32_t max, uint32_t *out)
+{
+    const json_t *value = NULL;
+    if (jr_any(reader, key, JR_OPTIONAL, &value) <= 0) {
+        return 0;
+    }
+    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
+        *out = 0;
+        return 0;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+        json_integer_value(value) > (json_int_t)max) {
+        return jr_fail(reader, key, "must be \"auto\" or a whole number from 1 to %u", max);
+    }
+    *out = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static void u64_read(struct json_reader *reader, const char *key, uint64_t min, uint64_t max, uint64_t *out)
+{
+    int64_t value = 0;
+    if (jr_i64(reader, key, JR_OPTIONAL, (int64_t)min, (int64_t)max, &value) > 0) {
+        *out = (uint64_t)value;
+    }
+}
+
+static void method_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    struct spec_method_part *m = &spec->method;
+    jr_sub(root, "method", JR_OPTIONAL, &r);
+    int kind = SPEC_METHOD_LORA;
+    int base = SPEC_BASE_FP32;
+    jr_choice(&r, "kind", JR_OPTIONAL, method_names, &kind);
+    jr_u32(&r, "rank", JR_OPTIONAL, 1, 1024, &m->rank);
+    jr_f64(&r, "alpha", JR_OPTIONAL, 1e-6, 1e6, &m->alpha);
+    jr_f64(&r, "dropout", JR_OPTIONAL, 0, 0.999, &m->dropout);
+    names_read(&r, "targets", 1, SPEC_TARGETS_MAX, target_names, &m->targets);
+    jr_choice(&r, "base", JR_OPTIONAL, base_names, &base);
+    text_read(&r, "start_from", JR_OPTIONAL, SPEC_PATH_BYTES, &m->start_from);
+    m->kind = (enum spec_method)kind;
+    m->base = (enum spec_base)base;
+    if (m->kind == SPEC_METHOD_FULL && !r.failed) {
+        if (m->base == SPEC_BASE_NF4) {
+            jr_fail(&r, "base", "nf4 weights cannot be trained themselves; use kind: lora, or base: fp32");
+        } else if (m->start_from != NULL) {
+            jr_fail(&r, "start_from", "an adapter to go on from needs kind: lora");
+        }
+    }
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+/* A chat template is checked where it is used (chat.h); here only its type. */
+static void chat_template_read(struct json_reader *r, struct job_spec *spec)
+{
+    const json_t *value = NULL;
+    if (jr_any(r, "chat_template", JR_OPTIONAL, &value) <= 0) {
+        return;
+    }
+    if (json_is_string(value) && strcmp(json_string_value(value), "auto") == 0) {
+        return;
+    }
+    if (!json_is_string(value) && !json_is_object(value)) {
+        jr_fail(r, "chat_template", "must be \"auto\", the name of a template, or an object");
+        return;
+    }
+    spec->data.chat_template = json_deep_copy(value);
+    if (spec->data.chat_template == NULL) {
+        jr_fail(r, "chat_template", "out of memory");
+    }
+}
+
+static void data_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    struct spec_data_part *d = &spec->data;
+    jr_sub(root, "data", JR_REQUIRED, &r);
+    int format = SPEC_FORMAT_AUTO;
+    int learn = SPEC_LEARN_ANSWER;
+    text_read(&r, "train", JR_REQUIRED, SPEC_PATH_BYTES, &d->train);
+    text_read(&r, "eval", JR_OPTIONAL, SPEC_PATH_BYTES, &d->eval);
+    jr_choice(&r, "format", JR_OPTIONAL, format_names, &format);
+    jr_u32(&r, "sequence_tokens", JR_OPTIONAL, 2, 1048576, &d->sequence_tokens);
+    jr_bool(&r, "shuffle", JR_OPTIONAL, &d->shuffle);
+    jr_choice(&r, "learn", JR_OPTIONAL, learn_names, &learn);
+    chat_template_read(&r, spec);
+    d->format = (enum spec_format)format;
+    d->learn = (enum spec_learn)learn;
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+static void betas_read(struct json_reader *r, struct spec_train_part *t)
+{
+    const json_t *betas = NULL;
+    if (jr_array(r, "betas", JR_OPTIONAL, 2, 2, &betas) <= 0) {
+        return;
+    }
+    double *const out[2] = {&t->beta1, &t->beta2};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *item = json_array_get(betas, i);
+        double value = json_number_value(item);
+        if (!json_is_number(item) || !(value >= 0 && value < 1)) {
+            jr_fail(r, "betas", "item %zu must be a number from 0 to below 1", i);
+            return;
+        }
+        *out[i] = value;
+    }
+}
+
+static void recompute_read(struct json_reader *r, struct spec_train_part *t)
+{
+    const json_t *value = NULL;
+    if (jr_any(r, "recompute", JR_OPTIONAL, &value) <= 0) {
+        return;
+    }
+    if (json_is_boolean(value)) {
+        t->recompute = json_is_true(value) ? SPEC_RECOMPUTE_YES : SPEC_RECOMPUTE_NO;
+    } else if (!json_is_string(value) || strcmp(json_string_value(value), "auto") != 0) {
+        jr_fail(r, "recompute", "must be auto, true or false");
+    }
+}
+
+static void train_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    struct spec_train_part *t = &spec->train;
+    jr_sub(root, "train", JR_OPTIONAL, &r);
+    int schedule = SPEC_SCHEDULE_COSINE;
+    int compute = SPEC_COMPUTE_FP32;
+    uint64_t steps = 0;
+    jr_u32(&r, "batch_rows", JR_OPTIONAL, 1, 65536, &t->batch_rows);
+    u64_read(&r, "steps", 1, 1000000000, &steps);
+    jr_u32(&r, "epochs", JR_OPTIONAL, 1, 100000, &t->epochs);
+    jr_f64(&r, "learning_rate", JR_OPTIONAL, 0, 1000, &t->learning_rate);
+    jr_choice(&r, "schedule", JR_OPTIONAL, schedule_names, &schedule);
+    u64_read(&r, "warmup_steps", 0, 1000000000, &t->warmup_steps);
+    jr_f64(&r, "final_fraction", JR_OPTIONAL, 0, 1, &t->final_fraction);
+    jr_f64(&r, "weight_decay", JR_OPTIONAL, 0, 1000, &t->weight_decay);
+    betas_read(&r, t);
+    jr_f64(&r, "eps", JR_OPTIONAL, 0, 1, &t->eps);
+    jr_f64(&r, "clip_norm", JR_OPTIONAL, 0, 1e12, &t->clip_norm);
+    u64_read(&r, "seed", 0, (uint64_t)1 << 53, &t->seed);
+    jr_choice(&r, "compute", JR_OPTIONAL, compute_names, &compute);
+    recompute_read(&r, t);
+    jr_bool(&r, "router_aux", JR_OPTIONAL, &t->router_aux);
+    t->schedule = (enum spec_schedule)schedule;
+    t->compute = (enum spec_compute)compute;
+    if (!r.failed && steps > 0 && t->epochs > 0) {
+        jr_fail(&r, "steps", "give steps or epochs, not both");
+    }
+    t->steps = steps > 0 ? steps : t->epochs > 0 ? 0 : 100;
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+static void placement_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    struct spec_placement_part *p = &spec->placement;
+    jr_sub(root, "placement", JR_OPTIONAL, &r);
+    int kind = SPEC_PLACEMENT_AUTO;
+    jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
+    names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
+    names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
+    auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
+    auto_u32(&r, "stages", 4096, &p->stages);
+    p->kind = (enum spec_placement)kind;
+    if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
+        jr_fail(&r, "micro_batch_rows", "%u is more than train.batch_rows, %u", p->micro_batch_rows,
+                spec->train.batch_rows);
+    }
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+static void service_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    jr_sub(root, "checkpoint", JR_OPTIONAL, &r);
+    u64_read(&r, "every_steps", 0, 1000000000, &spec->checkpoint.every_steps);
+    jr_u32(&r, "keep", JR_OPTIONAL, 1, 100, &spec->checkpoint.keep);
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+
+    spec->eval.on = jr_sub(root, "eval", JR_OPTIONAL, &r) > 0;
+    u64_read(&r, "every_steps", 0, 1000000000, &spec->eval.every_steps);
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+    if (!root->failed && spec->eval.on && spec->data.eval == NULL) {
+        jr_fail(root, "eval", "there is nothing to evaluate on: data.eval names no file");
+    }
+}
+
+static void sample_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    int there = jr_sub(root, "sample", JR_OPTIONAL, &r);
+    const char *prompt = NULL;
+    jr_str(&r, "prompt", there > 0 ? JR_REQUIRED : JR_OPTIONAL, 1, SPEC_PROMPT_BYTES, &prompt);
+    jr_u32(&r, "tokens", JR_OPTIONAL, 1, 65536, &spec->sample.tokens);
+    jr_f64(&r, "temperature", JR_OPTIONAL, 0, 100, &spec->sample.temperature);
+    u64_read(&r, "seed", 0, (uint64_t)1 << 53, &spec->sample.seed);
+    if (!r.failed && prompt != NULL) {
+        spec->sample.prompt = strdup(prompt);
+        if (spec->sample.prompt == NULL) {
+            jr_fail(&r, "prompt", "out of memory");
+        }
+    }
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+/* limits.time: "2h" or seconds. */
+static void limits_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    spec->limits.on = jr_sub(root, "limits", JR_OPTIONAL, &r) > 0;
+    spec->limits.retries = spec->limits.on ? SPEC_RETRIES_DEFAULT : SPEC_RETRIES_UNLIMITED;
+    jr_u32(&r, "retries", JR_OPTIONAL, 0, 1000, &spec->limits.retries);
+    const json_t *time = NULL;
+    if (jr_any(&r, "time", JR_OPTIONAL, &time) > 0) {
+        double seconds = json_number_value(time);
+        struct err why;
+        if (json_is_string(time) && units_parse_seconds(json_string_value(time), &seconds, &why) < 0) {
+            jr_fail(&r, "time", "%s", why.text);
+        } else if (!json_is_string(time) && !json_is_number(time)) {
+            jr_fail(&r, "time", "must be a time such as \"2h\", or a number of seconds");
+        } else if (!(seconds >= 1 && seconds <= 366.0 * 86400)) {
+            jr_fail(&r, "time", "must be from 1 second to 366 days");
+        } else {
+            spec->limits.time_s = (uint64_t)ceil(seconds);
+        }
+    }
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+static int spec_defaults(struct job_spec *spec, struct err *err)
+{
+    *spec = (struct job_spec){
+        .method = {.rank = 16, .alpha = 32, .dropout = 0.05},
+        .data = {.sequence_tokens = 512, .shuffle = true},
+        .train = {.batch_rows = 16,
+                  .learning_rate = 2e-4,
+                  .warmup_steps = 10,
+                  .final_fraction = 0.1,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .eps = 1e-8,
+                  .clip_norm = 1.0,
+                  .seed = 1},
+        .checkpoint = {.every_steps = 50, .keep = 2},
+        .eval = {.every_steps = 50},
+        .sample = {.tokens = 64, .seed = 1},
+    };
+    spec->name = strdup("job");
+    if (spec->name == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a specification");
+    }
+    for (size_t i = 0; i < sizeof(target_defaults) / sizeof(target_defaults[0]); i++) {
+        if (names_add(&spec->method.targets, target_defaults[i], err) < 0) {
+            return -1;
+        }
+    }
+    spec->method.targets.given = true;
+    return 0;
+}
+
+int spec_parse(const json_t *document, struct job_spec *spec, struct err *err)
+{
+    struct json_reader r;
+    if (spec_defaults(spec, err) < 0) {
+        goto fail;
+    }
+    if (!json_is_object(document)) {
+        err_set(err, ERR_INVALID, "the specification must be a mapping of keys to values");
+        goto fail;
+    }
+    jr_init(&r, document, "", err);
+    text_read(&r, "name", JR_OPTIONAL, SPEC_NAME_BYTES, &spec->name);
+    text_read(&r, "model", JR_REQUIRED, SPEC_PATH_BYTES, &spec->model);
+    int64_t priority = 0;
+    jr_i64(&r, "priority", JR_OPTIONAL, -100, 100, &priority);
+    spec->priority = (int32_t)priority;
+    method_read(&r, spec);
+    data_read(&r, spec);
+    train_read(&r, spec);
+    placement_read(&r, spec);
+    service_read(&r, spec);
+    sample_read(&r, spec);
+    limits_read(&r, spec);
+    jr_bool(&r, "hold", JR_OPTIONAL, &spec->hold);
+    if (jr_finish(&r) < 0) {
+        goto fail;
+    }
+    return 0;
+fail:
+    spec_fini(spec);
+    return -1;
+}
+
+void spec_fini(struct job_spec *spec)
+{
+    free(spec->name);
+    free(spec->model);
+    names_fini(&spec->method.targets);
+    free(spec->method.start_from);
+    free(spec->data.train);
+    free(spec->data.eval);
+    json_decref(spec->data.chat_template);
+    names_fini(&spec->placement.devices);
+    names_fini(&spec->placement.exclude);
+    free(spec->sample.prompt);
+    *spec = (struct job_spec){0};
+}
+
+bool spec_blob_ref(const char *text, char hex[65])
+{
+    static const char prefix[] = "sha256:";
+    if (text == NULL || strncmp(text, prefix, sizeof(prefix) - 1) != 0) {
+        return false;
+    }
+    const char *digits = text + sizeof(prefix) - 1;
+    if (strlen(digits) != 64 || strspn(digits, "0123456789abcdef") != 64) {
+        return false;
+    }
+    if (hex != NULL) {
+        memcpy(hex, digits, 65);
+    }
+    return true;
+}
+
+double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step)
+{
+    const double peak = train->learning_rate;
+    const uint64_t warm = train->warmup_steps;
+    if (step < warm) {
+        return peak * (double)(step + 1) / (double)warm;
+    }
+    double progress = 1;
+    if (total_steps > warm && step < total_steps) {
+        progress = (double)(step - warm) / (double)(total_steps - warm);
+    }
+    double shape = 1;
+    if (train->schedule == SPEC_SCHEDULE_COSINE) {
+        shape = 0.5 * (1 + cos(3.14159265358979323846 * progress));
+    } else if (train->schedule == SPEC_SCHEDULE_LINEAR) {
+        shape = 1 - progress;
+    }
+    return peak * (train->final_fraction + (1 - train->final_fraction) * shape);
+}
