@@ -88,7 +88,8 @@ enum instr_op {
     OP_BACKWARD_INPUT,  /* the half that the neighbour waits for */
     OP_BACKWARD_WEIGHT, /* the half that nobody waits for; slot_save stays until this one */
     OP_SAMPLE,          /* slot_out: the chosen token */
-    /* peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor. */
+    /* peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor; block_begin == block_end is the
+     * boundary: the tensor that enters that block (activation), or its gradient. */
     OP_SEND, /* slot_in; peer */
     OP_RECV, /* slot_out; peer */
     /* group queues. On slot_in (and slot_out where it is not the same buffer); the slot's kind says what is
@@ -98,9 +99,9 @@ enum instr_op {
     OP_ALL_REDUCE,
     OP_REDUCE,    /* to `peer`, a member of the group */
     OP_BROADCAST, /* from `peer`, a member of the group */
-    /* peer queues, parameter server. */
-    OP_PULL, /* parameters of the blocks from peer into slot_out */
-    OP_PUSH, /* gradients of the blocks from slot_in to peer, which adds them */
+    /* peer queues, parameter server. A PUSH on one rank pairs with a PULL on the other, as SEND with RECV. */
+    OP_PULL, /* parameters or gradients of the blocks from peer into slot_out (INSTR_ACCUMULATE adds) */
+    OP_PUSH, /* parameters or gradients of the blocks from slot_in to peer */
     /* mixture of experts; each has its backward with INSTR_BACKWARD. Compute queue, save DISPATCH and
      * COMBINE, which are on the group's queue: the counts travel ahead of the payload, the slot's bound limits
      * both. `chunk` numbers the pieces of one micro-batch. */
@@ -208,9 +209,10 @@ struct plan_slot {
     uint32_t ring_blocks;        /* at least 1 */
     int32_t block_begin, block_end;
     /* bytes of an instance = bytes_fixed + bytes_per_token·tokens + bytes_per_row·rows of the micro-batch, never
-     * more than bytes_bound. */
+     * more than bytes_bound; all instances of the ring together never hold more than bytes_total (rows differ in
+     * length, so the fullest window of a ring is less than its depth times the fullest micro-batch). */
     double bytes_per_token, bytes_per_row;
-    uint64_t bytes_fixed, bytes_bound;
+    uint64_t bytes_fixed, bytes_bound, bytes_total;
 };
 
 struct plan_experts { /* experts [begin, end) of one block */
@@ -358,6 +360,9 @@ int32_t program_add(struct program_builder *builder, const struct instr *instr, 
 int program_builder_take(struct program_builder *builder, struct program *out, struct err *err);
 void program_builder_fini(struct program_builder *builder);
 void program_fini(struct program *program);
+
+/* The queue an op runs on unless said otherwise. */
+enum queue_kind instr_op_queue(int op);
 
 /* One line for people, "FORWARD  mb0 blocks 0..19", into text. */
 void instr_describe(const struct instr *instr, char *text, size_t size);

@@ -1,0 +1,186 @@
+/* Plan → json_t. Keys are stable names; what is default is left out of instructions only. */
+#include "program/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/json.h"
+#include "program/fold.h"
+
+#define PLAN_JSON_BYTES_MAX ((size_t)1 << 30)
+
+static json_t *slot_json(const struct plan_slot *slot)
+{
+    return json_pack("{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind", slot_kind_name(slot->kind), "place",
+                     slot->place, "lifetime", slot->lifetime, "purpose", plan_purpose_name(slot->purpose), "ring",
+                     (json_int_t)slot->ring_micro_batches, "ring_blocks", (json_int_t)slot->ring_blocks, "blocks",
+                     slot->block_begin, slot->block_end, "per_token", slot->bytes_per_token, "per_row",
+                     slot->bytes_per_row, "fixed", (json_int_t)slot->bytes_fixed, "bound",
+                     (json_int_t)slot->bytes_bound, "total", (json_int_t)slot->bytes_total);
+}
+
+static json_t *experts_json(const struct plan_rank *rank)
+{
+    if (rank->expert_count == 0)
+        return json_null();
+    json_t *array = json_array();
+    for (uint32_t i = 0; array && i < rank->expert_count; i++) {
+        const struct plan_experts *e = &rank->experts[i];
+        if (json_array_append_new(array, json_pack("[i,i,i]", e->block, e->begin, e->end)) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static json_t *programs_json(const struct plan_rank *rank, struct err *err)
+{
+    json_t *programs = json_object();
+    for (int kind = 0; programs && kind < PROGRAM_KINDS; kind++) {
+        if (rank->programs[kind].instr_count == 0)
+            continue;
+        json_t *folded = program_fold(&rank->programs[kind], err);
+        if (!folded || json_object_set_new(programs, program_kind_name(kind), folded) < 0) {
+            json_decref(programs);
+            return NULL;
+        }
+    }
+    return programs;
+}
+
+static json_t *rank_json(const struct plan_rank *rank, struct err *err)
+{
+    json_t *memory = json_object(), *slots = json_array();
+    int bad = !memory || !slots;
+    for (int p = 0; !bad && p < PURPOSE_COUNT; p++)
+        bad |= json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
+    for (uint32_t s = 0; !bad && s < rank->slot_count; s++)
+        bad |= json_array_append_new(slots, slot_json(&rank->slots[s]));
+    json_t *experts = bad ? NULL : experts_json(rank);
+    json_t *programs = experts ? programs_json(rank, err) : NULL;
+    if (bad || !experts || !programs) {
+        json_decref(memory);
+        json_decref(slots);
+        json_decref(experts);
+        json_decref(programs);
+        return NULL;
+    }
+    return json_pack("{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
+                     rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
+                     "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
+                     rank->rows_share, "state_share", rank->state_share, "owns_tied", rank->owns_tied, "copies_tied",
+                     rank->copies_tied, "experts", experts, "recompute", rank->recompute, "window",
+                     (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
+                     "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
+                     (json_int_t)rank->process_base_bytes, "busy_s", rank->busy_s, "slots", slots, "programs",
+                     programs);
+}
+
+static json_t *group_json(const struct plan_group *group)
+{
+    json_t *ranks = json_array(), *shares = group->shares ? json_array() : json_null();
+    int bad = !ranks || !shares;
+    for (uint32_t i = 0; !bad && i < group->rank_count; i++) {
+        bad |= json_array_append_new(ranks, json_integer(group->ranks[i]));
+        if (group->shares)
+            bad |= json_array_append_new(shares, json_real(group->shares[i]));
+    }
+    if (bad) {
+        json_decref(ranks);
+        json_decref(shares);
+        return NULL;
+    }
+    return json_pack("{s:o,s:o}", "ranks", ranks, "shares", shares);
+}
+
+/* Micro-batches of equal size are one number; others are their list of starts. */
+static json_t *micro_batches_json(const struct plan *plan)
+{
+    const uint32_t *start = plan->micro_batch_start;
+    uint32_t count = plan->micro_batch_count, rows = start[1];
+    bool even = rows > 0;
+    for (uint32_t k = 0; k < count && even; k++) {
+        uint64_t end = (uint64_t)(k + 1) * rows;
+        even = start[k + 1] == (end < plan->batch_rows ? end : plan->batch_rows);
+    }
+    if (even && (plan->batch_rows - 1) / rows + 1 == count)
+        return json_integer(rows);
+    json_t *array = json_array();
+    for (uint32_t k = 0; array && k <= count; k++) {
+        if (json_array_append_new(array, json_integer(start[k])) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static json_t *costs_json(const struct plan_costs *costs)
+{
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:s?}", "step_s", costs->step_s, "tokens_per_s",
+                     costs->tokens_per_s, "lower_bound_s", costs->lower_bound_s, "tokens_per_step",
+                     costs->tokens_per_step, "labelled_per_step", costs->labelled_per_step, "sum_sq_per_step",
+                     costs->sum_sq_per_step, "share_measured", costs->share_measured, "share_imported",
+                     costs->share_imported, "share_estimated", costs->share_estimated, "links_emulated",
+                     costs->links_emulated, "text", costs->text);
+}
+
+static json_t *plan_body(const struct plan *plan, struct err *err)
+{
+    json_t *ranks = json_array(), *groups = json_array();
+    int bad = !ranks || !groups;
+    for (uint32_t r = 0; !bad && r < plan->rank_count; r++)
+        bad |= json_array_append_new(ranks, rank_json(&plan->ranks[r], err));
+    for (uint32_t g = 0; !bad && g < plan->group_count; g++)
+        bad |= json_array_append_new(groups, group_json(&plan->groups[g]));
+    json_t *micro = bad ? NULL : micro_batches_json(plan), *costs = bad ? NULL : costs_json(&plan->costs);
+    if (bad || !micro || !costs) {
+        json_decref(ranks);
+        json_decref(groups);
+        json_decref(micro);
+        json_decref(costs);
+        err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
+        return NULL;
+    }
+    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
+                     "placement", plan_placement_name(plan->placement), "block_count", plan->block_count, "batch_rows",
+                     (json_int_t)plan->batch_rows, "micro_batches", micro, "tokens_bound",
+                     (json_int_t)plan->tokens_bound, "rows_bound", (json_int_t)plan->rows_bound, "sequence_bound",
+                     (json_int_t)plan->sequence_bound, "trains_embedding", plan->trains_embedding, "ranks", ranks,
+                     "groups", groups, "costs", costs);
+}
+
+static int body_digest(const json_t *body, char hex[PLAN_DIGEST_HEX], struct err *err)
+{
+    struct buf text;
+    buf_init(&text, PLAN_JSON_BYTES_MAX);
+    int result = json_print(body, true, &text, err);
+    if (result == 0)
+        result = digest_sha256_hex(text.data, text.size, hex, err);
+    buf_fini(&text);
+    return result;
+}
+
+int plan_seal(struct plan *plan, struct err *err)
+{
+    json_t *body = plan_body(plan, err);
+    if (!body)
+        return -1;
+    int result = body_digest(body, plan->digest, err);
+    json_decref(body);
+    return result;
+}
+
+json_t *plan_to_json(const struct plan *plan, struct err *err)
+{
+    json_t *body = plan_body(plan, err);
+    if (body && json_object_set_new(body, "digest", json_string(plan->digest)) < 0) {
+        json_decref(body);
+        err_set(err, ERR_NOMEM, "plan: out of memory while encoding");
+        return NULL;
+    }
+    return body;
+}

@@ -1,0 +1,335 @@
+/* json_t → plan: every number is checked before it is used, every list before it is allocated for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "program/codec.h"
+#include "program/fold.h"
+
+#define NAME_BYTES_MAX 255
+#define BYTES_MAX (INT64_MAX / 4)
+
+static int u64_of(struct json_reader *r, const char *key, uint64_t *out)
+{
+    int64_t value = 0;
+    int got = jr_i64(r, key, JR_REQUIRED, 0, BYTES_MAX, &value);
+    *out = (uint64_t)value;
+    return got;
+}
+
+static int text_of(struct json_reader *r, const char *key, char **out)
+{
+    const char *text = "";
+    if (jr_str(r, key, JR_REQUIRED, 0, NAME_BYTES_MAX, &text) < 0)
+        return -1;
+    *out = strdup(text);
+    return *out ? 0 : err_set(r->err, ERR_NOMEM, "plan: out of memory");
+}
+
+static int range_of(struct json_reader *r, const char *key, int32_t *begin, int32_t *end)
+{
+    const json_t *range = NULL;
+    if (jr_array(r, key, JR_REQUIRED, 2, 2, &range) < 0)
+        return -1;
+    const json_t *a = json_array_get(range, 0), *b = json_array_get(range, 1);
+    json_int_t first = json_integer_value(a), last = json_integer_value(b);
+    if (!json_is_integer(a) || !json_is_integer(b) || first < 0 || last < first || last > PLAN_BLOCKS_MAX)
+        return jr_fail(r, key, "not a range of blocks within 0..%d", PLAN_BLOCKS_MAX);
+    *begin = (int32_t)first;
+    *end = (int32_t)last;
+    return 0;
+}
+
+static int kind_of(struct json_reader *r, const char *key, const char *(*name_of)(int), int count, uint8_t *out)
+{
+    const char *text = "";
+    if (jr_str(r, key, JR_REQUIRED, 1, 64, &text) < 0)
+        return -1;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(name_of(i), text) == 0) {
+            *out = (uint8_t)i;
+            return 0;
+        }
+    }
+    return jr_fail(r, key, "\"%s\" is not known to this version", text);
+}
+
+static int slot_read(struct json_reader *r, struct plan_slot *slot)
+{
+    int64_t place = 0, lifetime = 0;
+    kind_of(r, "kind", slot_kind_name, SLOT_KINDS, &slot->kind);
+    kind_of(r, "purpose", plan_purpose_name, PURPOSE_COUNT, &slot->purpose);
+    jr_i64(r, "place", JR_REQUIRED, 0, SLOT_ON_HOST, &place);
+    jr_i64(r, "lifetime", JR_REQUIRED, 0, SLOT_FOR_RUN, &lifetime);
+    jr_u32(r, "ring", JR_REQUIRED, 1, PLAN_MICRO_BATCHES_MAX, &slot->ring_micro_batches);
+    jr_u32(r, "ring_blocks", JR_REQUIRED, 1, PLAN_BLOCKS_MAX, &slot->ring_blocks);
+    range_of(r, "blocks", &slot->block_begin, &slot->block_end);
+    jr_f64(r, "per_token", JR_REQUIRED, 0, 1e15, &slot->bytes_per_token);
+    jr_f64(r, "per_row", JR_REQUIRED, 0, 1e15, &slot->bytes_per_row);
+    u64_of(r, "fixed", &slot->bytes_fixed);
+    u64_of(r, "bound", &slot->bytes_bound);
+    u64_of(r, "total", &slot->bytes_total);
+    slot->place = (uint8_t)place;
+    slot->lifetime = (uint8_t)lifetime;
+    return jr_finish(r);
+}
+
+static int slots_read(struct json_reader *r, struct plan_rank *rank)
+{
+    const json_t *slots = NULL;
+    if (jr_array(r, "slots", JR_REQUIRED, 0, PLAN_SLOTS_MAX, &slots) < 0)
+        return -1;
+    size_t count = json_array_size(slots);
+    rank->slots = calloc(count + 1, sizeof(*rank->slots));
+    if (!rank->slots)
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    rank->slot_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        struct json_reader item;
+        if (jr_item(r, "slots", slots, i, &item) < 0 || slot_read(&item, &rank->slots[i]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int experts_read(struct json_reader *r, struct plan_rank *rank)
+{
+    const json_t *experts = NULL;
+    int got = jr_array(r, "experts", JR_OPTIONAL, 0, PLAN_BLOCKS_MAX, &experts);
+    if (got <= 0)
+        return got;
+    size_t count = json_array_size(experts);
+    rank->experts = calloc(count + 1, sizeof(*rank->experts));
+    if (!rank->experts)
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    rank->expert_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(experts, i);
+        int numbers[3] = {0};
+        for (size_t k = 0; k < 3; k++) {
+            const json_t *value = json_array_get(item, k);
+            if (json_array_size(item) != 3 || !json_is_integer(value) || json_integer_value(value) < 0 ||
+                json_integer_value(value) > PLAN_BLOCKS_MAX)
+                return jr_fail(r, "experts", "entry %zu is not [block, begin, end]", i);
+            numbers[k] = (int)json_integer_value(value);
+        }
+        rank->experts[i] = (struct plan_experts){numbers[0], numbers[1], numbers[2]};
+    }
+    return 0;
+}
+
+static int programs_read(struct json_reader *r, struct plan_rank *rank, uint32_t *budget)
+{
+    struct json_reader programs;
+    if (jr_sub(r, "programs", JR_REQUIRED, &programs) < 0)
+        return -1;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        const json_t *folded = NULL;
+        const char *name = program_kind_name(kind);
+        if (jr_array(&programs, name, JR_OPTIONAL, 0, PROGRAM_INSTRS_MAX, &folded) != 1)
+            continue;
+        char path[224];
+        snprintf(path, sizeof(path), "%s.%s", programs.path, name);
+        if (program_expand(folded, path, budget, &rank->programs[kind], r->err) < 0) {
+            programs.failed = r->failed = true;
+            return -1;
+        }
+    }
+    return jr_finish(&programs);
+}
+
+static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *budget)
+{
+    int64_t stage = 0;
+    struct json_reader memory;
+    if (text_of(r, "device", &rank->device) < 0 || text_of(r, "node", &rank->node) < 0)
+        return -1;
+    jr_i64(r, "stage", JR_REQUIRED, 0, PLAN_RANKS_MAX, &stage);
+    rank->stage = (int32_t)stage;
+    range_of(r, "blocks", &rank->block_begin, &rank->block_end);
+    jr_u32(r, "rows", JR_REQUIRED, 0, UINT32_MAX, &rank->rows);
+    jr_f64(r, "rows_share", JR_REQUIRED, 0, 1, &rank->rows_share);
+    jr_f64(r, "state_share", JR_REQUIRED, 0, 1.0000001, &rank->state_share);
+    jr_bool(r, "owns_tied", JR_REQUIRED, &rank->owns_tied);
+    jr_bool(r, "copies_tied", JR_REQUIRED, &rank->copies_tied);
+    jr_bool(r, "recompute", JR_REQUIRED, &rank->recompute);
+    jr_u32(r, "window", JR_REQUIRED, 0, PLAN_MICRO_BATCHES_MAX, &rank->window);
+    if (jr_sub(r, "memory", JR_REQUIRED, &memory) < 0)
+        return -1;
+    for (int p = 0; p < PURPOSE_COUNT; p++)
+        u64_of(&memory, plan_purpose_name(p), &rank->memory_peak[p]);
+    if (jr_finish(&memory) < 0)
+        return -1;
+    u64_of(r, "memory_bytes", &rank->memory_bytes);
+    u64_of(r, "memory_limit_bytes", &rank->memory_limit_bytes);
+    u64_of(r, "process_base_bytes", &rank->process_base_bytes);
+    jr_f64(r, "busy_s", JR_REQUIRED, 0, 1e15, &rank->busy_s);
+    if (experts_read(r, rank) < 0 || slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0)
+        return -1;
+    return jr_finish(r);
+}
+
+static int group_read(struct json_reader *r, const struct plan *plan, struct plan_group *group)
+{
+    const json_t *ranks = NULL, *shares = NULL;
+    if (jr_array(r, "ranks", JR_REQUIRED, 1, plan->rank_count, &ranks) < 0)
+        return -1;
+    size_t count = json_array_size(ranks);
+    if (jr_array(r, "shares", JR_OPTIONAL, count, count, &shares) < 0)
+        return -1;
+    group->ranks = calloc(count, sizeof(*group->ranks));
+    group->shares = shares ? calloc(count, sizeof(*group->shares)) : NULL;
+    if (!group->ranks || (shares && !group->shares))
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    group->rank_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *rank = json_array_get(ranks, i);
+        json_int_t number = json_integer_value(rank);
+        if (!json_is_integer(rank) || number < 0 || number >= (json_int_t)plan->rank_count)
+            return jr_fail(r, "ranks", "entry %zu is no rank of this plan", i);
+        group->ranks[i] = (uint32_t)number;
+        if (shares) {
+            const json_t *share = json_array_get(shares, i);
+            if (!json_is_number(share) || json_number_value(share) < 0)
+                return jr_fail(r, "shares", "entry %zu is not a share", i);
+            group->shares[i] = json_number_value(share);
+        }
+    }
+    return jr_finish(r);
+}
+
+static int costs_read(struct json_reader *parent, struct plan_costs *costs)
+{
+    struct json_reader r;
+    const char *text = NULL;
+    if (jr_sub(parent, "costs", JR_REQUIRED, &r) < 0)
+        return -1;
+    jr_f64(&r, "step_s", JR_REQUIRED, 0, 1e15, &costs->step_s);
+    jr_f64(&r, "tokens_per_s", JR_REQUIRED, 0, 1e18, &costs->tokens_per_s);
+    jr_f64(&r, "lower_bound_s", JR_REQUIRED, 0, 1e15, &costs->lower_bound_s);
+    jr_f64(&r, "tokens_per_step", JR_REQUIRED, 0, 1e18, &costs->tokens_per_step);
+    jr_f64(&r, "labelled_per_step", JR_REQUIRED, 0, 1e18, &costs->labelled_per_step);
+    jr_f64(&r, "sum_sq_per_step", JR_REQUIRED, 0, 1e30, &costs->sum_sq_per_step);
+    jr_f64(&r, "share_measured", JR_REQUIRED, 0, 1.0000001, &costs->share_measured);
+    jr_f64(&r, "share_imported", JR_REQUIRED, 0, 1.0000001, &costs->share_imported);
+    jr_f64(&r, "share_estimated", JR_REQUIRED, 0, 1.0000001, &costs->share_estimated);
+    jr_bool(&r, "links_emulated", JR_REQUIRED, &costs->links_emulated);
+    jr_str(&r, "text", JR_OPTIONAL, 0, 4096, &text);
+    if (jr_finish(&r) < 0)
+        return -1;
+    costs->text = text ? strdup(text) : NULL;
+    return text && !costs->text ? err_set(parent->err, ERR_NOMEM, "plan: out of memory") : 0;
+}
+
+/* The list of starts replaces what plan_create filled in. */
+static int starts_read(struct json_reader *r, struct plan *plan, const json_t *starts)
+{
+    size_t count = json_array_size(starts);
+    if (count < 2 || count > (size_t)PLAN_MICRO_BATCHES_MAX + 1)
+        return jr_fail(r, "micro_batches", "%zu starts; 2 to %u are possible", count, PLAN_MICRO_BATCHES_MAX + 1);
+    uint32_t *start = calloc(count, sizeof(*start));
+    if (!start)
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    free(plan->micro_batch_start);
+    plan->micro_batch_start = start;
+    plan->micro_batch_count = (uint32_t)count - 1;
+    for (size_t k = 0; k < count; k++) {
+        const json_t *value = json_array_get(starts, k);
+        json_int_t row = json_integer_value(value);
+        if (!json_is_integer(value) || row < (k ? start[k - 1] : 0) || row > plan->batch_rows || (k == 0 && row != 0))
+            return jr_fail(r, "micro_batches", "start %zu does not rise from 0 to %u", k, plan->batch_rows);
+        start[k] = (uint32_t)row;
+    }
+    if (start[count - 1] != plan->batch_rows)
+        return jr_fail(r, "micro_batches", "they end at row %u of %u", start[count - 1], plan->batch_rows);
+    return 0;
+}
+
+static struct plan *plan_frame(struct json_reader *r)
+{
+    uint8_t placement = 0;
+    uint32_t version = 0, batch_rows = 1, rows = 1;
+    const json_t *ranks = NULL, *groups = NULL, *micro = NULL;
+    jr_u32(r, "version", JR_REQUIRED, 0, UINT32_MAX, &version);
+    if (!r->failed && version != PLAN_VERSION)
+        jr_fail(r, "version", "%u; this program reads version %u", version, PLAN_VERSION);
+    kind_of(r, "placement", plan_placement_name, PLACE_COUNT, &placement);
+    jr_u32(r, "batch_rows", JR_REQUIRED, 1, 1u << 24, &batch_rows);
+    jr_any(r, "micro_batches", JR_REQUIRED, &micro);
+    jr_array(r, "ranks", JR_REQUIRED, 1, PLAN_RANKS_MAX, &ranks);
+    jr_array(r, "groups", JR_REQUIRED, 1, PLAN_GROUPS_MAX, &groups);
+    if (r->failed)
+        return NULL;
+    if (json_is_integer(micro) && json_integer_value(micro) > 0 && json_integer_value(micro) <= batch_rows)
+        rows = (uint32_t)json_integer_value(micro);
+    else if (!json_is_array(micro)) {
+        jr_fail(r, "micro_batches", "neither rows of a micro-batch (1..%u) nor a list of starts", batch_rows);
+        return NULL;
+    } else
+        rows = batch_rows;
+    struct plan *plan = plan_create((uint32_t)json_array_size(ranks), (uint32_t)json_array_size(groups), batch_rows,
+                                    rows, r->err);
+    if (!plan)
+        return NULL;
+    plan->placement = (enum plan_placement)placement;
+    if (json_is_array(micro) && starts_read(r, plan, micro) < 0) {
+        plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+static int plan_read(struct json_reader *r, struct plan *plan, const char **digest)
+{
+    const json_t *ranks = NULL, *groups = NULL;
+    int64_t blocks = 0;
+    uint32_t budget = PLAN_INSTRS_MAX;
+    jr_i64(r, "block_count", JR_REQUIRED, 1, PLAN_BLOCKS_MAX, &blocks);
+    plan->block_count = (int32_t)blocks;
+    jr_u32(r, "tokens_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->tokens_bound);
+    jr_u32(r, "rows_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->rows_bound);
+    jr_u32(r, "sequence_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->sequence_bound);
+    jr_bool(r, "trains_embedding", JR_REQUIRED, &plan->trains_embedding);
+    jr_str(r, "digest", JR_REQUIRED, 0, PLAN_DIGEST_HEX - 1, digest);
+    jr_array(r, "ranks", JR_REQUIRED, 1, PLAN_RANKS_MAX, &ranks);
+    jr_array(r, "groups", JR_REQUIRED, 1, PLAN_GROUPS_MAX, &groups);
+    if (costs_read(r, &plan->costs) < 0)
+        return -1;
+    for (uint32_t g = 0; g < plan->group_count; g++) {
+        struct json_reader item;
+        struct plan_group *group = &plan->groups[g];
+        free(group->ranks);
+        *group = (struct plan_group){0};
+        if (jr_item(r, "groups", groups, g, &item) < 0 || group_read(&item, plan, group) < 0)
+            return -1;
+    }
+    for (uint32_t k = 0; k < plan->rank_count; k++) {
+        struct json_reader item;
+        if (jr_item(r, "ranks", ranks, k, &item) < 0 || rank_read(&item, &plan->ranks[k], &budget) < 0)
+            return -1;
+    }
+    return jr_finish(r);
+}
+
+struct plan *plan_from_json(const json_t *json, struct err *err)
+{
+    struct json_reader r;
+    const char *digest = "";
+    jr_init(&r, json, "plan", err);
+    struct plan *plan = plan_frame(&r);
+    if (!plan)
+        return NULL;
+    if (plan_read(&r, plan, &digest) < 0)
+        goto fail;
+    if (plan_seal(plan, err) < 0)
+        goto fail;
+    if (strcmp(plan->digest, digest) != 0) {
+        err_set(err, ERR_CORRUPT, "plan.digest: %s, but what it holds has %s", digest, plan->digest);
+        goto fail;
+    }
+    return plan;
+fail:
+    plan_destroy(plan);
+    return NULL;
+}

@@ -1,0 +1,408 @@
+/* Plans as data: creation, release, small arithmetic, names.
+ *
+ * Invariants: counts and arrays agree; group 0 holds every rank; micro_batch_start rises and ends at
+ * batch_rows. */
+#include "program/program.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const placement_names[PLACE_COUNT] = {
+    [PLACE_SINGLE] = "single", [PLACE_PIPELINE] = "pipeline", [PLACE_DATA] = "data",    [PLACE_HYBRID] = "hybrid",
+    [PLACE_EXPERT] = "expert", [PLACE_TENSOR] = "tensor",     [PLACE_SERVER] = "server"};
+static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
+static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
+                                                         "buffers"};
+static const char *const op_names[OP_COUNT] = {
+    "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE", "SEND",      "RECV",
+    "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL",   "PUSH",
+    "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE", "STEP",     "RELEASE",
+    "SAVE"};
+static const char *const queue_names[QUEUE_KINDS] = {"compute", "copy", "send", "recv", "group"};
+static const char *const slot_names[SLOT_KINDS] = {
+    "activation", "gradient", "saved",    "step_scalars", "norm",            "gradients", "parameters",
+    "kv_cache",   "token",    "gathered", "routed",       "routed_gradient", "barrier"};
+static const char *const tag_names[TAG_COUNT] = {"none",  "activation",          "gradient",   "step_scalars",
+                                                 "norm",  "parameter_gradients", "parameters", "token",
+                                                 "routed", "barrier"};
+
+static const char *name_of(const char *const *names, int count, int number)
+{
+    return number >= 0 && number < count ? names[number] : NULL;
+}
+
+static int number_of(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+const char *plan_placement_name(int placement)
+{
+    return name_of(placement_names, PLACE_COUNT, placement);
+}
+
+const char *program_kind_name(int kind)
+{
+    return name_of(program_names, PROGRAM_KINDS, kind);
+}
+
+const char *plan_purpose_name(int purpose)
+{
+    return name_of(purpose_names, PURPOSE_COUNT, purpose);
+}
+
+const char *instr_op_name(int op)
+{
+    return name_of(op_names, OP_COUNT, op);
+}
+
+const char *queue_kind_name(int queue)
+{
+    return name_of(queue_names, QUEUE_KINDS, queue);
+}
+
+const char *slot_kind_name(int kind)
+{
+    return name_of(slot_names, SLOT_KINDS, kind);
+}
+
+const char *instr_tag_name(int tag)
+{
+    return name_of(tag_names, TAG_COUNT, tag);
+}
+
+int plan_placement_from_name(const char *name)
+{
+    return number_of(placement_names, PLACE_COUNT, name);
+}
+
+int program_kind_from_name(const char *name)
+{
+    return number_of(program_names, PROGRAM_KINDS, name);
+}
+
+int instr_op_from_name(const char *name)
+{
+    return number_of(op_names, OP_COUNT, name);
+}
+
+static int plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batch_rows)
+{
+    plan->micro_batch_start = calloc((size_t)plan->micro_batch_count + 1, sizeof(*plan->micro_batch_start));
+    plan->ranks = calloc(plan->rank_count, sizeof(*plan->ranks));
+    plan->groups = calloc(plan->group_count, sizeof(*plan->groups));
+    if (!plan->micro_batch_start || !plan->ranks || !plan->groups)
+        return -1;
+    for (uint32_t k = 1; k <= plan->micro_batch_count; k++) {
+        uint64_t end = (uint64_t)k * micro_batch_rows;
+        plan->micro_batch_start[k] = end < batch_rows ? (uint32_t)end : batch_rows;
+    }
+    plan->groups[0].ranks = calloc(plan->rank_count, sizeof(uint32_t));
+    if (!plan->groups[0].ranks)
+        return -1;
+    plan->groups[0].rank_count = plan->rank_count;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        plan->groups[0].ranks[r] = r;
+    return 0;
+}
+
+struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t batch_rows, uint32_t micro_batch_rows,
+                         struct err *err)
+{
+    if (rank_count == 0 || group_count == 0 || batch_rows == 0 || micro_batch_rows == 0) {
+        err_set(err, ERR_INVALID, "plan: ranks, groups, batch rows and micro-batch rows must be at least 1");
+        return NULL;
+    }
+    uint32_t micro_batches = (batch_rows - 1) / micro_batch_rows + 1;
+    if (rank_count > PLAN_RANKS_MAX || group_count > PLAN_GROUPS_MAX || micro_batches > PLAN_MICRO_BATCHES_MAX) {
+        err_set(err, ERR_TOO_BIG, "plan: %u ranks, %u groups, %u micro-batches; at most %u, %u, %u", rank_count,
+                group_count, micro_batches, PLAN_RANKS_MAX, PLAN_GROUPS_MAX, PLAN_MICRO_BATCHES_MAX);
+        return NULL;
+    }
+    struct plan *plan = calloc(1, sizeof(*plan));
+    if (!plan) {
+        err_set(err, ERR_NOMEM, "plan: out of memory");
+        return NULL;
+    }
+    plan->version = PLAN_VERSION;
+    plan->batch_rows = batch_rows;
+    plan->rank_count = rank_count;
+    plan->group_count = group_count;
+    plan->micro_batch_count = micro_batches;
+    plan->rows_bound = micro_batch_rows < batch_rows ? micro_batch_rows : batch_rows;
+    if (plan_fill(plan, batch_rows, micro_batch_rows) < 0) {
+        plan_destroy(plan);
+        err_set(err, ERR_NOMEM, "plan: out of memory");
+        return NULL;
+    }
+    return plan;
+}
+
+void program_fini(struct program *program)
+{
+    free(program->instrs);
+    free(program->after);
+    *program = (struct program){0};
+}
+
+void plan_destroy(struct plan *plan)
+{
+    if (!plan)
+        return;
+    for (uint32_t r = 0; plan->ranks && r < plan->rank_count; r++) {
+        struct plan_rank *rank = &plan->ranks[r];
+        free(rank->device);
+        free(rank->node);
+        free(rank->experts);
+        free(rank->slots);
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+            program_fini(&rank->programs[kind]);
+    }
+    for (uint32_t g = 0; plan->groups && g < plan->group_count; g++) {
+        free(plan->groups[g].ranks);
+        free(plan->groups[g].shares);
+    }
+    free(plan->ranks);
+    free(plan->groups);
+    free(plan->micro_batch_start);
+    free(plan->costs.text);
+    free(plan);
+}
+
+void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin, uint32_t *end)
+{
+    if (k >= plan->micro_batch_count) {
+        *begin = *end = 0;
+        return;
+    }
+    uint32_t first = plan->micro_batch_start[k], last = plan->micro_batch_start[k + 1];
+    *begin = first < step_rows ? first : step_rows;
+    *end = last < step_rows ? last : step_rows;
+}
+
+uint32_t slot_instance(const struct plan_slot *slot, int32_t micro_batch, int32_t block_begin)
+{
+    uint32_t micro = micro_batch > 0 ? (uint32_t)micro_batch % slot->ring_micro_batches : 0;
+    uint32_t block = block_begin > slot->block_begin ? (uint32_t)(block_begin - slot->block_begin) : 0;
+    return micro + slot->ring_micro_batches * (block % slot->ring_blocks);
+}
+
+uint64_t slot_bytes(const struct plan_slot *slot, uint64_t tokens, uint64_t rows)
+{
+    double bytes = slot->bytes_per_token * (double)tokens + slot->bytes_per_row * (double)rows;
+    double bound = (double)slot->bytes_bound;
+    double total = (double)slot->bytes_fixed + bytes;
+    return total >= bound ? slot->bytes_bound : (uint64_t)total;
+}
+
+uint32_t plan_queue_count(const struct plan *plan)
+{
+    return 2 + 2 * plan->rank_count + plan->group_count;
+}
+
+uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr)
+{
+    switch (instr->queue) {
+    case QUEUE_COPY:
+        return 1;
+    case QUEUE_SEND:
+        return 2 + 2 * (uint32_t)instr->peer;
+    case QUEUE_RECV:
+        return 3 + 2 * (uint32_t)instr->peer;
+    case QUEUE_GROUP:
+        return 2 + 2 * plan->rank_count + (uint32_t)instr->group;
+    default:
+        return 0;
+    }
+}
+
+int plan_group_position(const struct plan_group *group, uint32_t rank)
+{
+    for (uint32_t p = 0; p < group->rank_count; p++) {
+        if (group->ranks[p] == rank)
+            return (int)p;
+    }
+    return -1;
+}
+
+void plan_group_tree(const struct plan_group *group, uint32_t position, int32_t *parent, int32_t children[2])
+{
+    *parent = position == 0 ? PLAN_NONE : (int32_t)group->ranks[(position - 1) / 2];
+    for (uint32_t c = 0; c < 2; c++) {
+        uint64_t child = 2 * (uint64_t)position + 1 + c;
+        children[c] = child < group->rank_count ? (int32_t)group->ranks[child] : PLAN_NONE;
+    }
+}
+
+static bool kind_is_scalar(const struct plan_rank *rank, int32_t slot)
+{
+    if (slot < 0 || (uint32_t)slot >= rank->slot_count)
+        return false;
+    uint8_t kind = rank->slots[slot].kind;
+    return kind == SLOT_STEP_SCALARS || kind == SLOT_NORM_SCALAR || kind == SLOT_BARRIER || kind == SLOT_TOKEN;
+}
+
+static void group_peers(const struct plan *plan, uint32_t rank, const struct instr *instr, bool *peers)
+{
+    const struct plan_group *group = &plan->groups[instr->group];
+    int position = plan_group_position(group, rank);
+    if (position < 0)
+        return;
+    int32_t parent, children[2];
+    plan_group_tree(group, (uint32_t)position, &parent, children);
+    bool tree = instr->op == OP_ALL_REDUCE &&
+                kind_is_scalar(&plan->ranks[rank], instr->slot_in >= 0 ? instr->slot_in : instr->slot_out);
+    for (uint32_t p = 0; p < group->rank_count; p++) {
+        uint32_t other = group->ranks[p];
+        bool neighbour =
+            (int32_t)other == parent || (int32_t)other == children[0] || (int32_t)other == children[1];
+        if (other != rank && (!tree || neighbour))
+            peers[other] = true;
+    }
+}
+
+void plan_rank_peers(const struct plan *plan, uint32_t rank, bool *peers)
+{
+    memset(peers, 0, plan->rank_count * sizeof(*peers));
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        const struct program *program = &plan->ranks[rank].programs[kind];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *instr = &program->instrs[i];
+            if (instr->queue == QUEUE_GROUP)
+                group_peers(plan, rank, instr, peers);
+            else if (instr->queue == QUEUE_SEND || instr->queue == QUEUE_RECV)
+                peers[instr->peer] = true;
+        }
+    }
+}
+
+struct instr instr_init(enum instr_op op, enum queue_kind queue)
+{
+    return (struct instr){.op = (uint8_t)op,
+                          .queue = (uint8_t)queue,
+                          .micro_batch = PLAN_NONE,
+                          .peer = PLAN_NONE,
+                          .group = PLAN_NONE,
+                          .slot_in = PLAN_NONE,
+                          .slot_out = PLAN_NONE,
+                          .slot_save = PLAN_NONE,
+                          .row_end = PLAN_ROWS_ALL};
+}
+
+static int builder_reserve(struct program_builder *builder, size_t after)
+{
+    struct program *program = &builder->program;
+    if (program->instr_count == builder->instr_capacity) {
+        uint32_t capacity = builder->instr_capacity ? builder->instr_capacity * 2 : 64;
+        if (program->instr_count >= PROGRAM_INSTRS_MAX)
+            return -1;
+        struct instr *grown = realloc(program->instrs, capacity * sizeof(*grown));
+        if (!grown)
+            return -1;
+        program->instrs = grown;
+        builder->instr_capacity = capacity;
+    }
+    if (program->after_total + after > builder->after_capacity) {
+        size_t capacity = builder->after_capacity ? (size_t)builder->after_capacity * 2 : 64;
+        while (capacity < program->after_total + after)
+            capacity *= 2;
+        if (after > PROGRAM_AFTER_MAX || capacity > 2 * (size_t)PROGRAM_AFTER_MAX)
+            return -1;
+        uint32_t *grown = realloc(program->after, capacity * sizeof(*grown));
+        if (!grown)
+            return -1;
+        program->after = grown;
+        builder->after_capacity = (uint32_t)capacity;
+    }
+    return 0;
+}
+
+int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after, size_t count)
+{
+    struct program *program = &builder->program;
+    if (builder->failed || builder_reserve(builder, count) < 0) {
+        builder->failed = true;
+        return 0;
+    }
+    struct instr *added = &program->instrs[program->instr_count];
+    *added = *instr;
+    added->after_first = program->after_total;
+    added->after_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool known = after[i] < 0;
+        for (uint32_t k = 0; k < added->after_count && !known; k++)
+            known = program->after[added->after_first + k] == (uint32_t)after[i];
+        if (known)
+            continue;
+        program->after[program->after_total++] = (uint32_t)after[i];
+        added->after_count++;
+    }
+    return (int32_t)program->instr_count++;
+}
+
+int program_builder_take(struct program_builder *builder, struct program *out, struct err *err)
+{
+    bool failed = builder->failed;
+    if (!failed) {
+        program_fini(out);
+        *out = builder->program;
+        builder->program = (struct program){0};
+    }
+    program_builder_fini(builder);
+    if (failed)
+        return err_set(err, ERR_TOO_BIG, "program: out of memory, or more than %u instructions", PROGRAM_INSTRS_MAX);
+    return 0;
+}
+
+void program_builder_fini(struct program_builder *builder)
+{
+    program_fini(&builder->program);
+    *builder = (struct program_builder){0};
+}
+
+enum queue_kind instr_op_queue(int op)
+{
+    switch (op) {
+    case OP_SEND:
+    case OP_PUSH:
+        return QUEUE_SEND;
+    case OP_RECV:
+    case OP_PULL:
+        return QUEUE_RECV;
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_REDUCE:
+    case OP_BROADCAST:
+    case OP_DISPATCH:
+    case OP_COMBINE:
+        return QUEUE_GROUP;
+    default:
+        return QUEUE_COMPUTE;
+    }
+}
+
+void instr_describe(const struct instr *instr, char *text, size_t size)
+{
+    char micro[24] = "", blocks[40] = "", peer[40] = "";
+    if (instr->micro_batch >= 0)
+        snprintf(micro, sizeof(micro), " mb%d", instr->micro_batch);
+    if (instr->block_end > instr->block_begin)
+        snprintf(blocks, sizeof(blocks), " blocks %d..%d", instr->block_begin, instr->block_end);
+    if (instr->queue == QUEUE_SEND)
+        snprintf(peer, sizeof(peer), " to %d", instr->peer);
+    else if (instr->queue == QUEUE_RECV)
+        snprintf(peer, sizeof(peer), " from %d", instr->peer);
+    else if (instr->queue == QUEUE_GROUP)
+        snprintf(peer, sizeof(peer), " group %d", instr->group);
+    const char *name = instr_op_name(instr->op);
+    const char *tag = instr->tag > TAG_GRADIENT ? instr_tag_name((int)instr->tag) : NULL;
+    snprintf(text, size, "%-8s%s%s%s%s%s%s", name ? name : "?", micro, blocks, peer, tag ? " " : "", tag ? tag : "",
+             instr->flags & INSTR_RECOMPUTE ? " recompute" : "");
+}
