@@ -145,10 +145,10 @@ static json_t *plan_body(const struct plan *plan, struct err *err)
         err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
         return NULL;
     }
-    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
+    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
                      "placement", plan_placement_name(plan->placement), "block_count", plan->block_count, "batch_rows",
                      (json_int_t)plan->batch_rows, "micro_batches", micro, "tokens_bound",
-                     (json_int_t)plan->tokens_bound, "rows_bound", (json_int_t)plan->rows_bound, "sequence_bound",
+                     (json_int_t)plan->tokens_bound, "rows_bound", (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound, "sequence_bound",
                      (json_int_t)plan->sequence_bound, "trains_embedding", plan->trains_embedding, "ranks", ranks,
                      "groups", groups, "costs", costs);
 }

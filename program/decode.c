@@ -289,6 +289,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, const char **dige
     plan->block_count = (int32_t)blocks;
     jr_u32(r, "tokens_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->tokens_bound);
     jr_u32(r, "rows_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->rows_bound);
+    jr_u32(r, "labelled_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->labelled_bound);
     jr_u32(r, "sequence_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->sequence_bound);
     jr_bool(r, "trains_embedding", JR_REQUIRED, &plan->trains_embedding);
     jr_str(r, "digest", JR_REQUIRED, 0, PLAN_DIGEST_HEX - 1, digest);

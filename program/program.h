@@ -267,7 +267,8 @@ struct plan {
     uint32_t *micro_batch_start;  /* micro_batch_count + 1 */
     uint32_t tokens_bound;        /* most tokens a micro-batch may hold; a fuller one is an error, not a surprise */
     uint32_t rows_bound;          /* most rows a micro-batch holds */
-    uint32_t sequence_bound;      /* longest row in tokens, samples included */
+    uint32_t labelled_bound;      /* most labelled tokens a micro-batch may hold */
+    uint32_t sequence_bound;      /* longest row in tokens, samples (prompt and answer) included */
     bool trains_embedding;        /* full fine-tuning: gradients go down to block 0's table */
     uint32_t rank_count;
     struct plan_rank *ranks;
