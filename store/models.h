@@ -37,14 +37,26 @@ int store_blob_put(struct store *store, const struct store_blob *blob, store_don
 /* {"sha256","size","path"|null,"manifest"|null}; ERR_NOT_FOUND. */
 int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, void *arg, struct err *err);
 
+#define STORE_SIZES_MAX (64u << 20)
 struct store_dataset_new {
     const char *key;  /* SHA-256 over source blob, tokenizer, template, sequence_tokens, learn: encode once */
     const char *blob; /* sha256 of the encoded rows */
+    const void
+        *sizes; /* per row two little-endian uint32 (struct row_size of model/rows.h): tokens, labelled */
+    size_t sizes_bytes;  /* 8 a row; at most STORE_SIZES_MAX */
     const json_t *stats; /* {"rows","tokens","labelled","truncated","dropped","lengths": histogram …} */
 };
 int store_dataset_put(struct store *store, const struct store_dataset_new *dataset, store_done_fn *done,
                       void *arg, struct err *err);
-/* {"key","blob","stats"}; ERR_NOT_FOUND. */
-int store_dataset_get(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
+struct store_dataset {
+    const char *key, *blob;
+    const json_t *stats;
+    const uint8_t *sizes; /* as in store_dataset_new */
+    size_t sizes_bytes;
+};
+/* Borrowed for the call. ERR_NOT_FOUND. */
+typedef void store_dataset_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
+int store_dataset_get(struct store *store, const char *key, store_dataset_fn *done, void *arg,
+                      struct err *err);
 
 #endif

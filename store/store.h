@@ -36,9 +36,11 @@ struct store_config {
     unsigned connections;      /* pool size; 0 = 4 */
     unsigned statement_ms_max; /* deadline of one statement; 0 = 10000 */
     unsigned queue_max;        /* statements queued at most; 0 = 8192 */
-    unsigned connect_ms_max;   /* give up on the first connection after; 0 = 10000 */
     unsigned job_batch_max;    /* jobs that share one commit at most; 0 = 128 */
     unsigned job_batches_max;  /* job batches in flight at most; 0 = 2 */
+    /* Called when a connection could not be made or broke (as often as it is tried); may be NULL. */
+    void (*trouble)(void *arg, const struct err *why);
+    void *trouble_arg;
 };
 
 /* Generic answers. `doc` is borrowed for the call. */
@@ -62,7 +64,7 @@ int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *
 
 /* Calls `notify` for every NOTIFY on `channel` ("motley_jobs": there is work for
  * the scheduler; "motley_events": payload is the job id that has new events), and
- * once with payload "" each time the listening connection was (re)made, since
+ * once with payload NULL each time the listening connection was (re)made, since
  * something may have been missed. Lasts until store_destroy. */
 typedef void store_notify_fn(void *arg, const char *channel, const char *payload);
 int store_listen(struct store *store, const char *channel, store_notify_fn *notify, void *arg,

@@ -1,0 +1,397 @@
+/* Submitting jobs: many requests share one statement and one commit.
+ *
+ * Calls are collected in `waiting`. When a batch slot is free the loop's next
+ * turn sends all of them (at most job_batch_max) as one INSERT over arrays; so
+ * a lone submit waits for nothing and a crowd shares the disk's flush.
+ * Lifetime: a pending insert is owned by the batcher until its batch is sent,
+ * then by the batch, and ends in exactly one callback.
+ */
+#include "store/internal.h"
+#include "store/jobs.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/json.h"
+
+struct pending_job {
+    struct pending_job *next;
+    store_job_made_fn *done;
+    void *arg;
+    int64_t owner, steps, time_limit_ms;
+    int32_t priority;
+    uint32_t retries_max;
+    bool held;
+    char *name, *key, *digest_hex; /* key and digest NULL where there is none */
+    char *spec, *inputs;           /* JSON texts */
+};
+
+struct job_batcher {
+    struct event *kick;
+    struct pending_job *first, **last;
+    unsigned waiting, in_flight;
+    bool kicked;
+};
+
+struct job_batch {
+    struct store *store;
+    unsigned count;
+    struct pending_job *jobs[]; /* [count] */
+};
+
+/* $1.. arrays, one element a job. Ids are taken before the insert, so that each row's id is known by its
+ * place. */
+static const struct pg_statement insert_jobs = {
+    "jobs_insert",
+    "WITH given AS MATERIALIZED ("
+    "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], "
+    "$4::text[], "
+    "    $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[]) "
+    "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, "
+    "steps, n)), "
+    "made AS ("
+    "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
+    "                    retries_max, time_limit_ms, steps) "
+    "  SELECT id, owner, name, key, decode(digest, 'hex'), spec::json, inputs::json, priority, state, "
+    "retries, "
+    "         time_limit, steps FROM given ORDER BY n "
+    "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
+    "  RETURNING id, created_at) "
+    "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
+    "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END "
+    "FROM given g LEFT JOIN made m USING (id) ORDER BY g.n",
+    PG_WRITE};
+
+static const struct pg_statement find_by_key = {
+    "jobs_find_by_key",
+    "SELECT id, state, (extract(epoch FROM created_at) * 1e6)::bigint, encode(request_digest, 'hex') "
+    "FROM jobs WHERE owner = $1 AND idempotency_key = $2",
+    PG_READ};
+
+static void pending_destroy(struct pending_job *job)
+{
+    if (job == NULL) {
+        return;
+    }
+    free(job->name);
+    free(job->key);
+    free(job->digest_hex);
+    free(job->spec);
+    free(job->inputs);
+    free(job);
+}
+
+static void pending_fail(struct pending_job *job, const struct err *err)
+{
+    job->done(job->arg, err, NULL);
+    pending_destroy(job);
+}
+
+/* ---- a key used before ---- */
+
+static void key_found(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct pending_job *job = arg;
+    struct err why;
+    (void)count;
+    if (err->code != ERR_NONE) {
+        pending_fail(job, err);
+        return;
+    }
+    const struct pg_result *found = results[0];
+    if (pg_rows(found) == 0) {
+        err_set(&why, ERR_BUSY, "another request with this Idempotency-Key is under way: try again");
+        pending_fail(job, &why);
+        return;
+    }
+    if (strcmp(pg_text(found, 0, 3), job->digest_hex) != 0) {
+        err_set(&why, ERR_CONFLICT, "Idempotency-Key \"%s\" was used for another request (job %lld)",
+                job->key, (long long)pg_i64(found, 0, 0));
+        pending_fail(job, &why);
+        return;
+    }
+    const struct store_job_made made = {
+        .id = pg_i64(found, 0, 0),
+        .state = (enum job_state)state_from_name(&job_machine, pg_text(found, 0, 1)),
+        .created_us = pg_i64(found, 0, 2),
+        .repeated = true,
+    };
+    job->done(job->arg, NULL, &made);
+    pending_destroy(job);
+}
+
+static void look_up_key(struct store *store, struct pending_job *job)
+{
+    struct pg_params params;
+    struct err err;
+    pg_params_init(&params);
+    pg_param_i64(&params, job->owner);
+    pg_param_text(&params, job->key);
+    int rc = pg_query(store->pg, &find_by_key, &params, key_found, job, &err);
+    pg_params_fini(&params);
+    if (rc < 0) {
+        pending_fail(job, &err);
+    }
+}
+
+/* ---- batches ---- */
+
+static void send_batches(struct store *store);
+
+static void batch_done(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct job_batch *batch = arg;
+    struct store *store = batch->store;
+    (void)count;
+    if (store->batcher != NULL) {
+        store->batcher->in_flight--;
+    }
+    for (unsigned i = 0; i < batch->count; i++) {
+        struct pending_job *job = batch->jobs[i];
+        if (err->code != ERR_NONE) {
+            pending_fail(job, err);
+        } else if (pg_is_null(results[0], (int)i, 1)) {
+            look_up_key(store, job);
+        } else {
+            const struct store_job_made made = {
+                .id = pg_i64(results[0], (int)i, 1),
+                .state = job->held ? JOB_HELD : JOB_QUEUED,
+                .created_us = pg_i64(results[0], (int)i, 2),
+            };
+            job->done(job->arg, NULL, &made);
+            pending_destroy(job);
+        }
+    }
+    free(batch);
+    if (store->batcher != NULL) {
+        send_batches(store);
+    }
+}
+
+/* One array parameter of each kind, gathered over the batch. */
+#define GATHER_TEXT(params, batch, field)                                                                    \
+    do {                                                                                                     \
+        for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
+            texts[i_] = (batch)->jobs[i_]->field;                                                            \
+        }                                                                                                    \
+        pg_param_text_array((params), texts, (batch)->count);                                                \
+    } while (0)
+#define GATHER_I64(params, batch, field)                                                                     \
+    do {                                                                                                     \
+        for (unsigned i_ = 0; i_ < (batch)->count; i_++) {                                                   \
+            numbers[i_] = (batch)->jobs[i_]->field;                                                          \
+        }                                                                                                    \
+        pg_param_i64_array((params), numbers, (batch)->count);                                               \
+    } while (0)
+
+static int batch_send(struct job_batch *batch, struct err *err)
+{
+    const char **texts = calloc(batch->count, sizeof(*texts));
+    int64_t *numbers = calloc(batch->count, sizeof(*numbers));
+    struct pg_params params;
+    int rc = -1;
+
+    pg_params_init(&params);
+    if (texts == NULL || numbers == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
+        goto out;
+    }
+    GATHER_I64(&params, batch, owner);
+    GATHER_TEXT(&params, batch, name);
+    GATHER_TEXT(&params, batch, key);
+    GATHER_TEXT(&params, batch, digest_hex);
+    GATHER_TEXT(&params, batch, spec);
+    GATHER_TEXT(&params, batch, inputs);
+    GATHER_I64(&params, batch, priority);
+    GATHER_TEXT(&params, batch, held ? "held" : "queued");
+    GATHER_I64(&params, batch, retries_max);
+    GATHER_I64(&params, batch, time_limit_ms);
+    GATHER_I64(&params, batch, steps);
+    rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
+out:
+    pg_params_fini(&params);
+    free(texts);
+    free(numbers);
+    return rc;
+}
+
+static struct pending_job *batcher_pop(struct job_batcher *batcher)
+{
+    struct pending_job *job = batcher->first;
+    batcher->first = job->next;
+    if (batcher->first == NULL) {
+        batcher->last = &batcher->first;
+    }
+    batcher->waiting--;
+    return job;
+}
+
+static void send_batches(struct store *store)
+{
+    struct job_batcher *batcher = store->batcher;
+    while (batcher->first != NULL && batcher->in_flight < store->config.job_batches_max) {
+        unsigned count =
+            batcher->waiting < store->config.job_batch_max ? batcher->waiting : store->config.job_batch_max;
+        struct job_batch *batch = calloc(1, sizeof(*batch) + count * sizeof(batch->jobs[0]));
+        struct err err;
+        if (batch == NULL) {
+            err_set(&err, ERR_NOMEM, "no memory for a batch of %u jobs", count);
+            pending_fail(batcher_pop(batcher), &err);
+            continue;
+        }
+        batch->store = store;
+        for (unsigned i = 0; i < count; i++) {
+            batch->jobs[batch->count++] = batcher_pop(batcher);
+        }
+        batcher->in_flight++;
+        if (batch_send(batch, &err) < 0) {
+            batcher->in_flight--;
+            for (unsigned i = 0; i < batch->count; i++) {
+                pending_fail(batch->jobs[i], &err);
+            }
+            free(batch);
+        }
+    }
+}
+
+static void kicked(evutil_socket_t fd, short what, void *arg)
+{
+    struct store *store = arg;
+    (void)fd;
+    (void)what;
+    store->batcher->kicked = false;
+    send_batches(store);
+}
+
+int store_batcher_create(struct store *store, struct err *err)
+{
+    struct job_batcher *batcher = calloc(1, sizeof(*batcher));
+    if (batcher == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for the job batcher");
+    }
+    batcher->last = &batcher->first;
+    batcher->kick = event_new(store->base, -1, 0, kicked, store);
+    if (batcher->kick == NULL) {
+        free(batcher);
+        return err_set(err, ERR_NOMEM, "no memory for the job batcher");
+    }
+    store->batcher = batcher;
+    return 0;
+}
+
+void store_batcher_destroy(struct store *store)
+{
+    struct job_batcher *batcher = store->batcher;
+    struct err err;
+    if (batcher == NULL) {
+        return;
+    }
+    store->batcher = NULL;
+    event_free(batcher->kick);
+    err_set(&err, ERR_CANCELLED, "the store was closed");
+    while (batcher->first != NULL) {
+        pending_fail(batcher_pop(batcher), &err);
+    }
+    free(batcher);
+}
+
+/* ---- one submit ---- */
+
+static int check_new_job(const struct store_job_new *job, struct err *err)
+{
+    if (store_check_text("the job's name", job->name, STORE_NAME_MAX, err) < 0) {
+        return -1;
+    }
+    if (job->idempotency_key != NULL &&
+        store_check_text("Idempotency-Key", job->idempotency_key, STORE_NAME_MAX, err) < 0) {
+        return -1;
+    }
+    if (job->idempotency_key != NULL && job->request_digest == NULL) {
+        return err_set(err, ERR_INTERNAL, "a submit with an Idempotency-Key needs the request's digest");
+    }
+    return 0;
+}
+
+static char *print_document(const char *what, const json_t *value, struct err *err)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (text == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the job's %s", what);
+    } else if (strlen(text) > STORE_SPEC_MAX) {
+        err_set(err, ERR_TOO_BIG, "the job's %s has %zu bytes, more than %u", what, strlen(text),
+                STORE_SPEC_MAX);
+        free(text);
+        text = NULL;
+    }
+    return text;
+}
+
+static struct pending_job *pending_create(const struct store_job_new *new, struct err *err)
+{
+    struct pending_job *job = calloc(1, sizeof(*job));
+    if (job == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a job");
+        return NULL;
+    }
+    job->owner = new->owner;
+    job->priority = new->priority;
+    job->held = new->held;
+    job->retries_max = new->retries_max;
+    job->time_limit_ms = new->time_limit_ms;
+    job->steps = new->steps;
+    job->name = strdup(new->name);
+    bool whole = job->name != NULL;
+    if (new->idempotency_key != NULL) {
+        job->key = strdup(new->idempotency_key);
+        job->digest_hex = malloc(DIGEST_HEX_SIZE);
+        whole = whole && job->key != NULL && job->digest_hex != NULL;
+        if (job->digest_hex != NULL) {
+            digest_hex(new->request_digest, DIGEST_SIZE, job->digest_hex);
+        }
+    }
+    if (!whole) {
+        err_set(err, ERR_NOMEM, "no memory for a job");
+        pending_destroy(job);
+        return NULL;
+    }
+    job->spec = print_document("specification", new->spec, err);
+    job->inputs = job->spec != NULL ? print_document("inputs", new->inputs, err) : NULL;
+    if (job->inputs == NULL) {
+        pending_destroy(job);
+        return NULL;
+    }
+    return job;
+}
+
+int store_job_insert(struct store *store, const struct store_job_new *new, store_job_made_fn *done, void *arg,
+                     struct err *err)
+{
+    struct job_batcher *batcher = store->batcher;
+    if (batcher == NULL) {
+        return err_set(err, ERR_CANCELLED, "the store is closed");
+    }
+    if (check_new_job(new, err) < 0) {
+        return -1;
+    }
+    if (batcher->waiting >= store->config.job_batch_max * 64) {
+        return err_set(err, ERR_BUSY, "%u submits wait for the database: try again later", batcher->waiting);
+    }
+    struct pending_job *job = pending_create(new, err);
+    if (job == NULL) {
+        return -1;
+    }
+    job->done = done;
+    job->arg = arg;
+    *batcher->last = job;
+    batcher->last = &job->next;
+    batcher->waiting++;
+    if (!batcher->kicked && batcher->in_flight < store->config.job_batches_max) {
+        batcher->kicked = true;
+        event_active(batcher->kick, 0, 0);
+    }
+    return 0;
+}

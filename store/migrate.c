@@ -1,0 +1,158 @@
+/* Migrations: forward only, one transaction each, under a lock, never an edited one. */
+#include "store/migrations.h"
+#include "store/store.h"
+#include "store/users.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/pg.h"
+
+#define LOCK_MS_MAX 30000
+
+static const struct pg_statement take_lock = {
+    "migrate_lock", "SELECT set_config('lock_timeout', '30s', false), pg_advisory_lock(5570193042)",
+    PG_WRITE};
+static const struct pg_statement drop_lock = {"migrate_unlock", "SELECT pg_advisory_unlock(5570193042)",
+                                              PG_WRITE};
+static const struct pg_statement list_applied = {
+    "migrate_applied", "SELECT number, name, digest FROM motley_migrations ORDER BY number", PG_READ};
+
+static const char ledger_sql[] = "CREATE TABLE IF NOT EXISTS motley_migrations ("
+                                 "number integer PRIMARY KEY, name text NOT NULL, digest text NOT NULL, "
+                                 "applied_at timestamptz NOT NULL DEFAULT now())";
+
+unsigned store_schema_version(void)
+{
+    return store_migrations[store_migration_count - 1].number;
+}
+
+/* Connects, waiting for a server that is still starting. */
+static struct pg_conn *connect_patiently(const char *conninfo, unsigned wait_ms, struct err *err)
+{
+    uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000u;
+    for (;;) {
+        struct pg_conn *conn = pg_connect(conninfo, 5000, err);
+        if (conn != NULL || clock_mono_ns() >= deadline) {
+            return conn;
+        }
+        const struct timespec pause = {.tv_nsec = 100 * 1000000};
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* The applied ones must be a prefix of ours, byte for byte. *next: index of the first missing one. */
+static int check_applied(const struct pg_result *applied, size_t *next, struct err *err)
+{
+    int rows = pg_rows(applied);
+    for (int i = 0; i < rows; i++) {
+        if ((size_t)i >= store_migration_count) {
+            return err_set(err, ERR_UNSUPPORTED,
+                           "the database has migration %s, newer than this program (%s)",
+                           pg_text(applied, i, 1), store_migrations[store_migration_count - 1].name);
+        }
+        const struct store_migration *mine = &store_migrations[i];
+        char digest[DIGEST_HEX_SIZE];
+        if (digest_sha256_hex(mine->sql, mine->size, digest, err) < 0) {
+            return -1;
+        }
+        if (pg_i64(applied, i, 0) != (int64_t)mine->number || strcmp(pg_text(applied, i, 2), digest) != 0) {
+            return err_set(
+                err, ERR_CONFLICT,
+                "migration %s was applied to this database with other contents than %s of this program",
+                pg_text(applied, i, 1), mine->name);
+        }
+    }
+    *next = (size_t)rows;
+    return 0;
+}
+
+/* The migration and its line in the ledger, one transaction. */
+static int apply(struct pg_conn *conn, const struct store_migration *migration, struct err *err)
+{
+    char digest[DIGEST_HEX_SIZE];
+    struct buf script;
+    buf_init(&script, migration->size + 4096);
+    int rc = -1;
+    if (digest_sha256_hex(migration->sql, migration->size, digest, err) < 0 ||
+        buf_text(&script, "BEGIN;\n", err) < 0 ||
+        buf_append(&script, migration->sql, migration->size, err) < 0 ||
+        buf_printf(&script, err,
+                   "\nINSERT INTO motley_migrations (number, name, digest) VALUES (%u, '%s', '%s');\nCOMMIT;",
+                   migration->number, migration->name, digest) < 0) {
+        goto out;
+    }
+    if (pg_script(conn, buf_str(&script), err) < 0) {
+        err_wrap(err, "migration %s", migration->name);
+        goto out;
+    }
+    rc = 0;
+out:
+    buf_fini(&script);
+    return rc;
+}
+
+int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, struct err *err)
+{
+    struct pg_result *ledger = NULL;
+    size_t next = 0;
+    int rc = -1;
+
+    *applied = 0;
+    struct pg_conn *conn = connect_patiently(conninfo, wait_ms, err);
+    if (conn == NULL) {
+        return -1;
+    }
+    if (pg_exec(conn, &take_lock, NULL, NULL, err) < 0) {
+        err_wrap(err, "waiting for another migration of this database");
+        goto out;
+    }
+    if (pg_script(conn, ledger_sql, err) < 0 || pg_exec(conn, &list_applied, NULL, &ledger, err) < 0 ||
+        check_applied(ledger, &next, err) < 0) {
+        goto out;
+    }
+    for (; next < store_migration_count; next++) {
+        if (apply(conn, &store_migrations[next], err) < 0) {
+            goto out;
+        }
+        ++*applied;
+    }
+    rc = pg_exec(conn, &drop_lock, NULL, NULL, err);
+out:
+    pg_result_free(ledger);
+    pg_disconnect(conn);
+    return rc;
+}
+
+static const struct pg_statement bootstrap = {"bootstrap_token",
+                                              "WITH made AS (INSERT INTO users (name) VALUES ($1) ON "
+                                              "CONFLICT (name) DO UPDATE SET name = excluded.name "
+                                              "              RETURNING id) "
+                                              "INSERT INTO tokens (hash, user_id, scopes, note, expires_at) "
+                                              "SELECT $2, id, $3::integer, $4, CASE WHEN $5::bigint > 0 THEN "
+                                              "to_timestamp($5::bigint / 1e6) END FROM made "
+                                              "ON CONFLICT (hash) DO NOTHING",
+                                              PG_WRITE};
+
+int store_bootstrap_token(const char *conninfo, const char *user, const struct store_token_new *token,
+                          struct err *err)
+{
+    struct pg_conn *conn = pg_connect(conninfo, 5000, err);
+    if (conn == NULL) {
+        return -1;
+    }
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text(&params, user);
+    pg_param_bytes(&params, token->hash, DIGEST_SIZE);
+    pg_param_i64(&params, token->scopes);
+    pg_param_text(&params, token->note);
+    pg_param_i64(&params, token->expires_us);
+    int rc = pg_exec(conn, &bootstrap, &params, NULL, err);
+    pg_params_fini(&params);
+    pg_disconnect(conn);
+    return rc;
+}

@@ -1,0 +1,16 @@
+#ifndef MOTLEY_STORE_MIGRATIONS_H
+#define MOTLEY_STORE_MIGRATIONS_H
+/* The files of migrations/ as they were when this program was built, in order. */
+#include <stddef.h>
+
+struct store_migration {
+    unsigned number;
+    const char *name; /* "0001_init" */
+    const char *sql;  /* NUL-terminated */
+    size_t size;      /* bytes */
+};
+
+extern const struct store_migration store_migrations[];
+extern const size_t store_migration_count;
+
+#endif

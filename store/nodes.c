@@ -1,0 +1,88 @@
+/* Nodes and devices as people and planners see them. */
+#include "store/nodes.h"
+#include "store/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct pg_statement list_nodes = {
+    "node_list",
+    "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', n.state, "
+    " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
+    " 'enrolled', motley_time(n.enrolled_at), "
+    " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
+    "'[]'::json)) "
+    "FROM nodes n",
+    PG_READ};
+
+/* A device's own inventory keys lie beneath those of ours. */
+#define DEVICES_SQL                                                                                          \
+    "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \
+    "d.kind, "                                                                                               \
+    " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'job', r.job, 'machine_id', "        \
+    "n.machine_id, "                                                                                         \
+    " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' THEN 'unreachable' "              \
+    "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
+    "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
+    "FROM devices d JOIN nodes n ON n.name = d.node "                                                        \
+    "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
+    "LEFT JOIN runs r ON r.id = a.run"
+
+static const struct pg_statement list_devices = {
+    "device_list", "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json))", PG_READ};
+
+static const struct pg_statement get_cluster = {
+    "cluster_get",
+    "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json), "
+    " 'profiles', (SELECT coalesce(json_agg(p.document), '[]'::json) FROM profiles p JOIN devices d "
+    "              ON d.name = p.device AND d.digest = p.digest WHERE $1::text IS NULL OR p.content = $1), "
+    " 'links', (SELECT coalesce(json_agg(document), '[]'::json) FROM links))",
+    PG_READ};
+
+int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {&list_nodes, NULL};
+    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+}
+
+int store_device_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {&list_devices, NULL};
+    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+}
+
+int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
+                      struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text(&params, content);
+    const struct pg_step step = {&get_cluster, &params};
+    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+static const struct pg_statement drain_device = {
+    "device_drain",
+    "WITH upd AS (UPDATE devices SET drained = $2 WHERE name = $1 RETURNING name, drained) "
+    "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', "
+    "  (SELECT r.job FROM assignments a JOIN runs r ON r.id = a.run WHERE a.device = u.name "
+    "   AND a.state IN ('sent', 'ready', 'running'))), pg_notify('motley_jobs', '') FROM upd u",
+    PG_WRITE};
+
+int store_device_drain(struct store *store, const char *device, bool drained, store_doc_fn *done, void *arg,
+                       struct err *err)
+{
+    char missing[300];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no device \"%.220s\"", device);
+    pg_params_init(&params);
+    pg_param_text(&params, device);
+    pg_param_bool(&params, drained);
+    const struct pg_step step = {&drain_device, &params};
+    int rc = store_run_doc(store, &step, 1, 0, missing, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}

@@ -1,0 +1,316 @@
+/* Users, tokens, enrolment. */
+#include "store/users.h"
+#include "store/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/digest.h"
+
+static const char *const scope_names[] = {"jobs:read",   "jobs:write",   "nodes:read", "nodes:write",
+                                          "models:read", "models:write", "admin",      "agent"};
+#define SCOPE_COUNT (sizeof(scope_names) / sizeof(scope_names[0]))
+
+const char *store_scope_name(unsigned bit)
+{
+    for (unsigned i = 0; i < SCOPE_COUNT; i++) {
+        if (bit == 1u << i) {
+            return scope_names[i];
+        }
+    }
+    return NULL;
+}
+
+unsigned store_scope_from_name(const char *name)
+{
+    for (unsigned i = 0; i < SCOPE_COUNT; i++) {
+        if (strcmp(name, scope_names[i]) == 0) {
+            return 1u << i;
+        }
+    }
+    return 0;
+}
+
+/* ---- who is asking ---- */
+
+static const struct pg_statement find_token = {
+    "token_find",
+    "SELECT coalesce(t.user_id, 0), t.id, coalesce(u.name, t.node), t.scopes, "
+    "       coalesce((extract(epoch FROM t.expires_at) * 1e6)::bigint, 0) "
+    "FROM tokens t LEFT JOIN users u ON u.id = t.user_id "
+    "WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())",
+    PG_READ};
+
+static void identity_fail(struct store_call *call, const struct err *err)
+{
+    ((store_identity_fn *)call->done)(call->arg, err, NULL);
+}
+
+static void identity_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_identity_fn *done = (store_identity_fn *)call->done;
+    const struct pg_result *found = results[count - 1];
+    if (pg_rows(found) == 0) {
+        struct err err;
+        err_set(&err, ERR_AUTH, "the token is not known, has expired or was revoked");
+        done(call->arg, &err, NULL);
+        return;
+    }
+    const struct store_identity identity = {
+        .user = pg_i64(found, 0, 0),
+        .token = pg_i64(found, 0, 1),
+        .name = pg_text(found, 0, 2),
+        .scopes = (unsigned)pg_i64(found, 0, 3),
+        .expires_us = pg_i64(found, 0, 4),
+    };
+    done(call->arg, NULL, &identity);
+}
+
+int store_token_find(struct store *store, const uint8_t hash[32], store_identity_fn *done, void *arg,
+                     struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, hash, DIGEST_SIZE);
+    const struct pg_step step = {&find_token, &params};
+    int rc = store_run(
+        store, &step, 1, 0,
+        store_call_create(identity_deliver, identity_fail, (void (*)(void))done, arg, NULL, err), err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+/* ---- users and their tokens ---- */
+
+static const struct pg_statement put_user = {
+    "user_put",
+    "INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
+    PG_WRITE};
+static const struct pg_statement put_token = {
+    "token_put",
+    "INSERT INTO tokens (hash, user_id, scopes, note, expires_at) VALUES ($1, $2, $3, $4, "
+    "CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END) RETURNING id",
+    PG_WRITE};
+static const struct pg_statement revoke_token = {
+    "token_revoke", "UPDATE tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1 RETURNING id",
+    PG_WRITE};
+static const struct pg_statement list_users = {
+    "user_list",
+    "SELECT json_build_object('users', coalesce(json_agg(json_build_object('id', id, 'name', name, "
+    "'created', "
+    "motley_time(created_at)) ORDER BY id), '[]'::json)) FROM users",
+    PG_READ};
+static const struct pg_statement list_tokens = {
+    "token_list",
+    "SELECT json_build_object('tokens', coalesce(json_agg(json_build_object('id', t.id, 'user', u.name, "
+    " 'scopes', t.scopes, 'note', t.note, 'created', motley_time(t.created_at), "
+    " 'expires', motley_time(t.expires_at)) ORDER BY t.id), '[]'::json)) "
+    "FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.revoked_at IS NULL AND ($1::bigint = 0 OR u.id = "
+    "$1)",
+    PG_READ};
+
+int store_user_put(struct store *store, const char *name, store_id_fn *done, void *arg, struct err *err)
+{
+    if (store_check_text("a user's name", name, 200, err) < 0) {
+        return -1;
+    }
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text(&params, name);
+    const struct pg_step step = {&put_user, &params};
+    int rc = store_run_id(store, &step, 1, 0, NULL, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+int store_token_put(struct store *store, int64_t user, const struct store_token_new *token, store_id_fn *done,
+                    void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, token->hash, DIGEST_SIZE);
+    pg_param_i64(&params, user);
+    pg_param_i64(&params, token->scopes);
+    pg_param_text(&params, token->note);
+    pg_param_i64(&params, token->expires_us);
+    const struct pg_step step = {&put_token, &params};
+    int rc = store_run_id(store, &step, 1, 0, NULL, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+static void revoked(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_done_fn *done = (store_done_fn *)call->done;
+    struct err err;
+    if (pg_rows(results[count - 1]) == 0) {
+        err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
+        done(call->arg, &err);
+        return;
+    }
+    done(call->arg, NULL);
+}
+
+static void revoke_failed(struct store_call *call, const struct err *err)
+{
+    ((store_done_fn *)call->done)(call->arg, err);
+}
+
+int store_token_revoke(struct store *store, int64_t token, store_done_fn *done, void *arg, struct err *err)
+{
+    char missing[64];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no token %lld", (long long)token);
+    pg_params_init(&params);
+    pg_param_i64(&params, token);
+    const struct pg_step step = {&revoke_token, &params};
+    int rc =
+        store_run(store, &step, 1, 0,
+                  store_call_create(revoked, revoke_failed, (void (*)(void))done, arg, missing, err), err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {&list_users, NULL};
+    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+}
+
+/* Scope bits become names. */
+static void tokens_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_doc_fn *done = (store_doc_fn *)call->done;
+    json_t *doc = pg_json(results[count - 1], 0, 0);
+    json_t *token;
+    size_t i;
+    struct err err;
+    if (doc == NULL) {
+        err_set(&err, ERR_NOMEM, "no memory for the answer");
+        done(call->arg, &err, NULL);
+        return;
+    }
+    json_array_foreach(json_object_get(doc, "tokens"), i, token)
+    {
+        unsigned bits = (unsigned)json_integer_value(json_object_get(token, "scopes"));
+        json_t *names = json_array();
+        for (unsigned bit = 0; bit < SCOPE_COUNT; bit++) {
+            if ((bits & 1u << bit) != 0) {
+                json_array_append_new(names, json_string(scope_names[bit]));
+            }
+        }
+        json_object_set_new(token, "scopes", names);
+    }
+    done(call->arg, NULL, doc);
+    json_decref(doc);
+}
+
+static void tokens_fail(struct store_call *call, const struct err *err)
+{
+    ((store_doc_fn *)call->done)(call->arg, err, NULL);
+}
+
+int store_token_list(struct store *store, int64_t user, store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, user);
+    const struct pg_step step = {&list_tokens, &params};
+    int rc =
+        store_run(store, &step, 1, 0,
+                  store_call_create(tokens_deliver, tokens_fail, (void (*)(void))done, arg, NULL, err), err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+/* ---- joining ---- */
+
+static const struct pg_statement put_join_token = {
+    "join_token_put",
+    "INSERT INTO join_tokens (hash, expires_at, user_id) VALUES ($1, to_timestamp($2::bigint / 1e6), "
+    "nullif($3::bigint, 0))",
+    PG_WRITE};
+
+int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t expires_us, int64_t user,
+                         store_done_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, hash, DIGEST_SIZE);
+    pg_param_i64(&params, expires_us);
+    pg_param_i64(&params, user);
+    const struct pg_step step = {&put_join_token, &params};
+    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}
+
+/* The token's row is taken first (and with it everybody who has the same one
+ * waits); the name second. Columns: token was good, name was free, generation. */
+static const struct pg_statement enrol_node = {
+    "node_enrol",
+    "WITH good AS (SELECT hash FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
+    "              FOR UPDATE), "
+    "made AS (INSERT INTO nodes (name, address) SELECT $2, $3 FROM good "
+    "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = nodes.generation + "
+    "1, "
+    "           boot = NULL, state = 'joining', last_seen = NULL, enrolled_at = now() "
+    "         WHERE nodes.last_seen IS NULL OR nodes.last_seen < now() - interval '60 s' RETURNING name, "
+    "generation), "
+    "used AS (UPDATE join_tokens SET used_at = now(), used_by = $2 "
+    "         FROM good, made WHERE join_tokens.hash = good.hash RETURNING 1), "
+    "old AS (UPDATE tokens SET revoked_at = now() FROM made WHERE tokens.node = made.name AND revoked_at IS "
+    "NULL "
+    "        RETURNING 1), "
+    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1) "
+    "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made)",
+    PG_WRITE};
+
+static void enrol_fail(struct store_call *call, const struct err *err)
+{
+    ((store_id_fn *)call->done)(call->arg, err, 0);
+}
+
+static void enrol_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_id_fn *done = (store_id_fn *)call->done;
+    const struct pg_result *answer = results[count - 1];
+    struct err err;
+    if (!pg_bool(answer, 0, 0)) {
+        err_set(&err, ERR_AUTH, "the join token is not known, has expired or was used already");
+        done(call->arg, &err, 0);
+        return;
+    }
+    if (pg_is_null(answer, 0, 1)) {
+        err_set(&err, ERR_CONFLICT, "%s", call->missing);
+        done(call->arg, &err, 0);
+        return;
+    }
+    done(call->arg, NULL, pg_i64(answer, 0, 1));
+}
+
+int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done, void *arg,
+                struct err *err)
+{
+    char taken[160];
+    size_t size = strlen(enrol->node);
+    if (size < 1 || size > 64 || strspn(enrol->node, "abcdefghijklmnopqrstuvwxyz0123456789-") != size ||
+        enrol->node[0] == '-') {
+        return err_set(err, ERR_INVALID,
+                       "node: \"%.80s\" is no node name (1 to 64 of a-z, 0-9 and -, not first)", enrol->node);
+    }
+    snprintf(taken, sizeof(taken), "a node named \"%s\" is alive: give this one another name", enrol->node);
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_bytes(&params, enrol->join_hash, DIGEST_SIZE);
+    pg_param_text(&params, enrol->node);
+    pg_param_text(&params, enrol->address);
+    pg_param_bytes(&params, enrol->agent_hash, DIGEST_SIZE);
+    pg_param_i64(&params, SCOPE_AGENT);
+    const struct pg_step step = {&enrol_node, &params};
+    int rc =
+        store_run(store, &step, 1, STORE_ALONE,
+                  store_call_create(enrol_deliver, enrol_fail, (void (*)(void))done, arg, taken, err), err);
+    pg_params_fini(&params);
+    return rc;
+}
