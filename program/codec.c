@@ -13,12 +13,13 @@
 
 static json_t *slot_json(const struct plan_slot *slot)
 {
-    return json_pack("{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind", slot_kind_name(slot->kind), "place",
-                     slot->place, "lifetime", slot->lifetime, "purpose", plan_purpose_name(slot->purpose), "ring",
-                     (json_int_t)slot->ring_micro_batches, "ring_blocks", (json_int_t)slot->ring_blocks, "blocks",
-                     slot->block_begin, slot->block_end, "per_token", slot->bytes_per_token, "per_row",
-                     slot->bytes_per_row, "fixed", (json_int_t)slot->bytes_fixed, "bound",
-                     (json_int_t)slot->bytes_bound, "total", (json_int_t)slot->bytes_total);
+    return json_pack("{s:s,s:i,s:i,s:s,s:I,s:I,s:[i,i],s:f,s:f,s:I,s:I,s:I}", "kind",
+                     slot_kind_name(slot->kind), "place", slot->place, "lifetime", slot->lifetime, "purpose",
+                     plan_purpose_name(slot->purpose), "ring", (json_int_t)slot->ring_micro_batches,
+                     "ring_blocks", (json_int_t)slot->ring_blocks, "blocks", slot->block_begin,
+                     slot->block_end, "per_token", slot->bytes_per_token, "per_row", slot->bytes_per_row,
+                     "fixed", (json_int_t)slot->bytes_fixed, "bound", (json_int_t)slot->bytes_bound, "total",
+                     (json_int_t)slot->bytes_total);
 }
 
 static json_t *experts_json(const struct plan_rank *rank)
@@ -56,7 +57,8 @@ static json_t *rank_json(const struct plan_rank *rank, struct err *err)
     json_t *memory = json_object(), *slots = json_array();
     int bad = !memory || !slots;
     for (int p = 0; !bad && p < PURPOSE_COUNT; p++)
-        bad |= json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
+        bad |=
+            json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
     for (uint32_t s = 0; !bad && s < rank->slot_count; s++)
         bad |= json_array_append_new(slots, slot_json(&rank->slots[s]));
     json_t *experts = bad ? NULL : experts_json(rank);
@@ -68,15 +70,15 @@ static json_t *rank_json(const struct plan_rank *rank, struct err *err)
         json_decref(programs);
         return NULL;
     }
-    return json_pack("{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
-                     rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
-                     "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
-                     rank->rows_share, "state_share", rank->state_share, "owns_tied", rank->owns_tied, "copies_tied",
-                     rank->copies_tied, "experts", experts, "recompute", rank->recompute, "window",
-                     (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
-                     "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
-                     (json_int_t)rank->process_base_bytes, "busy_s", rank->busy_s, "slots", slots, "programs",
-                     programs);
+    return json_pack(
+        "{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
+        rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
+        "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
+        rank->rows_share, "state_share", rank->state_share, "owns_tied", rank->owns_tied, "copies_tied",
+        rank->copies_tied, "experts", experts, "recompute", rank->recompute, "window",
+        (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
+        "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
+        (json_int_t)rank->process_base_bytes, "busy_s", rank->busy_s, "slots", slots, "programs", programs);
 }
 
 static json_t *group_json(const struct plan_group *group)
@@ -120,12 +122,12 @@ static json_t *micro_batches_json(const struct plan *plan)
 
 static json_t *costs_json(const struct plan_costs *costs)
 {
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:s?}", "step_s", costs->step_s, "tokens_per_s",
-                     costs->tokens_per_s, "lower_bound_s", costs->lower_bound_s, "tokens_per_step",
-                     costs->tokens_per_step, "labelled_per_step", costs->labelled_per_step, "sum_sq_per_step",
-                     costs->sum_sq_per_step, "share_measured", costs->share_measured, "share_imported",
-                     costs->share_imported, "share_estimated", costs->share_estimated, "links_emulated",
-                     costs->links_emulated, "text", costs->text);
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:s?}", "step_s", costs->step_s,
+                     "tokens_per_s", costs->tokens_per_s, "lower_bound_s", costs->lower_bound_s,
+                     "tokens_per_step", costs->tokens_per_step, "labelled_per_step", costs->labelled_per_step,
+                     "sum_sq_per_step", costs->sum_sq_per_step, "share_measured", costs->share_measured,
+                     "share_imported", costs->share_imported, "share_estimated", costs->share_estimated,
+                     "links_emulated", costs->links_emulated, "text", costs->text);
 }
 
 static json_t *plan_body(const struct plan *plan, struct err *err)
@@ -145,12 +147,13 @@ static json_t *plan_body(const struct plan *plan, struct err *err)
         err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
         return NULL;
     }
-    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
-                     "placement", plan_placement_name(plan->placement), "block_count", plan->block_count, "batch_rows",
-                     (json_int_t)plan->batch_rows, "micro_batches", micro, "tokens_bound",
-                     (json_int_t)plan->tokens_bound, "rows_bound", (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound, "sequence_bound",
-                     (json_int_t)plan->sequence_bound, "trains_embedding", plan->trains_embedding, "ranks", ranks,
-                     "groups", groups, "costs", costs);
+    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version",
+                     (json_int_t)plan->version, "placement", plan_placement_name(plan->placement),
+                     "block_count", plan->block_count, "batch_rows", (json_int_t)plan->batch_rows,
+                     "micro_batches", micro, "tokens_bound", (json_int_t)plan->tokens_bound, "rows_bound",
+                     (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound,
+                     "sequence_bound", (json_int_t)plan->sequence_bound, "trains_embedding",
+                     plan->trains_embedding, "ranks", ranks, "groups", groups, "costs", costs);
 }
 
 static int body_digest(const json_t *body, char hex[PLAN_DIGEST_HEX], struct err *err)

@@ -41,7 +41,8 @@ static int range_of(struct json_reader *r, const char *key, int32_t *begin, int3
     return 0;
 }
 
-static int kind_of(struct json_reader *r, const char *key, const char *(*name_of)(int), int count, uint8_t *out)
+static int kind_of(struct json_reader *r, const char *key, const char *(*name_of)(int), int count,
+                   uint8_t *out)
 {
     const char *text = "";
     if (jr_str(r, key, JR_REQUIRED, 1, 64, &text) < 0)
@@ -227,7 +228,8 @@ static int starts_read(struct json_reader *r, struct plan *plan, const json_t *s
 {
     size_t count = json_array_size(starts);
     if (count < 2 || count > (size_t)PLAN_MICRO_BATCHES_MAX + 1)
-        return jr_fail(r, "micro_batches", "%zu starts; 2 to %u are possible", count, PLAN_MICRO_BATCHES_MAX + 1);
+        return jr_fail(r, "micro_batches", "%zu starts; 2 to %u are possible", count,
+                       PLAN_MICRO_BATCHES_MAX + 1);
     uint32_t *start = calloc(count, sizeof(*start));
     if (!start)
         return err_set(r->err, ERR_NOMEM, "plan: out of memory");
@@ -237,7 +239,8 @@ static int starts_read(struct json_reader *r, struct plan *plan, const json_t *s
     for (size_t k = 0; k < count; k++) {
         const json_t *value = json_array_get(starts, k);
         json_int_t row = json_integer_value(value);
-        if (!json_is_integer(value) || row < (k ? start[k - 1] : 0) || row > plan->batch_rows || (k == 0 && row != 0))
+        if (!json_is_integer(value) || row < (k ? start[k - 1] : 0) || row > plan->batch_rows ||
+            (k == 0 && row != 0))
             return jr_fail(r, "micro_batches", "start %zu does not rise from 0 to %u", k, plan->batch_rows);
         start[k] = (uint32_t)row;
     }
@@ -268,8 +271,8 @@ static struct plan *plan_frame(struct json_reader *r)
         return NULL;
     } else
         rows = batch_rows;
-    struct plan *plan = plan_create((uint32_t)json_array_size(ranks), (uint32_t)json_array_size(groups), batch_rows,
-                                    rows, r->err);
+    struct plan *plan = plan_create((uint32_t)json_array_size(ranks), (uint32_t)json_array_size(groups),
+                                    batch_rows, rows, r->err);
     if (!plan)
         return NULL;
     plan->placement = (enum plan_placement)placement;

@@ -7,7 +7,7 @@
 
 struct expand {
     struct program_builder builder;
-    uint32_t left;   /* instructions that may still be made */
+    uint32_t left; /* instructions that may still be made */
     const char *path;
     struct err *err;
 };
@@ -78,8 +78,9 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
         x.block_end + moved_block > PLAN_BLOCKS_MAX)
         return jr_fail(r, NULL, "a repeat advances micro-batch or blocks out of range");
     if (e->left == 0)
-        return err_set(e->err, ERR_TOO_BIG, "%s: expands to more instructions than are allowed (%u a program)",
-                       e->path, PROGRAM_INSTRS_MAX);
+        return err_set(e->err, ERR_TOO_BIG,
+                       "%s: expands to more instructions than are allowed (%u a program)", e->path,
+                       PROGRAM_INSTRS_MAX);
     e->left--;
     x.micro_batch = (int32_t)moved_micro;
     x.block_begin += (int32_t)moved_block;
@@ -94,8 +95,9 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
         const json_t *distance = json_array_get(after, i);
         json_int_t back = json_is_integer(distance) ? json_integer_value(distance) : 0;
         if (back < 1 || back > number)
-            result = jr_fail(r, "after", "entry %zu of instruction %lld does not point back to an earlier one", i,
-                             (long long)number);
+            result =
+                jr_fail(r, "after", "entry %zu of instruction %lld does not point back to an earlier one", i,
+                        (long long)number);
         else
             numbers[i] = (int32_t)(number - back);
     }
@@ -122,7 +124,8 @@ static int repeat_expand(struct expand *e, struct json_reader *r, int64_t micro,
     if (depth >= FOLD_DEPTH_MAX)
         return jr_fail(r, "body", "repeats nest deeper than %d", FOLD_DEPTH_MAX);
     for (int64_t turn = 0; turn < count; turn++) {
-        if (list_expand(e, r, "body", body, micro + turn * micro_advance, block + turn * block_advance, depth + 1) < 0)
+        if (list_expand(e, r, "body", body, micro + turn * micro_advance, block + turn * block_advance,
+                        depth + 1) < 0)
             return -1;
         if (e->builder.failed)
             return err_set(e->err, ERR_NOMEM, "%s: out of memory", e->path);

@@ -1,5 +1,5 @@
-/* Folding: a list of nodes, first one per instruction; each pass replaces runs of equal-but-advanced nodes by a
- * repeat node. Two passes find micro-batches inside blocks (and the other way round).
+/* Folding: a list of nodes, first one per instruction; each pass replaces runs of equal-but-advanced nodes by
+ * a repeat node. Two passes find micro-batches inside blocks (and the other way round).
  *
  * Greedy from the left, longest saving first: not minimal, but exact and linear in practice. */
 #include "program/fold.h"
@@ -8,9 +8,9 @@
 #include <string.h>
 
 struct fold_node {
-    uint32_t count;          /* 0: a leaf */
+    uint32_t count; /* 0: a leaf */
     int32_t micro_advance, block_advance;
-    uint32_t first, length;  /* leaf: first is the instruction; else the body in `pool` */
+    uint32_t first, length; /* leaf: first is the instruction; else the body in `pool` */
 };
 
 struct fold {
@@ -22,10 +22,10 @@ struct fold {
 static bool leaf_advanced(const struct fold *fold, uint32_t a, uint32_t b, int32_t micro, int32_t block)
 {
     const struct instr *x = &fold->program->instrs[a], *y = &fold->program->instrs[b];
-    if (x->op != y->op || x->queue != y->queue || x->flags != y->flags || x->tag != y->tag || x->peer != y->peer ||
-        x->group != y->group || x->slot_in != y->slot_in || x->slot_out != y->slot_out ||
-        x->slot_save != y->slot_save || x->row_begin != y->row_begin || x->row_end != y->row_end ||
-        x->chunk != y->chunk || x->after_count != y->after_count)
+    if (x->op != y->op || x->queue != y->queue || x->flags != y->flags || x->tag != y->tag ||
+        x->peer != y->peer || x->group != y->group || x->slot_in != y->slot_in ||
+        x->slot_out != y->slot_out || x->slot_save != y->slot_save || x->row_begin != y->row_begin ||
+        x->row_end != y->row_end || x->chunk != y->chunk || x->after_count != y->after_count)
         return false;
     if (y->micro_batch != (x->micro_batch < 0 ? x->micro_batch : x->micro_batch + micro))
         return false;
@@ -41,14 +41,15 @@ static bool leaf_advanced(const struct fold *fold, uint32_t a, uint32_t b, int32
     return true;
 }
 
-static bool node_advanced(const struct fold *fold, const struct fold_node *a, const struct fold_node *b, int32_t micro,
-                          int32_t block)
+static bool node_advanced(const struct fold *fold, const struct fold_node *a, const struct fold_node *b,
+                          int32_t micro, int32_t block)
 {
     if (a->count != b->count)
         return false;
     if (a->count == 0)
         return leaf_advanced(fold, a->first, b->first, micro, block);
-    if (a->length != b->length || a->micro_advance != b->micro_advance || a->block_advance != b->block_advance)
+    if (a->length != b->length || a->micro_advance != b->micro_advance ||
+        a->block_advance != b->block_advance)
         return false;
     for (uint32_t i = 0; i < a->length; i++) {
         if (!node_advanced(fold, &fold->pool[a->first + i], &fold->pool[b->first + i], micro, block))
@@ -65,8 +66,8 @@ static uint32_t node_leaf(const struct fold *fold, const struct fold_node *node)
 }
 
 /* How far a turn advances, read off the first instructions that have a micro-batch and blocks. */
-static void turn_advance(const struct fold *fold, const struct fold_node *nodes, uint32_t length, int32_t *micro,
-                         int32_t *block)
+static void turn_advance(const struct fold *fold, const struct fold_node *nodes, uint32_t length,
+                         int32_t *micro, int32_t *block)
 {
     bool have_micro = false, have_block = false;
     *micro = *block = 0;
@@ -84,8 +85,8 @@ static void turn_advance(const struct fold *fold, const struct fold_node *nodes,
     }
 }
 
-static uint32_t turns_from(const struct fold *fold, const struct fold_node *nodes, uint32_t left, uint32_t length,
-                           int32_t *micro, int32_t *block)
+static uint32_t turns_from(const struct fold *fold, const struct fold_node *nodes, uint32_t left,
+                           uint32_t length, int32_t *micro, int32_t *block)
 {
     const struct fold_node *other = &nodes[length];
     if (nodes[0].count != other->count ||

@@ -10,23 +10,24 @@
 #include <string.h>
 
 static const char *const placement_names[PLACE_COUNT] = {
-    [PLACE_SINGLE] = "single", [PLACE_PIPELINE] = "pipeline", [PLACE_DATA] = "data",    [PLACE_HYBRID] = "hybrid",
-    [PLACE_EXPERT] = "expert", [PLACE_TENSOR] = "tensor",     [PLACE_SERVER] = "server"};
+    [PLACE_SINGLE] = "single", [PLACE_PIPELINE] = "pipeline", [PLACE_DATA] = "data",
+    [PLACE_HYBRID] = "hybrid", [PLACE_EXPERT] = "expert",     [PLACE_TENSOR] = "tensor",
+    [PLACE_SERVER] = "server"};
 static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
 static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
                                                          "buffers"};
 static const char *const op_names[OP_COUNT] = {
-    "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE", "SEND",      "RECV",
-    "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL",   "PUSH",
-    "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE", "STEP",     "RELEASE",
+    "FORWARD",    "BACKWARD",       "BACKWARD_INPUT", "BACKWARD_WEIGHT", "SAMPLE",    "SEND", "RECV",
+    "ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE",     "REDUCE",          "BROADCAST", "PULL", "PUSH",
+    "ATTENTION",  "ROUTE",          "DISPATCH",       "EXPERTS",         "COMBINE",   "STEP", "RELEASE",
     "SAVE"};
 static const char *const queue_names[QUEUE_KINDS] = {"compute", "copy", "send", "recv", "group"};
 static const char *const slot_names[SLOT_KINDS] = {
-    "activation", "gradient", "saved",    "step_scalars", "norm",            "gradients", "parameters",
-    "kv_cache",   "token",    "gathered", "routed",       "routed_gradient", "barrier"};
-static const char *const tag_names[TAG_COUNT] = {"none",  "activation",          "gradient",   "step_scalars",
-                                                 "norm",  "parameter_gradients", "parameters", "token",
-                                                 "routed", "barrier"};
+    "activation", "gradient", "saved",  "step_scalars",    "norm",   "gradients", "parameters", "kv_cache",
+    "token",      "gathered", "routed", "routed_gradient", "barrier"};
+static const char *const tag_names[TAG_COUNT] = {
+    "none",       "activation", "gradient", "step_scalars", "norm", "parameter_gradients",
+    "parameters", "token",      "routed",   "barrier"};
 
 static const char *name_of(const char *const *names, int count, int number)
 {
@@ -112,17 +113,19 @@ static int plan_fill(struct plan *plan, uint32_t batch_rows, uint32_t micro_batc
     return 0;
 }
 
-struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t batch_rows, uint32_t micro_batch_rows,
-                         struct err *err)
+struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t batch_rows,
+                         uint32_t micro_batch_rows, struct err *err)
 {
     if (rank_count == 0 || group_count == 0 || batch_rows == 0 || micro_batch_rows == 0) {
         err_set(err, ERR_INVALID, "plan: ranks, groups, batch rows and micro-batch rows must be at least 1");
         return NULL;
     }
     uint32_t micro_batches = (batch_rows - 1) / micro_batch_rows + 1;
-    if (rank_count > PLAN_RANKS_MAX || group_count > PLAN_GROUPS_MAX || micro_batches > PLAN_MICRO_BATCHES_MAX) {
-        err_set(err, ERR_TOO_BIG, "plan: %u ranks, %u groups, %u micro-batches; at most %u, %u, %u", rank_count,
-                group_count, micro_batches, PLAN_RANKS_MAX, PLAN_GROUPS_MAX, PLAN_MICRO_BATCHES_MAX);
+    if (rank_count > PLAN_RANKS_MAX || group_count > PLAN_GROUPS_MAX ||
+        micro_batches > PLAN_MICRO_BATCHES_MAX) {
+        err_set(err, ERR_TOO_BIG, "plan: %u ranks, %u groups, %u micro-batches; at most %u, %u, %u",
+                rank_count, group_count, micro_batches, PLAN_RANKS_MAX, PLAN_GROUPS_MAX,
+                PLAN_MICRO_BATCHES_MAX);
         return NULL;
     }
     struct plan *plan = calloc(1, sizeof(*plan));
@@ -175,7 +178,8 @@ void plan_destroy(struct plan *plan)
     free(plan);
 }
 
-void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin, uint32_t *end)
+void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin,
+                           uint32_t *end)
 {
     if (k >= plan->micro_batch_count) {
         *begin = *end = 0;
@@ -245,7 +249,8 @@ static bool kind_is_scalar(const struct plan_rank *rank, int32_t slot)
     if (slot < 0 || (uint32_t)slot >= rank->slot_count)
         return false;
     uint8_t kind = rank->slots[slot].kind;
-    return kind == SLOT_STEP_SCALARS || kind == SLOT_NORM_SCALAR || kind == SLOT_BARRIER || kind == SLOT_TOKEN;
+    return kind == SLOT_STEP_SCALARS || kind == SLOT_NORM_SCALAR || kind == SLOT_BARRIER ||
+           kind == SLOT_TOKEN;
 }
 
 static void group_peers(const struct plan *plan, uint32_t rank, const struct instr *instr, bool *peers)
@@ -323,7 +328,8 @@ static int builder_reserve(struct program_builder *builder, size_t after)
     return 0;
 }
 
-int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after, size_t count)
+int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after,
+                    size_t count)
 {
     struct program *program = &builder->program;
     if (builder->failed || builder_reserve(builder, count) < 0) {
@@ -356,7 +362,8 @@ int program_builder_take(struct program_builder *builder, struct program *out, s
     }
     program_builder_fini(builder);
     if (failed)
-        return err_set(err, ERR_TOO_BIG, "program: out of memory, or more than %u instructions", PROGRAM_INSTRS_MAX);
+        return err_set(err, ERR_TOO_BIG, "program: out of memory, or more than %u instructions",
+                       PROGRAM_INSTRS_MAX);
     return 0;
 }
 
@@ -403,6 +410,6 @@ void instr_describe(const struct instr *instr, char *text, size_t size)
         snprintf(peer, sizeof(peer), " group %d", instr->group);
     const char *name = instr_op_name(instr->op);
     const char *tag = instr->tag > TAG_GRADIENT ? instr_tag_name((int)instr->tag) : NULL;
-    snprintf(text, size, "%-8s%s%s%s%s%s%s", name ? name : "?", micro, blocks, peer, tag ? " " : "", tag ? tag : "",
-             instr->flags & INSTR_RECOMPUTE ? " recompute" : "");
+    snprintf(text, size, "%-8s%s%s%s%s%s%s", name ? name : "?", micro, blocks, peer, tag ? " " : "",
+             tag ? tag : "", instr->flags & INSTR_RECOMPUTE ? " recompute" : "");
 }

@@ -36,13 +36,13 @@
 #define PLAN_SLOTS_MAX 4096u              /* per rank */
 #define PLAN_MICRO_BATCHES_MAX (1u << 20) /* per step */
 #define PLAN_BLOCKS_MAX 65536
-#define PROGRAM_INSTRS_MAX (1u << 22)     /* per rank and program, expanded */
-#define PROGRAM_AFTER_MAX (1u << 24)      /* per rank and program, expanded */
-#define PLAN_INSTRS_MAX (1u << 25)        /* whole plan, expanded */
+#define PROGRAM_INSTRS_MAX (1u << 22) /* per rank and program, expanded */
+#define PROGRAM_AFTER_MAX (1u << 24)  /* per rank and program, expanded */
+#define PLAN_INSTRS_MAX (1u << 25)    /* whole plan, expanded */
 
-#define PLAN_NONE (-1)            /* no peer, group, slot or micro-batch */
-#define PLAN_ROWS_ALL UINT32_MAX  /* row_end: to the end of the micro-batch */
-#define PLAN_DIGEST_HEX 65        /* SHA-256 in hex and the final 0 */
+#define PLAN_NONE (-1)           /* no peer, group, slot or micro-batch */
+#define PLAN_ROWS_ALL UINT32_MAX /* row_end: to the end of the micro-batch */
+#define PLAN_DIGEST_HEX 65       /* SHA-256 in hex and the final 0 */
 
 enum plan_placement {
     PLACE_SINGLE,
@@ -88,8 +88,8 @@ enum instr_op {
     OP_BACKWARD_INPUT,  /* the half that the neighbour waits for */
     OP_BACKWARD_WEIGHT, /* the half that nobody waits for; slot_save stays until this one */
     OP_SAMPLE,          /* slot_out: the chosen token */
-    /* peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor; block_begin == block_end is the
-     * boundary: the tensor that enters that block (activation), or its gradient. */
+    /* peer queues. Rows [row_begin, row_end) of the micro-batch's boundary tensor; block_begin == block_end
+     * is the boundary: the tensor that enters that block (activation), or its gradient. */
     OP_SEND, /* slot_in; peer */
     OP_RECV, /* slot_out; peer */
     /* group queues. On slot_in (and slot_out where it is not the same buffer); the slot's kind says what is
@@ -103,8 +103,8 @@ enum instr_op {
     OP_PULL, /* parameters or gradients of the blocks from peer into slot_out (INSTR_ACCUMULATE adds) */
     OP_PUSH, /* parameters or gradients of the blocks from slot_in to peer */
     /* mixture of experts; each has its backward with INSTR_BACKWARD. Compute queue, save DISPATCH and
-     * COMBINE, which are on the group's queue: the counts travel ahead of the payload, the slot's bound limits
-     * both. `chunk` numbers the pieces of one micro-batch. */
+     * COMBINE, which are on the group's queue: the counts travel ahead of the payload, the slot's bound
+     * limits both. `chunk` numbers the pieces of one micro-batch. */
     OP_ATTENTION,
     OP_ROUTE,
     OP_DISPATCH,
@@ -153,18 +153,18 @@ enum instr_tag {
 };
 
 struct instr {
-    uint8_t op;                         /* enum instr_op */
-    uint8_t queue;                      /* enum queue_kind; with peer or group it names the queue */
-    uint16_t flags;                     /* enum instr_flag */
-    uint32_t tag;                       /* enum instr_tag */
-    int32_t micro_batch;                /* or PLAN_NONE: the whole step */
-    int32_t block_begin, block_end;     /* half-open; equal where no block is meant */
-    int32_t peer;                       /* rank, or PLAN_NONE; root of REDUCE and BROADCAST */
-    int32_t group;                      /* or PLAN_NONE */
+    uint8_t op;                           /* enum instr_op */
+    uint8_t queue;                        /* enum queue_kind; with peer or group it names the queue */
+    uint16_t flags;                       /* enum instr_flag */
+    uint32_t tag;                         /* enum instr_tag */
+    int32_t micro_batch;                  /* or PLAN_NONE: the whole step */
+    int32_t block_begin, block_end;       /* half-open; equal where no block is meant */
+    int32_t peer;                         /* rank, or PLAN_NONE; root of REDUCE and BROADCAST */
+    int32_t group;                        /* or PLAN_NONE */
     int32_t slot_in, slot_out, slot_save; /* slots of this rank, or PLAN_NONE */
-    uint32_t row_begin, row_end;        /* rows of the micro-batch; 0 and PLAN_ROWS_ALL: all of them */
-    int32_t chunk;                      /* piece of a micro-batch, 0 where it is not cut */
-    uint32_t after_first, after_count;  /* into program.after: instruction numbers, all smaller than its own */
+    uint32_t row_begin, row_end;          /* rows of the micro-batch; 0 and PLAN_ROWS_ALL: all of them */
+    int32_t chunk;                        /* piece of a micro-batch, 0 where it is not cut */
+    uint32_t after_first, after_count; /* into program.after: instruction numbers, all smaller than its own */
 };
 
 struct program {
@@ -197,8 +197,8 @@ enum slot_place { SLOT_ON_DEVICE, SLOT_ON_HOST };
 enum slot_lifetime { SLOT_FOR_INSTRUCTIONS, SLOT_FOR_STEP, SLOT_FOR_RUN };
 
 /* A slot is a ring of equal buffers. The instance an instruction means is
- *     (micro_batch mod ring_micro_batches) + ring_micro_batches · ((block_begin − slot.block_begin) mod ring_blocks)
- * so that instructions of different micro-batches look alike (and fold), while the depth of the
+ *     (micro_batch mod ring_micro_batches) + ring_micro_batches · ((block_begin − slot.block_begin) mod
+ * ring_blocks) so that instructions of different micro-batches look alike (and fold), while the depth of the
  * ring bounds how many are in flight. slot_instance() computes it. */
 struct plan_slot {
     uint8_t kind;                /* enum slot_kind */
@@ -208,9 +208,10 @@ struct plan_slot {
     uint32_t ring_micro_batches; /* at least 1 */
     uint32_t ring_blocks;        /* at least 1 */
     int32_t block_begin, block_end;
-    /* bytes of an instance = bytes_fixed + bytes_per_token·tokens + bytes_per_row·rows of the micro-batch, never
-     * more than bytes_bound; all instances of the ring together never hold more than bytes_total (rows differ in
-     * length, so the fullest window of a ring is less than its depth times the fullest micro-batch). */
+    /* bytes of an instance = bytes_fixed + bytes_per_token·tokens + bytes_per_row·rows of the micro-batch,
+     * never more than bytes_bound; all instances of the ring together never hold more than bytes_total (rows
+     * differ in length, so the fullest window of a ring is less than its depth times the fullest
+     * micro-batch). */
     double bytes_per_token, bytes_per_row;
     uint64_t bytes_fixed, bytes_bound, bytes_total;
 };
@@ -230,13 +231,13 @@ struct plan_rank {
     bool copies_tied;               /* it holds a copy of it, updated by BROADCAST after STEP */
     uint32_t expert_count;
     struct plan_experts *experts;
-    bool recompute;                 /* its FORWARDs carry INSTR_RECOMPUTE */
-    uint32_t window;                /* most micro-batches in flight between forward and backward */
+    bool recompute;                      /* its FORWARDs carry INSTR_RECOMPUTE */
+    uint32_t window;                     /* most micro-batches in flight between forward and backward */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */
-    uint64_t memory_bytes;          /* predicted peak of the sum, bytes */
-    uint64_t memory_limit_bytes;    /* the device allocator's limit */
-    uint64_t process_base_bytes;    /* host memory of a worker before anything is allocated; 0 unknown */
-    double busy_s;                  /* predicted seconds of compute in a step */
+    uint64_t memory_bytes;               /* predicted peak of the sum, bytes */
+    uint64_t memory_limit_bytes;         /* the device allocator's limit */
+    uint64_t process_base_bytes;         /* host memory of a worker before anything is allocated; 0 unknown */
+    double busy_s;                       /* predicted seconds of compute in a step */
     uint32_t slot_count;
     struct plan_slot *slots;
     struct program programs[PROGRAM_KINDS]; /* instr_count 0: the plan has no such program */
@@ -250,30 +251,32 @@ struct plan_group {
 
 /* What the costs assumed, for people and for comparing with what was measured. */
 struct plan_costs {
-    double step_s, tokens_per_s, lower_bound_s; /* of a mean step */
+    double step_s, tokens_per_s, lower_bound_s;                 /* of a mean step */
     double tokens_per_step, labelled_per_step, sum_sq_per_step; /* Σ length² of the rows */
-    double share_measured, share_imported, share_estimated; /* of compute time, by where the numbers came from */
+    double share_measured, share_imported,
+        share_estimated; /* of compute time, by where the numbers came from */
     bool links_emulated;
     char *text; /* a sentence for people; may be NULL */
 };
 
 struct plan {
-    uint32_t version;             /* PLAN_VERSION */
+    uint32_t version; /* PLAN_VERSION */
     enum plan_placement placement;
-    int32_t block_count;          /* L + 2 */
-    uint32_t batch_rows;          /* of a full step */
+    int32_t block_count; /* L + 2 */
+    uint32_t batch_rows; /* of a full step */
     uint32_t micro_batch_count;
-    /* Micro-batch k holds rows [start[k], start[k+1]) of the step's rows, cut off at the rows the step has. */
-    uint32_t *micro_batch_start;  /* micro_batch_count + 1 */
-    uint32_t tokens_bound;        /* most tokens a micro-batch may hold; a fuller one is an error, not a surprise */
-    uint32_t rows_bound;          /* most rows a micro-batch holds */
-    uint32_t labelled_bound;      /* most labelled tokens a micro-batch may hold */
-    uint32_t sequence_bound;      /* longest row in tokens, samples (prompt and answer) included */
-    bool trains_embedding;        /* full fine-tuning: gradients go down to block 0's table */
+    /* Micro-batch k holds rows [start[k], start[k+1]) of the step's rows, cut off at the rows the step has.
+     */
+    uint32_t *micro_batch_start; /* micro_batch_count + 1 */
+    uint32_t tokens_bound; /* most tokens a micro-batch may hold; a fuller one is an error, not a surprise */
+    uint32_t rows_bound;   /* most rows a micro-batch holds */
+    uint32_t labelled_bound; /* most labelled tokens a micro-batch may hold */
+    uint32_t sequence_bound; /* longest row in tokens, samples (prompt and answer) included */
+    bool trains_embedding;   /* full fine-tuning: gradients go down to block 0's table */
     uint32_t rank_count;
     struct plan_rank *ranks;
     uint32_t group_count;
-    struct plan_group *groups;    /* group 0 holds every rank, in rank order */
+    struct plan_group *groups; /* group 0 holds every rank, in rank order */
     struct plan_costs costs;
     char digest[PLAN_DIGEST_HEX]; /* of the codec form without itself; "" until plan_seal */
 };
@@ -281,11 +284,11 @@ struct plan {
 
 /* What SLOT_STEP_SCALARS holds and how ALL_REDUCE combines it: sums, and OR for control. */
 struct plan_step_scalars {
-    double loss_sum;     /* Σ cross-entropy over labelled tokens */
-    double aux_sum;      /* Σ auxiliary loss, 0 without experts */
-    uint64_t labelled;   /* tokens */
+    double loss_sum;   /* Σ cross-entropy over labelled tokens */
+    double aux_sum;    /* Σ auxiliary loss, 0 without experts */
+    uint64_t labelled; /* tokens */
     uint64_t tokens;
-    uint32_t control;    /* enum plan_control */
+    uint32_t control; /* enum plan_control */
 };
 
 /* Raised by any rank, seen by all in the same step. */
@@ -310,15 +313,16 @@ int program_kind_from_name(const char *name);
 int instr_op_from_name(const char *name);
 
 /* A new empty plan with that many ranks, groups and micro-batches (micro_batch_rows each, over batch_rows;
- * both at least 1), group 0 filled. Everything else is zero or PLAN_NONE and filled in by the caller through the
- * fields. Returns new, or NULL with ERR_NOMEM, or ERR_TOO_BIG beyond the bounds above. */
-struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t batch_rows, uint32_t micro_batch_rows,
-                         struct err *err);
+ * both at least 1), group 0 filled. Everything else is zero or PLAN_NONE and filled in by the caller through
+ * the fields. Returns new, or NULL with ERR_NOMEM, or ERR_TOO_BIG beyond the bounds above. */
+struct plan *plan_create(uint32_t rank_count, uint32_t group_count, uint32_t batch_rows,
+                         uint32_t micro_batch_rows, struct err *err);
 void plan_destroy(struct plan *plan);
 
-/* Rows [*begin, *end) of the step's rows that micro-batch k holds when the step has step_rows rows; empty when
- * *begin == *end. */
-void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin, uint32_t *end);
+/* Rows [*begin, *end) of the step's rows that micro-batch k holds when the step has step_rows rows; empty
+ * when *begin == *end. */
+void plan_micro_batch_rows(const struct plan *plan, uint32_t k, uint32_t step_rows, uint32_t *begin,
+                           uint32_t *end);
 
 /* Which buffer of the slot's ring an instruction means: 0 .. ring_micro_batches·ring_blocks − 1. */
 uint32_t slot_instance(const struct plan_slot *slot, int32_t micro_batch, int32_t block_begin);
@@ -333,13 +337,15 @@ uint32_t plan_queue_count(const struct plan *plan);
 /* Position of a rank in a group, or -1. */
 int plan_group_position(const struct plan_group *group, uint32_t rank);
 
-/* Scalars and small tensors are reduced over a binary tree of group positions: the parent of p is (p−1)/2. A node
- * adds its own value, then its left child's, then its right child's, and passes the sum up; the root's value goes
- * down the same tree. Sets *parent to -1 at the root, children to -1 where there is none; ranks, not positions. */
+/* Scalars and small tensors are reduced over a binary tree of group positions: the parent of p is (p−1)/2. A
+ * node adds its own value, then its left child's, then its right child's, and passes the sum up; the root's
+ * value goes down the same tree. Sets *parent to -1 at the root, children to -1 where there is none; ranks,
+ * not positions. */
 void plan_group_tree(const struct plan_group *group, uint32_t position, int32_t *parent, int32_t children[2]);
 
-/* Which ranks a rank exchanges anything with, over all its programs (SEND, RECV, PULL, PUSH, and the tree or ring
- * neighbours of its groups: for tensors, all members). peers has rank_count entries. Workers connect only to these. */
+/* Which ranks a rank exchanges anything with, over all its programs (SEND, RECV, PULL, PUSH, and the tree or
+ * ring neighbours of its groups: for tensors, all members). peers has rank_count entries. Workers connect
+ * only to these. */
 void plan_rank_peers(const struct plan *plan, uint32_t rank, bool *peers);
 
 /* --- building programs: used by the generators and by tests that write programs by hand --- */
@@ -353,9 +359,10 @@ struct program_builder {
 
 /* The defaults: no peer, group, slots, micro-batch; all rows; no blocks. */
 struct instr instr_init(enum instr_op op, enum queue_kind queue);
-/* Appends; duplicates and negative numbers in after[] are dropped. Returns the instruction's number (undefined once
- * the builder has failed). */
-int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after, size_t count);
+/* Appends; duplicates and negative numbers in after[] are dropped. Returns the instruction's number
+ * (undefined once the builder has failed). */
+int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after,
+                    size_t count);
 /* Moves the finished program into *out (released before). Returns -1 with ERR_NOMEM or ERR_TOO_BIG if any add
  * failed; the builder is empty afterwards either way. */
 int program_builder_take(struct program_builder *builder, struct program *out, struct err *err);

@@ -39,10 +39,10 @@ json_t *trace_to_json(const struct trace *trace, struct err *err)
     int bad = !events;
     for (uint32_t i = 0; !bad && i < trace->count; i++) {
         const struct trace_event *e = &trace->events[i];
-        bad = json_array_append_new(events, json_pack("[I,I,I,I,I,I,I]", (json_int_t)e->rank, (json_int_t)e->step,
-                                                      (json_int_t)e->program, (json_int_t)e->instr,
-                                                      (json_int_t)e->begin_ns, (json_int_t)e->end_ns,
-                                                      (json_int_t)e->ready_ns));
+        bad = json_array_append_new(events, json_pack("[I,I,I,I,I,I,I]", (json_int_t)e->rank,
+                                                      (json_int_t)e->step, (json_int_t)e->program,
+                                                      (json_int_t)e->instr, (json_int_t)e->begin_ns,
+                                                      (json_int_t)e->end_ns, (json_int_t)e->ready_ns));
     }
     if (bad) {
         json_decref(events);
@@ -59,11 +59,12 @@ static int event_read(const json_t *item, size_t number, struct trace_event *eve
         const json_t *value = json_array_get(item, k);
         if (json_array_size(item) != 7 || !json_is_integer(value))
             return err_set(err, ERR_INVALID,
-                           "trace.events[%zu]: not [rank, step, program, instruction, begin, end, ready]", number);
+                           "trace.events[%zu]: not [rank, step, program, instruction, begin, end, ready]",
+                           number);
         v[k] = json_integer_value(value);
     }
-    if (v[0] < 0 || v[0] >= PLAN_RANKS_MAX || v[1] < 0 || v[1] > UINT32_MAX || v[2] < 0 || v[2] >= PROGRAM_KINDS ||
-        v[3] < 0 || v[3] >= PROGRAM_INSTRS_MAX || v[5] < v[4])
+    if (v[0] < 0 || v[0] >= PLAN_RANKS_MAX || v[1] < 0 || v[1] > UINT32_MAX || v[2] < 0 ||
+        v[2] >= PROGRAM_KINDS || v[3] < 0 || v[3] >= PROGRAM_INSTRS_MAX || v[5] < v[4])
         return err_set(err, ERR_INVALID, "trace.events[%zu]: a number is out of range", number);
     *event = (struct trace_event){.rank = (uint32_t)v[0],
                                   .step = (uint32_t)v[1],
@@ -152,8 +153,8 @@ static int chrome_names(json_t *out, const struct trace *trace, const struct pla
     return bad;
 }
 
-json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label, uint32_t pid_base,
-                        struct err *err)
+json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label,
+                        uint32_t pid_base, struct err *err)
 {
     json_t *out = json_array();
     int bad = !out || chrome_names(out, trace, plan, label, pid_base);
@@ -166,11 +167,12 @@ json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, cons
         instr_describe(instr, text, sizeof(text));
         double wait_us = e->ready_ns < e->begin_ns ? (double)(e->begin_ns - e->ready_ns) / 1e3 : 0;
         bad |= json_array_append_new(
-            out, json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:s,s:{s:I,s:I,s:f}}", "name", text, "cat",
-                           program_kind_name(e->program), "ph", "X", "pid", (json_int_t)(pid_base + e->rank), "tid",
-                           (json_int_t)instr_queue_index(plan, instr), "ts", (double)e->begin_ns / 1e3, "dur",
-                           (double)(e->end_ns - e->begin_ns) / 1e3, "cname", event_colour(instr), "args", "step",
-                           (json_int_t)e->step, "instr", (json_int_t)e->instr, "waited_us", wait_us));
+            out,
+            json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:s,s:{s:I,s:I,s:f}}", "name", text, "cat",
+                      program_kind_name(e->program), "ph", "X", "pid", (json_int_t)(pid_base + e->rank),
+                      "tid", (json_int_t)instr_queue_index(plan, instr), "ts", (double)e->begin_ns / 1e3,
+                      "dur", (double)(e->end_ns - e->begin_ns) / 1e3, "cname", event_colour(instr), "args",
+                      "step", (json_int_t)e->step, "instr", (json_int_t)e->instr, "waited_us", wait_us));
     }
     if (bad) {
         json_decref(out);

@@ -1,5 +1,6 @@
-/* What happened when: recorded by workers, made by the simulator, in one shape, so that both open side by side in
- * Perfetto (Chrome trace format: pid = rank, tid = queue). Bounded: a long run traces a sample of its steps. */
+/* What happened when: recorded by workers, made by the simulator, in one shape, so that both open side by
+ * side in Perfetto (Chrome trace format: pid = rank, tid = queue). Bounded: a long run traces a sample of its
+ * steps. */
 #ifndef MOTLEY_PROGRAM_TRACE_H
 #define MOTLEY_PROGRAM_TRACE_H
 
@@ -10,11 +11,11 @@
 #define TRACE_EVENTS_MAX (1u << 20)
 
 struct trace_event {
-    uint32_t rank, step, instr;  /* instr: number in the rank's program of this kind */
-    uint8_t program;             /* enum program_kind */
-    int64_t begin_ns, end_ns;    /* since the trace's origin; worker clocks aligned by whoever merges */
-    int64_t ready_ns;            /* when queue and `after` were satisfied: begin − ready is waiting for the wire or
-                                    the device; equal to begin_ns if not known */
+    uint32_t rank, step, instr; /* instr: number in the rank's program of this kind */
+    uint8_t program;            /* enum program_kind */
+    int64_t begin_ns, end_ns;   /* since the trace's origin; worker clocks aligned by whoever merges */
+    int64_t ready_ns; /* when queue and `after` were satisfied: begin − ready is waiting for the wire or
+                         the device; equal to begin_ns if not known */
 };
 
 struct trace {
@@ -29,17 +30,17 @@ void trace_fini(struct trace *trace);
 /* Adds one; beyond the limit, or out of memory, it counts as dropped (a trace never stops a run). */
 void trace_add(struct trace *trace, const struct trace_event *event);
 
-/* Compact form for the events stream: {"v":1, "dropped":n, "events":[[rank,step,program,instr,begin,end,ready],…]}.
- * Returns new or NULL with ERR_NOMEM. */
+/* Compact form for the events stream: {"v":1, "dropped":n,
+ * "events":[[rank,step,program,instr,begin,end,ready],…]}. Returns new or NULL with ERR_NOMEM. */
 json_t *trace_to_json(const struct trace *trace, struct err *err);
 /* Adds the events of one compact document to an initialised trace; instruction numbers are not checked here.
  * Returns -1 with ERR_INVALID naming the path. */
 int trace_from_json(const json_t *json, struct trace *trace, struct err *err);
 
 /* Chrome trace format: {"traceEvents":[…]}. `plan` gives names; `label` prefixes process names ("measured",
- * "simulated"), pid_base is added to ranks so that two traces fit in one file. Events of unknown instructions are
- * left out. Returns new or NULL with ERR_NOMEM. */
-json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label, uint32_t pid_base,
-                        struct err *err);
+ * "simulated"), pid_base is added to ranks so that two traces fit in one file. Events of unknown instructions
+ * are left out. Returns new or NULL with ERR_NOMEM. */
+json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, const char *label,
+                        uint32_t pid_base, struct err *err);
 
 #endif

@@ -1,0 +1,44 @@
+/* Shared by the parts of the checker; not for other rooms. */
+#ifndef MOTLEY_PROGRAM_CHECK_PRIVATE_H
+#define MOTLEY_PROGRAM_CHECK_PRIVATE_H
+
+#include "program/program.h"
+
+/* One program kind of one rank, prepared: which of the rank's queues each instruction is on, counted densely,
+ * and what must have happened before it starts. clock[i·queue_count + q] is one more than the position in
+ * queue q of the last instruction there that is known to be done when i starts (0: none). */
+struct check_order {
+    uint32_t count, queue_count;
+    uint32_t *queue;    /* [count] dense queue */
+    uint32_t *position; /* [count] place in that queue */
+    uint32_t *clock;    /* [count · queue_count] */
+};
+
+int check_order_init(struct check_order *order, const struct plan *plan, uint32_t rank, int kind,
+                     struct err *err);
+void check_order_fini(struct check_order *order);
+/* Is instruction a surely done before b starts? */
+bool check_order_before(const struct check_order *order, uint32_t a, uint32_t b);
+
+/* "rank 1 train instruction 5 (RECV mb0 from 0)" */
+const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32_t number, char text[200]);
+
+/* The parts; each returns 0, or -1 with the sentence. */
+int check_slots(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
+                struct err *err);
+int check_step(const struct plan *plan, uint32_t rank, const struct check_order *order, struct err *err);
+int check_walk(const struct plan *plan, int kind, struct err *err);
+int check_rows(const struct plan *plan, int kind, struct err *err);
+int check_reductions(const struct plan *plan, struct err *err);
+
+static inline bool instr_sends(const struct instr *x)
+{
+    return x->op == OP_SEND || x->op == OP_PUSH;
+}
+
+static inline bool instr_receives(const struct instr *x)
+{
+    return x->op == OP_RECV || x->op == OP_PULL;
+}
+
+#endif
