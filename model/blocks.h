@@ -52,7 +52,8 @@ struct block_part {
         flops_per_square; /* causal attention: per unit of sum of squared row lengths; windows are ignored */
     double lora_flops_per_token; /* 2 * lora_params, on top of flops_per_token */
     /* values kept for backward per token that passes, without recomputation; an estimate (PLANNER.md, Memory)
-     * for devices nobody has measured: attention 2h + 2q + 2kv + heads, FFN 2h + 3f, expert 3f + h */
+     * for devices nobody has measured: attention h + 2q + 2kv, FFN h + 3f, router h + experts, expert h + 3f,
+     * head h */
     uint64_t saved_per_token;
 };
 

@@ -2,7 +2,7 @@
  *
  * A file is: 8 bytes little-endian length of the header, the header (a JSON object name -> {dtype, shape,
  * data_offsets [begin, end) into the data that follows}, and "__metadata__": string -> string), the data.
- * Refused with ERR_CORRUPT naming the tensor: a header longer than the file or 100 MB, a name twice, an
+ * Refused with ERR_CORRUPT naming the tensor: a header longer than the file or 64 MiB, a name twice, an
  * unknown key, a dtype we do not know, a shape whose product overflows or differs from its bytes, ranges that
  * overlap, leave holes, or do not end where the file ends.
  */
@@ -17,7 +17,7 @@
 #include "model/source.h"
 
 enum {
-    SAFETENSORS_HEADER_MAX = 100000000, /* bytes */
+    SAFETENSORS_HEADER_MAX = 64 << 20, /* bytes */
     SAFETENSORS_TENSORS_MAX = 1 << 20,
     SAFETENSORS_DIMS_MAX = 8
 };
@@ -42,6 +42,8 @@ enum tensor_type {
     /* GGUF blocks */
     TENSOR_Q4_0,
     TENSOR_Q4_1,
+    TENSOR_Q5_0,
+    TENSOR_Q5_1,
     TENSOR_Q8_0,
     TENSOR_Q4_K,
     TENSOR_Q5_K,

@@ -1,0 +1,303 @@
+/* The list of blocks, and of tensors, that a config calls for. One description of a layer's matrices
+ * (layer_matrices) serves both, so that counts and names cannot drift apart. */
+#include "model/blocks.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                            "gate_proj", "up_proj", "down_proj"};
+
+const char *lora_target_name(uint32_t target)
+{
+    for (int i = 0; i < LORA_TARGET_COUNT; i++)
+        if (target == 1u << i)
+            return target_names[i];
+    return NULL;
+}
+
+uint32_t lora_target_from_name(const char *name)
+{
+    for (int i = 0; i < LORA_TARGET_COUNT; i++)
+        if (strcmp(name, target_names[i]) == 0)
+            return 1u << i;
+    return 0;
+}
+
+static void target_shape(const struct model_config *c, uint32_t target, uint32_t ffn, uint32_t *rows,
+                         uint32_t *cols)
+{
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    *cols = target == LORA_O ? q : target == LORA_DOWN ? ffn : c->hidden;
+    switch (target) {
+    case LORA_Q:
+        *rows = q;
+        break;
+    case LORA_K:
+    case LORA_V:
+        *rows = kv;
+        break;
+    case LORA_GATE:
+    case LORA_UP:
+        *rows = ffn;
+        break;
+    default:
+        *rows = c->hidden;
+    }
+}
+
+void lora_target_shape(const struct model_config *config, uint32_t target, uint32_t *rows, uint32_t *cols)
+{
+    target_shape(config, target, config->ffn, rows, cols);
+}
+
+static uint64_t adapter_params(const struct model_config *c, const struct block_options *o, uint32_t mask,
+                               uint32_t ffn)
+{
+    uint64_t sum = 0;
+    if (!o->lora)
+        return 0;
+    for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
+        uint32_t rows, cols;
+        if (!(target & o->lora_targets & mask))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        sum += (uint64_t)o->lora_rank * ((uint64_t)rows + cols);
+    }
+    return sum;
+}
+
+static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint32_t ffn)
+{
+    uint64_t sum = 0;
+    for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
+        uint32_t rows, cols;
+        if (!(target & mask))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        sum += (uint64_t)rows * cols;
+    }
+    return sum;
+}
+
+enum { MASK_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O, MASK_FFN = LORA_GATE | LORA_UP | LORA_DOWN };
+
+static struct block_part part_attention(const struct model_config *c, const struct block_options *o)
+{
+    uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
+    struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
+    p.matrix_params = matrix_params(c, MASK_ATTENTION, 0);
+    p.params = p.matrix_params + h;
+    if (c->qkv_bias)
+        p.params += q + 2 * kv;
+    if (c->o_bias)
+        p.params += h;
+    if (c->qk_norm == 1)
+        p.params += 2 * (uint64_t)c->head_dim;
+    else if (c->qk_norm == 2)
+        p.params += q + kv;
+    p.lora_params = adapter_params(c, o, MASK_ATTENTION, 0);
+    p.flops_per_token = 2.0 * (double)p.matrix_params;
+    /* scores and their product with v: 2 * 2q per pair, half the pairs are causal */
+    p.flops_per_square = 2.0 * (double)q;
+    p.saved_per_token = h + 2 * q + 2 * kv;
+    return p;
+}
+
+static struct block_part part_ffn(const struct model_config *c, const struct block_options *o, bool expert)
+{
+    uint64_t h = c->hidden, f = expert ? c->expert_ffn : c->ffn;
+    struct block_part p = {.kind = expert ? PART_EXPERT : PART_FFN, .copies = 1, .active = 1};
+    if (expert) {
+        p.copies = c->experts;
+        p.active = c->experts_active;
+    }
+    p.matrix_params = matrix_params(c, MASK_FFN, (uint32_t)f);
+    p.params = p.matrix_params + (expert ? 0 : h);
+    if (c->mlp_bias && !expert)
+        p.params += 2 * f + h;
+    p.lora_params = adapter_params(c, o, MASK_FFN, (uint32_t)f);
+    p.flops_per_token = 2.0 * (double)p.matrix_params;
+    p.saved_per_token = h + 3 * f;
+    return p;
+}
+
+static struct block_part part_router(const struct model_config *c)
+{
+    uint64_t h = c->hidden, e = c->experts;
+    return (struct block_part){.kind = PART_ROUTER,
+                               .copies = 1,
+                               .active = 1,
+                               .params = h * e + h, /* with the norm before it */
+                               .flops_per_token = 2.0 * (double)(h * e),
+                               .saved_per_token = h + e};
+}
+
+static void fill_block(const struct model_config *c, const struct block_options *o, uint32_t index,
+                       struct block *b)
+{
+    uint64_t h = c->hidden, table = h * c->vocab;
+    b->index = index;
+    if (index == 0) {
+        b->kind = BLOCK_EMBEDDING;
+        b->parts[b->part_count++] =
+            (struct block_part){.kind = PART_EMBEDDING, .copies = 1, .active = 1, .params = table};
+    } else if (index == c->layers + 1) {
+        b->kind = BLOCK_HEAD;
+        b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
+                                                        .copies = 1,
+                                                        .active = 1,
+                                                        .params = h + (c->tied ? 0 : table),
+                                                        .flops_per_token = 2.0 * (double)table,
+                                                        .saved_per_token = h};
+    } else {
+        b->kind = BLOCK_LAYER;
+        b->parts[b->part_count++] = part_attention(c, o);
+        if (model_layer_is_sparse(c, index - 1)) {
+            b->parts[b->part_count++] = part_router(c);
+            b->parts[b->part_count++] = part_ffn(c, o, true);
+        } else {
+            b->parts[b->part_count++] = part_ffn(c, o, false);
+        }
+    }
+    for (uint32_t i = 0; i < b->part_count; i++) {
+        struct block_part *p = &b->parts[i];
+        p->lora_flops_per_token = 2.0 * (double)p->lora_params;
+        b->params += p->params * p->copies;
+        b->matrix_params += p->matrix_params * p->copies;
+        b->lora_params += p->lora_params * p->copies;
+        b->flops_per_token += p->active * (p->flops_per_token + p->lora_flops_per_token);
+        b->flops_per_square += p->active * p->flops_per_square;
+        b->saved_per_token += p->active * p->saved_per_token;
+    }
+}
+
+int model_blocks(const struct model_config *config, const struct block_options *options,
+                 struct block_list *list, struct err *err)
+{
+    memset(list, 0, sizeof(*list));
+    if (options->lora && (options->lora_rank == 0 || options->lora_rank > 65536))
+        return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
+                       options->lora_rank);
+    if (options->lora && (options->lora_targets == 0 || options->lora_targets > LORA_ALL))
+        return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
+    if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)
+        return err_set(err, ERR_INVALID, "a model of %u layers is not within 1..%d", config->layers,
+                       MODEL_LAYERS_MAX);
+    list->count = config->layers + 2;
+    list->blocks = calloc(list->count, sizeof(*list->blocks));
+    if (!list->blocks)
+        return err_set(err, ERR_NOMEM, "no memory for %u blocks", list->count);
+    list->tied = config->tied;
+    list->tied_params = config->tied ? (uint64_t)config->vocab * config->hidden : 0;
+    list->boundary_per_token = config->hidden;
+    for (uint32_t i = 0; i < list->count; i++) {
+        fill_block(config, options, i, &list->blocks[i]);
+        list->params += list->blocks[i].params;
+        list->lora_params += list->blocks[i].lora_params;
+    }
+    return 0;
+}
+
+void block_list_fini(struct block_list *list)
+{
+    free(list->blocks);
+    memset(list, 0, sizeof(*list));
+}
+
+/* Naming tensors. A walk stops at the first visit that says so. */
+struct walk {
+    const struct model_config *config;
+    int (*visit)(const struct block_tensor *tensor, void *arg);
+    void *arg;
+    uint32_t block;
+    int status;
+};
+
+__attribute__((format(printf, 4, 5))) static void walk_tensor(struct walk *w, uint32_t rows, uint32_t cols,
+                                                              const char *fmt, ...)
+{
+    struct block_tensor t = {.block = w->block, .rank = cols ? 2 : 1, .shape = {rows, cols ? cols : 1}};
+    va_list args;
+    if (w->status)
+        return;
+    va_start(args, fmt);
+    vsnprintf(t.name, sizeof(t.name), fmt, args);
+    va_end(args);
+    w->status = w->visit(&t, w->arg);
+}
+
+static void walk_attention(struct walk *w, uint32_t layer)
+{
+    const struct model_config *c = w->config;
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    walk_tensor(w, c->hidden, 0, "model.layers.%u.input_layernorm.weight", layer);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t rows, cols;
+        target_shape(c, 1u << i, 0, &rows, &cols);
+        walk_tensor(w, rows, cols, "model.layers.%u.self_attn.%s.weight", layer, target_names[i]);
+        if (i < 3 ? c->qkv_bias : c->o_bias)
+            walk_tensor(w, rows, 0, "model.layers.%u.self_attn.%s.bias", layer, target_names[i]);
+    }
+    if (c->qk_norm) {
+        walk_tensor(w, c->qk_norm == 1 ? c->head_dim : q, 0, "model.layers.%u.self_attn.q_norm.weight",
+                    layer);
+        walk_tensor(w, c->qk_norm == 1 ? c->head_dim : kv, 0, "model.layers.%u.self_attn.k_norm.weight",
+                    layer);
+    }
+}
+
+static void walk_experts(struct walk *w, uint32_t layer)
+{
+    static const char *const mixtral_names[3] = {"w1", "w3", "w2"};
+    const struct model_config *c = w->config;
+    bool mixtral = c->arch == MODEL_MIXTRAL;
+    const char *mlp = mixtral ? "block_sparse_moe" : "mlp";
+    walk_tensor(w, c->experts, c->hidden, "model.layers.%u.%s.gate.weight", layer, mlp);
+    for (uint32_t e = 0; e < c->experts && !w->status; e++)
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t rows, cols;
+            target_shape(c, LORA_GATE << i, c->expert_ffn, &rows, &cols);
+            walk_tensor(w, rows, cols, "model.layers.%u.%s.experts.%u.%s.weight", layer, mlp, e,
+                        mixtral ? mixtral_names[i] : target_names[4 + i]);
+        }
+}
+
+static void walk_layer(struct walk *w, uint32_t layer)
+{
+    const struct model_config *c = w->config;
+    walk_attention(w, layer);
+    walk_tensor(w, c->hidden, 0, "model.layers.%u.post_attention_layernorm.weight", layer);
+    if (model_layer_is_sparse(c, layer)) {
+        walk_experts(w, layer);
+        return;
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t rows, cols;
+        target_shape(c, LORA_GATE << i, c->ffn, &rows, &cols);
+        walk_tensor(w, rows, cols, "model.layers.%u.mlp.%s.weight", layer, target_names[4 + i]);
+        if (c->mlp_bias)
+            walk_tensor(w, rows, 0, "model.layers.%u.mlp.%s.bias", layer, target_names[4 + i]);
+    }
+}
+
+int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
+                        int (*visit)(const struct block_tensor *tensor, void *arg), void *arg)
+{
+    struct walk w = {.config = config, .visit = visit, .arg = arg};
+    for (uint32_t b = begin; b < end && b <= config->layers + 1 && !w.status; b++) {
+        w.block = b;
+        if (b == 0)
+            walk_tensor(&w, config->vocab, config->hidden, "model.embed_tokens.weight");
+        else if (b <= config->layers)
+            walk_layer(&w, b - 1);
+        else {
+            walk_tensor(&w, config->hidden, 0, "model.norm.weight");
+            if (!config->tied)
+                walk_tensor(&w, config->vocab, config->hidden, "lm_head.weight");
+        }
+    }
+    return w.status;
+}

@@ -1,0 +1,416 @@
+/* Reading safetensors: the header is a stranger's claim about the file, and each part of it is checked. */
+#include "model/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "model/gguf.h"
+
+static const struct type_entry {
+    const char *name;
+    uint32_t block, block_bytes;
+} types[TENSOR_TYPE_COUNT] = {
+    [TENSOR_F32] = {"F32", 1, 4},         [TENSOR_F16] = {"F16", 1, 2},
+    [TENSOR_BF16] = {"BF16", 1, 2},       [TENSOR_F64] = {"F64", 1, 8},
+    [TENSOR_I64] = {"I64", 1, 8},         [TENSOR_I32] = {"I32", 1, 4},
+    [TENSOR_I16] = {"I16", 1, 2},         [TENSOR_I8] = {"I8", 1, 1},
+    [TENSOR_U8] = {"U8", 1, 1},           [TENSOR_BOOL] = {"BOOL", 1, 1},
+    [TENSOR_U16] = {"U16", 1, 2},         [TENSOR_U32] = {"U32", 1, 4},
+    [TENSOR_U64] = {"U64", 1, 8},         [TENSOR_F8_E4M3] = {"F8_E4M3", 1, 1},
+    [TENSOR_F8_E5M2] = {"F8_E5M2", 1, 1}, [TENSOR_Q4_0] = {"Q4_0", 32, 18},
+    [TENSOR_Q4_1] = {"Q4_1", 32, 20},     [TENSOR_Q5_0] = {"Q5_0", 32, 22},
+    [TENSOR_Q5_1] = {"Q5_1", 32, 24},     [TENSOR_Q8_0] = {"Q8_0", 32, 34},
+    [TENSOR_Q4_K] = {"Q4_K", 256, 144},   [TENSOR_Q5_K] = {"Q5_K", 256, 176},
+    [TENSOR_Q6_K] = {"Q6_K", 256, 210},
+};
+
+const char *tensor_type_name(enum tensor_type type)
+{
+    return (unsigned)type < TENSOR_TYPE_COUNT ? types[type].name : "unknown";
+}
+
+uint32_t tensor_type_block(enum tensor_type type)
+{
+    return types[type].block;
+}
+
+uint32_t tensor_type_block_bytes(enum tensor_type type)
+{
+    return types[type].block_bytes;
+}
+
+struct safetensors {
+    struct model_source *source;
+    bool own_source;
+    uint32_t file;
+    char *names; /* all names, one after the other */
+    struct safetensors_tensor *tensors;
+    uint32_t *by_name;
+    uint32_t count;
+    json_t *metadata; /* an object of texts, or NULL */
+};
+
+static int refuse(struct err *err, const char *name, const char *what)
+{
+    return err_set(err, ERR_CORRUPT, "safetensors: tensor \"%.200s\": %s", name, what);
+}
+
+static int parse_type(const char *text, enum tensor_type *type)
+{
+    for (int i = 0; i < TENSOR_Q4_0; i++)
+        if (strcmp(text, types[i].name) == 0) {
+            *type = (enum tensor_type)i;
+            return 0;
+        }
+    return -1;
+}
+
+/* A whole number of [0, 2^53]. */
+static int parse_count(const json_t *value, uint64_t *out)
+{
+    json_int_t n = json_integer_value(value);
+    if (!json_is_integer(value) || n < 0 || n > (json_int_t)1 << 53)
+        return -1;
+    *out = (uint64_t)n;
+    return 0;
+}
+
+/* shape and dtype give the bytes; false on overflow */
+static bool shape_bytes(enum tensor_type type, const uint64_t *shape, uint32_t rank, uint64_t *bytes)
+{
+    uint64_t n = types[type].block_bytes;
+    for (uint32_t i = 0; i < rank; i++)
+        if (__builtin_mul_overflow(n, shape[i], &n))
+            return false;
+    *bytes = n;
+    return true;
+}
+
+/* One entry of the header. data_bytes: what lies behind the header. */
+static int parse_tensor(const char *name, const json_t *entry, uint64_t data_bytes,
+                        struct safetensors_tensor *t, struct err *err)
+{
+    const char *type = json_string_value(json_object_get(entry, "dtype"));
+    const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    uint64_t begin, end, bytes;
+    if (!json_is_object(entry) || !type || !json_is_array(shape) || !json_is_array(offsets) ||
+        json_array_size(offsets) != 2 || json_object_size(entry) != 3)
+        return refuse(err, name, "not an object of exactly dtype, shape and two data_offsets");
+    if (parse_type(type, &t->type) < 0)
+        return err_set(err, ERR_CORRUPT, "safetensors: tensor \"%.200s\": the dtype \"%.32s\" is not known",
+                       name, type);
+    if (json_array_size(shape) > SAFETENSORS_DIMS_MAX)
+        return refuse(err, name, "more than 8 dimensions");
+    t->rank = (uint32_t)json_array_size(shape);
+    for (uint32_t i = 0; i < t->rank; i++)
+        if (parse_count(json_array_get(shape, i), &t->shape[i]) < 0)
+            return refuse(err, name, "a dimension is no whole number");
+    if (parse_count(json_array_get(offsets, 0), &begin) < 0 ||
+        parse_count(json_array_get(offsets, 1), &end) < 0 || begin > end)
+        return refuse(err, name, "data_offsets are no range");
+    if (end > data_bytes)
+        return err_set(
+            err, ERR_CORRUPT,
+            "safetensors: tensor \"%.200s\": its data ends at byte %llu, but the file has only %llu", name,
+            (unsigned long long)end, (unsigned long long)data_bytes);
+    if (!shape_bytes(t->type, t->shape, t->rank, &bytes))
+        return refuse(err, name, "the shape overflows");
+    if (bytes != end - begin)
+        return err_set(err, ERR_CORRUPT,
+                       "safetensors: tensor \"%.200s\": shape and dtype make %llu bytes, data_offsets %llu",
+                       name, (unsigned long long)bytes, (unsigned long long)(end - begin));
+    t->name = name;
+    t->offset = begin;
+    t->size = bytes;
+    return 0;
+}
+
+static int compare_offset(const void *a, const void *b)
+{
+    const struct safetensors_tensor *x = a, *y = b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    if (x->size != y->size)
+        return x->size < y->size ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* qsort has no argument: sort pairs (name, index) */
+struct named {
+    const char *name;
+    uint32_t index;
+};
+
+static int compare_named(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+}
+
+static int index_names(struct safetensors *st, struct err *err)
+{
+    struct named *pairs = calloc(st->count ? st->count : 1, sizeof(*pairs));
+    st->by_name = calloc(st->count ? st->count : 1, sizeof(*st->by_name));
+    if (!pairs || !st->by_name) {
+        free(pairs);
+        return err_set(err, ERR_NOMEM, "no memory for %u tensors", st->count);
+    }
+    for (uint32_t i = 0; i < st->count; i++)
+        pairs[i] = (struct named){st->tensors[i].name, i};
+    qsort(pairs, st->count, sizeof(*pairs), compare_named);
+    for (uint32_t i = 0; i < st->count; i++)
+        st->by_name[i] = pairs[i].index;
+    free(pairs);
+    return 0;
+}
+
+/* Ranges must follow each other without overlap or hole and end with the file. Offsets become the file's. */
+static int check_layout(struct safetensors *st, uint64_t data_begin, uint64_t data_bytes, struct err *err)
+{
+    uint64_t at = 0;
+    qsort(st->tensors, st->count, sizeof(*st->tensors), compare_offset);
+    for (uint32_t i = 0; i < st->count; i++) {
+        struct safetensors_tensor *t = &st->tensors[i];
+        if (t->offset < at)
+            return refuse(err, t->name, "its data overlaps that of another");
+        if (t->offset > at)
+            return refuse(err, t->name, "there is a hole before its data");
+        at += t->size;
+        t->offset += data_begin;
+    }
+    if (at != data_bytes)
+        return err_set(err, ERR_CORRUPT,
+                       "safetensors: the tensors hold %llu bytes, the file %llu behind its header",
+                       (unsigned long long)at, (unsigned long long)data_bytes);
+    return 0;
+}
+
+static int check_metadata(struct safetensors *st, json_t *object, struct err *err)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        return err_set(err, ERR_CORRUPT, "safetensors: __metadata__ is no object");
+    json_object_foreach(object, key, value)
+    {
+        if (!json_is_string(value))
+            return err_set(err, ERR_CORRUPT, "safetensors: __metadata__.%.100s is no text", key);
+    }
+    st->metadata = json_incref(object);
+    return 0;
+}
+
+static int parse_entries(struct safetensors *st, json_t *header, uint64_t data_begin, uint64_t data_bytes,
+                         struct err *err)
+{
+    size_t entries = json_object_size(header), bytes = 0, at = 0;
+    const char *key;
+    json_t *value;
+    if (entries > SAFETENSORS_TENSORS_MAX)
+        return err_set(err, ERR_CORRUPT, "safetensors: %zu tensors are beyond the limit of %d", entries,
+                       SAFETENSORS_TENSORS_MAX);
+    json_object_foreach(header, key, value) bytes += strlen(key) + 1;
+    st->tensors = calloc(entries ? entries : 1, sizeof(*st->tensors));
+    st->names = malloc(bytes ? bytes : 1);
+    if (!st->tensors || !st->names)
+        return err_set(err, ERR_NOMEM, "no memory for %zu tensors", entries);
+    json_object_foreach(header, key, value)
+    {
+        if (strcmp(key, "__metadata__") == 0) {
+            if (check_metadata(st, value, err) < 0)
+                return -1;
+            continue;
+        }
+        size_t length = strlen(key) + 1;
+        memcpy(st->names + at, key, length);
+        if (parse_tensor(st->names + at, value, data_bytes, &st->tensors[st->count], err) < 0)
+            return -1;
+        at += length;
+        st->count++;
+    }
+    if (check_layout(st, data_begin, data_bytes, err) < 0)
+        return -1;
+    return index_names(st, err);
+}
+
+static int parse_header(struct safetensors *st, struct err *err)
+{
+    uint64_t size = model_source_file(st->source, st->file)->size, length = 0;
+    uint8_t head[8];
+    if (size < 8)
+        return err_set(err, ERR_CORRUPT, "safetensors: a file of %llu bytes has no header",
+                       (unsigned long long)size);
+    if (model_source_read(st->source, st->file, 0, 8, head, err) < 0)
+        return -1;
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | head[i];
+    if (length > size - 8 || length > SAFETENSORS_HEADER_MAX || length < 2)
+        return err_set(
+            err, ERR_CORRUPT,
+            "safetensors: a header of %llu bytes is claimed, the file has %llu and the limit is %d",
+            (unsigned long long)length, (unsigned long long)size, SAFETENSORS_HEADER_MAX);
+    char *text = malloc((size_t)length);
+    if (!text)
+        return err_set(err, ERR_NOMEM, "no memory for a header of %llu bytes", (unsigned long long)length);
+    int status = model_source_read(st->source, st->file, 8, (size_t)length, text, err);
+    json_t *header = NULL;
+    if (status == 0) {
+        header = json_parse_limited(text, (size_t)length, 8, err);
+        if (!header || !json_is_object(header)) {
+            if (header)
+                err_set(err, ERR_CORRUPT, "not an object");
+            err->code = ERR_CORRUPT;
+            status = err_wrap(err, "safetensors: header");
+        } else {
+            status = parse_entries(st, header, 8 + length, size - 8 - length, err);
+        }
+    }
+    json_decref(header);
+    free(text);
+    return status;
+}
+
+int safetensors_open(struct model_source *source, uint32_t file, struct safetensors **out, struct err *err)
+{
+    *out = NULL;
+    const struct model_file *f = model_source_file(source, file);
+    if (!f)
+        return err_set(err, ERR_INTERNAL, "safetensors: no file %u", file);
+    struct safetensors *st = calloc(1, sizeof(*st));
+    if (!st)
+        return err_set(err, ERR_NOMEM, "no memory to open \"%s\"", f->name);
+    st->source = source;
+    st->file = file;
+    if (parse_header(st, err) < 0) {
+        err_wrap(err, "%s", f->name);
+        safetensors_close(st);
+        return -1;
+    }
+    *out = st;
+    return 0;
+}
+
+int safetensors_open_path(const char *path, struct safetensors **out, struct err *err)
+{
+    struct model_source *source;
+    *out = NULL;
+    if (model_source_open_local(path, &source, err) < 0)
+        return -1;
+    if (model_source_file_count(source) != 1) {
+        model_source_close(source);
+        return err_set(err, ERR_INVALID, "\"%s\" is a folder, not a safetensors file", path);
+    }
+    if (safetensors_open(source, 0, out, err) < 0) {
+        model_source_close(source);
+        return -1;
+    }
+    (*out)->own_source = true;
+    return 0;
+}
+
+struct memory {
+    const uint8_t *data;
+};
+
+static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    (void)file;
+    (void)err;
+    memcpy(dst, ((struct memory *)self)->data + offset, size);
+    return 0;
+}
+
+int safetensors_open_memory(const void *data, size_t size, struct safetensors **out, struct err *err)
+{
+    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
+    struct model_file file = {.name = "memory", .size = size};
+    struct model_source *source;
+    struct memory *memory = malloc(sizeof(*memory));
+    *out = NULL;
+    if (!memory)
+        return err_set(err, ERR_NOMEM, "no memory to open safetensors");
+    memory->data = data;
+    if (model_source_create(&ops, memory, &file, 1, &source, err) < 0)
+        return -1;
+    if (safetensors_open(source, 0, out, err) < 0) {
+        model_source_close(source);
+        return -1;
+    }
+    (*out)->own_source = true;
+    return 0;
+}
+
+void safetensors_close(struct safetensors *st)
+{
+    if (!st)
+        return;
+    if (st->own_source)
+        model_source_close(st->source);
+    json_decref(st->metadata);
+    free(st->by_name);
+    free(st->tensors);
+    free(st->names);
+    free(st);
+}
+
+uint32_t safetensors_count(const struct safetensors *st)
+{
+    return st->count;
+}
+
+const struct safetensors_tensor *safetensors_at(const struct safetensors *st, uint32_t index)
+{
+    return index < st->count ? &st->tensors[index] : NULL;
+}
+
+const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name)
+{
+    uint32_t low = 0, high = st->count;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        const struct safetensors_tensor *t = &st->tensors[st->by_name[mid]];
+        int order = strcmp(name, t->name);
+        if (order == 0)
+            return t;
+        if (order < 0)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return NULL;
+}
+
+const char *safetensors_metadata(const struct safetensors *st, const char *key)
+{
+    return st->metadata ? json_string_value(json_object_get(st->metadata, key)) : NULL;
+}
+
+int safetensors_read(struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t offset,
+                     size_t size, void *dst, struct err *err)
+{
+    if (offset > tensor->size || size > tensor->size - offset)
+        return err_set(err, ERR_INVALID, "safetensors: bytes beyond tensor \"%.200s\" were asked for",
+                       tensor->name);
+    return model_source_read(st->source, st->file, tensor->offset + offset, size, dst, err);
+}
+
+int safetensors_read_f32(struct safetensors *st, const struct safetensors_tensor *tensor, float *dst,
+                         uint64_t count, struct err *err)
+{
+    uint32_t width = types[tensor->type].block_bytes;
+    if (tensor->size / width != count)
+        return err_set(err, ERR_INVALID, "safetensors: tensor \"%.200s\" has %llu elements, not %llu",
+                       tensor->name, (unsigned long long)(tensor->size / width), (unsigned long long)count);
+    uint8_t piece[32768];
+    for (uint64_t done = 0; done < count;) {
+        uint64_t n = sizeof(piece) / width;
+        if (n > count - done)
+            n = count - done;
+        if (safetensors_read(st, tensor, done * width, (size_t)(n * width), piece, err) < 0)
+            return -1;
+        if (tensor_dequantise(tensor->type, piece, n, dst + done, err) < 0)
+            return err_wrap(err, "safetensors: tensor \"%.200s\"", tensor->name);
+        done += n;
+    }
+    return 0;
+}

@@ -1,0 +1,275 @@
+/* Files of this machine, mapped read-only. Which files of a folder are the model is decided here, once. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "model/source.h"
+
+enum { INDEX_BYTES_MAX = 64 << 20, PATH_BYTES = 4096 };
+
+static const char index_name[] = "model.safetensors.index.json";
+static const char single_name[] = "model.safetensors";
+
+/* What may stand beside the weights. */
+static const char *const side_names[] = {
+    "config.json",           "generation_config.json",  "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "chat_template.json",
+};
+
+struct mapping {
+    void *data;
+    size_t size;
+};
+
+struct local {
+    struct mapping *maps;
+    uint32_t count;
+};
+
+static void local_destroy(void *self)
+{
+    struct local *local = self;
+    for (uint32_t i = 0; i < local->count; i++)
+        if (local->maps[i].data)
+            munmap(local->maps[i].data, local->maps[i].size);
+    free(local->maps);
+    free(local);
+}
+
+static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    (void)err;
+    struct local *local = self;
+    memcpy(dst, (const uint8_t *)local->maps[file].data + offset, size);
+    return 0;
+}
+
+static const struct model_source_ops local_ops = {.read = local_read, .destroy = local_destroy};
+
+/* Map one regular file. */
+static int map_file(const char *path, struct mapping *map, struct err *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "could not open file \"%s\"",
+                         path);
+    int status = -1;
+    if (fstat(fd, &st) < 0) {
+        err_errno(err, ERR_IO, errno, "could not look at file \"%s\"", path);
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        err_set(err, ERR_INVALID, "\"%s\" is no regular file", path);
+        goto out;
+    }
+    map->size = (size_t)st.st_size;
+    if (map->size > 0) {
+        map->data = mmap(NULL, map->size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map->data == MAP_FAILED) {
+            map->data = NULL;
+            err_errno(err, ERR_IO, errno, "could not map file \"%s\"", path);
+            goto out;
+        }
+    }
+    status = 0;
+out:
+    close(fd);
+    return status;
+}
+
+/* A growing list of plain names. */
+struct names {
+    char (*names)[MODEL_FILE_NAME_MAX + 1];
+    uint32_t count, capacity;
+};
+
+static int names_add(struct names *list, const char *name, struct err *err)
+{
+    size_t length = strlen(name);
+    for (uint32_t i = 0; i < list->count; i++)
+        if (strcmp(list->names[i], name) == 0)
+            return 0;
+    if (length == 0 || length > MODEL_FILE_NAME_MAX || strchr(name, '/') || strcmp(name, ".") == 0 ||
+        strcmp(name, "..") == 0)
+        return err_set(err, ERR_INVALID, "\"%.80s\" is no plain file name", name);
+    if (list->count == MODEL_FILES_MAX)
+        return err_set(err, ERR_TOO_BIG, "a model of more than %d files", MODEL_FILES_MAX);
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity ? list->capacity * 2 : 16;
+        void *grown = realloc(list->names, (size_t)capacity * sizeof(*list->names));
+        if (!grown)
+            return err_set(err, ERR_NOMEM, "no memory for a model's list of files");
+        list->names = grown;
+        list->capacity = capacity;
+    }
+    memcpy(list->names[list->count++], name, length + 1);
+    return 0;
+}
+
+static bool present(const char *dir, const char *name)
+{
+    char path[PATH_BYTES];
+    struct err ignored;
+    struct stat st;
+    return file_path(path, sizeof(path), &ignored, "%s/%s", dir, name) == 0 && stat(path, &st) == 0 &&
+           S_ISREG(st.st_mode);
+}
+
+/* The shards that the index names, in order of name. */
+static int add_shards(const char *dir, struct names *list, struct err *err)
+{
+    char path[PATH_BYTES];
+    struct buf text = {.limit = INDEX_BYTES_MAX};
+    json_t *document = NULL;
+    int status = -1;
+    if (file_path(path, sizeof(path), err, "%s/%s", dir, index_name) < 0 ||
+        file_read_all(path, INDEX_BYTES_MAX, &text, err) < 0)
+        goto out;
+    document = json_parse_limited((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
+    if (!document) {
+        err_wrap(err, "%s", index_name);
+        goto out;
+    }
+    json_t *map = json_object_get(document, "weight_map"), *value;
+    const char *key;
+    if (!json_is_object(map) || json_object_size(map) == 0) {
+        err_set(err, ERR_INVALID, "%s: weight_map: missing, empty or no object", index_name);
+        goto out;
+    }
+    json_object_foreach(map, key, value)
+    {
+        const char *name = json_string_value(value);
+        if (!name) {
+            err_set(err, ERR_INVALID, "%s: weight_map.%.100s: not a file name", index_name, key);
+            goto out;
+        }
+        if (names_add(list, name, err) < 0) {
+            err_wrap(err, "%s: weight_map.%.100s", index_name, key);
+            goto out;
+        }
+    }
+    status = 0;
+out:
+    json_decref(document);
+    buf_fini(&text);
+    return status;
+}
+
+static int add_gguf(const char *dir, struct names *list, struct err *err)
+{
+    DIR *folder = opendir(dir);
+    if (!folder)
+        return err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
+    char found[MODEL_FILE_NAME_MAX + 1] = "";
+    int count = 0, status = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        size_t length = strlen(entry->d_name);
+        if (length > 5 && length <= MODEL_FILE_NAME_MAX && strcmp(entry->d_name + length - 5, ".gguf") == 0) {
+            memcpy(found, entry->d_name, length + 1);
+            count++;
+        }
+    }
+    closedir(folder);
+    if (count > 1)
+        status = err_set(err, ERR_INVALID, "\"%s\" holds %d .gguf files: name one of them", dir, count);
+    else if (count == 1)
+        status = names_add(list, found, err);
+    return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static int list_folder(const char *dir, struct names *list, struct err *err)
+{
+    for (size_t i = 0; i < sizeof(side_names) / sizeof(side_names[0]); i++)
+        if (present(dir, side_names[i]) && names_add(list, side_names[i], err) < 0)
+            return -1;
+    if (present(dir, index_name)) {
+        if (names_add(list, index_name, err) < 0 || add_shards(dir, list, err) < 0)
+            return -1;
+    } else if (present(dir, single_name)) {
+        if (names_add(list, single_name, err) < 0)
+            return -1;
+    } else if (add_gguf(dir, list, err) < 0) {
+        return -1;
+    }
+    if (list->count == 0)
+        return err_set(err, ERR_NOT_FOUND, "\"%s\" holds no model: neither a config.json nor weights", dir);
+    qsort(list->names, list->count, sizeof(*list->names), compare_names);
+    return 0;
+}
+
+static int open_list(const char *dir, const struct names *list, struct model_source **source, struct err *err)
+{
+    struct local *local = calloc(1, sizeof(*local));
+    struct model_file *files = calloc(list->count, sizeof(*files));
+    if (local)
+        local->maps = calloc(list->count, sizeof(*local->maps));
+    if (!local || !files || !local->maps) {
+        err_set(err, ERR_NOMEM, "no memory for a model's list of files");
+        goto fail;
+    }
+    local->count = list->count;
+    for (uint32_t i = 0; i < list->count; i++) {
+        char path[PATH_BYTES];
+        if (file_path(path, sizeof(path), err, "%s/%s", dir, list->names[i]) < 0 ||
+            map_file(path, &local->maps[i], err) < 0)
+            goto fail;
+        memcpy(files[i].name, list->names[i], sizeof(files[i].name));
+        files[i].size = local->maps[i].size;
+    }
+    int status = model_source_create(&local_ops, local, files, list->count, source, err);
+    free(files);
+    return status;
+fail:
+    free(files);
+    if (local)
+        local_destroy(local);
+    return -1;
+}
+
+/* Split a file's path into folder and name. */
+static int open_single(const char *path, struct model_source **source, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct names list = {0};
+    char dir[PATH_BYTES];
+    int length = slash ? (int)(slash - path) : 1;
+    if (file_path(dir, sizeof(dir), err, "%.*s", length, slash ? path : ".") < 0)
+        return -1;
+    int status = names_add(&list, slash ? slash + 1 : path, err);
+    if (status == 0)
+        status = open_list(slash == path ? "/" : dir, &list, source, err);
+    free(list.names);
+    return status;
+}
+
+int model_source_open_local(const char *path, struct model_source **source, struct err *err)
+{
+    struct stat st;
+    *source = NULL;
+    if (stat(path, &st) < 0)
+        return err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "could not open model \"%s\"",
+                         path);
+    if (!S_ISDIR(st.st_mode))
+        return open_single(path, source, err);
+    struct names list = {0};
+    int status = list_folder(path, &list, err);
+    if (status == 0)
+        status = open_list(path, &list, source, err);
+    free(list.names);
+    return status;
+}
