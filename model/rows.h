@@ -26,7 +26,7 @@
 
 enum {
     ROWS_IGNORE = -100,
-    ROWS_LINE_BYTES_MAX = 8 << 20, /* one line of a dataset */
+    ROWS_LINE_BYTES_MAX = 4 << 20, /* one line of a dataset */
     ROWS_COUNT_MAX = 100000000,
     ROWS_HISTOGRAM_BINS = 64
 };
@@ -44,9 +44,10 @@ struct rows_options {
     uint32_t sequence_tokens;
     uint32_t vocab;                    /* ids at or above are refused (token rows); 0: not checked */
     const struct tokenizer *tokenizer; /* NULL serves token rows only */
-    const struct chat_template *chat;  /* for chat rows; NULL: chat rows are refused with chat_error */
-    const char *chat_error;            /* why there is no template (borrowed), or NULL */
-    size_t bytes_max;                  /* of memory for the encoded rows; 0: 2 GiB */
+    const struct chat_template
+        *chat;             /* borrowed, for chat rows; NULL: chat rows are refused with chat_error */
+    struct err chat_error; /* why there is no template; ERR_NONE: none was looked for */
+    size_t bytes_max;      /* of memory for the encoded rows; 0: 2 GiB */
 };
 
 struct rows_report {
@@ -58,6 +59,14 @@ struct rows_report {
     uint64_t tokens, labelled_tokens;
     uint32_t longest; /* tokens of the longest kept row */
 };
+
+/* Fill *options from a specification's data part. The chat template is chosen from data.chat_template, else
+ * from the model's own; *chat receives it, new (chat_template_destroy), or NULL when there is none to be had,
+ * which is an error only once a chat row comes. 'tokenizer' may be NULL and is borrowed as long as the
+ * options are used; 'vocab' is the model's. */
+int rows_options_from_spec(const struct spec_data_part *data, const struct tokenizer *tokenizer,
+                           uint32_t vocab, struct rows_options *options, struct chat_template **chat,
+                           struct err *err);
 
 /* Encode a dataset. 'text' is borrowed for the call. Returns new rows (rows_destroy) and fills *report.
  * ERR_INVALID with the line number for a bad row, ERR_TOO_BIG for a line or a dataset beyond its bound,
@@ -82,7 +91,8 @@ struct row_size {
 /* Sizes of every row: sizes[0..rows->count). */
 void rows_sizes(const struct rows *rows, struct row_size *sizes);
 
-/* Lengths in ROWS_HISTOGRAM_BINS bins of equal width over 1..longest, for people and reports. */
+/* Lengths in at most ROWS_HISTOGRAM_BINS bins of equal width, for people and reports: count[b] rows of
+ * b*bin_tokens .. (b+1)*bin_tokens - 1 tokens. */
 struct rows_histogram {
     uint32_t rows, longest, bins, bin_tokens;
     uint64_t tokens, labelled, sum_sq; /* sum_sq = sum of tokens^2 */

@@ -33,9 +33,11 @@ void ids_fini(struct ids *ids);
 int ids_append(struct ids *ids, const int32_t *values, size_t count, struct err *err);
 
 enum tokenizer_flags {
-    TOKENIZER_PLAIN = 0,       /* the text as it is; special tokens inside it are recognised */
-    TOKENIZER_ADD_SPECIAL = 1, /* put the beginning/end tokens the model's own tokenizer puts around a text */
-    TOKENIZER_IGNORE_SPECIAL = 2 /* "<|im_end|>" inside the text is text, not a token */
+    TOKENIZER_PLAIN = 0,          /* the text as it is; special tokens inside it are recognised */
+    TOKENIZER_ADD_BEGIN = 1,      /* put the tokens before it that the model's own tokenizer puts there */
+    TOKENIZER_ADD_END = 2,        /* and those behind it */
+    TOKENIZER_ADD_SPECIAL = 3,    /* both */
+    TOKENIZER_IGNORE_SPECIAL = 4, /* "<|im_end|>" inside the text is text, not a token */
 };
 
 /* Open the tokenizer of an open model: tokenizer.json in its folder, else its GGUF metadata. ERR_NOT_FOUND
@@ -78,6 +80,8 @@ uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 /* -1 when the model names none. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);
+/* Bytes that token 'id' stands for; 0 for an id outside the vocabulary. */
+uint32_t tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id);
 /* The id of a token by its exact text ("<|im_end|>"), or -1. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size);
 /* True when the id is a special token. */

@@ -1,0 +1,40 @@
+/* Pre-tokenisers: cutting a text into the pieces that BPE merges within.
+ *
+ * A splitter is a list of stages; each stage cuts every piece of the one before: matches of its pattern and
+ * what lies between them become pieces of their own (Hugging Face's "Isolated"). Patterns are compiled by
+ * PCRE2 with Unicode properties, where \s is exactly Unicode's White_Space, as in Oniguruma and Rust.
+ * Matching is bounded by PCRE2's match limit. A splitter is immutable; scratch belongs to one thread at a
+ * time.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/digest.h"
+#include "common/err.h"
+
+struct splitter;
+struct split_scratch;
+
+enum { SPLIT_STAGES_MAX = 8, SPLIT_PATTERN_BYTES = 4096 };
+
+/* The patterns of the known families. */
+extern const char split_gpt2[], split_llama3[], split_qwen2[], split_digit[], split_digits[];
+
+struct splitter *splitter_create(struct err *err);
+void splitter_destroy(struct splitter *splitter);
+/* Add a stage; 'pattern' is copied. ERR_UNSUPPORTED when PCRE2 does not take it, ERR_TOO_BIG. */
+int splitter_add(struct splitter *splitter, const char *pattern, size_t size, struct err *err);
+/* Add the patterns to a digest. */
+int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err);
+
+struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err);
+void split_scratch_destroy(struct split_scratch *scratch);
+
+/* Called for each piece in order; returns 0, or -1 with *err to stop. */
+typedef int split_piece_fn(void *arg, const char *piece, size_t size, struct err *err);
+
+/* Cut text[0..size), valid UTF-8, and call 'piece' for every piece (none is empty). */
+int split_text(const struct splitter *splitter, struct split_scratch *scratch, const char *text, size_t size,
+               split_piece_fn *piece, void *arg, struct err *err);

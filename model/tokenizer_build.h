@@ -1,0 +1,110 @@
+/* Making a tokenizer: what tokenizer_json.c and tokenizer_gguf.c fill and tokenizer.c uses. Private to
+ * model/tokenizer*.c.
+ *
+ * Order of use: builder_init, builder_token for every id, builder_merge in rank order, builder_added for
+ * tokens that are cut out of the text, the plain fields, builder_finish. On any error builder_fini releases
+ * everything.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "model/split.h"
+#include "model/tokenizer.h"
+
+enum {
+    TOKENIZER_VOCAB_MAX = 4 << 20,
+    TOKENIZER_MERGES_MAX = 8 << 20,
+    TOKENIZER_ADDED_MAX = 65536,
+    TOKENIZER_TOKEN_BYTES = 65535, /* of one token's text */
+    TOKENIZER_AROUND_MAX = 8,      /* tokens put before or after a text */
+    TOKENIZER_SCRATCH_MAX = 16     /* idle scratches kept */
+};
+
+struct token {
+    uint32_t offset; /* of its bytes in the arena */
+    uint16_t size;
+    uint8_t there; /* 0: no such id */
+    uint8_t special;
+    uint8_t bpe; /* its bytes may come out of merges */
+};
+
+/* A token that is cut out of the text before anything else. */
+struct added_token {
+    uint32_t id;
+    uint8_t normalized, lstrip, rstrip, single_word, special;
+};
+
+/* (left, right) -> rank and merged id; open addressing, rank UINT32_MAX: free. */
+struct merge_slot {
+    uint32_t left, right, rank, merged;
+};
+
+struct encode_scratch; /* tokenizer.c */
+
+struct tokenizer {
+    struct token *tokens; /* [vocab] */
+    uint32_t vocab, vocab_capacity;
+    uint8_t *arena;
+    size_t arena_size, arena_capacity;
+    uint32_t *text_slots; /* id + 1 by hash of a token's bytes; 0: free */
+    uint32_t text_mask;
+    struct merge_slot *merges;
+    uint32_t merge_count, merge_mask;
+    int32_t byte_id[256];      /* token of a single byte, or -1 */
+    struct added_token *added; /* sorted by text */
+    uint32_t added_count, added_capacity;
+    uint32_t added_first[257]; /* added[added_first[b] .. added_first[b + 1]) begin with byte b */
+    struct splitter *splitter;
+    bool nfc, ignore_merges, add_prefix_space, has_normalized;
+    int32_t unknown; /* for bytes without a token; -1: they vanish */
+    int32_t bos, eos;
+    int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
+    uint32_t before_count, after_count;
+    char *chat_template;
+    uint8_t digest[32];
+    pthread_mutex_t lock; /* guards the idle list */
+    bool lock_ready;
+    struct encode_scratch *idle[TOKENIZER_SCRATCH_MAX];
+    unsigned idle_count;
+};
+
+/* Returns new, or NULL. */
+struct tokenizer *builder_create(struct err *err);
+
+/* Token 'id' has these raw bytes. Errors: an id twice or beyond the limit, a text too long. */
+int builder_token(struct tokenizer *t, uint32_t id, const char *bytes, size_t size, bool bpe,
+                  struct err *err);
+
+/* The same from the byte-level alphabet of GPT-2 ("Ġthe"): turned into raw bytes; a text with characters
+ * outside the alphabet is kept as it is and takes no part in merging. */
+int builder_token_mapped(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err);
+
+/* The text of an added token: sets the token's bytes, over those it had under the byte-level alphabet if they
+ * differ. */
+int builder_token_raw(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err);
+
+/* Build the index by text; call once between tokens and merges. */
+int builder_index(struct tokenizer *t, struct err *err);
+
+/* Merge of the given rank (0, 1, …): both sides in the byte-level alphabet. */
+int builder_merges_reserve(struct tokenizer *t, uint64_t count, struct err *err);
+int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t left_size, const char *right,
+                  size_t right_size, struct err *err);
+
+/* Token 'id', already there, is cut out of texts. */
+int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err);
+
+/* Sort, check, digest. */
+int builder_finish(struct tokenizer *t, struct err *err);
+
+/* Id of a token by its raw bytes among those that take part in merging, or -1. */
+int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t size);
+/* Merge of a pair, or NULL. */
+const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
+
+void encode_scratch_destroy(struct encode_scratch *scratch);

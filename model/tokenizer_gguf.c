@@ -1,0 +1,269 @@
+/* Tokenizers in GGUF metadata (tokenizer.ggml.*), and opening whichever an open model has. */
+#include "model/tokenizer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/gguf.h"
+#include "model/tensors.h"
+#include "model/tokenizer_build.h"
+
+enum { TOKENIZER_FILE_BYTES = 256 << 20, CONFIG_BYTES = 16 << 20, TEMPLATE_BYTES = 1 << 20 };
+
+/* tokenizer.ggml.token_type as GGUF's specification numbers them. */
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
+
+/* What a name under tokenizer.ggml.pre stands for. */
+struct pre_kind {
+    const char *name;
+    const char *patterns[2];
+    bool ignore_merges, bos, nfc;
+};
+
+static const struct pre_kind pre_kinds[] = {
+    {.name = "smollm", .patterns = {split_digit, split_gpt2}},
+    {.name = "gpt-2", .patterns = {split_gpt2}},
+    {.name = "llama-bpe", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
+    {.name = "llama3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
+    {.name = "llama-v3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
+    {.name = "qwen2", .patterns = {split_qwen2}, .nfc = true},
+};
+
+static int pre_read(struct tokenizer *t, const struct gguf *gguf, bool *add_bos, struct err *err)
+{
+    const char *name = "";
+    size_t size = 0;
+    gguf_string(gguf, "tokenizer.ggml.pre", &name, &size);
+    for (size_t i = 0; i < sizeof(pre_kinds) / sizeof(pre_kinds[0]); i++) {
+        const struct pre_kind *kind = &pre_kinds[i];
+        if (strlen(kind->name) != size || memcmp(kind->name, name, size) != 0) {
+            continue;
+        }
+        t->ignore_merges = kind->ignore_merges;
+        t->nfc = kind->nfc;
+        *add_bos = kind->bos;
+        for (size_t p = 0; p < 2 && kind->patterns[p] != NULL; p++) {
+            if (splitter_add(t->splitter, kind->patterns[p], strlen(kind->patterns[p]), err) < 0) {
+                return -1;
+            }
+        }
+        return 0;
+    }
+    return err_set(err, ERR_UNSUPPORTED,
+                   "tokenizer.ggml.pre \"%.*s\" is not known; known: smollm, gpt-2, llama-bpe, qwen2",
+                   (int)(size < 60 ? size : 60), name);
+}
+
+static int tokens_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const char *text = NULL;
+        size_t size = 0;
+        int64_t type = TYPE_NORMAL;
+        if (!gguf_array_string(gguf, "tokenizer.ggml.tokens", i, &text, &size)) {
+            return err_set(err, ERR_CORRUPT, "tokenizer.ggml.tokens[%" PRIu64 "] is not a text", i);
+        }
+        gguf_array_i64(gguf, "tokenizer.ggml.token_type", i, &type);
+        int status = type == TYPE_CONTROL || type == TYPE_USER
+                         ? builder_token(t, (uint32_t)i, text, size, false, err)
+                         : builder_token_mapped(t, (uint32_t)i, text, size, err);
+        if (status < 0) {
+            return err_wrap(err, "tokenizer.ggml.tokens");
+        }
+    }
+    return 0;
+}
+
+static int added_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        int64_t type = TYPE_NORMAL;
+        gguf_array_i64(gguf, "tokenizer.ggml.token_type", i, &type);
+        const struct added_token added = {.id = (uint32_t)i, .special = type == TYPE_CONTROL};
+        if ((type == TYPE_CONTROL || type == TYPE_USER) && t->tokens[i].size > 0 &&
+            builder_added(t, &added, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int merges_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+{
+    enum gguf_kind kind = GGUF_NONE;
+    uint64_t count = 0;
+    if (!gguf_array(gguf, "tokenizer.ggml.merges", &kind, &count) || kind != GGUF_STRING) {
+        return err_set(err, ERR_INVALID, "tokenizer.ggml.merges is not a list of texts");
+    }
+    if (builder_merges_reserve(t, count, err) < 0) {
+        return -1;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        const char *text = NULL;
+        size_t size = 0;
+        gguf_array_string(gguf, "tokenizer.ggml.merges", i, &text, &size);
+        /* A space cannot be part of a side: it is written as U+0120 there. */
+        const char *space = text != NULL ? memchr(text, ' ', size) : NULL;
+        if (space == NULL) {
+            return err_set(err, ERR_INVALID, "tokenizer.ggml.merges[%" PRIu64 "] has no space in it", i);
+        }
+        const size_t left = (size_t)(space - text);
+        if (builder_merge(t, (uint32_t)i, text, left, space + 1, size - left - 1, err) < 0) {
+            return err_wrap(err, "tokenizer.ggml.merges");
+        }
+    }
+    return 0;
+}
+
+static int32_t special_of(const struct gguf *gguf, const char *key)
+{
+    int64_t id = -1;
+    return gguf_i64(gguf, key, &id) && id >= 0 && id < TOKENIZER_VOCAB_MAX ? (int32_t)id : -1;
+}
+
+static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+{
+    bool add_bos = false;
+    bool add_eos = false;
+    if (pre_read(t, gguf, &add_bos, err) < 0) {
+        return -1;
+    }
+    t->bos = special_of(gguf, "tokenizer.ggml.bos_token_id");
+    t->eos = special_of(gguf, "tokenizer.ggml.eos_token_id");
+    gguf_bool(gguf, "tokenizer.ggml.add_bos_token", &add_bos);
+    gguf_bool(gguf, "tokenizer.ggml.add_eos_token", &add_eos);
+    if (add_bos && t->bos >= 0) {
+        t->before[t->before_count++] = t->bos;
+    }
+    if (add_eos && t->eos >= 0) {
+        t->after[t->after_count++] = t->eos;
+    }
+    const char *template = NULL;
+    size_t size = 0;
+    if (gguf_string(gguf, "tokenizer.chat_template", &template, &size) && size <= TEMPLATE_BYTES) {
+        t->chat_template = strndup(template, size);
+        if (t->chat_template == NULL) {
+            return err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        }
+    }
+    return 0;
+}
+
+static int metadata_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+{
+    const char *model = NULL;
+    size_t size = 0;
+    if (!gguf_string(gguf, "tokenizer.ggml.model", &model, &size)) {
+        return err_set(err, ERR_NOT_FOUND, "the GGUF file has no tokenizer");
+    }
+    if (size != 4 || memcmp(model, "gpt2", 4) != 0) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.ggml.model \"%.*s\" is not known; known: gpt2 (byte-level BPE)",
+                       (int)(size < 60 ? size : 60), model);
+    }
+    enum gguf_kind kind = GGUF_NONE;
+    uint64_t count = 0;
+    if (!gguf_array(gguf, "tokenizer.ggml.tokens", &kind, &count) || kind != GGUF_STRING) {
+        return err_set(err, ERR_INVALID, "tokenizer.ggml.tokens is not a list of texts");
+    }
+    if (count > TOKENIZER_VOCAB_MAX) {
+        return err_set(err, ERR_TOO_BIG, "tokenizer.ggml.tokens has %" PRIu64 " tokens, more than %d", count,
+                       TOKENIZER_VOCAB_MAX);
+    }
+    uint64_t types = 0;
+    if (gguf_array(gguf, "tokenizer.ggml.token_type", &kind, &types) && types != count) {
+        return err_set(err, ERR_INVALID,
+                       "tokenizer.ggml.token_type has %" PRIu64 " entries for %" PRIu64 " tokens", types,
+                       count);
+    }
+    if (tokens_read(t, gguf, count, err) < 0 || builder_index(t, err) < 0 || merges_read(t, gguf, err) < 0 ||
+        added_read(t, gguf, count, err) < 0) {
+        return -1;
+    }
+    return settings_read(t, gguf, err);
+}
+
+int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, struct err *err)
+{
+    struct tokenizer *t = builder_create(err);
+    if (t == NULL || metadata_read(t, gguf, err) < 0 || builder_finish(t, err) < 0) {
+        tokenizer_destroy(t);
+        return -1;
+    }
+    *tokenizer = t;
+    return 0;
+}
+
+/* A file of the folder that may be absent. */
+static int optional_file(struct model *model, const char *name, struct buf *out, struct err *err)
+{
+    if (model_read_file(model, name, out->limit, out, err) < 0) {
+        if (err->code != ERR_NOT_FOUND) {
+            return -1;
+        }
+        err_clear(err);
+    }
+    return 0;
+}
+
+/* What tokenizer_config.json did not say: the template in its own file, the end token of config.json. */
+static int complete(struct tokenizer *t, struct model *model, struct err *err)
+{
+    const struct model_config *config = model_get_config(model);
+    if (t->bos < 0 && config->bos >= 0 && (uint32_t)config->bos < t->vocab) {
+        t->bos = config->bos;
+    }
+    if (t->eos < 0 && config->eos_count > 0 && config->eos[0] >= 0 && (uint32_t)config->eos[0] < t->vocab) {
+        t->eos = config->eos[0];
+    }
+    struct buf template = {.limit = TEMPLATE_BYTES};
+    int status = 0;
+    if (t->chat_template == NULL) {
+        status = optional_file(model, "chat_template.jinja", &template, err);
+    }
+    if (status == 0 && template.size > 0) {
+        t->chat_template = strdup(buf_str(&template));
+        status = t->chat_template != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a chat template");
+    }
+    buf_fini(&template);
+    return status == 0 ? builder_finish(t, err) : -1; /* the digest holds bos and eos */
+}
+
+static int open_folder(struct model *model, struct tokenizer **tokenizer, struct err *err)
+{
+    struct buf text = {.limit = TOKENIZER_FILE_BYTES};
+    struct buf config = {.limit = CONFIG_BYTES};
+    struct tokenizer *t = NULL;
+    int status = model_read_file(model, "tokenizer.json", text.limit, &text, err);
+    if (status == 0) {
+        status = optional_file(model, "tokenizer_config.json", &config, err);
+    }
+    if (status == 0) {
+        status = tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, &t, err);
+    }
+    if (status == 0) {
+        status = complete(t, model, err);
+    }
+    buf_fini(&text);
+    buf_fini(&config);
+    if (status < 0) {
+        tokenizer_destroy(t);
+        return -1;
+    }
+    *tokenizer = t;
+    return 0;
+}
+
+int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err *err)
+{
+    if (open_folder(model, tokenizer, err) == 0) {
+        return 0;
+    }
+    const struct gguf *gguf = model_get_gguf(model);
+    if (err->code != ERR_NOT_FOUND || gguf == NULL) {
+        return -1;
+    }
+    err_clear(err);
+    return tokenizer_from_gguf(gguf, tokenizer, err);
+}
