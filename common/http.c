@@ -1,0 +1,459 @@
+/* libcurl, one easy handle kept. The answer's body goes to a sink or a buffer only for status < 400; a
+ * refusal's body is kept apart (bounded) and read as problem+json. */
+#include "common/http.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <openssl/ssl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/json.h"
+#include "common/tls.h"
+
+enum { REFUSAL_BYTES_MAX = 65536, HEADERS_MAX = 32, DEFAULT_TIMEOUT_MS = 30000, DEFAULT_CONNECT_MS = 5000 };
+
+struct http {
+    CURL *curl;
+    char url[512];
+    char unix_socket[256];
+    char *bearer;
+    char *ca_file;
+    char *user_agent;
+    uint8_t pin[TLS_FINGERPRINT_SIZE];
+    bool pinned;
+    uint32_t connect_ms;
+    char curl_text[CURL_ERROR_SIZE];
+};
+
+/* One request in flight. */
+struct exchange {
+    struct http *http;
+    const struct http_request *request;
+    struct http_answer *answer;
+    struct buf refusal;
+    size_t sent; /* of request->body or of the upload */
+    uint64_t last_ns;
+    bool failed; /* err says why curl was told to stop */
+    struct err *err;
+};
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+
+static void curl_start(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static char *copy(const char *text)
+{
+    return text == NULL ? NULL : strdup(text);
+}
+
+struct http *http_create(const struct http_options *options, struct err *err)
+{
+    pthread_once(&curl_once, curl_start);
+    struct http *http = calloc(1, sizeof(*http));
+    if (http == NULL || (http->curl = curl_easy_init()) == NULL) {
+        free(http);
+        err_set(err, ERR_NOMEM, "no memory for an HTTP client");
+        return NULL;
+    }
+    int length = snprintf(http->url, sizeof(http->url), "%s", options->url);
+    bool known = strncmp(options->url, "http://", 7) == 0 || strncmp(options->url, "https://", 8) == 0;
+    if (!known || length < 8 || (size_t)length >= sizeof(http->url)) {
+        err_set(err, ERR_INVALID, "\"%.200s\" is no http:// or https:// address", options->url);
+        http_destroy(http);
+        return NULL;
+    }
+    while (length > 0 && http->url[length - 1] == '/') {
+        http->url[--length] = '\0';
+    }
+    if (options->unix_socket != NULL) {
+        snprintf(http->unix_socket, sizeof(http->unix_socket), "%s", options->unix_socket);
+    }
+    http->bearer = copy(options->bearer);
+    http->ca_file = copy(options->ca_file);
+    http->user_agent = copy(options->user_agent != NULL ? options->user_agent : "motley");
+    http->connect_ms = options->connect_ms != 0 ? options->connect_ms : DEFAULT_CONNECT_MS;
+    if (options->ca_sha256 != NULL) {
+        memcpy(http->pin, options->ca_sha256, sizeof(http->pin));
+        http->pinned = true;
+    }
+    return http;
+}
+
+void http_destroy(struct http *http)
+{
+    if (http == NULL) {
+        return;
+    }
+    curl_easy_cleanup(http->curl);
+    if (http->bearer != NULL) {
+        explicit_bzero(http->bearer, strlen(http->bearer));
+    }
+    free(http->bearer);
+    free(http->ca_file);
+    free(http->user_agent);
+    free(http);
+}
+
+static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
+{
+    (void)one; /* always 1 */
+    struct exchange *exchange = arg;
+    const struct http_request *request = exchange->request;
+    long status = 0;
+    curl_easy_getinfo(exchange->http->curl, CURLINFO_RESPONSE_CODE, &status);
+    exchange->last_ns = clock_mono_ns();
+    if (status >= 300) {
+        struct err ignored = {0};
+        size_t room = REFUSAL_BYTES_MAX - exchange->refusal.size;
+        return buf_append(&exchange->refusal, data, size < room ? size : room, &ignored) < 0 ? 0 : size;
+    }
+    exchange->answer->length += size;
+    int result = 0;
+    if (request->range_bytes > 0 && (status != 206 || exchange->answer->length > request->range_bytes)) {
+        result = err_set(exchange->err, ERR_PEER, "the server did not answer with the range asked for");
+    } else if (request->sink != NULL) {
+        result = request->sink(request->sink_arg, data, size, exchange->err);
+    } else if (request->response != NULL) {
+        result = buf_append(request->response, data, size, exchange->err);
+    }
+    exchange->failed = result < 0;
+    return result < 0 ? 0 : size;
+}
+
+static size_t body_wanted(char *dst, size_t one, size_t size, void *arg)
+{
+    struct exchange *exchange = arg;
+    const struct http_request *request = exchange->request;
+    size *= one;
+    exchange->last_ns = clock_mono_ns();
+    if (request->upload != NULL) {
+        int64_t got = request->upload(request->upload_arg, dst, size, exchange->err);
+        if (got < 0 || (uint64_t)got > size) {
+            exchange->failed = true;
+            return CURL_READFUNC_ABORT;
+        }
+        exchange->sent += (size_t)got;
+        return (size_t)got;
+    }
+    size_t left = request->body_bytes - exchange->sent;
+    size = size < left ? size : left;
+    memcpy(dst, (const uint8_t *)request->body + exchange->sent, size);
+    exchange->sent += size;
+    return size;
+}
+
+static size_t header_arrived(char *data, size_t one, size_t size, void *arg)
+{
+    struct exchange *exchange = arg;
+    size *= one;
+    exchange->last_ns = clock_mono_ns();
+    const struct {
+        const char *name;
+        char *out;
+        size_t room;
+    } wanted[] = {
+        {"content-type:", exchange->answer->content_type, sizeof(exchange->answer->content_type)},
+        {"location:", exchange->answer->location, sizeof(exchange->answer->location)},
+        {"etag:", exchange->answer->etag, sizeof(exchange->answer->etag)},
+    };
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        size_t length = strlen(wanted[i].name);
+        if (size > length && strncasecmp(data, wanted[i].name, length) == 0) {
+            const char *value = data + length;
+            const char *end = data + size;
+            while (value < end && *value == ' ') {
+                value++;
+            }
+            while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ')) {
+                end--;
+            }
+            snprintf(wanted[i].out, wanted[i].room, "%.*s", (int)(end - value), value);
+        }
+    }
+    return size;
+}
+
+static int progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total, curl_off_t up)
+{
+    (void)down_total;
+    (void)down;
+    (void)up_total;
+    (void)up;
+    struct exchange *exchange = arg;
+    uint64_t idle_ns = (uint64_t)exchange->request->idle_ms * 1000000;
+    if (idle_ns > 0 && clock_mono_ns() - exchange->last_ns > idle_ns) {
+        err_set(exchange->err, ERR_TIMEOUT, "%s %s: nothing arrived for %u ms", exchange->request->method,
+                exchange->request->path, exchange->request->idle_ms);
+        exchange->failed = true;
+        return 1;
+    }
+    return 0;
+}
+
+static CURLcode context_pin(CURL *curl, void *context, void *arg)
+{
+    (void)curl;
+    struct http *http = arg;
+    SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+    if (http->pinned) {
+        tls_context_pin(context, http->pin);
+    }
+    return CURLE_OK;
+}
+
+static struct curl_slist *headers_make(const struct http *http, const struct http_request *request)
+{
+    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* no 100-continue round trip */
+    char line[512];
+    if (http->bearer != NULL) {
+        snprintf(line, sizeof(line), "Authorization: Bearer %s", http->bearer);
+        list = curl_slist_append(list, line);
+        explicit_bzero(line, sizeof(line));
+    }
+    if (request->content_type != NULL) {
+        snprintf(line, sizeof(line), "Content-Type: %s", request->content_type);
+        list = curl_slist_append(list, line);
+    } else {
+        list = curl_slist_append(list, "Content-Type:");
+    }
+    for (int i = 0; request->headers != NULL && request->headers[i] != NULL && i < HEADERS_MAX; i++) {
+        list = curl_slist_append(list, request->headers[i]);
+    }
+    return list;
+}
+
+static void connection_set_up(struct http *http)
+{
+    CURL *curl = http->curl;
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, http->curl_text);
+    curl_easy_setopt(curl, CURLOPT_PROXY,
+                     ""); /* the cluster is reached directly, whatever the environment says */
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)http->connect_ms);
+    curl_easy_setopt(curl, CURLOPT_USERAGENT, http->user_agent);
+    curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 262144L);
+    curl_easy_setopt(curl, CURLOPT_UPLOAD_BUFFERSIZE, 262144L);
+    curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3);
+    curl_easy_setopt(curl, CURLOPT_SSL_CTX_FUNCTION, context_pin);
+    curl_easy_setopt(curl, CURLOPT_SSL_CTX_DATA, http);
+    if (http->ca_file != NULL) {
+        curl_easy_setopt(curl, CURLOPT_CAINFO, http->ca_file);
+        curl_easy_setopt(curl, CURLOPT_CAPATH, NULL);
+    }
+    if (http->unix_socket[0] != '\0') {
+        curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, http->unix_socket);
+    }
+}
+
+static void method_set_up(struct exchange *exchange)
+{
+    CURL *curl = exchange->http->curl;
+    const struct http_request *request = exchange->request;
+    bool sends = request->upload != NULL || request->body != NULL;
+    if (sends) {
+        uint64_t bytes = request->upload != NULL ? request->upload_bytes : request->body_bytes;
+        curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
+        curl_easy_setopt(curl, CURLOPT_READFUNCTION, body_wanted);
+        curl_easy_setopt(curl, CURLOPT_READDATA, exchange);
+        curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)bytes);
+    } else if (strcmp(request->method, "HEAD") == 0) {
+        curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+    } else if (strcmp(request->method, "GET") != 0) {
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, 0L);
+    }
+    curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request->method);
+    if (request->range_bytes > 0) {
+        char range[64];
+        snprintf(range, sizeof(range), "%llu-%llu", (unsigned long long)request->range_begin,
+                 (unsigned long long)(request->range_begin + request->range_bytes - 1));
+        curl_easy_setopt(curl, CURLOPT_RANGE, range);
+    }
+    uint32_t timeout = request->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : request->timeout_ms;
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, timeout == UINT32_MAX ? 0L : (long)timeout);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, progress);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, exchange);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, body_arrived);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, exchange);
+    curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, header_arrived);
+    curl_easy_setopt(curl, CURLOPT_HEADERDATA, exchange);
+}
+
+static int curl_failed(const struct exchange *exchange, CURLcode code)
+{
+    const struct http *http = exchange->http;
+    struct err *err = exchange->err;
+    if (exchange->failed) {
+        return -1;
+    }
+    const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
+    switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+        return err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_ISSUER_ERROR:
+        return err_set(err, ERR_PEER, "%s is not the cluster expected: %s", http->url, text);
+    case CURLE_SSL_CACERT_BADFILE:
+        return err_set(err, ERR_IO, "%s: %s", http->url, text);
+    case CURLE_OUT_OF_MEMORY:
+        return err_set(err, ERR_NOMEM, "%s: %s", http->url, text);
+    case CURLE_URL_MALFORMAT:
+        return err_set(err, ERR_INVALID, "%s: %s", http->url, text);
+    default:
+        return err_set(err, ERR_NET, "%s: %s", http->url, text);
+    }
+}
+
+/* Turn a refusal's body into the error it tells; without one the status must do. */
+static int refused(const struct exchange *exchange, int status)
+{
+    const struct http_request *request = exchange->request;
+    struct err *err = exchange->err;
+    enum err_code code = err_code_from_http(status);
+    if (code == ERR_NONE) {
+        return err_set(err, ERR_PEER, "%s %s: unexpected status %d", request->method, request->path, status);
+    }
+    struct err ignored = {0};
+    json_t *problem =
+        json_parse_limited(buf_str(&exchange->refusal), exchange->refusal.size, JSON_DEPTH_MAX, &ignored);
+    const char *detail = json_string_value(json_object_get(problem, "detail"));
+    const char *title = json_string_value(json_object_get(problem, "title"));
+    const char *name = json_string_value(json_object_get(problem, "code"));
+    if (name != NULL && err_code_from_name(name) != ERR_NONE) {
+        code = err_code_from_name(name);
+    }
+    if (detail != NULL || title != NULL) {
+        err_set(err, code, "%s", detail != NULL ? detail : title);
+    } else {
+        err_set(err, code, "%s %s: status %d", request->method, request->path, status);
+    }
+    json_decref(problem);
+    return -1;
+}
+
+int http_perform(struct http *http, const struct http_request *request, struct http_answer *answer,
+                 struct err *err)
+{
+    struct http_answer own;
+    answer = answer == NULL ? &own : answer;
+    *answer = (struct http_answer){0};
+    struct exchange exchange = {
+        .http = http, .request = request, .answer = answer, .last_ns = clock_mono_ns(), .err = err};
+    buf_init(&exchange.refusal, REFUSAL_BYTES_MAX);
+    struct buf url;
+    buf_init(&url, 8192);
+    int result = -1;
+    curl_easy_reset(http->curl);
+    http->curl_text[0] = '\0';
+    struct curl_slist *headers = headers_make(http, request);
+    if (headers == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for an HTTP request");
+        goto out;
+    }
+    if (buf_printf(&url, err, "%s%s", http->url, request->path) < 0) {
+        goto out;
+    }
+    connection_set_up(http);
+    method_set_up(&exchange);
+    curl_easy_setopt(http->curl, CURLOPT_URL, buf_str(&url));
+    curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
+    CURLcode code = curl_easy_perform(http->curl);
+    long status = 0;
+    curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
+    answer->status = (int)status;
+    if (status >= 300 && !exchange.failed && (code == CURLE_OK || exchange.refusal.size > 0)) {
+        result =
+            refused(&exchange, (int)status); /* also when the server refused before it read all of the body */
+    } else if (code != CURLE_OK) {
+        result = curl_failed(&exchange, code);
+    } else if (request->range_bytes > 0 && answer->length != request->range_bytes) {
+        result = err_set(err, ERR_PEER, "%s: the server sent %llu of %llu bytes", request->path,
+                         (unsigned long long)answer->length, (unsigned long long)request->range_bytes);
+    } else {
+        result = 0;
+    }
+out:
+    curl_slist_free_all(headers);
+    buf_fini(&url);
+    buf_fini(&exchange.refusal);
+    return result;
+}
+
+int http_json(struct http *http, const char *method, const char *path, const json_t *body,
+              uint32_t timeout_ms, json_t **out, struct err *err)
+{
+    struct buf sent;
+    struct buf got;
+    buf_init(&sent, 64u << 20);
+    buf_init(&got, 64u << 20);
+    int result = -1;
+    if (body != NULL && json_print(body, false, &sent, err) < 0) {
+        goto out;
+    }
+    struct http_request request = {
+        .method = method,
+        .path = path,
+        .content_type = body != NULL ? "application/json" : NULL,
+        .body = body != NULL ? sent.data : NULL,
+        .body_bytes = sent.size,
+        .response = &got,
+        .timeout_ms = timeout_ms,
+    };
+    if (http_perform(http, &request, NULL, err) < 0) {
+        goto out;
+    }
+    if (out != NULL) {
+        *out = NULL;
+        if (got.size > 0) {
+            *out = json_parse_limited(buf_str(&got), got.size, JSON_DEPTH_MAX, err);
+            if (*out == NULL) {
+                err_wrap(err, "%s %s", method, path);
+                goto out;
+            }
+        }
+    }
+    result = 0;
+out:
+    buf_fini(&sent);
+    buf_fini(&got);
+    return result;
+}
+
+int http_escape(const char *text, char *out, size_t size, struct err *err)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+    size_t used = 0;
+    for (; *text != '\0'; text++) {
+        bool safe = strchr(plain, *text) != NULL;
+        if (used + (safe ? 1 : 3) >= size) {
+            return err_set(err, ERR_TOO_BIG, "a name of more than %zu bytes in an address", size);
+        }
+        if (safe) {
+            out[used++] = *text;
+        } else {
+            char hex[3];
+            uint8_t byte = (uint8_t)*text;
+            digest_hex(&byte, 1, hex);
+            out[used++] = '%';
+            out[used++] = hex[0];
+            out[used++] = hex[1];
+        }
+    }
+    if (used >= size) {
+        return err_set(err, ERR_TOO_BIG, "a name of more than %zu bytes in an address", size);
+    }
+    out[used] = '\0';
+    return 0;
+}

@@ -1,0 +1,410 @@
+/* Processes by posix-like means, but fork and exec by hand: posix_spawn has no pdeathsig, no user change and
+ * no close of all other descriptors. Between fork and exec only async-signal-safe calls are made. */
+#include "common/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/file.h"
+
+enum { ENVIRONMENT_MAX = 1024 };
+
+extern char **environ;
+
+/* ---- starting ---- */
+
+struct child_error {
+    int step; /* index of child_steps */
+    int number;
+};
+
+static const char *const child_steps[] = {"start", "open its output", "change its folder", "change its user",
+                                          "execute"};
+
+static size_t name_length(const char *pair)
+{
+    return strcspn(pair, "=");
+}
+
+/* The inherited environment with 'changes' over it: an array of borrowed texts. */
+static char **environment_make(const char *const *changes, struct err *err)
+{
+    size_t count = 0;
+    while (environ[count] != NULL) {
+        count++;
+    }
+    size_t added = 0;
+    while (changes != NULL && changes[added] != NULL) {
+        added++;
+    }
+    if (count + added > ENVIRONMENT_MAX) {
+        err_set(err, ERR_TOO_BIG, "an environment of %zu variables, the limit is %d", count + added,
+                ENVIRONMENT_MAX);
+        return NULL;
+    }
+    char **all = calloc(count + added + 1, sizeof(*all));
+    if (all == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for an environment");
+        return NULL;
+    }
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool replaced = false;
+        for (size_t j = 0; j < added && !replaced; j++) {
+            size_t length = name_length(changes[j]);
+            replaced = name_length(environ[i]) == length && memcmp(environ[i], changes[j], length) == 0;
+        }
+        if (!replaced) {
+            all[used++] = environ[i];
+        }
+    }
+    for (size_t j = 0; j < added; j++) {
+        if (strchr(changes[j], '=') != NULL) {
+            all[used++] = (char *)(uintptr_t)changes[j];
+        }
+    }
+    return all;
+}
+
+static int output_open(const char *path)
+{
+    if (path == NULL) {
+        return open("/dev/null", O_WRONLY);
+    }
+    return open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+}
+
+static int child_output(const struct process_options *options)
+{
+    int in = open("/dev/null", O_RDONLY);
+    if (in < 0 || dup2(in, STDIN_FILENO) < 0) {
+        return -1;
+    }
+    const char *const paths[] = {options->stdout_path, options->stderr_path};
+    for (int i = 0; i < 2; i++) {
+        if (paths[i] != NULL && strcmp(paths[i], "-") == 0) {
+            continue;
+        }
+        int fd = output_open(paths[i]);
+        if (fd < 0 || dup2(fd, STDOUT_FILENO + i) < 0) {
+            return -1;
+        }
+        if (fd > STDERR_FILENO) {
+            close(fd);
+        }
+    }
+    return 0;
+}
+
+static void child_signals(void)
+{
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    for (int number = 1; number < NSIG; number++) {
+        sigaction(number, &standard, NULL);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Close everything but 0-2, 'keep' and 'report'. */
+static void child_close(int keep, int report)
+{
+    int low = keep < report ? keep : report;
+    int high = keep < report ? report : keep;
+    if (low > 3) {
+        syscall(SYS_close_range, 3, low - 1, 0);
+    }
+    int from = low < 3 ? 3 : low + 1;
+    if (high > from) {
+        syscall(SYS_close_range, from, high - 1, 0);
+    }
+    syscall(SYS_close_range, high + 1, ~0u, 0);
+}
+
+static void child_run(const struct process_options *options, char **env, pid_t parent, int report)
+{
+    struct child_error failed = {.step = 0};
+    child_signals();
+    if (options->own_session) {
+        setsid();
+    } else if (options->own_group) {
+        setpgid(0, 0);
+    }
+    if (child_output(options) < 0) {
+        failed.step = 1;
+        goto out;
+    }
+    if (options->dir != NULL && chdir(options->dir) < 0) {
+        failed.step = 2;
+        goto out;
+    }
+    if (options->uid != 0 &&
+        (setgroups(0, NULL) < 0 || setgid(options->gid) < 0 || setuid(options->uid) < 0)) {
+        failed.step = 3;
+        goto out;
+    }
+    /* After setuid, which clears it. The parent may have died before. */
+    if (options->die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)) {
+        goto out;
+    }
+    child_close(options->pass_fd > 2 ? options->pass_fd : -1, report);
+    if (options->pass_fd > 2) {
+        fcntl(options->pass_fd, F_SETFD, 0);
+    }
+    execvpe(options->argv[0], (char *const *)(uintptr_t)options->argv, env);
+    failed.step = 4;
+out:
+    failed.number = errno;
+    ssize_t wrote = write(report, &failed, sizeof(failed));
+    (void)wrote;
+    _exit(127);
+}
+
+int process_spawn(const struct process_options *options, pid_t *pid, struct err *err)
+{
+    char **env = environment_make(options->env, err);
+    if (env == NULL) {
+        return -1;
+    }
+    int report[2];
+    if (pipe2(report, O_CLOEXEC) < 0) {
+        free(env);
+        return err_errno(err, ERR_IO, errno, "could not make a pipe");
+    }
+    pid_t parent = getpid();
+    /* No handler of ours may run in the child before its signals are reset. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t child = fork();
+    if (child == 0) {
+        child_run(options, env, parent, report[1]);
+    }
+    int number = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    close(report[1]);
+    free(env);
+    struct child_error failed;
+    ssize_t got = 0;
+    if (child > 0) {
+        do {
+            got = read(report[0], &failed, sizeof(failed));
+        } while (got < 0 && errno == EINTR);
+    }
+    close(report[0]);
+    if (child < 0) {
+        return err_errno(err, ERR_IO, number, "could not start \"%s\"", options->argv[0]);
+    }
+    if (got == sizeof(failed)) {
+        waitpid(child, NULL, 0);
+        enum err_code code = failed.number == ENOENT ? ERR_NOT_FOUND : ERR_IO;
+        return err_errno(err, code, failed.number, "\"%s\" could not %s", options->argv[0],
+                         child_steps[failed.step]);
+    }
+    *pid = child;
+    return 0;
+}
+
+/* ---- watching ---- */
+
+struct process_watch {
+    struct event *event;
+    int fd;
+    pid_t pid;
+    process_exit_fn *exited;
+    void *arg;
+};
+
+static void watch_ready(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct process_watch *watch = arg;
+    int status = -1;
+    if (waitpid(watch->pid, &status, WNOHANG) != watch->pid) {
+        status = -1; /* not our child */
+    }
+    event_del(watch->event);
+    watch->exited(watch->arg, watch->pid, status); /* may destroy the watch */
+}
+
+struct process_watch *process_watch_create(struct event_base *base, pid_t pid, process_exit_fn *exited,
+                                           void *arg, struct err *err)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) {
+        err_errno(err, errno == ESRCH ? ERR_NOT_FOUND : ERR_IO, errno, "could not watch process %d",
+                  (int)pid);
+        return NULL;
+    }
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    struct process_watch *watch = calloc(1, sizeof(*watch));
+    if (watch != NULL) {
+        *watch = (struct process_watch){.fd = fd, .pid = pid, .exited = exited, .arg = arg};
+        watch->event = event_new(base, fd, EV_READ | EV_PERSIST, watch_ready, watch);
+    }
+    if (watch == NULL || watch->event == NULL || event_add(watch->event, NULL) < 0) {
+        if (watch != NULL && watch->event != NULL) {
+            event_free(watch->event);
+        }
+        free(watch);
+        close(fd);
+        err_set(err, ERR_NOMEM, "could not watch process %d", (int)pid);
+        return NULL;
+    }
+    return watch;
+}
+
+void process_watch_destroy(struct process_watch *watch)
+{
+    if (watch != NULL) {
+        event_free(watch->event);
+        close(watch->fd);
+        free(watch);
+    }
+}
+
+/* ---- recognising ---- */
+
+uint64_t process_start_time(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    struct buf text;
+    buf_init(&text, 4096);
+    struct err err;
+    uint64_t start = 0;
+    if (file_read_all(path, 4000, &text, &err) == 0) {
+        /* "pid (name) state …": the name may hold anything, so count from the last ')'. */
+        const char *at = strrchr(buf_str(&text), ')');
+        char state = at != NULL && at[1] == ' ' ? at[2] : 'X';
+        int field = 2;
+        while (at != NULL && field < 22) {
+            at = strchr(at + 1, ' ');
+            field++;
+        }
+        if (at != NULL && state != 'Z' && state != 'X') {
+            start = strtoull(at + 1, NULL, 10);
+        }
+    }
+    buf_fini(&text);
+    return start;
+}
+
+bool process_is(pid_t pid, uint64_t start_time)
+{
+    return pid > 0 && start_time != 0 && process_start_time(pid) == start_time;
+}
+
+/* ---- stopping ---- */
+
+int process_kill_group(pid_t pid, int signal_number, struct err *err)
+{
+    if (pid <= 1) {
+        return err_set(err, ERR_INTERNAL, "process %d is not to be signalled", (int)pid);
+    }
+    if (kill(-pid, signal_number) == 0 || kill(pid, signal_number) == 0 || errno == ESRCH) {
+        return 0;
+    }
+    return err_errno(err, ERR_IO, errno, "could not signal process %d", (int)pid);
+}
+
+/* Wait until the process is gone, reaping it if it is ours. */
+static bool wait_gone(pid_t pid, int fd, uint64_t deadline_ns)
+{
+    for (;;) {
+        if (waitpid(pid, NULL, WNOHANG) == pid) {
+            return true;
+        }
+        if (process_start_time(pid) == 0) {
+            waitpid(pid, NULL, WNOHANG);
+            return true;
+        }
+        int left = clock_left_ms(deadline_ns, 1000);
+        if (left == 0) {
+            return false;
+        }
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        poll(&entry, 1, fd < 0 && left > 20 ? 20 : left);
+    }
+}
+
+int process_stop(pid_t pid, uint64_t start_time, int signal_number, uint32_t grace_ms, struct err *err)
+{
+    if (pid <= 1) {
+        return err_set(err, ERR_INTERNAL, "process %d is not to be stopped", (int)pid);
+    }
+    if (start_time != 0 && !process_is(pid, start_time)) {
+        waitpid(pid, NULL, WNOHANG); /* perhaps our zombie */
+        return 0;
+    }
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (kill(pid, signal_number) < 0 && errno != ESRCH) {
+        int number = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return err_errno(err, ERR_IO, number, "could not signal process %d", (int)pid);
+    }
+    bool gone = wait_gone(pid, fd, clock_mono_ns() + (uint64_t)grace_ms * 1000000);
+    int result = 0;
+    if (!gone) {
+        process_kill_group(pid, SIGKILL, err);
+        gone = wait_gone(pid, fd, clock_mono_ns() + 5000000000u);
+        result = gone ? 0 : err_set(err, ERR_TIMEOUT, "process %d lives on after SIGKILL", (int)pid);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return result;
+}
+
+char *process_status_text(int status, char out[64])
+{
+    if (status >= 0 && WIFSIGNALED(status)) {
+        snprintf(out, 64, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else if (status >= 0 && WIFEXITED(status)) {
+        snprintf(out, 64, "exited with status %d", WEXITSTATUS(status));
+    } else {
+        snprintf(out, 64, "ended");
+    }
+    return out;
+}
+
+int process_sibling(const char *name, char *out, size_t size, struct err *err)
+{
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (length > 0) {
+        self[length] = '\0';
+        char *slash = strrchr(self, '/');
+        if (slash != NULL) {
+            *slash = '\0';
+            if (file_path(out, size, err, "%s/%s", self, name) == 0 && access(out, X_OK) == 0) {
+                return 0;
+            }
+        }
+    }
+    const char *path = getenv("PATH");
+    while (path != NULL && *path != '\0') {
+        size_t part = strcspn(path, ":");
+        if (part > 0 && file_path(out, size, err, "%.*s/%s", (int)part, path, name) == 0 &&
+            access(out, X_OK) == 0) {
+            return 0;
+        }
+        path += part + (path[part] == ':');
+    }
+    return err_set(err, ERR_NOT_FOUND, "the program %s is neither beside this one nor on PATH", name);
+}

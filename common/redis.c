@@ -1,0 +1,726 @@
+/* Redis over a libevent bufferevent.
+ *
+ * A command is one node of one list, oldest first: [sent … sent, waiting … waiting]. Replies answer the head.
+ * On a lost connection the sent ones fail and the rest stays. AUTH (or PING) is sent first on each
+ * connection, ahead of the list: its reply makes the connection ready.
+ *
+ * Callbacks may destroy the client or queue more commands, so the client is freed only when the outermost of
+ * our own event handlers returns ('depth'), and the list is re-read after each callback. */
+#include "common/redis.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <event2/dns.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/clock.h"
+#include "common/tls.h"
+
+enum {
+    QUEUE_MAX = 8192,
+    QUEUE_BYTES_MAX = 256 << 20,
+    CONNECT_MS = 3000,
+    BACKOFF_MIN_MS = 50,
+    BACKOFF_MAX_MS = 2000,
+    COMMAND_MS = 5000,
+    SWEEP_MS = 50, /* how late a passed deadline may be told */
+    ARGS_MAX = 1024,
+    REPLY_BYTES_MAX = 512 << 20
+};
+
+enum state { STATE_DOWN, STATE_CONNECTING, STATE_GREETING, STATE_READY };
+
+struct command {
+    struct command *next;
+    redis_reply_fn *reply;
+    void *arg;
+    uint64_t deadline_ns;
+    size_t size;
+    bool sent;
+    bool abandoned; /* answered by its deadline; the reply is still to come */
+    char *bytes;
+};
+
+struct redis {
+    struct event_base *base;
+    struct evdns_base *dns;
+    struct event *timer; /* reconnection */
+    struct event *sweep; /* deadlines */
+    struct bufferevent *stream;
+    redisReader *reader;
+    enum state state;
+    struct redis_events events;
+    void *arg;
+    char *host; /* a host, or the path of a unix socket */
+    uint16_t port;
+    bool is_unix;
+    char *user;
+    char *password;
+    SSL_CTX *tls;
+    struct command *head;
+    struct command *tail;
+    struct command *unsent; /* the first waiting one */
+    uint32_t count;
+    uint32_t queue_max;
+    uint64_t bytes;
+    uint64_t bytes_max;
+    uint32_t connect_ms;
+    uint32_t backoff_min_ms;
+    uint32_t backoff_max_ms;
+    uint32_t backoff_ms;
+    unsigned depth; /* of our handlers on the stack */
+    bool destroyed;
+};
+
+static void connection_start(struct redis *redis);
+static void connection_lost(struct redis *redis, const struct err *why);
+
+/* ---- life ---- */
+
+static void redis_free(struct redis *redis)
+{
+    if (redis->stream != NULL) {
+        bufferevent_free(redis->stream);
+    }
+    if (redis->reader != NULL) {
+        redisReaderFree(redis->reader);
+    }
+    if (redis->timer != NULL) {
+        event_free(redis->timer);
+    }
+    if (redis->sweep != NULL) {
+        event_free(redis->sweep);
+    }
+    if (redis->dns != NULL) {
+        evdns_base_free(redis->dns, 0);
+    }
+    if (redis->password != NULL) {
+        explicit_bzero(redis->password, strlen(redis->password));
+    }
+    free(redis->host);
+    free(redis->user);
+    free(redis->password);
+    free(redis);
+}
+
+static void handler_enter(struct redis *redis)
+{
+    redis->depth++;
+}
+
+static void handler_leave(struct redis *redis)
+{
+    if (--redis->depth == 0 && redis->destroyed) {
+        redis_free(redis);
+    }
+}
+
+static void command_free(struct command *command)
+{
+    free(command->bytes);
+    free(command);
+}
+
+static struct command *head_take(struct redis *redis)
+{
+    struct command *command = redis->head;
+    redis->head = command->next;
+    if (redis->head == NULL) {
+        redis->tail = NULL;
+    }
+    if (redis->unsent == command) {
+        redis->unsent = redis->head;
+    }
+    redis->count--;
+    redis->bytes -= command->size;
+    return command;
+}
+
+static void command_answer(struct command *command, const redisReply *reply, const struct err *err)
+{
+    if (command->reply != NULL && !command->abandoned) {
+        command->reply(command->arg, reply, err);
+    }
+    command_free(command);
+}
+
+void redis_destroy(struct redis *redis)
+{
+    if (redis == NULL || redis->destroyed) {
+        return;
+    }
+    redis->destroyed = true;
+    event_del(redis->timer);
+    event_del(redis->sweep);
+    struct err why;
+    err_set(&why, ERR_CANCELLED, "the Redis client is closing");
+    handler_enter(redis);
+    while (redis->head != NULL) {
+        command_answer(head_take(redis), NULL, &why);
+    }
+    if (redis->stream != NULL) {
+        bufferevent_free(redis->stream);
+        redis->stream = NULL;
+    }
+    redis->state = STATE_DOWN;
+    handler_leave(redis);
+}
+
+bool redis_is_connected(const struct redis *redis)
+{
+    return redis->state == STATE_READY;
+}
+
+/* ---- sending ---- */
+
+static void commands_send(struct redis *redis)
+{
+    if (redis->state != STATE_READY) {
+        return;
+    }
+    for (; redis->unsent != NULL; redis->unsent = redis->unsent->next) {
+        struct command *command = redis->unsent;
+        if (bufferevent_write(redis->stream, command->bytes, command->size) < 0) {
+            return; /* no memory: the deadline ends it */
+        }
+        command->sent = true;
+        free(command->bytes);
+        command->bytes = NULL;
+    }
+}
+
+static void sweep_arm(struct redis *redis)
+{
+    if (!event_pending(redis->sweep, EV_TIMEOUT, NULL)) {
+        struct timeval wait = {.tv_usec = SWEEP_MS * 1000};
+        event_add(redis->sweep, &wait);
+    }
+}
+
+int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, int argc,
+                  const char *const *argv, const size_t *lengths, struct err *err)
+{
+    if (redis->destroyed) {
+        return err_set(err, ERR_CANCELLED, "the Redis client is closing");
+    }
+    if (argc < 1 || argc > ARGS_MAX) {
+        return err_set(err, ERR_TOO_BIG, "a Redis command of %d arguments, the limit is %d", argc, ARGS_MAX);
+    }
+    if (redis->count >= redis->queue_max) {
+        return err_set(err, ERR_BUSY, "%u commands wait for Redis already", redis->count);
+    }
+    char *bytes = NULL;
+    /* hiredis takes a mutable array of pointers that it does not change. */
+    long long size = redisFormatCommandArgv(&bytes, argc, (const char **)(uintptr_t)argv, lengths);
+    struct command *command = size < 0 ? NULL : calloc(1, sizeof(*command));
+    if (command == NULL) {
+        if (size >= 0) {
+            free(bytes);
+        }
+        return err_set(err, ERR_NOMEM, "no memory for a Redis command");
+    }
+    if (redis->bytes + (uint64_t)size > redis->bytes_max) {
+        free(bytes);
+        free(command);
+        return err_set(err, ERR_BUSY, "%llu bytes wait for Redis already", (unsigned long long)redis->bytes);
+    }
+    *command = (struct command){
+        .reply = reply,
+        .arg = arg,
+        .deadline_ns = clock_mono_ns() + (uint64_t)(timeout_ms != 0 ? timeout_ms : COMMAND_MS) * 1000000,
+        .size = (size_t)size,
+        .bytes = bytes,
+    };
+    if (redis->tail != NULL) {
+        redis->tail->next = command;
+    } else {
+        redis->head = command;
+    }
+    redis->tail = command;
+    redis->unsent = redis->unsent != NULL ? redis->unsent : command;
+    redis->count++;
+    redis->bytes += command->size;
+    commands_send(redis);
+    sweep_arm(redis);
+    return 0;
+}
+
+/* Answer those whose deadline passed: waiting ones leave the list, sent ones stay as a place holder for their
+ * reply. */
+static void deadlines_sweep(struct redis *redis, uint64_t now_ns)
+{
+    struct err late;
+    err_set(&late, ERR_TIMEOUT, "Redis did not answer in time%s",
+            redis->state == STATE_READY ? "" : ": not connected");
+    struct command **link = &redis->head;
+    struct command *before = NULL;
+    while (!redis->destroyed && *link != NULL) {
+        struct command *command = *link;
+        if (command->deadline_ns > now_ns || command->abandoned) {
+            before = command;
+            link = &command->next;
+        } else if (command->sent) {
+            redis_reply_fn *reply = command->reply;
+            command->abandoned = true;
+            before = command;
+            link = &command->next;
+            if (reply != NULL) {
+                reply(command->arg, NULL, &late);
+            }
+        } else {
+            *link = command->next;
+            redis->tail = redis->tail == command ? before : redis->tail;
+            redis->unsent = redis->unsent == command ? command->next : redis->unsent;
+            redis->count--;
+            redis->bytes -= command->size;
+            command_answer(command, NULL, &late);
+        }
+    }
+}
+
+static void sweep_due(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct redis *redis = arg;
+    handler_enter(redis);
+    deadlines_sweep(redis, clock_mono_ns());
+    if (!redis->destroyed && redis->head != NULL) {
+        /* A server that answered nothing for a long time past a deadline is replaced: its place holders would
+         * hold up everything behind them. */
+        uint64_t grace_ns = 10000000000u;
+        if (redis->head->abandoned && clock_mono_ns() > redis->head->deadline_ns + grace_ns) {
+            struct err why;
+            err_set(&why, ERR_TIMEOUT, "Redis stopped answering");
+            connection_lost(redis, &why);
+        }
+        if (!redis->destroyed) {
+            sweep_arm(redis);
+        }
+    }
+    handler_leave(redis);
+}
+
+/* ---- receiving ---- */
+
+static void reply_error(const redisReply *reply, struct err *err)
+{
+    static const struct {
+        const char *prefix;
+        enum err_code code;
+    } table[] = {
+        {"NOAUTH", ERR_AUTH},  {"WRONGPASS", ERR_AUTH},     {"NOPERM", ERR_DENIED},
+        {"LOADING", ERR_BUSY}, {"OOM", ERR_BUSY},           {"READONLY", ERR_BUSY},
+        {"MISCONF", ERR_IO},   {"BUSYGROUP", ERR_CONFLICT}, {"NOGROUP", ERR_NOT_FOUND},
+    };
+    enum err_code code = ERR_INVALID;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        if (strncmp(reply->str, table[i].prefix, strlen(table[i].prefix)) == 0) {
+            code = table[i].code;
+        }
+    }
+    err_set(err, code, "Redis: %.300s", reply->str);
+}
+
+/* The reply to AUTH or PING on a new connection. */
+static void greeting_answered(struct redis *redis, const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        struct err why;
+        reply_error(reply, &why);
+        connection_lost(redis, &why);
+        return;
+    }
+    redis->state = STATE_READY;
+    redis->backoff_ms = 0;
+    event_del(redis->timer);
+    if (redis->events.connected != NULL) {
+        redis->events.connected(redis->arg);
+    }
+    if (!redis->destroyed) {
+        commands_send(redis);
+    }
+}
+
+static void reply_arrived(struct redis *redis, const redisReply *reply)
+{
+    if (redis->state == STATE_GREETING) {
+        greeting_answered(redis, reply);
+        return;
+    }
+    if (redis->head == NULL || !redis->head->sent) {
+        struct err why;
+        err_set(&why, ERR_PEER, "Redis sent a reply that nobody asked for");
+        connection_lost(redis, &why);
+        return;
+    }
+    struct err err = {0};
+    if (reply->type == REDIS_REPLY_ERROR) {
+        reply_error(reply, &err);
+        reply = NULL;
+    }
+    command_answer(head_take(redis), reply, &err);
+}
+
+static void stream_readable(struct bufferevent *stream, void *arg)
+{
+    struct redis *redis = arg;
+    handler_enter(redis);
+    struct evbuffer *input = bufferevent_get_input(stream);
+    struct err why;
+    while (redis->stream == stream && evbuffer_get_length(input) > 0) {
+        struct evbuffer_iovec piece;
+        if (evbuffer_peek(input, -1, NULL, &piece, 1) < 1) {
+            break;
+        }
+        size_t size = piece.iov_len;
+        bool fed = redisReaderFeed(redis->reader, piece.iov_base, size) == REDIS_OK;
+        evbuffer_drain(input, size);
+        void *reply = NULL;
+        while (fed && redis->stream == stream &&
+               (fed = redisReaderGetReply(redis->reader, &reply) == REDIS_OK) && reply != NULL) {
+            reply_arrived(redis, reply);
+            freeReplyObject(reply);
+            reply = NULL;
+        }
+        if (redis->stream == stream && (!fed || redis->reader->len > REPLY_BYTES_MAX)) {
+            err_set(&why, ERR_PEER, "Redis sent what is no reply: %.128s", redis->reader->errstr);
+            connection_lost(redis, &why);
+        }
+    }
+    handler_leave(redis);
+}
+
+/* ---- connecting ---- */
+
+static void greeting_send(struct redis *redis)
+{
+    const char *argv[3] = {"AUTH", redis->user, redis->password};
+    int argc = 3;
+    if (redis->password == NULL) {
+        argv[0] = "PING";
+        argc = 1;
+    } else if (redis->user == NULL) {
+        argv[1] = redis->password;
+        argc = 2;
+    }
+    char *bytes = NULL;
+    int size = (int)redisFormatCommandArgv(&bytes, argc, argv, NULL);
+    if (size > 0) {
+        bufferevent_write(redis->stream, bytes, (size_t)size);
+        explicit_bzero(bytes, (size_t)size);
+        free(bytes);
+    }
+    redis->state = STATE_GREETING; /* the connection timer still runs */
+}
+
+static void stream_error(struct redis *redis, short what, struct err *why)
+{
+    int number = EVUTIL_SOCKET_ERROR();
+    unsigned long code = bufferevent_get_openssl_error(redis->stream);
+    SSL *ssl = bufferevent_openssl_get_ssl(redis->stream);
+    int dns = bufferevent_socket_get_dns_error(redis->stream);
+    if (dns != 0) {
+        err_set(why, ERR_NET, "Redis host \"%s\" is not known: %s", redis->host, evutil_gai_strerror(dns));
+    } else if (ssl != NULL && (code != 0 || SSL_get_verify_result(ssl) != X509_V_OK)) {
+        tls_error(ssl, redis->host, code, why);
+    } else if (what & BEV_EVENT_EOF) {
+        err_set(why, ERR_NET, "Redis at %s closed the connection", redis->host);
+    } else {
+        err_errno(why, ERR_NET, number, "Redis at %s cannot be reached", redis->host);
+    }
+}
+
+static void stream_event(struct bufferevent *stream, short what, void *arg)
+{
+    struct redis *redis = arg;
+    if (redis->stream != stream) {
+        return;
+    }
+    handler_enter(redis);
+    if (what & BEV_EVENT_CONNECTED) {
+        int one = 1;
+        setsockopt(bufferevent_getfd(stream), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        greeting_send(redis);
+    } else if (what & (BEV_EVENT_ERROR | BEV_EVENT_EOF)) {
+        struct err why;
+        stream_error(redis, what, &why);
+        connection_lost(redis, &why);
+    }
+    handler_leave(redis);
+}
+
+static void timer_arm(struct redis *redis, uint32_t ms)
+{
+    struct timeval wait = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+    event_add(redis->timer, &wait);
+}
+
+/* Drop the connection, fail what was sent, try again later. */
+static void connection_lost(struct redis *redis, const struct err *why)
+{
+    handler_enter(redis);
+    if (redis->stream != NULL) {
+        bufferevent_free(redis->stream);
+        redis->stream = NULL;
+    }
+    redis->state = STATE_DOWN;
+    redis->backoff_ms = redis->backoff_ms == 0 ? redis->backoff_min_ms : redis->backoff_ms * 2;
+    if (redis->backoff_ms > redis->backoff_max_ms) {
+        redis->backoff_ms = redis->backoff_max_ms;
+    }
+    timer_arm(redis, redis->backoff_ms);
+    struct err err;
+    err_set(&err, ERR_NET, "%s", why->text);
+    while (!redis->destroyed && redis->head != NULL && redis->head->sent) {
+        command_answer(head_take(redis), NULL, &err);
+    }
+    if (!redis->destroyed && redis->events.disconnected != NULL) {
+        redis->events.disconnected(redis->arg, why);
+    }
+    handler_leave(redis);
+}
+
+static int stream_connect(struct redis *redis)
+{
+    if (redis->is_unix) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        snprintf(address.sun_path, sizeof(address.sun_path), "%.*s", (int)sizeof(address.sun_path) - 1,
+                 redis->host);
+        return bufferevent_socket_connect(redis->stream, (struct sockaddr *)&address, sizeof(address));
+    }
+    return bufferevent_socket_connect_hostname(redis->stream, redis->dns, AF_UNSPEC, redis->host,
+                                               redis->port);
+}
+
+static void connection_start(struct redis *redis)
+{
+    struct err why;
+    redisReaderFree(redis->reader);
+    redis->reader = redisReaderCreate();
+    SSL *ssl = NULL;
+    if (redis->tls != NULL &&
+        (ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why)) == NULL) {
+        connection_lost(redis, &why);
+        return;
+    }
+    int options = BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS;
+    redis->stream = ssl != NULL ? bufferevent_openssl_socket_new(redis->base, -1, ssl,
+                                                                 BUFFEREVENT_SSL_CONNECTING, options)
+                                : bufferevent_socket_new(redis->base, -1, options);
+    if (redis->stream == NULL || redis->reader == NULL) {
+        err_set(&why, ERR_NOMEM, "no memory for a connection to Redis");
+        connection_lost(redis, &why);
+        return;
+    }
+    redis->state = STATE_CONNECTING;
+    bufferevent_setcb(redis->stream, stream_readable, NULL, stream_event, redis);
+    bufferevent_enable(redis->stream, EV_READ | EV_WRITE);
+    timer_arm(redis, redis->connect_ms);
+    struct bufferevent *stream = redis->stream;
+    if (stream_connect(redis) < 0 && redis->stream == stream) {
+        err_errno(&why, ERR_NET, EVUTIL_SOCKET_ERROR(), "Redis at %s cannot be reached", redis->host);
+        connection_lost(redis, &why);
+    }
+}
+
+static void timer_due(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct redis *redis = arg;
+    handler_enter(redis);
+    if (redis->state == STATE_DOWN) {
+        connection_start(redis);
+    } else if (redis->state != STATE_READY) {
+        struct err why;
+        err_set(&why, ERR_TIMEOUT, "Redis at %s did not answer within %u ms", redis->host, redis->connect_ms);
+        connection_lost(redis, &why);
+    }
+    handler_leave(redis);
+}
+
+/* "unix:/path", "host:port", "[v6]:port" */
+static int address_parse(struct redis *redis, const char *address, struct err *err)
+{
+    if (strncmp(address, "unix:", 5) == 0) {
+        size_t room = sizeof(((struct sockaddr_un *)NULL)->sun_path);
+        if (address[5] == '\0' || strlen(address + 5) >= room) {
+            return err_set(err, ERR_INVALID, "the path of a unix socket has 1 to %zu bytes: \"%.120s\"",
+                           room - 1, address + 5);
+        }
+        redis->is_unix = true;
+        redis->host = strdup(address + 5);
+    } else {
+        const char *colon = strrchr(address, ':');
+        char *end = NULL;
+        long port = colon == NULL ? 0 : strtol(colon + 1, &end, 10);
+        bool bracket = address[0] == '[' && colon != NULL && colon > address + 2 && colon[-1] == ']';
+        if (colon == NULL || colon == address || *end != '\0' || port < 1 || port > 65535) {
+            return err_set(err, ERR_INVALID, "\"%.120s\" is no Redis address (unix:/path or host:port)",
+                           address);
+        }
+        redis->port = (uint16_t)port;
+        redis->host = bracket ? strndup(address + 1, (size_t)(colon - address) - 2)
+                              : strndup(address, (size_t)(colon - address));
+    }
+    return redis->host != NULL ? 0 : err_set(err, ERR_NOMEM, "no memory for an address");
+}
+
+static bool is_numeric(const char *host)
+{
+    return strspn(host, "0123456789.") == strlen(host) || strchr(host, ':') != NULL;
+}
+
+struct redis *redis_create(struct event_base *base, const struct redis_config *config,
+                           const struct redis_events *events, void *arg, struct err *err)
+{
+    struct redis *redis = calloc(1, sizeof(*redis));
+    if (redis == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a Redis client");
+        return NULL;
+    }
+    redis->base = base;
+    redis->arg = arg;
+    redis->events = events != NULL ? *events : (struct redis_events){0};
+    redis->tls = config->tls;
+    redis->queue_max = config->queue_max != 0 ? config->queue_max : QUEUE_MAX;
+    redis->bytes_max = config->queue_bytes_max != 0 ? config->queue_bytes_max : QUEUE_BYTES_MAX;
+    redis->connect_ms = config->connect_ms != 0 ? config->connect_ms : CONNECT_MS;
+    redis->backoff_min_ms = config->backoff_ms_min != 0 ? config->backoff_ms_min : BACKOFF_MIN_MS;
+    redis->backoff_max_ms = config->backoff_ms_max != 0 ? config->backoff_ms_max : BACKOFF_MAX_MS;
+    if (address_parse(redis, config->address, err) < 0) {
+        redis_free(redis);
+        return NULL;
+    }
+    redis->user = config->user != NULL ? strdup(config->user) : NULL;
+    redis->password = config->password != NULL ? strdup(config->password) : NULL;
+    redis->timer = evtimer_new(base, timer_due, redis);
+    redis->sweep = evtimer_new(base, sweep_due, redis);
+    redis->reader = redisReaderCreate();
+    if (!redis->is_unix && !is_numeric(redis->host)) {
+        /* No event of its own while idle: a base with nothing else to do must be able to end. */
+        redis->dns =
+            evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+    }
+    if (redis->timer == NULL || redis->sweep == NULL || redis->reader == NULL) {
+        redis_free(redis);
+        err_set(err, ERR_NOMEM, "no memory for a Redis client");
+        return NULL;
+    }
+    timer_arm(redis, 0); /* callbacks never run inside redis_create */
+    return redis;
+}
+
+/* ---- streams ---- */
+
+int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max, const void *payload,
+                     size_t size, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, struct err *err)
+{
+    char limit[16];
+    snprintf(limit, sizeof(limit), "%u", length_max);
+    const char *argv[8] = {"XADD", stream};
+    size_t lengths[8];
+    int argc = 2;
+    if (length_max > 0) {
+        argv[argc++] = "MAXLEN";
+        argv[argc++] = "~";
+        argv[argc++] = limit;
+    }
+    argv[argc++] = "*";
+    argv[argc++] = "m";
+    for (int i = 0; i < argc; i++) {
+        lengths[i] = strlen(argv[i]);
+    }
+    argv[argc] = payload;
+    lengths[argc++] = size;
+    return redis_command(redis, timeout_ms, reply, arg, argc, argv, lengths, err);
+}
+
+int redis_stream_read(struct redis *redis, const char *stream, const char *after, uint32_t count,
+                      uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err)
+{
+    char number[16];
+    char block[16];
+    snprintf(number, sizeof(number), "%u", count);
+    snprintf(block, sizeof(block), "%u", block_ms);
+    const char *argv[] = {"XREAD", "COUNT", number, "BLOCK", block, "STREAMS", stream, after};
+    return redis_command(redis, block_ms + COMMAND_MS, reply, arg, 8, argv, NULL, err);
+}
+
+int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
+                      void *arg, struct err *err)
+{
+    const char *argv[] = {"XTRIM", stream, "MINID", id};
+    return redis_command(redis, 0, reply, arg, 4, argv, NULL, err);
+}
+
+static int entries_fail(struct err *err)
+{
+    return err_set(err, ERR_CORRUPT, "Redis sent a stream entry that is none");
+}
+
+/* [[id, [field, value, …]], …] */
+static int entries_walk(const redisReply *list, redis_entry_fn *entry, void *arg, struct err *err)
+{
+    if (list->type != REDIS_REPLY_ARRAY) {
+        return entries_fail(err);
+    }
+    for (size_t i = 0; i < list->elements; i++) {
+        const redisReply *pair = list->element[i];
+        if (pair->type != REDIS_REPLY_ARRAY || pair->elements != 2 ||
+            pair->element[0]->type != REDIS_REPLY_STRING) {
+            return entries_fail(err);
+        }
+        const redisReply *fields = pair->element[1];
+        const redisReply *payload = NULL;
+        for (size_t j = 0; fields->type == REDIS_REPLY_ARRAY && j + 1 < fields->elements; j += 2) {
+            if (fields->element[j]->type == REDIS_REPLY_STRING && strcmp(fields->element[j]->str, "m") == 0 &&
+                fields->element[j + 1]->type == REDIS_REPLY_STRING) {
+                payload = fields->element[j + 1];
+            }
+        }
+        if (entry(arg, pair->element[0]->str, payload == NULL ? NULL : payload->str,
+                  payload == NULL ? 0 : (size_t)payload->len, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err)
+{
+    if (reply->type == REDIS_REPLY_NIL) {
+        return 0;
+    }
+    if (reply->type != REDIS_REPLY_ARRAY) {
+        return entries_fail(err);
+    }
+    /* XREAD: [[stream, entries], …]; XRANGE: entries. */
+    bool of_streams = reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_ARRAY &&
+                      reply->element[0]->elements == 2 &&
+                      reply->element[0]->element[1]->type == REDIS_REPLY_ARRAY &&
+                      (reply->element[0]->element[1]->elements == 0 ||
+                       reply->element[0]->element[1]->element[0]->type == REDIS_REPLY_ARRAY);
+    if (!of_streams) {
+        return entries_walk(reply, entry, arg, err);
+    }
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *stream = reply->element[i];
+        if (stream->type != REDIS_REPLY_ARRAY || stream->elements != 2) {
+            return entries_fail(err);
+        }
+        if (entries_walk(stream->element[1], entry, arg, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
