@@ -1,0 +1,170 @@
+/* The blocking connection: for migrations, the leader's lock, tools and tests. */
+#include "common/pg.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/clock.h"
+#include "common/pg_impl.h"
+
+struct pg_conn {
+    PGconn *conn;
+    uint32_t timeout_ms;
+    struct pg_prepared prepared;
+};
+
+static void notice_ignore(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result; /* "relation exists, skipping": libpq would print it */
+}
+
+struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err)
+{
+    struct pg_conn *conn = calloc(1, sizeof(*conn));
+    if (conn == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a connection");
+        return NULL;
+    }
+    conn->timeout_ms = timeout_ms == 0 ? 10000 : timeout_ms;
+    struct pg_conn_params params;
+    pg_conn_params_make(&params, conninfo, NULL, conn->timeout_ms);
+    conn->conn = PQconnectdbParams(params.keywords, params.values, 1);
+    if (PQstatus(conn->conn) != CONNECTION_OK) {
+        pg_error_conn(conn->conn, err);
+        pg_disconnect(conn);
+        return NULL;
+    }
+    PQsetNoticeReceiver(conn->conn, notice_ignore, NULL);
+    return conn;
+}
+
+void pg_disconnect(struct pg_conn *conn)
+{
+    if (conn != NULL) {
+        PQfinish(conn->conn);
+        free(conn);
+    }
+}
+
+int pg_conn_fd(const struct pg_conn *conn)
+{
+    return PQsocket(conn->conn);
+}
+
+bool pg_conn_alive(struct pg_conn *conn)
+{
+    if (PQstatus(conn->conn) != CONNECTION_OK) {
+        return false;
+    }
+    struct pollfd entry = {.fd = PQsocket(conn->conn), .events = POLLIN};
+    if (poll(&entry, 1, 0) <= 0) {
+        return true;
+    }
+    return PQconsumeInput(conn->conn) == 1 && PQstatus(conn->conn) == CONNECTION_OK;
+}
+
+/* Wait for all results of what was sent; the last one that is an error, or else the last. NULL with err. */
+static PGresult *results_wait(struct pg_conn *conn, struct err *err)
+{
+    /* The server ends the statement at timeout_ms; two seconds more for the way. */
+    uint64_t deadline_ns = clock_mono_ns() + ((uint64_t)conn->timeout_ms + 2000) * 1000000;
+    PGresult *kept = NULL;
+    for (;;) {
+        while (PQisBusy(conn->conn)) {
+            struct pollfd entry = {.fd = PQsocket(conn->conn), .events = POLLIN};
+            int left = clock_left_ms(deadline_ns, 60000);
+            if (left == 0) {
+                PQclear(kept);
+                shutdown(PQsocket(conn->conn),
+                         SHUT_RDWR); /* not usable any more: the answer may still come */
+                err_set(err, ERR_TIMEOUT, "PostgreSQL did not answer within %u ms", conn->timeout_ms);
+                return NULL;
+            }
+            if ((poll(&entry, 1, left) < 0 && errno != EINTR) || PQconsumeInput(conn->conn) == 0) {
+                PQclear(kept);
+                pg_error_conn(conn->conn, err);
+                return NULL;
+            }
+        }
+        PGresult *result = PQgetResult(conn->conn);
+        if (result == NULL) {
+            break;
+        }
+        bool kept_failed = kept != NULL && PQresultStatus(kept) == PGRES_FATAL_ERROR;
+        PQclear(kept_failed ? result : kept);
+        kept = kept_failed ? kept : result;
+    }
+    if (kept == NULL) {
+        pg_error_conn(conn->conn, err);
+        return NULL;
+    }
+    ExecStatusType status = PQresultStatus(kept);
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY) {
+        if (PQresultErrorField(kept, PG_DIAG_SQLSTATE) == NULL) {
+            pg_error_conn(conn->conn, err);
+        } else {
+            pg_error_result(kept, err);
+        }
+        PQclear(kept);
+        return NULL;
+    }
+    return kept;
+}
+
+static int statement_prepare(struct pg_conn *conn, const struct pg_statement *statement, struct err *err)
+{
+    if (pg_prepared_has(&conn->prepared, statement)) {
+        return 0;
+    }
+    if (PQsendPrepare(conn->conn, statement->name, statement->sql, 0, NULL) == 0) {
+        return pg_error_conn(conn->conn, err);
+    }
+    PGresult *result = results_wait(conn, err);
+    if (result == NULL) {
+        return err_wrap(err, "statement %s", statement->name);
+    }
+    PQclear(result);
+    if (!pg_prepared_add(&conn->prepared, statement)) {
+        return err_set(err, ERR_TOO_BIG, "more than %d prepared statements", PG_PREPARED_MAX);
+    }
+    return 0;
+}
+
+int pg_exec(struct pg_conn *conn, const struct pg_statement *statement, const struct pg_params *params,
+            struct pg_result **result, struct err *err)
+{
+    if (pg_params_check(params, err) < 0 || statement_prepare(conn, statement, err) < 0) {
+        return -1;
+    }
+    static const struct pg_params none = {0};
+    params = params == NULL ? &none : params;
+    if (PQsendQueryPrepared(conn->conn, statement->name, params->count, params->values, params->lengths,
+                            params->formats, 0) == 0) {
+        return pg_error_conn(conn->conn, err);
+    }
+    PGresult *got = results_wait(conn, err);
+    if (got == NULL) {
+        return err_wrap(err, "%s", statement->name);
+    }
+    if (result != NULL) {
+        *result = (struct pg_result *)got;
+    } else {
+        PQclear(got);
+    }
+    return 0;
+}
+
+int pg_script(struct pg_conn *conn, const char *sql, struct err *err)
+{
+    if (PQsendQuery(conn->conn, sql) == 0) {
+        return pg_error_conn(conn->conn, err);
+    }
+    PGresult *result = results_wait(conn, err);
+    PQclear(result);
+    return result == NULL ? -1 : 0;
+}
