@@ -40,7 +40,7 @@ struct fetch_options {
     const char *content;        /* content id the manifests must add up to, 64 hex digits, or NULL */
     const char *cache_dir;      /* or NULL: no cache on disk */
     uint64_t cache_limit_bytes; /* >= 64 MiB when there is a cache */
-    uint32_t resident_chunks;   /* chunks kept in memory; 0: 8 (32 MiB) */
+    uint32_t resident_chunks;   /* chunks kept in memory; 0: 4 (16 MiB) */
 };
 
 /* A transport over common/http.h: base URL "https://host:port", bearer token and CA file (or NULL), seconds a

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +26,14 @@ static const char *const side_names[] = {
     "chat_template.json",
 };
 
+/* Pages that were read stay in the process until so many bytes are read, then they are given back: a worker's
+ * memory must not grow by the model it only copied from. */
+enum { GIVE_BACK_BYTES = 8 << 20 };
+
 struct mapping {
     void *data;
     size_t size;
+    _Atomic size_t read; /* since pages were given back */
 };
 
 struct local {
@@ -49,7 +55,12 @@ static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, v
 {
     (void)err;
     struct local *local = self;
-    memcpy(dst, (const uint8_t *)local->maps[file].data + offset, size);
+    struct mapping *map = &local->maps[file];
+    memcpy(dst, (const uint8_t *)map->data + offset, size);
+    if (atomic_fetch_add_explicit(&map->read, size, memory_order_relaxed) + size >= GIVE_BACK_BYTES) {
+        atomic_store_explicit(&map->read, 0, memory_order_relaxed);
+        madvise(map->data, map->size, MADV_DONTNEED);
+    }
     return 0;
 }
 
