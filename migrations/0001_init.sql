@@ -150,6 +150,7 @@ CREATE UNIQUE INDEX jobs_idempotency ON jobs (owner, idempotency_key) WHERE idem
 CREATE INDEX jobs_owner ON jobs (owner, id);
 CREATE INDEX jobs_state ON jobs (state, id);
 CREATE INDEX jobs_queue ON jobs (priority DESC, id) WHERE state = 'queued';
+CREATE INDEX jobs_due ON jobs (not_before) WHERE state = 'queued' AND not_before IS NOT NULL;
 
 CREATE SEQUENCE run_epochs;
 

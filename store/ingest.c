@@ -1,0 +1,280 @@
+/* What agents told, as one transaction. Every part is one statement over an array of objects.
+ *
+ * Invariants: a rank's facts count only while its run is active and under its
+ * epoch, and only when its seq and state are still what the caller knew; a metric
+ * line is inserted once; a checkpoint is complete when all its parts are here.
+ */
+#include "store/internal.h"
+#include "store/sched.h"
+
+#include <stdio.h>
+
+#define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
+
+/* The fence, and the lock of everybody who writes events. */
+static const struct pg_statement fence = {
+    "sched_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
+
+static const struct pg_statement move_ranks = {"ingest_ranks",
+                                               "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
+                                                   "run bigint, epoch bigint, rank integer, seq_before "
+                                                   "bigint, seq bigint, before text, state text, address "
+                                                   "text, "
+                                                   "identity text, code text, why text, own_fault boolean, "
+                                                   "memory json") "), "
+                                                                  "upd AS (UPDATE assignments a SET last_seq "
+                                                                  "= c.seq, state = c.state, address = "
+                                                                  "coalesce(c.address, a.address), "
+                                                                  "  identity = coalesce(c.identity, "
+                                                                  "a.identity), code = coalesce(c.code, "
+                                                                  "a.code), why = coalesce(c.why, a.why), "
+                                                                  "  own_fault = a.own_fault OR "
+                                                                  "coalesce(c.own_fault, false), memory = "
+                                                                  "coalesce(c.memory, a.memory) "
+                                                                  "  FROM c JOIN runs r ON r.id = c.run AND "
+                                                                  "r.epoch = c.epoch AND r.state IN "
+                                                                  "('starting', 'running', 'stopping') "
+                                                                  "  WHERE a.run = c.run AND a.rank = c.rank "
+                                                                  "AND a.last_seq = c.seq_before AND a.state "
+                                                                  "= c.before RETURNING 1) "
+                                                                  "SELECT motley_expect((SELECT count(*) "
+                                                                  "FROM upd), (SELECT count(*) FROM c), "
+                                                                  "'ranks')",
+                                               PG_WRITE};
+
+static const struct pg_statement add_metrics = {"ingest_metrics",
+                                                "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS "
+                                                "n FROM " RECORDS(
+                                                    "job bigint, kind text, rank integer, step bigint, "
+                                                    "document json") "), "
+                                                                     "made AS (INSERT INTO metrics (job, "
+                                                                     "kind, rank, step, document) SELECT "
+                                                                     "job, kind, rank, step, document FROM c "
+                                                                     "  ORDER BY n ON CONFLICT DO NOTHING "
+                                                                     "RETURNING job, kind, rank, step) "
+                                                                     "INSERT INTO events (job, type, body) "
+                                                                     "SELECT c.job, c.kind, c.document FROM "
+                                                                     "c "
+                                                                     "JOIN made USING (job, kind, rank, "
+                                                                     "step) WHERE c.kind <> 'ranks' ORDER BY "
+                                                                     "c.n",
+                                                PG_WRITE};
+
+static const struct pg_statement note_progress = {
+    "ingest_progress",
+    "UPDATE jobs j SET step = greatest(j.step, c.step), "
+    "loss = CASE WHEN c.step >= j.step THEN coalesce(c.loss, j.loss) ELSE j.loss END, updated_at = now() "
+    "FROM " RECORDS("job bigint, step bigint, loss double precision") " WHERE j.id = c.job",
+    PG_WRITE};
+
+static const struct pg_statement add_events = {
+    "ingest_events",
+    "INSERT INTO events (job, type, body) SELECT c.job, c.type, c.body FROM " RECORDS(
+        "job bigint, type text, body json"),
+    PG_WRITE};
+
+/* A part of a newer attempt starts an incomplete checkpoint of an older one anew; a complete one stays. */
+static const struct pg_statement add_checkpoints = {
+    "ingest_checkpoints",
+    "WITH one AS (SELECT c.job, c.step, max(c.run) AS run, max(c.parts) AS parts, array_agg(DISTINCT c.rank) "
+    "AS ranks, "
+    "    jsonb_object_agg(b.key, b.value) FILTER (WHERE b.key IS NOT NULL) AS blobs, bool_or(c.best) AS best "
+    "  FROM " RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs "
+                      "jsonb") "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true GROUP BY c.job, c.step), "
+                               "put AS (INSERT INTO checkpoints AS k (job, step, run, parts, ranks, blobs, "
+                               "best, complete) "
+                               "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, "
+                               "false), "
+                               "         cardinality(ranks) >= parts FROM one "
+                               "  ON CONFLICT (job, step) DO UPDATE SET run = excluded.run, parts = "
+                               "excluded.parts, "
+                               "    ranks = CASE WHEN k.run = excluded.run THEN "
+                               "      (SELECT array_agg(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) "
+                               "x) ELSE excluded.ranks END, "
+                               "    blobs = CASE WHEN k.run = excluded.run THEN k.blobs || excluded.blobs "
+                               "ELSE excluded.blobs END, "
+                               "    best = excluded.best OR (k.best AND k.run = excluded.run), "
+                               "    complete = CASE WHEN k.run = excluded.run THEN "
+                               "      (SELECT count(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) "
+                               "ELSE cardinality(excluded.ranks) END "
+                               "      >= excluded.parts, created_at = now() "
+                               "  WHERE NOT k.complete RETURNING job, step, best, complete), "
+                               "worse AS (UPDATE checkpoints w SET best = false FROM put "
+                               "  WHERE put.complete AND put.best AND w.job = put.job AND w.best AND w.step "
+                               "<> put.step RETURNING 1) "
+                               "INSERT INTO events (job, type, body) SELECT job, 'checkpoint', "
+                               "json_build_object('step', step, 'best', best) "
+                               "FROM put WHERE complete ORDER BY job, step",
+    PG_WRITE};
+
+static const struct pg_statement add_artifacts = {
+    "ingest_artifacts",
+    "INSERT INTO artifacts (job, name, sha256, size) SELECT DISTINCT ON (job, name) job, name, sha256, "
+    "coalesce(size, 0) "
+    "FROM " RECORDS("job bigint, name text, sha256 text, size bigint") " ORDER BY job, name "
+                                                                       "ON CONFLICT (job, name) DO UPDATE "
+                                                                       "SET sha256 = excluded.sha256, size = "
+                                                                       "excluded.size, created_at = now()",
+    PG_WRITE};
+
+static const struct pg_statement add_traces = {
+    "ingest_traces",
+    "INSERT INTO traces (run, rank, seq, document) SELECT run, rank, seq, document FROM " RECORDS(
+        "run bigint, rank integer, seq bigint, document json") " ON CONFLICT DO NOTHING",
+    PG_WRITE};
+
+static const struct pg_statement move_nodes = {
+    "ingest_nodes",
+    "UPDATE nodes n SET boot = c.boot, last_seq = greatest(c.seq, CASE WHEN n.boot = c.boot THEN n.last_seq "
+    "ELSE 0 END), "
+    "  state = CASE WHEN c.hello THEN 'alive' ELSE n.state END, last_seen = now(), "
+    "  machine_id = coalesce(c.machine_id, n.machine_id), address = coalesce(c.address, n.address), "
+    "  inventory = coalesce(c.inventory, n.inventory) "
+    "FROM " RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, "
+                    "inventory json") " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
+    PG_WRITE};
+
+static const struct pg_statement
+    put_devices = {"ingest_devices",
+                   "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
+                       "name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory "
+                       "json") "), "
+                               "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node "
+                               "FROM c) "
+                               "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
+                               "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, "
+                               "inventory) "
+                               "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
+                               "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = "
+                               "excluded.digest, present = true, "
+                               "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = "
+                               "excluded.inventory "
+                               "WHERE devices.node = excluded.node",
+                   PG_WRITE};
+
+static const struct pg_statement see_nodes = {"ingest_seen",
+                                              "UPDATE nodes SET last_seen = now(), state = 'alive' WHERE "
+                                              "name IN (SELECT json_array_elements_text($1::json)) "
+                                              "AND boot IS NOT NULL",
+                                              PG_WRITE};
+
+static const struct pg_statement put_profiles = {
+    "ingest_profiles",
+    "WITH gone AS (DELETE FROM requests r USING " RECORDS(
+        "request bigint, document json") "  WHERE r.id = c.request AND r.kind = 'profile' RETURNING "
+                                         "r.device, r.key, r.content, r.digest, c.document) "
+                                         "INSERT INTO profiles (device, key, content, digest, document) "
+                                         "SELECT device, key, content, digest, document FROM gone "
+                                         "ON CONFLICT (device, key) DO UPDATE SET content = "
+                                         "excluded.content, digest = excluded.digest, "
+                                         "  document = excluded.document, measured_at = now()",
+    PG_WRITE};
+
+static const struct pg_statement put_links = {
+    "ingest_links",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
+        "\"from\" text, \"to\" text, request bigint, document json") "), "
+                                                                     "gone AS (DELETE FROM requests r USING "
+                                                                     "c WHERE r.id = c.request AND r.kind = "
+                                                                     "'links' RETURNING 1) "
+                                                                     "INSERT INTO links (from_node, to_node, "
+                                                                     "document) SELECT c.\"from\", c.\"to\", "
+                                                                     "c.document FROM c "
+                                                                     "JOIN nodes a ON a.name = c.\"from\" "
+                                                                     "JOIN nodes b ON b.name = c.\"to\" "
+                                                                     "ON CONFLICT (from_node, to_node) DO "
+                                                                     "UPDATE SET document = "
+                                                                     "excluded.document, measured_at = now()",
+    PG_WRITE};
+
+static const struct pg_statement fail_requests = {
+    "ingest_failures",
+    "UPDATE requests r SET state = 'failed', why = c.why FROM " RECORDS(
+        "request bigint, why text") " WHERE r.id = c.request",
+    PG_WRITE};
+
+static const struct pg_statement drop_received = {
+    "ingest_received",
+    "DELETE FROM outbox WHERE id IN (SELECT v::bigint FROM json_array_elements_text($1::json) v)", PG_WRITE};
+
+/* Followers are woken at commit; PostgreSQL merges equal notifications. */
+static const struct pg_statement tell_followers = {
+    "ingest_notify",
+    "SELECT pg_notify('motley_events', job) FROM (SELECT DISTINCT c.job FROM json_to_recordset($1::json) "
+    "AS c(job text)) t",
+    PG_WRITE};
+
+/* The parts, in the order of their statements. */
+struct part {
+    const struct pg_statement *statement;
+    const json_t *rows;
+};
+
+enum { PARTS_MAX = 15 };
+_Static_assert(PARTS_MAX + 1 <= PG_STEPS_MAX, "one work holds the fence and all parts");
+
+static json_t *jobs_with_news(const struct store_ingest *ingest)
+{
+    const json_t *const sources[] = {ingest->metrics, ingest->events, ingest->checkpoints};
+    json_t *jobs = json_array();
+    json_t *seen = json_object();
+    for (size_t i = 0; i < 3; i++) {
+        size_t k;
+        json_t *row;
+        json_array_foreach(sources[i], k, row)
+        {
+            char key[24];
+            json_int_t job = json_integer_value(json_object_get(row, "job"));
+            snprintf(key, sizeof(key), "%lld", (long long)job);
+            if (json_object_get(seen, key) == NULL) {
+                json_object_set_new(seen, key, json_true());
+                json_array_append_new(jobs, json_pack("{s:I}", "job", job));
+            }
+        }
+    }
+    json_decref(seen);
+    return jobs;
+}
+
+int store_ingest(struct store *store, const struct store_ingest *ingest, store_done_fn *done, void *arg,
+                 struct err *err)
+{
+    json_t *followers = jobs_with_news(ingest);
+    const struct part parts[PARTS_MAX] = {
+        {&move_nodes, ingest->nodes},
+        {&put_devices, ingest->devices},
+        {&see_nodes, ingest->seen},
+        {&move_ranks, ingest->ranks},
+        {&add_metrics, ingest->metrics},
+        {&note_progress, ingest->progress},
+        {&add_events, ingest->events},
+        {&add_traces, ingest->traces},
+        {&add_checkpoints, ingest->checkpoints},
+        {&add_artifacts, ingest->artifacts},
+        {&put_profiles, ingest->profiles},
+        {&put_links, ingest->links},
+        {&fail_requests, ingest->failures},
+        {&drop_received, ingest->received},
+        {&tell_followers, followers},
+    };
+    struct pg_params params[PARTS_MAX + 1];
+    struct pg_step steps[PARTS_MAX + 1];
+    int count = 0;
+
+    pg_params_init(&params[PARTS_MAX]);
+    pg_param_i64(&params[PARTS_MAX], ingest->leader);
+    steps[count++] = (struct pg_step){&fence, &params[PARTS_MAX]};
+    for (int i = 0; i < PARTS_MAX; i++) {
+        pg_params_init(&params[i]);
+        if (json_array_size(parts[i].rows) > 0) {
+            pg_param_json(&params[i], parts[i].rows);
+            steps[count++] = (struct pg_step){parts[i].statement, &params[i]};
+        }
+    }
+    int rc = store_run_done(store, steps, count, STORE_ALONE, done, arg, err);
+    for (int i = 0; i <= PARTS_MAX; i++) {
+        pg_params_fini(&params[i]);
+    }
+    json_decref(followers);
+    return rc;
+}

@@ -1,0 +1,166 @@
+/* Leader election.
+ *
+ * Invariant: `epoch` is non-zero exactly while we believe that the session with
+ * server process `pid` is ours and holds the lock. The pool has one connection;
+ * when it breaks it is made anew silently, and the new session has another pid
+ * and no lock: that is how a loss is noticed even if nothing was in flight.
+ */
+#include "store/leader.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/pg.h"
+
+struct store_leader {
+    struct pg *pg;
+    struct event *timer;
+    struct store_leader_events events;
+    void *arg;
+    char name[104];
+    unsigned poll_ms;
+    bool asking;
+    int64_t epoch, pid;
+};
+
+/* A dead peer on another machine must be noticed too, hence the keepalives. */
+static const struct pg_statement stand = {
+    "leader_stand",
+    "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
+    "  set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '2', false)), "
+    "taken AS MATERIALIZED (SELECT pg_try_advisory_lock(5570193040) AS ok FROM alive) "
+    "UPDATE leader SET epoch = epoch + 1, name = $1, since = now() FROM taken WHERE taken.ok "
+    "RETURNING epoch, pg_backend_pid()",
+    PG_WRITE};
+
+/* Still the same session, and nobody else's epoch? */
+static const struct pg_statement confirm = {"leader_confirm", "SELECT epoch, pg_backend_pid() FROM leader",
+                                            PG_WRITE};
+
+static void arm(struct store_leader *leader)
+{
+    const struct timeval pause = {.tv_sec = leader->poll_ms / 1000, .tv_usec = leader->poll_ms % 1000 * 1000};
+    event_add(leader->timer, &pause);
+}
+
+static void lose(struct store_leader *leader, const struct err *why)
+{
+    if (leader->epoch != 0) {
+        leader->epoch = 0;
+        leader->events.lost(leader->arg, why);
+    }
+}
+
+static void answered(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct store_leader *leader = arg;
+    struct err why;
+    (void)count;
+    leader->asking = false;
+    if (err->code == ERR_CANCELLED) {
+        return;
+    }
+    arm(leader);
+    if (err->code != ERR_NONE) {
+        lose(leader, err);
+        return;
+    }
+    if (pg_rows(results[0]) == 0) {
+        return;
+    }
+    int64_t epoch = pg_i64(results[0], 0, 0);
+    int64_t pid = pg_i64(results[0], 0, 1);
+    if (leader->epoch == 0) {
+        leader->epoch = epoch;
+        leader->pid = pid;
+        leader->events.gained(leader->arg, epoch);
+    } else if (epoch != leader->epoch || pid != leader->pid) {
+        err_set(&why, ERR_STALE, "the session that held the leader lock has ended");
+        lose(leader, &why);
+    }
+}
+
+static void ask(struct store_leader *leader)
+{
+    struct pg_params params;
+    struct err err;
+    bool leading = leader->epoch != 0;
+    if (leader->asking) {
+        return;
+    }
+    pg_params_init(&params);
+    if (!leading) {
+        pg_param_text(&params, leader->name);
+    }
+    const struct pg_step step = {leading ? &confirm : &stand, &params};
+    leader->asking = pg_query_with(leader->pg, &step, 1, 3000, true, answered, leader, &err) == 0;
+    pg_params_fini(&params);
+    if (!leader->asking) {
+        arm(leader);
+        lose(leader, &err);
+    }
+}
+
+static void tick(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    ask(arg);
+}
+
+static void on_trouble(void *arg, const struct err *why)
+{
+    struct store_leader *leader = arg;
+    lose(leader, why);
+    if (leader->events.trouble != NULL) {
+        leader->events.trouble(leader->arg, why);
+    }
+}
+
+struct store_leader *store_leader_create(struct event_base *base, const struct store_leader_config *config,
+                                         const struct store_leader_events *events, void *arg, struct err *err)
+{
+    struct store_leader *leader = calloc(1, sizeof(*leader));
+    if (leader == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the leader election");
+        return NULL;
+    }
+    leader->events = *events;
+    leader->arg = arg;
+    leader->poll_ms = config->poll_ms > 0 ? config->poll_ms : 250;
+    snprintf(leader->name, sizeof(leader->name), "%s", config->name);
+    const struct pg_config pg = {
+        .conninfo = config->conninfo,
+        .connections = 1,
+        .timeout_ms = 3000,
+        .backoff_ms_max = 500,
+        .application_name = "motley-leader",
+        .trouble = on_trouble,
+        .arg = leader,
+    };
+    leader->timer = evtimer_new(base, tick, leader);
+    leader->pg = leader->timer != NULL ? pg_create(base, &pg, err) : NULL;
+    if (leader->pg == NULL) {
+        store_leader_destroy(leader);
+        return NULL;
+    }
+    ask(leader);
+    return leader;
+}
+
+void store_leader_destroy(struct store_leader *leader)
+{
+    if (leader == NULL) {
+        return;
+    }
+    leader->epoch = 0; /* no callbacks from here on */
+    if (leader->pg != NULL) {
+        pg_destroy(leader->pg);
+    }
+    if (leader->timer != NULL) {
+        event_free(leader->timer);
+    }
+    free(leader);
+}
