@@ -47,6 +47,7 @@ struct workload {
     uint32_t eval_row_count;   /* 0: none */
     struct workload_row *eval_rows; /* owned */
     uint32_t sample_tokens;    /* prompt and answer together that a KV cache must hold; 0: no sampling */
+    uint32_t prompt_tokens;    /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
     int place;                 /* enum plan_placement, or −1: any */
     uint32_t micro_batch_rows; /* 0: choose */
     uint32_t stages;           /* 0: choose */

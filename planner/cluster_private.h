@@ -1,0 +1,78 @@
+/* The cluster's inside, for this room only. */
+#ifndef MOTLEY_PLANNER_CLUSTER_PRIVATE_H
+#define MOTLEY_PLANNER_CLUSTER_PRIVATE_H
+
+#include "planner/cluster.h"
+
+/* One measured point of one block kind. */
+struct profile_point {
+    double rows, tokens, labelled, sum_sq;
+    double forward_s, backward_s, recompute_s;
+};
+
+enum profile_block { PROFILE_EMBEDDING, PROFILE_LAYER, PROFILE_HEAD, PROFILE_BLOCKS };
+
+struct profile {
+    bool present;
+    enum cost_origin origin;
+    uint32_t point_count[PROFILE_BLOCKS];
+    struct profile_point *points[PROFILE_BLOCKS];
+    double step_s[PROFILE_BLOCKS]; /* of an optimiser step, a block of that kind */
+    uint64_t process_base_bytes;
+    /* bytes a block of that kind takes, as the device's allocator counts them; 0: not said */
+    uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];
+};
+
+/* An entry of the catalogue: rates of a device that nobody here has measured. */
+struct catalogue_entry {
+    const char *name, *kind;
+    uint64_t memory_bytes;
+    double flops_fp32, flops_16; /* peak of dense matrix products, FLOP/s */
+    double memory_bytes_per_s;
+    double efficiency;  /* of peak that training reaches */
+    double uncertainty; /* relative, of a time estimated from these */
+    const char *source;
+};
+const struct catalogue_entry *catalogue_find(const char *name);
+
+struct device {
+    char *name, *kind;
+    uint32_t node;
+    uint64_t memory_limit_bytes;
+    uint32_t threads;
+    double speed, heat, price_per_hour, watts;
+    const struct catalogue_entry *like; /* NULL: none given */
+    struct profile profile;
+};
+
+struct link_pair { /* directed, between nodes */
+    uint32_t from, to;
+    double latency_s, bytes_per_s;
+    bool emulated;
+};
+
+struct node {
+    char *name;
+    double nic_bytes_per_s; /* 0: not limiting */
+};
+
+struct cluster {
+    uint32_t device_count, device_capacity;
+    struct device *devices;
+    uint32_t node_count, node_capacity;
+    struct node *nodes;
+    uint32_t link_count, link_capacity;
+    struct link_pair *links; /* sorted by (from, to) once link_find was called */
+    double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
+    bool sorted;
+};
+
+/* Index of a node by name, or UINT32_MAX. */
+uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
+uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
+
+/* Latency (s), rate (bytes/s, the two NICs' caps included) from one device to another. */
+void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
+                  double *bytes_per_s, bool *emulated);
+
+#endif
