@@ -1,0 +1,147 @@
+/* What every client command shares: words and options, where the server is, how results are told.
+ *
+ * A command is a function of one file, listed in the table of cli/main.c. It fills `err` and returns -1, or
+ * returns 0; main turns the error into one sentence on stderr and the exit status of docs/INTERFACES.md. The
+ * client is one thread.
+ */
+#ifndef MOTLEY_CLI_CLI_H
+#define MOTLEY_CLI_CLI_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "common/http.h"
+
+enum cli_status {
+    CLI_DONE = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2, /* usage, or an invalid specification */
+    CLI_NO_ANSWER = 3,
+    CLI_NOFIT = 4,
+    CLI_JOB_FAILED = 5,
+    CLI_DENIED = 6,
+};
+
+enum { CLI_OPTIONS_MAX = 16, CLI_WORDS_MAX = 8, CLI_REPEATS_MAX = 16 };
+
+struct cli;
+
+struct cli_option {
+    const char *name;  /* "--out" or "-f" */
+    const char *value; /* what it takes, for the help ("DIR"); NULL: a flag */
+    const char *help;
+};
+
+struct cli_command {
+    const char *name;  /* "submit" */
+    const char *words; /* positional arguments for the usage line, "SPEC" */
+    unsigned words_min, words_max;
+    const char *help;                           /* one line */
+    struct cli_option options[CLI_OPTIONS_MAX]; /* ended by a NULL name */
+    int (*run)(struct cli *cli, struct err *err);
+};
+
+struct cli {
+    const struct cli_command *command;
+    unsigned word_count;
+    const char *words[CLI_WORDS_MAX]; /* borrowed from argv */
+    unsigned option_count;
+    struct {
+        const char *name;  /* as in the command's table */
+        const char *value; /* "" for a flag */
+    } options[CLI_REPEATS_MAX * 2];
+    bool json;
+    char home[4096];
+    struct http *http; /* opened on first use */
+    char address[256]; /* of the server, for messages */
+    int exit_status;   /* what a command that ends well wants; CLI_DONE */
+};
+
+/* Value of an option ("" for a flag), or NULL when it was not given. The nth of a repeated one. */
+const char *cli_option(const struct cli *cli, const char *name);
+const char *cli_option_nth(const struct cli *cli, const char *name, unsigned nth);
+/* A whole number within [min, max]; `missing` when not given. ERR_INVALID names the option. */
+int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t max, int64_t missing,
+                   int64_t *out, struct err *err);
+
+/* ---- the server (cli/client.c) ---- */
+
+/* Opens the server that HOME/client.json names. ERR_NET "no server: …" when there is none. */
+int client_open(struct cli *cli, struct err *err);
+void client_close(struct cli *cli);
+/* One JSON call, path made by printf; opens the client if need be. `out` may be NULL; becomes new. */
+int client_call(struct cli *cli, const char *method, const json_t *body, json_t **out, struct err *err,
+                const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* The job id of a word ("17"); ERR_INVALID otherwise. */
+int client_job_id(const char *word, int64_t *id, struct err *err);
+/* GET of all pages: the array `member` of each answer, joined; follows "next" as `after`. `most` items at
+ * most, 0: all. Returns new, or NULL. */
+json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err);
+
+/* ---- files by content (cli/upload.c) ---- */
+
+/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
+ * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
+ */
+json_t *upload_read_spec(const char *path, struct err *err);
+/* Uploads the files the specification names and puts references in their place; registers a local model. */
+int upload_spec_files(struct cli *cli, json_t *spec, struct err *err);
+/* Uploads one file unless the server has it; hex: its SHA-256. */
+int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes, struct err *err);
+/* Registers a folder or .gguf file under `name` (NULL: one made from its content). *answer becomes new:
+ * {"name","content"}. */
+int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err);
+
+/* ---- telling (cli/show.c) ---- */
+
+/* One JSON document on a line of stdout. */
+int show_json(const json_t *document, struct err *err);
+/* Aligned columns: `columns` is "HEADER:key:kind …"; kind: s text, n number, b bytes, t seconds, w time of
+ * day. */
+int show_table(const json_t *rows, const char *columns, struct err *err);
+/* A member as text; "" when absent. Borrowed. */
+const char *show_str(const json_t *object, const char *key);
+double show_num(const json_t *object, const char *key, double missing);
+
+/* Reads cli->words[0], uploads its files, submits. *answer becomes new, *id the job's. */
+int submit_spec(struct cli *cli, json_t **answer, int64_t *id, struct err *err);
+/* A plan's answer (INTERFACES.md, "What `motley plan --json` answers") for people: verdict, ranks,
+ * alternatives. */
+int show_plan(const json_t *answer, struct err *err);
+
+/* ---- following a job (cli/watch.c) ---- */
+
+/* Follows the job's events until it ends, telling each; `live` redraws a terminal. *job becomes the final
+ * document, new. */
+int watch_job(struct cli *cli, int64_t id, json_t **job, struct err *err);
+/* Writes what a job made into a folder (cli/get.c). */
+int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err);
+/* Turns the state a job ended in into cli->exit_status and, for failures, a sentence. */
+int job_verdict(struct cli *cli, const json_t *job, struct err *err);
+
+/* ---- the commands ---- */
+int command_up(struct cli *cli, struct err *err);
+int command_down(struct cli *cli, struct err *err);
+int command_status(struct cli *cli, struct err *err);
+int command_run(struct cli *cli, struct err *err);
+int command_submit(struct cli *cli, struct err *err);
+int command_plan(struct cli *cli, struct err *err);
+int command_jobs(struct cli *cli, struct err *err);
+int command_job(struct cli *cli, struct err *err);
+int command_why(struct cli *cli, struct err *err);
+int command_watch(struct cli *cli, struct err *err);
+int command_logs(struct cli *cli, struct err *err);
+int command_act(struct cli *cli, struct err *err); /* cancel, hold, release */
+int command_resume(struct cli *cli, struct err *err);
+int command_metrics(struct cli *cli, struct err *err);
+int command_get(struct cli *cli, struct err *err);
+int command_join_token(struct cli *cli, struct err *err);
+int command_drain(struct cli *cli, struct err *err); /* and undrain */
+int command_nodes(struct cli *cli, struct err *err);
+int command_devices(struct cli *cli, struct err *err);
+int command_model(struct cli *cli, struct err *err);
+int command_replay(struct cli *cli, struct err *err);
+
+#endif

@@ -1,0 +1,134 @@
+/* The server that HOME/client.json names: opening it, calling it, following its pages. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/json.h"
+
+enum {
+    CLIENT_FILE_BYTES_MAX = 65536,
+    CLIENT_PATH_BYTES = 2048,
+    CLIENT_CALL_MS = 60000,
+    CLIENT_PAGES_MAX = 100000
+};
+
+static json_t *read_client_file(struct cli *cli, struct err *err)
+{
+    char path[sizeof cli->home + 16];
+    snprintf(path, sizeof path, "%s/client.json", cli->home);
+    struct buf text = {.limit = CLIENT_FILE_BYTES_MAX};
+    json_t *document = NULL;
+    if (file_read_all(path, CLIENT_FILE_BYTES_MAX, &text, err) < 0) {
+        if (err->code == ERR_NOT_FOUND)
+            err_set(err, ERR_NET, "no server: %s is not there; `motley up` starts one", path);
+    } else if (!(document = json_parse_limited(buf_str(&text), text.size, 8, err))) {
+        err_wrap(err, "%s", path);
+    }
+    buf_fini(&text);
+    return document;
+}
+
+int client_open(struct cli *cli, struct err *err)
+{
+    if (cli->http)
+        return 0;
+    json_t *document = read_client_file(cli, err);
+    if (!document)
+        return -1;
+    struct json_reader reader;
+    const char *address = NULL, *token = NULL, *ca = NULL;
+    jr_init(&reader, document, "client.json", err);
+    jr_str(&reader, "address", JR_REQUIRED, 1, 255, &address);
+    jr_str(&reader, "token", JR_REQUIRED, 1, 512, &token);
+    jr_str(&reader, "ca", JR_OPTIONAL, 1, 4096, &ca);
+    int result = jr_finish_loose(&reader);
+    if (result == 0) {
+        snprintf(cli->address, sizeof cli->address, "%s", address);
+        const struct http_options options = {
+            .url = address, .bearer = token, .ca_file = ca, .user_agent = "motley", .connect_ms = 3000};
+        cli->http = http_create(&options, err);
+        result = cli->http ? 0 : -1;
+    }
+    json_decref(document);
+    return result;
+}
+
+void client_close(struct cli *cli)
+{
+    http_destroy(cli->http);
+    cli->http = NULL;
+}
+
+int client_call(struct cli *cli, const char *method, const json_t *body, json_t **out, struct err *err,
+                const char *fmt, ...)
+{
+    char path[CLIENT_PATH_BYTES];
+    va_list arguments;
+    va_start(arguments, fmt);
+    int size = vsnprintf(path, sizeof path, fmt, arguments);
+    va_end(arguments);
+    if (size < 0 || (size_t)size >= sizeof path)
+        return err_set(err, ERR_TOO_BIG, "the request's path is longer than %zu bytes", sizeof path - 1);
+    if (client_open(cli, err) < 0)
+        return -1;
+    return http_json(cli->http, method, path, body, CLIENT_CALL_MS, out, err);
+}
+
+int client_job_id(const char *word, int64_t *id, struct err *err)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(word, &end, 10);
+    if (errno || end == word || *end || value < 1)
+        return err_set(err, ERR_INVALID, "\"%.40s\" is not a job's id, a whole number from 1", word);
+    *id = value;
+    return 0;
+}
+
+/* The cursor of the next page as text; false at the end. */
+static bool next_cursor(const json_t *page, char out[64])
+{
+    const json_t *next = json_object_get(page, "next");
+    if (json_is_integer(next))
+        snprintf(out, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(next));
+    else if (json_is_string(next))
+        snprintf(out, 64, "%s", json_string_value(next));
+    else
+        return false;
+    return true;
+}
+
+json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err)
+{
+    json_t *all = json_array();
+    char cursor[64] = "";
+    for (unsigned pages = 0; all && pages < CLIENT_PAGES_MAX; pages++) {
+        json_t *page = NULL;
+        const char *join = strchr(path, '?') ? "&" : "?";
+        if (client_call(cli, "GET", NULL, &page, err, "%s%s%s%s", path, *cursor ? join : "",
+                        *cursor ? "after=" : "", cursor) < 0) {
+            json_decref(all);
+            return NULL;
+        }
+        bool more = next_cursor(page, cursor);
+        int failed = json_array_extend(all, json_object_get(page, member));
+        size_t got = json_array_size(json_object_get(page, member));
+        json_decref(page);
+        if (failed) {
+            err_set(err, ERR_PEER, "the answer to %s has no list \"%s\"", path, member);
+            json_decref(all);
+            return NULL;
+        }
+        if (!more || !got || (most && json_array_size(all) >= most))
+            break;
+    }
+    if (!all)
+        err_set(err, ERR_NOMEM, "no memory for a list");
+    return all;
+}

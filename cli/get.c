@@ -1,0 +1,202 @@
+/* `motley get`: what a job made, as files that other tools open. */
+#include "cli/cli.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/json.h"
+
+enum { GET_TEXT_MAX = 1 << 30, GET_IDLE_MS = 60000 };
+
+static int write_document(const char *folder, const char *name, const json_t *document, struct err *err)
+{
+    char path[PATH_MAX];
+    struct buf text = {.limit = GET_TEXT_MAX};
+    int result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+    if (result == 0)
+        result = json_print(document, false, &text, err);
+    if (result == 0)
+        result = buf_text(&text, "\n", err);
+    if (result == 0)
+        result = file_write_atomic(path, text.data, text.size, 0644, err);
+    buf_fini(&text);
+    return result;
+}
+
+static int write_lines(const char *folder, const char *name, const json_t *lines, struct err *err)
+{
+    char path[PATH_MAX];
+    struct buf text = {.limit = GET_TEXT_MAX};
+    size_t index;
+    json_t *line;
+    int result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+    json_array_foreach(lines, index, line)
+    {
+        if (result == 0)
+            result = json_print(line, false, &text, err);
+        if (result == 0)
+            result = buf_text(&text, "\n", err);
+    }
+    if (result == 0)
+        result = file_write_atomic(path, text.data, text.size, 0644, err);
+    buf_fini(&text);
+    return result;
+}
+
+struct download {
+    int fd;
+    const char *path;
+    struct digest *digest;
+};
+
+static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
+{
+    struct download *download = arg;
+    const char *at = data;
+    if (digest_update(download->digest, data, size, err) < 0)
+        return -1;
+    while (size > 0) {
+        ssize_t wrote = write(download->fd, at, size);
+        if (wrote < 0)
+            return err_errno(err, ERR_IO, 0, "could not write %s", download->path);
+        at += wrote;
+        size -= (size_t)wrote;
+    }
+    return 0;
+}
+
+/* One artifact beside its final name, verified, then renamed: complete or absent. */
+static int fetch(struct cli *cli, int64_t id, const char *name, const char *sha256, const char *path,
+                 struct err *err)
+{
+    char part[PATH_MAX], escaped[512], route[640], hex[65];
+    uint8_t hash[32];
+    if (http_escape(name, escaped, sizeof escaped, err) < 0 ||
+        file_path(part, sizeof part, err, "%s.part", path) < 0)
+        return -1;
+    snprintf(route, sizeof route, "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
+    struct download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
+                                digest_create(err)};
+    if (download.fd < 0)
+        return err_errno(err, ERR_IO, 0, "could not write %s", part);
+    struct http_request request = {.method = "GET",
+                                   .path = route,
+                                   .sink = take_bytes,
+                                   .sink_arg = &download,
+                                   .timeout_ms = UINT32_MAX,
+                                   .idle_ms = GET_IDLE_MS};
+    int result = download.digest ? http_perform(cli->http, &request, NULL, err) : -1;
+    if (result == 0)
+        result = digest_final(download.digest, hash, err);
+    digest_destroy(download.digest);
+    if (close(download.fd) < 0 && result == 0)
+        result = err_errno(err, ERR_IO, 0, "could not write %s", part);
+    if (result == 0) {
+        digest_hex(hash, sizeof hash, hex);
+        if (*sha256 && strcmp(hex, sha256) != 0)
+            result =
+                err_set(err, ERR_CORRUPT, "%s: the bytes received do not have the hash %s", name, sha256);
+        else if (rename(part, path) < 0)
+            result = err_errno(err, ERR_IO, 0, "could not rename %s", part);
+    }
+    if (result < 0)
+        unlink(part);
+    return result;
+}
+
+/* Artifact names are relative paths of ours ("adapter/adapter_model.safetensors"); a server's word is not
+ * trusted. */
+static bool name_is_safe(const char *name)
+{
+    return *name && *name != '/' && !strstr(name, "..") && strlen(name) < 256 && !strchr(name, '\\');
+}
+
+static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct err *err)
+{
+    json_t *answer = NULL, *artifact;
+    size_t index;
+    int result = client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/artifacts", (long long)id);
+    json_array_foreach(json_object_get(answer, "artifacts"), index, artifact)
+    {
+        const char *name = show_str(artifact, "name");
+        char path[PATH_MAX], parent[PATH_MAX];
+        if (result < 0 || !name_is_safe(name))
+            continue;
+        if (strncmp(name, "adapter_", 8) == 0)
+            result = file_path(path, sizeof path, err, "%s/adapter/%s", folder, name);
+        else
+            result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+        if (result < 0)
+            break;
+        snprintf(parent, sizeof parent, "%s", path);
+        *strrchr(parent, '/') = '\0';
+        result = file_mkdirs(parent, 0755, err);
+        if (result == 0)
+            result = fetch(cli, id, name, show_str(artifact, "sha256"), path, err);
+    }
+    json_decref(answer);
+    return result;
+}
+
+/* A document of the job, written as it is; a job that never started has none, which is no error. */
+static int get_document(struct cli *cli, int64_t id, const char *route, const char *member,
+                        const char *folder, const char *name, struct err *err)
+{
+    json_t *answer = NULL;
+    if (client_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%lld/%s", (long long)id, route) < 0)
+        return err->code == ERR_NOT_FOUND ? 0 : -1;
+    const json_t *document =
+        member && json_object_get(answer, member) ? json_object_get(answer, member) : answer;
+    int result = write_document(folder, name, document, err);
+    json_decref(answer);
+    return result;
+}
+
+static int get_lines(struct cli *cli, int64_t id, const char *kind, const char *folder, const char *name,
+                     struct err *err)
+{
+    char route[128];
+    snprintf(route, sizeof route, "/v1/jobs/%lld/metrics?limit=10000%s%s", (long long)id,
+             kind ? "&kind=" : "", kind ? kind : "");
+    json_t *lines = client_pages(cli, route, "lines", 0, err);
+    int result = lines ? write_lines(folder, name, lines, err) : -1;
+    json_decref(lines);
+    return result;
+}
+
+int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err)
+{
+    if (file_mkdirs(folder, 0755, err) < 0 || get_artifacts(cli, id, folder, err) < 0 ||
+        get_document(cli, id, "plan", NULL, folder, "plan.json", err) < 0 ||
+        get_lines(cli, id, NULL, folder, "metrics.jsonl", err) < 0 ||
+        get_lines(cli, id, "sample", folder, "samples.jsonl", err) < 0)
+        return -1;
+    return get_document(cli, id, "trace", NULL, folder, "trace.json", err);
+}
+
+int command_get(struct cli *cli, struct err *err)
+{
+    int64_t id;
+    json_t *job = NULL;
+    if (client_job_id(cli->words[0], &id, err) < 0 ||
+        client_call(cli, "GET", NULL, &job, err, "/v1/jobs/%lld", (long long)id) < 0)
+        return -1;
+    json_decref(job);
+    if (get_job(cli, id, cli->words[1], err) < 0)
+        return -1;
+    if (cli->json) {
+        json_t *answer = json_pack("{s:I, s:s}", "id", (json_int_t)id, "folder", cli->words[1]);
+        int result = show_json(answer, err);
+        json_decref(answer);
+        return result;
+    }
+    printf("%s\n", cli->words[1]);
+    return 0;
+}

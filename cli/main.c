@@ -1,0 +1,300 @@
+/* `motley`: the table of commands, their words and options, and what an error means to a shell. */
+#include "cli/cli.h"
+
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+
+static const struct cli_command commands[] = {
+    {"up",
+     "",
+     0,
+     0,
+     "start the whole system on this machine",
+     {{"--config", "FILE", "agents, devices, emulated links (docs/INTERFACES.md)"}},
+     command_up},
+    {"down", "", 0, 0, "stop all of it", {{NULL, NULL, NULL}}, command_down},
+    {"status", "", 0, 0, "what runs", {{NULL, NULL, NULL}}, command_status},
+    {"run",
+     "SPEC",
+     1,
+     1,
+     "start the system if need be, submit, watch, fetch",
+     {{"--out", "DIR", "where the results go; default: ./NAME-ID"},
+      {"--config", "FILE", "for `up`, if it is not running"}},
+     command_run},
+    {"submit",
+     "SPEC",
+     1,
+     1,
+     "submit a job and print its id",
+     {{"--wait", NULL, "until it has ended"}, {"--key", "TEXT", "idempotency key"}},
+     command_submit},
+    {"plan",
+     "SPEC",
+     1,
+     1,
+     "what would happen, without committing",
+     {{"--cluster", "FILE", "devices one does not own; needs no server"},
+      {"--program", NULL, "the step programs, instruction by instruction"}},
+     command_plan},
+    {"jobs",
+     "",
+     0,
+     0,
+     "the jobs, newest first",
+     {{"--state", "STATE", "only these"},
+      {"--limit", "N", "a page; default 50"},
+      {"--after", "CURSOR", "the next page"}},
+     command_jobs},
+    {"job", "ID", 1, 1, "one job", {{NULL, NULL, NULL}}, command_job},
+    {"why", "ID", 1, 1, "what a job waits for", {{NULL, NULL, NULL}}, command_why},
+    {"watch", "ID", 1, 1, "follow a job to its end", {{NULL, NULL, NULL}}, command_watch},
+    {"logs", "ID", 1, 1, "a job's log lines", {{"-f", NULL, "follow"}}, command_logs},
+    {"cancel",
+     "ID",
+     1,
+     1,
+     "stop a job, after a checkpoint if it can write one",
+     {{NULL, NULL, NULL}},
+     command_act},
+    {"hold", "ID", 1, 1, "do not start a queued job", {{NULL, NULL, NULL}}, command_act},
+    {"release", "ID", 1, 1, "let a held job start", {{NULL, NULL, NULL}}, command_act},
+    {"resume",
+     "ID",
+     1,
+     1,
+     "go on from the last checkpoint, also beyond the end",
+     {{"--steps", "N", "so many steps more"}},
+     command_resume},
+    {"metrics",
+     "ID",
+     1,
+     1,
+     "loss, gradient norm, learning rate, tokens of each step",
+     {{NULL, NULL, NULL}},
+     command_metrics},
+    {"get",
+     "ID DIR",
+     2,
+     2,
+     "fetch adapter, plan, metrics, trace and samples",
+     {{NULL, NULL, NULL}},
+     command_get},
+    {"join-token",
+     "",
+     0,
+     0,
+     "a token that lets one machine join, once, within an hour",
+     {{NULL, NULL, NULL}},
+     command_join_token},
+    {"drain",
+     "DEVICE",
+     1,
+     1,
+     "nothing new starts there; what runs moves at its next checkpoint",
+     {{NULL, NULL, NULL}},
+     command_drain},
+    {"undrain", "DEVICE", 1, 1, "the device may be used again", {{NULL, NULL, NULL}}, command_drain},
+    {"nodes", "", 0, 0, "the machines", {{NULL, NULL, NULL}}, command_nodes},
+    {"devices",
+     "",
+     0,
+     0,
+     "the devices",
+     {{"--catalogue", NULL, "the kinds that `like` in a cluster file may name; needs no server"}},
+     command_devices},
+    {"model", "add NAME PATH | list", 1, 3, "registered models", {{NULL, NULL, NULL}}, command_model},
+    {"replay",
+     "[JOB]",
+     0,
+     1,
+     "simulate a recorded run, or the planning cases of others",
+     {{"--from", "NAME", "cephalo, zorse or sailor"},
+      {"--data", "DIR", "their profile files"},
+      {"--cases", "FILE", "their cases"},
+      {"--speed", "DEVICE=X", "as if the device were X times as fast"},
+      {"--link", "A:B=RATE,LATENCY", "as if the link were this"},
+      {"--trace", "FILE", "write the simulated timeline (Chrome trace format)"}},
+     command_replay},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static const struct cli_option common_options[] = {
+    {"--home", "DIR", "the folder of everything; MOTLEY_HOME, else ~/.motley"},
+    {"--json", NULL, "one document, or one a line where it streams"},
+    {"--help", NULL, "this"},
+    {NULL, NULL, NULL},
+};
+
+static void print_options(FILE *out, const struct cli_option *options)
+{
+    for (; options->name; options++) {
+        char left[64];
+        snprintf(left, sizeof left, "%s%s%s", options->name, options->value ? " " : "",
+                 options->value ? options->value : "");
+        fprintf(out, "  %-24s %s\n", left, options->help);
+    }
+}
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: motley COMMAND …\n\nOne model across whatever GPUs and CPUs a lab owns.\n\n");
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        char left[64];
+        snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].words);
+        fprintf(out, "  %-28s %s\n", left, commands[i].help);
+    }
+    fprintf(out, "\nWith every command:\n");
+    print_options(out, common_options);
+}
+
+static void print_command(FILE *out, const struct cli_command *command)
+{
+    fprintf(out, "usage: motley %s%s%s [options]\n\n%s\n\n", command->name, *command->words ? " " : "",
+            command->words, command->help);
+    print_options(out, command->options);
+    print_options(out, common_options);
+}
+
+static const struct cli_option *find_option(const struct cli_option *options, const char *word, size_t size)
+{
+    for (; options->name; options++)
+        if (strlen(options->name) == size && strncmp(options->name, word, size) == 0)
+            return options;
+    return NULL;
+}
+
+/* The option at argv[*at], "--name VALUE" or "--name=VALUE"; *at moves over its value. */
+static int take_option(struct cli *cli, int argc, char **argv, int *at, struct err *err)
+{
+    const char *word = argv[*at];
+    size_t size = strcspn(word, "=");
+    const struct cli_option *option = find_option(cli->command->options, word, size);
+    if (!option)
+        option = find_option(common_options, word, size);
+    if (!option)
+        return err_set(err, ERR_INVALID, "motley %s has no option %.*s; see motley %s --help",
+                       cli->command->name, (int)size, word, cli->command->name);
+    const char *value = "";
+    if (option->value && word[size] == '=')
+        value = word + size + 1;
+    else if (option->value && *at + 1 < argc)
+        value = argv[++*at];
+    else if (option->value || word[size] == '=')
+        return err_set(err, ERR_INVALID, "%s %s", option->name,
+                       option->value ? "wants a value" : "takes no value");
+    if (cli->option_count == sizeof cli->options / sizeof cli->options[0])
+        return err_set(err, ERR_TOO_BIG, "more than %u options", cli->option_count);
+    cli->options[cli->option_count].name = option->name;
+    cli->options[cli->option_count++].value = value;
+    if (strcmp(option->name, "--json") == 0)
+        cli->json = true;
+    return 0;
+}
+
+static int parse(struct cli *cli, int argc, char **argv, struct err *err)
+{
+    bool plain = false;
+    for (int at = 2; at < argc; at++) {
+        if (!plain && strcmp(argv[at], "--") == 0) {
+            plain = true;
+        } else if (!plain && argv[at][0] == '-' && argv[at][1]) {
+            if (take_option(cli, argc, argv, &at, err) < 0)
+                return -1;
+        } else if (cli->word_count == CLI_WORDS_MAX) {
+            return err_set(err, ERR_INVALID, "motley %s: too many words", cli->command->name);
+        } else {
+            cli->words[cli->word_count++] = argv[at];
+        }
+    }
+    if (cli_option(cli, "--help"))
+        return 0;
+    if (cli->word_count < cli->command->words_min || cli->word_count > cli->command->words_max)
+        return err_set(err, ERR_INVALID, "usage: motley %s %s", cli->command->name, cli->command->words);
+    return 0;
+}
+
+static int find_home(struct cli *cli, struct err *err)
+{
+    const char *home = cli_option(cli, "--home");
+    if (!home)
+        home = getenv("MOTLEY_HOME");
+    int size;
+    if (home && *home == '/') {
+        size = snprintf(cli->home, sizeof cli->home, "%s", home);
+    } else if (home && *home) {
+        char here[2048];
+        if (!realpath(".", here))
+            return err_errno(err, ERR_IO, 0, "cannot tell the current folder");
+        size = snprintf(cli->home, sizeof cli->home, "%s/%s", here, home);
+    } else {
+        const char *user = getenv("HOME");
+        size = snprintf(cli->home, sizeof cli->home, "%s/.motley", user && *user ? user : "/root");
+    }
+    if (size < 0 || (size_t)size >= sizeof cli->home - 64)
+        return err_set(err, ERR_TOO_BIG, "--home: the path is longer than %zu bytes", sizeof cli->home - 65);
+    while (size > 1 && cli->home[size - 1] == '/')
+        cli->home[--size] = '\0';
+    return 0;
+}
+
+static int status_of(const struct err *err)
+{
+    switch (err->code) {
+    case ERR_INVALID:
+    case ERR_UNSUPPORTED:
+        return CLI_USAGE;
+    case ERR_NET:
+    case ERR_TIMEOUT:
+        return CLI_NO_ANSWER;
+    case ERR_NOFIT:
+        return CLI_NOFIT;
+    case ERR_AUTH:
+    case ERR_DENIED:
+        return CLI_DENIED;
+    default:
+        return CLI_FAILED;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_ALL, "");
+    setlocale(LC_NUMERIC, "C");
+    signal(SIGPIPE, SIG_DFL);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? CLI_USAGE : CLI_DONE;
+    }
+    struct cli cli = {0};
+    struct err err = {0};
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            cli.command = &commands[i];
+    if (!cli.command) {
+        fprintf(stderr, "motley: no command \"%.40s\"; motley --help lists them\n", argv[1]);
+        return CLI_USAGE;
+    }
+    int result = parse(&cli, argc, argv, &err);
+    if (result == 0 && cli_option(&cli, "--help")) {
+        print_command(stdout, cli.command);
+        return CLI_DONE;
+    }
+    if (result == 0)
+        result = find_home(&cli, &err);
+    if (result == 0)
+        result = cli.command->run(&cli, &err);
+    client_close(&cli);
+    if (fflush(stdout) != 0 && result == 0)
+        result = err_errno(&err, ERR_IO, 0, "could not write the output");
+    if (result < 0) {
+        fprintf(stderr, "motley: %s\n", err.text);
+        return cli.exit_status ? cli.exit_status : status_of(&err);
+    }
+    return cli.exit_status;
+}

@@ -1,0 +1,74 @@
+/* `motley replay`: the planning cases of others, and recorded runs changed as asked. */
+#include "cli/cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "planner/replay.h"
+
+enum { REPLAY_FILE_BYTES_MAX = 256 << 20 };
+
+static json_t *read_document(const char *folder, const char *name, struct err *err)
+{
+    char path[PATH_MAX];
+    struct buf text = {.limit = REPLAY_FILE_BYTES_MAX};
+    json_t *document = NULL;
+    if (file_path(path, sizeof path, err, "%s%s%s", folder ? folder : "", folder ? "/" : "", name) < 0)
+        return NULL;
+    if (file_read_all(path, REPLAY_FILE_BYTES_MAX, &text, err) < 0)
+        err->code = err->code == ERR_NOT_FOUND ? ERR_INVALID : err->code;
+    else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err)))
+        err_wrap(err, "%s", path);
+    buf_fini(&text);
+    return document;
+}
+
+static int print_line(void *context, const json_t *line, struct err *err)
+{
+    (void)context;
+    return show_json(line, err);
+}
+
+static double now_s(void *context)
+{
+    (void)context;
+    return (double)clock_mono_ns() * 1e-9;
+}
+
+static int replay_cases(struct cli *cli, const char *from, struct err *err)
+{
+    const char *folder = cli_option(cli, "--data"), *cases_path = cli_option(cli, "--cases");
+    const char *const *names = replay_import_files(from);
+    if (!names)
+        return err_set(err, ERR_INVALID, "--from: \"%.40s\" is none of cephalo, zorse, sailor", from);
+    if (!folder || !cases_path)
+        return err_set(err, ERR_INVALID, "motley replay --from %s wants --data DIR and --cases FILE", from);
+    json_t *documents = json_object(), *cases = read_document(NULL, cases_path, err);
+    int result = documents && cases ? 0 : -1;
+    for (; result == 0 && *names; names++) {
+        json_t *document = read_document(folder, *names, err);
+        result = document ? json_object_set_new(documents, *names, document) : -1;
+    }
+    const struct replay_sink sink = {.line = print_line, .now_s = now_s};
+    if (result == 0)
+        result = replay_import(from, documents, cases, &sink, err);
+    json_decref(documents);
+    json_decref(cases);
+    return result;
+}
+
+int command_replay(struct cli *cli, struct err *err)
+{
+    const char *from = cli_option(cli, "--from");
+    if (from)
+        return replay_cases(cli, from, err);
+    if (cli->word_count == 1)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "replaying a recorded run is not there yet; --from replays published cases");
+    return err_set(err, ERR_INVALID, "usage: motley replay --from NAME --data DIR --cases FILE");
+}

@@ -1,0 +1,237 @@
+/* `motley run`: everything a person wants to see of one job, from what was found to what came out. */
+#include "cli/cli.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/units.h"
+
+/* A running server, or a started one. */
+static int ensure_up(struct cli *cli, struct err *err)
+{
+    struct err absent = {0};
+    if (client_call(cli, "GET", NULL, NULL, &absent, "/readyz") == 0)
+        return 0;
+    client_close(cli);
+    return command_up(cli, err);
+}
+
+static void show_devices(struct cli *cli)
+{
+    struct err ignored = {0};
+    json_t *answer = NULL, *device;
+    size_t index;
+    if (client_call(cli, "GET", NULL, &answer, &ignored, "/v1/devices") == 0) {
+        printf("devices\n");
+        json_array_foreach(json_object_get(answer, "devices"), index, device)
+        {
+            char memory[32];
+            printf("  %-16s %s, %.0f thread%s, %s, %s may be used\n", show_str(device, "name"),
+                   show_str(device, "kind"), show_num(device, "threads", 1),
+                   show_num(device, "threads", 1) == 1 ? "" : "s", show_str(device, "isa"),
+                   units_bytes(memory, (uint64_t)show_num(device, "memory_limit_bytes", 0)));
+        }
+    }
+    json_decref(answer);
+}
+
+/* How fast each device measured: its largest point of a transformer layer. */
+static void show_profile(const json_t *document)
+{
+    const json_t *best = NULL;
+    json_t *point;
+    size_t index;
+    json_array_foreach(json_object_get(document, "points"), index, point)
+    {
+        if (strcmp(show_str(point, "block"), "layer") == 0 &&
+            (!best || show_num(point, "tokens", 0) > show_num(best, "tokens", 0)))
+            best = point;
+    }
+    double seconds = show_num(best, "forward_s", 0) + show_num(best, "backward_s", 0);
+    if (best && seconds > 0)
+        printf("  %-16s %.0f tokens/s a layer, forward and backward (%.0f tokens at a time, neighbours %s)\n",
+               show_str(document, "device"), show_num(best, "tokens", 0) / seconds,
+               show_num(best, "tokens", 0),
+               json_is_true(json_object_get(document, "neighbours_busy")) ? "busy too" : "idle");
+}
+
+static void show_profiles(struct cli *cli)
+{
+    struct err ignored = {0};
+    json_t *answer = NULL, *entry;
+    size_t index;
+    if (client_call(cli, "GET", NULL, &answer, &ignored, "/v1/profiles") == 0 &&
+        json_array_size(json_object_get(answer, "profiles")) > 0) {
+        printf("measured\n");
+        json_array_foreach(json_object_get(answer, "profiles"), index, entry) show_profile(
+            json_is_object(json_object_get(entry, "document")) ? json_object_get(entry, "document") : entry);
+    }
+    json_decref(answer);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of the steps; the first two are left out: caches and connections are cold. */
+static double median_step(const json_t *lines)
+{
+    size_t count = 0, index;
+    json_t *line;
+    double *seconds = calloc(json_array_size(lines) + 1, sizeof *seconds), median = 0;
+    if (!seconds)
+        return 0;
+    json_array_foreach(lines, index, line)
+    {
+        if (json_is_number(json_object_get(line, "seconds")) && show_num(line, "step", 0) >= 2)
+            seconds[count++] = show_num(line, "seconds", 0);
+    }
+    qsort(seconds, count, sizeof *seconds, compare);
+    if (count > 0)
+        median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
+    free(seconds);
+    return median;
+}
+
+static void show_memory(const json_t *job, const json_t *answer)
+{
+    json_t *rank;
+    size_t index;
+    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
+    {
+        const json_t *memory = json_object_get(rank, "memory");
+        const json_t *planned = json_array_get(json_object_get(answer, "ranks"), index);
+        char measured[32], predicted[32], process[32];
+        double peak = show_num(memory, "peak_bytes", 0), expected = show_num(planned, "memory_bytes", 0);
+        if (peak <= 0)
+            continue;
+        printf("  %-16s peak %s measured, %s predicted", show_str(rank, "device"),
+               units_bytes(measured, (uint64_t)peak), units_bytes(predicted, (uint64_t)expected));
+        if (expected > 0)
+            printf(" (%+.1f %%)", 100 * (expected / peak - 1));
+        if (show_num(memory, "vm_hwm_bytes", 0) > 0)
+            printf("; the process %s in all",
+                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)));
+        printf("\n");
+    }
+}
+
+static void show_ends(const char *label, const json_t *lines, const char *key, bool text)
+{
+    const json_t *first = NULL, *last = NULL;
+    json_t *line;
+    size_t index;
+    json_array_foreach(lines, index, line)
+    {
+        if (!json_object_get(line, key))
+            continue;
+        first = first ? first : line;
+        last = line;
+    }
+    if (!first)
+        return;
+    if (text) {
+        printf("%s\n  before  %s\n  after   %s\n", label, show_str(first, "text"), show_str(last, "text"));
+    } else {
+        double before = show_num(first, "loss", 0), after = show_num(last, "loss", 0);
+        printf("%s\n  %.4f before, %.4f after: %+.4f nats a token\n", label, before, after, after - before);
+    }
+}
+
+/* What came out, beside what was predicted. */
+static void report(struct cli *cli, int64_t id, const json_t *job, const char *folder)
+{
+    struct err ignored = {0};
+    char path[96], measured[32], predicted[32];
+    json_t *plan = NULL;
+    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", 0, &ignored);
+    if (client_call(cli, "GET", NULL, &plan, &ignored, "/v1/jobs/%lld/plan", (long long)id) < 0)
+        plan = NULL;
+    const json_t *answer = json_object_get(plan, "answer");
+    double median = median_step(lines), expected = show_num(answer, "step_s", 0);
+    printf("\n");
+    show_ends("held-out loss", lines, "eval", false);
+    show_ends("sample", lines, "sample", true);
+    if (median > 0) {
+        printf("step time\n  %s measured (median), %s predicted", units_seconds(measured, median),
+               units_seconds(predicted, expected));
+        printf(expected > 0 ? " (%+.1f %%)\n" : "\n", 100 * (expected / median - 1));
+    }
+    printf("memory\n");
+    show_memory(job, answer);
+    if (*folder)
+        printf("result\n  %s/adapter: load it with peft.PeftModel.from_pretrained\n", folder);
+    json_decref(plan);
+    json_decref(lines);
+}
+
+static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[PATH_MAX])
+{
+    const char *given = cli_option(cli, "--out");
+    if (given)
+        snprintf(out, PATH_MAX, "%s", given);
+    else
+        snprintf(out, PATH_MAX, "./%s-%lld",
+                 *show_str(job, "name") && !strchr(show_str(job, "name"), '/') ? show_str(job, "name")
+                                                                               : "job",
+                 (long long)id);
+}
+
+/* The plan beforehand: measures devices that were never measured for this model. */
+static int show_plan_of(struct cli *cli, json_t *spec, struct err *err)
+{
+    json_t *answer = NULL;
+    if (http_json(cli->http, "POST", "/v1/jobs:validate", spec, 120000, &answer, err) < 0)
+        return -1;
+    show_profiles(cli);
+    printf("\n");
+    int result = show_plan(answer, err);
+    if (result == 0 && strcmp(show_str(answer, "verdict"), "fits") != 0) {
+        cli->exit_status = CLI_NOFIT;
+        result = err_set(err, ERR_NOFIT, "no placement fits these devices");
+    }
+    printf("\n");
+    json_decref(answer);
+    return result;
+}
+
+int command_run(struct cli *cli, struct err *err)
+{
+    json_t *spec = upload_read_spec(cli->words[0], err), *made = NULL, *job = NULL;
+    char folder[PATH_MAX];
+    int64_t id = 0;
+    int result = spec ? ensure_up(cli, err) : -1;
+    if (result == 0)
+        result = upload_spec_files(cli, spec, err);
+    if (result == 0 && !cli->json) {
+        show_devices(cli);
+        result = show_plan_of(cli, spec, err);
+    }
+    if (result == 0)
+        result = submit_spec(cli, &made, &id, err);
+    if (result == 0 && !cli->json)
+        printf("job %lld submitted\n", (long long)id);
+    if (result == 0)
+        result = watch_job(cli, id, &job, err);
+    if (result == 0 && strcmp(show_str(job, "state"), "succeeded") == 0) {
+        out_folder(cli, job, id, folder);
+        result = get_job(cli, id, folder, err);
+        if (result == 0 && cli->json)
+            result = show_json(job, err);
+        else if (result == 0)
+            report(cli, id, job, folder);
+    }
+    if (result == 0)
+        result = job_verdict(cli, job, err);
+    json_decref(spec);
+    json_decref(made);
+    json_decref(job);
+    return result;
+}

@@ -1,0 +1,302 @@
+/* A specification's files, by content: found, hashed, uploaded once, and replaced by references. */
+#include "cli/cli.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/yaml.h"
+#include "model/spec.h"
+
+enum { MODEL_FILES_MAX = 1024, UPLOAD_IDLE_MS = 60000 };
+
+/* What of a Hugging Face folder is the model; everything else (other formats, READMEs, caches) stays behind.
+ */
+static bool model_file_wanted(const char *name)
+{
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "chat_template.jinja",
+                                        "model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    size_t size = strlen(name);
+    return size > 12 && strcmp(name + size - 12, ".safetensors") == 0 && strncmp(name, "adapter_", 8) != 0;
+}
+
+/* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
+json_t *upload_read_spec(const char *path, struct err *err)
+{
+    struct buf text = {.limit = YAML_BYTES_MAX};
+    json_t *document = NULL;
+    struct job_spec spec = {0};
+    if (file_read_all(path, YAML_BYTES_MAX, &text, err) < 0) {
+        if (err->code == ERR_NOT_FOUND)
+            err->code = ERR_INVALID;
+        goto out;
+    }
+    document = yaml_parse(buf_str(&text), text.size, err);
+    if (!document) {
+        err_wrap(err, "%s", path);
+        goto out;
+    }
+    if (!json_is_object(document)) {
+        err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
+                path);
+    } else if (spec_parse(document, &spec, err) == 0) {
+        spec_fini(&spec);
+        goto out;
+    } else {
+        err_wrap(err, "%s", path);
+    }
+    json_decref(document);
+    document = NULL;
+out:
+    buf_fini(&text);
+    return document;
+}
+
+/* The path a word of the specification means: as it is, else beside the specification; "" when there is no
+ * such file. */
+static void find_file(const char *spec_path, const char *word, char out[PATH_MAX])
+{
+    char folder[PATH_MAX], tried[PATH_MAX * 2];
+    out[0] = '\0';
+    if (realpath(word, out))
+        return;
+    snprintf(folder, sizeof folder, "%s", spec_path);
+    if (*word != '/') {
+        snprintf(tried, sizeof tried, "%s/%s", dirname(folder), word);
+        if (realpath(tried, out))
+            return;
+    }
+    out[0] = '\0';
+}
+
+struct upload {
+    int fd;
+    const char *path;
+};
+
+static int64_t read_some(void *arg, void *dst, size_t size, struct err *err)
+{
+    struct upload *upload = arg;
+    ssize_t got = read(upload->fd, dst, size);
+    if (got < 0)
+        return err_errno(err, ERR_IO, 0, "could not read %s", upload->path);
+    return got;
+}
+
+int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes, struct err *err)
+{
+    if (client_open(cli, err) < 0 || file_sha256_hex(path, hex, bytes, err) < 0)
+        return -1;
+    char route[96];
+    snprintf(route, sizeof route, "/v1/blobs/%s", hex);
+    struct http_request there = {.method = "HEAD", .path = route};
+    struct err absent = {0};
+    if (http_perform(cli->http, &there, NULL, &absent) == 0)
+        return 0;
+    if (absent.code != ERR_NOT_FOUND) {
+        *err = absent;
+        return -1;
+    }
+    struct upload upload = {open(path, O_RDONLY | O_CLOEXEC), path};
+    if (upload.fd < 0)
+        return err_errno(err, ERR_IO, 0, "could not open %s", path);
+    struct http_request put = {.method = "PUT",
+                               .path = route,
+                               .content_type = "application/octet-stream",
+                               .upload = read_some,
+                               .upload_arg = &upload,
+                               .upload_bytes = *bytes,
+                               .timeout_ms = UINT32_MAX,
+                               .idle_ms = UPLOAD_IDLE_MS};
+    int result = http_perform(cli->http, &put, NULL, err);
+    close(upload.fd);
+    return result < 0 ? err_wrap(err, "uploading %s", path) : 0;
+}
+
+static int upload_text(struct cli *cli, const char *text, size_t size, char hex[65], struct err *err)
+{
+    char route[96];
+    if (digest_sha256_hex(text, size, hex, err) < 0)
+        return -1;
+    snprintf(route, sizeof route, "/v1/blobs/%s", hex);
+    struct http_request put = {.method = "PUT",
+                               .path = route,
+                               .content_type = "application/octet-stream",
+                               .body = text,
+                               .body_bytes = size};
+    return http_perform(cli->http, &put, NULL, err);
+}
+
+/* {"name", "size", "sha256"} of one uploaded file, appended to files. */
+static int add_file(struct cli *cli, const char *folder, const char *name, json_t *files, struct err *err)
+{
+    char path[PATH_MAX], hex[65];
+    uint64_t bytes;
+    if (file_path(path, sizeof path, err, "%s/%s", folder, name) < 0 ||
+        upload_file(cli, path, hex, &bytes, err) < 0)
+        return -1;
+    json_t *file = json_pack("{s:s, s:I, s:s}", "name", name, "size", (json_int_t)bytes, "sha256", hex);
+    return json_array_append_new(files, file) < 0 ? err_set(err, ERR_NOMEM, "no memory for a list of files")
+                                                  : 0;
+}
+
+static int upload_folder(struct cli *cli, const char *path, json_t *files, struct err *err)
+{
+    struct dirent **entries = NULL;
+    int count = scandir(path, &entries, NULL, alphasort), result = 0, wanted = 0;
+    if (count < 0)
+        return err_errno(err, ERR_IO, 0, "could not read the folder %s", path);
+    for (int i = 0; i < count; i++) {
+        if (result == 0 && model_file_wanted(entries[i]->d_name)) {
+            result = ++wanted > MODEL_FILES_MAX
+                         ? err_set(err, ERR_TOO_BIG, "%s has more than %d model files", path, MODEL_FILES_MAX)
+                         : add_file(cli, path, entries[i]->d_name, files, err);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    if (result == 0 && wanted == 0)
+        return err_set(err, ERR_INVALID, "%s: no config.json and no .safetensors file in this folder", path);
+    return result;
+}
+
+static bool server_is_here(const struct cli *cli)
+{
+    return strncmp(cli->address, "http://127.", 11) == 0 ||
+           strncmp(cli->address, "http://localhost", 16) == 0 ||
+           strncmp(cli->address, "https://127.", 12) == 0 ||
+           strncmp(cli->address, "https://localhost", 17) == 0;
+}
+
+/* A name for a model that was given as a path: its last part, in the characters that names have. */
+static void name_from_path(const char *path, char out[128])
+{
+    const char *last = strrchr(path, '/');
+    last = last ? last + 1 : path;
+    size_t at = 0;
+    for (; *last && at < 100; last++)
+        out[at++] =
+            strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *last) ? *last : '-';
+    out[at] = '\0';
+}
+
+int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err)
+{
+    char own_name[128];
+    struct stat status;
+    if (client_open(cli, err) < 0)
+        return -1;
+    if (stat(path, &status) < 0)
+        return err_errno(err, ERR_INVALID, 0, "could not open the model %s", path);
+    if (!name) {
+        name_from_path(path, own_name);
+        name = own_name;
+    }
+    if (server_is_here(cli)) {
+        /* The server reads the same disk: an administrator needs no copy. */
+        json_t *body = json_pack("{s:s, s:s}", "name", name, "path", path);
+        int result = client_call(cli, "POST", body, answer, err, "/v1/models");
+        json_decref(body);
+        if (result == 0 || (err->code != ERR_DENIED && err->code != ERR_NOT_FOUND))
+            return result;
+    }
+    json_t *files = json_array();
+    char folder[PATH_MAX], base[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    snprintf(base, sizeof base, "%s", path);
+    int result = S_ISDIR(status.st_mode) ? upload_folder(cli, path, files, err)
+                                         : add_file(cli, dirname(folder), basename(base), files, err);
+    if (result == 0) {
+        json_t *body = json_pack("{s:s, s:O}", "name", name, "files", files);
+        result = client_call(cli, "POST", body, answer, err, "/v1/models");
+        json_decref(body);
+    }
+    json_decref(files);
+    return result;
+}
+
+/* spec[part][key], a file: uploaded and replaced by its reference. */
+static int replace_file(struct cli *cli, json_t *spec, const char *part, const char *key, struct err *err)
+{
+    json_t *object = json_object_get(spec, part);
+    const char *word = json_string_value(json_object_get(object, key));
+    char hex[65], reference[80], path[PATH_MAX];
+    uint64_t bytes;
+    if (!word || spec_blob_ref(word, NULL))
+        return 0;
+    find_file(cli->words[0], word, path);
+    if (!*path)
+        return err_set(err, ERR_INVALID, "%s.%s: there is no file %s", part, key, word);
+    if (upload_file(cli, path, hex, &bytes, err) < 0)
+        return err_wrap(err, "%s.%s", part, key);
+    snprintf(reference, sizeof reference, "sha256:%s", hex);
+    return json_object_set_new(object, key, json_string(reference)) < 0
+               ? err_set(err, ERR_NOMEM, "no memory for a specification")
+               : 0;
+}
+
+/* method.start_from, a peft folder: its two files, and a small document that names them (docs/CONTRACTS.md).
+ */
+static int replace_adapter(struct cli *cli, json_t *spec, struct err *err)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    json_t *method = json_object_get(spec, "method");
+    const char *word = json_string_value(json_object_get(method, "start_from"));
+    char folder[PATH_MAX], path[PATH_MAX + 64], hex[2][65], text[320], reference[80];
+    uint64_t bytes;
+    if (!word || spec_blob_ref(word, NULL))
+        return 0;
+    find_file(cli->words[0], word, folder);
+    if (!*folder)
+        return err_set(err, ERR_INVALID, "method.start_from: there is no folder %s", word);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (!file_exists(path))
+            return err_set(err, ERR_INVALID, "method.start_from: %s has no %s, so it is no peft adapter",
+                           word, names[i]);
+        if (upload_file(cli, path, hex[i], &bytes, err) < 0)
+            return err_wrap(err, "method.start_from");
+    }
+    snprintf(text, sizeof text, "{\"%s\":\"%s\",\"%s\":\"%s\"}", names[0], hex[0], names[1], hex[1]);
+    if (upload_text(cli, text, strlen(text), hex[0], err) < 0)
+        return err_wrap(err, "method.start_from");
+    snprintf(reference, sizeof reference, "sha256:%s", hex[0]);
+    json_object_set_new(method, "start_from", json_string(reference));
+    return 0;
+}
+
+int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
+{
+    const char *model = json_string_value(json_object_get(spec, "model"));
+    char path[PATH_MAX];
+    find_file(cli->words[0], model, path);
+    if (*path && (strchr(model, '/') || strstr(model, ".gguf") || *path == '/')) {
+        json_t *answer = NULL;
+        if (upload_model(cli, NULL, path, &answer, err) < 0)
+            return err_wrap(err, "model");
+        json_object_set(spec, "model", json_object_get(answer, "content"));
+        json_decref(answer);
+    } else if (strchr(model, '/') || strstr(model, ".gguf")) {
+        return err_set(err, ERR_INVALID, "model: there is no file or folder %s", model);
+    }
+    if (replace_file(cli, spec, "data", "train", err) < 0 || replace_file(cli, spec, "data", "eval", err) < 0)
+        return -1;
+    return replace_adapter(cli, spec, err);
+}

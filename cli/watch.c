@@ -1,0 +1,367 @@
+/* Following a job: Server-Sent Events in, a live view out.
+ *
+ * The stream is resumed from the last event id after every break, so nothing is told twice and nothing is
+ * missed; a server that is being restarted is waited for. On a terminal the view is redrawn in place;
+ * elsewhere it is lines.
+ */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/units.h"
+
+enum {
+    EVENT_BYTES_MAX = 8 << 20,
+    VIEW_RANKS_MAX = 64,
+    VIEW_BAR = 24,
+    VIEW_LINE_NS = 1000000000, /* lines are told at most once a second where there is no terminal */
+    SILENCE_MS = 40000,        /* the server sends a comment more often than this */
+    GONE_NS_SECONDS = 120,     /* how long a server may be away */
+};
+
+struct view_rank {
+    char device[64];
+    double compute_s, wait_s, send_s;
+};
+
+struct view {
+    struct cli *cli;
+    int64_t id;
+    int64_t last_event;
+    bool terminal, logs_only, ended;
+    double steps;
+    double step, loss, grad_norm, tokens_per_s, step_s;
+    unsigned rank_count, lines_drawn;
+    struct view_rank ranks[VIEW_RANKS_MAX];
+    uint64_t told_ns;
+    struct buf line, data; /* the SSE line under way, the event's data so far */
+    char type[64];
+    int64_t event_id;
+};
+
+static void erase(struct view *view)
+{
+    for (; view->lines_drawn > 0; view->lines_drawn--)
+        fputs("\033[1A\033[2K", stdout);
+}
+
+static void print_bar(const struct view_rank *rank)
+{
+    double all = rank->compute_s + rank->wait_s;
+    int full = all > 0 ? (int)(VIEW_BAR * rank->compute_s / all + 0.5) : 0;
+    printf("  %-16s ", rank->device);
+    for (int i = 0; i < VIEW_BAR; i++)
+        fputs(i < full ? "█" : "░", stdout);
+    printf(" computes %3.0f %%, waits %3.0f %%, sends %3.0f %%\n", all > 0 ? 100 * rank->compute_s / all : 0,
+           all > 0 ? 100 * rank->wait_s / all : 0, all > 0 ? 100 * rank->send_s / all : 0);
+}
+
+static void print_step(struct view *view)
+{
+    char step[32], left[32];
+    printf("step %4.0f/%.0f  loss %.4f  norm %.3f  %5.0f tokens/s  %s/step  left %s\n", view->step + 1,
+           view->steps, view->loss, view->grad_norm, view->tokens_per_s, units_seconds(step, view->step_s),
+           units_seconds(left, view->step_s * (view->steps - view->step - 1)));
+}
+
+static void draw(struct view *view)
+{
+    if (view->terminal) {
+        erase(view);
+        print_step(view);
+        for (unsigned i = 0; i < view->rank_count; i++)
+            print_bar(&view->ranks[i]);
+        view->lines_drawn = 1 + view->rank_count;
+    } else if (clock_mono_ns() - view->told_ns >= VIEW_LINE_NS || view->step + 1 >= view->steps) {
+        view->told_ns = clock_mono_ns();
+        print_step(view);
+    }
+    fflush(stdout);
+}
+
+/* Something that stays on screen: above the view. */
+static void tell(struct view *view, const char *label, const char *text)
+{
+    erase(view);
+    printf("%s%s\n", label, text);
+    fflush(stdout);
+}
+
+static void on_step(struct view *view, const json_t *body)
+{
+    double seconds = show_num(body, "seconds", 0);
+    view->step = show_num(body, "step", 0);
+    view->loss = show_num(body, "loss", 0);
+    view->grad_norm = show_num(body, "grad_norm", 0);
+    view->step_s = view->step_s > 0 ? 0.8 * view->step_s + 0.2 * seconds : seconds;
+    if (seconds > 0)
+        view->tokens_per_s = show_num(body, "tokens", 0) / seconds;
+    draw(view);
+}
+
+static void on_ranks(struct view *view, const json_t *body)
+{
+    unsigned rank = (unsigned)show_num(body, "rank", VIEW_RANKS_MAX);
+    if (rank >= VIEW_RANKS_MAX)
+        return;
+    struct view_rank *shown = &view->ranks[rank];
+    if (!*shown->device)
+        snprintf(shown->device, sizeof shown->device, "rank %u", rank);
+    if (*show_str(body, "device"))
+        snprintf(shown->device, sizeof shown->device, "%s", show_str(body, "device"));
+    shown->compute_s = 0.8 * shown->compute_s + 0.2 * show_num(body, "compute_s", 0);
+    shown->wait_s = 0.8 * shown->wait_s + 0.2 * show_num(body, "wait_s", 0);
+    shown->send_s = 0.8 * shown->send_s + 0.2 * show_num(body, "send_s", 0);
+    if (rank >= view->rank_count) {
+        erase(view);
+        view->rank_count = rank + 1;
+    }
+}
+
+static void on_state(struct view *view, const json_t *body)
+{
+    const char *state = show_str(body, "state");
+    char text[256];
+    snprintf(text, sizeof text, "%s%s%s", state, *show_str(body, "why") ? ": " : "", show_str(body, "why"));
+    tell(view, "job ", text);
+    view->ended =
+        strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
+}
+
+static void on_event(struct view *view, const char *type, const json_t *body)
+{
+    char text[128];
+    if (strcmp(type, "state") == 0) {
+        on_state(view, body);
+    } else if (strcmp(type, "log") == 0) {
+        tell(view, "log ", *show_str(body, "text") ? show_str(body, "text") : show_str(body, "line"));
+    } else if (view->logs_only) {
+        return;
+    } else if (strcmp(type, "step") == 0) {
+        on_step(view, body);
+    } else if (strcmp(type, "ranks") == 0) {
+        on_ranks(view, body);
+    } else if (strcmp(type, "eval") == 0) {
+        snprintf(text, sizeof text, "loss %.4f after %.0f steps", show_num(body, "loss", 0),
+                 show_num(body, "step", 0));
+        tell(view, "held-out ", text);
+    } else if (strcmp(type, "sample") == 0) {
+        snprintf(text, sizeof text, "sample after %.0f steps: ", show_num(body, "step", 0));
+        tell(view, text, show_str(body, "text"));
+    } else if (strcmp(type, "checkpoint") == 0 && view->cli->json == false && view->terminal) {
+        snprintf(text, sizeof text, "after %.0f steps", show_num(body, "step", 0));
+        tell(view, "checkpoint ", text);
+    }
+}
+
+/* A complete event: its data is {"id","job","type","at","body"} or the body alone. */
+static int dispatch(struct view *view, struct err *err)
+{
+    if (view->data.size == 0)
+        return 0;
+    json_t *event = json_parse_limited(buf_str(&view->data), view->data.size, JSON_DEPTH_MAX, err);
+    buf_clear(&view->data);
+    if (!event)
+        return err_wrap(err, "an event of job %lld", (long long)view->id);
+    const json_t *body =
+        json_is_object(json_object_get(event, "body")) ? json_object_get(event, "body") : event;
+    const char *type = *show_str(event, "type") ? show_str(event, "type") : view->type;
+    int result = 0;
+    view->last_event = view->event_id > view->last_event ? view->event_id : view->last_event;
+    if (view->cli->json)
+        result = show_json(event, err);
+    if (!view->cli->json)
+        on_event(view, type, body);
+    else if (strcmp(type, "state") == 0)
+        view->ended = strcmp(show_str(body, "state"), "succeeded") == 0 ||
+                      strcmp(show_str(body, "state"), "failed") == 0 ||
+                      strcmp(show_str(body, "state"), "cancelled") == 0;
+    json_decref(event);
+    if (result == 0 && view->ended)
+        return err_set(err, ERR_CANCELLED, "the job has ended");
+    return result;
+}
+
+static int take_line(struct view *view, const char *line, struct err *err)
+{
+    if (*line == '\0') {
+        int result = dispatch(view, err);
+        view->type[0] = '\0';
+        return result;
+    }
+    const char *colon = strchr(line, ':');
+    if (!colon || colon == line)
+        return 0;
+    const char *value = colon + 1 + (colon[1] == ' ');
+    if (strncmp(line, "id:", 3) == 0)
+        view->event_id = strtoll(value, NULL, 10);
+    else if (strncmp(line, "event:", 6) == 0)
+        snprintf(view->type, sizeof view->type, "%s", value);
+    else if (strncmp(line, "data:", 5) == 0)
+        return buf_text(&view->data, value, err);
+    return 0;
+}
+
+static int take_stream(void *arg, const void *data, size_t size, struct err *err)
+{
+    struct view *view = arg;
+    const char *at = data, *end = at + size;
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t piece = (size_t)((newline ? newline : end) - at);
+        if (buf_append(&view->line, at, piece, err) < 0)
+            return -1;
+        at += piece + (newline != NULL);
+        if (!newline)
+            break;
+        if (view->line.size > 0 && view->line.data[view->line.size - 1] == '\r')
+            view->line.data[--view->line.size] = '\0';
+        int result = take_line(view, buf_str(&view->line), err);
+        buf_clear(&view->line);
+        if (result < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* One connection of the event stream, until it breaks (0: go on) or the job ends. */
+static int follow_once(struct view *view, struct err *err)
+{
+    char path[128], resume[64];
+    const char *headers[2] = {NULL, NULL};
+    snprintf(path, sizeof path, "/v1/jobs/%lld/events%s", (long long)view->id,
+             view->logs_only ? "?type=log" : "");
+    if (view->last_event > 0) {
+        snprintf(resume, sizeof resume, "Last-Event-ID: %lld", (long long)view->last_event);
+        headers[0] = resume;
+    }
+    struct http_request request = {.method = "GET",
+                                   .path = path,
+                                   .headers = headers,
+                                   .sink = take_stream,
+                                   .sink_arg = view,
+                                   .timeout_ms = UINT32_MAX,
+                                   .idle_ms = SILENCE_MS};
+    buf_clear(&view->line);
+    buf_clear(&view->data);
+    return http_perform(view->cli->http, &request, NULL, err);
+}
+
+static bool has_ended(const json_t *job)
+{
+    const char *state = show_str(job, "state");
+    return strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
+}
+
+/* The job's document; a server that is away is waited for, up to `deadline`. */
+static int read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
+{
+    for (;;) {
+        if (client_call(view->cli, "GET", NULL, job, err, "/v1/jobs/%lld", (long long)view->id) == 0)
+            return 0;
+        if ((err->code != ERR_NET && err->code != ERR_TIMEOUT && err->code != ERR_BUSY) ||
+            clock_mono_ns() > deadline)
+            return -1;
+        usleep(200000);
+        client_close(view->cli);
+    }
+}
+
+static void name_ranks(struct view *view, const json_t *job)
+{
+    size_t index;
+    json_t *rank;
+    view->steps = show_num(job, "steps", 0);
+    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
+    {
+        unsigned number = (unsigned)show_num(rank, "rank", VIEW_RANKS_MAX);
+        if (number < VIEW_RANKS_MAX)
+            snprintf(view->ranks[number].device, sizeof view->ranks[number].device, "%s",
+                     show_str(rank, "device"));
+    }
+}
+
+static int follow(struct view *view, json_t **job, struct err *err)
+{
+    for (;;) {
+        uint64_t deadline = clock_mono_ns() + (uint64_t)GONE_NS_SECONDS * 1000000000u;
+        json_decref(*job);
+        *job = NULL;
+        if (read_job(view, deadline, job, err) < 0)
+            return -1;
+        name_ranks(view, *job);
+        if (view->ended)
+            return 0;
+        bool over = has_ended(*job); /* what was said before is still told: the stream is read once more */
+        if (follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET && err->code != ERR_TIMEOUT &&
+            err->code != ERR_PEER && err->code != ERR_BUSY)
+            return -1;
+        if (over)
+            return 0;
+    }
+}
+
+static int watch(struct cli *cli, int64_t id, bool logs_only, json_t **job, struct err *err)
+{
+    struct view *view = calloc(1, sizeof *view);
+    if (!view)
+        return err_set(err, ERR_NOMEM, "no memory for a view");
+    view->cli = cli;
+    view->id = id;
+    view->logs_only = logs_only;
+    view->terminal = !cli->json && isatty(STDOUT_FILENO);
+    view->line.limit = view->data.limit = EVENT_BYTES_MAX;
+    *job = NULL;
+    int result = client_open(cli, err);
+    if (result == 0)
+        result = follow(view, job, err);
+    if (result < 0) {
+        json_decref(*job);
+        *job = NULL;
+    }
+    buf_fini(&view->line);
+    buf_fini(&view->data);
+    free(view);
+    return result;
+}
+
+int watch_job(struct cli *cli, int64_t id, json_t **job, struct err *err)
+{
+    return watch(cli, id, false, job, err);
+}
+
+int command_logs(struct cli *cli, struct err *err)
+{
+    int64_t id;
+    json_t *job = NULL, *line;
+    size_t index;
+    char path[96];
+    if (client_job_id(cli->words[0], &id, err) < 0)
+        return -1;
+    if (cli_option(cli, "-f")) {
+        int result = watch(cli, id, true, &job, err);
+        json_decref(job);
+        return result;
+    }
+    snprintf(path, sizeof path, "/v1/jobs/%lld/logs?limit=500", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    if (!lines)
+        return -1;
+    int result = 0;
+    json_array_foreach(lines, index, line)
+    {
+        if (cli->json)
+            result = result < 0 ? result : show_json(line, err);
+        else
+            printf("%s  %s\n", show_str(line, "at"),
+                   *show_str(line, "text") ? show_str(line, "text") : show_str(line, "line"));
+    }
+    json_decref(lines);
+    return result;
+}
