@@ -8,7 +8,8 @@
  * it. A reply is borrowed for the call; a Redis error reply ("-ERR …") arrives as err (ERR_INVALID, ERR_AUTH
  * for NOAUTH and WRONGPASS, ERR_DENIED for NOPERM, ERR_BUSY for LOADING and OOM) with reply NULL. Callbacks
  * never run inside redis_command. redis_destroy may be called inside one; it answers every command still
- * waiting with ERR_CANCELLED before it returns. Thread: the event base's.
+ * waiting with ERR_CANCELLED before it returns (libevent frees the socket in the base's next turn). Thread:
+ * the event base's.
  */
 #ifndef MOTLEY_COMMON_REDIS_H
 #define MOTLEY_COMMON_REDIS_H

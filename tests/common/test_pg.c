@@ -14,13 +14,15 @@ static struct test_postgres postgres;
 
 static const struct pg_statement insert_item = {
     "insert_item", "INSERT INTO item (name, amount) VALUES ($1, $2) RETURNING id", PG_WRITE};
-static const struct pg_statement count_items = {"count_items", "SELECT count(*), coalesce(sum(amount), 0) FROM item",
-                                                PG_READ};
+static const struct pg_statement count_items = {
+    "count_items", "SELECT count(*), coalesce(sum(amount), 0) FROM item", PG_READ};
 static const struct pg_statement echo_values = {
-    "echo_values", "SELECT $1::text, $2::bigint, $3::float8, $4::boolean, $5::jsonb, $6::bytea, $7::text, $8::text[]",
+    "echo_values",
+    "SELECT $1::text, $2::bigint, $3::float8, $4::boolean, $5::jsonb, $6::bytea, $7::text, $8::text[]",
     PG_READ};
 static const struct pg_statement sleep_long = {"sleep_long", "SELECT pg_sleep(30)", PG_READ};
-static const struct pg_statement notify_channel = {"notify_channel", "SELECT pg_notify('events', $1)", PG_WRITE};
+static const struct pg_statement notify_channel = {"notify_channel", "SELECT pg_notify('events', $1)",
+                                                   PG_WRITE};
 static const struct pg_statement bad_syntax = {"bad_syntax", "SELEKT 1", PG_READ};
 
 static int services_up(void **state)
@@ -46,10 +48,11 @@ static struct pg_conn *fresh_tables(void)
     if (conn == NULL) {
         fail_msg("%s", err.text);
     }
-    int made = pg_script(conn,
-                         "DROP TABLE IF EXISTS item;"
-                         "CREATE TABLE item (id bigserial PRIMARY KEY, name text UNIQUE, amount bigint CHECK (amount >= 0))",
-                         &err);
+    int made = pg_script(
+        conn,
+        "DROP TABLE IF EXISTS item;"
+        "CREATE TABLE item (id bigserial PRIMARY KEY, name text UNIQUE, amount bigint CHECK (amount >= 0))",
+        &err);
     if (made < 0) {
         fail_msg("%s", err.text);
     }
@@ -107,7 +110,8 @@ static void loop(struct event_base *base, int timeout_ms)
 static struct pg *pool(struct event_base *base, uint32_t connections, uint32_t timeout_ms)
 {
     struct err err = {0};
-    struct pg_config config = {.conninfo = postgres.conninfo, .connections = connections, .timeout_ms = timeout_ms};
+    struct pg_config config = {
+        .conninfo = postgres.conninfo, .connections = connections, .timeout_ms = timeout_ms};
     struct pg *pg = pg_create(base, &config, &err);
     if (pg == NULL) {
         fail_msg("%s", err.text);
@@ -267,8 +271,8 @@ static void a_deadline_ends_a_work_and_the_pool_goes_on(void **state)
     assert_int_equal(slow.last, ERR_TIMEOUT);
     assert_true(clock_mono_ns() - start_ns < 2000000000u);
     struct tally next = {.base = base, .waited = 1};
-    assert_int_equal(pg_query_with(pg, &(struct pg_step){&count_items, NULL}, 1, 4000, false, tally_done, &next, &err),
-                     0);
+    assert_int_equal(
+        pg_query_with(pg, &(struct pg_step){&count_items, NULL}, 1, 4000, false, tally_done, &next, &err), 0);
     loop(base, 5000);
     assert_int_equal(next.good, 1);
     pg_destroy(pg);
@@ -316,7 +320,8 @@ static void a_server_that_is_away_is_told_and_waited_for_until_the_deadline(void
     struct err err = {0};
     char nowhere[200];
     snprintf(nowhere, sizeof(nowhere), "host=%s/nowhere dbname=postgres user=motley", dir.path);
-    struct pg_config config = {.conninfo = nowhere, .connections = 2, .timeout_ms = 400, .trouble = note_trouble};
+    struct pg_config config = {
+        .conninfo = nowhere, .connections = 2, .timeout_ms = 400, .trouble = note_trouble};
     struct pg *pg = pg_create(base, &config, &err);
     assert_non_null(pg);
     struct tally tally = {.base = base, .waited = 1};

@@ -1,12 +1,11 @@
 /* Private servers for tests: a temporary folder, PostgreSQL and Redis on unix sockets in it.
  *
  *     struct test_dir dir;            test_dir_make(&dir);
- *     struct test_postgres postgres;  test_postgres_start(&postgres, dir.path);     ~1 s, trust authentication
- *     … pg_connect(postgres.conninfo, …)
- *     test_postgres_stop(&postgres);  test_dir_remove(&dir);
+ *     struct test_postgres postgres;  test_postgres_start(&postgres, dir.path);     ~1 s, trust
+ * authentication … pg_connect(postgres.conninfo, …) test_postgres_stop(&postgres);  test_dir_remove(&dir);
  *
- * Failures print the reason and end the test program with status 1. The servers die with the thread that started
- * them. As root PostgreSQL runs as the user postgres (or nobody). One thread.
+ * Failures print the reason and end the test program with status 1. The servers die with the thread that
+ * started them. As root PostgreSQL runs as the user postgres (or nobody). One thread.
  */
 #ifndef MOTLEY_TESTS_SERVICES_H
 #define MOTLEY_TESTS_SERVICES_H
@@ -40,7 +39,7 @@ struct test_postgres {
 struct test_redis {
     char dir[112];
     char address[160]; /* for redis_config.address */
-    char acl[512];     /* set before start: lines of an ACL file, or "" */
+    char acl[1024];    /* set before start: more lines of its configuration, or "" */
     pid_t pid;
 };
 
@@ -50,7 +49,8 @@ static inline void test_services_fail(const char *what, const char *why)
     exit(1);
 }
 
-/* Run a condition until it holds, every 2 ms: for processes that cannot be waited for otherwise. False: too late. */
+/* Run a condition until it holds, every 2 ms: for processes that cannot be waited for otherwise. False: too
+ * late. */
 static inline bool test_wait_until(bool (*condition)(void *), void *arg, int timeout_ms)
 {
     uint64_t deadline_ns = clock_mono_ns() + (uint64_t)timeout_ms * 1000000;
@@ -138,8 +138,18 @@ static inline void test_postgres_resume(struct test_postgres *postgres)
     test_postgres_program(program, sizeof(program), "postgres");
     snprintf(data, sizeof(data), "%s/data", postgres->dir);
     snprintf(log, sizeof(log), "%s/log", postgres->dir);
-    const char *argv[] = {program, "-D", data, "-k", postgres->dir, "-c", "listen_addresses=", "-c",
-                          "max_connections=50", "-c", "shared_buffers=32MB", NULL};
+    const char *argv[] = {program,
+                          "-D",
+                          data,
+                          "-k",
+                          postgres->dir,
+                          "-c",
+                          "listen_addresses=",
+                          "-c",
+                          "max_connections=50",
+                          "-c",
+                          "shared_buffers=32MB",
+                          NULL};
     postgres->pid = test_spawn(argv, log, test_plain_user());
     if (!test_wait_until(test_postgres_answers, postgres, 20000)) {
         test_services_fail("postgres", "does not answer");
@@ -152,15 +162,18 @@ static inline void test_postgres_start(struct test_postgres *postgres, const cha
     char program[128], data[160], log[160];
     const struct passwd *user = test_plain_user();
     snprintf(postgres->dir, sizeof(postgres->dir), "%s/pg", parent);
-    snprintf(postgres->conninfo, sizeof(postgres->conninfo), "host=%s dbname=postgres user=motley", postgres->dir);
-    if (mkdir(postgres->dir, 0700) < 0 || (user != NULL && chown(postgres->dir, user->pw_uid, user->pw_gid) < 0)) {
+    snprintf(postgres->conninfo, sizeof(postgres->conninfo), "host=%s dbname=postgres user=motley",
+             postgres->dir);
+    if (mkdir(postgres->dir, 0700) < 0 ||
+        (user != NULL && chown(postgres->dir, user->pw_uid, user->pw_gid) < 0)) {
         test_services_fail("postgres", "its folder cannot be made");
     }
     test_postgres_program(program, sizeof(program), "initdb");
     snprintf(data, sizeof(data), "%s/data", postgres->dir);
     snprintf(log, sizeof(log), "%s/log", postgres->dir);
-    const char *argv[] = {program, "-D", data, "-N", "-A", "trust", "-U", "motley", "-E", "UTF8", "--locale=C",
-                          "--no-instructions", NULL};
+    const char *argv[] = {program, "-D",     data, "-N",   "-A",         "trust",
+                          "-U",    "motley", "-E", "UTF8", "--locale=C", "--no-instructions",
+                          NULL};
     pid_t pid = test_spawn(argv, log, user);
     int status = 0;
     if (waitpid(pid, &status, 0) != pid || status != 0) {
@@ -202,11 +215,12 @@ static inline void test_redis_start(struct test_redis *redis, const char *parent
     snprintf(redis->address, sizeof(redis->address), "unix:%s/sock", redis->dir);
     snprintf(config, sizeof(config), "%s/conf", redis->dir);
     snprintf(log, sizeof(log), "%s/log", redis->dir);
-    char text[1024];
+    char text[1536];
     int length = snprintf(text, sizeof(text),
                           "port 0\nunixsocket %s\nsave \"\"\nappendonly no\ndir %s\ndaemonize no\n%s\n",
                           redis->address + 5, redis->dir, redis->acl);
-    if (file_mkdirs(redis->dir, 0700, &err) < 0 || file_write_atomic(config, text, (size_t)length, 0600, &err) < 0) {
+    if (file_mkdirs(redis->dir, 0700, &err) < 0 ||
+        file_write_atomic(config, text, (size_t)length, 0600, &err) < 0) {
         test_services_fail("redis", err.text);
     }
     unlink(redis->address + 5);

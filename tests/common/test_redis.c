@@ -1,0 +1,457 @@
+/* The Redis client against a real server: plain, TLS, refusals, restarts, deadlines. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <event2/event.h>
+#include <sys/socket.h>
+
+#include "common/redis.h"
+#include "support/cluster.h"
+#include "support/services.h"
+
+static struct test_dir dir;
+static struct test_redis server;
+
+static int server_up(void **state)
+{
+    (void)state;
+    test_dir_make(&dir);
+    test_redis_start(&server, dir.path);
+    return 0;
+}
+
+static int server_down(void **state)
+{
+    (void)state;
+    test_redis_kill(&server);
+    test_dir_remove(&dir);
+    return 0;
+}
+
+struct probe {
+    struct event_base *base;
+    int waited;
+    int good;
+    int failed;
+    int connected;
+    int lost;
+    enum err_code last;
+    enum err_code why;
+    char text[600];
+    char value[64];
+    int entries;
+    size_t bytes;
+};
+
+static void probe_reply(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct probe *probe = arg;
+    assert_true((reply == NULL) == (err->code != ERR_NONE));
+    if (reply != NULL) {
+        probe->good++;
+        if (reply->str != NULL) {
+            snprintf(probe->value, sizeof(probe->value), "%s", reply->str);
+        }
+    } else {
+        probe->failed++;
+        probe->last = err->code;
+        snprintf(probe->text, sizeof(probe->text), "%s", err->text);
+    }
+    if (--probe->waited == 0) {
+        event_base_loopbreak(probe->base);
+    }
+}
+
+static void probe_connected(void *arg)
+{
+    struct probe *probe = arg;
+    probe->connected++;
+}
+
+static void probe_lost(void *arg, const struct err *why)
+{
+    struct probe *probe = arg;
+    probe->lost++;
+    probe->why = why->code;
+    snprintf(probe->text, sizeof(probe->text), "%s", why->text);
+    if (probe->waited < 0) {
+        event_base_loopbreak(probe->base);
+    }
+}
+
+static const struct redis_events probe_events = {.connected = probe_connected, .disconnected = probe_lost};
+
+static void too_late(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    (void)arg;
+    fprintf(stderr, "nothing happened for too long\n");
+    exit(1);
+}
+
+/* libevent frees a bufferevent in the loop's next turn. */
+static void base_end(struct event_base *base)
+{
+    event_base_loop(base, EVLOOP_NONBLOCK);
+    event_base_free(base);
+}
+
+static void loop(struct event_base *base, int timeout_ms)
+{
+    struct timeval wait = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+    struct event *guard = evtimer_new(base, too_late, NULL);
+    event_add(guard, &wait);
+    event_base_dispatch(base);
+    event_free(guard);
+}
+
+static struct redis *client(struct probe *probe, const struct redis_config *config)
+{
+    struct err err = {0};
+    struct redis *redis = redis_create(probe->base, config, &probe_events, probe, &err);
+    if (redis == NULL) {
+        fail_msg("%s", err.text);
+    }
+    return redis;
+}
+
+static void say(struct redis *redis, struct probe *probe, uint32_t timeout_ms, int argc,
+                const char *const *argv)
+{
+    struct err err = {0};
+    probe->waited++;
+    assert_int_equal(redis_command(redis, timeout_ms, probe_reply, probe, argc, argv, NULL, &err), 0);
+}
+
+#define SAY(redis, probe, timeout_ms, ...)                                                                   \
+    say(redis, probe, timeout_ms, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),             \
+        (const char *[]){__VA_ARGS__})
+
+static void commands_are_answered_in_order(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct redis *redis = client(&probe, &(struct redis_config){.address = server.address});
+    assert_false(redis_is_connected(redis));
+    SAY(redis, &probe, 0, "SET", "a", "1");
+    for (int i = 0; i < 1000; i++) {
+        SAY(redis, &probe, 0, "INCR", "a");
+    }
+    SAY(redis, &probe, 0, "GET", "a");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 1002);
+    assert_string_equal(probe.value, "1001");
+    assert_true(redis_is_connected(redis));
+    SAY(redis, &probe, 0, "NONSENSE");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_INVALID);
+    redis_destroy(redis);
+    base_end(probe.base);
+}
+
+static int note_entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+{
+    struct probe *probe = arg;
+    (void)err;
+    assert_non_null(strchr(id, '-'));
+    assert_non_null(payload);
+    probe->entries++;
+    probe->bytes += size;
+    return 0;
+}
+
+static void stream_reply(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct probe *probe = arg;
+    struct err bad = {0};
+    if (reply == NULL) {
+        fail_msg("%s", err->text);
+    }
+    assert_int_equal(redis_stream_entries(reply, note_entry, probe, &bad), 0);
+    event_base_loopbreak(probe->base);
+}
+
+static void a_blocked_reader_gets_an_entry_at_once(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct redis *reader = client(&probe, &(struct redis_config){.address = server.address});
+    struct redis *writer = client(&probe, &(struct redis_config){.address = server.address});
+    struct err err = {0};
+    uint64_t start_ns = clock_mono_ns();
+    assert_int_equal(redis_stream_read(reader, "s", "0", 10, 4000, stream_reply, &probe, &err), 0);
+    while (!redis_is_connected(reader)) {
+        event_base_loop(probe.base, EVLOOP_ONCE);
+    }
+    assert_int_equal(redis_stream_add(writer, "s", 100, "\0binary\r\n", 9, 0, NULL, NULL, &err), 0);
+    loop(probe.base, 6000);
+    assert_int_equal(probe.entries, 1);
+    assert_int_equal(probe.bytes, 9);
+    assert_true(clock_mono_ns() - start_ns < 2000000000u);
+    redis_destroy(reader);
+    redis_destroy(writer);
+    base_end(probe.base);
+}
+
+static void waiting_commands_survive_a_restart_and_sent_ones_are_unknown(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct redis *redis =
+        client(&probe,
+               &(struct redis_config){.address = server.address, .backoff_ms_min = 10, .backoff_ms_max = 50});
+    SAY(redis, &probe, 0, "SET", "kept", "1");
+    loop(probe.base, 5000);
+    struct probe blocked = {.base = probe.base, .waited = 1};
+    struct err err = {0};
+    const char *block[] = {"BLPOP", "nothing", "0"};
+    assert_int_equal(redis_command(redis, 60000, probe_reply, &blocked, 3, block, NULL, &err), 0);
+    SAY(redis, &probe, 60000, "PING"); /* sent behind it */
+    event_base_loop(probe.base, EVLOOP_NONBLOCK);
+    test_redis_kill(&server);
+    loop(probe.base, 5000);
+    if (blocked.failed == 0 || probe.failed == 0) {
+        loop(probe.base, 5000);
+    }
+    assert_int_equal(blocked.last, ERR_NET);
+    assert_int_equal(probe.last, ERR_NET);
+    SAY(redis, &probe, 20000, "EXISTS", "kept");
+    probe.value[0] = '\0';
+    test_redis_start(&server, dir.path);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 2);
+    assert_true(probe.connected >= 2);
+    redis_destroy(redis);
+    base_end(probe.base);
+}
+
+static void deadlines_hold_while_nobody_answers(void **state)
+{
+    (void)state;
+    char address[160];
+    snprintf(address, sizeof(address), "unix:%s/nobody", dir.path);
+    struct probe probe = {.base = event_base_new()};
+    struct redis *redis = client(&probe, &(struct redis_config){.address = address});
+    uint64_t start_ns = clock_mono_ns();
+    SAY(redis, &probe, 300, "PING");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_TIMEOUT);
+    assert_int_equal(probe.why, ERR_NET);
+    assert_true(clock_mono_ns() - start_ns < 1500000000u);
+    assert_true(probe.lost >= 2 && probe.lost < 10); /* it tried again, backing off */
+    redis_destroy(redis);
+    base_end(probe.base);
+}
+
+static void a_server_that_never_greets_is_left(void **state)
+{
+    (void)state;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(where);
+    assert_int_equal(bind(listener, (struct sockaddr *)&where, sizeof(where)), 0);
+    assert_int_equal(listen(listener, 4), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&where, &size), 0);
+    char address[64];
+    snprintf(address, sizeof(address), "127.0.0.1:%d", ntohs(where.sin_port));
+    struct probe probe = {.base = event_base_new(), .waited = -1};
+    struct redis *redis = client(&probe, &(struct redis_config){.address = address, .connect_ms = 100});
+    loop(probe.base, 5000);
+    assert_int_equal(probe.why, ERR_TIMEOUT);
+    redis_destroy(redis);
+    base_end(probe.base);
+    close(listener);
+}
+
+static void a_full_queue_is_refused_and_destroy_answers_all(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct redis *redis = client(&probe, &(struct redis_config){.address = server.address, .queue_max = 2});
+    SAY(redis, &probe, 0, "PING");
+    SAY(redis, &probe, 0, "PING");
+    struct err err = {0};
+    const char *ping[] = {"PING"};
+    assert_int_equal(redis_command(redis, 0, NULL, NULL, 1, ping, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_BUSY);
+    redis_destroy(redis);
+    assert_int_equal(probe.failed, 2);
+    assert_int_equal(probe.last, ERR_CANCELLED);
+    const char *wrong[] = {"nonsense", "host:", "host:99999", "unix:", ":1"};
+    for (size_t i = 0; i < 5; i++) {
+        assert_null(redis_create(probe.base, &(struct redis_config){.address = wrong[i]}, NULL, NULL, &err));
+        assert_int_equal(err.code, ERR_INVALID);
+    }
+    base_end(probe.base);
+}
+
+static struct redis *victim;
+
+static void destroy_inside(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct probe *probe = arg;
+    (void)reply;
+    (void)err;
+    redis_destroy(victim);
+    victim = NULL;
+    event_base_loopbreak(probe->base);
+}
+
+static void destroying_inside_a_callback_is_safe(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct err err = {0};
+    victim = client(&probe, &(struct redis_config){.address = server.address});
+    const char *ping[] = {"PING"};
+    assert_int_equal(redis_command(victim, 0, destroy_inside, &probe, 1, ping, NULL, &err), 0);
+    SAY(victim, &probe, 0, "PING");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_CANCELLED);
+    base_end(probe.base);
+}
+
+/* ---- TLS and ACL: one server of its own ---- */
+
+struct secure {
+    struct test_dir dir;
+    struct test_redis server;
+    struct test_cluster ours;
+    struct test_cluster theirs;
+    struct test_cert node;
+    struct test_cert stranger;
+    char address[64];
+};
+
+static int secure_up(void **state)
+{
+    struct secure *secure = calloc(1, sizeof(*secure));
+    test_dir_make(&secure->dir);
+    test_cluster_make(&secure->ours, secure->dir.path, "ours");
+    test_cluster_make(&secure->theirs, secure->dir.path, "theirs");
+    struct test_cert cert;
+    test_cert_make(&cert, &secure->ours, secure->dir.path, "server:redis");
+    test_cert_make(&secure->node, &secure->ours, secure->dir.path, "agent:left");
+    test_cert_make(&secure->stranger, &secure->theirs, secure->dir.path, "agent:stranger");
+    int port = 20000 + getpid() % 20000;
+    snprintf(secure->server.acl, sizeof(secure->server.acl),
+             "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n"
+             "user left on >secret ~motley:agent:left ~motley:events +xread +xadd +ping\nuser default off\n",
+             port, cert.cert_file, cert.key_file, secure->ours.ca_file);
+    snprintf(secure->address, sizeof(secure->address), "127.0.0.1:%d", port);
+    test_redis_start(&secure->server, secure->dir.path);
+    *state = secure;
+    return 0;
+}
+
+static int secure_down(void **state)
+{
+    struct secure *secure = *state;
+    test_redis_kill(&secure->server);
+    test_dir_remove(&secure->dir);
+    test_cluster_fini(&secure->ours);
+    test_cluster_fini(&secure->theirs);
+    free(secure);
+    return 0;
+}
+
+static SSL_CTX *context(const char *ca, const struct test_cert *cert)
+{
+    struct err err = {0};
+    struct tls_files files = {.ca_file = ca, .cert_file = cert->cert_file, .key_file = cert->key_file};
+    SSL_CTX *made = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
+    if (made == NULL) {
+        fail_msg("%s", err.text);
+    }
+    return made;
+}
+
+static void tls_and_acl_work_together(void **state)
+{
+    struct secure *secure = *state;
+    struct probe probe = {.base = event_base_new()};
+    SSL_CTX *tls = context(secure->ours.ca_file, &secure->node);
+    struct redis_config config = {
+        .address = secure->address, .user = "left", .password = "secret", .tls = tls};
+    struct redis *redis = client(&probe, &config);
+    SAY(redis, &probe, 0, "XADD", "motley:events", "*", "m", "x");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 1);
+    char big[300000];
+    memset(big, 'x', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    for (int i = 0; i < 30; i++) {
+        SAY(redis, &probe, 0, "XADD", "motley:events", "*", "m", big);
+    }
+    loop(probe.base, 10000);
+    assert_int_equal(probe.good, 31);
+    SAY(redis, &probe, 0, "XADD", "motley:agent:right", "*", "m", "x");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_DENIED);
+    redis_destroy(redis);
+    SSL_CTX_free(tls);
+    base_end(probe.base);
+}
+
+static void a_wrong_password_is_told(void **state)
+{
+    struct secure *secure = *state;
+    struct probe probe = {.base = event_base_new(), .waited = -1};
+    SSL_CTX *tls = context(secure->ours.ca_file, &secure->node);
+    struct redis_config config = {
+        .address = secure->address, .user = "left", .password = "wrong", .tls = tls};
+    struct redis *redis = client(&probe, &config);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.why, ERR_AUTH);
+    redis_destroy(redis);
+    SSL_CTX_free(tls);
+    base_end(probe.base);
+}
+
+static void another_clusters_certificate_is_refused_on_either_side(void **state)
+{
+    struct secure *secure = *state;
+    struct probe probe = {.base = event_base_new(), .waited = -1};
+    SSL_CTX *tls = context(secure->theirs.ca_file, &secure->stranger); /* we do not trust the server */
+    struct redis_config config = {
+        .address = secure->address, .user = "left", .password = "secret", .tls = tls};
+    struct redis *redis = client(&probe, &config);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.why, ERR_PEER);
+    assert_non_null(strstr(probe.text, "another cluster"));
+    redis_destroy(redis);
+    SSL_CTX_free(tls);
+    tls = context(secure->ours.ca_file, &secure->stranger); /* the server does not trust us */
+    config.tls = tls;
+    redis = client(&probe, &config);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.why, ERR_PEER);
+    assert_non_null(strstr(probe.text, "another cluster"));
+    redis_destroy(redis);
+    SSL_CTX_free(tls);
+    base_end(probe.base);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(commands_are_answered_in_order),
+        cmocka_unit_test(a_blocked_reader_gets_an_entry_at_once),
+        cmocka_unit_test(waiting_commands_survive_a_restart_and_sent_ones_are_unknown),
+        cmocka_unit_test(deadlines_hold_while_nobody_answers),
+        cmocka_unit_test(a_server_that_never_greets_is_left),
+        cmocka_unit_test(a_full_queue_is_refused_and_destroy_answers_all),
+        cmocka_unit_test(destroying_inside_a_callback_is_safe),
+    };
+    const struct CMUnitTest secure_tests[] = {
+        cmocka_unit_test(tls_and_acl_work_together),
+        cmocka_unit_test(a_wrong_password_is_told),
+        cmocka_unit_test(another_clusters_certificate_is_refused_on_either_side),
+    };
+    int failed = cmocka_run_group_tests(tests, server_up, server_down);
+    return failed + cmocka_run_group_tests(secure_tests, secure_up, secure_down);
+}
