@@ -2,6 +2,7 @@
 #include "store/internal.h"
 #include "store/sched.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,9 @@ static const struct pg_statement statements[Q_COUNT] = {
                   PG_READ},
     [Q_QUEUED] =
         {"sched_queued",
-         "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs FROM "
+         "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
+                  "(SELECT min((m.document ->> 'loss')::float8) FROM metrics m WHERE m.job = j.id AND m.kind = 'eval' "
+                  " AND m.step <= c.step) FROM "
          "(SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
          " ORDER BY priority DESC, id LIMIT $1) j LEFT JOIN LATERAL "
          "(SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete ORDER BY step DESC LIMIT 1) c "
@@ -218,6 +221,8 @@ static void read_jobs(struct store_view *view, const struct pg_result *active, c
         job->inputs = pg_json(queued, (int)i, 15);
         job->checkpoint_step = pg_i64(queued, (int)i, 16);
         job->checkpoint_blobs = pg_is_null(queued, (int)i, 17) ? NULL : pg_json(queued, (int)i, 17);
+        job->reported = pg_i64(queued, (int)i, 18);
+        job->best_loss = pg_is_null(queued, (int)i, 19) ? NAN : pg_f64(queued, (int)i, 19);
         *bad = *bad || job->spec == NULL || job->inputs == NULL;
     }
 }
