@@ -1,330 +1,52 @@
-/* The walk: matches what one rank sends with what the other receives, lines up collectives, and runs all
- * queues abstractly until nothing is left or nothing can start.
+/* The walk: runs all queues abstractly until nothing is left or nothing can start.
  *
  * Transfers are taken as rendezvous: neither side is done before both have started. A program that ends so
  * ends with any buffering between; the buffers themselves are slots, whose reuse is ordered by `after`. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check_private.h"
-
-struct walk {
-    const struct plan *plan;
-    int kind;
-    uint32_t *base; /* [ranks + 1]: first global number of a rank's instructions */
-    uint32_t total;
-    uint32_t *rank_of; /* [total] */
-    uint32_t *waits;   /* [total]: dependencies not yet done */
-    uint32_t *meeting; /* [total]: the meeting it takes part in, or UINT32_MAX: it is local */
-    uint32_t *dependent_first, *dependents; /* CSR over local successors */
-    uint32_t meeting_count;
-    uint32_t *missing;      /* [meetings]: members that have not started */
-    uint32_t *member_first; /* [meetings + 1] */
-    uint32_t *members;
-    uint32_t *stack;
-    struct err *err;
-};
-
-static const struct instr *instr_at(const struct walk *w, uint32_t number)
-{
-    uint32_t rank = w->rank_of[number];
-    return &w->plan->ranks[rank].programs[w->kind].instrs[number - w->base[rank]];
-}
-
-static const char *where_at(const struct walk *w, uint32_t number, char text[200])
-{
-    uint32_t rank = w->rank_of[number];
-    return check_where(w->plan, rank, w->kind, number - w->base[rank], text);
-}
-
-/* Transfers of one ordered pair, in the order of its queue. */
-struct transfer {
-    uint32_t from, to, order; /* order: place in the queue */
-    uint32_t number;          /* global */
-    bool sends;
-};
-
-static int transfer_compare(const void *left, const void *right)
-{
-    const struct transfer *a = left, *b = right;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
-    if (a->to != b->to)
-        return a->to < b->to ? -1 : 1;
-    if (a->sends != b->sends)
-        return a->sends ? -1 : 1;
-    return a->number < b->number ? -1 : a->number > b->number;
-}
-
-static uint64_t bound_of(const struct walk *w, uint32_t number, int32_t slot)
-{
-    return w->plan->ranks[w->rank_of[number]].slots[slot].bytes_bound;
-}
-
-static int pair_check(const struct walk *w, uint32_t send, uint32_t recv)
-{
-    const struct instr *a = instr_at(w, send), *b = instr_at(w, recv);
-    char one[200], two[200];
-    const char *what = NULL;
-    if ((a->op == OP_SEND) != (b->op == OP_RECV))
-        what = "are of different kinds";
-    else if (a->tag != b->tag)
-        what = "have different tags";
-    else if (a->micro_batch != b->micro_batch || a->chunk != b->chunk)
-        what = "are for different micro-batches";
-    else if (a->block_begin != b->block_begin || a->block_end != b->block_end)
-        what = "are for different blocks";
-    else if (a->row_begin != b->row_begin || a->row_end != b->row_end)
-        what = "have different rows";
-    else if (bound_of(w, send, a->slot_in) != bound_of(w, recv, b->slot_out))
-        what = "have different bounds";
-    if (!what)
-        return 0;
-    return err_set(w->err, ERR_INVALID, "%s and %s, which meet, %s", where_at(w, send, one),
-                   where_at(w, recv, two), what);
-}
-
-static int pairs_line_up(struct walk *w, struct transfer *list, uint32_t count)
-{
-    char where[200];
-    for (uint32_t i = 0; i < count;) {
-        uint32_t end = i, sends = 0;
-        while (end < count && list[end].from == list[i].from && list[end].to == list[i].to)
-            sends += list[end++].sends;
-        uint32_t recvs = end - i - sends, common = sends < recvs ? sends : recvs;
-        for (uint32_t k = 0; k < common; k++) {
-            uint32_t send = list[i + k].number, recv = list[i + sends + k].number;
-            if (pair_check(w, send, recv) < 0)
-                return -1;
-            w->meeting[send] = w->meeting[recv] = w->meeting_count;
-            w->missing[w->meeting_count++] = 2;
-        }
-        if (sends != recvs) {
-            uint32_t lonely = list[sends > recvs ? i + common : i + sends + common].number;
-            return err_set(
-                w->err, ERR_INVALID,
-                "%s has no counterpart: rank %u sends %u times to rank %u, which receives %u times",
-                where_at(w, lonely, where), list[i].from, sends, list[i].to, recvs);
-        }
-        i = end;
-    }
-    return 0;
-}
-
-static int transfers_match(struct walk *w)
-{
-    struct transfer *list = calloc((size_t)w->total + 1, sizeof(*list));
-    if (!list)
-        return err_set(w->err, ERR_NOMEM, "plan: out of memory while checking transfers");
-    uint32_t count = 0;
-    for (uint32_t n = 0; n < w->total; n++) {
-        const struct instr *x = instr_at(w, n);
-        bool sends = instr_sends(x);
-        if (!sends && !instr_receives(x))
-            continue;
-        uint32_t rank = w->rank_of[n], peer = (uint32_t)x->peer;
-        list[count++] = (struct transfer){
-            .from = sends ? rank : peer, .to = sends ? peer : rank, .number = n, .sends = sends};
-    }
-    qsort(list, count, sizeof(*list), transfer_compare);
-    int result = pairs_line_up(w, list, count);
-    free(list);
-    return result;
-}
-
-static int32_t exchanged_slot(const struct instr *x)
-{
-    return x->slot_in >= 0 ? x->slot_in : x->slot_out;
-}
-
-static int collective_check(const struct walk *w, uint32_t first, uint32_t other)
-{
-    const struct instr *a = instr_at(w, first), *b = instr_at(w, other);
-    const struct plan_slot *sa = &w->plan->ranks[w->rank_of[first]].slots[exchanged_slot(a)];
-    const struct plan_slot *sb = &w->plan->ranks[w->rank_of[other]].slots[exchanged_slot(b)];
-    bool root_differs = (a->op == OP_REDUCE || a->op == OP_BROADCAST) && a->peer != b->peer;
-    if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
-        a->block_begin == b->block_begin && a->block_end == b->block_end && sa->kind == sb->kind &&
-        !root_differs)
-        return 0;
-    char one[200], two[200];
-    return err_set(w->err, ERR_INVALID,
-                   "group %d: %s comes where %s does; collectives must come in one order on all members",
-                   a->group, where_at(w, other, one), where_at(w, first, two));
-}
-
-/* The k-th collective of a group on each member is one meeting. */
-static int collectives_match(struct walk *w)
-{
-    const struct plan *plan = w->plan;
-    char where[200];
-    uint32_t *first = calloc(plan->group_count, sizeof(*first)),
-             *length = calloc(plan->group_count, sizeof(*length));
-    uint32_t *seen = calloc(plan->group_count, sizeof(*seen));
-    uint32_t *sample = calloc((size_t)w->total + 1, sizeof(*sample)); /* meeting → its first member */
-    int result = -1;
-    if (!first || !length || !seen || !sample) {
-        err_set(w->err, ERR_NOMEM, "plan: out of memory while checking collectives");
-        goto out;
-    }
-    for (uint32_t n = 0; n < w->total; n++) {
-        const struct instr *x = instr_at(w, n);
-        if (x->queue == QUEUE_GROUP && w->rank_of[n] == plan->groups[x->group].ranks[0])
-            length[x->group]++;
-    }
-    for (uint32_t g = 0; g < plan->group_count; g++) {
-        first[g] = w->meeting_count;
-        for (uint32_t k = 0; k < length[g]; k++)
-            w->missing[w->meeting_count++] = plan->groups[g].rank_count;
-    }
-    for (uint32_t rank = 0; rank < plan->rank_count; rank++) {
-        memset(seen, 0, plan->group_count * sizeof(*seen));
-        for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
-            const struct instr *x = instr_at(w, n);
-            if (x->queue != QUEUE_GROUP)
-                continue;
-            uint32_t k = seen[x->group]++;
-            if (k >= length[x->group]) {
-                err_set(w->err, ERR_INVALID, "%s: rank %u, of the same group %d, has only %u collectives",
-                        where_at(w, n, where), plan->groups[x->group].ranks[0], x->group, length[x->group]);
-                goto out;
-            }
-            uint32_t meeting = first[x->group] + k;
-            w->meeting[n] = meeting;
-            if (sample[meeting] == 0)
-                sample[meeting] = n + 1;
-            else if (collective_check(w, sample[meeting] - 1, n) < 0)
-                goto out;
-        }
-        for (uint32_t g = 0; g < plan->group_count; g++) {
-            if (seen[g] < length[g] && plan_group_position(&plan->groups[g], rank) >= 0) {
-                err_set(w->err, ERR_INVALID, "rank %u %s: %u collectives of group %u, rank %u has %u", rank,
-                        program_kind_name(w->kind), seen[g], g, plan->groups[g].ranks[0], length[g]);
-                goto out;
-            }
-        }
-    }
-    result = 0;
-out:
-    free(first);
-    free(length);
-    free(seen);
-    free(sample);
-    return result;
-}
-
-static int walk_dependencies(struct walk *w)
-{
-    const struct plan *plan = w->plan;
-    uint32_t queues = plan_queue_count(plan);
-    uint32_t *last = calloc(queues, sizeof(*last));
-    uint64_t edges = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++)
-        edges += (uint64_t)plan->ranks[r].programs[w->kind].after_total +
-                 plan->ranks[r].programs[w->kind].instr_count;
-    uint32_t *from = calloc(edges + 1, sizeof(*from)), *to = calloc(edges + 1, sizeof(*to));
-    w->dependent_first = calloc((size_t)w->total + 2, sizeof(uint32_t));
-    w->dependents = calloc(edges + 1, sizeof(uint32_t));
-    int result = -1;
-    if (!last || !from || !to || !w->dependent_first || !w->dependents || edges > UINT32_MAX) {
-        err_set(w->err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
-        goto out;
-    }
-    uint64_t count = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct program *program = &plan->ranks[r].programs[w->kind];
-        memset(last, 0, queues * sizeof(*last));
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            uint32_t number = w->base[r] + i, queue = instr_queue_index(plan, &program->instrs[i]);
-            const struct instr *x = &program->instrs[i];
-            for (uint32_t k = 0; k < x->after_count; k++, count++) {
-                from[count] = w->base[r] + program->after[x->after_first + k];
-                to[count] = number;
-            }
-            if (last[queue]) {
-                from[count] = w->base[r] + last[queue] - 1;
-                to[count++] = number;
-            }
-            last[queue] = i + 1;
-        }
-    }
-    for (uint64_t e = 0; e < count; e++) {
-        w->dependent_first[from[e] + 2]++;
-        w->waits[to[e]]++;
-    }
-    for (uint32_t n = 0; n < w->total; n++)
-        w->dependent_first[n + 2] += w->dependent_first[n + 1];
-    for (uint64_t e = 0; e < count; e++)
-        w->dependents[w->dependent_first[from[e] + 1]++] = to[e];
-    result = 0;
-out:
-    free(last);
-    free(from);
-    free(to);
-    return result;
-}
-
-static int walk_members(struct walk *w)
-{
-    w->member_first = calloc((size_t)w->meeting_count + 2, sizeof(uint32_t));
-    w->members = calloc((size_t)w->total + 1, sizeof(uint32_t));
-    if (!w->member_first || !w->members)
-        return err_set(w->err, ERR_NOMEM, "plan: out of memory while checking");
-    for (uint32_t n = 0; n < w->total; n++) {
-        if (w->meeting[n] != UINT32_MAX)
-            w->member_first[w->meeting[n] + 2]++;
-    }
-    for (uint32_t m = 0; m < w->meeting_count; m++)
-        w->member_first[m + 2] += w->member_first[m + 1];
-    for (uint32_t n = 0; n < w->total; n++) {
-        if (w->meeting[n] != UINT32_MAX)
-            w->members[w->member_first[w->meeting[n] + 1]++] = n;
-    }
-    return 0;
-}
+#include "program/graph.h"
 
 /* Name one that waits, and what for. */
-static int walk_stuck(const struct walk *w, const bool *done)
+static int walk_stuck(const struct plan_graph *w, const uint32_t *waits, const bool *done, struct err *err)
 {
     char one[200], two[200];
     for (uint32_t n = 0; n < w->total; n++) {
-        if (done[n] || w->waits[n] || w->meeting[n] == UINT32_MAX)
+        if (done[n] || waits[n] || w->meeting[n] == UINT32_MAX)
             continue;
         uint32_t m = w->meeting[n];
         for (uint32_t k = w->member_first[m]; k < w->member_first[m + 1]; k++) {
             uint32_t other = w->members[k];
-            if (other == n || w->waits[other] == 0)
+            if (other == n || waits[other] == 0)
                 continue;
-            uint32_t rank = w->rank_of[other], queue = instr_queue_index(w->plan, instr_at(w, other));
+            uint32_t rank = w->rank_of[other], queue = instr_queue_index(w->plan, graph_instr(w, other));
             uint32_t blocker = other;
             for (uint32_t p = w->base[rank]; p < other; p++) {
-                if (!done[p] && instr_queue_index(w->plan, instr_at(w, p)) == queue) {
+                if (!done[p] && instr_queue_index(w->plan, graph_instr(w, p)) == queue) {
                     blocker = p;
                     break;
                 }
             }
-            return err_set(w->err, ERR_INVALID,
+            return err_set(err, ERR_INVALID,
                            "nothing can start any more: %s waits for rank %u, whose queue stands at %s",
-                           where_at(w, n, one), rank, where_at(w, blocker, two));
+                           graph_where(w, n, one), rank, graph_where(w, blocker, two));
         }
     }
-    return err_set(w->err, ERR_INVALID, "nothing can start any more in %s", program_kind_name(w->kind));
+    return err_set(err, ERR_INVALID, "nothing can start any more in %s", program_kind_name(w->kind));
 }
 
-static int walk_run(struct walk *w)
+static int walk_run(const struct plan_graph *w, uint32_t *waits, uint32_t *missing, uint32_t *stack,
+                    bool *done, struct err *err)
 {
-    bool *done = calloc((size_t)w->total + 1, sizeof(*done));
-    if (!done)
-        return err_set(w->err, ERR_NOMEM, "plan: out of memory while checking");
     uint32_t top = 0, finished = 0;
     for (uint32_t n = 0; n < w->total; n++) {
-        if (w->waits[n] == 0)
-            w->stack[top++] = n;
+        if (waits[n] == 0)
+            stack[top++] = n;
     }
     while (top > 0) {
-        uint32_t number = w->stack[--top], meeting = w->meeting[number];
-        if (meeting != UINT32_MAX && --w->missing[meeting] > 0)
+        uint32_t number = stack[--top], meeting = w->meeting[number];
+        if (meeting != UINT32_MAX && --missing[meeting] > 0)
             continue;
         uint32_t first = meeting == UINT32_MAX ? 0 : w->member_first[meeting];
         uint32_t end = meeting == UINT32_MAX ? 1 : w->member_first[meeting + 1];
@@ -333,62 +55,36 @@ static int walk_run(struct walk *w)
             done[n] = true;
             finished++;
             for (uint32_t d = w->dependent_first[n]; d < w->dependent_first[n + 1]; d++) {
-                if (--w->waits[w->dependents[d]] == 0)
-                    w->stack[top++] = w->dependents[d];
+                if (--waits[w->dependents[d]] == 0)
+                    stack[top++] = w->dependents[d];
             }
         }
     }
-    int result = finished == w->total ? 0 : walk_stuck(w, done);
-    free(done);
-    return result;
+    return finished == w->total ? 0 : walk_stuck(w, waits, done, err);
 }
 
 int check_walk(const struct plan *plan, int kind, struct err *err)
 {
-    struct walk w = {.plan = plan, .kind = kind, .err = err};
+    struct plan_graph graph;
+    if (plan_graph_init(&graph, plan, kind, err) < 0)
+        return -1;
+    size_t total = (size_t)graph.total + 1;
+    uint32_t *waits = calloc(total, sizeof(*waits)), *missing = calloc(total, sizeof(*missing));
+    uint32_t *stack = calloc(total, sizeof(*stack));
+    bool *done = calloc(total, sizeof(*done));
     int result = -1;
-    uint64_t total = 0;
-    w.base = calloc((size_t)plan->rank_count + 1, sizeof(uint32_t));
-    for (uint32_t r = 0; w.base && r < plan->rank_count; r++) {
-        total += plan->ranks[r].programs[kind].instr_count;
-        w.base[r + 1] = (uint32_t)total;
+    if (!waits || !missing || !stack || !done) {
+        err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", graph.total);
+    } else {
+        memcpy(waits, graph.waits, graph.total * sizeof(*waits));
+        for (uint32_t m = 0; m < graph.meeting_count; m++)
+            missing[m] = graph.member_first[m + 1] - graph.member_first[m];
+        result = walk_run(&graph, waits, missing, stack, done, err);
     }
-    if (total > PLAN_INSTRS_MAX) {
-        err_set(err, ERR_TOO_BIG, "plan: %llu instructions; at most %u", (unsigned long long)total,
-                PLAN_INSTRS_MAX);
-        goto out;
-    }
-    w.total = (uint32_t)total;
-    w.rank_of = calloc(total + 1, sizeof(uint32_t));
-    w.waits = calloc(total + 1, sizeof(uint32_t));
-    w.meeting = calloc(total + 1, sizeof(uint32_t));
-    w.missing = calloc(total + 1, sizeof(uint32_t));
-    w.stack = calloc(total + 1, sizeof(uint32_t));
-    if (!w.base || !w.rank_of || !w.waits || !w.meeting || !w.missing || !w.stack) {
-        err_set(err, ERR_NOMEM, "plan: out of memory while checking %llu instructions",
-                (unsigned long long)total);
-        goto out;
-    }
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (uint32_t n = w.base[r]; n < w.base[r + 1]; n++) {
-            w.rank_of[n] = r;
-            w.meeting[n] = UINT32_MAX;
-        }
-    }
-    if (transfers_match(&w) < 0 || collectives_match(&w) < 0 || walk_dependencies(&w) < 0 ||
-        walk_members(&w) < 0)
-        goto out;
-    result = walk_run(&w);
-out:
-    free(w.base);
-    free(w.rank_of);
-    free(w.waits);
-    free(w.meeting);
-    free(w.missing);
-    free(w.stack);
-    free(w.dependent_first);
-    free(w.dependents);
-    free(w.member_first);
-    free(w.members);
+    free(waits);
+    free(missing);
+    free(stack);
+    free(done);
+    plan_graph_fini(&graph);
     return result;
 }

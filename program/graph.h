@@ -1,0 +1,39 @@
+/* The instructions of one program kind over all ranks as one graph: who waits for whom, and which meet.
+ *
+ * A meeting is a transfer (two members) or a collective (one instruction on each rank of the group): its
+ * members end together. Building it establishes that transfers pair up and that collectives come in one
+ * order. Used by the checker's walk and by the simulator. Pure; owned by the caller. */
+#ifndef MOTLEY_PROGRAM_GRAPH_H
+#define MOTLEY_PROGRAM_GRAPH_H
+
+#include "program/program.h"
+
+struct plan_graph {
+    const struct plan *plan; /* borrowed */
+    int kind;
+    uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
+    uint32_t total;    /* instructions */
+    uint32_t *rank_of; /* [total] */
+    uint32_t *waits;   /* [total]: local predecessors, by queue and `after` */
+    uint32_t *dependent_first,
+        *dependents;   /* local successors of n: dependents[dependent_first[n] …[n + 1]) */
+    uint32_t *meeting; /* [total]: number of the meeting, or UINT32_MAX */
+    uint32_t meeting_count;
+    uint32_t *member_first, *members; /* members of meeting m, as above */
+};
+
+/* The fields of the plan must be in range (plan_check looks first). Returns 0, or -1: ERR_INVALID with the
+ * sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
+int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
+void plan_graph_fini(struct plan_graph *graph);
+
+static inline const struct instr *graph_instr(const struct plan_graph *graph, uint32_t number)
+{
+    uint32_t rank = graph->rank_of[number];
+    return &graph->plan->ranks[rank].programs[graph->kind].instrs[number - graph->base[rank]];
+}
+
+/* "rank 1 train instruction 5 (RECV mb0 from 0)" of a global number. */
+const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200]);
+
+#endif
