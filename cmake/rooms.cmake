@@ -34,7 +34,8 @@ endif()
 set(MOTLEY_LIBS_common PkgConfig::JANSSON PkgConfig::LIBEVENT PkgConfig::HIREDIS PkgConfig::MSGPACK
   PkgConfig::OPENSSL PkgConfig::PQ PkgConfig::YAML PkgConfig::CURL Threads::Threads m)
 set(MOTLEY_LIBS_model PkgConfig::PCRE2 PkgConfig::UTF8PROC)
-set(MOTLEY_LIBS_engine PkgConfig::OPENBLAS)
+# OpenBLAS is loaded at run time (engine/cpu/blas.c): only its header is needed here.
+set(MOTLEY_LIBS_engine ${CMAKE_DL_LIBS})
 
 function(motley_room room)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${room}/*.c)

@@ -26,6 +26,7 @@
 
 #include "common/err.h"
 #include "engine/backend.h"
+#include "model/blocks.h"
 #include "model/config.h"
 
 struct model;
@@ -33,18 +34,11 @@ struct stage;
 struct saved;
 struct kv_cache;
 
-/* LoRA targets, as bits and in this order. */
-enum lora_target { LORA_Q, LORA_K, LORA_V, LORA_O, LORA_GATE, LORA_UP, LORA_DOWN, LORA_TARGETS };
-
-/* Bit of "q_proj" …, or 0 if there is no such target. */
-uint32_t lora_target_bit(const char *name);
-const char *lora_target_name(enum lora_target target);
-
 struct lora_options {
     uint32_t rank;    /* 0: no adapters (then nothing is trained) */
     double alpha;     /* the product is scaled by alpha / rank */
     double dropout;   /* of the adapter's input, 0 <= p < 1; training only */
-    uint32_t targets; /* bits 1 << LORA_Q … */
+    uint32_t targets; /* mask of enum lora_target (model/blocks.h) */
 };
 
 enum stage_mode { STAGE_TRAIN, STAGE_INFER };
@@ -60,6 +54,7 @@ struct stage_options {
     uint32_t rows_max;                /* most rows of a micro-batch; 0: tokens_max */
     uint32_t row_tokens_max;          /* longest row; 0: tokens_max. Also bounds positions when inferring */
     uint32_t labelled_max;            /* most labelled positions of a micro-batch; 0: tokens_max */
+    uint32_t positions_max;           /* most positions of a KV cache; 0: row_tokens_max */
     bool recompute; /* save only each layer's input and compute the rest again in backward */
 };
 
@@ -68,8 +63,7 @@ struct stage_memory {
     uint64_t bytes[MEM_PURPOSES];
     uint64_t total;
 };
-int stage_memory_predict(const struct stage_options *options, uint32_t threads, struct stage_memory *out,
-                         struct err *err);
+int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err);
 /* Bytes of a KV cache of this stage for tokens_max positions. Pure. */
 uint64_t kv_cache_bytes(const struct stage_options *options, uint32_t tokens_max);
 

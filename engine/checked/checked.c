@@ -1,0 +1,394 @@
+/* A device that trusts nobody: the CPU's ops, run only when somebody waits.
+ *
+ * Buffers are inaccessible (PROT_NONE) except while the device itself works on them, so that a host pointer
+ * kept from somewhere faults; fresh memory is poisoned with NaNs and has a shadow bit for every 4 bytes, so
+ * that reading what nobody wrote is an error; operands that are written may not overlap others of the same
+ * op; indices are compared with what they index. The first error of a queued op is kept and told by every
+ * wait that follows.
+ */
+#include "engine/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { QUEUE_MAX = 1 << 14 }; /* entries; a full queue is run */
+
+enum entry_kind { ENTRY_OP, ENTRY_WRITE, ENTRY_READ, ENTRY_COPY, ENTRY_ZERO };
+
+struct entry {
+    enum entry_kind kind;
+    struct op op;
+    struct buffer *buffer, *source;
+    uint64_t at, source_at, bytes;
+    void *host;
+};
+
+struct checked {
+    struct device base;
+    struct cpu_runner runner;
+    struct entry *queue;
+    uint32_t queued;
+    uint64_t ticket; /* counts entries ever run */
+    bool failed;
+    struct err error;
+};
+
+static int checked_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    struct checked *checked = calloc(1, sizeof *checked);
+    if (checked == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a device");
+    checked->queue = calloc(QUEUE_MAX, sizeof *checked->queue);
+    if (checked->queue == NULL || cpu_runner_init(&checked->runner, options, err) != 0) {
+        if (checked->queue == NULL)
+            err_set(err, ERR_NOMEM, "out of memory for a queue");
+        free(checked->queue);
+        free(checked);
+        return -1;
+    }
+    checked->base.isa = checked->runner.kernels->isa;
+    *out = &checked->base;
+    return 0;
+}
+
+static void guard(struct buffer *buffer, int protection)
+{
+    if (buffer->memory != NULL)
+        mprotect(buffer->memory, buffer->accounted, protection);
+}
+
+static void shadow_mark(struct buffer *buffer, uint64_t at, uint64_t bytes)
+{
+    uint8_t *shadow = buffer->extra;
+    for (uint64_t word = at / 4; word < (at + bytes + 3) / 4; word++)
+        shadow[word / 8] |= (uint8_t)(1u << (word % 8));
+}
+
+static bool shadow_marked(const struct buffer *buffer, uint64_t at, uint64_t bytes)
+{
+    const uint8_t *shadow = buffer->extra;
+    for (uint64_t word = at / 4; word < (at + bytes + 3) / 4; word++)
+        if ((shadow[word / 8] & (1u << (word % 8))) == 0)
+            return false;
+    return true;
+}
+
+static void use_span(const struct operand_use *use, uint64_t *begin, uint64_t *end)
+{
+    uint32_t size = dtype_bytes(use->operand.dtype);
+    *begin = use->operand.at;
+    *end = *begin + ((use->rows - 1) * use->ld + use->width) * size;
+}
+
+/* Do two operands share a byte? Interleaved columns of one matrix (q, k, v) do not. */
+static bool uses_overlap(const struct operand_use *a, const struct operand_use *b)
+{
+    uint64_t a_begin, a_end, b_begin, b_end;
+    if (a->operand.buffer != b->operand.buffer || a->rows == 0 || a->width == 0 || b->rows == 0 ||
+        b->width == 0)
+        return false;
+    use_span(a, &a_begin, &a_end);
+    use_span(b, &b_begin, &b_end);
+    if (a_end <= b_begin || b_end <= a_begin)
+        return false;
+    if (a->ld != b->ld || a->rows == 1 || b->rows == 1)
+        return true;
+    uint64_t row = a->ld * dtype_bytes(a->operand.dtype);
+    uint64_t distance =
+        a_begin > b_begin ? (a_begin - b_begin) % row : (row - (b_begin - a_begin) % row) % row;
+    uint64_t a_width = a->width * dtype_bytes(a->operand.dtype),
+             b_width = b->width * dtype_bytes(b->operand.dtype);
+    /* b's columns are [0, b_width), a's [distance, distance + a_width) modulo row */
+    return distance < b_width || distance + a_width > row;
+}
+
+static int overlap_check(const struct op *op, const struct operand_use *uses, uint32_t count, struct err *err)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < count; j++) {
+            if (i == j || (uses[i].access & OPERAND_WRITE) == 0 || !uses_overlap(&uses[i], &uses[j]))
+                continue;
+            bool in_place = op->kind == OP_RMSNORM && uses[i].operand.at == uses[j].operand.at;
+            if (!in_place)
+                return err_set(err, ERR_INTERNAL, "op %s: operand %s is written and overlaps %s",
+                               op_name(op->kind), uses[i].name, uses[j].name);
+        }
+    return 0;
+}
+
+static int read_check(const struct op *op, const struct operand_use *use, struct err *err)
+{
+    uint32_t size = dtype_bytes(use->operand.dtype);
+    for (uint64_t row = 0; row < use->rows; row++)
+        if (!shadow_marked(use->operand.buffer, use->operand.at + row * use->ld * size, use->width * size))
+            return err_set(err, ERR_INTERNAL, "op %s: operand %s, row %llu, was never written",
+                           op_name(op->kind), use->name, (unsigned long long)row);
+    return 0;
+}
+
+static void write_mark(const struct operand_use *use)
+{
+    uint32_t size = dtype_bytes(use->operand.dtype);
+    for (uint64_t row = 0; row < use->rows; row++)
+        shadow_mark(use->operand.buffer, use->operand.at + row * use->ld * size, use->width * size);
+}
+
+static int below_check(const struct op *op, const char *name, const struct operand *operand, uint32_t count,
+                       uint64_t bound, struct err *err)
+{
+    const uint32_t *values = operand_at(operand);
+    for (uint32_t i = 0; i < count; i++)
+        if (values[i] >= bound)
+            return err_set(err, ERR_INTERNAL, "op %s: %s[%u] is %lld, not in [0, %llu)", op_name(op->kind),
+                           name, i, (long long)(int32_t)values[i], (unsigned long long)bound);
+    return 0;
+}
+
+static int starts_check(const struct op *op, const struct operand *operand, uint32_t rows, uint32_t tokens,
+                        struct err *err)
+{
+    const uint32_t *start = operand_at(operand);
+    for (uint32_t i = 0; i < rows; i++)
+        if (start[i] > start[i + 1])
+            return err_set(err, ERR_INTERNAL, "op %s: row %u ends before it begins", op_name(op->kind), i);
+    if (start[0] != 0 || start[rows] != tokens)
+        return err_set(err, ERR_INTERNAL, "op %s: rows cover [%u, %u) of %u tokens", op_name(op->kind),
+                       start[0], start[rows], tokens);
+    return 0;
+}
+
+/* What the op will index with must lie in what it indexes. */
+static int contents_check(const struct op *op, struct err *err)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        return below_check(op, "ids", &op->embed.ids, op->embed.tokens, op->embed.vocab, err);
+    case OP_ROPE:
+        return below_check(op, "positions", &op->rope.positions, op->rope.tokens, op->rope.table_rows, err);
+    case OP_GATHER_ROWS:
+        return below_check(op, "index", &op->gather_rows.index, op->gather_rows.rows, op->gather_rows.x_rows,
+                           err);
+    case OP_SCATTER_ROWS:
+        return below_check(op, "index", &op->scatter_rows.index, op->scatter_rows.rows,
+                           op->scatter_rows.y_rows, err);
+    case OP_CROSS_ENTROPY:
+        return below_check(op, "targets", &op->cross_entropy.targets, op->cross_entropy.rows,
+                           op->cross_entropy.vocab, err);
+    case OP_ATTENTION:
+        return starts_check(op, &op->attention.row_start, op->attention.rows, op->attention.tokens, err);
+    case OP_ATTENTION_BACKWARD:
+        return starts_check(op, &op->attention_backward.row_start, op->attention_backward.rows,
+                            op->attention_backward.tokens, err);
+    default:
+        return 0;
+    }
+}
+
+static int run_op(struct checked *checked, const struct op *op, struct err *err)
+{
+    struct operand_use uses[OP_OPERANDS_MAX];
+    uint32_t count = op_operands(op, uses);
+    int status = overlap_check(op, uses, count, err);
+    for (uint32_t i = 0; i < count && status == 0; i++)
+        if ((uses[i].access & OPERAND_READ) != 0 && uses[i].rows != 0 && uses[i].width != 0)
+            status = read_check(op, &uses[i], err);
+    if (status != 0)
+        return -1;
+    for (uint32_t i = 0; i < count; i++)
+        if (uses[i].operand.buffer != NULL)
+            guard(uses[i].operand.buffer, PROT_READ | PROT_WRITE);
+    status = contents_check(op, err);
+    if (status == 0)
+        cpu_run(&checked->runner, op);
+    for (uint32_t i = 0; i < count; i++) {
+        if (uses[i].operand.buffer == NULL)
+            continue;
+        guard(uses[i].operand.buffer, PROT_NONE);
+        if ((uses[i].access & OPERAND_WRITE) != 0 && uses[i].rows != 0 && uses[i].width != 0)
+            write_mark(&uses[i]);
+    }
+    return status;
+}
+
+static int run_copy(const struct entry *entry, struct err *err)
+{
+    if (!shadow_marked(entry->source, entry->source_at, entry->bytes))
+        return err_set(err, ERR_INTERNAL, "a copy of %llu bytes reads what was never written",
+                       (unsigned long long)entry->bytes);
+    guard(entry->source, PROT_READ | PROT_WRITE);
+    guard(entry->buffer, PROT_READ | PROT_WRITE);
+    memmove((uint8_t *)entry->buffer->memory + entry->at, (uint8_t *)entry->source->memory + entry->source_at,
+            entry->bytes);
+    guard(entry->source, PROT_NONE);
+    guard(entry->buffer, PROT_NONE);
+    shadow_mark(entry->buffer, entry->at, entry->bytes);
+    return 0;
+}
+
+static int run_entry(struct checked *checked, const struct entry *entry, struct err *err)
+{
+    struct buffer *buffer = entry->buffer;
+    switch (entry->kind) {
+    case ENTRY_OP:
+        return run_op(checked, &entry->op, err);
+    case ENTRY_COPY:
+        return run_copy(entry, err);
+    case ENTRY_WRITE:
+    case ENTRY_ZERO:
+        guard(buffer, PROT_READ | PROT_WRITE);
+        if (entry->kind == ENTRY_WRITE)
+            memcpy((uint8_t *)buffer->memory + entry->at, entry->host, entry->bytes);
+        else
+            memset((uint8_t *)buffer->memory + entry->at, 0, entry->bytes);
+        guard(buffer, PROT_NONE);
+        shadow_mark(buffer, entry->at, entry->bytes);
+        return 0;
+    case ENTRY_READ:
+        if (!shadow_marked(buffer, entry->at, entry->bytes))
+            return err_set(err, ERR_INTERNAL, "the host reads %llu bytes that were never written",
+                           (unsigned long long)entry->bytes);
+        guard(buffer, PROT_READ);
+        memcpy(entry->host, (uint8_t *)buffer->memory + entry->at, entry->bytes);
+        guard(buffer, PROT_NONE);
+        return 0;
+    }
+    return 0;
+}
+
+/* Run what is queued; entries behind an error are dropped, and the error stays. */
+static void queue_run(struct checked *checked)
+{
+    for (uint32_t i = 0; i < checked->queued; i++) {
+        if (!checked->failed && run_entry(checked, &checked->queue[i], &checked->error) != 0)
+            checked->failed = true;
+        checked->ticket++;
+    }
+    checked->queued = 0;
+}
+
+static int queue_push(struct device *device, const struct entry *entry, struct err *err)
+{
+    struct checked *checked = (struct checked *)device;
+    if (checked->queued == QUEUE_MAX)
+        queue_run(checked);
+    if (checked->failed) {
+        *err = checked->error;
+        return -1;
+    }
+    checked->queue[checked->queued++] = *entry;
+    return 0;
+}
+
+static int checked_sync(struct device *device, struct err *err)
+{
+    struct checked *checked = (struct checked *)device;
+    queue_run(checked);
+    if (!checked->failed)
+        return 0;
+    *err = checked->error;
+    return -1;
+}
+
+static void checked_close(struct device *device)
+{
+    struct checked *checked = (struct checked *)device;
+    queue_run(checked);
+    cpu_runner_fini(&checked->runner);
+    free(checked->queue);
+    free(checked);
+}
+
+static int checked_create(struct buffer *buffer, struct err *err)
+{
+    if (buffer->accounted == 0)
+        return 0;
+    buffer->extra = calloc(1, buffer->accounted / 32 + 1);
+    buffer->memory = pages_alloc(buffer->accounted);
+    if (buffer->memory == NULL || buffer->extra == NULL) {
+        pages_free(buffer->memory, buffer->accounted);
+        free(buffer->extra);
+        return err_set(err, ERR_NOMEM, "no memory");
+    }
+    memset(buffer->memory, 0xFF, buffer->accounted);
+    guard(buffer, PROT_NONE);
+    return 0;
+}
+
+static void checked_destroy(struct buffer *buffer)
+{
+    queue_run((struct checked *)buffer->device);
+    pages_free(buffer->memory, buffer->accounted);
+    free(buffer->extra);
+}
+
+static int checked_write(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err)
+{
+    struct entry entry = {.kind = ENTRY_WRITE, .buffer = buffer, .at = at, .bytes = bytes};
+    memcpy(&entry.host, &src, sizeof src); /* only read from */
+    return queue_push(buffer->device, &entry, err);
+}
+
+static int checked_read(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err)
+{
+    struct entry entry = {.kind = ENTRY_READ, .buffer = buffer, .at = at, .bytes = bytes, .host = dst};
+    return queue_push(buffer->device, &entry, err);
+}
+
+static int checked_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at,
+                        uint64_t bytes, struct err *err)
+{
+    struct entry entry = {
+        .kind = ENTRY_COPY, .buffer = dst, .at = dst_at, .source = src, .source_at = src_at, .bytes = bytes};
+    return queue_push(dst->device, &entry, err);
+}
+
+static int checked_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
+{
+    struct entry entry = {.kind = ENTRY_ZERO, .buffer = buffer, .at = at, .bytes = bytes};
+    return queue_push(buffer->device, &entry, err);
+}
+
+static bool checked_supports(const struct device *device, const struct op *op)
+{
+    (void)device;
+    return cpu_runs(op);
+}
+
+static int checked_submit(struct device *device, const struct op *op, struct err *err)
+{
+    struct entry entry = {.kind = ENTRY_OP, .op = *op};
+    return queue_push(device, &entry, err);
+}
+
+static int checked_record(struct event *event, struct err *err)
+{
+    const struct checked *checked = (const struct checked *)event->device;
+    (void)err;
+    event->ticket = checked->ticket + checked->queued;
+    return 0;
+}
+
+static int checked_wait(struct event *event, uint64_t timeout_ns, struct err *err)
+{
+    (void)timeout_ns;
+    return checked_sync(event->device, err);
+}
+
+static bool checked_done(const struct event *event)
+{
+    return ((const struct checked *)event->device)->ticket >= event->ticket;
+}
+
+const struct backend backend_checked = {
+    .kind = "checked",
+    .device = &(const struct device_ops){.open = checked_open, .close = checked_close, .sync = checked_sync},
+    .buffer = &(const struct buffer_ops){.create = checked_create,
+                                         .destroy = checked_destroy,
+                                         .write = checked_write,
+                                         .read = checked_read,
+                                         .copy = checked_copy,
+                                         .zero = checked_zero},
+    .op = &(const struct op_ops){.supports = checked_supports, .submit = checked_submit},
+    .event = &(const struct event_ops){.record = checked_record, .wait = checked_wait, .done = checked_done},
+};

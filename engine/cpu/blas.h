@@ -1,0 +1,24 @@
+/* Which instruction sets there are, and the matrix library told to use the chosen one. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "engine/cpu/kernels.h"
+
+/* The row kernels of "native", "avx512", "avx2" or "sse42" (NULL: MOTLEY_ISA, else native).
+ * ERR_INVALID: no such name; ERR_UNSUPPORTED: this CPU lacks it. */
+const struct kernels *isa_kernels(const char *isa, struct err *err);
+
+/* c[m,n] = alpha * op(a) * op(b) + beta * c, row-major, on the calling thread. */
+struct blas {
+    void (*gemm)(bool transpose_a, bool transpose_b, uint32_t m, uint32_t n, uint32_t k, float alpha,
+                 const float *a, uint32_t lda, const float *b, uint32_t ldb, float beta, float *c,
+                 uint32_t ldc);
+};
+
+/* Load OpenBLAS once per process with the core type that fits isa ("avx512": SkylakeX, "avx2": Haswell,
+ * "sse42": Nehalem) and one thread (the pool splits the work). ERR_UNSUPPORTED when it is loaded with another
+ * one already or is not installed. */
+int blas_open(const char *isa, struct blas *out, struct err *err);

@@ -1,0 +1,156 @@
+/* The CPU device: an op runs when it is submitted, so every event is done when recorded. */
+#include "engine/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct cpu {
+    struct device base;
+    struct cpu_runner runner;
+};
+
+int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err)
+{
+    uint32_t threads = options->threads == 0 ? 1 : options->threads;
+    memset(runner, 0, sizeof *runner);
+    runner->kernels = isa_kernels(options->isa, err);
+    if (runner->kernels == NULL || blas_open(runner->kernels->isa, &runner->blas, err) != 0)
+        return -1;
+    runner->scratch_floats = (attention_scratch_floats() + 1023) / 1024 * 1024;
+    runner->scratch_bytes = buffer_accounted_bytes(threads * runner->scratch_floats * sizeof(float));
+    runner->scratch = pages_alloc(runner->scratch_bytes);
+    if (runner->scratch == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for %u threads' scratch", threads);
+    if (pool_create(threads, &runner->pool, err) != 0) {
+        cpu_runner_fini(runner);
+        return -1;
+    }
+    return 0;
+}
+
+void cpu_runner_fini(struct cpu_runner *runner)
+{
+    pool_destroy(runner->pool);
+    pages_free(runner->scratch, runner->scratch_bytes);
+    memset(runner, 0, sizeof *runner);
+}
+
+static int cpu_open(const struct device_options *options, struct device **out, struct err *err)
+{
+    struct cpu *cpu = calloc(1, sizeof *cpu);
+    if (cpu == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a device");
+    if (cpu_runner_init(&cpu->runner, options, err) != 0) {
+        free(cpu);
+        return -1;
+    }
+    cpu->base.isa = cpu->runner.kernels->isa;
+    *out = &cpu->base;
+    return 0;
+}
+
+static void cpu_close(struct device *device)
+{
+    struct cpu *cpu = (struct cpu *)device;
+    cpu_runner_fini(&cpu->runner);
+    free(cpu);
+}
+
+static int cpu_sync(struct device *device, struct err *err)
+{
+    (void)device;
+    (void)err;
+    return 0;
+}
+
+static int cpu_buffer_create(struct buffer *buffer, struct err *err)
+{
+    if (buffer->accounted == 0)
+        return 0;
+    buffer->memory = pages_alloc(buffer->accounted);
+    if (buffer->memory == NULL)
+        return err_set(err, ERR_NOMEM, "no memory");
+    return 0;
+}
+
+static void cpu_buffer_destroy(struct buffer *buffer)
+{
+    pages_free(buffer->memory, buffer->accounted);
+}
+
+static int cpu_write(struct buffer *buffer, uint64_t at, const void *src, uint64_t bytes, struct err *err)
+{
+    (void)err;
+    memcpy((uint8_t *)buffer->memory + at, src, bytes);
+    return 0;
+}
+
+static int cpu_read(struct buffer *buffer, uint64_t at, void *dst, uint64_t bytes, struct err *err)
+{
+    (void)err;
+    memcpy(dst, (const uint8_t *)buffer->memory + at, bytes);
+    return 0;
+}
+
+static int cpu_copy(struct buffer *dst, uint64_t dst_at, struct buffer *src, uint64_t src_at, uint64_t bytes,
+                    struct err *err)
+{
+    (void)err;
+    memmove((uint8_t *)dst->memory + dst_at, (const uint8_t *)src->memory + src_at, bytes);
+    return 0;
+}
+
+static int cpu_zero(struct buffer *buffer, uint64_t at, uint64_t bytes, struct err *err)
+{
+    (void)err;
+    memset((uint8_t *)buffer->memory + at, 0, bytes);
+    return 0;
+}
+
+static bool cpu_supports(const struct device *device, const struct op *op)
+{
+    (void)device;
+    return cpu_runs(op);
+}
+
+static int cpu_submit(struct device *device, const struct op *op, struct err *err)
+{
+    (void)err;
+    cpu_run(&((struct cpu *)device)->runner, op);
+    return 0;
+}
+
+static int cpu_event_record(struct event *event, struct err *err)
+{
+    (void)err;
+    event->ticket++;
+    return 0;
+}
+
+static int cpu_event_wait(struct event *event, uint64_t timeout_ns, struct err *err)
+{
+    (void)event;
+    (void)timeout_ns;
+    (void)err;
+    return 0;
+}
+
+static bool cpu_event_done(const struct event *event)
+{
+    (void)event;
+    return true;
+}
+
+const struct backend backend_cpu = {
+    .kind = "cpu",
+    .device = &(const struct device_ops){.open = cpu_open, .close = cpu_close, .sync = cpu_sync},
+    .buffer = &(const struct buffer_ops){.create = cpu_buffer_create,
+                                         .destroy = cpu_buffer_destroy,
+                                         .write = cpu_write,
+                                         .read = cpu_read,
+                                         .copy = cpu_copy,
+                                         .zero = cpu_zero},
+    .op = &(const struct op_ops){.supports = cpu_supports, .submit = cpu_submit},
+    .event =
+        &(const struct event_ops){.record = cpu_event_record, .wait = cpu_event_wait, .done = cpu_event_done},
+};

@@ -1,0 +1,57 @@
+/* Row kernels, once per instruction set: the same source (kernels_body.h) compiled with vectors of 4, 8 or 16
+ * floats. Pointers need no alignment. Pure functions of their arguments; each is deterministic.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The key of a row of dropout decisions; see op_dropout. */
+struct dropout_key {
+    uint32_t key[2];
+    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 4 is added */
+    uint32_t keep_below; /* a feature is kept when its number is below; UINT32_MAX + 1 is not needed */
+    float scale;         /* 1 / (1 - p) */
+};
+
+struct adamw_scalars {
+    float decay; /* 1 - lr * weight_decay */
+    float beta1, beta2, one_minus_beta1, one_minus_beta2;
+    float inverse_root_correction2; /* 1 / sqrt(1 - beta2^t) */
+    float eps, step_size;           /* lr / (1 - beta1^t) */
+    float grad_scale;
+};
+
+struct kernels {
+    const char *isa;
+    uint32_t width; /* floats of a vector */
+    /* y[n] = x * w / sqrt(mean(x^2) + eps) */
+    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps);
+    /* dx[n] = or += gradient */
+    void (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                             bool accumulate);
+    /* rotate one head of 2 * half values; sign 1, or -1 for the inverse */
+    void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
+    void (*swiglu)(const float *gate, const float *up, float *act, size_t n);
+    void (*swiglu_backward)(float *gate, float *up, const float *dact, size_t n);
+    void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n, bool accumulate);
+    /* -log softmax(x)[target]; with gradient x becomes softmax - onehot */
+    double (*cross_entropy)(float *x, size_t n, size_t target, bool gradient);
+    double (*square_sum)(const float *x, size_t n);
+    void (*adamw)(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
+                  float *moment2, size_t n);
+    void (*scale)(const float *x, float factor, float *y, size_t n);
+    float (*dot)(const float *x, const float *y, size_t n);
+    /* c[m,n] (ldc) = or += a[m,k] b[k,n] (ldb); a[i,j] at a[i * a_row + j * a_col] */
+    void (*tile)(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
+                 size_t ldb, float *c, size_t ldc, bool accumulate);
+    /* s[0..valid) becomes exp(s * scale - new maximum), s[valid..n) 0; *m, *l the running maximum and sum;
+     * returns exp(old maximum - new maximum), by which what was summed before is to be multiplied */
+    float (*softmax_tile)(float *s, size_t valid, size_t n, float scale, float *m, float *l);
+    /* s[0..valid) becomes p = exp(s * scale - lse) and dp becomes p * (dp - delta) * scale; 0 up to n */
+    void (*softmax_tile_backward)(float *s, float *dp, size_t valid, size_t n, float scale, float lse,
+                                  float delta);
+};
+
+extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

@@ -1,0 +1,500 @@
+/* The row kernels, for vectors of VECTOR floats (4, 8 or 16), registers for TILE_ROWS x TILE_VECTORS
+ * accumulators, named KERNELS. Included once per instruction set by kernels_*.c, which are compiled with its
+ * flags.
+ *
+ * Sums run in VECTOR lanes and are then added in lane order; sums that feed a loss or a norm are in double.
+ */
+#include "engine/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef float vf __attribute__((vector_size(4 * VECTOR)));
+typedef float vfu __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(4 * VECTOR)));
+typedef uint32_t vu __attribute__((vector_size(4 * VECTOR)));
+typedef double vd __attribute__((vector_size(8 * VECTOR)));
+typedef uint64_t vl __attribute__((vector_size(8 * VECTOR)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf load(const float *p)
+{
+    return *(const vfu *)p;
+}
+
+INLINE void store(float *p, vf x)
+{
+    *(vfu *)p = x;
+}
+
+INLINE vf splat(float x)
+{
+    return x - (vf){0};
+}
+
+INLINE float lanes_sum(vf x)
+{
+    double sum = 0;
+    for (int i = 0; i < VECTOR; i++)
+        sum += (double)x[i];
+    return (float)sum;
+}
+
+INLINE float lanes_max(vf x)
+{
+    float max = x[0];
+    for (int i = 1; i < VECTOR; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+INLINE vf select_f(vi mask, vf yes, vf no)
+{
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+
+INLINE vf max_f(vf a, vf b)
+{
+    return select_f(a > b, a, b);
+}
+
+/* exp by range reduction and Cephes' polynomial (expf.c, S. Moshier): within 2 ulp on [-87, 88]; below, 0. */
+INLINE vf exp_f(vf x)
+{
+    vi tiny = x < splat(-87.0f);
+    vi nan = x != x;
+    vf original = x;
+    x = max_f(x, splat(-87.0f));
+    x = select_f(x > splat(88.0f), splat(88.0f), x);
+    const vf magic = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vf n = x * splat(1.44269504088896341f) + magic;
+    vi bits = (vi)n - (vi)magic;
+    n = n - magic;
+    vf r = x - n * splat(0.693359375f);
+    r = r - n * splat(-2.12194440e-4f);
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + splat(1.3981999507e-3f);
+    p = p * r + splat(8.3334519073e-3f);
+    p = p * r + splat(4.1665795894e-2f);
+    p = p * r + splat(1.6666665459e-1f);
+    p = p * r + splat(5.0000001201e-1f);
+    p = p * r * r + r + splat(1.0f);
+    vf power = (vf)((bits + 127) << 23);
+    return select_f(nan, original, select_f(tiny, splat(0.0f), p * power));
+}
+
+/* A short tail as a full vector: entries from n on are `fill`. */
+INLINE vf load_tail(const float *p, size_t n, float fill)
+{
+    float tmp[VECTOR];
+    for (size_t i = 0; i < VECTOR; i++)
+        tmp[i] = i < n ? p[i] : fill;
+    return load(tmp);
+}
+
+INLINE void store_tail(float *p, vf x, size_t n)
+{
+    float tmp[VECTOR];
+    store(tmp, x);
+    memcpy(p, tmp, n * sizeof *p);
+}
+
+static double square_sum(const float *x, size_t n)
+{
+    vd sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        vd v = __builtin_convertvector(load(x + i), vd);
+        sum += v * v;
+    }
+    double total = 0;
+    for (int j = 0; j < VECTOR; j++)
+        total += sum[j];
+    for (; i < n; i++)
+        total += (double)x[i] * (double)x[i];
+    return total;
+}
+
+static float dot(const float *x, const float *y, size_t n)
+{
+    vf sum0 = {0}, sum1 = {0};
+    size_t i = 0;
+    for (; i + 2 * VECTOR <= n; i += 2 * VECTOR) {
+        sum0 += load(x + i) * load(y + i);
+        sum1 += load(x + i + VECTOR) * load(y + i + VECTOR);
+    }
+    for (; i + VECTOR <= n; i += VECTOR)
+        sum0 += load(x + i) * load(y + i);
+    double total = (double)lanes_sum(sum0 + sum1);
+    for (; i < n; i++)
+        total += (double)x[i] * (double)y[i];
+    return (float)total;
+}
+
+static float inverse_rms(const float *x, size_t n, float eps)
+{
+    return (float)(1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps));
+}
+
+static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps)
+{
+    float r = inverse_rms(x, n, eps);
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR)
+        store(y + i, load(w + i) * (load(x + i) * r));
+    for (; i < n; i++)
+        y[i] = w[i] * (x[i] * r);
+}
+
+/* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
+static void rmsnorm_backward(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                             bool accumulate)
+{
+    double r = 1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps);
+    vd sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR)
+        sum += __builtin_convertvector(load(w + i) * load(dy + i), vd) *
+               __builtin_convertvector(load(x + i), vd);
+    double total = 0;
+    for (int j = 0; j < VECTOR; j++)
+        total += sum[j];
+    for (; i < n; i++)
+        total += (double)(w[i] * dy[i]) * (double)x[i];
+    float a = (float)r, b = (float)(r * r * r * total / (double)n);
+    for (i = 0; i + VECTOR <= n; i += VECTOR) {
+        vf d = load(w + i) * load(dy + i) * a - load(x + i) * b;
+        store(dx + i, accumulate ? load(dx + i) + d : d);
+    }
+    for (; i < n; i++) {
+        float d = w[i] * dy[i] * a - x[i] * b;
+        dx[i] = accumulate ? dx[i] + d : d;
+    }
+}
+
+static void rope(float *x, const float *cosines, const float *sines, size_t half, float sign)
+{
+    size_t i = 0;
+    for (; i + VECTOR <= half; i += VECTOR) {
+        vf a = load(x + i), b = load(x + half + i), c = load(cosines + i), s = load(sines + i) * sign;
+        store(x + i, a * c - b * s);
+        store(x + half + i, b * c + a * s);
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = x[half + i], c = cosines[i], s = sines[i] * sign;
+        x[i] = a * c - b * s;
+        x[half + i] = b * c + a * s;
+    }
+}
+
+INLINE vf sigmoid(vf x)
+{
+    return 1.0f / (1.0f + exp_f(-x));
+}
+
+static void swiglu(const float *gate, const float *up, float *act, size_t n)
+{
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        vf g = load(gate + i);
+        store(act + i, g * sigmoid(g) * load(up + i));
+    }
+    if (i < n) {
+        vf g = load_tail(gate + i, n - i, 0);
+        store_tail(act + i, g * sigmoid(g) * load_tail(up + i, n - i, 0), n - i);
+    }
+}
+
+INLINE void swiglu_backward_vector(vf *gate, vf *up, vf d)
+{
+    vf g = *gate, s = sigmoid(g), silu = g * s;
+    *gate = d * *up * (s + silu * (1.0f - s));
+    *up = d * silu;
+}
+
+static void swiglu_backward(float *gate, float *up, const float *dact, size_t n)
+{
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        vf g = load(gate + i), u = load(up + i);
+        swiglu_backward_vector(&g, &u, load(dact + i));
+        store(gate + i, g);
+        store(up + i, u);
+    }
+    if (i < n) {
+        vf g = load_tail(gate + i, n - i, 0), u = load_tail(up + i, n - i, 0);
+        swiglu_backward_vector(&g, &u, load_tail(dact + i, n - i, 0));
+        store_tail(gate + i, g, n - i);
+        store_tail(up + i, u, n - i);
+    }
+}
+
+INLINE void multiply_wide(vu a, uint32_t b, vu *high, vu *low)
+{
+    vl product = __builtin_convertvector(a, vl) * (uint64_t)b;
+    *low = a * b;
+    *high = __builtin_convertvector(product >> 32, vu);
+}
+
+/* Philox4x32-10 on VECTOR counters at once: numbers 0..3 of counter i for features 4i..4i+3 (Salmon et al.
+ * 2011). */
+INLINE void philox(const struct dropout_key *key, uint32_t first, vu out[4])
+{
+    vu c0 = key->position - (vu){0}, c1 = key->row_id - (vu){0}, c2 = key->step - (vu){0}, c3;
+    for (int i = 0; i < VECTOR; i++)
+        c3[i] = key->site + first + (uint32_t)i;
+    uint32_t k0 = key->key[0], k1 = key->key[1];
+    for (int round = 0; round < 10; round++) {
+        vu high0, low0, high1, low1;
+        multiply_wide(c0, 0xD2511F53u, &high0, &low0);
+        multiply_wide(c2, 0xCD9E8D57u, &high1, &low1);
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+static void dropout(const struct dropout_key *key, const float *x, float *y, size_t n, bool accumulate)
+{
+    for (size_t i = 0; i < n; i += 4 * VECTOR) {
+        vu numbers[4];
+        uint32_t flat[4][VECTOR];
+        float factor[4 * VECTOR];
+        philox(key, (uint32_t)(i / 4), numbers);
+        memcpy(flat, numbers, sizeof flat);
+        for (size_t j = 0; j < VECTOR; j++)
+            for (size_t part = 0; part < 4; part++)
+                factor[4 * j + part] = flat[part][j] < key->keep_below ? key->scale : 0.0f;
+        size_t count = n - i < 4 * VECTOR ? n - i : 4 * VECTOR;
+        for (size_t j = 0; j < count; j++)
+            y[i + j] = accumulate ? y[i + j] + factor[j] * x[i + j] : factor[j] * x[i + j];
+    }
+}
+
+static float row_max(const float *x, size_t n)
+{
+    size_t i = 0;
+    vf max = splat(-INFINITY);
+    for (; i + VECTOR <= n; i += VECTOR)
+        max = max_f(load(x + i), max);
+    float m = lanes_max(max);
+    for (; i < n; i++)
+        m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+static double cross_entropy(float *x, size_t n, size_t target, bool gradient)
+{
+    float max = row_max(x, n), at_target = x[target];
+    vd sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        vf e = exp_f(load(x + i) - max);
+        sum += __builtin_convertvector(e, vd);
+        if (gradient)
+            store(x + i, e);
+    }
+    double total = 0;
+    for (int j = 0; j < VECTOR; j++)
+        total += sum[j];
+    if (i < n) {
+        vf e = exp_f(load_tail(x + i, n - i, -INFINITY) - max);
+        for (size_t j = 0; j < n - i; j++)
+            total += (double)e[j];
+        if (gradient)
+            store_tail(x + i, e, n - i);
+    }
+    if (gradient) {
+        float inverse = (float)(1.0 / total);
+        for (i = 0; i + VECTOR <= n; i += VECTOR)
+            store(x + i, load(x + i) * inverse);
+        for (; i < n; i++)
+            x[i] *= inverse;
+        x[target] -= 1.0f;
+    }
+    return log(total) + (double)max - (double)at_target;
+}
+
+INLINE void adamw_vector(const struct adamw_scalars *s, vf *p, vf g, vf *m, vf *v)
+{
+    g *= s->grad_scale;
+    *p *= s->decay;
+    *m = *m * s->beta1 + g * s->one_minus_beta1;
+    *v = *v * s->beta2 + g * g * s->one_minus_beta2;
+    vf root;
+    for (int i = 0; i < VECTOR; i++)
+        root[i] = sqrtf((*v)[i]);
+    *p -= s->step_size * *m / (root * s->inverse_root_correction2 + s->eps);
+}
+
+static void adamw(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
+                  float *moment2, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR) {
+        size_t count = n - i < VECTOR ? n - i : VECTOR;
+        vf p = load_tail(value + i, count, 0), m = load_tail(moment1 + i, count, 0);
+        vf v = load_tail(moment2 + i, count, 0);
+        adamw_vector(s, &p, load_tail(gradient + i, count, 0), &m, &v);
+        store_tail(value + i, p, count);
+        store_tail(moment1 + i, m, count);
+        store_tail(moment2 + i, v, count);
+    }
+}
+
+static void scale(const float *x, float factor, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * factor;
+}
+
+/* rows x (vectors * VECTOR) accumulators held in registers over the whole of k. */
+#define TILE_PANEL(ROWS, VECTORS)                                                                            \
+    INLINE void tile_##ROWS##_##VECTORS(size_t k, const float *a, size_t a_row, size_t a_col,                \
+                                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)   \
+    {                                                                                                        \
+        vf sum[ROWS][VECTORS];                                                                               \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] =                            \
+                accumulate ? load(c + (size_t)i * ldc + (size_t)j * VECTOR) : splat(0.0f);                   \
+        for (size_t p = 0; p < k; p++) {                                                                     \
+            vf right[VECTORS];                                                                               \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) right[j] =                             \
+                load(b + p * ldb + (size_t)j * VECTOR);                                                      \
+            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                          \
+            {                                                                                                \
+                vf left = splat(a[(size_t)i * a_row + p * a_col]);                                           \
+                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] += left * right[j];      \
+            }                                                                                                \
+        }                                                                                                    \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                        \
+                store(c + (size_t)i * ldc + (size_t)j * VECTOR, sum[i][j]);                                  \
+    }
+
+#if VECTOR == 16
+TILE_PANEL(6, 4)
+TILE_PANEL(1, 4)
+TILE_PANEL(6, 1)
+TILE_PANEL(1, 1)
+#define TILE_ROWS 6
+#define TILE_WIDE 4
+#define tile_wide tile_6_4
+#define tile_wide_1 tile_1_4
+#define tile_thin tile_6_1
+#else
+TILE_PANEL(4, 2)
+TILE_PANEL(1, 2)
+TILE_PANEL(4, 1)
+TILE_PANEL(1, 1)
+#define TILE_ROWS 4
+#define TILE_WIDE 2
+#define tile_wide tile_4_2
+#define tile_wide_1 tile_1_2
+#define tile_thin tile_4_1
+#endif
+
+static void tile_scalar(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col,
+                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)
+{
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = accumulate ? c[i * ldc + j] : 0.0f;
+            for (size_t p = 0; p < k; p++)
+                sum += a[i * a_row + p * a_col] * b[p * ldb + j];
+            c[i * ldc + j] = sum;
+        }
+}
+
+static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
+                 size_t ldb, float *c, size_t ldc, bool accumulate)
+{
+    size_t j = 0;
+    for (; j + TILE_WIDE * VECTOR <= n; j += TILE_WIDE * VECTOR) {
+        size_t i = 0;
+        for (; i + TILE_ROWS <= m; i += TILE_ROWS)
+            tile_wide(k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+        for (; i < m; i++)
+            tile_wide_1(k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+    }
+    for (; j + VECTOR <= n; j += VECTOR) {
+        size_t i = 0;
+        for (; i + TILE_ROWS <= m; i += TILE_ROWS)
+            tile_thin(k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+        for (; i < m; i++)
+            tile_1_1(k, a + i * a_row, a_row, a_col, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+    }
+    if (j < n)
+        tile_scalar(m, n - j, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+}
+
+static float softmax_tile(float *s, size_t valid, size_t n, float factor, float *m, float *l)
+{
+    float max = row_max(s, valid) * factor;
+    max = max > *m ? max : *m;
+    float correction = *m == -INFINITY ? 0.0f : expf(*m - max);
+    vf sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= valid; i += VECTOR) {
+        vf e = exp_f(load(s + i) * factor - max);
+        sum += e;
+        store(s + i, e);
+    }
+    if (i < valid) {
+        vf e = exp_f(load_tail(s + i, valid - i, -INFINITY) * factor - max);
+        sum += e;
+        store_tail(s + i, e, valid - i);
+        i = valid;
+    }
+    for (; i < n; i++)
+        s[i] = 0.0f;
+    *l = *l * correction + lanes_sum(sum);
+    *m = max;
+    return correction;
+}
+
+static void softmax_tile_backward(float *s, float *dp, size_t valid, size_t n, float factor, float lse,
+                                  float delta)
+{
+    size_t i = 0;
+    for (; i + VECTOR <= valid; i += VECTOR) {
+        vf p = exp_f(load(s + i) * factor - lse);
+        store(s + i, p);
+        store(dp + i, p * (load(dp + i) - delta) * factor);
+    }
+    if (i < valid) {
+        vf p = exp_f(load_tail(s + i, valid - i, -INFINITY) * factor - lse);
+        vf d = p * (load_tail(dp + i, valid - i, 0) - delta) * factor;
+        store_tail(s + i, p, valid - i);
+        store_tail(dp + i, d, valid - i);
+        i = valid;
+    }
+    for (; i < n; i++)
+        s[i] = dp[i] = 0.0f;
+}
+
+const struct kernels KERNELS = {
+    .isa = KERNELS_ISA,
+    .width = VECTOR,
+    .rmsnorm = rmsnorm,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rope = rope,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .dropout = dropout,
+    .cross_entropy = cross_entropy,
+    .square_sum = square_sum,
+    .adamw = adamw,
+    .scale = scale,
+    .dot = dot,
+    .tile = tile,
+    .softmax_tile = softmax_tile,
+    .softmax_tile_backward = softmax_tile_backward,
+};

@@ -1,0 +1,229 @@
+/* Inference with a KV cache, and the choice of a token from logits. */
+#include "engine/infer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rand.h"
+
+static struct operand cache_at(const struct kv_cache *cache, uint32_t matrix)
+{
+    uint64_t bytes = 4ull * cache->tokens_max * cache->stage->layout.shape.kv_width;
+    return f32_at(cache->buffer, bytes * matrix);
+}
+
+struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, 2 * layer);
+}
+
+struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer)
+{
+    return cache_at(cache, 2 * layer + 1);
+}
+
+int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **out, struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    *out = NULL;
+    if (tokens_max == 0 || tokens_max > l->options.positions_max)
+        return err_set(err, ERR_TOO_BIG, "a KV cache of %u tokens; the stage was made for %u positions",
+                       tokens_max, l->options.positions_max);
+    struct kv_cache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a KV cache's handle");
+    cache->stage = stage;
+    cache->tokens_max = tokens_max;
+    if (buffer_create(stage->device, cache_layout_bytes(l, tokens_max), MEM_BUFFERS, "a KV cache",
+                      &cache->buffer, err) != 0) {
+        free(cache);
+        return -1;
+    }
+    *out = cache;
+    return 0;
+}
+
+void kv_cache_destroy(struct kv_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    buffer_destroy(cache->buffer);
+    free(cache);
+}
+
+void kv_cache_clear(struct kv_cache *cache)
+{
+    cache->tokens = 0;
+}
+
+uint32_t kv_cache_tokens(const struct kv_cache *cache)
+{
+    return cache->tokens;
+}
+
+static int infer_check(const struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
+                       uint32_t tokens, const struct buffer *in, const struct buffer *out, struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    uint64_t bytes = 4ull * tokens * l->shape.hidden;
+    if (cache->stage != stage)
+        return err_set(err, ERR_INVALID, "a KV cache of another stage");
+    if (tokens == 0 || tokens > l->options.tokens_max)
+        return err_set(err, ERR_TOO_BIG, "%u tokens at once; the stage was made for %u", tokens,
+                       l->options.tokens_max);
+    if (tokens > cache->tokens_max - cache->tokens)
+        return err_set(err, ERR_TOO_BIG, "the KV cache holds %u of %u tokens, no room for %u more",
+                       cache->tokens, cache->tokens_max, tokens);
+    if (l->has_embedding && ids == NULL)
+        return err_set(err, ERR_INVALID, "inference at block 0 without token ids");
+    for (uint32_t i = 0; l->has_embedding && i < tokens; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= l->shape.vocab)
+            return err_set(err, ERR_INVALID, "token %u has id %d, the vocabulary is %u", i, ids[i],
+                           l->shape.vocab);
+    if ((!l->has_embedding && (in == NULL || buffer_bytes(in) < bytes)) ||
+        (!l->has_head && (out == NULL || buffer_bytes(out) < bytes)))
+        return err_set(err, ERR_INVALID, "the hidden states' buffer is absent or too small for %u tokens",
+                       tokens);
+    return 0;
+}
+
+static int infer_describe(struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
+                          uint32_t tokens, struct saved **out, struct err *err)
+{
+    const struct slot_layout *l = &stage->layout.slot;
+    struct saved *slot;
+    if (slot_find(stage, &slot, err) != 0)
+        return -1;
+    uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->positions);
+    for (uint32_t i = 0; i < tokens; i++)
+        positions[i] = cache->tokens + i;
+    if (stage->layout.has_embedding)
+        memcpy(slot->staging + l->ids, ids, 4ull * tokens);
+    slot->tokens = tokens;
+    slot->rows = 1;
+    slot->labelled = 0;
+    *out = slot;
+    return slot_write(slot, err);
+}
+
+static void infer_blocks(struct pass *pass, struct buffer *in, struct operand end)
+{
+    const struct stage *stage = pass->stage;
+    const struct stage_layout *l = &stage->layout;
+    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    struct operand x = layers > 0 ? pass_x(pass, 0) : end;
+    if (l->has_embedding)
+        queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
+                                            .embed = {.tokens = pass->tokens,
+                                                      .hidden = hidden,
+                                                      .vocab = l->shape.vocab,
+                                                      .ids = pass_meta(pass, l->slot.ids, DTYPE_I32),
+                                                      .table = f32_at(stage->table, 0),
+                                                      .out = x}});
+    else
+        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, x, hidden);
+    for (uint32_t i = 0; i < layers; i++)
+        layer_forward(pass, i, x, i + 1 == layers ? end : x, false);
+}
+
+int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
+                struct buffer *in, struct buffer *out, float *logits, struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    struct saved *slot;
+    if (infer_check(stage, cache, ids, tokens, in, out, err) != 0 ||
+        infer_describe(stage, cache, ids, tokens, &slot, err) != 0)
+        return -1;
+    struct pass pass = {
+        .stage = stage,
+        .queue = {.device = stage->device, .err = err},
+        .slot = slot,
+        .tokens = tokens,
+        .rows = 1,
+        .cache = cache,
+        .cache_begin = cache->tokens,
+    };
+    struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
+    infer_blocks(&pass, in, end);
+    if (l->has_head && logits != NULL)
+        head_logits(&pass, operand_skip(end, (uint64_t)(tokens - 1) * l->shape.hidden), 1);
+    if (pass.queue.failed)
+        return -1;
+    cache->tokens += tokens;
+    if (!l->has_head || logits == NULL)
+        return 0;
+    if (buffer_read(stage->workspace, l->workspace.logits, logits, 4ull * l->shape.vocab, err) != 0)
+        return -1;
+    return device_sync(stage->device, err);
+}
+
+int32_t sample_greedy(const float *logits, uint32_t vocab)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
+/* The k-th largest value, by quickselect on a copy; -INFINITY when there is no memory or no bound. */
+static float threshold_of(const float *logits, uint32_t vocab, uint32_t k)
+{
+    if (k == 0 || k >= vocab)
+        return -INFINITY;
+    float *copy = malloc(4ull * vocab);
+    if (copy == NULL)
+        return -INFINITY;
+    memcpy(copy, logits, 4ull * vocab);
+    uint32_t low = 0, high = vocab - 1, want = k - 1;
+    while (low < high) {
+        float pivot = copy[low + (high - low) / 2];
+        uint32_t i = low, j = high;
+        while (i <= j) {
+            while (copy[i] > pivot)
+                i++;
+            while (copy[j] < pivot)
+                j--;
+            if (i <= j) {
+                float swap = copy[i];
+                copy[i++] = copy[j];
+                copy[j] = swap;
+                if (j == 0)
+                    break;
+                j--;
+            }
+        }
+        if (want <= j && j < high)
+            high = j;
+        else if (want >= i)
+            low = i;
+        else
+            break;
+    }
+    float value = copy[want];
+    free(copy);
+    return value;
+}
+
+int32_t sample_seeded(const float *logits, uint32_t vocab, double temperature, uint32_t top_k, uint64_t seed,
+                      uint64_t position)
+{
+    struct rand_stream stream;
+    float bound = threshold_of(logits, vocab, top_k);
+    double max = (double)logits[sample_greedy(logits, vocab)], total = 0;
+    rand_stream_init(&stream, seed, position);
+    for (uint32_t i = 0; i < vocab; i++)
+        total += logits[i] >= bound ? exp(((double)logits[i] - max) / temperature) : 0;
+    double left = rand_stream_unit(&stream) * total;
+    int32_t last = sample_greedy(logits, vocab);
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (!(logits[i] >= bound))
+            continue;
+        last = (int32_t)i;
+        left -= exp(((double)logits[i] - max) / temperature);
+        if (left < 0)
+            break;
+    }
+    return last;
+}

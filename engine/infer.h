@@ -1,0 +1,14 @@
+/* The KV cache of one sequence in one stage: [layer][keys, values][tokens_max, kv_width] f32. */
+#pragma once
+
+#include "engine/stage_impl.h"
+
+struct kv_cache {
+    struct stage *stage;
+    struct buffer *buffer;
+    uint32_t tokens, tokens_max;
+};
+
+/* Keys, values of a layer (from 0 within the stage), [tokens_max, kv_width]. */
+struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
+struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);

@@ -1,0 +1,281 @@
+/* What each op touches, and the checks every device makes before it queues one. */
+#include "engine/backend_impl.h"
+
+#include <string.h>
+
+static const char *const op_names[OP_KINDS] = {
+    [OP_GEMM] = "gemm",
+    [OP_COPY] = "copy",
+    [OP_EMBED] = "embed",
+    [OP_RMSNORM] = "rmsnorm",
+    [OP_RMSNORM_BACKWARD] = "rmsnorm_backward",
+    [OP_ROPE] = "rope",
+    [OP_ATTENTION] = "attention",
+    [OP_ATTENTION_BACKWARD] = "attention_backward",
+    [OP_ATTENTION_CACHED] = "attention_cached",
+    [OP_SWIGLU] = "swiglu",
+    [OP_SWIGLU_BACKWARD] = "swiglu_backward",
+    [OP_DROPOUT] = "dropout",
+    [OP_GATHER_ROWS] = "gather_rows",
+    [OP_SCATTER_ROWS] = "scatter_rows",
+    [OP_CROSS_ENTROPY] = "cross_entropy",
+    [OP_SQUARE_SUM] = "square_sum",
+    [OP_ADAMW] = "adamw",
+};
+
+const char *op_name(enum op_kind kind)
+{
+    return (unsigned)kind < OP_KINDS ? op_names[kind] : "unknown";
+}
+
+uint32_t dtype_bytes(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F64:
+        return 8;
+    case DTYPE_BF16:
+        return 2;
+    case DTYPE_F32:
+    case DTYPE_I32:
+    case DTYPE_U32:
+        return 4;
+    }
+    return 4;
+}
+
+struct uses {
+    struct operand_use *list;
+    uint32_t count;
+};
+
+static void use(struct uses *uses, const char *name, struct operand operand, enum operand_access access,
+                uint64_t rows, uint64_t width, uint64_t ld)
+{
+    uses->list[uses->count++] = (struct operand_use){
+        .name = name, .operand = operand, .access = access, .rows = rows, .width = width, .ld = ld};
+}
+
+static void gemm_operands(const struct op_gemm *op, struct uses *uses)
+{
+    use(uses, "a", op->a, OPERAND_READ, op->transpose_a ? op->k : op->m, op->transpose_a ? op->m : op->k,
+        op->lda);
+    use(uses, "b", op->b, OPERAND_READ, op->transpose_b ? op->n : op->k, op->transpose_b ? op->k : op->n,
+        op->ldb);
+    use(uses, "c", op->c, op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE, op->m, op->n, op->ldc);
+}
+
+static void attention_operands(const struct op_attention *op, struct uses *uses)
+{
+    uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
+    use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
+    use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
+    use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
+    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+    use(uses, "lse", op->lse, OPERAND_WRITE, op->tokens, op->heads, op->heads);
+}
+
+static void attention_backward_operands(const struct op_attention_backward *op, struct uses *uses)
+{
+    uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
+    use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
+    use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
+    use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
+    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use(uses, "out", op->out, OPERAND_READ, op->tokens, q, q);
+    use(uses, "lse", op->lse, OPERAND_READ, op->tokens, op->heads, op->heads);
+    use(uses, "dout", op->dout, OPERAND_READ, op->tokens, q, q);
+    use(uses, "delta", op->delta, OPERAND_WRITE, op->tokens, op->heads, op->heads);
+    use(uses, "dq", op->dq, OPERAND_WRITE, op->tokens, q, op->ld);
+    use(uses, "dk", op->dk, OPERAND_WRITE, op->tokens, kv, op->ld);
+    use(uses, "dv", op->dv, OPERAND_WRITE, op->tokens, kv, op->ld);
+}
+
+static void attention_cached_operands(const struct op_attention_cached *op, struct uses *uses)
+{
+    uint64_t q = (uint64_t)op->heads * op->head_dim, kv = (uint64_t)op->kv_heads * op->head_dim;
+    uint64_t held = (uint64_t)op->begin + op->tokens;
+    use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ldq);
+    use(uses, "k", op->k, OPERAND_READ, held, kv, kv);
+    use(uses, "v", op->v, OPERAND_READ, held, kv, kv);
+    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
+}
+
+static void dropout_operands(const struct op_dropout *op, struct uses *uses)
+{
+    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->ldx);
+    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "row_ids", op->row_ids, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "y", op->y, op->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, op->tokens, op->width, op->ldy);
+}
+
+static void norm_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_RMSNORM) {
+        const struct op_rmsnorm *o = &op->rmsnorm;
+        use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
+        use(uses, "weight", o->weight, OPERAND_READ, 1, o->width, o->width);
+        use(uses, "y", o->y, OPERAND_WRITE, o->rows, o->width, o->width);
+        return;
+    }
+    const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
+    use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
+    use(uses, "weight", o->weight, OPERAND_READ, 1, o->width, o->width);
+    use(uses, "dy", o->dy, OPERAND_READ, o->rows, o->width, o->width);
+    use(uses, "dx", o->dx, o->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, o->rows, o->width, o->width);
+}
+
+static void rows_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_GATHER_ROWS) {
+        const struct op_gather_rows *o = &op->gather_rows;
+        use(uses, "x", o->x, OPERAND_READ, o->x_rows, o->width, o->width);
+        use(uses, "index", o->index, OPERAND_READ, 1, o->rows, o->rows);
+        use(uses, "y", o->y, OPERAND_WRITE, o->rows, o->width, o->width);
+        return;
+    }
+    const struct op_scatter_rows *o = &op->scatter_rows;
+    use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
+    use(uses, "index", o->index, OPERAND_READ, 1, o->rows, o->rows);
+    use(uses, "y", o->y, OPERAND_WRITE, o->y_rows, o->width, o->width);
+}
+
+static void adamw_operands(const struct op_adamw *op, struct uses *uses)
+{
+    use(uses, "value", op->value, OPERAND_UPDATE, 1, op->count, op->count);
+    use(uses, "gradient", op->gradient, OPERAND_READ, 1, op->count, op->count);
+    use(uses, "moment1", op->moment1, OPERAND_UPDATE, 1, op->count, op->count);
+    use(uses, "moment2", op->moment2, OPERAND_UPDATE, 1, op->count, op->count);
+}
+
+static void embed_operands(const struct op_embed *op, struct uses *uses)
+{
+    use(uses, "ids", op->ids, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "table", op->table, OPERAND_READ, op->vocab, op->hidden, op->hidden);
+    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, op->hidden, op->hidden);
+}
+
+static void rope_operands(const struct op_rope *op, struct uses *uses)
+{
+    use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, (uint64_t)op->heads * op->head_dim, op->ldx);
+    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->head_dim, op->head_dim);
+}
+
+static void swiglu_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_SWIGLU) {
+        const struct op_swiglu *o = &op->swiglu;
+        use(uses, "gate_up", o->gate_up, OPERAND_READ, o->tokens, 2ull * o->width, 2ull * o->width);
+        use(uses, "act", o->act, OPERAND_WRITE, o->tokens, o->width, o->width);
+        return;
+    }
+    const struct op_swiglu_backward *o = &op->swiglu_backward;
+    use(uses, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width, 2ull * o->width);
+    use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
+}
+
+uint32_t op_operands(const struct op *op, struct operand_use *list)
+{
+    struct uses uses = {.list = list};
+    switch (op->kind) {
+    case OP_GEMM:
+        gemm_operands(&op->gemm, &uses);
+        break;
+    case OP_COPY:
+        use(&uses, "x", op->copy.x, OPERAND_READ, op->copy.rows, op->copy.width, op->copy.ldx);
+        use(&uses, "y", op->copy.y, OPERAND_WRITE, op->copy.rows, op->copy.width, op->copy.ldy);
+        break;
+    case OP_EMBED:
+        embed_operands(&op->embed, &uses);
+        break;
+    case OP_RMSNORM:
+    case OP_RMSNORM_BACKWARD:
+        norm_operands(op, &uses);
+        break;
+    case OP_ROPE:
+        rope_operands(&op->rope, &uses);
+        break;
+    case OP_ATTENTION:
+        attention_operands(&op->attention, &uses);
+        break;
+    case OP_ATTENTION_BACKWARD:
+        attention_backward_operands(&op->attention_backward, &uses);
+        break;
+    case OP_ATTENTION_CACHED:
+        attention_cached_operands(&op->attention_cached, &uses);
+        break;
+    case OP_SWIGLU:
+    case OP_SWIGLU_BACKWARD:
+        swiglu_operands(op, &uses);
+        break;
+    case OP_DROPOUT:
+        dropout_operands(&op->dropout, &uses);
+        break;
+    case OP_GATHER_ROWS:
+    case OP_SCATTER_ROWS:
+        rows_operands(op, &uses);
+        break;
+    case OP_CROSS_ENTROPY:
+        use(&uses, "logits", op->cross_entropy.logits,
+            op->cross_entropy.gradient ? OPERAND_UPDATE : OPERAND_READ, op->cross_entropy.rows,
+            op->cross_entropy.vocab, op->cross_entropy.vocab);
+        use(&uses, "targets", op->cross_entropy.targets, OPERAND_READ, 1, op->cross_entropy.rows,
+            op->cross_entropy.rows);
+        use(&uses, "loss", op->cross_entropy.loss, OPERAND_UPDATE, 1, 1, 1);
+        break;
+    case OP_SQUARE_SUM:
+        use(&uses, "x", op->square_sum.x, OPERAND_READ, 1, op->square_sum.count, op->square_sum.count);
+        use(&uses, "out", op->square_sum.out, OPERAND_WRITE, 1, 1, 1);
+        break;
+    case OP_ADAMW:
+        adamw_operands(&op->adamw, &uses);
+        break;
+    case OP_KINDS:
+        break;
+    }
+    return uses.count;
+}
+
+static int use_check(const struct device *device, const struct op *op, const struct operand_use *u,
+                     struct err *err)
+{
+    const struct operand *operand = &u->operand;
+    if (u->rows == 0 || u->width == 0)
+        return 0;
+    if (operand->buffer == NULL)
+        return err_set(err, ERR_INVALID, "op %s: operand %s is absent", op_name(op->kind), u->name);
+    if (operand->buffer->device != device)
+        return err_set(err, ERR_INVALID, "op %s: operand %s belongs to device %s, not %s", op_name(op->kind),
+                       u->name, operand->buffer->device->name, device->name);
+    uint32_t size = dtype_bytes(operand->dtype);
+    uint64_t last;
+    if (u->ld < u->width || operand->at % size != 0 || __builtin_mul_overflow(u->rows - 1, u->ld, &last) ||
+        __builtin_add_overflow(last, u->width, &last) || __builtin_mul_overflow(last, size, &last) ||
+        operand->at > operand->buffer->bytes || last > operand->buffer->bytes - operand->at)
+        return err_set(
+            err, ERR_INVALID,
+            "op %s: operand %s [%llu, %llu] with row distance %llu at byte %llu leaves its buffer of %llu",
+            op_name(op->kind), u->name, (unsigned long long)u->rows, (unsigned long long)u->width,
+            (unsigned long long)u->ld, (unsigned long long)operand->at,
+            (unsigned long long)operand->buffer->bytes);
+    return 0;
+}
+
+bool op_supports(const struct device *device, const struct op *op)
+{
+    return (unsigned)op->kind < OP_KINDS && device->backend->op->supports(device, op);
+}
+
+int op_submit(struct device *device, const struct op *op, struct err *err)
+{
+    struct operand_use uses[OP_OPERANDS_MAX];
+    uint32_t count = op_operands(op, uses);
+    for (uint32_t i = 0; i < count; i++)
+        if (use_check(device, op, &uses[i], err) != 0)
+            return -1;
+    if (!op_supports(device, op))
+        return err_set(err, ERR_UNSUPPORTED, "device %s does not support op %s with these types or sizes",
+                       device->name, op_name(op->kind));
+    return device->backend->op->submit(device, op, err);
+}

@@ -1,0 +1,8 @@
+# One portable binary: only these files may use more than baseline x86-64, and cpu/isa.c decides at run time.
+# Contraction to fused multiply-add is wanted; the order of sums is not the compiler's to change.
+set(kernel_flags -O3 -ffp-contract=fast -fno-math-errno -Wno-psabi)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_sse42.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-msse4.2")
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma")
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROPERTIES COMPILE_OPTIONS
+  "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512")
+target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})

@@ -1,0 +1,391 @@
+/* A micro-batch through a stage: its description, forward block by block, backward in reverse. */
+#include "engine/stage_impl.h"
+
+#include <string.h>
+
+static const uint64_t WRITE_TIMEOUT_NS = 60ull * 1000 * 1000 * 1000;
+
+void queue_op(struct queue *queue, const struct op *op)
+{
+    if (!queue->failed && op_submit(queue->device, op, queue->err) != 0)
+        queue->failed = true;
+}
+
+void queue_gemm_nt(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
+                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
+{
+    queue_op(queue, &(struct op){.kind = OP_GEMM,
+                                 .gemm = {.m = m,
+                                          .n = n,
+                                          .k = k,
+                                          .transpose_b = true,
+                                          .alpha = alpha,
+                                          .beta = beta,
+                                          .a = a,
+                                          .lda = lda,
+                                          .b = b,
+                                          .ldb = ldb,
+                                          .c = c,
+                                          .ldc = ldc}});
+}
+
+void queue_gemm_nn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
+                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
+{
+    queue_op(queue, &(struct op){.kind = OP_GEMM,
+                                 .gemm = {.m = m,
+                                          .n = n,
+                                          .k = k,
+                                          .alpha = alpha,
+                                          .beta = beta,
+                                          .a = a,
+                                          .lda = lda,
+                                          .b = b,
+                                          .ldb = ldb,
+                                          .c = c,
+                                          .ldc = ldc}});
+}
+
+void queue_gemm_tn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
+                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
+{
+    queue_op(queue, &(struct op){.kind = OP_GEMM,
+                                 .gemm = {.m = m,
+                                          .n = n,
+                                          .k = k,
+                                          .transpose_a = true,
+                                          .alpha = alpha,
+                                          .beta = beta,
+                                          .a = a,
+                                          .lda = lda,
+                                          .b = b,
+                                          .ldb = ldb,
+                                          .c = c,
+                                          .ldc = ldc}});
+}
+
+void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,
+                struct operand y, uint32_t ldy)
+{
+    queue_op(queue,
+             &(struct op){.kind = OP_COPY,
+                          .copy = {.rows = rows, .width = width, .ldx = ldx, .ldy = ldy, .x = x, .y = y}});
+}
+
+void queue_norm(struct queue *queue, const struct stage *stage, uint32_t rows, struct operand x,
+                struct operand weight, struct operand y)
+{
+    queue_op(queue, &(struct op){.kind = OP_RMSNORM,
+                                 .rmsnorm = {.rows = rows,
+                                             .width = stage->layout.shape.hidden,
+                                             .eps = stage->layout.shape.norm_eps,
+                                             .x = x,
+                                             .weight = weight,
+                                             .y = y}});
+}
+
+struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype)
+{
+    return (struct operand){.buffer = pass->slot->buffer, .at = at, .dtype = dtype};
+}
+
+struct operand pass_x(const struct pass *pass, uint32_t layer)
+{
+    const struct slot_layout *slot = &pass->stage->layout.slot;
+    return f32_at(pass->slot->buffer, slot->x + slot->x_stride * layer);
+}
+
+struct operand pass_workspace(const struct pass *pass, uint64_t at)
+{
+    return f32_at(pass->stage->workspace, at);
+}
+
+struct layer_save pass_save(const struct pass *pass, uint32_t layer)
+{
+    const struct stage_layout *l = &pass->stage->layout;
+    struct save_layout at = save_layout_of(l, pass->tokens);
+    struct operand base = l->slot.save_stride != 0
+                              ? f32_at(pass->slot->buffer, l->slot.saves + l->slot.save_stride * layer)
+                              : f32_at(pass->stage->workspace, l->workspace.save);
+    struct layer_save save = {
+        .qkv = operand_skip(base, at.qkv / 4),
+        .att = operand_skip(base, at.att / 4),
+        .lse = operand_skip(base, at.lse / 4),
+        .mid = operand_skip(base, at.mid / 4),
+        .gate_up = operand_skip(base, at.gate_up / 4),
+    };
+    for (int g = 0; g < GROUP_COUNT; g++)
+        save.z[g] = operand_skip(base, at.z[g] / 4);
+    return save;
+}
+
+struct operand layer_weight(const struct stage *stage, uint32_t layer, uint64_t at)
+{
+    return f32_at(stage->layers[layer], at);
+}
+
+struct operand adapter_at(const struct stage *stage, struct buffer *buffer, uint32_t layer, uint64_t at)
+{
+    return f32_at(buffer, 4 * (stage->layout.adapter_floats * layer + at));
+}
+
+int slot_find(struct stage *stage, struct saved **out, struct err *err)
+{
+    for (uint32_t i = 0; i < stage->layout.slots; i++) {
+        struct saved *slot = &stage->slots[i];
+        if (slot->taken)
+            continue;
+        if (event_wait(slot->written, WRITE_TIMEOUT_NS, err) != 0)
+            return -1;
+        *out = slot;
+        return 0;
+    }
+    return err_set(err, ERR_BUSY, "stage of blocks %u..%u: all %u micro-batches are in flight",
+                   stage->layout.options.block_begin, stage->layout.options.block_end, stage->layout.slots);
+}
+
+int slot_write(struct saved *slot, struct err *err)
+{
+    if (buffer_write(slot->buffer, 0, slot->staging, slot->stage->layout.slot.meta_bytes, err) != 0)
+        return -1;
+    return event_record(slot->written, err);
+}
+
+void slot_give(struct saved *slot)
+{
+    slot->taken = false;
+}
+
+static int batch_check(const struct stage *stage, const struct micro_batch *batch, struct err *err)
+{
+    const struct stage_options *o = &stage->layout.options;
+    uint32_t tokens = batch->row_start[batch->rows];
+    if (batch->rows > o->rows_max || tokens > o->tokens_max)
+        return err_set(err, ERR_TOO_BIG,
+                       "micro-batch %u: %u rows and %u tokens, the stage was made for %u and %u",
+                       batch->index, batch->rows, tokens, o->rows_max, o->tokens_max);
+    for (uint32_t row = 0; row < batch->rows; row++) {
+        if (batch->row_start[row] > batch->row_start[row + 1] || (row == 0 && batch->row_start[0] != 0))
+            return err_set(err, ERR_INVALID, "micro-batch %u: row %u begins at %u and ends at %u",
+                           batch->index, row, batch->row_start[row], batch->row_start[row + 1]);
+        if (batch->row_start[row + 1] - batch->row_start[row] > o->row_tokens_max)
+            return err_set(err, ERR_TOO_BIG,
+                           "micro-batch %u: row %u has %u tokens, the stage was made for %u", batch->index,
+                           row, batch->row_start[row + 1] - batch->row_start[row], o->row_tokens_max);
+    }
+    if (stage->layout.has_embedding)
+        for (uint32_t i = 0; i < tokens; i++)
+            if (batch->ids[i] < 0 || (uint32_t)batch->ids[i] >= stage->layout.shape.vocab)
+                return err_set(err, ERR_INVALID, "micro-batch %u: token %u has id %d, the vocabulary is %u",
+                               batch->index, i, batch->ids[i], stage->layout.shape.vocab);
+    return 0;
+}
+
+static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
+{
+    const struct stage_layout *l = &slot->stage->layout;
+    uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
+    int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
+    slot->labelled = 0;
+    if (!l->has_head || batch->labels == NULL)
+        return 0;
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t t = batch->row_start[row]; t + 1 < batch->row_start[row + 1]; t++) {
+            int32_t label = batch->labels[t + 1];
+            if (label == -100)
+                continue;
+            if (label < 0 || (uint32_t)label >= l->shape.vocab)
+                return err_set(err, ERR_INVALID,
+                               "micro-batch %u: token %u has label %d, the vocabulary is %u", batch->index,
+                               t + 1, label, l->shape.vocab);
+            if (slot->labelled == l->options.labelled_max)
+                return err_set(err, ERR_TOO_BIG, "micro-batch %u: more than %u labelled tokens", batch->index,
+                               l->options.labelled_max);
+            index[slot->labelled] = t;
+            targets[slot->labelled++] = label;
+        }
+    return 0;
+}
+
+int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err)
+{
+    const struct slot_layout *l = &stage->layout.slot;
+    struct saved *slot;
+    if (batch_check(stage, batch, err) != 0 || slot_find(stage, &slot, err) != 0)
+        return -1;
+    uint32_t *positions = (uint32_t *)(void *)(slot->staging + l->positions);
+    uint32_t *row_ids = (uint32_t *)(void *)(slot->staging + l->row_ids);
+    slot->rows = batch->rows;
+    slot->tokens = batch->row_start[batch->rows];
+    slot->step = batch->step;
+    for (uint32_t row = 0; row < batch->rows; row++)
+        for (uint32_t t = batch->row_start[row]; t < batch->row_start[row + 1]; t++) {
+            positions[t] = t - batch->row_start[row];
+            row_ids[t] = batch->row_ids == NULL ? row : batch->row_ids[row];
+        }
+    memcpy(slot->staging + l->row_start, batch->row_start, 4ull * (batch->rows + 1));
+    if (stage->layout.has_embedding)
+        memcpy(slot->staging + l->ids, batch->ids, 4ull * slot->tokens);
+    if (labels_collect(slot, batch, err) != 0 || slot_write(slot, err) != 0)
+        return -1;
+    slot->taken = true;
+    *out = slot;
+    return 0;
+}
+
+static int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens,
+                          bool wanted, const char *what, struct err *err)
+{
+    uint64_t bytes = 4ull * tokens * stage->layout.shape.hidden;
+    if (!wanted)
+        return 0;
+    if (buffer == NULL)
+        return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
+                       stage->layout.options.block_begin, stage->layout.options.block_end, what);
+    if (buffer_bytes(buffer) < bytes || buffer_device(buffer) != stage->device)
+        return err_set(err, ERR_INVALID,
+                       "stage of blocks %u..%u: the buffer for %s is too small or elsewhere",
+                       stage->layout.options.block_begin, stage->layout.options.block_end, what);
+    return 0;
+}
+
+static void embed(struct pass *pass, struct operand out)
+{
+    const struct stage *stage = pass->stage;
+    queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
+                                        .embed = {.tokens = pass->tokens,
+                                                  .hidden = stage->layout.shape.hidden,
+                                                  .vocab = stage->layout.shape.vocab,
+                                                  .ids = pass_meta(pass, stage->layout.slot.ids, DTYPE_I32),
+                                                  .table = f32_at(stage->table, 0),
+                                                  .out = out}});
+}
+
+/* Through embedding and layers, to `out`: the caller's buffer, or the workspace's d before the head. */
+static void blocks_forward(struct pass *pass, struct buffer *in, struct operand out, bool keep)
+{
+    const struct stage_layout *l = &pass->stage->layout;
+    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    struct operand first = layers > 0 ? pass_x(pass, 0) : out;
+    if (l->has_embedding)
+        embed(pass, first);
+    else
+        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, first, hidden);
+    for (uint32_t i = 0; i < layers; i++) {
+        struct operand x = pass_x(pass, keep ? i : 0);
+        struct operand next = i + 1 == layers ? out : pass_x(pass, keep ? i + 1 : 0);
+        layer_forward(pass, i, x, next, false);
+    }
+}
+
+static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *err)
+{
+    return (struct pass){
+        .stage = stage,
+        .queue = {.device = stage->device, .err = err},
+        .slot = slot,
+        .tokens = slot->tokens,
+        .rows = slot->rows,
+    };
+}
+
+int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
+                  struct saved **saved, struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    uint32_t tokens = batch->row_start[batch->rows];
+    struct saved *slot;
+    if (saved != NULL)
+        *saved = NULL;
+    if (saved != NULL && l->options.mode != STAGE_TRAIN)
+        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
+    if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
+        boundary_check(stage, out, tokens, !l->has_head, "its output", err) != 0 ||
+        slot_take(stage, batch, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, err);
+    pass.dropout = saved != NULL && l->options.lora.dropout > 0;
+    struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
+    if (tokens > 0)
+        blocks_forward(&pass, in, end, saved != NULL);
+    if (tokens > 0 && l->has_head)
+        head_forward(&pass, end, saved != NULL);
+    if (pass.queue.failed || saved == NULL)
+        slot_give(slot);
+    else
+        *saved = slot;
+    if (pass.queue.failed)
+        return -1;
+    stage->labelled += slot->labelled;
+    return 0;
+}
+
+static void blocks_backward(struct pass *pass, struct buffer *grad_in, struct buffer *grad_out, double scale)
+{
+    const struct stage_layout *l = &pass->stage->layout;
+    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    struct operand d = pass_workspace(pass, l->workspace.d);
+    if (l->has_head)
+        head_backward(pass, (float)scale);
+    else
+        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
+    for (uint32_t i = layers; i-- > 0;)
+        layer_backward(pass, i, pass_x(pass, i), i > 0 || grad_out != NULL);
+    if (grad_out != NULL)
+        queue_copy(&pass->queue, pass->tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
+}
+
+int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                   struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    if (saved == NULL || !saved->taken || saved->stage != stage)
+        return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
+    struct pass pass = pass_of(stage, saved, err);
+    pass.dropout = l->options.lora.dropout > 0;
+    slot_give(saved);
+    if (batch->row_start[batch->rows] != saved->tokens || batch->rows != saved->rows ||
+        batch->step != saved->step)
+        return err_set(err, ERR_INVALID, "micro-batch %u: backward of another micro-batch than forward's",
+                       batch->index);
+    if (boundary_check(stage, grad_in, pass.tokens, !l->has_head, "the gradient of its output", err) != 0 ||
+        boundary_check(stage, grad_out, pass.tokens, grad_out != NULL, "the gradient of its input", err) != 0)
+        return -1;
+    if (pass.tokens > 0)
+        blocks_backward(&pass, grad_in, grad_out, scale);
+    return pass.queue.failed ? -1 : 0;
+}
+
+void stage_saved_release(struct saved *saved)
+{
+    if (saved != NULL)
+        slot_give(saved);
+}
+
+int stage_logits(struct stage *stage, const struct micro_batch *batch, struct buffer *in, float *logits,
+                 struct err *err)
+{
+    const struct stage_layout *l = &stage->layout;
+    uint32_t tokens = batch->row_start[batch->rows], vocab = l->shape.vocab;
+    struct saved *slot;
+    if (!l->has_head)
+        return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
+    if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
+        slot_take(stage, batch, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, err);
+    struct operand end = pass_workspace(&pass, l->workspace.d);
+    if (tokens > 0)
+        blocks_forward(&pass, in, end, false);
+    slot_give(slot);
+    for (uint32_t at = 0; at < tokens && !pass.queue.failed; at += l->head_rows) {
+        uint32_t rows = tokens - at < l->head_rows ? tokens - at : l->head_rows;
+        head_logits(&pass, operand_skip(end, (uint64_t)at * l->shape.hidden), rows);
+        if (pass.queue.failed ||
+            buffer_read(stage->workspace, l->workspace.logits, logits + (size_t)at * vocab,
+                        4ull * rows * vocab, err) != 0 ||
+            device_sync(stage->device, err) != 0)
+            return -1;
+    }
+    return pass.queue.failed ? -1 : 0;
+}
