@@ -24,7 +24,8 @@ int api_prepare(const struct api_config *config, const char *admin_token_file, s
         const char *token = buf_str(&text);
         size_t size = strcspn(token, "\r\n");
         uint8_t hash[DIGEST_SIZE];
-        struct store_token_new made = {.hash = hash, .scopes = SCOPES_ALL_PEOPLE, .note = "the cluster's first"};
+        struct store_token_new made = {
+            .hash = hash, .scopes = SCOPES_ALL_PEOPLE, .note = "the cluster's first"};
         if (size < TOKEN_BYTES_MIN)
             rc = err_set(err, ERR_INVALID, "%s: a token has at least %d characters", admin_token_file,
                          TOKEN_BYTES_MIN);
@@ -32,6 +33,10 @@ int api_prepare(const struct api_config *config, const char *admin_token_file, s
             rc = digest_sha256(token, size, hash, err);
         if (rc == 0)
             rc = store_bootstrap_token(config->postgres, "admin", &made, err);
+        if (rc < 0 && err->code == ERR_CONFLICT) { /* it is there already */
+            err_clear(err);
+            rc = 0;
+        }
         OPENSSL_cleanse(text.data, text.size);
     }
     buf_fini(&text);
