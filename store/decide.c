@@ -32,31 +32,31 @@ static const struct pg_statement lose_ranks = {
     PG_WRITE};
 
 /* A run that ends takes its unconfirmed messages and its unfinished ranks with it. */
-static const struct pg_statement
-    move_runs = {"decide_runs",
-                 "WITH c AS MATERIALIZED (SELECT *, state NOT IN ('starting', 'running', 'stopping') AS "
-                 "final FROM " RECORDS("run bigint, before text, state text, stop_why text, why text, kill "
-                                       "boolean") "), "
-                                                  "upd AS (UPDATE runs r SET state = c.state, stop_why = "
-                                                  "coalesce(c.stop_why, r.stop_why), "
-                                                  "  why = coalesce(c.why, r.why), "
-                                                  "  started_at = CASE WHEN c.state = 'running' THEN now() "
-                                                  "ELSE r.started_at END, "
-                                                  "  stopping_at = CASE WHEN c.state = 'stopping' THEN "
-                                                  "coalesce(r.stopping_at, now()) ELSE r.stopping_at END, "
-                                                  "  killed_at = CASE WHEN c.kill THEN now() ELSE "
-                                                  "r.killed_at END, "
-                                                  "  ended_at = CASE WHEN c.final THEN now() END "
-                                                  "  FROM c WHERE r.id = c.run AND r.state = c.before "
-                                                  "RETURNING 1), "
-                                                  "dropped AS (DELETE FROM outbox WHERE run IN (SELECT run "
-                                                  "FROM c WHERE final) RETURNING 1), "
-                                                  "lost AS (UPDATE assignments SET state = 'lost' WHERE run "
-                                                  "IN (SELECT run FROM c WHERE final) "
-                                                  "  AND state IN " UNFINISHED " RETURNING 1) "
-                                                  "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT "
-                                                  "count(*) FROM c), 'runs')",
-                 PG_WRITE};
+static const struct pg_statement move_runs = {
+    "decide_runs",
+    "WITH c AS MATERIALIZED (SELECT *, state NOT IN ('starting', 'running', 'stopping') AS "
+    "final FROM " RECORDS("run bigint, before text, state text, stop_why text, why text, kill "
+                          "boolean") "), "
+                                     "upd AS (UPDATE runs r SET state = c.state, stop_why = "
+                                     "coalesce(c.stop_why, r.stop_why), "
+                                     "  why = coalesce(c.why, r.why), "
+                                     "  started_at = CASE WHEN c.state = 'running' THEN now() "
+                                     "ELSE r.started_at END, "
+                                     "  stopping_at = CASE WHEN c.state = 'stopping' THEN "
+                                     "coalesce(r.stopping_at, now()) ELSE r.stopping_at END, "
+                                     "  killed_at = CASE WHEN c.kill THEN now() ELSE "
+                                     "r.killed_at END, "
+                                     "  ended_at = CASE WHEN c.final THEN now() END "
+                                     "  FROM c WHERE r.id = c.run AND r.state = c.before "
+                                     "RETURNING 1), "
+                                     "dropped AS (DELETE FROM outbox WHERE run IN (SELECT run "
+                                     "FROM c WHERE final) RETURNING 1), "
+                                     "lost AS (UPDATE assignments SET state = 'lost' WHERE run "
+                                     "IN (SELECT run FROM c WHERE final) "
+                                     "  AND state IN " UNFINISHED " RETURNING 1) "
+                                     "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT "
+                                     "count(*) FROM c), 'runs')",
+    PG_WRITE};
 
 static const struct pg_statement move_jobs = {
     "decide_jobs",

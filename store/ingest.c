@@ -42,23 +42,23 @@ static const struct pg_statement move_ranks = {"ingest_ranks",
                                                                   "'ranks')",
                                                PG_WRITE};
 
-static const struct pg_statement add_metrics = {"ingest_metrics",
-                                                "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS "
-                                                "n FROM " RECORDS(
-                                                    "job bigint, kind text, rank integer, step bigint, "
-                                                    "document json") "), "
-                                                                     "made AS (INSERT INTO metrics (job, "
-                                                                     "kind, rank, step, document) SELECT "
-                                                                     "job, kind, rank, step, document FROM c "
-                                                                     "  ORDER BY n ON CONFLICT DO NOTHING "
-                                                                     "RETURNING job, kind, rank, step) "
-                                                                     "INSERT INTO events (job, type, body) "
-                                                                     "SELECT c.job, c.kind, c.document FROM "
-                                                                     "c "
-                                                                     "JOIN made USING (job, kind, rank, "
-                                                                     "step) WHERE c.kind <> 'ranks' ORDER BY "
-                                                                     "c.n",
-                                                PG_WRITE};
+static const struct pg_statement add_metrics = {
+    "ingest_metrics",
+    "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS "
+    "n FROM " RECORDS("job bigint, kind text, rank integer, step bigint, "
+                      "document json") "), "
+                                       "made AS (INSERT INTO metrics (job, "
+                                       "kind, rank, step, document) SELECT "
+                                       "job, kind, rank, step, document FROM c "
+                                       "  ORDER BY n ON CONFLICT DO NOTHING "
+                                       "RETURNING job, kind, rank, step) "
+                                       "INSERT INTO events (job, type, body) "
+                                       "SELECT c.job, c.kind, c.document FROM "
+                                       "c "
+                                       "JOIN made USING (job, kind, rank, "
+                                       "step) WHERE c.kind <> 'ranks' ORDER BY "
+                                       "c.n",
+    PG_WRITE};
 
 static const struct pg_statement note_progress = {
     "ingest_progress",
@@ -134,23 +134,23 @@ static const struct pg_statement move_nodes = {
                     "inventory json") " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
-static const struct pg_statement
-    put_devices = {"ingest_devices",
-                   "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
-                       "name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory "
-                       "json") "), "
-                               "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node "
-                               "FROM c) "
-                               "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
-                               "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, "
-                               "inventory) "
-                               "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
-                               "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = "
-                               "excluded.digest, present = true, "
-                               "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = "
-                               "excluded.inventory "
-                               "WHERE devices.node = excluded.node",
-                   PG_WRITE};
+static const struct pg_statement put_devices = {
+    "ingest_devices",
+    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
+        "name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory "
+        "json") "), "
+                "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node "
+                "FROM c) "
+                "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
+                "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, "
+                "inventory) "
+                "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
+                "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = "
+                "excluded.digest, present = true, "
+                "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = "
+                "excluded.inventory "
+                "WHERE devices.node = excluded.node",
+    PG_WRITE};
 
 static const struct pg_statement see_nodes = {"ingest_seen",
                                               "UPDATE nodes SET last_seen = now(), state = 'alive' WHERE "

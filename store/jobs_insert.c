@@ -18,6 +18,8 @@
 #include "common/digest.h"
 #include "common/json.h"
 
+enum { JOB_BATCH_MAX = 1024 };
+
 struct pending_job {
     struct pending_job *next;
     store_job_made_fn *done;
@@ -141,6 +143,30 @@ static void look_up_key(struct store *store, struct pending_job *job)
 /* ---- batches ---- */
 
 static void send_batches(struct store *store);
+static void send_one(struct store *store, struct pending_job *job);
+
+static void job_answered(struct store *store, struct pending_job *job, const struct pg_result *result,
+                         int row)
+{
+    if (pg_is_null(result, row, 1)) {
+        look_up_key(store, job);
+        return;
+    }
+    const struct store_job_made made = {
+        .id = pg_i64(result, row, 1),
+        .state = job->held ? JOB_HELD : JOB_QUEUED,
+        .created_us = pg_i64(result, row, 2),
+    };
+    job->done(job->arg, NULL, &made);
+    pending_destroy(job);
+}
+
+/* A row that the database refuses takes its whole batch with it; then each goes alone. */
+static bool worth_splitting(const struct store *store, const struct job_batch *batch, const struct err *err)
+{
+    return store->batcher != NULL && batch->count > 1 &&
+           (err->code == ERR_INVALID || err->code == ERR_CONFLICT || err->code == ERR_INTERNAL);
+}
 
 static void batch_done(void *arg, const struct pg_result *const *results, int count, const struct err *err)
 {
@@ -150,20 +176,14 @@ static void batch_done(void *arg, const struct pg_result *const *results, int co
     if (store->batcher != NULL) {
         store->batcher->in_flight--;
     }
+    bool split = err->code != ERR_NONE && worth_splitting(store, batch, err);
     for (unsigned i = 0; i < batch->count; i++) {
-        struct pending_job *job = batch->jobs[i];
-        if (err->code != ERR_NONE) {
-            pending_fail(job, err);
-        } else if (pg_is_null(results[0], (int)i, 1)) {
-            look_up_key(store, job);
+        if (err->code == ERR_NONE) {
+            job_answered(store, batch->jobs[i], results[0], (int)i);
+        } else if (split) {
+            send_one(store, batch->jobs[i]);
         } else {
-            const struct store_job_made made = {
-                .id = pg_i64(results[0], (int)i, 1),
-                .state = job->held ? JOB_HELD : JOB_QUEUED,
-                .created_us = pg_i64(results[0], (int)i, 2),
-            };
-            job->done(job->arg, NULL, &made);
-            pending_destroy(job);
+            pending_fail(batch->jobs[i], err);
         }
     }
     free(batch);
@@ -230,31 +250,46 @@ static struct pending_job *batcher_pop(struct job_batcher *batcher)
     return job;
 }
 
+/* `count` jobs as one statement; takes them over. */
+static void send_jobs(struct store *store, struct pending_job *const *jobs, unsigned count)
+{
+    struct err err;
+    struct job_batch *batch = calloc(1, sizeof(*batch) + count * sizeof(struct pending_job *));
+    if (batch == NULL) {
+        err_set(&err, ERR_NOMEM, "no memory for a batch of %u jobs", count);
+        for (unsigned i = 0; i < count; i++) {
+            pending_fail(jobs[i], &err);
+        }
+        return;
+    }
+    batch->store = store;
+    batch->count = count;
+    memcpy(batch->jobs, jobs, count * sizeof(struct pending_job *));
+    store->batcher->in_flight++;
+    if (batch_send(batch, &err) < 0) {
+        store->batcher->in_flight--;
+        for (unsigned i = 0; i < count; i++) {
+            pending_fail(jobs[i], &err);
+        }
+        free(batch);
+    }
+}
+
+static void send_one(struct store *store, struct pending_job *job)
+{
+    send_jobs(store, &job, 1);
+}
+
 static void send_batches(struct store *store)
 {
     struct job_batcher *batcher = store->batcher;
     while (batcher->first != NULL && batcher->in_flight < store->config.job_batches_max) {
-        unsigned count =
-            batcher->waiting < store->config.job_batch_max ? batcher->waiting : store->config.job_batch_max;
-        struct job_batch *batch = calloc(1, sizeof(*batch) + count * sizeof(batch->jobs[0]));
-        struct err err;
-        if (batch == NULL) {
-            err_set(&err, ERR_NOMEM, "no memory for a batch of %u jobs", count);
-            pending_fail(batcher_pop(batcher), &err);
-            continue;
+        struct pending_job *jobs[JOB_BATCH_MAX];
+        unsigned count = 0;
+        while (batcher->first != NULL && count < store->config.job_batch_max) {
+            jobs[count++] = batcher_pop(batcher);
         }
-        batch->store = store;
-        for (unsigned i = 0; i < count; i++) {
-            batch->jobs[batch->count++] = batcher_pop(batcher);
-        }
-        batcher->in_flight++;
-        if (batch_send(batch, &err) < 0) {
-            batcher->in_flight--;
-            for (unsigned i = 0; i < batch->count; i++) {
-                pending_fail(batch->jobs[i], &err);
-            }
-            free(batch);
-        }
+        send_jobs(store, jobs, count);
     }
 }
 
@@ -272,6 +307,9 @@ int store_batcher_create(struct store *store, struct err *err)
     struct job_batcher *batcher = calloc(1, sizeof(*batcher));
     if (batcher == NULL) {
         return err_set(err, ERR_NOMEM, "no memory for the job batcher");
+    }
+    if (store->config.job_batch_max > JOB_BATCH_MAX) {
+        store->config.job_batch_max = JOB_BATCH_MAX;
     }
     batcher->last = &batcher->first;
     batcher->kick = event_new(store->base, -1, 0, kicked, store);

@@ -43,8 +43,8 @@ struct store_sched_job { /* queued (some) and every starting, running, stopping 
     json_t *spec, *inputs;          /* of queued ones, else NULL */
     int64_t checkpoint_step;        /* last complete one's, -1 none; of queued ones */
     int64_t reported;               /* steps whose metrics are here; of queued ones */
-    double best_loss;               /* smallest held-out loss up to the checkpoint, NAN none; of queued ones */
-    json_t *checkpoint_blobs;       /* or NULL */
+    double best_loss;         /* smallest held-out loss up to the checkpoint, NAN none; of queued ones */
+    json_t *checkpoint_blobs; /* or NULL */
 };
 
 struct store_sched_rank {

@@ -47,8 +47,8 @@ static const struct pg_statement statements[Q_COUNT] = {
     [Q_QUEUED] =
         {"sched_queued",
          "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
-                  "(SELECT min((m.document ->> 'loss')::float8) FROM metrics m WHERE m.job = j.id AND m.kind = 'eval' "
-                  " AND m.step <= c.step) FROM "
+         "(SELECT min((m.document ->> 'loss')::float8) FROM metrics m WHERE m.job = j.id AND m.kind = 'eval' "
+         " AND m.step <= c.step) FROM "
          "(SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
          " ORDER BY priority DESC, id LIMIT $1) j LEFT JOIN LATERAL "
          "(SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete ORDER BY step DESC LIMIT 1) c "

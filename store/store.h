@@ -36,7 +36,7 @@ struct store_config {
     unsigned connections;      /* pool size; 0 = 4 */
     unsigned statement_ms_max; /* deadline of one statement; 0 = 10000 */
     unsigned queue_max;        /* statements queued at most; 0 = 8192 */
-    unsigned job_batch_max;    /* jobs that share one commit at most; 0 = 128 */
+    unsigned job_batch_max;    /* jobs that share one commit at most; 0 = 128, at most 1024 */
     unsigned job_batches_max;  /* job batches in flight at most; 0 = 2 */
     /* Called when a connection could not be made or broke (as often as it is tried); may be NULL. */
     void (*trouble)(void *arg, const struct err *why);

@@ -1,0 +1,238 @@
+/* Jobs in the database: submits, keys, pages, commands. */
+#include "store_fixture.h"
+
+static json_t *small_spec(void)
+{
+    return json_pack("{s:s, s:{s:i, s:f}, s:{s:i}}", "name", "tiny", "train", "steps", 100, "learning_rate",
+                     2e-4, "checkpoint", "keep", 2);
+}
+
+static int64_t submit(struct fixture *fixture, const char *name, const char *key)
+{
+    struct answer answer;
+    json_t *spec = small_spec();
+    json_t *inputs = json_pack("{s:s}", "model", "m");
+    struct store_job_new job = fixture_job(fixture, name, spec, inputs);
+    job.idempotency_key = key;
+    AWAIT_OK(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    json_decref(spec);
+    json_decref(inputs);
+    return answer.made.id;
+}
+
+static void a_job_comes_back_as_it_was_submitted(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    int64_t id = submit(fixture, "first", NULL);
+    AWAIT_OK(fixture, answer, store_job_get(fixture->store, id, fixture->user, on_doc, &answer, E));
+    json_t *spec = small_spec();
+    assert_true(json_equal(spec, json_object_get(answer.doc, "spec")));
+    assert_string_equal(json_string_value(json_object_get(answer.doc, "state")), "queued");
+    assert_string_equal(json_string_value(json_object_get(answer.doc, "owner")), "ada");
+    assert_true(json_is_null(json_object_get(answer.doc, "run")));
+    json_decref(spec);
+    json_decref(answer.doc);
+    AWAIT(fixture, answer, store_job_get(fixture->store, id, fixture->user + 1, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    AWAIT(fixture, answer, store_job_get(fixture->store, 999999, 0, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    assert_non_null(strstr(answer.err.text, "999999"));
+}
+
+static void one_idempotency_key_makes_one_job(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answers[20];
+    json_t *spec = small_spec();
+    json_t *inputs = json_object();
+    struct store_job_new job = fixture_job(fixture, "keyed", spec, inputs);
+    struct err err;
+    job.idempotency_key = "the-key";
+    memset(answers, 0, sizeof(answers));
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(store_job_insert(fixture->store, &job, on_made, &answers[i], &err), 0);
+    }
+    int fresh = 0;
+    for (int i = 0; i < 20; i++) {
+        await_answer(fixture, &answers[i]);
+        assert_int_equal(answers[i].err.code, ERR_NONE);
+        assert_int_equal(answers[i].made.id, answers[0].made.id);
+        fresh += answers[i].made.repeated ? 0 : 1;
+    }
+    assert_int_equal(fresh, 1);
+    const uint8_t other[32] = {9};
+    struct answer answer;
+    job.request_digest = other;
+    AWAIT(fixture, answer, store_job_insert(fixture->store, &job, on_made, &answer, E));
+    assert_int_equal(answer.err.code, ERR_CONFLICT);
+    json_decref(spec);
+    json_decref(inputs);
+}
+
+static void one_bad_submit_does_not_spoil_those_beside_it(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answers[10];
+    json_t *spec = small_spec();
+    json_t *inputs = json_object();
+    struct store_job_new good = fixture_job(fixture, "good", spec, inputs);
+    struct err err;
+    memset(answers, 0, sizeof(answers));
+    for (int i = 0; i < 10; i++) {
+        struct store_job_new job = good;
+        if (i == 4) {
+            job.owner = 424242; /* no such user */
+        }
+        assert_int_equal(store_job_insert(fixture->store, &job, on_made, &answers[i], &err), 0);
+    }
+    for (int i = 0; i < 10; i++) {
+        await_answer(fixture, &answers[i]);
+        assert_int_equal(answers[i].err.code, i == 4 ? ERR_INVALID : ERR_NONE);
+    }
+    json_decref(spec);
+    json_decref(inputs);
+}
+
+static json_t *command(struct fixture *fixture, int64_t id, enum job_event event, int64_t more,
+                       enum err_code want)
+{
+    struct answer answer;
+    AWAIT(fixture, answer,
+          store_job_command(fixture->store, id, fixture->user, event, more, on_doc, &answer, E));
+    if (answer.err.code != want) {
+        fail_msg("event %d: %s", (int)event, answer.err.text);
+    }
+    return answer.doc;
+}
+
+static void expect_state(struct fixture *fixture, int64_t id, enum job_event event, const char *wanted)
+{
+    json_t *doc = command(fixture, id, event, 0, ERR_NONE);
+    assert_string_equal(json_string_value(json_object_get(doc, "state")), wanted);
+    json_decref(doc);
+}
+
+static void commands_follow_the_table_and_nothing_else(void **state)
+{
+    struct fixture *fixture = *state;
+    int64_t id = submit(fixture, "commanded", NULL);
+    command(fixture, id, JOB_EVENT_RELEASE, 0, ERR_CONFLICT);
+    expect_state(fixture, id, JOB_EVENT_HOLD, "held");
+    command(fixture, id, JOB_EVENT_HOLD, 0, ERR_CONFLICT);
+    expect_state(fixture, id, JOB_EVENT_RELEASE, "queued");
+    command(fixture, id, JOB_EVENT_RESUME, 0, ERR_CONFLICT);
+    expect_state(fixture, id, JOB_EVENT_CANCEL, "cancelled");
+    expect_state(fixture, id, JOB_EVENT_CANCEL, "cancelled");
+    expect_state(fixture, id, JOB_EVENT_RESUME, "queued");
+    json_t *doc = command(fixture, id, JOB_EVENT_CANCEL, 0, ERR_NONE);
+    json_decref(doc);
+    doc = command(fixture, id, JOB_EVENT_RESUME, 7, ERR_NONE);
+    assert_int_equal(json_integer_value(json_object_get(doc, "steps")), 7);
+    json_decref(doc);
+    struct answer answer;
+    AWAIT_OK(fixture, answer, store_job_get(fixture->store, id, 0, on_doc, &answer, E));
+    json_t *train = json_object_get(json_object_get(answer.doc, "spec"), "train");
+    assert_int_equal(json_integer_value(json_object_get(train, "steps")), 7);
+    json_decref(answer.doc);
+    command(fixture, 31415926, JOB_EVENT_CANCEL, 0, ERR_NOT_FOUND);
+}
+
+static void pages_walk_all_jobs_once_newest_first(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    for (int i = 0; i < 25; i++) {
+        submit(fixture, "paged", NULL);
+    }
+    const int states[] = {-1, JOB_QUEUED};
+    for (int s = 0; s < 2; s++) {
+        for (int owner = 0; owner < 2; owner++) {
+            struct store_job_filter filter = {
+                .owner = owner ? fixture->user : 0, .state = states[s], .limit = 10};
+            int64_t last = INT64_MAX;
+            int seen = 0;
+            do {
+                AWAIT_OK(fixture, answer, store_job_page(fixture->store, &filter, on_doc, &answer, E));
+                size_t i;
+                json_t *job;
+                json_array_foreach(json_object_get(answer.doc, "jobs"), i, job)
+                {
+                    int64_t id = json_integer_value(json_object_get(job, "id"));
+                    assert_true(id < last);
+                    last = id;
+                    seen++;
+                }
+                filter.before_id = json_integer_value(json_object_get(answer.doc, "next"));
+                json_decref(answer.doc);
+            } while (filter.before_id != 0);
+            assert_true(seen >= 25);
+        }
+    }
+    AWAIT_OK(fixture, answer, store_job_counts(fixture->store, on_doc, &answer, E));
+    assert_true(json_integer_value(json_object_get(answer.doc, "queued")) >= 25);
+    assert_int_equal(json_object_size(answer.doc), JOB_STATES);
+    json_decref(answer.doc);
+}
+
+static void events_of_a_job_are_listed_in_order_and_from_an_id(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    int64_t id = submit(fixture, "watched", NULL);
+    expect_state(fixture, id, JOB_EVENT_HOLD, "held");
+    expect_state(fixture, id, JOB_EVENT_RELEASE, "queued");
+    AWAIT_OK(fixture, answer, store_event_list(fixture->store, id, 0, NULL, 0, 100, on_doc, &answer, E));
+    json_t *events = json_object_get(answer.doc, "events");
+    assert_int_equal(json_array_size(events), 2);
+    int64_t first = json_integer_value(json_object_get(json_array_get(events, 0), "id"));
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer,
+             store_event_list(fixture->store, id, 0, "state", first, 100, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), 1);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer,
+             store_event_list(fixture->store, 0, fixture->user, NULL, 0, 100, on_doc, &answer, E));
+    assert_true(json_array_size(json_object_get(answer.doc, "events")) >= 2);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer, store_event_list(fixture->store, id, 0, "log", 0, 100, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), 0);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer, store_event_last(fixture->store, id, on_id, &answer, E));
+    assert_true(answer.id > first);
+}
+
+static void absent_plans_metrics_and_runs_are_said_so(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    int64_t id = submit(fixture, "young", NULL);
+    AWAIT(fixture, answer, store_job_plan(fixture->store, id, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    AWAIT(fixture, answer, store_job_trace(fixture->store, id, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    AWAIT_OK(fixture, answer, store_job_runs(fixture->store, id, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "runs")), 0);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer, store_job_metrics(fixture->store, id, "all", -1, 100, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "lines")), 0);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer,
+             store_artifact_put(fixture->store, id, "adapter/adapter_config.json",
+                                "0123456789012345678901234567890123456789012345678901234567890123", 5,
+                                on_done, &answer, E));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_comes_back_as_it_was_submitted),
+        cmocka_unit_test(one_idempotency_key_makes_one_job),
+        cmocka_unit_test(one_bad_submit_does_not_spoil_those_beside_it),
+        cmocka_unit_test(commands_follow_the_table_and_nothing_else),
+        cmocka_unit_test(pages_walk_all_jobs_once_newest_first),
+        cmocka_unit_test(events_of_a_job_are_listed_in_order_and_from_an_id),
+        cmocka_unit_test(absent_plans_metrics_and_runs_are_said_so),
+    };
+    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
+}
