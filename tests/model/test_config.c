@@ -1,0 +1,317 @@
+/* Configs are read as published, contradictions are refused, and counts match the published ones to the
+ * digit. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+#include "model/blocks.h"
+#include "model/config.h"
+
+static const struct published {
+    const char *name;
+    uint64_t params;
+    const char *json;
+} published[] = {
+    {"Llama-3.1-8B", 8030261248u,
+     "{'architectures':['LlamaForCausalLM'],'model_type':'llama','hidden_size':4096,'intermediate_size':"
+     "14336,"
+     "'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':128256,"
+     "'max_position_embeddings':131072,'rms_norm_eps':1e-05,'hidden_act':'silu','attention_bias':false,"
+     "'rope_theta':500000.0,'rope_scaling':{'factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,"
+     "'original_max_position_embeddings':8192,'rope_type':'llama3'},'bos_token_id':128000,"
+     "'eos_token_id':[128001,128008,128009],'tie_word_embeddings':false,'torch_dtype':'bfloat16'}"},
+    {"Llama-3.1-70B", 70553706496u,
+     "{'model_type':'llama','hidden_size':8192,'intermediate_size':28672,'num_attention_heads':64,"
+     "'num_hidden_layers':80,'num_key_value_heads':8,'vocab_size':128256,'rope_theta':500000.0}"},
+    {"Llama-3.1-405B", 405853388800u,
+     "{'model_type':'llama','hidden_size':16384,'intermediate_size':53248,'num_attention_heads':128,"
+     "'num_hidden_layers':126,'num_key_value_heads':8,'vocab_size':128256,'rope_theta':500000.0}"},
+    {"Llama-3.2-1B", 1235814400u,
+     "{'model_type':'llama','hidden_size':2048,'intermediate_size':8192,'num_attention_heads':32,'head_dim':"
+     "64,"
+     "'num_hidden_layers':16,'num_key_value_heads':8,'vocab_size':128256,'tie_word_embeddings':true}"},
+    {"SmolLM2-135M", 134515008u,
+     "{'model_type':'llama','hidden_size':576,'intermediate_size':1536,'num_attention_heads':9,"
+     "'num_hidden_layers':30,'num_key_value_heads':3,'vocab_size':49152,'tie_word_embeddings':true}"},
+    {"Mistral-7B-v0.1", 7241732096u,
+     "{'model_type':'mistral','architectures':['MistralForCausalLM'],'hidden_size':4096,'intermediate_size':"
+     "14336,"
+     "'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':32000,"
+     "'sliding_window':4096}"},
+    {"Mixtral-8x7B-v0.1", 46702792704u,
+     "{'model_type':'mixtral','hidden_size':4096,'intermediate_size':14336,'num_attention_heads':32,"
+     "'num_hidden_layers':32,'num_key_value_heads':8,'vocab_size':32000,'num_local_experts':8,"
+     "'num_experts_per_tok':2,'sliding_window':null,'rope_theta':1000000.0}"},
+    {"Qwen2.5-7B", 7615616512u,
+     "{'model_type':'qwen2','hidden_size':3584,'intermediate_size':18944,'num_attention_heads':28,"
+     "'num_hidden_layers':28,'num_key_value_heads':4,'vocab_size':152064,'use_sliding_window':false,"
+     "'sliding_window':131072,'max_window_layers':28}"},
+    {"Qwen2.5-0.5B", 494032768u,
+     "{'model_type':'qwen2','hidden_size':896,'intermediate_size':4864,'num_attention_heads':14,"
+     "'num_hidden_layers':24,'num_key_value_heads':2,'vocab_size':151936,'tie_word_embeddings':true}"},
+    {"Qwen3-8B", 8190735360u,
+     "{'model_type':'qwen3','hidden_size':4096,'intermediate_size':12288,'num_attention_heads':32,'head_dim':"
+     "128,"
+     "'num_hidden_layers':36,'num_key_value_heads':8,'vocab_size':151936}"},
+    {"Qwen3-30B-A3B", 30532122624u,
+     "{'model_type':'qwen3_moe','hidden_size':2048,'intermediate_size':6144,'moe_intermediate_size':768,"
+     "'num_attention_heads':32,'head_dim':128,'num_hidden_layers':48,'num_key_value_heads':4,'vocab_size':"
+     "151936,"
+     "'num_experts':128,'num_experts_per_tok':8,'norm_topk_prob':true,'decoder_sparse_step':1,"
+     "'mlp_only_layers':[]}"},
+    {"Qwen3-235B-A22B", 235093634560u,
+     "{'model_type':'qwen3_moe','hidden_size':4096,'intermediate_size':12288,'moe_intermediate_size':1536,"
+     "'num_attention_heads':64,'head_dim':128,'num_hidden_layers':94,'num_key_value_heads':4,'vocab_size':"
+     "151936,"
+     "'num_experts':128,'num_experts_per_tok':8,'norm_topk_prob':true}"},
+    {"OLMoE-1B-7B", 6919161856u,
+     "{'model_type':'olmoe','hidden_size':2048,'intermediate_size':1024,'num_attention_heads':16,"
+     "'num_hidden_layers':16,'num_key_value_heads':16,'vocab_size':50304,'num_experts':64,"
+     "'num_experts_per_tok':8,'norm_topk_prob':false,'clip_qkv':null,'rope_theta':10000.0}"},
+};
+
+enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
+
+/* JSON with ' for " */
+static int parse(const char *text, struct model_config *config, struct err *err)
+{
+    char json[4096];
+    size_t n = strlen(text);
+    assert_true(n < sizeof(json));
+    for (size_t i = 0; i <= n; i++)
+        json[i] = text[i] == '\'' ? '"' : text[i];
+    return model_config_parse_text(json, n, config, err);
+}
+
+static void published_parameter_counts_match_to_the_digit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PUBLISHED; i++) {
+        struct model_config config;
+        struct block_list list;
+        struct err err;
+        if (parse(published[i].json, &config, &err) < 0)
+            fail_msg("%s: %s", published[i].name, err.text);
+        assert_int_equal(model_config_params(&config), published[i].params);
+        assert_int_equal(model_blocks(&config, &(struct block_options){0}, &list, &err), 0);
+        assert_int_equal(list.params, published[i].params);
+        assert_int_equal(list.count, config.layers + 2);
+        assert_int_equal(list.blocks[0].kind, BLOCK_EMBEDDING);
+        assert_int_equal(list.blocks[list.count - 1].kind, BLOCK_HEAD);
+        block_list_fini(&list);
+    }
+}
+
+static void adapters_of_llama_8b_have_the_published_size(void **state)
+{
+    (void)state;
+    struct model_config config;
+    struct block_list list;
+    struct err err;
+    assert_int_equal(parse(published[0].json, &config, &err), 0);
+    struct block_options options = {
+        .lora = true, .lora_rank = 16, .lora_targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+    assert_int_equal(model_blocks(&config, &options, &list, &err), 0);
+    assert_int_equal(list.lora_params, 13631488);
+    assert_int_equal(list.boundary_per_token, 4096);
+    /* a layer's matrices: 2 FLOPs a weight and token; attention 2 * 4096 per unit of squared length */
+    const struct block *b = &list.blocks[1];
+    assert_true(b->flops_per_token == 2.0 * (double)(b->matrix_params + b->lora_params));
+    assert_true(b->flops_per_square == 8192.0);
+    block_list_fini(&list);
+    options.lora_rank = 0;
+    assert_int_equal(model_blocks(&config, &options, &list, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+}
+
+static void experts_are_counted_by_copy_and_by_use(void **state)
+{
+    (void)state;
+    struct model_config config;
+    struct block_list list;
+    struct err err;
+    assert_int_equal(parse(published[6].json, &config, &err), 0);
+    assert_int_equal(model_blocks(&config, &(struct block_options){0}, &list, &err), 0);
+    const struct block *b = &list.blocks[3];
+    assert_int_equal(b->part_count, 3);
+    assert_int_equal(b->parts[1].kind, PART_ROUTER);
+    assert_int_equal(b->parts[2].kind, PART_EXPERT);
+    assert_int_equal(b->parts[2].copies, 8);
+    assert_int_equal(b->parts[2].active, 2);
+    assert_int_equal(b->parts[2].params, 3ull * 4096 * 14336);
+    double active =
+        b->parts[0].flops_per_token + b->parts[1].flops_per_token + 2 * b->parts[2].flops_per_token;
+    assert_true(fabs(b->flops_per_token - active) < 1);
+    block_list_fini(&list);
+}
+
+static void a_config_written_out_reads_back_the_same(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PUBLISHED; i++) {
+        struct model_config config, again;
+        struct err err;
+        assert_int_equal(parse(published[i].json, &config, &err), 0);
+        json_t *document = model_config_to_json(&config, &err);
+        assert_non_null(document);
+        if (model_config_parse(document, &again, &err) < 0)
+            fail_msg("%s: %s", published[i].name, err.text);
+        assert_memory_equal(&config, &again, sizeof(config));
+        json_decref(document);
+    }
+}
+
+static void old_and_new_rotary_settings_mean_the_same(void **state)
+{
+    (void)state;
+    static const char old[] =
+        "{'model_type':'llama','hidden_size':64,'intermediate_size':176,"
+        "'num_attention_heads':4,'num_hidden_layers':4,'vocab_size':259,'rope_theta':500000.0,"
+        "'rope_scaling':{'factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,"
+        "'original_max_position_embeddings':32,'type':'llama3'}}";
+    static const char new[] =
+        "{'model_type':'llama','hidden_size':64,'intermediate_size':176,"
+        "'num_attention_heads':4,'num_hidden_layers':4,'vocab_size':259,'rope_parameters':"
+        "{'factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,'rope_theta':500000.0,"
+        "'original_max_position_embeddings':32,'rope_type':'llama3'}}";
+    struct model_config a, b;
+    struct err err;
+    double frequencies[8];
+    assert_int_equal(parse(old, &a, &err), 0);
+    assert_int_equal(parse(new, &b, &err), 0);
+    assert_memory_equal(&a, &b, sizeof(a));
+    assert_int_equal(a.rope.kind, ROPE_LLAMA3);
+    assert_int_equal(model_rope_frequencies(&a, frequencies, &err), 0);
+    assert_true(frequencies[0] == 1.0); /* wavelength 6.3 < 32/4: kept */
+    assert_true(fabs(frequencies[7] * 8 / pow(5e5, -14.0 / 16) - 1) < 1e-15); /* long ones: divided by 8 */
+}
+
+static void the_tiny_architectures_are_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        enum model_arch arch;
+        bool runnable;
+    } cases[] = {{"golden/llama", MODEL_LLAMA, true},
+                 {"golden/llama3-rope", MODEL_LLAMA, true},
+                 {"configs/tiny-mistral.json", MODEL_MISTRAL, false},
+                 {"configs/tiny-qwen2.json", MODEL_QWEN2, false},
+                 {"configs/tiny-qwen3.json", MODEL_QWEN3, false},
+                 {"configs/tiny-mixtral.json", MODEL_MIXTRAL, false},
+                 {"configs/tiny-qwen3-moe.json", MODEL_QWEN3_MOE, false},
+                 {"configs/tiny-olmoe.json", MODEL_OLMOE, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char path[512];
+        struct model_config config;
+        struct err err;
+        snprintf(path, sizeof(path), "%s/%s", MOTLEY_TEST_DATA, cases[i].file);
+        if (model_config_load(path, &config, &err) < 0)
+            fail_msg("%s: %s", path, err.text);
+        assert_int_equal(config.arch, cases[i].arch);
+        assert_int_equal(model_config_runnable(&config, &err) == 0, cases[i].runnable);
+        if (!cases[i].runnable)
+            assert_int_equal(err.code, ERR_UNSUPPORTED);
+        if (config.arch == MODEL_QWEN3_MOE) {
+            assert_true(model_layer_is_sparse(&config, 0));
+            assert_false(model_layer_is_sparse(&config, 1));
+        }
+        if (config.arch == MODEL_MISTRAL)
+            assert_int_equal(config.window, 12);
+    }
+}
+
+/* a good config with one thing changed: "key": value put behind, so that it replaces */
+static void refused(const char *key, const char *value, enum err_code code, const char *word)
+{
+    static const char *const base[][2] = {
+        {"model_type", "'llama'"},    {"architectures", "['LlamaForCausalLM']"},
+        {"hidden_size", "64"},        {"intermediate_size", "176"},
+        {"num_attention_heads", "4"}, {"num_hidden_layers", "4"},
+        {"num_key_value_heads", "2"}, {"vocab_size", "259"},
+        {"hidden_act", "'silu'"},     {"rope_theta", "10000.0"},
+        {"eos_token_id", "2"},
+    };
+    char text[2048] = "{";
+    bool replaced = false;
+    for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++) {
+        bool this = strcmp(base[i][0], key) == 0;
+        const char *v = this ? value : base[i][1];
+        replaced = replaced || this;
+        if (v)
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s'%s':%s", text[1] ? "," : "",
+                     base[i][0], v);
+    }
+    if (!replaced)
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), ",'%s':%s", key, value);
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), "}");
+    struct model_config config;
+    struct err err = {0};
+    if (parse(text, &config, &err) == 0)
+        fail_msg("accepted: %s", text);
+    if (err.code != code || !strstr(err.text, word))
+        fail_msg("%s: %s (%s)", text, err.text, err_code_name(err.code));
+    assert_int_equal(config.layers, 0);
+}
+
+static void contradictory_and_missing_sizes_are_refused_by_name(void **state)
+{
+    (void)state;
+    refused("hidden_size", NULL, ERR_INVALID, "hidden_size");
+    refused("hidden_size", "0", ERR_INVALID, "hidden_size");
+    refused("hidden_size", "-64", ERR_INVALID, "hidden_size");
+    refused("hidden_size", "64.5", ERR_INVALID, "hidden_size");
+    refused("hidden_size", "'64'", ERR_INVALID, "hidden_size");
+    refused("hidden_size", "66", ERR_INVALID, "hidden_size");
+    refused("hidden_size", "99999999999", ERR_INVALID, "hidden_size");
+    refused("num_hidden_layers", NULL, ERR_INVALID, "num_hidden_layers");
+    refused("num_hidden_layers", "1000000", ERR_INVALID, "num_hidden_layers");
+    refused("num_attention_heads", NULL, ERR_INVALID, "num_attention_heads");
+    refused("num_key_value_heads", "3", ERR_INVALID, "num_key_value_heads");
+    refused("intermediate_size", NULL, ERR_INVALID, "intermediate_size");
+    refused("vocab_size", NULL, ERR_INVALID, "vocab_size");
+    refused("head_dim", "15", ERR_INVALID, "head_dim");
+    refused("eos_token_id", "259", ERR_INVALID, "eos_token_id");
+    refused("eos_token_id", "[1,2,300]", ERR_INVALID, "eos_token_id");
+    refused("bos_token_id", "1.5", ERR_INVALID, "bos_token_id");
+    refused("rope_parameters", "{'rope_theta':500.0,'rope_type':'default'}", ERR_INVALID, "rope_theta");
+    refused("rope_scaling", "{'rope_type':'llama3','factor':8.0}", ERR_INVALID, "low_freq_factor");
+    refused("layer_types", "['full_attention']", ERR_INVALID, "layer_types");
+}
+
+static void what_is_not_known_is_refused_by_name(void **state)
+{
+    (void)state;
+    refused("model_type", "'gemma2'", ERR_UNSUPPORTED, "gemma2");
+    refused("model_type", "'gemma2'", ERR_UNSUPPORTED,
+            "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe");
+    refused("architectures", "['LlamaForSequenceClassification']", ERR_UNSUPPORTED,
+            "LlamaForSequenceClassification");
+    refused("architectures", "['MistralForCausalLM']", ERR_UNSUPPORTED, "MistralForCausalLM");
+    refused("hidden_act", "'gelu'", ERR_UNSUPPORTED, "gelu");
+    refused("rope_scaling", "{'rope_type':'spiral','factor':8.0}", ERR_UNSUPPORTED, "spiral");
+    refused("quantization_config", "{'bits':4}", ERR_UNSUPPORTED, "quantization_config");
+    refused("partial_rotary_factor", "0.5", ERR_UNSUPPORTED, "partial_rotary_factor");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_parameter_counts_match_to_the_digit),
+        cmocka_unit_test(adapters_of_llama_8b_have_the_published_size),
+        cmocka_unit_test(experts_are_counted_by_copy_and_by_use),
+        cmocka_unit_test(a_config_written_out_reads_back_the_same),
+        cmocka_unit_test(old_and_new_rotary_settings_mean_the_same),
+        cmocka_unit_test(the_tiny_architectures_are_told_apart),
+        cmocka_unit_test(contradictory_and_missing_sizes_are_refused_by_name),
+        cmocka_unit_test(what_is_not_known_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

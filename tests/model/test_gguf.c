@@ -1,0 +1,395 @@
+/* GGUF headers are checked before they are believed; every block type gives what its definition says. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/rand.h"
+#include "model/gguf.h"
+#include "model/gguf_build.h"
+
+struct memory {
+    const uint8_t *data;
+};
+
+static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    (void)file;
+    (void)err;
+    memcpy(dst, ((struct memory *)self)->data + offset, size);
+    return 0;
+}
+
+static int open_bytes(const uint8_t *data, size_t size, struct gguf **gguf, struct err *err)
+{
+    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
+    struct memory *memory = malloc(sizeof(*memory));
+    struct model_file file = {.name = "m.gguf", .size = size};
+    struct model_source *source;
+    assert_non_null(memory);
+    memory->data = data;
+    assert_int_equal(model_source_create(&ops, memory, &file, 1, &source, err), 0);
+    int status = gguf_open(source, 0, gguf, err);
+    model_source_close(source);
+    return status;
+}
+
+static void refused(struct gguf_build *b, enum err_code code, const char *word)
+{
+    struct gguf *gguf;
+    struct err err = {0};
+    if (open_bytes(b->data, b->size, &gguf, &err) == 0)
+        fail_msg("accepted, wanted: %s", word);
+    if (err.code != code || !strstr(err.text, word))
+        fail_msg("wanted \"%s\": %s (%s)", word, err.text, err_code_name(err.code));
+    free(b->data);
+}
+
+static void huge_counts_and_lengths_are_refused_before_memory_is_taken(void **state)
+{
+    (void)state;
+    struct gguf_build b;
+    gb_begin(&b, 3, UINT64_MAX, 0);
+    refused(&b, ERR_CORRUPT, "tensors");
+    gb_begin(&b, 3, 0, 1ull << 40);
+    refused(&b, ERR_CORRUPT, "keys");
+    gb_begin(&b, 3, 60000, 60000);
+    refused(&b, ERR_CORRUPT, "file of 24 bytes");
+    gb_begin(&b, 3, 0, 1);
+    gb_u64(&b, UINT64_MAX);
+    gb_bytes(&b, NULL, 64);
+    refused(&b, ERR_CORRUPT, "key");
+    gb_begin(&b, 3, 0, 1);
+    gb_text(&b, "k");
+    gb_u32(&b, 8);
+    gb_u64(&b, UINT64_MAX - 7);
+    gb_bytes(&b, NULL, 64);
+    refused(&b, ERR_CORRUPT, "k at byte");
+    gb_begin(&b, 3, 0, 1);
+    gb_text(&b, "array");
+    gb_u32(&b, 9);
+    gb_u32(&b, 8);
+    gb_u64(&b, 1ull << 61);
+    gb_bytes(&b, NULL, 64);
+    refused(&b, ERR_CORRUPT, "array");
+    gb_begin(&b, 3, 0, 1);
+    gb_text(&b, "nested");
+    gb_u32(&b, 9);
+    gb_u32(&b, 9);
+    gb_u64(&b, 1);
+    gb_bytes(&b, NULL, 64);
+    refused(&b, ERR_CORRUPT, "nested");
+    gb_begin(&b, 3, 0, 1);
+    gb_text(&b, "kind");
+    gb_u32(&b, 77);
+    gb_bytes(&b, NULL, 64);
+    refused(&b, ERR_CORRUPT, "kind");
+}
+
+static void one_tensor(struct gguf_build *b, uint64_t rows, uint64_t cols, uint32_t type, uint64_t offset,
+                       size_t data)
+{
+    gb_begin(b, 3, 1, 0);
+    gb_tensor(b, "t.weight", rows, cols, type, offset);
+    gb_align(b, 32);
+    gb_bytes(b, NULL, data);
+}
+
+static void lies_about_tensors_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct gguf_build b;
+    one_tensor(&b, 4, 8, 0, 0, 64);
+    refused(&b, ERR_CORRUPT, "t.weight"); /* truncated */
+    one_tensor(&b, 4, 8, 0, 1ull << 62, 128);
+    refused(&b, ERR_CORRUPT, "beyond the file");
+    one_tensor(&b, 4, 8, 0, 8, 160);
+    refused(&b, ERR_CORRUPT, "aligned");
+    one_tensor(&b, 1ull << 40, 1ull << 40, 0, 0, 128);
+    refused(&b, ERR_CORRUPT, "overflows");
+    one_tensor(&b, 0, 8, 0, 0, 128);
+    refused(&b, ERR_CORRUPT, "empty");
+    one_tensor(&b, 4, 33, 2, 0, 1024);
+    refused(&b, ERR_CORRUPT, "blocks");
+    one_tensor(&b, 4, 256, 10, 0, 1024);
+    refused(&b, ERR_UNSUPPORTED, "Q2_K");
+    one_tensor(&b, 4, 256, 999, 0, 1024);
+    refused(&b, ERR_UNSUPPORTED, "999");
+    gb_begin(&b, 3, 2, 0);
+    gb_tensor(&b, "t", 4, 8, 0, 0);
+    gb_tensor(&b, "t", 4, 8, 0, 128);
+    gb_align(&b, 32);
+    gb_bytes(&b, NULL, 256);
+    refused(&b, ERR_CORRUPT, "twice");
+    gb_begin(&b, 3, 2, 0);
+    gb_tensor(&b, "t", 4, 8, 0, 0);
+    gb_tensor(&b, "u", 4, 8, 0, 96);
+    gb_align(&b, 32);
+    gb_bytes(&b, NULL, 256);
+    refused(&b, ERR_CORRUPT, "overlaps");
+    gb_begin(&b, 1, 0, 0);
+    refused(&b, ERR_UNSUPPORTED, "version 1");
+    gb_begin(&b, 0x03000000, 0, 0);
+    refused(&b, ERR_UNSUPPORTED, "big-endian");
+    gb_begin(&b, 3, 0, 1);
+    gb_key_u32(&b, "general.alignment", 24);
+    refused(&b, ERR_CORRUPT, "alignment");
+    gb_begin(&b, 3, 0, 2);
+    gb_key_u32(&b, "k", 24);
+    gb_key_u32(&b, "k", 25);
+    refused(&b, ERR_CORRUPT, "twice");
+    gb_begin(&b, 3, 0, 1);
+    gb_key_u32(&b, "split.count", 2);
+    refused(&b, ERR_UNSUPPORTED, "split");
+}
+
+static void metadata_is_read_by_kind(void **state)
+{
+    (void)state;
+    struct gguf_build b;
+    struct gguf *g;
+    struct err err;
+    gb_begin(&b, 2, 0, 5);
+    gb_key_u32(&b, "u", 7);
+    gb_key_f32(&b, "f", 0.5f);
+    gb_key_text(&b, "s", "text");
+    gb_text(&b, "words");
+    gb_u32(&b, 9);
+    gb_u32(&b, 8);
+    gb_u64(&b, 3);
+    gb_text(&b, "one");
+    gb_text(&b, "");
+    gb_text(&b, "three");
+    gb_text(&b, "numbers");
+    gb_u32(&b, 9);
+    gb_u32(&b, 5);
+    gb_u64(&b, 2);
+    gb_u32(&b, (uint32_t)-5);
+    gb_u32(&b, 6);
+    if (open_bytes(b.data, b.size, &g, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t i;
+    double f;
+    const char *text;
+    size_t size;
+    enum gguf_kind kind;
+    uint64_t count;
+    assert_int_equal(gguf_version(g), 2);
+    assert_true(gguf_i64(g, "u", &i) && i == 7);
+    assert_true(gguf_f64(g, "u", &f) && f == 7);
+    assert_true(gguf_f64(g, "f", &f) && f == 0.5);
+    assert_false(gguf_i64(g, "f", &i));
+    assert_false(gguf_i64(g, "s", &i));
+    assert_false(gguf_i64(g, "absent", &i));
+    assert_true(gguf_string(g, "s", &text, &size) && size == 4 && memcmp(text, "text", 4) == 0);
+    assert_true(gguf_array(g, "words", &kind, &count) && kind == GGUF_STRING && count == 3);
+    assert_true(gguf_array_string(g, "words", 1, &text, &size) && size == 0);
+    assert_true(gguf_array_string(g, "words", 2, &text, &size) && size == 5 && memcmp(text, "three", 5) == 0);
+    assert_false(gguf_array_string(g, "words", 3, &text, &size));
+    assert_true(gguf_array_i64(g, "numbers", 0, &i) && i == -5);
+    assert_false(gguf_array_string(g, "numbers", 0, &text, &size));
+    gguf_close(g);
+    free(b.data);
+}
+
+/* The definitions of the block types again, in double and by element, from ggml's description of them. */
+static double half(const uint8_t *p)
+{
+    int bits = p[0] | p[1] << 8, e = bits >> 10 & 31, m = bits & 1023;
+    double v = e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    return bits & 0x8000 ? -v : v;
+}
+
+static double nibble(const uint8_t *qs, int i, int half_size)
+{
+    return i < half_size ? qs[i] & 15 : qs[i - half_size] >> 4;
+}
+
+static double k_value(const uint8_t *p, const uint8_t *qh, const uint8_t *qs, int i)
+{
+    int sub = i / 32, l = i % 32;
+    const uint8_t *s = p + 4;
+    double scale = sub < 4 ? s[sub] & 63 : (s[sub + 4] & 15) + 16 * (s[sub - 4] >> 6);
+    double min = sub < 4 ? s[sub + 4] & 63 : (s[sub + 4] >> 4) + 16 * (s[sub] >> 6);
+    double q = sub & 1 ? qs[sub / 2 * 32 + l] >> 4 : qs[sub / 2 * 32 + l] & 15;
+    if (qh)
+        q += 16 * (qh[l] >> sub & 1);
+    return half(p) * scale * q - half(p + 2) * min;
+}
+
+static double expected(enum tensor_type type, const uint8_t *p, int i)
+{
+    switch (type) {
+    case TENSOR_F16:
+        return half(p);
+    case TENSOR_Q4_0:
+        return half(p) * (nibble(p + 2, i, 16) - 8);
+    case TENSOR_Q4_1:
+        return half(p) * nibble(p + 4, i, 16) + half(p + 2);
+    case TENSOR_Q5_0:
+        return half(p) * (nibble(p + 6, i, 16) + 16 * (p[2 + i / 8] >> i % 8 & 1) - 16);
+    case TENSOR_Q5_1:
+        return half(p) * (nibble(p + 8, i, 16) + 16 * (p[4 + i / 8] >> i % 8 & 1)) + half(p + 2);
+    case TENSOR_Q8_0:
+        return half(p) * (int8_t)p[2 + i];
+    case TENSOR_Q4_K:
+        return k_value(p, NULL, p + 16, i);
+    case TENSOR_Q5_K:
+        return k_value(p, p + 16, p + 48, i);
+    case TENSOR_Q6_K: {
+        int h = i / 128, k = i % 128 / 32, l = i % 32;
+        int low = p[64 * h + l + 32 * (k % 2)] >> (k / 2 * 4) & 15, high = p[128 + 32 * h + l] >> (2 * k) & 3;
+        return half(p + 208) * (int8_t)p[192 + 8 * h + l / 16 + 2 * k] * (low + 16 * high - 32);
+    }
+    default:
+        return NAN;
+    }
+}
+
+/* finite scales wherever a type keeps them */
+static void tame(enum tensor_type type, uint8_t *block)
+{
+    int at[2] = {0, -1};
+    if (type == TENSOR_Q6_K)
+        at[0] = 208;
+    if (type == TENSOR_Q4_1 || type == TENSOR_Q5_1 || type == TENSOR_Q4_K || type == TENSOR_Q5_K)
+        at[1] = 2;
+    for (int i = 0; i < 2; i++)
+        if (at[i] >= 0)
+            block[at[i] + 1] = (uint8_t)((block[at[i] + 1] & 0x83) | 0x20); /* about 2^-7 */
+}
+
+static void every_block_type_gives_what_its_definition_says(void **state)
+{
+    (void)state;
+    static const enum tensor_type kinds[] = {TENSOR_F16,  TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0, TENSOR_Q5_1,
+                                             TENSOR_Q8_0, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
+    struct rand_stream rand;
+    struct err err;
+    rand_stream_init(&rand, 7, 0);
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        uint32_t block = tensor_type_block(kinds[k]), bytes = tensor_type_block_bytes(kinds[k]);
+        for (int round = 0; round < 50; round++) {
+            uint8_t src[256];
+            float dst[256];
+            for (uint32_t i = 0; i < bytes; i++)
+                src[i] = (uint8_t)rand_stream_u32(&rand);
+            tame(kinds[k], src);
+            assert_int_equal(tensor_dequantise(kinds[k], src, block, dst, &err), 0);
+            double largest = 0;
+            for (uint32_t i = 0; i < block; i++)
+                largest = fmax(largest, fabs(expected(kinds[k], src, (int)i)));
+            for (uint32_t i = 0; i < block; i++) {
+                double want = expected(kinds[k], src, (int)i);
+                /* two roundings to 24 bits of numbers up to the largest, which d*q - m may cancel */
+                if (fabs(dst[i] - want) > 4 * largest * 0x1p-24 + 0x1p-149)
+                    fail_msg("%s element %u: %.9g, not %.9g", tensor_type_name(kinds[k]), i, (double)dst[i],
+                             want);
+            }
+        }
+    }
+    float one;
+    assert_int_equal(tensor_dequantise(TENSOR_I32, "abcd", 1, &one, &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_int_equal(tensor_dequantise(TENSOR_F16, "\x00\x7c", 1, &one, &err), 0);
+    assert_true(isinf(one) && one > 0);
+    assert_int_equal(tensor_dequantise(TENSOR_F16, "\x01\x7e", 1, &one, &err), 0);
+    assert_true(isnan(one));
+    assert_int_equal(tensor_dequantise(TENSOR_F16, "\x01\x80", 1, &one, &err), 0);
+    assert_true(one == -0x1p-24f);
+}
+
+static void good_file(struct gguf_build *b)
+{
+    gb_begin(b, 3, 3, 6);
+    gb_key_text(b, "general.architecture", "llama");
+    gb_key_u32(b, "llama.block_count", 1);
+    gb_key_f32(b, "llama.rope.freq_base", 1e4f);
+    gb_text(b, "tokenizer.ggml.tokens");
+    gb_u32(b, 9);
+    gb_u32(b, 8);
+    gb_u64(b, 3);
+    gb_text(b, "a");
+    gb_text(b, "bc");
+    gb_text(b, "");
+    gb_text(b, "scores");
+    gb_u32(b, 9);
+    gb_u32(b, 6);
+    gb_u64(b, 2);
+    gb_u64(b, 0);
+    gb_key_u32(b, "general.alignment", 32);
+    gb_tensor(b, "a.weight", 2, 32, 2, 0);
+    gb_tensor(b, "b.weight", 4, 0, 0, 64);
+    gb_tensor(b, "c.weight", 2, 4, 30, 96);
+    gb_align(b, 32);
+    gb_bytes(b, NULL, 112);
+}
+
+static void mutated_files_never_read_out_of_bounds(void **state)
+{
+    (void)state;
+    struct rand_stream rand;
+    struct gguf_build good;
+    int opened = 0;
+    rand_stream_init(&rand, 99, 3);
+    good_file(&good);
+    for (int round = 0; round < 20000; round++) {
+        size_t n =
+            rand_stream_below(&rand, 8) == 0 ? rand_stream_below(&rand, (uint32_t)good.size + 1) : good.size;
+        uint8_t *bytes = malloc(n ? n : 1);
+        struct gguf *g;
+        struct err err = {0};
+        memcpy(bytes, good.data, n);
+        for (uint32_t k = 1 + rand_stream_below(&rand, 3); n && k > 0; k--)
+            bytes[rand_stream_below(&rand, (uint32_t)n)] =
+                (uint8_t)(rand_stream_u32(&rand) >> (rand_stream_below(&rand, 2) * 5));
+        if (open_bytes(bytes, n, &g, &err) == 0) {
+            struct model_config config;
+            opened++;
+            for (uint32_t i = 0; i < gguf_tensor_count(g); i++) {
+                const struct gguf_tensor *t = gguf_tensor_at(g, i);
+                assert_true(t->offset <= n && t->size <= n - t->offset);
+            }
+            for (uint32_t i = 0; i < gguf_key_count(g); i++) {
+                const char *key = gguf_key_at(g, i), *text;
+                enum gguf_kind kind;
+                uint64_t count = 0;
+                size_t size = 0;
+                int64_t value;
+                unsigned sum = 0;
+                if (gguf_string(g, key, &text, &size) && size)
+                    sum += (uint8_t)text[size - 1];
+                if (gguf_array(g, key, &kind, &count) && count) {
+                    if (gguf_array_string(g, key, count - 1, &text, &size) && size)
+                        sum += (uint8_t)text[size - 1];
+                    gguf_array_i64(g, key, count - 1, &value);
+                }
+                assert_true(sum <= 2 * 255);
+            }
+            assert_int_equal(gguf_config(g, &config, &err), -1); /* it lacks sizes */
+            gguf_close(g);
+        }
+        assert_true(err.code != ERR_NONE);
+        free(bytes);
+    }
+    assert_true(opened > 1000);
+    free(good.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(huge_counts_and_lengths_are_refused_before_memory_is_taken),
+        cmocka_unit_test(lies_about_tensors_are_refused_by_name),
+        cmocka_unit_test(metadata_is_read_by_kind),
+        cmocka_unit_test(every_block_type_gives_what_its_definition_says),
+        cmocka_unit_test(mutated_files_never_read_out_of_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* Adapters are read and written as peft does; what it can do and we cannot is refused by its key. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+#include "model/peft.h"
+#include "support/scratch.h"
+
+#define GOLDEN MOTLEY_TEST_DATA "/golden/"
+
+static void must(int status, const struct err *err)
+{
+    if (status < 0)
+        fail_msg("%s", err->text);
+}
+
+static json_t *load(const char *path)
+{
+    json_error_t error;
+    json_t *document = json_load_file(path, 0, &error);
+    if (!document)
+        fail_msg("%s: %s", path, error.text);
+    return document;
+}
+
+static void an_adapter_of_peft_opens_and_is_written_with_the_same_keys(void **state)
+{
+    (void)state;
+    struct scratch scratch;
+    struct model_config model;
+    struct peft *peft, *again;
+    struct err err;
+    must(model_config_load(GOLDEN "llama", &model, &err), &err);
+    must(peft_open(GOLDEN "llama/adapter_after_20", &model, &peft, &err), &err);
+    const struct peft_config *config = peft_get_config(peft);
+    assert_int_equal(config->rank, 16);
+    assert_true(config->alpha == 32 && config->dropout == 0);
+    assert_int_equal(config->targets, LORA_Q | LORA_K | LORA_V | LORA_O);
+
+    struct safetensors_item items[32];
+    char keys[32][128];
+    float *values[32];
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < 4; layer++)
+        for (uint32_t bit = 1; bit <= LORA_O; bit <<= 1)
+            for (int which = 'B'; which >= 'A'; which--, n++) {
+                uint32_t rows, cols;
+                lora_target_shape(&model, bit, &rows, &cols);
+                if (which == 'A')
+                    rows = 16;
+                else
+                    cols = 16;
+                values[n] = malloc(rows * cols * sizeof(float));
+                must(peft_read(peft, layer, bit, (char)which, values[n], rows * cols, &err), &err);
+                peft_key(layer, bit, (char)which, keys[n]);
+                items[n] = (struct safetensors_item){
+                    .name = keys[n], .type = TENSOR_F32, .rank = 2, .shape = {rows, cols}, .data = values[n]};
+            }
+    assert_int_equal(n, 32);
+    assert_int_equal(scratch_make(&scratch), 0);
+    const char *dir = scratch_path(&scratch, "adapter");
+    must(peft_write(dir, config, "tiny", &model, items, n, &err), &err);
+    must(peft_write(dir, config, "tiny", &model, items, n, &err), &err); /* again, over the old one */
+    must(peft_open(dir, &model, &again, &err), &err);
+
+    /* the same keys, shapes and bytes as the file peft wrote */
+    struct buf ours = {.limit = 4 << 20}, theirs = {.limit = 4 << 20};
+    char path[600];
+    snprintf(path, sizeof(path), "%s/adapter_model.safetensors", dir);
+    struct safetensors *a, *b;
+    must(safetensors_open_path(path, &a, &err), &err);
+    must(safetensors_open_path(GOLDEN "llama/adapter_after_20/adapter_model.safetensors", &b, &err), &err);
+    assert_int_equal(safetensors_count(a), safetensors_count(b));
+    for (uint32_t i = 0; i < safetensors_count(b); i++) {
+        const struct safetensors_tensor *t = safetensors_at(b, i), *o = safetensors_find(a, t->name);
+        uint8_t x[16384], y[16384];
+        assert_non_null(o);
+        assert_int_equal(o->size, t->size);
+        assert_memory_equal(o->shape, t->shape, sizeof(t->shape[0]) * 2);
+        must(safetensors_read(a, o, 0, o->size, x, &err), &err);
+        must(safetensors_read(b, t, 0, t->size, y, &err), &err);
+        assert_memory_equal(x, y, t->size);
+    }
+    safetensors_close(a);
+    safetensors_close(b);
+
+    /* and its config says what peft's says, key by key, where ours has the key */
+    snprintf(path, sizeof(path), "%s/adapter_config.json", dir);
+    json_t *mine = load(path), *golden = load(GOLDEN "llama/adapter_after_20/adapter_config.json"), *value;
+    const char *key;
+    json_object_foreach(mine, key, value)
+    {
+        json_t *other = json_object_get(golden, key);
+        if (!other)
+            fail_msg("peft writes no key %s", key);
+        if (strcmp(key, "target_modules") && strcmp(key, "base_model_name_or_path") &&
+            !json_equal(value, other))
+            fail_msg("%s differs from peft's", key);
+    }
+    assert_int_equal(json_array_size(json_object_get(mine, "target_modules")), 4);
+    json_decref(mine);
+    json_decref(golden);
+
+    /* one tensor too few, one of another shape: nothing is left under the name */
+    const char *half = scratch_path(&scratch, "half");
+    assert_int_equal(peft_write(half, config, NULL, &model, items, n - 1, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    assert_false(file_exists(half));
+    items[3].shape[0] /= 2;
+    items[3].shape[1] *= 2;
+    assert_int_equal(peft_write(half, config, NULL, &model, items, n, &err), -1);
+    assert_false(file_exists(half));
+
+    for (uint32_t i = 0; i < n; i++)
+        free(values[i]);
+    buf_fini(&ours);
+    buf_fini(&theirs);
+    peft_close(peft);
+    peft_close(again);
+    scratch_remove(&scratch);
+}
+
+static void what_is_not_computed_is_refused_by_its_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value;
+    } cases[] = {
+        {"use_dora", "true"},
+        {"use_rslora", "true"},
+        {"rank_pattern", "{\"layers.0.q_proj\": 8}"},
+        {"alpha_pattern", "{\"layers.0.q_proj\": 8}"},
+        {"bias", "\"all\""},
+        {"bias", "\"lora_only\""},
+        {"modules_to_save", "[\"lm_head\"]"},
+        {"layer_replication", "[[0, 2]]"},
+        {"layers_to_transform", "[0, 1]"},
+        {"target_parameters", "[\"x\"]"},
+        {"fan_in_fan_out", "true"},
+        {"trainable_token_indices", "[1]"},
+        {"lora_bias", "true"},
+        {"use_qalora", "true"},
+        {"init_lora_weights", "\"pissa\""},
+        {"something_of_tomorrow", "3"},
+        {"peft_type", "\"IA3\""},
+        {"target_modules", "[\"q_proj\", \"embed_tokens\"]"},
+        {"target_modules", "\".*proj\""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *document = load(GOLDEN "llama/adapter_init/adapter_config.json");
+        struct peft_config config;
+        struct err err = {0};
+        must(peft_config_parse(document, &config, &err), &err);
+        json_object_set_new(document, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        if (peft_config_parse(document, &config, &err) == 0)
+            fail_msg("accepted: %s %s", cases[i].key, cases[i].value);
+        if (err.code != ERR_UNSUPPORTED || !strstr(err.text, cases[i].key))
+            fail_msg("%s: %s (%s)", cases[i].key, err.text, err_code_name(err.code));
+        json_decref(document);
+    }
+}
+
+static void an_adapter_of_another_model_is_refused(void **state)
+{
+    (void)state;
+    struct model_config model;
+    struct peft *peft;
+    struct err err;
+    must(model_config_load(GOLDEN "llama", &model, &err), &err);
+    model.layers = 3;
+    assert_int_equal(peft_open(GOLDEN "llama/adapter_init", &model, &peft, &err), -1);
+    assert_non_null(strstr(err.text, "layers.3"));
+    model.layers = 5;
+    assert_int_equal(peft_open(GOLDEN "llama/adapter_init", &model, &peft, &err), -1);
+    assert_non_null(strstr(err.text, "layers.4"));
+    model.layers = 4;
+    model.hidden = 128;
+    assert_int_equal(peft_open(GOLDEN "llama/adapter_init", &model, &peft, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    assert_int_equal(peft_open(GOLDEN "nowhere", &model, &peft, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_adapter_of_peft_opens_and_is_written_with_the_same_keys),
+        cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
+        cmocka_unit_test(an_adapter_of_another_model_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
