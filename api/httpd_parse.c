@@ -6,13 +6,13 @@
 
 static const struct {
     const char *name;
-    enum httpd_method method;
+    enum http_method method;
 } methods[] = {
     {"GET", HTTP_GET},       {"HEAD", HTTP_HEAD},   {"POST", HTTP_POST},       {"PUT", HTTP_PUT},
     {"DELETE", HTTP_DELETE}, {"PATCH", HTTP_PATCH}, {"OPTIONS", HTTP_OPTIONS}, {"TRACE", HTTP_TRACE},
 };
 
-const char *httpd_method_name(enum httpd_method method)
+const char *httpd_method_name(enum http_method method)
 {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
         if (methods[i].method == method)

@@ -14,7 +14,7 @@
 
 enum { HTTP_HEAD_BYTES_MAX = 32768, HTTP_HEADERS_MAX = 64, HTTP_TARGET_BYTES_MAX = 4096 };
 
-enum httpd_method {
+enum http_method {
     HTTP_GET,
     HTTP_HEAD,
     HTTP_POST,
@@ -33,7 +33,7 @@ struct httpd_header {
 
 /* Every pointer is into the parsed text and lives as long as it does. */
 struct httpd_head {
-    enum httpd_method method;
+    enum http_method method;
     const char *method_name;
     char *path;  /* as sent, still percent-encoded, no query */
     char *query; /* after '?', "" when absent */
@@ -61,6 +61,6 @@ const char *httpd_head_get(const struct httpd_head *head, const char *name);
 int httpd_decode(const char *text, size_t size, bool form, char *out, size_t capacity);
 
 /* The lower-case name of a method for logs: "GET" … or "other". */
-const char *httpd_method_name(enum httpd_method method);
+const char *httpd_method_name(enum http_method method);
 
 #endif

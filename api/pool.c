@@ -57,10 +57,12 @@ static void *pool_thread(void *arg)
         pool->waiting_count--;
         pthread_mutex_unlock(&pool->lock);
         task->work(task);
+        task->ran = true;
         pthread_mutex_lock(&pool->lock);
         list_add(&pool->finished, task);
         uint64_t one = 1;
-        ssize_t rc = write(pool->fd, &one, sizeof one); /* can only fail when the counter is full: then it is set */
+        ssize_t rc =
+            write(pool->fd, &one, sizeof one); /* can only fail when the counter is full: then it is set */
         (void)rc;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -95,6 +97,7 @@ struct pool *pool_create(struct event_base *base, unsigned threads, unsigned que
     }
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
+    pool->fd = -1;
     pool->waiting.last = &pool->waiting.first;
     pool->finished.last = &pool->finished.first;
     pool->queue_max = queue_max;
@@ -120,19 +123,25 @@ struct pool *pool_create(struct event_base *base, unsigned threads, unsigned que
     return pool;
 }
 
-void pool_destroy(struct pool *pool)
+void pool_stop(struct pool *pool)
 {
-    if (!pool)
-        return;
     pthread_mutex_lock(&pool->lock);
     pool->stopping = true;
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (unsigned i = 0; i < pool->thread_count; i++)
         pthread_join(pool->threads[i], NULL);
+    pool->thread_count = 0;
     struct pool_task *task;
     while ((task = list_take(&pool->finished)) || (task = list_take(&pool->waiting)))
         task->done(task);
+}
+
+void pool_destroy(struct pool *pool)
+{
+    if (!pool)
+        return;
+    pool_stop(pool);
     if (pool->event)
         event_free(pool->event);
     if (pool->fd >= 0)
@@ -142,17 +151,27 @@ void pool_destroy(struct pool *pool)
     free(pool);
 }
 
+bool pool_ran(const struct pool_task *task, struct err *err)
+{
+    if (!task->ran && !err->code)
+        err_set(err, ERR_CANCELLED, "the server is stopping");
+    return task->ran;
+}
+
 int pool_run(struct pool *pool, struct pool_task *task, struct err *err)
 {
     pthread_mutex_lock(&pool->lock);
     bool full = pool->waiting_count >= pool->queue_max || pool->stopping;
     if (!full) {
+        task->ran = false;
         list_add(&pool->waiting, task);
         pool->waiting_count++;
         pthread_cond_signal(&pool->wake);
     }
     pthread_mutex_unlock(&pool->lock);
-    return full ? err_set(err, ERR_BUSY, "the server has %u pieces of work waiting, its limit", pool->queue_max) : 0;
+    return full ? err_set(err, ERR_BUSY, "the server has %u pieces of work waiting, its limit",
+                          pool->queue_max)
+                : 0;
 }
 
 unsigned pool_waiting(struct pool *pool)

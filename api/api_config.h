@@ -1,0 +1,42 @@
+/* The configuration file of motley-api (api/README.md), read and checked. */
+#ifndef MOTLEY_API_CONFIG_H
+#define MOTLEY_API_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+
+struct tls_paths {
+    char *ca, *cert, *key; /* NULL where not given */
+};
+
+struct api_config {
+    char *host; /* of listen */
+    uint16_t port;
+    char *address_file; /* or NULL */
+    bool has_tls;
+    struct tls_paths tls;
+    char *postgres;
+    uint32_t connections;
+    uint32_t start_seconds;
+    bool has_redis;
+    struct {
+        char *address, *user, *password;
+        bool has_tls;
+        struct tls_paths tls;
+        char *agents_address; /* what agents are told */
+        bool agents_tls;
+    } redis;
+    char *blobs;
+    char *ca_cert, *ca_key; /* NULL: nobody can be enrolled */
+    uint32_t threads;
+    uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
+    uint32_t connections_max;
+};
+
+/* Returns new (api_config_destroy), or NULL with the path of what is wrong in the file. */
+struct api_config *api_config_load(const char *path, struct err *err);
+void api_config_destroy(struct api_config *config);
+
+#endif

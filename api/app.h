@@ -1,0 +1,107 @@
+/* What lives as long as the process (struct app), and one request on its way to its answer (struct call). */
+#ifndef MOTLEY_API_APP_H
+#define MOTLEY_API_APP_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "api/api_config.h"
+#include "api/httpd_server.h"
+#include "api/pool.h"
+#include "common/err.h"
+#include "common/redis.h"
+#include "store/store.h"
+#include "store/users.h"
+
+struct auth;
+struct blob_dir;
+struct datasets;
+struct followers;
+struct submits;
+struct route;
+
+/* Numbers for /metrics; the loop's thread alone touches them. */
+struct app_counters {
+    uint64_t requests, answers_2xx, answers_4xx, answers_5xx;
+    uint64_t submits, submit_cache_hits, datasets_encoded;
+    uint64_t upload_bytes, download_bytes;
+    uint64_t followers;
+};
+
+struct app {
+    const struct api_config *config;
+    struct event_base *base;
+    struct store *store;
+    struct redis *redis; /* NULL: not configured */
+    SSL_CTX *tls, *redis_tls;
+    struct pool *pool;
+    struct httpd_server *server;
+    struct auth *auth;
+    struct blob_dir *blobs;
+    struct datasets *datasets;
+    struct followers *followers;
+    struct submits *submits;
+    struct app_counters counters;
+    bool stopping;
+};
+
+enum {
+    CALL_PARAMS_MAX = 4,
+    CALL_PARAM_BYTES = 512,
+    CALL_QUERY_MAX = 8,
+    CALL_BODY_BYTES_MAX = 1 << 20, /* of a JSON body, unless the route says otherwise */
+};
+
+struct call {
+    struct app *app;
+    struct httpd_request *request;
+    const struct route *route;
+    /* who: user 0 and no scopes on routes without authentication */
+    int64_t user;
+    unsigned scopes;
+    char who[128];
+    char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */
+    unsigned query_count;
+    struct {
+        char name[32];
+        char *value;
+    } query[CALL_QUERY_MAX];
+    json_t *body; /* after the body was read; NULL without one */
+    uint64_t started_ns;
+    void *state; /* the handler's own; freed with the call by state_free */
+    void (*state_free)(void *state);
+};
+
+/* ---- decode ---- */
+
+/* The value of a query parameter, or NULL. */
+const char *call_query(const struct call *call, const char *name);
+/* As a whole number within [min, max], or 'missing' when absent. -1 with ERR_INVALID naming it. */
+int call_query_i64(const struct call *call, const char *name, int64_t min, int64_t max, int64_t missing,
+                   int64_t *out, struct err *err);
+/* Path parameter 'index' as an id (1..2^63-1). -1: the call was answered with 404. */
+int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
+/* The owner to pass to the store: 0 (everybody's) for administrators. */
+int64_t call_owner(const struct call *call);
+
+/* ---- encode: each ends the call; none may touch it afterwards ---- */
+
+/* Takes 'document'. 'fields' may be NULL, else ended by a NULL name. */
+void call_json(struct call *call, int status, json_t *document, const struct httpd_field *fields);
+/* application/problem+json of an error: status by its code, details by its text. */
+void call_fail(struct call *call, const struct err *err);
+/* The same for what is wrong inside a well-formed body: ERR_INVALID is 422 then. */
+void call_refuse(struct call *call, const struct err *err);
+/* A problem with a status of its own and more members (taken; may be NULL). */
+void call_problem(struct call *call, int status, const char *code, json_t *more, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+void call_empty(struct call *call, int status);
+
+/* For store calls whose answer is the document: answers 200, or the error. arg is the call. */
+void call_answer_doc(void *arg, const struct err *err, json_t *doc);
+
+/* Counts the answer; called by whoever begins a streamed answer. */
+void call_count(struct call *call, int status);
+
+#endif

@@ -1,0 +1,26 @@
+/* Bearer tokens: who asks, and what they may do.
+ *
+ * A token is looked up by its SHA-256. Answers (also "nobody") are kept for 5 seconds in a small table, so a
+ * revoked token works for at most that long. Comparison of hashes takes constant time. Loop thread.
+ */
+#ifndef MOTLEY_API_AUTH_H
+#define MOTLEY_API_AUTH_H
+
+#include "store/users.h"
+
+struct auth;
+
+struct auth *auth_create(struct store *store, struct err *err);
+void auth_destroy(struct auth *auth);
+
+/* Who has this token. The callback may come before the function returns, and always comes once; identity is
+ * NULL exactly when err is not (ERR_AUTH, or the store's trouble). */
+void auth_find(struct auth *auth, const char *token, store_identity_fn *done, void *arg);
+
+/* Forget everything (after a revocation through this process). */
+void auth_forget(struct auth *auth);
+
+/* A new random token and its hash. */
+int auth_token_make(char token[65], uint8_t hash[32], struct err *err);
+
+#endif

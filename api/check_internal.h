@@ -1,0 +1,57 @@
+/* What check.c (the order of things, sharing) and check_steps.c (each thing) share. */
+#ifndef MOTLEY_API_CHECK_INTERNAL_H
+#define MOTLEY_API_CHECK_INTERNAL_H
+
+#include "api/blob.h"
+#include "api/check.h"
+#include "model/rows.h"
+#include "model/spec.h"
+
+#include <sys/queue.h>
+
+struct check_waiter {
+    STAILQ_ENTRY(check_waiter) link;
+    check_done_fn *done;
+    void *arg;
+};
+
+/* One check: under way (waiters), then done (result kept until 'until_ns'). */
+struct check {
+    struct pool_task task; /* first: for the steps that block */
+    TAILQ_ENTRY(check) link;
+    struct submits *submits;
+    struct app *app;
+    uint8_t key[32];
+    enum check_depth depth;
+    bool under_way;
+    uint64_t until_ns;
+    STAILQ_HEAD(check_waiters, check_waiter) waiters;
+    /* while under way */
+    struct job_spec spec;
+    json_t *model;                    /* store_model_get's */
+    json_t *adapter;                  /* {file name: sha256} */
+    char adapter_path[BLOB_PATH_MAX]; /* of the list, then of adapter_config.json */
+    unsigned adapter_at;
+    json_t *train_stats, *eval_stats;
+    char train_key[65], eval_key[65];
+    struct row_size *train_sizes, *eval_sizes;
+    uint32_t train_rows, eval_rows;
+    json_t *cluster; /* the plan task's own */
+    struct plan_answer *plan;
+    json_t *plan_json;
+    bool never_fits;
+    struct err err;
+    struct checked *result;
+};
+
+/* Steps: each ends in check_next(check, step after), or check_fail. */
+void check_model(struct check *check);
+void check_adapter(struct check *check);
+void check_train(struct check *check);
+void check_eval(struct check *check);
+void check_cluster(struct check *check);
+
+void check_fail(struct check *check, const struct err *err, json_t *more);
+void check_finish(struct check *check);
+
+#endif

@@ -1,0 +1,309 @@
+/* Joining: a join token, good once, becomes a certificate, a Redis user and a bearer token for one node.
+ *
+ * Order: the request and its key are checked, the certificate is made, then the token is taken and the node
+ * made (one statement: of two callers exactly one wins), then the Redis user. Should the last step fail, the
+ * agent is told, and enrols again with a new token.
+ */
+#include "api/route.h"
+
+#include "api/auth.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/tls.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PEM_BYTES_MAX = 65536, CERTIFICATE_DAYS = 3650, JOIN_SECONDS = 3600, REDIS_MS = 5000 };
+
+struct enrolment {
+    struct pool_task task; /* first */
+    struct call *call;
+    char node[65], address[256];
+    char *csr;
+    uint8_t join_hash[32];
+    char token[65];
+    uint8_t token_hash[32];
+    char redis_password[65];
+    struct buf certificate, ca;
+    int64_t generation;
+    struct err err;
+};
+
+static void enrolment_free(struct enrolment *e)
+{
+    buf_fini(&e->certificate);
+    buf_fini(&e->ca);
+    free(e->csr);
+    free(e);
+}
+
+static void enrolment_fail(struct enrolment *e, const struct err *err)
+{
+    call_fail(e->call, err);
+    enrolment_free(e);
+}
+
+static void enrolment_answer(struct enrolment *e)
+{
+    const struct api_config *config = e->call->app->config;
+    char user[80];
+    snprintf(user, sizeof user, "agent-%s", e->node);
+    json_t *redis = config->has_redis
+                        ? json_pack("{s:s, s:s, s:s, s:b}", "address", config->redis.agents_address, "user",
+                                    user, "password", e->redis_password, "tls", (int)config->redis.agents_tls)
+                        : json_null();
+    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
+    call_json(e->call, 201,
+              json_pack("{s:s, s:s, s:s, s:o, s:s, s:I}", "node", e->node, "certificate",
+                        buf_str(&e->certificate), "ca", buf_str(&e->ca), "redis", redis, "token", e->token,
+                        "generation", (json_int_t)e->generation),
+              fields);
+    enrolment_free(e);
+}
+
+static void redis_user_made(void *arg, const redisReply *reply, const struct err *err)
+{
+    (void)reply;
+    struct enrolment *e = arg;
+    if (!err->code) {
+        enrolment_answer(e);
+        return;
+    }
+    struct err mine = *err;
+    err_wrap(&mine, "the node's Redis user could not be made");
+    mine.code = ERR_BUSY;
+    enrolment_fail(e, &mine);
+}
+
+/* A node may read its own stream and write the events stream, and nothing else. */
+static void make_redis_user(struct enrolment *e)
+{
+    struct app *app = e->call->app;
+    char user[80], password[72], inbox[100];
+    snprintf(user, sizeof user, "agent-%s", e->node);
+    snprintf(password, sizeof password, ">%s", e->redis_password);
+    snprintf(inbox, sizeof inbox, "%%R~motley:agent:%s", e->node);
+    const char *argv[] = {"ACL",
+                          "SETUSER",
+                          user,
+                          "reset",
+                          "on",
+                          password,
+                          inbox,
+                          "%RW~motley:events",
+                          "+xadd",
+                          "+xread",
+                          "+xrange",
+                          "+ping",
+                          "+auth",
+                          "+hello",
+                          "+client|setname"};
+    if (redis_command(app->redis, REDIS_MS, redis_user_made, e, sizeof argv / sizeof argv[0], argv, NULL,
+                      &e->err) < 0)
+        enrolment_fail(e, &e->err);
+}
+
+static void enrolled(void *arg, const struct err *err, int64_t generation)
+{
+    struct enrolment *e = arg;
+    if (err) {
+        enrolment_fail(e, err);
+        return;
+    }
+    e->generation = generation;
+    if (e->call->app->redis)
+        make_redis_user(e);
+    else
+        enrolment_answer(e);
+}
+
+/* Pool thread: the CA's files and the signature. */
+static void certificate_work(struct pool_task *task)
+{
+    struct enrolment *e = (struct enrolment *)task;
+    const struct api_config *config = e->call->app->config;
+    struct err *err = &e->err;
+    struct buf key;
+    buf_init(&key, PEM_BYTES_MAX);
+    char asked[TLS_IDENTITY_SIZE], identity[TLS_IDENTITY_SIZE], host[256];
+    snprintf(identity, sizeof identity, "agent:%.60s", e->node);
+    snprintf(host, sizeof host, "%s", e->address);
+    char *colon = strrchr(host, ':');
+    if (colon && strchr(host, ':') == colon)
+        *colon = '\0';
+    const char *hosts[] = {host};
+    if (tls_request_identity(e->csr, asked, err) < 0) {
+        err->code = ERR_INVALID;
+        err_wrap(err, "csr");
+    } else if (strcmp(asked, identity) != 0) {
+        err_set(err, ERR_INVALID, "csr: it asks for the identity \"%s\", the node's is \"%s\"", asked,
+                identity);
+    } else if (file_read_all(config->ca_cert, PEM_BYTES_MAX, &e->ca, err) == 0 &&
+               file_read_all(config->ca_key, PEM_BYTES_MAX, &key, err) == 0) {
+        tls_issue(buf_str(&e->ca), buf_str(&key), e->csr, identity, hosts, *host ? 1 : 0, CERTIFICATE_DAYS,
+                  &e->certificate, err);
+    }
+    if (key.data)
+        memset(key.data, 0, key.size);
+    buf_fini(&key);
+    if (!err->code && auth_token_make(e->token, e->token_hash, err) == 0)
+        random_hex(e->redis_password, 32, err);
+}
+
+static void certificate_done(struct pool_task *task)
+{
+    struct enrolment *e = (struct enrolment *)task;
+    pool_ran(task, &e->err);
+    if (e->err.code) {
+        call_refuse(e->call, &e->err);
+        enrolment_free(e);
+        return;
+    }
+    struct store_enrol enrol = {
+        .join_hash = e->join_hash, .node = e->node, .address = e->address, .agent_hash = e->token_hash};
+    if (store_enrol(e->call->app->store, &enrol, enrolled, e, &e->err) < 0)
+        enrolment_fail(e, &e->err);
+}
+
+static bool node_name_valid(const char *name)
+{
+    size_t size = strlen(name);
+    if (size < 1 || size > 64 || name[0] == '-')
+        return false;
+    for (; *name; name++)
+        if (!(islower((unsigned char)*name) || isdigit((unsigned char)*name) || *name == '-'))
+            return false;
+    return true;
+}
+
+static int take_enrolment(struct call *call, struct enrolment *e, struct err *err)
+{
+    struct json_reader reader;
+    const char *token = NULL, *node = NULL, *csr = NULL, *address = "";
+    char secret[96];
+    uint8_t ca[TLS_FINGERPRINT_SIZE];
+    jr_init(&reader, call->body, "", err);
+    jr_str(&reader, "token", JR_REQUIRED, 1, TLS_JOIN_TOKEN_SIZE, &token);
+    jr_str(&reader, "node", JR_REQUIRED, 1, 64, &node);
+    jr_str(&reader, "csr", JR_REQUIRED, 1, PEM_BYTES_MAX, &csr);
+    jr_str(&reader, "address", JR_OPTIONAL, 0, sizeof e->address - 1, &address);
+    if (jr_finish(&reader) < 0)
+        return -1;
+    if (!node_name_valid(node))
+        return err_set(err, ERR_INVALID,
+                       "node: \"%s\" is not 1 to 64 of a-z, 0-9 and -, not beginning with -", node);
+    if (tls_join_token_parse(token, secret, ca, err) < 0)
+        return err_set(err, ERR_AUTH, "token: it is not a join token");
+    snprintf(e->node, sizeof e->node, "%s", node);
+    snprintf(e->address, sizeof e->address, "%s", address);
+    e->csr = strdup(csr);
+    if (!e->csr)
+        return err_set(err, ERR_NOMEM, "out of memory for an enrolment");
+    return digest_sha256(secret, strlen(secret), e->join_hash, err);
+}
+
+void enroll_post(struct call *call)
+{
+    struct err err = {0};
+    if (!call->app->config->ca_cert) {
+        call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
+        return;
+    }
+    struct enrolment *e = calloc(1, sizeof *e);
+    if (!e) {
+        err_set(&err, ERR_NOMEM, "out of memory for an enrolment");
+        call_fail(call, &err);
+        return;
+    }
+    e->call = call;
+    buf_init(&e->certificate, PEM_BYTES_MAX);
+    buf_init(&e->ca, PEM_BYTES_MAX);
+    if (take_enrolment(call, e, &err) < 0) {
+        call_refuse(call, &err);
+        enrolment_free(e);
+        return;
+    }
+    e->task.work = certificate_work;
+    e->task.done = certificate_done;
+    if (pool_run(call->app->pool, &e->task, &err) < 0)
+        enrolment_fail(e, &err);
+}
+
+/* ---- join tokens ---- */
+
+struct join_token {
+    char text[TLS_JOIN_TOKEN_SIZE];
+    int64_t expires_us;
+};
+
+static void join_token_made(void *arg, const struct err *err)
+{
+    struct call *call = arg;
+    struct join_token *join = call->state;
+    char expires[32];
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
+    call_json(
+        call, 201,
+        json_pack("{s:s, s:s}", "token", join->text, "expires", clock_rfc3339(join->expires_us, expires)),
+        fields);
+}
+
+static int make_join_token(struct call *call, struct join_token *join, uint8_t hash[32], struct err *err)
+{
+    struct buf ca;
+    uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
+    char secret[65];
+    buf_init(&ca, PEM_BYTES_MAX);
+    int rc = file_read_all(call->app->config->ca_cert, PEM_BYTES_MAX, &ca, err); /* small and local */
+    if (rc < 0)
+        err_set(err, ERR_INTERNAL, "the cluster's CA certificate cannot be read");
+    if (rc == 0 && tls_fingerprint(buf_str(&ca), fingerprint, err) == 0 && random_hex(secret, 32, err) == 0 &&
+        tls_join_token_format(secret, fingerprint, join->text, err) == 0)
+        rc = digest_sha256(secret, strlen(secret), hash, err);
+    else
+        rc = -1;
+    buf_fini(&ca);
+    return rc;
+}
+
+void join_tokens_post(struct call *call)
+{
+    struct err err = {0};
+    struct json_reader reader;
+    double seconds = JOIN_SECONDS;
+    uint8_t hash[32];
+    if (call->body) {
+        jr_init(&reader, call->body, "", &err);
+        jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 86400, &seconds);
+        if (jr_finish(&reader) < 0) {
+            call_refuse(call, &err);
+            return;
+        }
+    }
+    if (!call->app->config->ca_cert) {
+        call_problem(call, 503, "busy", NULL, "this server has no CA: nobody can be enrolled here");
+        return;
+    }
+    struct join_token *join = calloc(1, sizeof *join);
+    if (!join) {
+        err_set(&err, ERR_NOMEM, "out of memory for a join token");
+        call_fail(call, &err);
+        return;
+    }
+    call->state = join;
+    call->state_free = free;
+    join->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
+    if (make_join_token(call, join, hash, &err) < 0 ||
+        store_join_token_put(call->app->store, hash, join->expires_us, call->user, join_token_made, call,
+                             &err) < 0)
+        call_fail(call, &err);
+}

@@ -1,0 +1,50 @@
+/* motley-api: read the configuration, wait for the database, serve until SIGTERM.
+ *
+ *   motley-api --config FILE
+ *   motley-api --config FILE --migrate [--admin-token-file PATH]     bring the schema up to date, and end
+ */
+#include "api/serve.h"
+
+#include "api/prepare.h"
+#include "common/log.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"migrate", no_argument, NULL, 'm'},
+                                            {"admin-token-file", required_argument, NULL, 't'},
+                                            {NULL, 0, NULL, 0}};
+    const char *path = NULL, *token_file = NULL;
+    bool migrate = false;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'c')
+            path = optarg;
+        else if (c == 't')
+            token_file = optarg;
+        else if (c == 'm')
+            migrate = true;
+        else
+            return 2;
+    }
+    if (!path || optind != argc) {
+        fprintf(stderr, "usage: motley-api --config FILE [--migrate [--admin-token-file PATH]]\n");
+        return 2;
+    }
+    struct err err = {0};
+    struct api_config *config = api_config_load(path, &err);
+    if (!config) {
+        log_event(LOG_LEVEL_ERROR, "api_config", "error=\"%s\"", err.text);
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    int rc = migrate ? api_prepare(config, token_file, &err) : api_serve(config, &err);
+    if (rc < 0)
+        log_event(LOG_LEVEL_ERROR, migrate ? "api_migrate" : "api_stopped", "error=\"%s\"", err.text);
+    api_config_destroy(config);
+    return rc < 0 ? 1 : 0;
+}

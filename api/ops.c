@@ -1,0 +1,106 @@
+/* For operators: alive, ready, numbers, and the description of all this. */
+#include "api/route.h"
+
+#include "store/jobs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+extern const char api_openapi_text[];
+extern const unsigned api_openapi_size;
+
+void openapi_get(struct call *call)
+{
+    struct httpd_field fields[] = {{"Cache-Control", "max-age=300"}, {NULL, NULL}};
+    call_count(call, 200);
+    httpd_reply(call->request, 200, "application/yaml", fields, api_openapi_text, api_openapi_size);
+}
+
+void health_get(struct call *call)
+{
+    call_json(call, 200, json_pack("{s:s}", "status", "alive"), NULL);
+}
+
+static void pinged(void *arg, const struct err *err)
+{
+    struct call *call = arg;
+    if (call->app->stopping)
+        call_problem(call, 503, "busy", NULL, "the server is stopping");
+    else if (err)
+        call_problem(call, 503, err_code_name(err->code), NULL, "the database does not answer: %s",
+                     err->text);
+    else
+        call_json(call, 200, json_pack("{s:s}", "status", "ready"), NULL);
+}
+
+void ready_get(struct call *call)
+{
+    struct err err = {0};
+    if (store_ping(call->app->store, pinged, call, &err) < 0)
+        pinged(call, &err);
+}
+
+static void line(struct evbuffer *out, const char *name, const char *kind, const char *help, double value)
+{
+    evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, kind, name, value);
+}
+
+static void write_metrics(struct app *app, struct evbuffer *out)
+{
+    const struct app_counters *c = &app->counters;
+    line(out, "motley_api_requests_total", "counter", "Requests begun.", (double)c->requests);
+    evbuffer_add_printf(out,
+                        "# HELP motley_api_answers_total Answers by class of status.\n"
+                        "# TYPE motley_api_answers_total counter\n"
+                        "motley_api_answers_total{class=\"2xx\"} %llu\n"
+                        "motley_api_answers_total{class=\"4xx\"} %llu\n"
+                        "motley_api_answers_total{class=\"5xx\"} %llu\n",
+                        (unsigned long long)c->answers_2xx, (unsigned long long)c->answers_4xx,
+                        (unsigned long long)c->answers_5xx);
+    line(out, "motley_api_connections", "gauge", "Open connections.", httpd_server_connections(app->server));
+    line(out, "motley_api_requests_under_way", "gauge", "Requests not yet answered.",
+         httpd_server_requests(app->server));
+    line(out, "motley_api_followers", "gauge", "Open event streams.", (double)c->followers);
+    line(out, "motley_api_submits_total", "counter", "Jobs committed.", (double)c->submits);
+    line(out, "motley_api_submit_cache_hits_total", "counter", "Specifications whose check was shared.",
+         (double)c->submit_cache_hits);
+    line(out, "motley_api_datasets_encoded_total", "counter", "Data sets encoded.",
+         (double)c->datasets_encoded);
+    line(out, "motley_api_upload_bytes_total", "counter", "Bytes received as files.",
+         (double)c->upload_bytes);
+    line(out, "motley_api_download_bytes_total", "counter", "Bytes sent as files.",
+         (double)c->download_bytes);
+    line(out, "motley_api_pool_waiting", "gauge", "Pieces of blocking work that wait for a thread.",
+         pool_waiting(app->pool));
+}
+
+static void metrics_counted(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    struct evbuffer *out = evbuffer_new();
+    if (!out) {
+        call_problem(call, 503, "no-memory", NULL, "out of memory for metrics");
+        return;
+    }
+    write_metrics(call->app, out);
+    line(out, "motley_database_up", "gauge", "Whether the database answered.", err ? 0 : 1);
+    if (!err) {
+        const char *state;
+        json_t *count;
+        evbuffer_add_printf(out, "# HELP motley_jobs Jobs by state.\n# TYPE motley_jobs gauge\n");
+        json_object_foreach(doc, state, count) evbuffer_add_printf(
+            out, "motley_jobs{state=\"%s\"} %lld\n", state, (long long)json_integer_value(count));
+    }
+    size_t size = evbuffer_get_length(out);
+    call_count(call, 200);
+    httpd_reply(call->request, 200, "text/plain; version=0.0.4; charset=utf-8", NULL,
+                evbuffer_pullup(out, -1), size);
+    evbuffer_free(out);
+}
+
+void metrics_get(struct call *call)
+{
+    struct err err = {0};
+    if (store_job_counts(call->app->store, metrics_counted, call, &err) < 0)
+        metrics_counted(call, &err, NULL);
+}

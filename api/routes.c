@@ -1,0 +1,350 @@
+/* Every route, and the way from a request's head to its handler: match, query, token, scope, body. */
+#include "api/route.h"
+
+#include "api/auth.h"
+#include "common/clock.h"
+#include "common/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE "limit after"
+#define SMALL 65536
+
+static const struct route routes[] = {
+    {HTTP_POST, "/v1/jobs", SCOPE_JOBS_WRITE, BODY_JSON, 0, "", jobs_submit},
+    {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, 0, "programs",
+     jobs_validate},
+    {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state", jobs_list},
+    {HTTP_GET, "/v1/jobs/{id}", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_get},
+    {HTTP_POST, "/v1/jobs/{id}/cancel", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_cancel},
+    {HTTP_POST, "/v1/jobs/{id}/hold", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_hold},
+    {HTTP_POST, "/v1/jobs/{id}/release", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_release},
+    {HTTP_POST, "/v1/jobs/{id}/resume", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_resume},
+    {HTTP_GET, "/v1/jobs/{id}/metrics", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " kind", jobs_metrics},
+    {HTTP_GET, "/v1/jobs/{id}/logs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_logs},
+    {HTTP_GET, "/v1/jobs/{id}/events", SCOPE_JOBS_READ, BODY_NONE, 0, "after type", jobs_events},
+    {HTTP_GET, "/v1/jobs/{id}/plan", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_plan},
+    {HTTP_GET, "/v1/jobs/{id}/runs", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_runs},
+    {HTTP_GET, "/v1/jobs/{id}/trace", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_trace},
+    {HTTP_GET, "/v1/jobs/{id}/why", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_why},
+    {HTTP_GET, "/v1/jobs/{id}/artifacts", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_list},
+    {HTTP_GET, "/v1/jobs/{id}/artifacts/{name}", SCOPE_JOBS_READ, BODY_NONE, 0, "", artifacts_get},
+    {HTTP_GET, "/v1/queue", SCOPE_JOBS_READ, BODY_NONE, 0, "", queue_get},
+    {HTTP_GET, "/v1/models", SCOPE_MODELS_READ, BODY_NONE, 0, "", models_list},
+    {HTTP_POST, "/v1/models", SCOPE_MODELS_WRITE, BODY_JSON, 0, "", models_add},
+    {HTTP_GET, "/v1/models/{name}", SCOPE_MODELS_READ, BODY_NONE, 0, "", models_get},
+    {HTTP_DELETE, "/v1/models/{name}", SCOPE_MODELS_WRITE, BODY_NONE, 0, "", models_remove},
+    {HTTP_PUT, "/v1/blobs/{sha256}", SCOPE_MODELS_WRITE | SCOPE_AGENT, BODY_STREAM, 0, "", blobs_put},
+    {HTTP_GET, "/v1/blobs/{sha256}", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "", blobs_get},
+    {HTTP_GET, "/v1/blobs/{sha256}/manifest", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "",
+     blobs_manifest},
+    {HTTP_GET, "/v1/nodes", SCOPE_NODES_READ, BODY_NONE, 0, "", nodes_list},
+    {HTTP_GET, "/v1/devices", SCOPE_NODES_READ, BODY_NONE, 0, "", devices_list},
+    {HTTP_POST, "/v1/devices/{name}/drain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", devices_drain},
+    {HTTP_POST, "/v1/devices/{name}/undrain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "",
+     devices_undrain},
+    {HTTP_GET, "/v1/profiles", SCOPE_NODES_READ, BODY_NONE, 0, "model", profiles_list},
+    {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
+    {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},
+    {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, "", users_list},
+    {HTTP_GET, "/v1/tokens", ~0u, BODY_NONE, 0, "", tokens_list},
+    {HTTP_POST, "/v1/tokens", SCOPE_ADMIN, BODY_JSON, SMALL, "", tokens_post},
+    {HTTP_DELETE, "/v1/tokens/{id}", SCOPE_ADMIN, BODY_NONE, 0, "", tokens_revoke},
+    {HTTP_GET, "/v1/whoami", ~0u, BODY_NONE, 0, "", whoami_get},
+    {HTTP_GET, "/v1/openapi.yaml", 0, BODY_NONE, 0, "", openapi_get},
+    {HTTP_GET, "/healthz", 0, BODY_NONE, 0, "", health_get},
+    {HTTP_GET, "/readyz", 0, BODY_NONE, 0, "", ready_get},
+    {HTTP_GET, "/metrics", 0, BODY_NONE, 0, "", metrics_get},
+    {.pattern = NULL},
+};
+
+const struct route *route_table(void)
+{
+    return routes;
+}
+
+/* Overlong forms, surrogates and values beyond U+10FFFF are refused: PostgreSQL would refuse them later. */
+static bool is_utf8(const char *text)
+{
+    json_t *string = json_string(text);
+    json_decref(string);
+    return string != NULL;
+}
+
+bool route_match(const char *pattern, const char *path, char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES],
+                 bool *bad)
+{
+    unsigned count = 0;
+    *bad = false;
+    for (;;) {
+        size_t p = strcspn(pattern, "/"), s = strcspn(path, "/");
+        if (p >= 2 && pattern[0] == '{') {
+            if (s == 0 || count == CALL_PARAMS_MAX)
+                return false;
+            if (httpd_decode(path, s, false, params[count], CALL_PARAM_BYTES) < 0 || !is_utf8(params[count]))
+                *bad = true; /* decided when the whole pattern has matched */
+            count++;
+        } else {
+            char plain[64];
+            if (httpd_decode(path, s, false, plain, sizeof plain) < 0 || strlen(plain) != p ||
+                strncmp(pattern, plain, p) != 0)
+                return false;
+        }
+        pattern += p;
+        path += s;
+        if (!*pattern || !*path)
+            return *pattern == *path;
+        pattern++;
+        path++;
+    }
+}
+
+static void call_free(void *data)
+{
+    struct call *call = data;
+    if (call->state && call->state_free)
+        call->state_free(call->state);
+    for (unsigned i = 0; i < call->query_count; i++)
+        free(call->query[i].value);
+    json_decref(call->body);
+    free(call);
+}
+
+static bool word_in(const char *list, const char *word)
+{
+    size_t size = strlen(word);
+    for (const char *at = list; size && (at = strstr(at, word)); at += size)
+        if ((at == list || at[-1] == ' ') && (at[size] == ' ' || !at[size]))
+            return true;
+    return false;
+}
+
+/* One "name=value" of the query string. -1: answered. */
+static int take_parameter(struct call *call, const char *text, size_t size)
+{
+    char name[32];
+    const char *equals = memchr(text, '=', size);
+    size_t name_size = equals ? (size_t)(equals - text) : size;
+    size_t value_size = equals ? size - name_size - 1 : 0;
+    if (httpd_decode(text, name_size, true, name, sizeof name) < 0 || !word_in(call->route->query, name)) {
+        call_problem(
+            call, 400, "invalid", NULL, "the query has an unknown parameter \"%.*s\"; known here: %s",
+            (int)(name_size > 40 ? 40 : name_size), text, *call->route->query ? call->route->query : "none");
+        return -1;
+    }
+    char *value = malloc(value_size + 1);
+    bool good = value &&
+                httpd_decode(equals ? equals + 1 : "", value_size, true, value, value_size + 1) == 0 &&
+                is_utf8(value);
+    if (!good || call_query(call, name) || call->query_count == CALL_QUERY_MAX) {
+        free(value);
+        call_problem(call, 400, "invalid", NULL, "%s: %s", name,
+                     good ? "it stands twice in the query" : "it is not percent-encoded UTF-8");
+        return -1;
+    }
+    snprintf(call->query[call->query_count].name, sizeof call->query[0].name, "%s", name);
+    call->query[call->query_count++].value = value;
+    return 0;
+}
+
+static int take_query(struct call *call)
+{
+    const char *at = httpd_request_head(call->request)->query;
+    while (*at) {
+        size_t size = strcspn(at, "&");
+        if (size && take_parameter(call, at, size) < 0)
+            return -1;
+        at += size + (at[size] == '&');
+    }
+    return 0;
+}
+
+static bool is_json(const char *type)
+{
+    if (!type || strncasecmp(type, "application/json", 16) != 0)
+        return false;
+    return !type[16] || type[16] == ';' || type[16] == ' ';
+}
+
+/* The caller is known and may: read the body as the route wants it. */
+static void call_accept(struct call *call)
+{
+    const struct route *route = call->route;
+    const struct httpd_head *head = httpd_request_head(call->request);
+    bool has_body = head->chunked || head->content_bytes;
+    uint64_t most = route->body_max ? route->body_max : CALL_BODY_BYTES_MAX;
+    if (route->body == BODY_STREAM) {
+        route->handle(call);
+        return;
+    }
+    if (has_body && route->body != BODY_NONE) {
+        if (!is_json(httpd_head_get(head, "content-type"))) {
+            call_problem(call, 415, "invalid", NULL, "the body must be application/json, not \"%.80s\"",
+                         httpd_head_get(head, "content-type") ? httpd_head_get(head, "content-type")
+                                                              : "untyped");
+            return;
+        }
+        if (head->content_bytes > most) {
+            call_problem(call, 413, "too-big", NULL, "the body has %llu bytes; the limit of %s is %llu",
+                         (unsigned long long)head->content_bytes, route->pattern, (unsigned long long)most);
+            return;
+        }
+    }
+    httpd_accept_body(call->request, most);
+}
+
+static void identified(void *arg, const struct err *err, const struct store_identity *identity)
+{
+    struct call *call = arg;
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    if (!(identity->scopes & (call->route->scope | SCOPE_ADMIN))) {
+        char wanted[160] = "";
+        for (unsigned bit = 1; bit && bit <= SCOPE_AGENT; bit <<= 1)
+            if ((call->route->scope & bit) && store_scope_name(bit))
+                snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), "%s%s",
+                         *wanted ? " or " : "", store_scope_name(bit));
+        call_problem(call, 403, "denied", NULL, "this token lacks the scope %s", wanted);
+        return;
+    }
+    call->user = identity->user;
+    call->scopes = identity->scopes;
+    snprintf(call->who, sizeof call->who, "%s", identity->name);
+    call_accept(call);
+}
+
+static void authenticate(struct call *call)
+{
+    const char *value = httpd_head_get(httpd_request_head(call->request), "authorization");
+    if (!value || strncasecmp(value, "Bearer ", 7) != 0) {
+        call_problem(call, 401, "unauthenticated", NULL,
+                     "there is no token: send \"Authorization: Bearer TOKEN\"");
+        return;
+    }
+    while (*value && *value != ' ')
+        value++;
+    while (*value == ' ')
+        value++;
+    auth_find(call->app->auth, value, identified, call);
+}
+
+static bool method_fits(enum http_method route, enum http_method asked)
+{
+    return route == asked || (route == HTTP_GET && asked == HTTP_HEAD);
+}
+
+static void answer_no_route(struct call *call, const char *allowed)
+{
+    const struct httpd_head *head = httpd_request_head(call->request);
+    if (!*allowed) {
+        call_problem(call, 404, "not-found", NULL, "there is nothing at %.200s", head->path);
+        return;
+    }
+    json_t *document =
+        json_pack("{s:s, s:s, s:i, s:o, s:s}", "type", "about:blank", "title", "Method not allowed", "status",
+                  405, "detail", json_sprintf("%.40s is not allowed here; %s is", head->method_name, allowed),
+                  "code", "invalid");
+    char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
+    struct httpd_field fields[] = {{"Allow", allowed}, {NULL, NULL}};
+    call_count(call, 405);
+    httpd_reply(call->request, 405, "application/problem+json", fields, text ? text : "{}",
+                text ? strlen(text) : 2);
+    free(text);
+    json_decref(document);
+}
+
+static struct call *call_create(struct app *app, struct httpd_request *request)
+{
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) {
+        httpd_reply(request, 503, NULL, NULL, NULL, 0);
+        return NULL;
+    }
+    app->counters.requests++;
+    call->app = app;
+    call->request = request;
+    call->started_ns = clock_mono_ns();
+    httpd_request_set_data(request, call, call_free);
+    return call;
+}
+
+static void on_head(struct httpd_request *request, void *arg)
+{
+    struct call *call = call_create(arg, request);
+    if (!call)
+        return;
+    const struct httpd_head *head = httpd_request_head(request);
+    char allowed[64] = "";
+    bool bad = false;
+    for (const struct route *route = routes; route->pattern; route++) {
+        if (!route_match(route->pattern, head->path, call->params, &bad))
+            continue;
+        if (method_fits(route->method, head->method)) {
+            call->route = route;
+            break;
+        }
+        snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%s%s%s", *allowed ? ", " : "",
+                 httpd_method_name(route->method), route->method == HTTP_GET ? ", HEAD" : "");
+    }
+    if (!call->route) {
+        answer_no_route(call, allowed);
+        return;
+    }
+    if (bad) {
+        call_problem(call, 400, "invalid", NULL,
+                     "the path holds what is no percent-encoded UTF-8, or is too long");
+        return;
+    }
+    if (take_query(call) < 0)
+        return;
+    if (call->route->scope)
+        authenticate(call);
+    else
+        call_accept(call);
+}
+
+static void on_ready(struct httpd_request *request, void *arg)
+{
+    (void)arg;
+    struct call *call = httpd_request_data(request);
+    if (call->route->body != BODY_NONE) {
+        size_t size;
+        const char *text = httpd_request_body(request, &size);
+        struct err err = {0};
+        if (size || call->route->body == BODY_JSON) {
+            call->body = json_parse_limited(text, size, JSON_DEPTH_MAX, &err);
+            if (!call->body) {
+                err_wrap(&err, "the body is not JSON");
+                call_fail(call, &err);
+                return;
+            }
+            if (!json_is_object(call->body)) {
+                call_problem(call, 422, "invalid", NULL, "the body is not a JSON object");
+                return;
+            }
+        }
+    }
+    call->route->handle(call);
+}
+
+static void on_malformed(struct httpd_request *request, int status, const char *why, void *arg)
+{
+    struct call *call = httpd_request_data(request);
+    if (!call)
+        call = call_create(arg, request);
+    if (call)
+        call_problem(call, status,
+                     status == 413   ? "too-big"
+                     : status == 503 ? "busy"
+                                     : "invalid",
+                     NULL, "%s", why);
+}
+
+struct httpd_hooks route_hooks(struct app *app)
+{
+    return (struct httpd_hooks){.head = on_head, .ready = on_ready, .malformed = on_malformed, .arg = app};
+}

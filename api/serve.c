@@ -1,0 +1,248 @@
+/* Everything is made in order, waits for the database, serves, and is unmade in an order in which nobody
+ * calls what is gone: no new requests; the pool; the store (its callbacks answer what is left); followers;
+ * connections.
+ */
+#include "api/serve.h"
+
+#include "api/auth.h"
+#include "api/blob.h"
+#include "api/check.h"
+#include "api/dataset.h"
+#include "api/route.h"
+#include "api/stream.h"
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "common/tls.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum {
+    POOL_QUEUE_MAX = 1024,
+    STOP_SECONDS_MAX = 5,
+    HEAD_SECONDS_MAX = 15,
+    IDLE_SECONDS_MAX = 75,
+    PENDING_BYTES_MAX = 8 << 20,
+    PING_MS = 200,
+};
+
+struct serve {
+    struct app app;
+    struct event *term, *interrupt, *timer;
+    uint64_t deadline_ns; /* of the start, then of the stop */
+    bool ready;
+    struct err err;
+};
+
+/* ---- starting ---- */
+
+static int create_tls(struct serve *serve, struct err *err)
+{
+    const struct api_config *config = serve->app.config;
+    if (config->has_tls) {
+        struct tls_files files = {config->tls.ca, config->tls.cert, config->tls.key};
+        serve->app.tls = tls_context_create(&files, TLS_ROLE_SERVER, err);
+        if (!serve->app.tls)
+            return -1;
+    }
+    if (config->has_redis && config->redis.has_tls) {
+        struct tls_files files = {config->redis.tls.ca, config->redis.tls.cert, config->redis.tls.key};
+        serve->app.redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
+        if (!serve->app.redis_tls)
+            return -1;
+    }
+    return 0;
+}
+
+static int create_clients(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    const struct api_config *config = app->config;
+    struct store_config store = {.conninfo = config->postgres, .connections = config->connections};
+    if (store_create(app->base, &store, &app->store, err) < 0)
+        return -1;
+    if (config->has_redis) {
+        struct redis_config redis = {.address = config->redis.address,
+                                     .user = config->redis.user,
+                                     .password = config->redis.password,
+                                     .tls = app->redis_tls};
+        app->redis = redis_create(app->base, &redis, NULL, NULL, err);
+        if (!app->redis)
+            return -1;
+    }
+    return 0;
+}
+
+static int create_parts(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    app->base = event_base_new();
+    if (!app->base)
+        return err_set(err, ERR_NOMEM, "out of memory for an event loop");
+    if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
+        return -1;
+    app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
+    if (!app->pool || create_clients(serve, err) < 0)
+        return -1;
+    app->auth = auth_create(app->store, err);
+    if (!app->auth || datasets_create(app, &app->datasets, err) < 0 ||
+        submits_create(app, &app->submits, err) < 0)
+        return -1;
+    return followers_create(app, &app->followers, err);
+}
+
+static int write_address(const struct serve *serve, struct err *err)
+{
+    const struct api_config *config = serve->app.config;
+    char text[300];
+    bool v6 = strchr(config->host, ':') != NULL;
+    int n = snprintf(text, sizeof text, "%s%s%s:%u\n", v6 ? "[" : "", config->host, v6 ? "]" : "",
+                     httpd_server_port(serve->app.server));
+    log_event(LOG_LEVEL_INFO, "api_listening", "address=%.*s tls=%s", n - 1, text,
+              config->has_tls ? "yes" : "no");
+    return config->address_file ? file_write_atomic(config->address_file, text, (size_t)n, 0644, err) : 0;
+}
+
+static void pinged(void *arg, const struct err *err);
+
+static void ping(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve *serve = arg;
+    struct err err = {0};
+    if (store_ping(serve->app.store, pinged, serve, &err) < 0)
+        pinged(serve, &err);
+}
+
+/* Ready, worth waiting for, or never. */
+static void pinged(void *arg, const struct err *err)
+{
+    struct serve *serve = arg;
+    if (serve->ready || serve->err.code)
+        return;
+    if (!err) {
+        serve->ready = true;
+        event_base_loopbreak(serve->app.base);
+        return;
+    }
+    bool waits = err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY;
+    if (!waits || clock_mono_ns() > serve->deadline_ns) {
+        serve->err = *err;
+        if (waits)
+            err_set(&serve->err, err->code, "PostgreSQL does not answer after %u s: %s",
+                    serve->app.config->start_seconds, err->text);
+        event_base_loopbreak(serve->app.base);
+        return;
+    }
+    struct timeval pause = {0, PING_MS * 1000};
+    event_base_once(serve->app.base, -1, EV_TIMEOUT, ping, serve, &pause);
+}
+
+static int wait_for_database(struct serve *serve, struct err *err)
+{
+    serve->deadline_ns = clock_mono_ns() + (uint64_t)serve->app.config->start_seconds * 1000000000u;
+    ping(-1, 0, serve);
+    while (!serve->ready && !serve->err.code && !serve->app.stopping)
+        event_base_loop(serve->app.base, EVLOOP_ONCE);
+    if (serve->err.code) {
+        *err = serve->err;
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- stopping ---- */
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve *serve = arg;
+    serve->app.stopping = true;
+    event_base_loopbreak(serve->app.base);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what, (void)arg; /* only wakes the loop, so that its deadline is looked at */
+}
+
+static void drain(struct serve *serve)
+{
+    struct app *app = &serve->app;
+    struct timeval step = {0, 50000};
+    httpd_server_stop(app->server);
+    serve->timer = event_new(app->base, -1, EV_PERSIST, on_timer, serve);
+    if (serve->timer)
+        event_add(serve->timer, &step);
+    serve->deadline_ns = clock_mono_ns() + STOP_SECONDS_MAX * UINT64_C(1000000000);
+    while (httpd_server_requests(app->server) && clock_mono_ns() < serve->deadline_ns)
+        event_base_loop(app->base, EVLOOP_ONCE);
+}
+
+static void destroy_parts(struct serve *serve)
+{
+    struct app *app = &serve->app;
+    if (app->pool)
+        pool_stop(app->pool);
+    if (app->redis)
+        redis_destroy(app->redis);
+    store_destroy(app->store);
+    followers_destroy(app->followers);
+    httpd_server_destroy(app->server);
+    submits_destroy(app->submits);
+    datasets_destroy(app->datasets);
+    auth_destroy(app->auth);
+    pool_destroy(app->pool);
+    blob_dir_close(app->blobs);
+    SSL_CTX_free(app->tls);
+    SSL_CTX_free(app->redis_tls);
+    if (serve->term)
+        event_free(serve->term);
+    if (serve->interrupt)
+        event_free(serve->interrupt);
+    if (serve->timer)
+        event_free(serve->timer);
+    if (app->base)
+        event_base_free(app->base);
+}
+
+static int begin_listening(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    struct httpd_limits limits = {.connections_max = (int)app->config->connections_max,
+                                  .head_seconds_max = HEAD_SECONDS_MAX,
+                                  .idle_seconds_max = IDLE_SECONDS_MAX,
+                                  .pending_bytes_max = PENDING_BYTES_MAX};
+    struct httpd_hooks hooks = route_hooks(app);
+    app->server =
+        httpd_server_create(app->base, app->config->host, app->config->port, app->tls, &limits, &hooks, err);
+    return app->server ? write_address(serve, err) : -1;
+}
+
+int api_serve(const struct api_config *config, struct err *err)
+{
+    struct serve serve = {.app = {.config = config}};
+    int rc = create_parts(&serve, err);
+    if (rc == 0) {
+        serve.term = evsignal_new(serve.app.base, SIGTERM, on_signal, &serve);
+        serve.interrupt = evsignal_new(serve.app.base, SIGINT, on_signal, &serve);
+        if (!serve.term || !serve.interrupt || event_add(serve.term, NULL) < 0 ||
+            event_add(serve.interrupt, NULL) < 0)
+            rc = err_set(err, ERR_NOMEM, "out of memory for signals");
+    }
+    umask(077);
+    if (rc == 0)
+        rc = wait_for_database(&serve, err);
+    if (rc == 0 && !serve.app.stopping)
+        rc = begin_listening(&serve, err);
+    while (rc == 0 && !serve.app.stopping)
+        event_base_loop(serve.app.base, EVLOOP_NO_EXIT_ON_EMPTY);
+    if (serve.app.server)
+        drain(&serve);
+    destroy_parts(&serve);
+    log_event(LOG_LEVEL_INFO, "api_ended", "clean=%s", rc == 0 ? "yes" : "no");
+    return rc;
+}
