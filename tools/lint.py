@@ -89,7 +89,7 @@ def check_source(path, text, report):
             report(path, number, "layering", "libpq outside common/pg and store/")
         if room in MAY_INCLUDE and room != "store" and SQL.search(line):
             report(path, number, "sql", "SQL outside store/")
-        if "SSL_CTX" in line and not path.startswith("common/tls") and room in MAY_INCLUDE:
+        if re.search(r"\bSSL_CTX_\w+\s*\(", line) and not path.startswith("common/tls") and room in MAY_INCLUDE:
             report(path, number, "tls", "SSL_CTX outside common/tls")
         for call in CALL.findall(blank_strings(line)):
             if call in BANNED:
@@ -128,8 +128,10 @@ def check_header(path, text, report):
             statement += " " + stripped
         depth += line.count("{") - line.count("}")
         if depth == 0 and statement and (statement.endswith(";") or statement.endswith("}")):
-            declared = re.match(r"^\s*(?!typedef|struct\s+\w+\s*\{|enum|union|extern\s+const|static)[\w\s\*]+?\b(\w+)\s*\([^;{]*\)[^;{]*;\s*$", statement)
-            if declared and "(*" not in statement.split("(")[0] and not covered and "/*" not in lines[start - 1]:
+            statement = statement.strip()
+            declared = re.match(r"^(?!typedef|struct\s+\w+\s*\{|enum|union|extern\s+const|static)[\w\s\*]+?\b(\w+)\s*\([^;{]*\)[^;{]*;\s*$", statement)
+            conventional = declared and re.search(r"_(destroy|fini)$", declared.group(1))  # docs/STYLE.md says it for all
+            if declared and not conventional and not covered and "/*" not in lines[start - 1]:
                 tail = "".join(lines[start - 1:index + 1])
                 if "/*" not in tail:
                     report(path, start, "contract", f"{declared.group(1)}() has no comment that says its contract")
