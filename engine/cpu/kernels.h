@@ -46,6 +46,11 @@ struct kernels {
     /* c[m,n] (ldc) = or += a[m,k] b[k,n] (ldb); a[i,j] at a[i * a_row + j * a_col] */
     void (*tile)(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
                  size_t ldb, float *c, size_t ldc, bool accumulate);
+    /* As blas.gemm, but with sums in double; not both operands transposed. For small products, where it is
+     * cheap. */
+    void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                       size_t ldc);
     /* s[0..valid) becomes exp(s * scale - new maximum), s[valid..n) 0; *m, *l the running maximum and sum;
      * returns exp(old maximum - new maximum), by which what was summed before is to be multiplied */
     float (*softmax_tile)(float *s, size_t valid, size_t n, float scale, float *m, float *l);

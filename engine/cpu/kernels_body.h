@@ -435,6 +435,60 @@ static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, siz
         tile_scalar(m, n - j, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
 }
 
+static double dot_exact(const float *x, const float *y, size_t n)
+{
+    vd sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR)
+        sum += __builtin_convertvector(load(x + i), vd) * __builtin_convertvector(load(y + i), vd);
+    double total = 0;
+    for (int j = 0; j < VECTOR; j++)
+        total += sum[j];
+    for (; i < n; i++)
+        total += (double)x[i] * (double)y[i];
+    return total;
+}
+
+INLINE float blend(float alpha, double sum, float beta, float c)
+{
+    return (float)((double)alpha * sum + (beta == 0.0f ? 0.0 : (double)beta * (double)c));
+}
+
+/* c[0..n) of one row, a's elements a_step apart, b[k,n]. */
+static void row_exact(size_t n, size_t k, float alpha, const float *a, size_t a_step, const float *b,
+                      size_t ldb, float beta, float *c)
+{
+    size_t j = 0;
+    for (; j + VECTOR <= n; j += VECTOR) {
+        vd sum = {0};
+        for (size_t p = 0; p < k; p++)
+            sum += (double)a[p * a_step] * __builtin_convertvector(load(b + p * ldb + j), vd);
+        for (size_t i = 0; i < VECTOR; i++)
+            c[j + i] = blend(alpha, sum[i], beta, c[j + i]);
+    }
+    for (; j < n; j++) {
+        double sum = 0;
+        for (size_t p = 0; p < k; p++)
+            sum += (double)a[p * a_step] * (double)b[p * ldb + j];
+        c[j] = blend(alpha, sum, beta, c[j]);
+    }
+}
+
+static void gemm_exact(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                       size_t ldc)
+{
+    for (size_t i = 0; i < m; i++) {
+        if (!transpose_b) {
+            row_exact(n, k, alpha, transpose_a ? a + i : a + i * lda, transpose_a ? lda : 1, b, ldb, beta,
+                      c + i * ldc);
+            continue;
+        }
+        for (size_t j = 0; j < n; j++)
+            c[i * ldc + j] = blend(alpha, dot_exact(a + i * lda, b + j * ldb, k), beta, c[i * ldc + j]);
+    }
+}
+
 static float softmax_tile(float *s, size_t valid, size_t n, float factor, float *m, float *l)
 {
     float max = row_max(s, valid) * factor;
@@ -495,6 +549,7 @@ const struct kernels KERNELS = {
     .scale = scale,
     .dot = dot,
     .tile = tile,
+    .gemm_exact = gemm_exact,
     .softmax_tile = softmax_tile,
     .softmax_tile_backward = softmax_tile_backward,
 };

@@ -9,10 +9,12 @@
 #include <string.h>
 
 enum {
-    ROWS_PER_PART = 16,       /* of row kernels */
-    GEMM_COLUMNS_MAX = 4096,  /* of one call: bounds what the library packs, and keeps it in cache */
-    CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
-    FLAT_PER_PART = 1 << 16   /* values of elementwise ops on flat arrays */
+    ROWS_PER_PART = 16,          /* of row kernels */
+    GEMM_COLUMNS_MAX = 4096,     /* of one call: bounds what the library packs, and keeps it in cache */
+    CROSS_ENTROPY_ROWS = 256,    /* whose losses are held before they are added */
+    FLAT_PER_PART = 1 << 16,     /* values of elementwise ops on flat arrays */
+    EXACT_SIDE_MAX = 512,        /* products with n and k up to this … */
+    EXACT_PRODUCTS_MAX = 1 << 24 /* … and so many multiplications sum in double */
 };
 
 struct job {
@@ -66,8 +68,16 @@ static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_
     *end = *begin + per_part < rows ? *begin + per_part : rows;
 }
 
-static void gemm_columns(const struct blas *blas, const struct op_gemm *op, uint32_t row, uint32_t rows,
-                         uint32_t column, uint32_t columns)
+/* Tiny models are trained to the last digit: Adam turns the noise of a gradient near zero into a step of full
+ * size. */
+static bool gemm_is_small(const struct op_gemm *op)
+{
+    return op->n <= EXACT_SIDE_MAX && op->k <= EXACT_SIDE_MAX &&
+           (uint64_t)op->m * op->n * op->k <= EXACT_PRODUCTS_MAX && !(op->transpose_a && op->transpose_b);
+}
+
+static void gemm_columns(const struct cpu_runner *runner, const struct op_gemm *op, uint32_t row,
+                         uint32_t rows, uint32_t column, uint32_t columns)
 {
     const float *a = operand_at(&op->a), *b = operand_at(&op->b);
     float *c = operand_at(&op->c);
@@ -75,9 +85,15 @@ static void gemm_columns(const struct blas *blas, const struct op_gemm *op, uint
     for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
         uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX;
         uint32_t at = column + done;
-        blas->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                   b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb, op->beta,
-                   c + (size_t)row * op->ldc + at, op->ldc);
+        if (gemm_is_small(op)) {
+            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
+                                        op->lda, b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb,
+                                        op->beta, c + (size_t)row * op->ldc + at, op->ldc);
+            continue;
+        }
+        runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
+                          b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb, op->beta,
+                          c + (size_t)row * op->ldc + at, op->ldc);
     }
 }
 
@@ -100,11 +116,11 @@ static void gemm_part(void *context, uint32_t index, uint32_t thread)
     if (op->m >= op->n) {
         even_range(op->m, job->parts, index, &begin, &end);
         if (end > begin)
-            gemm_columns(&job->runner->blas, op, begin, end - begin, 0, op->n);
+            gemm_columns(job->runner, op, begin, end - begin, 0, op->n);
     } else {
         even_range(op->n, job->parts, index, &begin, &end);
         if (end > begin)
-            gemm_columns(&job->runner->blas, op, 0, op->m, begin, end - begin);
+            gemm_columns(job->runner, op, 0, op->m, begin, end - begin);
     }
 }
 

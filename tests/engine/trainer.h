@@ -1,0 +1,348 @@
+/* A plain trainer in one process: stages side by side on one device, micro-batches in order, nothing clever.
+ * The reference that tests compare golden values and splits with. Fails its test by cmocka's assertions.
+ */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "engine/stage.h"
+#include "model/peft.h"
+#include "model/tensors.h"
+
+#define check(call)                                                                                          \
+    do {                                                                                                     \
+        if ((call) != 0)                                                                                     \
+            fail_msg("%s: %s", #call, err.text);                                                             \
+    } while (0)
+
+enum { STAGES_MAX = 8, BATCHES_MAX = 64, ROWS_MAX = 16 };
+
+/* One batch: rows concatenated. */
+struct batch {
+    uint32_t rows, row_start[ROWS_MAX + 1];
+    int32_t *ids, *labels;
+};
+
+struct dataset {
+    uint32_t count;
+    struct batch batches[BATCHES_MAX];
+};
+
+static inline json_t *json_of(const char *path)
+{
+    json_error_t why;
+    json_t *document = json_load_file(path, 0, &why);
+    if (document == NULL)
+        fail_msg("%s: %s", path, why.text);
+    return document;
+}
+
+/* {"ids": [[…]…], "labels": [[…]…]} */
+static inline void batch_parse(json_t *document, struct batch *batch)
+{
+    json_t *ids = json_object_get(document, "ids"), *labels = json_object_get(document, "labels");
+    batch->rows = (uint32_t)json_array_size(ids);
+    assert_in_range(batch->rows, 1, ROWS_MAX);
+    for (uint32_t row = 0; row < batch->rows; row++)
+        batch->row_start[row + 1] =
+            batch->row_start[row] + (uint32_t)json_array_size(json_array_get(ids, row));
+    batch->ids = calloc(batch->row_start[batch->rows], sizeof(int32_t));
+    batch->labels = calloc(batch->row_start[batch->rows], sizeof(int32_t));
+    for (uint32_t row = 0, at = 0; row < batch->rows; row++)
+        for (size_t i = 0; i < json_array_size(json_array_get(ids, row)); i++, at++) {
+            batch->ids[at] = (int32_t)json_integer_value(json_array_get(json_array_get(ids, row), i));
+            batch->labels[at] = (int32_t)json_integer_value(json_array_get(json_array_get(labels, row), i));
+        }
+}
+
+static inline void dataset_parse(json_t *batches, struct dataset *data)
+{
+    memset(data, 0, sizeof *data);
+    data->count = (uint32_t)json_array_size(batches);
+    assert_in_range(data->count, 1, BATCHES_MAX);
+    for (uint32_t i = 0; i < data->count; i++)
+        batch_parse(json_array_get(batches, i), &data->batches[i]);
+}
+
+static inline void dataset_free(struct dataset *data)
+{
+    for (uint32_t i = 0; i < data->count; i++) {
+        free(data->batches[i].ids);
+        free(data->batches[i].labels);
+    }
+}
+
+struct train_options {
+    const char *model, *adapter; /* folders or files; adapter may be NULL */
+    const struct dataset *data;
+    struct lora_options lora;
+    uint32_t steps, cuts[STAGES_MAX - 1], cut_count; /* cuts: first block of stages 1, 2, … */
+    uint32_t micro_batch_rows;                       /* 0: the whole batch */
+    uint32_t warmup;
+    double peak_lr, weight_decay;
+    bool recompute;
+    uint64_t seed;
+    const char *gradients; /* safetensors to compare gradients of gradient_step with, or NULL */
+    uint32_t gradient_step;
+    double gradient_tolerance;
+};
+
+struct train_result {
+    double loss[BATCHES_MAX], norm[BATCHES_MAX];
+};
+
+struct trainer {
+    struct device *device;
+    struct model *model;
+    struct stage *stages[STAGES_MAX];
+    struct buffer *activations[STAGES_MAX], *gradients[STAGES_MAX]; /* at the entrance of each stage */
+    uint32_t count;
+    const struct train_options *options;
+};
+
+static inline void adapter_load(struct trainer *t, const char *dir)
+{
+    struct err err;
+    struct peft *peft;
+    check(peft_open(dir, model_get_config(t->model), &peft, &err));
+    for (uint32_t s = 0; s < t->count; s++)
+        for (uint32_t i = 0; i < stage_parameter_count(t->stages[s]); i++) {
+            struct parameter p = stage_parameter_at(t->stages[s], i);
+            uint64_t count = (uint64_t)p.rows * p.columns;
+            float *values = malloc(4 * count);
+            uint32_t layer = 0;
+            assert_int_equal(sscanf(p.name, "model.layers.%u.", &layer), 1);
+            const char *module = strchr(strstr(p.name, "_proj") - 5, '.') + 1;
+            char target[16];
+            snprintf(target, sizeof target, "%.*s", (int)(strchr(module, '.') - module), module);
+            char which = strstr(p.name, "lora_A") != NULL ? 'A' : 'B';
+            check(peft_read(peft, layer, lora_target_from_name(target), which, values, count, &err));
+            check(stage_state_write(t->stages[s], i, STATE_VALUE, values, &err));
+            free(values);
+        }
+    peft_close(peft);
+}
+
+static inline void trainer_init(struct trainer *t, struct device *device, const struct train_options *o)
+{
+    struct err err;
+    uint32_t tokens_max = 1;
+    memset(t, 0, sizeof *t);
+    t->device = device;
+    t->options = o;
+    check(model_open_path(o->model, &t->model, &err));
+    for (uint32_t i = 0; i < o->data->count; i++) {
+        const struct batch *b = &o->data->batches[i];
+        tokens_max = b->row_start[b->rows] > tokens_max ? b->row_start[b->rows] : tokens_max;
+    }
+    const struct model_config *config = model_get_config(t->model);
+    t->count = o->cut_count + 1;
+    for (uint32_t s = 0; s < t->count; s++) {
+        struct stage_options so = {
+            .config = config,
+            .block_begin = s == 0 ? 0 : o->cuts[s - 1],
+            .block_end = s + 1 == t->count ? config->layers + 2 : o->cuts[s],
+            .mode = STAGE_TRAIN,
+            .lora = o->lora,
+            .seed = o->seed,
+            .micro_batches_in_flight = 1,
+            .tokens_max = tokens_max,
+            .recompute = o->recompute,
+        };
+        check(stage_create(device, t->model, &so, &t->stages[s], &err));
+        uint64_t bytes = 4ull * tokens_max * config->hidden;
+        check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
+        check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));
+    }
+    if (o->adapter != NULL)
+        adapter_load(t, o->adapter);
+}
+
+static inline void trainer_fini(struct trainer *t)
+{
+    for (uint32_t s = 0; s < t->count; s++) {
+        buffer_destroy(t->activations[s]);
+        buffer_destroy(t->gradients[s]);
+        stage_destroy(t->stages[s]);
+    }
+    model_close(t->model);
+}
+
+static inline void micro_batch_run(struct trainer *t, const struct batch *b, uint32_t first, uint32_t rows,
+                                   uint64_t step)
+{
+    struct err err;
+    struct saved *saved[STAGES_MAX];
+    uint32_t row_start[ROWS_MAX + 1], row_ids[ROWS_MAX], begin = b->row_start[first];
+    for (uint32_t i = 0; i <= rows; i++)
+        row_start[i] = b->row_start[first + i] - begin;
+    for (uint32_t i = 0; i < rows; i++)
+        row_ids[i] = (uint32_t)step * ROWS_MAX + first + i;
+    struct micro_batch mb = {.rows = rows,
+                             .row_ids = row_ids,
+                             .row_start = row_start,
+                             .ids = b->ids + begin,
+                             .labels = b->labels + begin,
+                             .step = step,
+                             .index = first};
+    for (uint32_t s = 0; s < t->count; s++)
+        check(stage_forward(t->stages[s], &mb, s == 0 ? NULL : t->activations[s],
+                            s + 1 == t->count ? NULL : t->activations[s + 1], &saved[s], &err));
+    for (uint32_t s = t->count; s-- > 0;)
+        check(stage_backward(t->stages[s], &mb, saved[s], s + 1 == t->count ? NULL : t->gradients[s + 1],
+                             s == 0 ? NULL : t->gradients[s], 1, &err));
+}
+
+static inline double tensor_distance(const float *got, const float *want, uint64_t count, double factor)
+{
+    double difference = 0, norm = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        double d = factor * (double)got[i] - (double)want[i];
+        difference += d * d;
+        norm += (double)want[i] * (double)want[i];
+    }
+    return norm == 0 ? sqrt(difference) : sqrt(difference / norm);
+}
+
+/* Every tensor of the file that a stage trains, against the gradients now held times `factor`. */
+static inline void gradients_compare(struct trainer *t, double factor)
+{
+    struct err err;
+    struct safetensors *st;
+    uint32_t compared = 0;
+    double worst = 0;
+    check(safetensors_open_path(t->options->gradients, &st, &err));
+    for (uint32_t s = 0; s < t->count; s++)
+        for (uint32_t i = 0; i < stage_parameter_count(t->stages[s]); i++) {
+            struct parameter p = stage_parameter_at(t->stages[s], i);
+            const struct safetensors_tensor *tensor = safetensors_find(st, p.name);
+            if (tensor == NULL)
+                continue;
+            uint64_t count = (uint64_t)p.rows * p.columns;
+            float *got = malloc(4 * count), *want = malloc(4 * count);
+            check(safetensors_read_f32(st, tensor, want, count, &err));
+            check(stage_state_read(t->stages[s], i, STATE_GRADIENT, got, &err));
+            double distance = tensor_distance(got, want, count, factor);
+            worst = fmax(worst, distance);
+            if (!(distance <= t->options->gradient_tolerance))
+                fail_msg("gradient of %s is off by %.2e relative", p.name, distance);
+            free(got);
+            free(want);
+            compared++;
+        }
+    print_message("    %u gradients, worst %.2e relative\n", compared, worst);
+    assert_int_equal(compared, safetensors_count(st));
+    safetensors_close(st);
+}
+
+/* The schedule of the golden files: warm-up W, cosine to 0.1 at T = 20. */
+static inline double golden_rate(const struct train_options *o, uint32_t step)
+{
+    if (step < o->warmup)
+        return o->peak_lr * (step + 1) / o->warmup;
+    return o->peak_lr * (0.1 + 0.9 * 0.5 * (1 + cos(M_PI * (step - o->warmup) / (20.0 - o->warmup))));
+}
+
+static inline void step_run(struct trainer *t, uint32_t step, struct train_result *result)
+{
+    struct err err;
+    const struct train_options *o = t->options;
+    const struct batch *b = &o->data->batches[step % o->data->count];
+    uint32_t rows = o->micro_batch_rows == 0 ? b->rows : o->micro_batch_rows;
+    double loss = 0, squares = 0, part;
+    uint64_t labelled = 0, count;
+    for (uint32_t s = 0; s < t->count; s++)
+        check(stage_step_begin(t->stages[s], &err));
+    for (uint32_t first = 0; first < b->rows; first += rows)
+        micro_batch_run(t, b, first, b->rows - first < rows ? b->rows - first : rows, step);
+    for (uint32_t s = 0; s < t->count; s++) {
+        check(stage_loss(t->stages[s], &part, &count, &err));
+        loss += part;
+        labelled += count;
+        check(stage_grad_square_sum(t->stages[s], &part, &err));
+        squares += part;
+    }
+    result->loss[step] = loss / (double)labelled;
+    result->norm[step] = sqrt(squares) / (double)labelled;
+    if (o->gradients != NULL && step == o->gradient_step)
+        gradients_compare(t, 1.0 / (double)labelled);
+    struct step_update update = {
+        .learning_rate = golden_rate(o, step),
+        .beta1 = 0.9,
+        .beta2 = 0.95,
+        .eps = 1e-8,
+        .weight_decay = o->weight_decay,
+        .grad_scale = fmin(1, 1 / (result->norm[step] + 1e-6)) / (double)labelled,
+    };
+    for (uint32_t s = 0; s < t->count; s++)
+        check(stage_update(t->stages[s], &update, &err));
+}
+
+static inline void trainer_run(struct trainer *t, struct train_result *result)
+{
+    for (uint32_t step = 0; step < t->options->steps; step++)
+        step_run(t, step, result);
+}
+
+/* ‖got − want‖ and ‖want − base‖ over all adapter tensors of `after`. */
+static inline double adapter_distance(struct trainer *t, const char *after, const char *before,
+                                      bool per_tensor, double tolerance)
+{
+    struct err err;
+    struct trainer reference = *t;
+    double difference = 0, moved = 0;
+    for (uint32_t s = 0; s < t->count; s++)
+        for (uint32_t i = 0; i < stage_parameter_count(t->stages[s]); i++) {
+            struct parameter p = stage_parameter_at(t->stages[s], i);
+            uint64_t count = (uint64_t)p.rows * p.columns;
+            float *got = malloc(4 * count), *want = malloc(4 * count), *base = malloc(4 * count);
+            char key[160], path[1024];
+            struct safetensors *st;
+            snprintf(key, sizeof key, "base_model.model.%s", p.name);
+            snprintf(path, sizeof path, "%s/adapter_model.safetensors", after);
+            check(safetensors_open_path(path, &st, &err));
+            check(safetensors_read_f32(st, safetensors_find(st, key), want, count, &err));
+            safetensors_close(st);
+            snprintf(path, sizeof path, "%s/adapter_model.safetensors", before);
+            check(safetensors_open_path(path, &st, &err));
+            check(safetensors_read_f32(st, safetensors_find(st, key), base, count, &err));
+            safetensors_close(st);
+            check(stage_state_read(reference.stages[s], i, STATE_VALUE, got, &err));
+            for (uint64_t j = 0; j < count; j++) {
+                double d = (double)got[j] - (double)want[j], m = (double)want[j] - (double)base[j];
+                difference += d * d;
+                moved += m * m;
+            }
+            double distance = tensor_distance(got, want, count, 1);
+            if (per_tensor && !(distance <= tolerance))
+                fail_msg("%s after training is off by %.2e relative", p.name, distance);
+            free(got);
+            free(want);
+            free(base);
+        }
+    return sqrt(difference / moved);
+}
+
+static inline struct device *device_make(const char *kind, uint32_t threads)
+{
+    struct err err;
+    struct device *device;
+    check(device_open(&(struct device_options){.kind = kind, .name = "test", .threads = threads}, &device,
+                      &err));
+    return device;
+}
