@@ -47,17 +47,7 @@ static int make_slot(struct ops *ops, uint32_t number, struct err *err)
     if (!cells->cells)
         return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
     cells->count = (uint32_t)count;
-    if (!is_boundary(slot))
-        return 0;
-    char what[48];
-    snprintf(what, sizeof what, "slot %u (%s)", number, slot_kind_name(slot->kind));
-    bool host = travels(ops, (int32_t)number);
-    for (uint32_t c = 0; c < cells->count; c++) {
-        if (buffer_create(ops->options.device, slot->bytes_bound, MEM_BUFFERS, what, &cells->cells[c].buffer, err) < 0)
-            return -1;
-        if (host && !(cells->cells[c].host = malloc(slot->bytes_bound ? slot->bytes_bound : 1)))
-            return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
-    }
+    cells->travels = travels(ops, (int32_t)number);
     return 0;
 }
 
@@ -219,17 +209,66 @@ static size_t boundary_bytes(const struct ops *ops, uint32_t tokens)
     return (size_t)tokens * ops->options.hidden * sizeof(float);
 }
 
+static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes, struct err *err)
+{
+    if (bytes <= cells->slot->bytes_bound)
+        return 0;
+    return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)micro_batch, bytes,
+                   (int)slot, (unsigned long long)cells->slot->bytes_bound);
+}
+
+static void drop_buffer(struct cells *cells, struct cell *cell)
+{
+    buffer_destroy(cell->buffer);
+    cells->device_size -= cell->buffer_size;
+    cell->buffer = NULL;
+    cell->buffer_size = 0;
+}
+
+/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own make room when
+ * the slot would exceed its bytes_total. */
+static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes, struct err *err)
+{
+    char what[48];
+    if (cell->buffer && cell->buffer_size >= bytes)
+        return 0;
+    drop_buffer(cells, cell);
+    for (uint32_t c = 0; c < cells->count && cells->device_size + bytes > cells->slot->bytes_total; c++)
+        if (cells->travels || !cells->cells[c].in_use)
+            drop_buffer(cells, &cells->cells[c]);
+    snprintf(what, sizeof what, "a boundary tensor (%s)", slot_kind_name(cells->slot->kind));
+    if (buffer_create(ops->options.device, bytes, MEM_BUFFERS, what, &cell->buffer, err) < 0)
+        return -1;
+    cell->buffer_size = bytes;
+    cells->device_size += bytes;
+    return 0;
+}
+
+static int need_host(struct cell *cell, size_t bytes, struct err *err)
+{
+    if (cell->host && cell->host_size >= bytes)
+        return 0;
+    free(cell->host);
+    cell->host_size = 0;
+    cell->host = malloc(bytes ? bytes : 1);
+    if (!cell->host)
+        return err_set(err, ERR_NOMEM, "no memory for a boundary tensor of %zu bytes", bytes);
+    cell->host_size = bytes;
+    return 0;
+}
+
 /* The boundary buffer that an instruction reads, up to date on the device; NULL for no slot. */
 static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out, struct err *err)
 {
     *out = NULL;
     if (instr->slot_in == PLAN_NONE || !is_boundary(ops->slots[instr->slot_in].slot))
         return 0;
+    struct cells *cells = &ops->slots[instr->slot_in];
     struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
     size_t bytes = boundary_bytes(ops, tokens);
-    if (bytes > ops->slots[instr->slot_in].slot->bytes_bound)
-        return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)instr->micro_batch,
-                       bytes, (int)instr->slot_in, (unsigned long long)ops->slots[instr->slot_in].slot->bytes_bound);
+    if (check_bound(cells, instr->slot_in, instr->micro_batch, bytes, err) < 0 ||
+        need_buffer(ops, cells, cell, bytes, err) < 0)
+        return -1;
     if (cell->arrived && buffer_write(cell->buffer, 0, cell->host, bytes, err) < 0)
         return -1;
     cell->arrived = false;
@@ -242,20 +281,27 @@ static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens,
     *out = NULL;
     if (instr->slot_out == PLAN_NONE || !is_boundary(ops->slots[instr->slot_out].slot))
         return 0;
-    if (boundary_bytes(ops, tokens) > ops->slots[instr->slot_out].slot->bytes_bound)
-        return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)instr->micro_batch,
-                       boundary_bytes(ops, tokens), (int)instr->slot_out,
-                       (unsigned long long)ops->slots[instr->slot_out].slot->bytes_bound);
-    *out = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin)->buffer;
+    struct cells *cells = &ops->slots[instr->slot_out];
+    struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
+    size_t bytes = boundary_bytes(ops, tokens);
+    if (check_bound(cells, instr->slot_out, instr->micro_batch, bytes, err) < 0 ||
+        need_buffer(ops, cells, cell, bytes, err) < 0)
+        return -1;
+    cell->in_use = true;
+    *out = cell->buffer;
     return 0;
 }
 
 /* What was written on the device, into the memory that the transport sends from; waits for the device. */
 static int publish(struct ops *ops, const struct instr *instr, uint32_t tokens, struct err *err)
 {
-    if (instr->slot_out != PLAN_NONE && is_boundary(ops->slots[instr->slot_out].slot)) {
+    if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
+        ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;
+    if (instr->slot_out != PLAN_NONE && ops->slots[instr->slot_out].travels &&
+        is_boundary(ops->slots[instr->slot_out].slot)) {
         struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
-        if (cell->host && buffer_read(cell->buffer, 0, cell->host, boundary_bytes(ops, tokens), err) < 0)
+        if (need_host(cell, boundary_bytes(ops, tokens), err) < 0 ||
+            buffer_read(cell->buffer, 0, cell->host, boundary_bytes(ops, tokens), err) < 0)
             return -1;
     }
     return device_sync(ops->options.device, err);
@@ -409,6 +455,7 @@ static void op_release(struct ops *ops, const struct instr *instr)
     struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
     stage_saved_release(cell->saved);
     cell->saved = NULL;
+    cell->in_use = false;
     kv_cache_destroy(cell->cache);
     cell->cache = NULL;
 }
@@ -481,10 +528,9 @@ static int transfer_range(struct ops *ops, const struct instr *instr, int32_t sl
         *size = *tokens ? sizeof cell->token : 0;
         return 0;
     }
-    size_t end = boundary_bytes(ops, before) + boundary_bytes(ops, *tokens);
-    if (end > ops->slots[slot].slot->bytes_bound)
-        return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)instr->micro_batch,
-                       end, (int)slot, (unsigned long long)ops->slots[slot].slot->bytes_bound);
+    size_t whole = boundary_bytes(ops, micro->row_start[micro->rows]); /* parts come one by one into one tensor */
+    if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 || need_host(cell, whole, err) < 0)
+        return -1;
     *data = cell->host + boundary_bytes(ops, before);
     *size = boundary_bytes(ops, *tokens);
     return 0;

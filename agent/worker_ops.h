@@ -5,10 +5,11 @@
  * in group order. Supported: FORWARD, BACKWARD, SEND, RECV, ALL_REDUCE, REDUCE, BROADCAST, STEP, SAMPLE, RELEASE, SAVE;
  * every other op is refused by name in ops_create.
  *
- * Slots. Boundary slots are device buffers of bytes_bound each, made by ops_create (accounted as MEM_BUFFERS), with host
- * memory of the same size beside each one that travels. What is written on the device is copied to the host memory by the
- * instruction that wrote it; what arrived is copied to the device by the instruction that reads it: so only the compute
- * thread touches the device. KV caches are made when a program first uses them and freed by ops_forget_caches.
+ * Slots. An instance of a boundary slot gets a device buffer (MEM_BUFFERS) of its micro-batch's size when it is first
+ * needed, and keeps it for the next as long as the slot stays within its bytes_total; those that travel have host memory
+ * of the same size beside it. What is written on the device is copied to the host memory by the instruction that wrote
+ * it; what arrived is copied to the device by the instruction that reads it: so only the compute thread touches the
+ * device. KV caches are made when a program first uses them and freed by ops_forget_caches.
  *
  * On the wire of a pair, a stream of each instr_tag has its own mesh queue, and each group has one.
  *

@@ -7,7 +7,10 @@
 /* One buffer of a slot's ring. */
 struct cell {
     struct buffer *buffer;   /* boundary tensor on the device, or NULL */
-    uint8_t *host;           /* the same for the transport, bytes_bound; or NULL */
+    uint64_t buffer_size;    /* bytes it can hold */
+    bool in_use;             /* it holds what only it holds (slots that do not travel) */
+    uint8_t *host;           /* the same for the transport; or NULL */
+    size_t host_size;
     bool arrived;            /* host is newer than buffer */
     struct saved *saved;     /* SLOT_SAVED */
     struct kv_cache *cache;  /* SLOT_KV_CACHE */
@@ -18,6 +21,8 @@ struct cells {
     const struct plan_slot *slot;
     uint32_t count;
     struct cell *cells;
+    bool travels;        /* a SEND or RECV uses it: host memory stands beside the buffers */
+    uint64_t device_size; /* bytes of all its buffers; at most slot->bytes_total */
 };
 
 /* The argument of a transport callback: one an instruction. */

@@ -108,7 +108,10 @@ static int open_stage(struct session *session, struct err *err)
                                     .micro_batches_in_flight = me->window ? me->window : 1,
                                     .tokens_max = plan->tokens_bound,
                                     .rows_max = plan->rows_bound,
-                                    .row_tokens_max = plan->sequence_bound,
+                                    .row_tokens_max = plan->sequence_bound < plan->tokens_bound
+                                                          ? plan->sequence_bound
+                                                          : plan->tokens_bound,
+                                    .positions_max = plan->sequence_bound,
                                     .labelled_max = plan->labelled_bound,
                                     .recompute = me->recompute};
     if (device_open(&device, &session->device, err) < 0 ||

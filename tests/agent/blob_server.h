@@ -1,0 +1,179 @@
+/* The artifact store's routes for workers, over plain HTTP on loopback, on a thread of its own: GET (with Range) and PUT
+ * of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the test's. */
+#ifndef MOTLEY_TESTS_BLOB_SERVER_H
+#define MOTLEY_TESTS_BLOB_SERVER_H
+
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "model/manifest.h"
+
+struct blob_server {
+    char dir[256], url[64];
+    pthread_t thread;
+    struct event_base *base;
+    struct evhttp *http;
+    int stop[2];
+    atomic_ulong sent_bytes, puts;
+    atomic_bool full; /* answer PUT with 507 */
+};
+
+static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request, const char *name)
+{
+    char path[512];
+    struct buf bytes;
+    struct err err;
+    unsigned long long first = 0, last = 0;
+    buf_init(&bytes, (size_t)1 << 30);
+    snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
+    if (file_read_all(path, bytes.limit, &bytes, &err) < 0) {
+        evhttp_send_error(request, 404, "no such blob");
+        buf_fini(&bytes);
+        return;
+    }
+    const char *range = evhttp_find_header(evhttp_request_get_input_headers(request), "Range");
+    struct evbuffer *out = evbuffer_new();
+    int status = 200;
+    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) == 2 && first <= last && first < bytes.size) {
+        char text[96];
+        if (last >= bytes.size)
+            last = bytes.size - 1;
+        snprintf(text, sizeof text, "bytes %llu-%llu/%zu", first, last, bytes.size);
+        evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Range", text);
+        evbuffer_add(out, bytes.data + first, last - first + 1);
+        status = 206;
+    } else {
+        evbuffer_add(out, bytes.data, bytes.size);
+    }
+    atomic_fetch_add(&server->sent_bytes, evbuffer_get_length(out));
+    evhttp_send_reply(request, status, "OK", out);
+    evbuffer_free(out);
+    buf_fini(&bytes);
+}
+
+static inline void blob_answer_manifest(struct blob_server *server, struct evhttp_request *request, const char *name)
+{
+    char path[512];
+    struct manifest manifest;
+    struct err err;
+    snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
+    if (manifest_make_path(path, &manifest, &err) < 0) {
+        evhttp_send_error(request, 404, "no such blob");
+        return;
+    }
+    json_t *document = manifest_to_json(&manifest, &err);
+    char *text = json_dumps(document, JSON_COMPACT);
+    struct evbuffer *out = evbuffer_new();
+    evbuffer_add(out, text, strlen(text));
+    evhttp_send_reply(request, 200, "OK", out);
+    evbuffer_free(out);
+    free(text);
+    json_decref(document);
+    manifest_fini(&manifest);
+}
+
+static inline void blob_put(struct blob_server *server, struct evhttp_request *request, const char *name)
+{
+    char path[512], hash[65];
+    struct err err;
+    struct evbuffer *in = evhttp_request_get_input_buffer(request);
+    size_t size = evbuffer_get_length(in);
+    const void *data = evbuffer_pullup(in, -1);
+    snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
+    digest_sha256_hex(size ? data : "", size, hash, &err);
+    if (atomic_load(&server->full)) {
+        evhttp_send_error(request, 507, "the disk is full");
+    } else if (strncmp(hash, name, 64) != 0) {
+        evhttp_send_error(request, 400, "other bytes");
+    } else if (file_write_atomic(path, data, size, 0600, &err) < 0) {
+        evhttp_send_error(request, 500, "not written");
+    } else {
+        atomic_fetch_add(&server->puts, 1);
+        evhttp_send_reply(request, 201, "Created", NULL);
+    }
+}
+
+static inline void blob_request(struct evhttp_request *request, void *arg)
+{
+    static const char prefix[] = "/v1/blobs/";
+    const char *uri = evhttp_request_get_uri(request), *name = uri + sizeof prefix - 1;
+    if (strncmp(uri, prefix, sizeof prefix - 1) != 0 || strlen(name) < 64)
+        evhttp_send_error(request, 404, "no such route");
+    else if (evhttp_request_get_command(request) == EVHTTP_REQ_PUT)
+        blob_put(arg, request, name);
+    else if (strcmp(name + 64, "/manifest") == 0)
+        blob_answer_manifest(arg, request, name);
+    else
+        blob_answer_file(arg, request, name);
+}
+
+static inline void blob_stop(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    event_base_loopbreak(arg);
+}
+
+static inline void *blob_main(void *arg)
+{
+    struct blob_server *server = arg;
+    struct event *stop = event_new(server->base, server->stop[0], EV_READ, blob_stop, server->base);
+    event_add(stop, NULL);
+    event_base_dispatch(server->base);
+    event_free(stop);
+    return NULL;
+}
+
+static inline int blob_server_start(struct blob_server *server, const char *dir)
+{
+    memset(server, 0, sizeof *server);
+    snprintf(server->dir, sizeof server->dir, "%s", dir);
+    server->base = event_base_new();
+    server->http = evhttp_new(server->base);
+    evhttp_set_max_body_size(server->http, 1 << 30);
+    evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_PUT | EVHTTP_REQ_HEAD);
+    evhttp_set_gencb(server->http, blob_request, server);
+    struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(server->http, "127.0.0.1", 0);
+    if (!bound || socketpair(AF_UNIX, SOCK_STREAM, 0, server->stop) < 0)
+        return -1;
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    getsockname(evhttp_bound_socket_get_fd(bound), (struct sockaddr *)&address, &size);
+    snprintf(server->url, sizeof server->url, "http://127.0.0.1:%u",
+             (unsigned)((uint8_t *)&address)[2] << 8 | ((uint8_t *)&address)[3]);
+    return pthread_create(&server->thread, NULL, blob_main, server);
+}
+
+static inline void blob_server_stop(struct blob_server *server)
+{
+    ssize_t ignored = write(server->stop[1], "x", 1);
+    (void)ignored;
+    pthread_join(server->thread, NULL);
+    evhttp_free(server->http);
+    event_base_free(server->base);
+    close(server->stop[0]);
+    close(server->stop[1]);
+}
+
+/* Adds bytes; writes their name. */
+static inline int blob_server_add(struct blob_server *server, const void *data, size_t size, char name[65])
+{
+    char path[512];
+    struct err err;
+    digest_sha256_hex(data, size, name, &err);
+    snprintf(path, sizeof path, "%s/%s", server->dir, name);
+    return file_write_atomic(path, data, size, 0600, &err);
+}
+
+#endif
