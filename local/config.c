@@ -1,0 +1,236 @@
+#include "local/config.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "common/json.h"
+
+static const char *const device_kinds[] = {"cpu", NULL};
+static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", NULL};
+
+static bool is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, host, &v4) == 1) {
+        return ntohl(v4.s_addr) >> 24 == 127;
+    }
+    if (inet_pton(AF_INET6, host, &v6) == 1) {
+        return IN6_IS_ADDR_LOOPBACK(&v6);
+    }
+    return strcmp(host, "localhost") == 0;
+}
+
+/* Names become parts of paths, certificates and Redis users. */
+static bool name_good(const char *name)
+{
+    const size_t size = strlen(name);
+    return size >= 1 && size < LOCAL_NAME_BYTES && name[0] != '-' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
+}
+
+static json_t *device_read(struct json_reader *r)
+{
+    int kind = 0;
+    int isa = 0;
+    uint32_t threads = 1;
+    uint64_t memory = 0;
+    const char *name = NULL;
+    jr_choice(r, "kind", JR_OPTIONAL, device_kinds, &kind);
+    jr_choice(r, "isa", JR_OPTIONAL, device_isas, &isa);
+    jr_u32(r, "threads", JR_OPTIONAL, 1, 1024, &threads);
+    jr_bytes(r, "memory", JR_REQUIRED, (uint64_t)1 << 20, (uint64_t)1 << 50, &memory);
+    if (jr_str(r, "name", JR_OPTIONAL, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
+        jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
+    }
+    if (jr_finish(r) < 0) {
+        return NULL;
+    }
+    json_t *device = json_pack("{s:s, s:I, s:I, s:s}", "kind", device_kinds[kind], "threads",
+                               (json_int_t)threads, "memory", (json_int_t)memory, "isa", device_isas[isa]);
+    if (name != NULL) {
+        json_object_set_new(device, "name", json_string(name));
+    }
+    return device;
+}
+
+static json_t *agent_read(struct json_reader *r)
+{
+    const char *name = NULL;
+    const char *address = NULL;
+    const json_t *devices = NULL;
+    if (jr_str(r, "name", JR_REQUIRED, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
+        jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
+    }
+    jr_str(r, "address", JR_OPTIONAL, 1, 255, &address);
+    jr_array(r, "devices", JR_REQUIRED, 1, LOCAL_DEVICES_MAX, &devices);
+    if (jr_finish(r) < 0) {
+        return NULL;
+    }
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(devices); i++) {
+        struct json_reader item;
+        json_t *device = jr_item(r, "devices", devices, i, &item) < 0 ? NULL : device_read(&item);
+        if (device == NULL || json_array_append_new(list, device) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    json_t *agent = json_pack("{s:s, s:o}", "name", name, "devices", list);
+    if (address != NULL) {
+        json_object_set_new(agent, "address", json_string(address));
+    }
+    return agent;
+}
+
+static json_t *agents_read(struct json_reader *r)
+{
+    const json_t *agents = NULL;
+    if (jr_array(r, "agents", JR_REQUIRED, 0, LOCAL_AGENTS_MAX, &agents) < 0) {
+        return NULL;
+    }
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(agents); i++) {
+        struct json_reader item;
+        json_t *agent = jr_item(r, "agents", agents, i, &item) < 0 ? NULL : agent_read(&item);
+        for (size_t j = 0; agent != NULL && j < json_array_size(list); j++) {
+            const char *other = json_string_value(json_object_get(json_array_get(list, j), "name"));
+            if (strcmp(other, json_string_value(json_object_get(agent, "name"))) == 0) {
+                jr_fail(r, "agents", "the name \"%s\" stands there twice", other);
+                json_decref(agent);
+                agent = NULL;
+            }
+        }
+        if (agent == NULL || json_array_append_new(list, agent) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static bool agent_known(const json_t *agents, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(agents); i++) {
+        if (strcmp(json_string_value(json_object_get(json_array_get(agents, i), "name")), name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Check the links; they are passed on as they are. */
+static int links_check(struct json_reader *r, const json_t *links, const json_t *agents)
+{
+    for (size_t i = 0; i < json_array_size(links); i++) {
+        struct json_reader item;
+        const json_t *between = NULL;
+        double rate = 0;
+        double latency = 0;
+        if (jr_item(r, "links", links, i, &item) < 0) {
+            return -1;
+        }
+        jr_array(&item, "between", JR_REQUIRED, 2, 2, &between);
+        jr_rate(&item, "rate", JR_REQUIRED, 1000, 1e15, &rate);
+        jr_seconds(&item, "latency", JR_OPTIONAL, 0, 60, &latency);
+        for (size_t side = 0; side < json_array_size(between); side++) {
+            const char *name = json_string_value(json_array_get(between, side));
+            if (name == NULL || !agent_known(agents, name)) {
+                return jr_fail(&item, "between", "\"%.64s\" is not the name of an agent here",
+                               name != NULL ? name : "");
+            }
+        }
+        if (jr_finish(&item) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void port_read(struct json_reader *r, const char *key, uint16_t *port)
+{
+    uint32_t value = 0;
+    if (jr_u32(r, key, JR_OPTIONAL, 0, 65535, &value) > 0) {
+        *port = (uint16_t)value;
+    }
+}
+
+/* Everything but the agents; texts are borrowed from the document given. */
+static int service_read(struct json_reader *r, struct local_config *config)
+{
+    const char *host = "127.0.0.1";
+    jr_str(r, "host", JR_OPTIONAL, 1, 255, &host);
+    port_read(r, "port", &config->port);
+    port_read(r, "redis_port", &config->redis_port);
+    config->schedulers = 1;
+    jr_u32(r, "schedulers", JR_OPTIONAL, 1, LOCAL_SCHEDULERS_MAX, &config->schedulers);
+    config->tls = !is_loopback(host);
+    jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
+    jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
+    if (!r->failed && !config->tls && !is_loopback(host)) {
+        jr_fail(r, "tls", "can be off on a loopback address only, not on %s", host);
+    }
+    config->host = host;
+    return r->failed ? -1 : 0;
+}
+
+int local_config_parse(const json_t *document, struct local_config *config, struct err *err)
+{
+    struct json_reader r;
+    json_t *agents = NULL;
+    *config = (struct local_config){0};
+    jr_init(&r, document, "", err);
+    if (service_read(&r, config) < 0) {
+        goto fail;
+    }
+    agents = agents_read(&r);
+    if (agents == NULL || links_check(&r, config->links, agents) < 0 || jr_finish(&r) < 0) {
+        goto fail;
+    }
+    config->document = json_pack("{s:s, s:I, s:I, s:b, s:I, s:o, s:O*}", "host", config->host, "port",
+                                 (json_int_t)config->port, "redis_port", (json_int_t)config->redis_port,
+                                 "tls", config->tls ? 1 : 0, "schedulers", (json_int_t)config->schedulers,
+                                 "agents", agents, "links", (json_t *)config->links);
+    agents = NULL;
+    if (config->document == NULL) {
+        err_set(err, ERR_NOMEM, "out of memory for a configuration");
+        goto fail;
+    }
+    config->host = json_string_value(json_object_get(config->document, "host"));
+    config->agents = json_object_get(config->document, "agents");
+    config->links = json_object_get(config->document, "links");
+    return 0;
+fail:
+    json_decref(agents);
+    *config = (struct local_config){0};
+    return -1;
+}
+
+void local_config_fini(struct local_config *config)
+{
+    json_decref(config->document);
+    *config = (struct local_config){0};
+}
+
+json_t *local_config_default(struct err *err)
+{
+    struct sysinfo info;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sysinfo(&info) < 0) {
+        err_set(err, ERR_INTERNAL, "this machine does not tell its memory");
+        return NULL;
+    }
+    const uint64_t free_bytes = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
+    const uint64_t memory =
+        free_bytes / 10 * 6 > ((uint64_t)64 << 20) ? free_bytes / 10 * 6 : (uint64_t)64 << 20;
+    json_t *document = json_pack("{s:[{s:s, s:[{s:s, s:I, s:I, s:s}]}]}", "agents", "name", "local",
+                                 "devices", "kind", "cpu", "threads", (json_int_t)(cores > 0 ? cores : 1),
+                                 "memory", (json_int_t)memory, "isa", "native");
+    if (document == NULL) {
+        err_set(err, ERR_NOMEM, "out of memory for a configuration");
+    }
+    return document;
+}

@@ -1,0 +1,282 @@
+#include "local/home.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/tls.h"
+#include "common/units.h"
+#include "local/local.h"
+
+enum { CA_DAYS = 3650, SERVER_DAYS = 3650, PEM_BYTES_MAX = 65536 };
+
+int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
+{
+    char text[HOME_PATH_BYTES];
+    const char *environment = getenv("MOTLEY_HOME");
+    const char *user = getenv("HOME");
+    if (given != NULL && given[0] != '\0') {
+        snprintf(text, sizeof(text), "%s", given);
+    } else if (environment != NULL && environment[0] != '\0') {
+        snprintf(text, sizeof(text), "%s", environment);
+    } else if (user != NULL && user[0] == '/') {
+        snprintf(text, sizeof(text), "%s/.motley", user);
+    } else {
+        return err_set(err, ERR_INVALID, "no home folder: give --home DIR or set MOTLEY_HOME");
+    }
+    int length;
+    char folder[HOME_PATH_BYTES];
+    if (text[0] == '/') {
+        length = snprintf(out, LOCAL_HOME_BYTES, "%s", text);
+    } else if (getcwd(folder, sizeof(folder)) == NULL) {
+        return err_errno(err, ERR_IO, errno, "could not find the working folder");
+    } else {
+        length = snprintf(out, LOCAL_HOME_BYTES, "%s/%s", folder, text);
+    }
+    while (length > 1 && length < LOCAL_HOME_BYTES && out[length - 1] == '/') {
+        out[--length] = '\0';
+    }
+    /* "/run/redis.sock" must fit behind it. */
+    const int length_max = HOME_SOCKET_BYTES - 24;
+    if (length > length_max) {
+        return err_set(err, ERR_TOO_BIG,
+                       "the home folder \"%.100s…\" has %d bytes, more than %d: sockets lie in it", text,
+                       length, length_max);
+    }
+    return 0;
+}
+
+int home_make(const char *home, struct err *err)
+{
+    static const struct {
+        const char *name;
+        mode_t mode;
+    } folders[] = {{"ca", 0700},    {"run", 0700},   {"run/join", 0700}, {"logs", 0700},
+                   {"blobs", 0700}, {"redis", 0700}, {"agents", 0700}};
+    char path[HOME_PATH_BYTES];
+    const mode_t mode = geteuid() == 0 ? 0711 : 0700;
+    if (file_mkdirs(home, mode, err) < 0) {
+        return -1;
+    }
+    if (geteuid() == 0 && chmod(home, mode) < 0) {
+        return err_errno(err, ERR_IO, errno, "could not change the mode of \"%s\"", home);
+    }
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        if (file_path(path, sizeof(path), err, "%s/%s", home, folders[i].name) < 0 ||
+            file_mkdirs(path, folders[i].mode, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int home_secret(const char *home, const char *name, char secret[HOME_SECRET_BYTES], struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    if (file_path(path, sizeof(path), err, "%s/run/%s", home, name) < 0) {
+        return -1;
+    }
+    if (!file_exists(path) && (random_hex(secret, (HOME_SECRET_BYTES - 1) / 2, err) < 0 ||
+                               file_write_atomic(path, secret, HOME_SECRET_BYTES - 1, 0600, err) < 0)) {
+        return -1;
+    }
+    struct buf text = {.limit = HOME_SECRET_BYTES};
+    int status = file_read_all(path, HOME_SECRET_BYTES, &text, err);
+    if (status == 0 && text.size < HOME_SECRET_BYTES - 1) {
+        status = err_set(err, ERR_CORRUPT, "\"%s\" holds no secret; remove it to make a new one", path);
+    }
+    if (status == 0) {
+        memcpy(secret, text.data, HOME_SECRET_BYTES - 1);
+        secret[HOME_SECRET_BYTES - 1] = '\0';
+    }
+    buf_fini(&text);
+    return status;
+}
+
+/* A pair of PEM files; the key first, so that a certificate never stands without it. */
+static int pair_write(const char *home, const char *name, const struct buf *cert, const struct buf *key,
+                      struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    if (file_path(path, sizeof(path), err, "%s/ca/%s.key", home, name) < 0 ||
+        file_write_atomic(path, key->data, key->size, 0600, err) < 0 ||
+        file_path(path, sizeof(path), err, "%s/ca/%s.crt", home, name) < 0) {
+        return -1;
+    }
+    return file_write_atomic(path, cert->data, cert->size, 0644, err);
+}
+
+static int pair_read(const char *home, const char *name, struct buf *cert, struct buf *key, struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    if (file_path(path, sizeof(path), err, "%s/ca/%s.crt", home, name) < 0 ||
+        file_read_all(path, PEM_BYTES_MAX, cert, err) < 0 ||
+        file_path(path, sizeof(path), err, "%s/ca/%s.key", home, name) < 0) {
+        return -1;
+    }
+    return file_read_all(path, PEM_BYTES_MAX, key, err);
+}
+
+static void pem_fini(struct buf *key)
+{
+    if (key->data != NULL) {
+        OPENSSL_cleanse(key->data, key->size);
+    }
+    buf_fini(key);
+}
+
+static int server_issue(const char *home, const struct buf *ca_cert, const struct buf *ca_key,
+                        const char *host, struct err *err)
+{
+    struct buf key = {.limit = PEM_BYTES_MAX};
+    struct buf csr = {.limit = PEM_BYTES_MAX};
+    struct buf cert = {.limit = PEM_BYTES_MAX};
+    const char *const hosts[] = {host, "localhost", "127.0.0.1"};
+    int status = tls_request_create("server:motley", &key, &csr, err);
+    if (status == 0) {
+        status = tls_issue(buf_str(ca_cert), buf_str(ca_key), buf_str(&csr), "server:motley", hosts, 3,
+                           SERVER_DAYS, &cert, err);
+    }
+    if (status == 0) {
+        status = pair_write(home, "server", &cert, &key, err);
+    }
+    pem_fini(&key);
+    buf_fini(&csr);
+    buf_fini(&cert);
+    return status;
+}
+
+/* True when the server certificate was made for this host. */
+static bool server_is_for(const char *home, const char *host)
+{
+    char path[HOME_PATH_BYTES];
+    struct err err;
+    struct buf text = {.limit = 512};
+    bool same = file_path(path, sizeof(path), &err, "%s/ca/server.host", home) == 0 &&
+                file_read_all(path, 512, &text, &err) == 0 && strcmp(buf_str(&text), host) == 0;
+    buf_fini(&text);
+    return same;
+}
+
+int home_certificates(const char *home, const char *host, struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    struct buf cert = {.limit = PEM_BYTES_MAX};
+    struct buf key = {.limit = PEM_BYTES_MAX};
+    int status = file_path(path, sizeof(path), err, "%s/ca/ca.crt", home);
+    if (status == 0 && file_exists(path)) {
+        status = pair_read(home, "ca", &cert, &key, err);
+    } else if (status == 0) {
+        char name[48];
+        char random[17];
+        status = random_hex(random, 8, err);
+        snprintf(name, sizeof(name), "motley %s", random);
+        if (status == 0) {
+            status = tls_ca_create(name, CA_DAYS, &cert, &key, err);
+        }
+        if (status == 0) {
+            status = pair_write(home, "ca", &cert, &key, err);
+        }
+    }
+    if (status == 0 && !server_is_for(home, host)) {
+        status = server_issue(home, &cert, &key, host, err);
+        if (status == 0) {
+            status = file_path(path, sizeof(path), err, "%s/ca/server.host", home);
+        }
+        if (status == 0) {
+            status = file_write_atomic(path, host, strlen(host), 0600, err);
+        }
+    }
+    buf_fini(&cert);
+    pem_fini(&key);
+    return status;
+}
+
+/* Listen on host:port for a moment; *port becomes the one got. Returns 0, or errno. */
+static int port_try(const char *host, uint16_t *port)
+{
+    char service[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    snprintf(service, sizeof(service), "%u", *port);
+    if (getaddrinfo(host, service, &hints, &found) != 0) {
+        return EADDRNOTAVAIL;
+    }
+    int failed = 0;
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1) < 0) {
+        failed = errno;
+    }
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    if (failed == 0 && getsockname(fd, (struct sockaddr *)&address, &size) == 0) {
+        *port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                    : ((struct sockaddr_in *)&address)->sin_port);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return failed;
+}
+
+static uint16_t port_noted(const char *path)
+{
+    struct err err;
+    struct buf text = {.limit = 16};
+    unsigned long port = 0;
+    if (file_read_all(path, 16, &text, &err) == 0) {
+        port = strtoul(buf_str(&text), NULL, 10);
+    }
+    buf_fini(&text);
+    return port <= 65535 ? (uint16_t)port : 0;
+}
+
+int home_port(const char *home, const char *name, const char *host, uint16_t wanted, uint16_t *port,
+              struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    char text[16];
+    if (file_path(path, sizeof(path), err, "%s/run/%s.port", home, name) < 0) {
+        return -1;
+    }
+    *port = wanted != 0 ? wanted : port_noted(path);
+    int failed = port_try(host, port);
+    if (failed != 0 && wanted == 0 && *port != 0) {
+        *port = 0; /* the noted one is taken: any other will do */
+        failed = port_try(host, port);
+    }
+    if (failed != 0) {
+        return err_errno(err, failed == EADDRINUSE ? ERR_CONFLICT : ERR_IO, failed,
+                         "port %u of %s, for the %s, cannot be listened on", *port, host, name);
+    }
+    snprintf(text, sizeof(text), "%u\n", *port);
+    return file_write_atomic(path, text, strlen(text), 0600, err);
+}
+
+int home_space(const char *home, uint64_t bytes_min, struct err *err)
+{
+    struct statvfs info;
+    if (statvfs(home, &info) < 0) {
+        return err_errno(err, ERR_IO, errno, "could not look at the disk of \"%s\"", home);
+    }
+    const uint64_t free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
+    if (free_bytes < bytes_min) {
+        char has[32];
+        char needs[32];
+        return err_set(err, ERR_IO, "the disk of \"%s\" has %s free; at least %s are needed", home,
+                       units_bytes(has, free_bytes), units_bytes(needs, bytes_min));
+    }
+    return 0;
+}

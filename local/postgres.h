@@ -1,0 +1,28 @@
+/* The private PostgreSQL of a home: where its programs and data are, which user it runs as. */
+#ifndef MOTLEY_LOCAL_POSTGRES_H
+#define MOTLEY_LOCAL_POSTGRES_H
+
+#include <sys/types.h>
+
+#include "common/err.h"
+
+struct postgres_place {
+    char bin[256]; /* folder of initdb and postgres */
+    char dir[256]; /* holds data/ and the socket; HOME/pg, or a folder of /var/lib/motley where the user that
+                      PostgreSQL runs as cannot reach the home (a home under /root) */
+    uid_t uid;     /* 0: our own user */
+    gid_t gid;
+    char conninfo[384]; /* for libpq */
+};
+
+/* Find programs and user, choose the folder. ERR_NOT_FOUND when PostgreSQL is not installed. */
+int postgres_find(const char *home, struct postgres_place *place, struct err *err);
+
+/* Make the cluster if there is none (initdb, default durability), complete or absent; its log goes to 'log'.
+ * A cluster of a home with another 'identity' (a random text kept in each home) is removed first. */
+int postgres_init(const struct postgres_place *place, const char *identity, const char *log, struct err *err);
+
+/* Before each start: remove a postmaster.pid whose process is no PostgreSQL. */
+void postgres_clear_stale(const char *dir);
+
+#endif

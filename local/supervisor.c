@@ -1,0 +1,419 @@
+/* The supervisor: starts the services of HOME/run/services.json in the order of their phases, restarts what
+ * dies, and stops all of it when told to.
+ *
+ * One thread, one loop: wait for a signal or the next deadline, look at every service. What it knows stands
+ * in HOME/run/state.json, rewritten whenever a process starts or ends, for status, down and the next
+ * supervisor.
+ */
+#include "local/local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "local/home.h"
+#include "local/postgres.h"
+#include "local/remains.h"
+
+enum {
+    SERVICES_MAX = 256,
+    ARGUMENTS_MAX = 32,
+    SERVICES_BYTES = 1 << 20,
+    BACKOFF_MS_MIN = 100,
+    BACKOFF_MS_MAX = 5000,
+    STABLE_MS = 20000, /* a process that lived so long starts over with the shortest back-off */
+    TICK_MS = 100,
+    HOUSEKEEPING_MS = 2000,
+    STOP_GRACE_MS = 10000,
+    LOG_BYTES_MAX = 64 << 20, /* then the log's end is kept as .old and it begins anew */
+    LOG_BYTES_KEPT = 1 << 20
+};
+
+struct service {
+    const json_t *entry; /* of the list */
+    const char *role, *name;
+    pid_t pid; /* 0: not running */
+    uint64_t process_start;
+    uint64_t started_ns, next_start_ns;
+    uint32_t backoff_ms, restarts;
+    int last_status;
+    bool done; /* a service that runs once has ended well */
+};
+
+struct supervisor {
+    const char *home;
+    json_t *list;
+    struct service *services;
+    size_t count;
+    bool stopping;
+    uint64_t housekeeping_ns;
+};
+
+static const char *text_of(const struct service *s, const char *key)
+{
+    return json_string_value(json_object_get(s->entry, key));
+}
+
+static int64_t number_of(const struct service *s, const char *key, int64_t otherwise)
+{
+    const json_t *value = json_object_get(s->entry, key);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+static bool is_once(const struct service *s)
+{
+    return json_is_true(json_object_get(s->entry, "once"));
+}
+
+static void state_write(const struct supervisor *v)
+{
+    char path[HOME_PATH_BYTES];
+    struct err err;
+    struct buf text = {.limit = 1 << 20};
+    json_t *list = json_array();
+    for (size_t i = 0; i < v->count; i++) {
+        const struct service *s = &v->services[i];
+        const char *address = text_of(s, "address");
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:s?, s:s?, s:I, s:b, s:b, s:i}", "role",
+                                              s->role, "name", s->name, "pid", (json_int_t)s->pid, "start",
+                                              (json_int_t)s->process_start, "address", address, "leader_file",
+                                              text_of(s, "leader_file"), "restarts", (json_int_t)s->restarts,
+                                              "once", is_once(s), "done", s->done, "status", s->last_status));
+    }
+    json_t *state = json_pack("{s:I, s:I, s:o}", "pid", (json_int_t)getpid(), "start",
+                              (json_int_t)process_start_time(getpid()), "services", list);
+    snprintf(path, sizeof(path), "%s/run/state.json", v->home);
+    if (state == NULL || json_print(state, false, &text, &err) < 0 ||
+        file_write_atomic(path, text.data, text.size, 0600, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "state_lost", "path=%s", path);
+    }
+    buf_fini(&text);
+    json_decref(state);
+}
+
+/* Redis's users live in its own folder, which may be wiped: keep a copy, and put it back. */
+static void acl_keep(const struct supervisor *v, bool restore)
+{
+    char own[HOME_PATH_BYTES];
+    char copy[HOME_PATH_BYTES];
+    struct err err;
+    struct buf text = {.limit = 16 << 20};
+    snprintf(own, sizeof(own), "%s/redis/users.acl", v->home);
+    snprintf(copy, sizeof(copy), "%s/run/users.acl", v->home);
+    if (restore && !file_exists(own)) {
+        snprintf(own, sizeof(own), "%s/redis", v->home);
+        if (file_mkdirs(own, 0700, &err) == 0 && file_read_all(copy, 16 << 20, &text, &err) == 0) {
+            snprintf(own, sizeof(own), "%s/redis/users.acl", v->home);
+            file_write_atomic(own, text.data, text.size, 0600, &err);
+        }
+    } else if (!restore) {
+        struct stat a;
+        struct stat b;
+        const bool newer = stat(own, &a) == 0 &&
+                           (stat(copy, &b) < 0 || a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
+                            (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec > b.st_mtim.tv_nsec));
+        if (newer && file_read_all(own, 16 << 20, &text, &err) == 0 && text.size > 0) {
+            file_write_atomic(copy, text.data, text.size, 0600, &err);
+        }
+    }
+    buf_fini(&text);
+}
+
+/* May it start now? Services of a later phase wait until those that run once are done; an agent waits for its
+ * token. */
+static bool may_start(const struct supervisor *v, const struct service *s, uint64_t now)
+{
+    if (s->pid != 0 || s->done || now < s->next_start_ns) {
+        return false;
+    }
+    const int64_t phase = number_of(s, "phase", 0);
+    for (size_t i = 0; i < v->count; i++) {
+        const struct service *other = &v->services[i];
+        if (number_of(other, "phase", 0) >= phase) {
+            continue;
+        }
+        if (is_once(other) ? !other->done : other->pid == 0 && phase == 1) {
+            return false;
+        }
+    }
+    const char *join = text_of(s, "join_file");
+    return join == NULL || file_exists(text_of(s, "enrolled_file")) || file_exists(join);
+}
+
+/* The command line; an agent that is not enrolled yet gets its join token, which is good once. */
+static size_t arguments_make(const struct service *s, const char **argv, struct buf *token)
+{
+    const json_t *list = json_object_get(s->entry, "argv");
+    size_t count = 0;
+    for (size_t i = 0; i < json_array_size(list) && count < ARGUMENTS_MAX - 3; i++) {
+        argv[count++] = json_string_value(json_array_get(list, i));
+    }
+    const char *join = text_of(s, "join_file");
+    struct err err;
+    if (join != NULL && !file_exists(text_of(s, "enrolled_file")) &&
+        file_read_all(join, 4096, token, &err) == 0) {
+        argv[count++] = "--join";
+        argv[count++] = buf_str(token);
+    }
+    if (join != NULL) {
+        unlink(join);
+    }
+    argv[count] = NULL;
+    return count;
+}
+
+static void backoff_grow(struct service *s, uint64_t now)
+{
+    const bool stable = s->started_ns != 0 && now - s->started_ns > (uint64_t)STABLE_MS * 1000000u;
+    s->backoff_ms = stable || s->backoff_ms == 0 ? BACKOFF_MS_MIN : 2 * s->backoff_ms;
+    s->backoff_ms = s->backoff_ms > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : s->backoff_ms;
+    s->next_start_ns = now + (uint64_t)s->backoff_ms * 1000000u;
+}
+
+static void service_start(struct supervisor *v, struct service *s, uint64_t now)
+{
+    char log[HOME_PATH_BYTES];
+    const char *argv[ARGUMENTS_MAX];
+    struct buf token = {.limit = 4096};
+    struct err err = {0};
+    snprintf(log, sizeof(log), "%s/logs/%s%s.log", v->home, strcmp(s->role, "agent") == 0 ? "agent-" : "",
+             s->name);
+    if (strcmp(s->role, "postgres") == 0) {
+        postgres_clear_stale(text_of(s, "dir"));
+    } else if (strcmp(s->role, "redis") == 0) {
+        acl_keep(v, true);
+    }
+    arguments_make(s, argv, &token);
+    const struct process_options options = {.argv = argv,
+                                            .dir = "/",
+                                            .stdout_path = log,
+                                            .stderr_path = log,
+                                            .uid = (uid_t)number_of(s, "uid", 0),
+                                            .gid = (gid_t)number_of(s, "gid", 0),
+                                            .own_group = true};
+    s->started_ns = now;
+    if (process_spawn(&options, &s->pid, &err) < 0) {
+        s->pid = 0;
+        s->restarts++;
+        s->last_status = -1;
+        backoff_grow(s, now);
+        log_event(LOG_LEVEL_ERROR, "start_failed", "service=%s error=\"%s\"", s->name, err.text);
+    } else {
+        s->process_start = process_start_time(s->pid);
+        log_event(LOG_LEVEL_INFO, "started", "service=%s pid=%d", s->name, (int)s->pid);
+    }
+    buf_fini(&token);
+    state_write(v);
+}
+
+static void service_ended(struct supervisor *v, struct service *s, int status, uint64_t now)
+{
+    char text[64];
+    log_event(LOG_LEVEL_INFO, "ended", "service=%s pid=%d how=\"%s\"", s->name, (int)s->pid,
+              process_status_text(status, text));
+    s->pid = 0;
+    s->process_start = 0;
+    s->last_status = status;
+    if (is_once(s) && status == 0) {
+        s->done = true;
+    } else if (!v->stopping) {
+        s->restarts++;
+        backoff_grow(s, now);
+    }
+    state_write(v);
+}
+
+static void children_reap(struct supervisor *v)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (size_t i = 0; i < v->count; i++) {
+            if (v->services[i].pid == pid) {
+                service_ended(v, &v->services[i], status, clock_mono_ns());
+            }
+        }
+    }
+}
+
+/* Logs are bounded: what is too long keeps its end under another name and is emptied in place (writers
+ * append). */
+static void log_bound(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) < 0 || info.st_size <= LOG_BYTES_MAX) {
+        return;
+    }
+    char old[HOME_PATH_BYTES + 8];
+    struct err err;
+    uint8_t *bytes = malloc(LOG_BYTES_KEPT);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    snprintf(old, sizeof(old), "%s.old", path);
+    if (bytes != NULL && fd >= 0 &&
+        file_pread_all(fd, bytes, LOG_BYTES_KEPT, (uint64_t)info.st_size - LOG_BYTES_KEPT, path, &err) == 0 &&
+        file_write_atomic(old, bytes, LOG_BYTES_KEPT, 0600, &err) == 0 && ftruncate(fd, 0) < 0) {
+        log_event(LOG_LEVEL_ERROR, "log_kept", "path=%s", path);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(bytes);
+}
+
+static void housekeeping(struct supervisor *v)
+{
+    char path[HOME_PATH_BYTES];
+    acl_keep(v, false);
+    for (size_t i = 0; i < v->count; i++) {
+        const struct service *s = &v->services[i];
+        snprintf(path, sizeof(path), "%s/logs/%s%s.log", v->home,
+                 strcmp(s->role, "agent") == 0 ? "agent-" : "", s->name);
+        log_bound(path);
+    }
+}
+
+/* Stop the services of one role, all at once, and wait for them. */
+static void role_stop(struct supervisor *v, const char *role)
+{
+    const uint64_t deadline = clock_mono_ns() + (uint64_t)STOP_GRACE_MS * 1000000u;
+    for (size_t i = 0; i < v->count; i++) {
+        struct service *s = &v->services[i];
+        if (s->pid != 0 && strcmp(s->role, role) == 0) {
+            kill(s->pid, (int)number_of(s, "stop_signal", SIGTERM));
+        }
+    }
+    for (size_t i = 0; i < v->count; i++) {
+        struct service *s = &v->services[i];
+        while (s->pid != 0 && strcmp(s->role, role) == 0) {
+            if (clock_left_ms(deadline, 1) == 0) {
+                struct err err;
+                process_kill_group(s->pid, SIGKILL, &err);
+            }
+            poll(NULL, 0, 10);
+            children_reap(v);
+        }
+    }
+}
+
+static void stop_all(struct supervisor *v)
+{
+    static const char *const order[] = {"agent", "scheduler", "api", "redis", "postgres"};
+    struct err err;
+    v->stopping = true;
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        role_stop(v, order[i]);
+        if (i == 0 && remains_stop(v->home, "motley-worker", &err) < 0) {
+            log_event(LOG_LEVEL_ERROR, "workers_left", "error=\"%s\"", err.text);
+        }
+    }
+}
+
+static int services_load(struct supervisor *v, struct err *err)
+{
+    char path[HOME_PATH_BYTES];
+    struct buf text = {.limit = SERVICES_BYTES};
+    snprintf(path, sizeof(path), "%s/run/services.json", v->home);
+    if (file_read_all(path, SERVICES_BYTES, &text, err) == 0) {
+        v->list = json_parse_limited(buf_str(&text), text.size, 8, err);
+    }
+    buf_fini(&text);
+    if (v->list == NULL) {
+        return -1;
+    }
+    v->count = json_array_size(v->list);
+    v->services = calloc(v->count + 1, sizeof(*v->services));
+    if (v->services == NULL || v->count > SERVICES_MAX) {
+        return err_set(err, ERR_TOO_BIG, "%s lists %zu services, more than %d", path, v->count, SERVICES_MAX);
+    }
+    for (size_t i = 0; i < v->count; i++) {
+        struct service *s = &v->services[i];
+        s->entry = json_array_get(v->list, i);
+        s->role = text_of(s, "role");
+        s->name = text_of(s, "name");
+        if (s->role == NULL || s->name == NULL || json_array_size(json_object_get(s->entry, "argv")) == 0) {
+            return err_set(err, ERR_CORRUPT, "%s: entry %zu is no service", path, i);
+        }
+    }
+    return 0;
+}
+
+/* Until SIGTERM or SIGINT. */
+static void watch(struct supervisor *v, int signals)
+{
+    while (!v->stopping) {
+        struct pollfd wait = {.fd = signals, .events = POLLIN};
+        poll(&wait, 1, TICK_MS);
+        struct signalfd_siginfo info;
+        while (read(signals, &info, sizeof(info)) == sizeof(info)) {
+            v->stopping = v->stopping || info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+        }
+        children_reap(v);
+        const uint64_t now = clock_mono_ns();
+        for (size_t i = 0; i < v->count && !v->stopping; i++) {
+            if (may_start(v, &v->services[i], now)) {
+                service_start(v, &v->services[i], now);
+            }
+        }
+        if (now >= v->housekeeping_ns) {
+            housekeeping(v);
+            v->housekeeping_ns = now + (uint64_t)HOUSEKEEPING_MS * 1000000u;
+        }
+    }
+}
+
+static int signals_open(struct err *err)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGCHLD);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0) {
+        return err_errno(err, ERR_INTERNAL, errno, "could not block signals");
+    }
+    const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    return fd >= 0 ? fd : err_errno(err, ERR_INTERNAL, errno, "could not watch signals");
+}
+
+int local_supervise(const char *home, struct err *err)
+{
+    struct supervisor v = {.home = home};
+    char path[HOME_PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/run/lock", home);
+    const int lock = file_lock(path, err);
+    if (lock < 0) {
+        return -1;
+    }
+    int status = -1;
+    const int signals = signals_open(err);
+    if (signals >= 0 && services_load(&v, err) == 0) {
+        state_write(&v);
+        watch(&v, signals);
+        stop_all(&v);
+        snprintf(path, sizeof(path), "%s/run/state.json", home);
+        unlink(path);
+        status = 0;
+    }
+    if (signals >= 0) {
+        close(signals);
+    }
+    free(v.services);
+    json_decref(v.list);
+    close(lock);
+    return status;
+}

@@ -1,0 +1,506 @@
+/* Starting and stopping everything of one home. */
+#include "local/local.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/http.h"
+#include "common/json.h"
+#include "common/process.h"
+#include "common/yaml.h"
+#include "local/config.h"
+#include "local/home.h"
+#include "local/postgres.h"
+#include "local/remains.h"
+#include "local/services.h"
+#include "local/state.h"
+
+enum {
+    TIMEOUT_DEFAULT_S = 60,
+    DOWN_MS = 45000,
+    POLL_MS = 20,
+    RESTARTS_MAX = 6, /* a service that died so often while coming up will not come up */
+    CONFIG_BYTES = 1 << 20,
+    ANSWER_BYTES = 4 << 20
+};
+static const uint64_t space_bytes_min = (uint64_t)300 << 20;
+
+struct coming_up {
+    const struct local_up_options *options;
+    const char *home;
+    struct local_config config;
+    char url[300];
+    char ca[HOME_PATH_BYTES];
+    char token[HOME_SECRET_BYTES];
+    uint64_t deadline;
+    pid_t supervisor; /* ours, when we started it */
+    json_t *before;   /* state when we came: what died until then is no matter of ours; or NULL */
+    struct http *http;
+    struct err *err;
+};
+
+static void say(const struct coming_up *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(const struct coming_up *u, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (u->options->progress != NULL) {
+        u->options->progress(u->options->progress_arg, text);
+    }
+}
+
+/* The configuration to use: the file given, the home's last one, or the default. */
+static json_t *config_document(const struct coming_up *u)
+{
+    char stored[HOME_PATH_BYTES];
+    struct buf text = {.limit = CONFIG_BYTES};
+    json_t *document = NULL;
+    snprintf(stored, sizeof(stored), "%s/run/up.json", u->home);
+    const char *path = u->options->config_path != NULL ? u->options->config_path : stored;
+    if (u->options->config_path == NULL && !file_exists(stored)) {
+        return local_config_default(u->err);
+    }
+    if (file_read_all(path, CONFIG_BYTES, &text, u->err) == 0) {
+        document = yaml_parse(buf_str(&text), text.size, u->err);
+        if (document == NULL) {
+            err_wrap(u->err, "%s", path);
+        }
+    }
+    buf_fini(&text);
+    return document;
+}
+
+static int config_load(struct coming_up *u)
+{
+    json_t *document = config_document(u);
+    if (document == NULL) {
+        return -1;
+    }
+    int status = local_config_parse(document, &u->config, u->err);
+    json_decref(document);
+    return status < 0 && u->options->config_path != NULL ? err_wrap(u->err, "%s", u->options->config_path)
+                                                         : status;
+}
+
+/* HOME/run/NAME as JSON; takes nothing. */
+static int json_file_write(const struct coming_up *u, const char *name, const json_t *document)
+{
+    char path[HOME_PATH_BYTES];
+    struct buf text = {.limit = 4 << 20};
+    snprintf(path, sizeof(path), "%s/%s", u->home, name);
+    int status = json_print(document, false, &text, u->err);
+    if (status == 0) {
+        status = file_write_atomic(path, text.data, text.size, 0600, u->err);
+    }
+    buf_fini(&text);
+    return status;
+}
+
+static bool same_config(const struct coming_up *u)
+{
+    char path[HOME_PATH_BYTES];
+    struct err err;
+    struct buf text = {.limit = CONFIG_BYTES};
+    snprintf(path, sizeof(path), "%s/run/up.json", u->home);
+    json_t *stored = file_read_all(path, CONFIG_BYTES, &text, &err) == 0
+                         ? json_parse_limited(buf_str(&text), text.size, 16, &err)
+                         : NULL;
+    buf_fini(&text);
+    const bool same = stored != NULL && json_equal(stored, u->config.document);
+    json_decref(stored);
+    return same;
+}
+
+static int client_write(const struct coming_up *u)
+{
+    json_t *document = json_pack("{s:s, s:s, s:s?}", "address", u->url, "token", u->token, "ca",
+                                 u->config.tls ? u->ca : NULL);
+    if (document == NULL) {
+        return err_set(u->err, ERR_NOMEM, "out of memory for client.json");
+    }
+    int status = json_file_write(u, "client.json", document);
+    json_decref(document);
+    return status;
+}
+
+static int supervisor_start(struct coming_up *u)
+{
+    char program[HOME_PATH_BYTES];
+    char log[HOME_PATH_BYTES];
+    if (process_sibling("motley-supervisor", program, sizeof(program), u->err) < 0) {
+        return -1;
+    }
+    snprintf(log, sizeof(log), "%s/logs/supervisor.log", u->home);
+    const char *const argv[] = {program, u->home, NULL};
+    const struct process_options options = {
+        .argv = argv, .dir = "/", .stdout_path = log, .stderr_path = log, .own_session = true};
+    return process_spawn(&options, &u->supervisor, u->err);
+}
+
+/* Folders, secrets, certificates, the database cluster and every daemon's file. */
+static int prepare(struct coming_up *u)
+{
+    char log[HOME_PATH_BYTES];
+    char identity[HOME_SECRET_BYTES];
+    struct postgres_place postgres;
+    if (home_make(u->home, u->err) < 0 || home_space(u->home, space_bytes_min, u->err) < 0 ||
+        home_secret(u->home, "admin.token", u->token, u->err) < 0 ||
+        home_secret(u->home, "home.id", identity, u->err) < 0 ||
+        home_certificates(u->home, u->config.host, u->err) < 0 ||
+        postgres_find(u->home, &postgres, u->err) < 0) {
+        return -1;
+    }
+    snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
+    if (postgres_init(&postgres, identity, log, u->err) < 0) {
+        return -1;
+    }
+    json_t *services = services_make(u->home, &u->config, &postgres, u->url, u->err);
+    if (services == NULL) {
+        return -1;
+    }
+    int status = json_file_write(u, "run/services.json", services);
+    json_decref(services);
+    if (status == 0) {
+        status = json_file_write(u, "run/up.json", u->config.document);
+    }
+    return status == 0 ? client_write(u) : -1;
+}
+
+/* How often a service died, by its place in the state's list. */
+static int64_t restarts_of(const json_t *state, size_t index)
+{
+    return json_integer_value(
+        json_object_get(json_array_get(json_object_get(state, "services"), index), "restarts"));
+}
+
+static int check_services(const struct coming_up *u, const json_t *state)
+{
+    char tail[300];
+    char file[160];
+    const json_t *services = json_object_get(state, "services");
+    for (size_t i = 0; i < json_array_size(services); i++) {
+        const json_t *service = json_array_get(services, i);
+        const char *name = json_string_value(json_object_get(service, "name"));
+        const char *role = json_string_value(json_object_get(service, "role"));
+        if (name == NULL || role == NULL ||
+            restarts_of(state, i) - restarts_of(u->before, i) < RESTARTS_MAX) {
+            continue;
+        }
+        snprintf(file, sizeof(file), "%s%s", strcmp(role, "agent") == 0 ? "agent-" : "", name);
+        return err_set(u->err, ERR_IO, "the %s \"%s\" does not stay up; its log %s/logs/%s.log ends: %s",
+                       role, name, u->home, file, log_tail(u->home, file, tail, sizeof(tail)));
+    }
+    return 0;
+}
+
+/* While waiting: is the time over, has the supervisor ended, does something die again and again? */
+static int check_progress(const struct coming_up *u, const char *what)
+{
+    char tail[300];
+    uint64_t start;
+    json_t *state = state_load(u->home);
+    int status = check_services(u, state);
+    const bool gone = (u->supervisor != 0 && waitpid(u->supervisor, NULL, WNOHANG) != 0) ||
+                      (state != NULL && state_supervisor(state, &start) == 0);
+    json_decref(state);
+    if (status == 0 && gone) {
+        status = err_set(u->err, ERR_IO, "the supervisor ended; its log ends: %s",
+                         log_tail(u->home, "supervisor", tail, sizeof(tail)));
+    }
+    if (status == 0 && clock_left_ms(u->deadline, 1) == 0) {
+        status = err_set(u->err, ERR_TIMEOUT, "%s within %u s; the logs are in %s/logs", what,
+                         u->options->timeout_s > 0 ? u->options->timeout_s : TIMEOUT_DEFAULT_S, u->home);
+    }
+    return status;
+}
+
+static int http_open(struct coming_up *u)
+{
+    const struct http_options options = {
+        .url = u->url, .bearer = u->token, .ca_file = u->config.tls ? u->ca : NULL, .connect_ms = 2000};
+    u->http = http_create(&options, u->err);
+    return u->http != NULL ? 0 : -1;
+}
+
+static int wait_api(struct coming_up *u)
+{
+    for (;;) {
+        struct err why = {0};
+        struct buf text = {.limit = ANSWER_BYTES};
+        const struct http_request request = {
+            .method = "GET", .path = "/readyz", .response = &text, .timeout_ms = 2000};
+        const int ready = http_perform(u->http, &request, NULL, &why);
+        buf_fini(&text);
+        if (ready == 0) {
+            return 0;
+        }
+        if (check_progress(u, "the api was not ready") < 0) {
+            return u->err->code == ERR_TIMEOUT && why.code != ERR_NONE
+                       ? err_set(u->err, ERR_TIMEOUT, "%.300s (last: %.180s)", u->err->text, why.text)
+                       : -1;
+        }
+        poll(NULL, 0, POLL_MS);
+    }
+}
+
+/* The name of the scheduler that leads, in the status document. */
+static bool has_leader(const struct coming_up *u)
+{
+    struct err why;
+    bool leads = false;
+    json_t *status = local_status(u->home, &why);
+    const json_t *list = json_object_get(status, "processes");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        leads = leads || json_is_true(json_object_get(json_array_get(list, i), "leader"));
+    }
+    json_decref(status);
+    return leads;
+}
+
+static int wait_leader(struct coming_up *u)
+{
+    while (!has_leader(u)) {
+        if (check_progress(u, "no scheduler took the lead") < 0) {
+            return -1;
+        }
+        poll(NULL, 0, POLL_MS);
+    }
+    return 0;
+}
+
+/* Give every agent that is not enrolled a join token, unless one still lies there. */
+static int tokens_offer(struct coming_up *u)
+{
+    char enrolled[HOME_PATH_BYTES];
+    char join[HOME_PATH_BYTES];
+    for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
+        snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
+        snprintf(join, sizeof(join), "%s/run/join/%s", u->home, name);
+        if (file_exists(enrolled) || file_exists(join)) {
+            continue;
+        }
+        json_t *answer = NULL;
+        if (http_json(u->http, "POST", "/v1/join-tokens", NULL, 5000, &answer, u->err) < 0) {
+            return err_wrap(u->err, "a join token for agent %s", name);
+        }
+        const char *token = json_string_value(json_object_get(answer, "token"));
+        int status = token != NULL ? file_write_atomic(join, token, strlen(token), 0600, u->err)
+                                   : err_set(u->err, ERR_PEER, "the api gave no join token");
+        json_decref(answer);
+        if (status < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Agents that are neither enrolled nor running nor holding a token need another one. */
+static bool agent_waits(const struct coming_up *u, const json_t *services, const char *name)
+{
+    char enrolled[HOME_PATH_BYTES];
+    snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
+    if (file_exists(enrolled)) {
+        return false;
+    }
+    for (size_t i = 0; i < json_array_size(services); i++) {
+        const json_t *service = json_array_get(services, i);
+        const char *role = json_string_value(json_object_get(service, "role"));
+        const char *other = json_string_value(json_object_get(service, "name"));
+        if (role != NULL && other != NULL && strcmp(role, "agent") == 0 && strcmp(other, name) == 0) {
+            return json_integer_value(json_object_get(service, "pid")) == 0;
+        }
+    }
+    return false;
+}
+
+static bool anyone_waits(const struct coming_up *u)
+{
+    bool waits = false;
+    json_t *state = state_load(u->home);
+    for (size_t i = 0; i < json_array_size(u->config.agents) && !waits; i++) {
+        const json_t *agent = json_array_get(u->config.agents, i);
+        waits = agent_waits(u, json_object_get(state, "services"),
+                            json_string_value(json_object_get(agent, "name")));
+    }
+    json_decref(state);
+    return waits;
+}
+
+/* How many of our agents the service knows to be alive; -1 when it cannot be asked just now. */
+static int agents_alive(const struct coming_up *u, const char **missing)
+{
+    struct err why;
+    json_t *answer = NULL;
+    if (http_json(u->http, "GET", "/v1/nodes", NULL, 5000, &answer, &why) < 0) {
+        return -1;
+    }
+    int alive = 0;
+    const json_t *nodes = json_object_get(answer, "nodes");
+    for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
+        bool found = false;
+        for (size_t j = 0; j < json_array_size(nodes); j++) {
+            const char *other = json_string_value(json_object_get(json_array_get(nodes, j), "name"));
+            const char *state = json_string_value(json_object_get(json_array_get(nodes, j), "state"));
+            found = found || (other != NULL && state != NULL && strcmp(other, name) == 0 &&
+                              strcmp(state, "alive") == 0);
+        }
+        alive += found;
+        *missing = found ? *missing : name;
+    }
+    json_decref(answer);
+    return alive;
+}
+
+static int wait_agents(struct coming_up *u)
+{
+    const int wanted = (int)json_array_size(u->config.agents);
+    const char *missing = "";
+    while (agents_alive(u, &missing) < wanted) {
+        char what[160];
+        snprintf(what, sizeof(what), "agent \"%s\" did not join", missing);
+        if (check_progress(u, what) < 0 || (anyone_waits(u) && tokens_offer(u) < 0)) {
+            return -1;
+        }
+        poll(NULL, 0, POLL_MS);
+    }
+    return 0;
+}
+
+static int wait_ready(struct coming_up *u)
+{
+    if (http_open(u) < 0 || wait_api(u) < 0) {
+        return -1;
+    }
+    say(u, "the api answers at %s", u->url);
+    if (tokens_offer(u) < 0 || wait_leader(u) < 0) {
+        return -1;
+    }
+    say(u, "a scheduler leads");
+    if (wait_agents(u) < 0) {
+        return -1;
+    }
+    say(u, "%zu agents are ready", json_array_size(u->config.agents));
+    return 0;
+}
+
+/* What a running supervisor serves already. */
+static int join_running(struct coming_up *u)
+{
+    if (!same_config(u)) {
+        return err_set(u->err, ERR_CONFLICT, "\"%s\" is up with another configuration; motley down first",
+                       u->home);
+    }
+    u->before = state_load(u->home);
+    char path[HOME_PATH_BYTES];
+    struct buf text = {.limit = 65536};
+    snprintf(path, sizeof(path), "%s/client.json", u->home);
+    json_t *client = file_read_all(path, 65536, &text, u->err) == 0
+                         ? json_parse_limited(buf_str(&text), text.size, 8, u->err)
+                         : NULL;
+    buf_fini(&text);
+    if (client == NULL || home_secret(u->home, "admin.token", u->token, u->err) < 0) {
+        json_decref(client);
+        return -1;
+    }
+    const char *address = json_string_value(json_object_get(client, "address"));
+    snprintf(u->url, sizeof(u->url), "%s", address != NULL ? address : "");
+    json_decref(client);
+    return wait_ready(u);
+}
+
+static int start_fresh(struct coming_up *u)
+{
+    char path[HOME_PATH_BYTES];
+    if (remains_stop(u->home, "", u->err) < 0) { /* of a supervisor that was killed */
+        return -1;
+    }
+    snprintf(path, sizeof(path), "%s/run/state.json", u->home);
+    unlink(path);
+    if (prepare(u) < 0) {
+        return -1;
+    }
+    say(u, "starting under %s", u->home);
+    int status = supervisor_start(u);
+    if (status == 0) {
+        status = wait_ready(u);
+    }
+    if (status < 0) {
+        struct err why;
+        local_down(u->home, &why);
+    }
+    return status;
+}
+
+int local_up(const struct local_up_options *options, struct err *err)
+{
+    struct coming_up u = {.options = options, .home = options->home, .err = err};
+    const unsigned seconds = options->timeout_s > 0 ? options->timeout_s : TIMEOUT_DEFAULT_S;
+    u.deadline = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
+    snprintf(u.ca, sizeof(u.ca), "%s/ca/ca.crt", u.home);
+    if (config_load(&u) < 0) {
+        return -1;
+    }
+    int status = -1;
+    char path[HOME_PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/run", u.home);
+    if (file_mkdirs(path, 0700, err) == 0) {
+        /* Two of us at once: the second waits its turn and finds it running. */
+        snprintf(path, sizeof(path), "%s/run/up.lock", u.home);
+        int lock = file_lock(path, err);
+        while (lock < 0 && err->code == ERR_BUSY && clock_left_ms(u.deadline, 1) > 0) {
+            poll(NULL, 0, POLL_MS);
+            lock = file_lock(path, err);
+        }
+        if (lock >= 0) {
+            status = local_is_up(u.home) ? join_running(&u) : start_fresh(&u);
+            close(lock);
+        }
+    }
+    http_destroy(u.http);
+    json_decref(u.before);
+    memset(u.token, 0, sizeof(u.token));
+    local_config_fini(&u.config);
+    return status;
+}
+
+int local_down(const char *home, struct err *err)
+{
+    uint64_t start = 0;
+    json_t *state = state_load(home);
+    const pid_t supervisor = state != NULL ? state_supervisor(state, &start) : 0;
+    json_decref(state);
+    if (supervisor != 0) {
+        if (kill(supervisor, SIGTERM) < 0 && errno != ESRCH) {
+            return err_errno(err, ERR_DENIED, errno, "could not stop the supervisor, process %d",
+                             (int)supervisor);
+        }
+        const uint64_t deadline = clock_mono_ns() + (uint64_t)DOWN_MS * 1000000u;
+        while (process_is(supervisor, start) && clock_left_ms(deadline, 1) > 0) {
+            poll(NULL, 0, POLL_MS);
+        }
+        if (process_is(supervisor, start)) {
+            kill(supervisor, SIGKILL);
+        }
+    }
+    if (remains_stop(home, "", err) < 0) {
+        return -1;
+    }
+    char path[HOME_PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/run/state.json", home);
+    unlink(path);
+    return 0;
+}
