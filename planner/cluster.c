@@ -1,5 +1,5 @@
-/* Devices, nodes and links: checked as they are added. Names are found by linear search while small and by a scan over
- * a sorted index when large; links by binary search. */
+/* Devices, nodes and links: checked as they are added. Names are found by linear search while small and by a
+ * scan over a sorted index when large; links by binary search. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,14 +119,15 @@ static int device_check(const struct cluster *cluster, const struct cluster_devi
     if (device->memory_limit_bytes == 0 || device->memory_limit_bytes > (uint64_t)1 << 50)
         return err_set(err, ERR_INVALID, "device %s: memory of %llu bytes", device->name,
                        (unsigned long long)device->memory_limit_bytes);
-    if ((device->speed != 0 && !positive(device->speed, 1e6)) || (device->heat != 0 && !positive(device->heat, 1)) ||
-        !isfinite(device->price_per_hour) || device->price_per_hour < 0 || !isfinite(device->watts) ||
-        device->watts < 0)
+    if ((device->speed != 0 && !positive(device->speed, 1e6)) ||
+        (device->heat != 0 && !positive(device->heat, 1)) || !isfinite(device->price_per_hour) ||
+        device->price_per_hour < 0 || !isfinite(device->watts) || device->watts < 0)
         return err_set(err, ERR_INVALID, "device %s: speed, heat, price or power is not a sensible number",
                        device->name);
     if (device->like && !catalogue_find(device->like))
-        return err_set(err, ERR_INVALID, "device %s: \"%s\" is not in the catalogue (motley devices --catalogue)",
-                       device->name, device->like);
+        return err_set(err, ERR_INVALID,
+                       "device %s: \"%s\" is not in the catalogue (motley devices --catalogue)", device->name,
+                       device->like);
     return 0;
 }
 
@@ -139,7 +140,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     uint32_t node = node_intern(cluster, device->node, err);
     if (node == UINT32_MAX)
         return -1;
-    struct device *grown = grow(cluster->devices, &cluster->device_capacity, cluster->device_count, sizeof(*grown));
+    struct device *grown =
+        grow(cluster->devices, &cluster->device_capacity, cluster->device_count, sizeof(*grown));
     if (grown)
         cluster->devices = grown;
     char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
@@ -181,7 +183,8 @@ static int point_read(struct json_reader *r, struct profile *profile, const char
     if (jr_finish_loose(r) < 0)
         return -1;
     if (block != PROFILE_EMBEDDING && p.forward_s <= 0)
-        return jr_fail(r, "forward_s", "device %s measured no time at all for a %s", device, block_names[block]);
+        return jr_fail(r, "forward_s", "device %s measured no time at all for a %s", device,
+                       block_names[block]);
     uint32_t count = profile->point_count[block];
     if (count >= CLUSTER_POINTS_MAX)
         return jr_fail(r, NULL, "more than %u points", CLUSTER_POINTS_MAX);
@@ -273,7 +276,8 @@ static int link_put(struct cluster *cluster, struct link_pair link, struct err *
             return 0;
         }
     }
-    struct link_pair *grown = grow(cluster->links, &cluster->link_capacity, cluster->link_count, sizeof(*grown));
+    struct link_pair *grown =
+        grow(cluster->links, &cluster->link_capacity, cluster->link_count, sizeof(*grown));
     if (!grown)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     cluster->links = grown;
@@ -298,15 +302,17 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
     link.from = cluster_node_find(cluster, from);
     link.to = cluster_node_find(cluster, to);
     if (link.from == UINT32_MAX || link.to == UINT32_MAX)
-        return err_set(err, ERR_NOT_FOUND, "link %s to %s: no node %s", from, to, link.from == UINT32_MAX ? from : to);
+        return err_set(err, ERR_NOT_FOUND, "link %s to %s: no node %s", from, to,
+                       link.from == UINT32_MAX ? from : to);
     return link_put(cluster, link, err);
 }
 
 int cluster_set_defaults(struct cluster *cluster, double within_latency_s, double within_bytes_per_s,
                          double between_latency_s, double between_bytes_per_s, struct err *err)
 {
-    if (!isfinite(within_latency_s) || within_latency_s < 0 || !isfinite(between_latency_s) || between_latency_s < 0 ||
-        !positive(within_bytes_per_s, RATE_MAX) || !positive(between_bytes_per_s, RATE_MAX))
+    if (!isfinite(within_latency_s) || within_latency_s < 0 || !isfinite(between_latency_s) ||
+        between_latency_s < 0 || !positive(within_bytes_per_s, RATE_MAX) ||
+        !positive(between_bytes_per_s, RATE_MAX))
         return err_set(err, ERR_INVALID, "links: latency must be at least 0 s and rate above 0 bytes/s");
     cluster->within_latency_s = within_latency_s;
     cluster->within_bytes_per_s = within_bytes_per_s;
@@ -347,7 +353,9 @@ void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t 
     bool within = from == to;
     *emulated = link && link->emulated;
     *latency_s = link ? link->latency_s : within ? cluster->within_latency_s : cluster->between_latency_s;
-    *bytes_per_s = link ? link->bytes_per_s : within ? cluster->within_bytes_per_s : cluster->between_bytes_per_s;
+    *bytes_per_s = link     ? link->bytes_per_s
+                   : within ? cluster->within_bytes_per_s
+                            : cluster->between_bytes_per_s;
     if (!within) {
         double a = cluster->nodes[from].nic_bytes_per_s, b = cluster->nodes[to].nic_bytes_per_s;
         if (a > 0 && a < *bytes_per_s)

@@ -29,7 +29,8 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
         jr_finish(r) < 0)
         return -1;
     if (!like && !profile && (!device.kind || strcmp(device.kind, "cpu") != 0))
-        return jr_fail(r, "like", "missing: without it or a profile nothing is known of %s's speed", device.name);
+        return jr_fail(r, "like", "missing: without it or a profile nothing is known of %s's speed",
+                       device.name);
     if (cluster_add_device(cluster, &device, r->err) < 0) {
         r->failed = true;
         return err_wrap(r->err, "%s", r->path);
@@ -76,9 +77,10 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     for (int k = 0; k < 2; k++) {
         if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
             return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
-        json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s", latency_s,
-                                 "bytes_per_s", bytes_per_s);
-        int result = link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
+        json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s",
+                                 latency_s, "bytes_per_s", bytes_per_s);
+        int result =
+            link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
         json_decref(link);
         if (result < 0)
             return -1;
@@ -95,15 +97,15 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
     if (json_object_get(links.object, "within")) {
-        if (jr_sub(&links, "within", JR_REQUIRED, &part) < 0 || link_values(&part, &within[0], &within[1]) < 0 ||
-            jr_finish(&part) < 0)
+        if (jr_sub(&links, "within", JR_REQUIRED, &part) < 0 ||
+            link_values(&part, &within[0], &within[1]) < 0 || jr_finish(&part) < 0)
             return -1;
     } else {
         jr_any(&links, "within", JR_OPTIONAL, &pairs);
     }
     if (json_object_get(links.object, "between")) {
-        if (jr_sub(&links, "between", JR_REQUIRED, &part) < 0 || link_values(&part, &between[0], &between[1]) < 0 ||
-            jr_finish(&part) < 0)
+        if (jr_sub(&links, "between", JR_REQUIRED, &part) < 0 ||
+            link_values(&part, &between[0], &between[1]) < 0 || jr_finish(&part) < 0)
             return -1;
     } else {
         jr_any(&links, "between", JR_OPTIONAL, &pairs);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Attention does less of the peak than matrix products; used only where no two measured points differ in shape. */
+/* Attention does less of the peak than matrix products; used only where no two measured points differ in
+ * shape. */
 #define SQUARE_SLOWNESS 2.0
 #define KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device */
 
@@ -24,7 +25,8 @@ enum cost_class cost_class_of(const struct block *block)
 
 static double load_work(const struct cost_curve *curve, const struct cost_load *load)
 {
-    return curve->per_token * load->tokens + curve->per_square * load->sum_sq + curve->per_labelled * load->labelled;
+    return curve->per_token * load->tokens + curve->per_square * load->sum_sq +
+           curve->per_labelled * load->labelled;
 }
 
 double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load)
@@ -54,8 +56,8 @@ double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, con
     return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
 }
 
-/* Least squares of seconds/seconds = (c0 + c1·x + c2·y)/seconds: how much one unit of y costs in units of x. Returns a
- * negative number when the points do not tell. */
+/* Least squares of seconds/seconds = (c0 + c1·x + c2·y)/seconds: how much one unit of y costs in units of x.
+ * Returns a negative number when the points do not tell. */
 static double shape_ratio(const struct profile_point *points, uint32_t count, enum profile_block kind)
 {
     double m[3][4] = {{0}};
@@ -185,29 +187,33 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
         return err_set(err, ERR_NOMEM, "costs: out of memory");
     double back = class == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
     for (uint32_t i = 0; i < curve->count; i++) {
-        double compute = sizes[i] * per_unit / rate, read = weight_bytes / (entry->memory_bytes_per_s * threads);
+        double compute = sizes[i] * per_unit / rate,
+               read = weight_bytes / (entry->memory_bytes_per_s * threads);
         if (class == COST_EMBEDDING)
             compute = sizes[i] * 1e-9, read = 0;
         double forward = KERNEL_OVERHEAD_S + (compute > read ? compute : read);
-        curve->points[i] = (struct cost_point){.work = sizes[i], .seconds = {forward, back * forward, forward}};
+        curve->points[i] =
+            (struct cost_point){.work = sizes[i], .seconds = {forward, back * forward, forward}};
     }
     return 0;
 }
 
-static int device_estimate(struct cost_device *cost, const struct device *device, const struct workload *workload,
-                           const struct block_list *blocks, struct err *err)
+static int device_estimate(struct cost_device *cost, const struct device *device,
+                           const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
     const struct catalogue_entry *entry = entry_of(device);
     if (!entry)
-        return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from", device->name);
+        return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from",
+                       device->name);
     double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
     cost->origin = ORIGIN_ESTIMATED;
     cost->uncertainty = entry->uncertainty;
-    for (int class = 0; class < COST_CLASSES; class++) {
-        const struct block *block = block_of_class(blocks, (enum cost_class)class);
+    for (int class = 0; class < COST_CLASSES; class ++) {
+        const struct block *block = block_of_class(blocks, (enum cost_class) class);
         if (!block)
             continue;
-        if (curve_estimate(&cost->curves[class], block, (enum cost_class)class, entry, workload, threads, err) < 0)
+        if (curve_estimate(&cost->curves[class], block, (enum cost_class) class, entry, workload, threads,
+                           err) < 0)
             return -1;
         double trained = workload->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
         cost->step_s[class] = trained > 0 ? KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
@@ -224,15 +230,15 @@ static const enum profile_block profile_of[COST_CLASSES] = {
     [COST_HEAD] = PROFILE_HEAD,
 };
 
-static int device_measured(struct cost_device *cost, const struct device *device, const struct block_list *blocks,
-                           struct err *err)
+static int device_measured(struct cost_device *cost, const struct device *device,
+                           const struct block_list *blocks, struct err *err)
 {
     const struct profile *profile = &device->profile;
     cost->origin = profile->origin;
     cost->uncertainty = profile->origin == ORIGIN_MEASURED ? 0 : 0.1;
-    for (int class = 0; class < COST_CLASSES; class++) {
+    for (int class = 0; class < COST_CLASSES; class ++) {
         enum profile_block kind = profile_of[class];
-        const struct block *block = block_of_class(blocks, (enum cost_class)class);
+        const struct block *block = block_of_class(blocks, (enum cost_class) class);
         if (!block || profile->point_count[kind] == 0)
             continue;
         double per_token = block->flops_per_token > 0 ? block->flops_per_token : 1;
@@ -255,7 +261,7 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         return -1;
     }
     double factor = 1 / (device->speed * device->heat);
-    for (int class = 0; class < COST_CLASSES; class++) {
+    for (int class = 0; class < COST_CLASSES; class ++) {
         struct cost_curve *curve = &cost->curves[class];
         for (uint32_t i = 0; i < curve->count; i++) {
             for (int way = 0; way < COST_WAYS; way++)
@@ -268,7 +274,7 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
 
 void cost_device_fini(struct cost_device *cost)
 {
-    for (int class = 0; class < COST_CLASSES; class++)
+    for (int class = 0; class < COST_CLASSES; class ++)
         free(cost->curves[class].points);
     *cost = (struct cost_device){0};
 }

@@ -1,10 +1,11 @@
 /* Cost tables: seconds a device takes for a block, as a function of what a micro-batch holds.
  *
- * A curve is a table of points over one number, the work of a micro-batch: tokens + kappa·Σ length² for layers, labelled
- * + kappa·tokens for the head. kappa is read off the points themselves where they differ in shape, else taken from
- * the model's FLOPs. Between points it interpolates, beyond the last it goes on along the last two (docs/PLANNER.md,
- * Inputs: a line through all is off by up to 498 %). Below the first it goes along the first two, never under the
- * proportional share.
+ * A curve is a table of points over one number, the work of a micro-batch: tokens + kappa·Σ length² for
+ * layers, labelled
+ * + kappa·tokens for the head. kappa is read off the points themselves where they differ in shape, else taken
+ * from the model's FLOPs. Between points it interpolates, beyond the last it goes on along the last two
+ * (docs/PLANNER.md, Inputs: a line through all is off by up to 498 %). Below the first it goes along the
+ * first two, never under the proportional share.
  */
 #ifndef MOTLEY_PLANNER_COST_H
 #define MOTLEY_PLANNER_COST_H
@@ -27,7 +28,7 @@ struct cost_point {
 
 struct cost_curve {
     uint32_t count;
-    struct cost_point *points; /* work strictly rising */
+    struct cost_point *points;                  /* work strictly rising */
     double per_token, per_square, per_labelled; /* work of a load */
 };
 
@@ -42,9 +43,9 @@ struct cost_device {
 /* Class of a block of the list. */
 enum cost_class cost_class_of(const struct block *block);
 
-/* Builds the curves of one device: from its profile, else estimated from the catalogue entry and the blocks' FLOPs.
- * `fallback` (may be NULL) is the entry used when the device names none. ERR_INVALID when neither is there;
- * ERR_NOMEM. */
+/* Builds the curves of one device: from its profile, else estimated from the catalogue entry and the blocks'
+ * FLOPs. `fallback` (may be NULL) is the entry used when the device names none. ERR_INVALID when neither is
+ * there; ERR_NOMEM. */
 int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
                      const struct block_list *blocks, struct err *err);
 void cost_device_fini(struct cost_device *cost);

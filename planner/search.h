@@ -1,6 +1,7 @@
 /* From workload and cluster to the plan, with what it was chosen over.
  *
- * Pure: no clock, no files; equal inputs give equal answers. A search ends when its budget of evaluations is spent.
+ * Pure: no clock, no files; equal inputs give equal answers. A search ends when its budget of evaluations is
+ * spent.
  */
 #ifndef MOTLEY_PLANNER_SEARCH_H
 #define MOTLEY_PLANNER_SEARCH_H
@@ -14,21 +15,21 @@
 #include "program/trace.h"
 
 struct plan_options {
-    uint64_t evaluations;      /* 0: the default, 20,000 */
-    uint64_t seed;             /* of the refinement's kicks; 0 is a seed like any other */
-    bool programs;             /* emit step programs into answer->plan (what a worker needs); without, only the
-                                  assignment is filled and the answer is cheaper for thousands of devices */
-    bool exhaustive_off;       /* tests: search small clusters like large ones */
-    const struct plan *from;   /* a plan that runs now, to start from; or NULL */
+    uint64_t evaluations;    /* 0: the default, 20,000 */
+    uint64_t seed;           /* of the refinement's kicks; 0 is a seed like any other */
+    bool programs;           /* emit step programs into answer->plan (what a worker needs); without, only the
+                                assignment is filled and the answer is cheaper for thousands of devices */
+    bool exhaustive_off;     /* tests: search small clusters like large ones */
+    const struct plan *from; /* a plan that runs now, to start from; or NULL */
 };
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
 
 struct plan_alternative { /* another choice and what it gives */
     enum plan_placement placement;
-    char *device;          /* of a single placement, else NULL */
+    char *device; /* of a single placement, else NULL */
     enum plan_verdict verdict;
-    double step_s;         /* when it fits */
+    double step_s;                   /* when it fits */
     uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; set also when it fits */
     uint32_t stages, micro_batch_rows;
 };
@@ -41,36 +42,38 @@ struct plan_left_out {
 
 struct plan_answer {
     enum plan_verdict verdict;
-    char *words;           /* the verdict in a sentence or two, with numbers */
-    struct plan *plan;     /* sealed; NULL when nothing fits; owned, may be taken by setting it to NULL */
+    char *words;       /* the verdict in a sentence or two, with numbers */
+    struct plan *plan; /* sealed; NULL when nothing fits; owned, may be taken by setting it to NULL */
     double step_s, tokens_per_s, lower_bound_s;
-    double plan_s;         /* 0: the library has no clock; the caller sets it before printing */
+    double plan_s;            /* 0: the library has no clock; the caller sets it before printing */
     uint64_t shortfall_bytes; /* when nothing fits: the smallest there is */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;
     struct plan_left_out *left_out;
-    uint64_t evaluations;  /* spent */
-    double uncertainty;    /* relative, of step_s, where estimates dominate; 0 when all is measured */
+    uint64_t evaluations; /* spent */
+    double uncertainty;   /* relative, of step_s, where estimates dominate; 0 when all is measured */
 };
 
-/* Returns 0 and an answer also when nothing fits (verdict says so). −1: ERR_INVALID (nonsense in the workload or a
- * device asked for that does not exist), ERR_UNSUPPORTED (placement not possible for this model), ERR_NOMEM. */
-int plan_search(const struct workload *workload, const struct cluster *cluster, const struct plan_options *options,
-                struct plan_answer **answer, struct err *err);
+/* Returns 0 and an answer also when nothing fits (verdict says so). −1: ERR_INVALID (nonsense in the workload
+ * or a device asked for that does not exist), ERR_UNSUPPORTED (placement not possible for this model),
+ * ERR_NOMEM. */
+int plan_search(const struct workload *workload, const struct cluster *cluster,
+                const struct plan_options *options, struct plan_answer **answer, struct err *err);
 void plan_answer_destroy(struct plan_answer *answer);
 
 /* INTERFACES.md, "What `motley plan --json` answers". Returns new or NULL with ERR_NOMEM. */
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err);
 /* For people: verdict, table of ranks, alternatives, who is left out. Appends to out. */
 int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err);
-/* `motley plan --program`: the ranks' train programs with predicted milliseconds, side by side per rank, at most
- * `lines` instructions each (0: 200). Needs plan_options.programs. */
+/* `motley plan --program`: the ranks' train programs with predicted milliseconds, side by side per rank, at
+ * most `lines` instructions each (0: 200). Needs plan_options.programs. */
 int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
                          const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err);
 
-/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with the
- * instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted seconds. */
+/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
+ * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted
+ * seconds. */
 int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
                   struct trace *trace, double *step_s, struct err *err);
 

@@ -1,6 +1,7 @@
 /* What is to be trained: model, method, rows. Everything the planner prices, and nothing of where it runs.
  *
- * Plain data; pure. Made from a job specification by workload_from_spec (planner/from_spec.h), or by hand in tests.
+ * Plain data; pure. Made from a job specification by workload_from_spec (planner/from_spec.h), or by hand in
+ * tests.
  */
 #ifndef MOTLEY_PLANNER_WORKLOAD_H
 #define MOTLEY_PLANNER_WORKLOAD_H
@@ -30,6 +31,7 @@ struct workload {
     const struct model_config *config; /* borrowed until the workload's end */
     enum workload_method method;
     uint32_t lora_rank;
+    double lora_dropout; /* 0..1 */
     uint32_t target_count;
     char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
     enum workload_base base;
@@ -40,26 +42,27 @@ struct workload {
     uint32_t batch_rows;
     uint64_t seed;
     bool shuffle;
-    uint64_t steps;  /* one of steps and epochs is 0 */
+    uint64_t steps; /* one of steps and epochs is 0 */
     uint32_t epochs;
     uint32_t row_count;        /* 0: unknown data, every row sequence_tokens long and learnt throughout */
     struct workload_row *rows; /* owned; row_count of them */
     uint32_t eval_row_count;   /* 0: none */
     struct workload_row *eval_rows; /* owned */
-    uint32_t sample_tokens;    /* prompt and answer together that a KV cache must hold; 0: no sampling */
-    uint32_t prompt_tokens;    /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
-    int place;                 /* enum plan_placement, or −1: any */
-    uint32_t micro_batch_rows; /* 0: choose */
-    uint32_t stages;           /* 0: choose */
-    uint32_t device_count;     /* device names to choose from; 0: any */
-    char **devices;            /* owned */
+    uint32_t sample_tokens;         /* prompt and answer together that a KV cache must hold; 0: no sampling */
+    uint32_t prompt_tokens;         /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
+    int place;                      /* enum plan_placement, or −1: any */
+    uint32_t micro_batch_rows;      /* 0: choose */
+    uint32_t stages;                /* 0: choose */
+    uint32_t device_count;          /* device names to choose from; 0: any */
+    char **devices;                 /* owned */
     uint32_t exclude_count;
-    char **exclude;            /* owned */
+    char **exclude; /* owned */
 };
 
 /* Releases what is owned; safe on a zeroed struct and twice. */
 void workload_fini(struct workload *workload);
-/* Refuses what cannot be planned (ERR_INVALID with the field): no rows, batch 0, a row longer than sequence_tokens … */
+/* Refuses what cannot be planned (ERR_INVALID with the field): no rows, batch 0, a row longer than
+ * sequence_tokens … */
 int workload_check(const struct workload *workload, struct err *err);
 
 #endif

@@ -1,0 +1,21 @@
+/* Programs of a chain of stages, one rank each: what single (a chain of one) and pipeline share. For this
+ * room only. */
+#ifndef MOTLEY_PLANNER_CHAIN_H
+#define MOTLEY_PLANNER_CHAIN_H
+
+#include "planner/placement.h"
+
+/* Depth of the rings between stage s and s + 1 when their windows are w and v: what is in flight between
+ * them, and one being worked on; at least 2, at most the micro-batches there are. */
+uint32_t chain_ring(uint32_t w, uint32_t v, uint32_t micro_batches);
+
+/* Boundary tensors that a stage's slots hold in all; windows[stage_count]. */
+uint32_t chain_boundary_buffers(uint32_t stage, uint32_t stage_count, const uint32_t *windows,
+                                uint32_t micro_batches);
+
+/* Emits a whole plan from a choice whose stages have one member each with window set. NULL with ERR_NOFIT,
+ * ERR_NOMEM. */
+struct plan *chain_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+                        struct err *err);
+
+#endif

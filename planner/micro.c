@@ -1,0 +1,67 @@
+/* Micro-batches at their mean. */
+#include "planner/micro.h"
+
+#include "model/order.h"
+
+uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX])
+{
+    uint32_t batch = problem->workload->batch_rows, count = 0;
+    if (problem->workload->micro_batch_rows) {
+        sizes[0] = problem->workload->micro_batch_rows;
+        return 1;
+    }
+    for (uint32_t base = 1; base < batch && count + 3 < MICRO_SIZES_MAX; base *= 2) {
+        sizes[count++] = base;
+        if (base >= 2 && base + base / 2 < batch)
+            sizes[count++] = base + base / 2;
+    }
+    sizes[count++] = batch;
+    return count;
+}
+
+uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows)
+{
+    return order_micro_batch_count(problem->workload->batch_rows, micro_batch_rows);
+}
+
+bool micro_recompute_allowed(const struct problem *problem, bool recompute)
+{
+    enum workload_recompute asked = problem->workload->recompute;
+    return asked == RECOMPUTE_AUTO || recompute == (asked == RECOMPUTE_YES);
+}
+
+void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     uint32_t micro_batch_rows)
+{
+    uint32_t count = micro_count(problem, micro_batch_rows);
+    struct cost_load load = {.rows = problem->mean_step.rows / count,
+                             .tokens = problem->mean_step.tokens / count,
+                             .sum_sq = problem->mean_step.sum_sq / count,
+                             .labelled = problem->mean_step.labelled / count};
+    for (int class = 0; class < COST_CLASSES; class ++) {
+        for (int way = 0; way < COST_WAYS; way++)
+            cost->seconds[class][way] =
+                cost_curve_seconds(&problem->costs[device].curves[class], (enum cost_way)way, &load);
+    }
+}
+
+static double classes_sum(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                          int32_t end, enum cost_way way)
+{
+    double seconds = 0;
+    for (int class = 0; class < COST_CLASSES; class ++)
+        seconds += (problem->prefix[end][class] - problem->prefix[begin][class]) * cost->seconds[class][way];
+    return seconds;
+}
+
+double micro_forward(const struct problem *problem, const struct micro_cost *cost, int32_t begin, int32_t end)
+{
+    return classes_sum(problem, cost, begin, end, COST_FORWARD);
+}
+
+double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                      int32_t end, bool recompute)
+{
+    double seconds = classes_sum(problem, cost, begin, end, COST_BACKWARD);
+    return recompute ? seconds + classes_sum(problem, cost, begin, end, COST_RECOMPUTE) : seconds;
+}

@@ -1,0 +1,27 @@
+/* Micro-batch sizes worth trying, and what blocks cost at their mean load. For this room only. */
+#ifndef MOTLEY_PLANNER_MICRO_H
+#define MOTLEY_PLANNER_MICRO_H
+
+#include "planner/problem.h"
+
+#define MICRO_SIZES_MAX 48u
+
+/* Sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one asked for. Returns how many.
+ */
+uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
+uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
+/* Does the specification allow it? */
+bool micro_recompute_allowed(const struct problem *problem, bool recompute);
+
+/* Seconds of one block of each class on a device, at the mean micro-batch. */
+struct micro_cost {
+    double seconds[COST_CLASSES][COST_WAYS];
+};
+void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     uint32_t micro_batch_rows);
+double micro_forward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                     int32_t end);
+double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                      int32_t end, bool recompute);
+
+#endif

@@ -1,0 +1,80 @@
+/* Pipelines over more devices than can be enumerated: a few orders, with the slowest left out in steps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/micro.h"
+#include "planner/pipeline.h"
+
+struct candidate {
+    uint32_t device, node;
+    double seconds_per_row; /* all blocks, one row */
+    uint64_t memory;
+};
+
+static int fast_first(const void *left, const void *right)
+{
+    const struct candidate *a = left, *b = right;
+    if (a->seconds_per_row != b->seconds_per_row)
+        return a->seconds_per_row < b->seconds_per_row ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+static int memory_first(const void *left, const void *right)
+{
+    const struct candidate *a = left, *b = right;
+    if (a->memory != b->memory)
+        return a->memory > b->memory ? -1 : 1;
+    return fast_first(left, right);
+}
+
+static int node_order(const void *left, const void *right)
+{
+    const struct candidate *a = left, *b = right;
+    return a->node != b->node ? (a->node < b->node ? -1 : 1) : fast_first(left, right);
+}
+
+static const struct {
+    int (*compare)(const void *, const void *);
+} orders[] = {{node_order}, {memory_first}, {fast_first}};
+
+int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes), count = 0;
+    struct candidate *all = calloc(problem->device_count, sizeof(*all));
+    uint32_t *devices = calloc(problem->device_count, sizeof(*devices));
+    int result = all && devices ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < problem->device_count && result == 0; d++) {
+        if (!problem->usable[d])
+            continue;
+        const struct cost_load *row = &problem->mean_row;
+        all[count++] = (struct candidate){
+            .device = d,
+            .node = problem->cluster->devices[d].node,
+            .seconds_per_row = problem_seconds(problem, d, 0, problem->block_count, COST_FORWARD, row) +
+                               problem_seconds(problem, d, 0, problem->block_count, COST_BACKWARD, row),
+            .memory = problem->cluster->devices[d].memory_limit_bytes};
+    }
+    uint32_t most = count < PIPELINE_STAGES_MAX ? count : PIPELINE_STAGES_MAX;
+    most = most < (uint32_t)problem->block_count ? most : (uint32_t)problem->block_count;
+    for (uint32_t stages = most; stages >= 2 && result == 0;
+         stages = stages > 8 ? stages * 3 / 4 : stages - 1) {
+        if (problem->workload->stages && stages != problem->workload->stages)
+            stages = problem->workload->stages < most ? problem->workload->stages : most;
+        for (size_t o = 0; o < sizeof(orders) / sizeof(orders[0]) && result == 0; o++) {
+            qsort(all, count, sizeof(*all), fast_first);         /* the fastest are kept … */
+            qsort(all, stages, sizeof(*all), orders[o].compare); /* … in this order */
+            for (uint32_t i = 0; i < stages; i++)
+                devices[i] = all[i].device;
+            for (uint32_t i = 0; i < size_count && result == 0; i++) {
+                if (list->evaluations >= list->evaluations_max)
+                    break;
+                result = pipeline_try(problem, devices, stages, sizes[i], false, list, err);
+            }
+        }
+        if (problem->workload->stages)
+            break;
+    }
+    free(all);
+    free(devices);
+    return result;
+}

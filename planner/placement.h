@@ -1,0 +1,107 @@
+/* Placements: one generator file each, behind one table.
+ *
+ * A choice says which devices do what; a generator proposes choices for a problem and turns a choice into a
+ * plan with step programs. Everything else (pricing, simulation, checking, search) works on the programs and
+ * knows no placement. To add one: a place_x.c with a const struct placement, its line in placement.c, its
+ * test.
+ *
+ * For this room only.
+ */
+#ifndef MOTLEY_PLANNER_PLACEMENT_H
+#define MOTLEY_PLANNER_PLACEMENT_H
+
+#include "planner/memory.h"
+#include "planner/problem.h"
+#include "planner/simulate.h"
+
+struct place_member {     /* one rank */
+    uint32_t device;      /* of the cluster */
+    uint32_t micro_rows;  /* rows of each of its micro-batches; where members share a stage's rows */
+    uint32_t micro_count; /* how many a step */
+    double state_share;
+    uint32_t window; /* 0: the generator's choice */
+    bool recompute;
+};
+
+struct place_stage {
+    int32_t block_begin, block_end;
+    uint32_t member_first, member_count;
+};
+
+struct place_choice {
+    enum plan_placement placement;
+    uint32_t micro_batch_rows; /* of a pipeline's micro-batches */
+    uint32_t stage_count, member_count;
+    struct place_stage *stages;
+    struct place_member *members;
+    double estimate_s; /* the generator's own estimate of a mean step, to rank by */
+};
+
+int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err);
+void choice_fini(struct place_choice *choice);
+
+/* The best choices seen, by estimate; and what was too small for memory. */
+#define CHOICES_MAX 24u
+struct choice_list {
+    uint32_t count;
+    struct place_choice choices[CHOICES_MAX]; /* estimates rising */
+    /* the choice that came nearest to fitting, when none did: bytes missing on its worst rank (0: nothing
+     * tried) */
+    uint64_t shortfall_bytes, needs_bytes, has_bytes;
+    uint32_t shortfall_device;
+    uint64_t evaluations, evaluations_max;
+};
+
+/* Adds a copy if it is among the best; equal estimates keep the first. */
+int choice_list_add(struct choice_list *list, const struct place_choice *choice, struct err *err);
+/* Notes a choice whose worst rank needs more than it has. */
+void choice_list_short(struct choice_list *list, uint32_t device, uint64_t needs, uint64_t has);
+void choice_list_fini(struct choice_list *list);
+
+struct placement {
+    enum plan_placement kind;
+    /* May it be used for this workload at all? NULL err text on yes. Returns false with a reason in err. */
+    bool (*supports)(const struct problem *problem, struct err *err);
+    /* Proposes choices that fit memory into the list. Returns −1 only on ERR_NOMEM. Pure; stops at
+     * evaluations_max. */
+    int (*propose)(const struct problem *problem, struct choice_list *list, struct err *err);
+    /* The plan of a choice: assignment, memory, slots; programs too if asked. Not sealed. NULL with ERR_NOFIT
+     * (a rank too small), ERR_NOMEM. */
+    struct plan *(*emit)(const struct problem *problem, const struct place_choice *choice, bool programs,
+                         struct err *err);
+};
+
+extern const struct placement place_single, place_pipeline;
+/* The table, NULL-terminated. */
+extern const struct placement *const placements[];
+const struct placement *placement_find(enum plan_placement kind);
+
+/* --- shared by generators --- */
+
+/* Fills what every plan holds beside ranks and programs: bounds, counts. */
+void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct place_choice *choice);
+/* Device, node, limits and memory of one rank. ERR_NOFIT when need exceeds the limit; ERR_NOMEM. */
+int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const struct place_member *member,
+                   const struct memory_need *need, struct err *err);
+/* Appends a slot; returns its number, or −1 out of memory. */
+int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
+
+/* --- pricing a plan (price.c) --- */
+
+struct price {
+    const struct problem *problem;
+    const struct plan *plan;
+    uint32_t *device; /* [rank_count]: cluster device of each rank */
+    uint32_t step;    /* priced step */
+    bool free_links;  /* for comparisons: transfers take no time */
+};
+
+int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
+void price_fini(struct price *price);
+struct sim_costs price_costs(struct price *price);
+/* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
+ * them. */
+int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
+               struct err *err);
+
+#endif
