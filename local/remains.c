@@ -48,9 +48,13 @@ static bool process_read(pid_t pid, struct remains_process *process)
     if (good) {
         memset(process->command, 0, sizeof(process->command));
         memcpy(process->command, text.data, text.size);
-        const char *slash = strrchr(process->command, '/');
-        const char *name = slash != NULL ? slash + 1 : process->command;
-        snprintf(process->program, sizeof(process->program), "%.*s", (int)strcspn(name, " :"), name);
+        /* Titles: "/usr/bin/redis-server unixsocket:/…", "postgres: checkpointer". */
+        const char *end = process->command + strcspn(process->command, " :");
+        const char *name = end;
+        while (name > process->command && name[-1] != '/') {
+            name--;
+        }
+        snprintf(process->program, sizeof(process->program), "%.*s", (int)(end - name), name);
         process->pid = pid;
         process->start = process_start_time(pid);
         good = process->start != 0;

@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,7 +257,28 @@ static int wait_api(struct coming_up *u)
     }
 }
 
-/* The name of the scheduler that leads, in the status document. */
+/* Redis listens once its socket takes a connection. */
+static int wait_redis(struct coming_up *u)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.90s/run/redis.sock", u->home);
+    for (;;) {
+        const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const bool there = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (there) {
+            return 0;
+        }
+        if (check_progress(u, "Redis did not answer") < 0) {
+            return -1;
+        }
+        poll(NULL, 0, POLL_MS);
+    }
+}
+
+/* Does a scheduler lead, as the status document has it? */
 static bool has_leader(const struct coming_up *u)
 {
     struct err why;
@@ -382,7 +405,7 @@ static int wait_agents(struct coming_up *u)
 
 static int wait_ready(struct coming_up *u)
 {
-    if (http_open(u) < 0 || wait_api(u) < 0) {
+    if (http_open(u) < 0 || wait_redis(u) < 0 || wait_api(u) < 0) {
         return -1;
     }
     say(u, "the api answers at %s", u->url);
