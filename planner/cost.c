@@ -173,7 +173,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
                           struct err *err)
 {
     static const double sizes[] = {1, 8, 32, 128, 512, 2048, 8192, 32768};
-    bool half = w->compute == DTYPE_BF16 && entry->flops_16 > entry->flops_fp32;
+    bool half = w->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
     double rate = (half ? entry->flops_16 : entry->flops_fp32) * entry->efficiency * threads;
     double weight_bytes = (double)block->params * (w->base == BASE_FP32 ? 4 : 2);
     double per_unit = block->flops_per_token > 0 ? block->flops_per_token : 1;

@@ -42,7 +42,7 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? DTYPE_BF16 : DTYPE_FP32;
+    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? COMPUTE_BF16 : COMPUTE_FP32;
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;

@@ -156,7 +156,7 @@ static uint64_t layer_weights(const struct widths *s)
 static bool engine_runs(const struct problem *p)
 {
     const struct workload *w = p->workload;
-    return w->method == METHOD_LORA && w->base == BASE_FP32 && w->compute == DTYPE_FP32 &&
+    return w->method == METHOD_LORA && w->base == BASE_FP32 && w->compute == COMPUTE_FP32 &&
            w->config->experts == 0 && !w->config->qkv_bias && !w->config->qk_norm && w->config->ffn > 0;
 }
 

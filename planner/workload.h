@@ -15,7 +15,7 @@
 
 enum workload_method { METHOD_LORA, METHOD_FULL };
 enum workload_base { BASE_FP32, BASE_BF16, BASE_NF4 };
-enum workload_dtype { DTYPE_FP32, DTYPE_BF16 };
+enum workload_compute { COMPUTE_FP32, COMPUTE_BF16 };
 enum workload_recompute { RECOMPUTE_AUTO, RECOMPUTE_YES, RECOMPUTE_NO };
 enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 
@@ -35,7 +35,7 @@ struct workload {
     uint32_t target_count;
     char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
     enum workload_base base;
-    enum workload_dtype compute;
+    enum workload_compute compute;
     enum workload_recompute recompute;
     enum workload_objective objective;
     uint32_t sequence_tokens; /* longest row allowed */

@@ -1,0 +1,111 @@
+/* A model, data and clusters for the planner's tests. */
+#ifndef TEST_PLAN_FIXTURE_H
+#define TEST_PLAN_FIXTURE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rand.h"
+#include "planner/search.h"
+#include "program/check.h"
+#include "program/codec.h"
+
+/* SmolLM2-135M's shape with another number of layers. */
+static inline struct model_config fixture_config(uint32_t layers)
+{
+    struct model_config c = {.arch = MODEL_LLAMA,
+                             .hidden = 576,
+                             .layers = layers,
+                             .heads = 9,
+                             .kv_heads = 3,
+                             .head_dim = 64,
+                             .ffn = 1536,
+                             .vocab = 49152,
+                             .max_positions = 8192,
+                             .norm_eps = 1e-5,
+                             .rope = {.theta = 1e5, .factor = 1},
+                             .tied = true,
+                             .bos = 1,
+                             .pad = -1,
+                             .eos_count = 1,
+                             .eos = {2}};
+    snprintf(c.rope.kind_name, sizeof(c.rope.kind_name), "default");
+    return c;
+}
+
+static inline struct workload fixture_workload(const struct model_config *config, uint32_t rows, uint32_t batch)
+{
+    struct workload w = {.config = config,
+                         .method = METHOD_LORA,
+                         .lora_rank = 16,
+                         .lora_dropout = 0.05,
+                         .target_count = 4,
+                         .targets = {"q_proj", "k_proj", "v_proj", "o_proj"},
+                         .sequence_tokens = 128,
+                         .batch_rows = batch,
+                         .seed = 1,
+                         .shuffle = true,
+                         .epochs = 1,
+                         .row_count = rows,
+                         .sample_tokens = 96,
+                         .prompt_tokens = 32,
+                         .place = -1};
+    struct rand_stream r;
+    rand_stream_init(&r, 7, rows);
+    w.rows = calloc(rows, sizeof(*w.rows));
+    for (uint32_t i = 0; i < rows; i++) {
+        w.rows[i].tokens = 30 + rand_stream_below(&r, 50);
+        w.rows[i].labelled = w.rows[i].tokens / 2;
+    }
+    return w;
+}
+
+/* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed. */
+static inline void fixture_device(struct cluster *cluster, const char *name, const char *node, uint64_t memory,
+                                  double speed)
+{
+    struct err err;
+    struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
+    assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
+    json_t *points = json_array();
+    for (int tokens = 32; tokens <= 2048; tokens *= 2) {
+        for (int rows = 1; rows <= 2; rows++) {
+            double sq = (double)tokens * tokens / rows;
+            double layer = (2e-5 + 8e-5 * tokens / 1.0 + 2e-8 * sq) / speed;
+            double head = (5e-5 + 1e-3 * (tokens / 2)) / speed;
+            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f}", "block", "layer", "rows", rows,
+                                                    "tokens", tokens, "labelled", tokens / 2, "sum_sq", sq, "forward_s",
+                                                    layer, "backward_s", 1.2 * layer, "recompute_s", layer));
+            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows", rows,
+                                                    "tokens", tokens, "labelled", tokens / 2, "sum_sq", sq, "forward_s",
+                                                    head, "backward_s", head));
+            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:f,s:f}", "block", "embedding", "rows", rows,
+                                                    "tokens", tokens, "forward_s", 1e-7 * tokens, "backward_s", 0.0));
+        }
+    }
+    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points, "base_process_bytes", 3e7,
+                                "step_s", "layer", 1e-4 / speed);
+    if (cluster_add_profile(cluster, profile, &err) < 0)
+        fail_msg("%s", err.text);
+    json_decref(profile);
+}
+
+static inline void fixture_link(struct cluster *cluster, const char *from, const char *to, double latency_s,
+                                double bytes_per_s)
+{
+    struct err err;
+    json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:b}", "from", from, "to", to, "latency_s", latency_s, "bytes_per_s",
+                             bytes_per_s, "emulated", 0);
+    assert_int_equal(cluster_add_link(cluster, link, &err), 0);
+    json_decref(link);
+}
+
+#endif
