@@ -1,0 +1,384 @@
+/* Each kind of block is a stage of its own with random weights; each point a micro-batch shape. Points are
+ * measured in turn, pass after pass, so that whatever else the machine does falls on all of them; medians are
+ * reported.
+ */
+#include "engine/profile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/digest.h"
+#include "common/rand.h"
+#include "engine/layout.h"
+
+enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 3, HEAD_LABELLED_MAX = 256 };
+
+enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASES };
+
+struct point {
+    uint32_t rows, row_tokens, labelled;
+    uint32_t samples[PHASES];
+    double seconds[PHASES][SAMPLES_MAX];
+};
+
+struct kind {
+    const char *name;
+    uint32_t block_begin, layers; /* layers 0: embedding or head alone */
+    uint32_t count;
+    struct point points[POINTS_MAX];
+    double step_s;
+    bool fits;
+};
+
+struct profile {
+    const struct profile_request *request;
+    struct device *device;
+    struct kind kinds[3];
+    uint32_t tokens_max;
+    struct err *err;
+    int32_t *ids, *labels;
+    struct buffer *in, *out, *gradient, *gradient_out;
+};
+
+static int random_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
+                       struct err *err)
+{
+    const struct model_config *config = context;
+    uint64_t columns = config->hidden;
+    (void)err;
+    if (strstr(name, "norm") != NULL)
+        columns = 1;
+    else if (strstr(name, "down_proj") != NULL)
+        columns = config->ffn;
+    else if (strstr(name, "o_proj") != NULL)
+        columns = (uint64_t)config->heads * config->head_dim;
+    for (uint64_t i = 0; i < (end - begin) * columns; i++) {
+        /* Cheap and varied; what it looks like does not matter to time. */
+        uint64_t mixed = ((begin * columns + i) * 0x9E3779B97F4A7C15ull) >> 40;
+        dst[i] = columns == 1 ? 1.0f : (float)((double)mixed / (1 << 24) - 0.5) * 0.05f;
+    }
+    return 0;
+}
+
+static void point_add(struct kind *kind, uint32_t rows, uint32_t row_tokens, uint32_t labelled)
+{
+    if (kind->count == POINTS_MAX || rows == 0 || rows > ROWS_MAX || row_tokens == 0 ||
+        labelled > rows * (row_tokens - 1))
+        return;
+    for (uint32_t i = 0; i < kind->count; i++)
+        if (kind->points[i].rows == rows && kind->points[i].row_tokens == row_tokens &&
+            kind->points[i].labelled == labelled)
+            return;
+    kind->points[kind->count++] =
+        (struct point){.rows = rows, .row_tokens = row_tokens, .labelled = labelled};
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Shapes from a short row to tokens_max; the same tokens in one row and in several, so that Σ length² shows.
+ */
+static void points_make(struct profile *profile)
+{
+    uint32_t longest = profile->request->sequence_tokens, most = profile->tokens_max;
+    struct kind *embedding = &profile->kinds[0], *layer = &profile->kinds[1], *head = &profile->kinds[2];
+    for (uint32_t tokens = 16; tokens < longest; tokens *= 2)
+        point_add(layer, 1, tokens, 0);
+    point_add(layer, 1, longest, 0);
+    point_add(layer, 4, max_u32(longest / 4, 2), 0);
+    point_add(layer, 8, max_u32(longest / 16, 2), 0);
+    point_add(layer, most / longest, longest, 0);
+    point_add(embedding, 1, 16, 0);
+    point_add(embedding, 1, longest, 0);
+    point_add(embedding, most / longest, longest, 0);
+    /* Beyond a few chunks of logits the head's time is a line. */
+    for (uint32_t labelled = 1; labelled < longest && labelled <= HEAD_LABELLED_MAX; labelled *= 2)
+        point_add(head, 1, longest, labelled);
+    point_add(head, 1, max_u32(longest / 4, 2), max_u32(longest / 16, 1));
+    point_add(head, most / longest, longest, max_u32(longest / 16, 1));
+}
+
+static struct stage_options options_of(const struct profile *profile, const struct kind *kind, bool recompute)
+{
+    return (struct stage_options){
+        .config = profile->request->config,
+        .block_begin = kind->block_begin,
+        .block_end = kind->block_begin + (kind->layers > 0 ? kind->layers : 1),
+        .mode = STAGE_TRAIN,
+        .lora = profile->request->lora,
+        .seed = 1,
+        .micro_batches_in_flight = 1,
+        .tokens_max = profile->tokens_max,
+        .row_tokens_max = profile->request->sequence_tokens,
+        .recompute = recompute,
+    };
+}
+
+static void sample_add(struct point *point, enum phase phase, double seconds)
+{
+    point->seconds[phase][point->samples[phase]++ % SAMPLES_MAX] = seconds;
+}
+
+static int step_time(struct profile *profile, struct kind *kind, struct stage *stage)
+{
+    const struct step_update update = {
+        .learning_rate = 0, .beta1 = 0.9, .beta2 = 0.99, .eps = 1, .grad_scale = 0};
+    uint64_t begin = profile->request->now_ns();
+    double sum;
+    if (stage_grad_square_sum(stage, &sum, profile->err) != 0 ||
+        stage_update(stage, &update, profile->err) != 0 || device_sync(profile->device, profile->err) != 0)
+        return -1;
+    double seconds = (double)(profile->request->now_ns() - begin) * 1e-9 / max_u32(kind->layers, 1);
+    if (kind->step_s == 0 || seconds < kind->step_s)
+        kind->step_s = seconds;
+    return 0;
+}
+
+static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point,
+                      bool recompute)
+{
+    uint32_t row_start[ROWS_MAX + 1], tokens = point->rows * point->row_tokens, left = point->labelled;
+    uint64_t (*now)(void) = profile->request->now_ns;
+    double layers = max_u32(kind->layers, 1);
+    bool first = kind->block_begin == 0, last = kind == &profile->kinds[2];
+    struct saved *saved;
+    for (uint32_t row = 0; row <= point->rows; row++)
+        row_start[row] = row * point->row_tokens;
+    for (uint32_t t = 0; t < tokens; t++) {
+        bool learnt = t % point->row_tokens != 0 && left > 0;
+        profile->labels[t] = learnt ? profile->ids[t] : -100;
+        left -= learnt;
+    }
+    struct micro_batch batch = {.rows = point->rows,
+                                .row_start = row_start,
+                                .ids = profile->ids,
+                                .labels = profile->labels,
+                                .step = point->samples[PHASE_FORWARD]};
+    if (stage_step_begin(stage, profile->err) != 0 || device_sync(profile->device, profile->err) != 0)
+        return -1;
+    uint64_t begin = now();
+    if (stage_forward(stage, &batch, first ? NULL : profile->in, last ? NULL : profile->out, &saved,
+                      profile->err) != 0 ||
+        device_sync(profile->device, profile->err) != 0)
+        return -1;
+    uint64_t middle = now();
+    if (stage_backward(stage, &batch, saved, last ? NULL : profile->gradient,
+                       first ? NULL : profile->gradient_out, 1, profile->err) != 0 ||
+        device_sync(profile->device, profile->err) != 0)
+        return -1;
+    uint64_t end = now();
+    if (!recompute)
+        sample_add(point, PHASE_FORWARD, (double)(middle - begin) * 1e-9 / layers);
+    sample_add(point, recompute ? PHASE_RECOMPUTE : PHASE_BACKWARD, (double)(end - middle) * 1e-9 / layers);
+    return 0;
+}
+
+static int stopped(const struct profile *profile)
+{
+    const struct profile_request *request = profile->request;
+    if (request->stop != NULL && request->stop(request->context))
+        return err_set(profile->err, ERR_CANCELLED, "profiling was stopped");
+    return 0;
+}
+
+/* Passes over the points of one kind until `until_ns`, at least one, after a first run of the first point. */
+static int kind_measure(struct profile *profile, struct kind *kind, bool recompute, uint64_t until_ns)
+{
+    const struct weight_source source = {.read = random_read,
+                                         .context = (void *)(uintptr_t)profile->request->config};
+    struct stage_options options = options_of(profile, kind, recompute);
+    struct stage *stage;
+    int status = 0;
+    while (stage_create_from(profile->device, &source, &options, &stage, profile->err) != 0) {
+        if (profile->err->code != ERR_NOMEM || kind->layers <= 1)
+            return profile->err->code == ERR_NOMEM ? 0 : -1;
+        options.block_end = options.block_begin + --kind->layers;
+    }
+    kind->fits = true;
+    for (uint32_t pass = 0; status == 0; pass++) {
+        for (uint32_t i = 0; i < kind->count && status == 0; i++) {
+            status =
+                stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i], recompute);
+            if (pass == 0)
+                memset(kind->points[i].samples + (recompute ? PHASE_RECOMPUTE : 0), 0,
+                       sizeof(uint32_t) * (recompute ? 1 : 2));
+        }
+        if (status == 0 && !recompute)
+            status = step_time(profile, kind, stage);
+        if (pass > 0 && profile->request->now_ns() >= until_ns)
+            break;
+    }
+    stage_destroy(stage);
+    return status;
+}
+
+static int double_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(struct point *point, enum phase phase)
+{
+    uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
+    if (count == 0)
+        return 0;
+    qsort(point->seconds[phase], count, sizeof(double), double_compare);
+    return (point->seconds[phase][(count - 1) / 2] + point->seconds[phase][count / 2]) / 2;
+}
+
+/* Bytes of one block's place for exactly this many tokens. */
+static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
+{
+    struct stage_options options = options_of(profile, kind, false);
+    struct stage_layout layout;
+    struct err ignored;
+    uint32_t tokens = point->rows * point->row_tokens;
+    double backward = median(point, PHASE_BACKWARD), again = median(point, PHASE_RECOMPUTE) - backward;
+    options.block_end = options.block_begin + 1;
+    options.tokens_max = tokens;
+    options.row_tokens_max = point->row_tokens;
+    options.rows_max = point->rows;
+    options.labelled_max = max_u32(point->labelled, 1);
+    if (stage_layout_init(&layout, &options, &ignored) != 0)
+        return NULL;
+    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
+                     (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
+                     (double)point->rows * point->row_tokens * point->row_tokens, "forward_s",
+                     median(point, PHASE_FORWARD), "backward_s", backward, "recompute_s",
+                     again > 0 ? again : 0.0, "saved_bytes",
+                     (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes), "boundary_bytes",
+                     (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
+                     (json_int_t)layout.workspace.bytes);
+}
+
+static int shape_digest(const struct model_config *config, char hex[DIGEST_HEX_SIZE], struct err *err)
+{
+    json_t *document = model_config_to_json(config, err);
+    char *text = document == NULL ? NULL : json_dumps(document, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(document);
+    if (text == NULL)
+        return -1;
+    int status = digest_sha256_hex(text, strlen(text), hex, err);
+    free(text);
+    return status;
+}
+
+/* What the process holds beside the device's buffers: code, libraries, thread scratch, the matrix library's
+ * packing. */
+static uint64_t process_base_bytes(const struct device *device)
+{
+    struct mem_account account;
+    unsigned long long resident_kib = 0;
+    char line[256];
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "VmRSS: %llu", &resident_kib) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    device_memory(device, &account);
+    return resident_kib * 1024 > account.held_total ? resident_kib * 1024 - account.held_total : 0;
+}
+
+static json_t *document_make(struct profile *profile)
+{
+    const struct profile_request *request = profile->request;
+    struct stage_memory memory[3];
+    char shape[DIGEST_HEX_SIZE];
+    for (int k = 0; k < 3; k++) {
+        struct kind one = profile->kinds[k];
+        one.layers = k == 1;
+        struct stage_options options = options_of(profile, &one, false);
+        if (stage_memory_predict(&options, &memory[k], profile->err) != 0)
+            return NULL;
+    }
+    if (shape_digest(request->config, shape, profile->err) != 0)
+        return NULL;
+    json_t *points = json_array();
+    for (int k = 0; k < 3; k++)
+        for (uint32_t i = 0; i < profile->kinds[k].count && profile->kinds[k].fits; i++)
+            json_array_append_new(points,
+                                  point_json(profile, &profile->kinds[k], &profile->kinds[k].points[i]));
+    json_t *document = json_pack(
+        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
+        "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
+        (int)device_threads(profile->device), "shape", shape, "method", "lora", "base", "fp32", "compute",
+        "fp32", "base_process_bytes", (json_int_t)process_base_bytes(profile->device), "points", points,
+        "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
+        (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
+        "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
+        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);
+    if (document == NULL)
+        err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
+    return document;
+}
+
+static int boundaries_make(struct profile *profile)
+{
+    struct buffer **const buffers[] = {&profile->in, &profile->out, &profile->gradient,
+                                       &profile->gradient_out};
+    uint64_t bytes = 4ull * profile->tokens_max * profile->request->config->hidden;
+    profile->ids = calloc(profile->tokens_max, sizeof(int32_t));
+    profile->labels = calloc(profile->tokens_max, sizeof(int32_t));
+    float *values = malloc(bytes);
+    int status = 0;
+    if (profile->ids == NULL || profile->labels == NULL || values == NULL)
+        status = err_set(profile->err, ERR_NOMEM, "out of memory for a profile's inputs");
+    for (uint32_t t = 0; t < profile->tokens_max && status == 0; t++)
+        profile->ids[t] = (int32_t)((t * 7919ull) % profile->request->config->vocab);
+    for (uint64_t i = 0; i < bytes / 4 && status == 0; i++)
+        values[i] = (float)((i * 2654435761ull) % 1000) * 1e-3f - 0.5f;
+    for (int i = 0; i < 4 && status == 0; i++)
+        if (buffer_create(profile->device, bytes, MEM_BUFFERS, "a profile's boundary", buffers[i],
+                          profile->err) != 0 ||
+            buffer_write(*buffers[i], 0, values, bytes, profile->err) != 0 ||
+            device_sync(profile->device, profile->err) != 0)
+            status = -1;
+    free(values);
+    return status;
+}
+
+int profile_measure(struct device *device, const struct profile_request *request, json_t **document,
+                    struct err *err)
+{
+    const uint32_t layers = request->config->layers;
+    struct profile *profile = calloc(1, sizeof *profile);
+    *document = NULL;
+    if (profile == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a profile");
+    profile->request = request;
+    profile->device = device;
+    profile->err = err;
+    profile->tokens_max = request->tokens_max != 0 ? request->tokens_max : request->sequence_tokens;
+    profile->tokens_max = max_u32(profile->tokens_max, max_u32(request->sequence_tokens, 32));
+    profile->kinds[0] = (struct kind){.name = "embedding"};
+    profile->kinds[1] = (struct kind){
+        .name = "layer", .block_begin = 1, .layers = layers < LAYERS_MEASURED ? layers : LAYERS_MEASURED};
+    profile->kinds[2] = (struct kind){.name = "head", .block_begin = layers + 1};
+    points_make(profile);
+    int status = boundaries_make(profile);
+    /* Layers are most of a model: they get most of the time, the head the rest. */
+    const struct {
+        int kind;
+        bool recompute;
+        double until;
+    } turns[] = {{0, false, 0.03}, {1, false, 0.6}, {1, true, 0.75}, {2, false, 1.0}};
+    uint64_t begin = request->now_ns();
+    for (size_t i = 0; i < sizeof turns / sizeof turns[0] && status == 0; i++)
+        status = kind_measure(profile, &profile->kinds[turns[i].kind], turns[i].recompute,
+                              begin + (uint64_t)(turns[i].until * request->seconds * 1e9));
+    if (status == 0 && (*document = document_make(profile)) == NULL)
+        status = -1;
+    buffer_destroy(profile->in);
+    buffer_destroy(profile->out);
+    buffer_destroy(profile->gradient);
+    buffer_destroy(profile->gradient_out);
+    free(profile->ids);
+    free(profile->labels);
+    free(profile);
+    return status;
+}
