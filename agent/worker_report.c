@@ -133,11 +133,12 @@ int report_memory(struct session *session, struct err *err)
     struct mem_account account;
     device_memory(session->device, &account);
     json_t *peak = json_object(), *predicted = json_object();
-    json_t *event = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "peak", peak, "predicted", predicted, "peak_bytes",
+    json_t *event = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "peak", peak, "predicted", predicted, "peak_bytes",
                               (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit,
                               "predicted_bytes", (json_int_t)me->memory_bytes, "vm_hwm_bytes",
                               (json_int_t)process_peak_bytes(), "process_base_bytes",
-                              (json_int_t)session->process_base_bytes);
+                              (json_int_t)session->process_base_bytes, "predicted_base_bytes",
+                              (json_int_t)me->process_base_bytes);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)

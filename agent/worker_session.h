@@ -77,7 +77,7 @@ void session_kill(struct session *session);
 int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts, struct err *err);
 
 /* worker_state.c. Save the state before step `step`: every rank uploads its optimiser part, adapters go over the tree to
- * rank 0, which uploads them with the rest and sets *blobs to {file name: sha256} (new); NULL on other ranks. */
+ * rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}} (new); NULL on other ranks. */
 int state_save(struct session *session, uint64_t step, json_t **blobs, struct err *err);
 /* Load what the assignment starts from, if anything, into the stage: by name, whatever split wrote it. */
 int state_load(struct session *session, struct err *err);

@@ -410,7 +410,8 @@ int session_open(struct worker_link *link, struct stop_request *stop, struct ass
     if (result == 0) {
         const char *identity = assignment->local.identity;
         result = worker_link_emit(link, "worker_ready",
-                                  json_pack("{s:s, s:s}", "address", address, "identity", identity ? identity : ""),
+                                  json_pack("{s:s, s:s}", "address", *address ? address : "none", "identity",
+                                            identity ? identity : "none"),
                                   err);
     }
     if (result < 0) {

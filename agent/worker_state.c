@@ -116,7 +116,7 @@ static int put_file(struct session *session, json_t *blobs, const char *name, co
     char sha256[DIGEST_HEX_SIZE];
     if (blobs_put(session->blobs, data, size, sha256, err) < 0)
         return err_wrap(err, "%s", name);
-    if (json_object_set_new(blobs, name, json_string(sha256)) < 0)
+    if (json_object_set_new(blobs, name, json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size)) < 0)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     return 0;
 }
@@ -180,7 +180,7 @@ static int take_part(struct session *session, int which, struct items *items, js
     json_t *more = text ? json_parse_limited(text, strlen(text), 4, err) : NULL;
     const char *name;
     json_t *value;
-    json_object_foreach(more, name, value) if (json_is_string(value)) json_object_set(blobs, name, value);
+    json_object_foreach(more, name, value) json_object_set(blobs, name, value);
     bool good = json_is_object(more);
     json_decref(more);
     if (!good)

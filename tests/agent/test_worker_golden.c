@@ -24,7 +24,8 @@ static void check_adapter(const struct fixture *fix, const struct outcome *out, 
     char path[600];
     struct safetensors *ours = NULL, *golden = NULL;
     assert_non_null(out->artifacts);
-    const char *sha256 = json_string_value(json_object_get(out->artifacts, "adapter/adapter_model.safetensors"));
+    const char *sha256 = json_string_value(
+        json_object_get(json_object_get(out->artifacts, "adapter/adapter_model.safetensors"), "sha256"));
     snprintf(path, sizeof path, "%s/%s", fix->store.dir, sha256);
     must(safetensors_open_path(path, &ours, &err));
     snprintf(path, sizeof path, "%s/golden/%s/adapter_after_20/adapter_model.safetensors", MOTLEY_TEST_DATA, name);
