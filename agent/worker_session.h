@@ -54,9 +54,15 @@ struct session {
     int32_t parent, children[2]; /* in the tree of group 0; PLAN_NONE */
     uint64_t process_base_bytes; /* VmRSS before anything was allocated */
     uint64_t steps_done;         /* by all attempts together */
+    struct {                     /* between session_train and the save program */
+        uint64_t step;
+        int result;
+        struct err err;
+        json_t *blobs;
+    } save;
     struct trace trace;          /* of the step under way, if it is one of the sample */
     uint64_t alone_ns;           /* the run ends after so long without an agent */
-    volatile bool cancel;        /* for mesh_connect */
+    atomic_bool cancel;          /* for mesh_connect */
 };
 
 /* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
@@ -75,6 +81,9 @@ void session_kill(struct session *session);
 /* worker_train.c. Returns 0 with *stopped_at set when a stop ended it before the last step (UINT64_MAX: it ran to the
  * end), *saved if a checkpoint of that step was written; artifacts: new, on rank 0 after the last step, else NULL. */
 int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts, struct err *err);
+
+/* worker_train.c: what OP_SAVE calls; arg is the session. */
+int session_save(void *arg, struct err *err);
 
 /* worker_state.c. Save the state before step `step`: every rank uploads its optimiser part, adapters go over the tree to
  * rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}} (new); NULL on other ranks. */

@@ -370,7 +370,9 @@ static int open_ops(struct session *session, struct err *err)
                                   .mesh = session->mesh,
                                   .hidden = session->config.hidden,
                                   .vocab = session->config.vocab,
-                                  .wait_ns = session->assignment->wait_ns};
+                                  .wait_ns = session->assignment->wait_ns,
+                                  .save = session_save,
+                                  .save_arg = session};
     return ops_create(&options, &session->ops, err);
 }
 

@@ -134,10 +134,40 @@ static int sample(struct session *session, uint64_t done, struct err *err)
 
 /* --- saving --- */
 
+/* OP_SAVE. A save that failed is no failed program: the others must come through it as well. */
+int session_save(void *arg, struct err *err)
+{
+    struct session *session = arg;
+    (void)err;
+    session->save.result = state_save(session, session->save.step, &session->save.blobs, &session->save.err);
+    return 0;
+}
+
+/* By the plan's save program, which may tie ranks together; a plan without one saves just so. */
+static int run_save(struct session *session, uint64_t done, json_t **blobs, struct err *err)
+{
+    const struct plan *plan = session->assignment->plan;
+    session->save.step = done;
+    session->save.blobs = NULL;
+    if (plan->ranks[session->assignment->rank].programs[PROGRAM_SAVE].instr_count == 0) {
+        session_save(session, err);
+    } else {
+        struct ops_step step = {.step = done};
+        if (ops_run(session->ops, PROGRAM_SAVE, &session->batch, &step, err) < 0) {
+            json_decref(session->save.blobs);
+            return -1;
+        }
+    }
+    *blobs = session->save.blobs;
+    if (session->save.result < 0)
+        *err = session->save.err;
+    return session->save.result;
+}
+
 static int save(struct session *session, uint64_t done, double loss, bool best, json_t **artifacts, struct err *err)
 {
     json_t *blobs = NULL;
-    if (state_save(session, done, &blobs, err) < 0)
+    if (run_save(session, done, &blobs, err) < 0)
         return -1;
     if (!blobs) /* rank 0 says it */
         return 0;
