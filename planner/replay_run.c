@@ -155,7 +155,7 @@ static int replay_steps(struct replay *r, struct sim *sim, const struct trace *r
     *recorded_s = *simulated_s = *changed_s = 0;
     for (uint32_t i = 0; i < recorded->count && result == 0 && used < STEPS_MAX; i++) {
         uint32_t step = recorded->events[i].step;
-        if (recorded->events[i].program != g->kind || step == last)
+        if (recorded->events[i].program != g->kind || recorded->events[i].rank != 0 || step == last)
             continue;
         last = step;
         if (step_read(g, recorded, step, begin, end) != g->total)

@@ -41,7 +41,8 @@ static inline struct model_config fixture_config(uint32_t layers)
     return c;
 }
 
-static inline struct workload fixture_workload(const struct model_config *config, uint32_t rows, uint32_t batch)
+static inline struct workload fixture_workload(const struct model_config *config, uint32_t rows,
+                                               uint32_t batch)
 {
     struct workload w = {.config = config,
                          .method = METHOD_LORA,
@@ -68,9 +69,10 @@ static inline struct workload fixture_workload(const struct model_config *config
     return w;
 }
 
-/* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed. */
-static inline void fixture_device(struct cluster *cluster, const char *name, const char *node, uint64_t memory,
-                                  double speed)
+/* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed.
+ */
+static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
+                                  uint64_t memory, double speed)
 {
     struct err err;
     struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
@@ -81,18 +83,20 @@ static inline void fixture_device(struct cluster *cluster, const char *name, con
             double sq = (double)tokens * tokens / rows;
             double layer = (2e-5 + 8e-5 * tokens / 1.0 + 2e-8 * sq) / speed;
             double head = (5e-5 + 1e-3 * (tokens / 2)) / speed;
-            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f}", "block", "layer", "rows", rows,
-                                                    "tokens", tokens, "labelled", tokens / 2, "sum_sq", sq, "forward_s",
-                                                    layer, "backward_s", 1.2 * layer, "recompute_s", layer));
-            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows", rows,
-                                                    "tokens", tokens, "labelled", tokens / 2, "sum_sq", sq, "forward_s",
-                                                    head, "backward_s", head));
-            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:f,s:f}", "block", "embedding", "rows", rows,
-                                                    "tokens", tokens, "forward_s", 1e-7 * tokens, "backward_s", 0.0));
+            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f}", "block", "layer",
+                                                    "rows", rows, "tokens", tokens, "labelled", tokens / 2,
+                                                    "sum_sq", sq, "forward_s", layer, "backward_s",
+                                                    1.2 * layer, "recompute_s", layer));
+            json_array_append_new(points, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f}", "block", "head", "rows",
+                                                    rows, "tokens", tokens, "labelled", tokens / 2, "sum_sq",
+                                                    sq, "forward_s", head, "backward_s", head));
+            json_array_append_new(points,
+                                  json_pack("{s:s,s:i,s:i,s:f,s:f}", "block", "embedding", "rows", rows,
+                                            "tokens", tokens, "forward_s", 1e-7 * tokens, "backward_s", 0.0));
         }
     }
-    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points, "base_process_bytes", 3e7,
-                                "step_s", "layer", 1e-4 / speed);
+    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points,
+                                "base_process_bytes", 3e7, "step_s", "layer", 1e-4 / speed);
     if (cluster_add_profile(cluster, profile, &err) < 0)
         fail_msg("%s", err.text);
     json_decref(profile);
@@ -102,8 +106,8 @@ static inline void fixture_link(struct cluster *cluster, const char *from, const
                                 double bytes_per_s)
 {
     struct err err;
-    json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:b}", "from", from, "to", to, "latency_s", latency_s, "bytes_per_s",
-                             bytes_per_s, "emulated", 0);
+    json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:b}", "from", from, "to", to, "latency_s", latency_s,
+                             "bytes_per_s", bytes_per_s, "emulated", 0);
     assert_int_equal(cluster_add_link(cluster, link, &err), 0);
     json_decref(link);
 }
