@@ -21,8 +21,9 @@
 
 enum {
     READ_BYTES_MAX = 512 * 1024, /* input held per connection */
-    LINGER_BYTES_MAX = 1024 * 1024,
-    LINGER_SECONDS_MAX = 2,
+    LINGER_BYTES_MAX =
+        64 << 20, /* read over, so that a client that sends first and reads then gets its answer */
+    LINGER_SECONDS_MAX = 5,
     CHUNK_LINE_BYTES_MAX = 256,
     TICK_SECONDS = 1,
 };

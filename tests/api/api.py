@@ -18,7 +18,7 @@ import time
 SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
 GOLDEN = os.path.join(SOURCE, "tests", "data", "golden")
-LLAMA = os.path.join(GOLDEN, "tiny", "llama")
+LLAMA = os.path.join(GOLDEN, "llama")
 DEADLINE_S = 30
 SKIP = 77
 

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Uploads are whole and verified or not there; downloads serve ranges; a full disk leaves nothing behind."""
+import hashlib
+import os
+import random
+import subprocess
+import threading
+
+from api import Api, expect, main, wait_for
+
+MIB = 1 << 20
+
+
+def noise(size, seed=1):
+    return random.Random(seed).randbytes(size)
+
+
+def kept(folder):
+    """Files under the blob folder: (visible, temporary)."""
+    temporary = os.listdir(os.path.join(folder, "tmp"))
+    visible = [name for sub in os.listdir(folder) if len(sub) == 2 for name in os.listdir(os.path.join(folder, sub))]
+    return visible, temporary
+
+
+def what_was_uploaded_comes_back_by_any_range():
+    data = noise(9 * MIB + 12345)
+    sha256 = api.upload(data)
+    path = f"/v1/blobs/{sha256}"
+    whole = api.call("GET", path)
+    expect(whole.status == 200 and whole.body == data and whole.headers["accept-ranges"] == "bytes", "whole")
+    for header, begin, end in (("bytes=0-0", 0, 1), ("bytes=5-", 5, len(data)), ("bytes=-7", len(data) - 7, len(data)),
+                               (f"bytes={4 * MIB}-{8 * MIB - 1}", 4 * MIB, 8 * MIB),
+                               (f"bytes=9000000-{len(data) + 99}", 9000000, len(data))):
+        part = api.call("GET", path, headers={"Range": header})
+        expect(part.status == 206 and part.body == data[begin:end], f"{header}: {part.status}, {len(part.body)} bytes")
+        expect(part.headers["content-range"] == f"bytes {begin}-{end - 1}/{len(data)}", part.headers["content-range"])
+    api.refused(416, "GET", path, None, str(len(data)), headers={"Range": f"bytes={len(data)}-"})
+    expect(api.call("GET", path, headers={"Range": "bytes=1-2,4-5"}).status == 200, "several ranges")
+    expect(api.call("GET", path, headers={"If-None-Match": whole.headers["etag"]}).status == 304, "ETag")
+    head = api.call("HEAD", path)
+    expect(head.status == 200 and head.headers["content-length"] == str(len(data)), "HEAD")
+    expect(api.call("HEAD", "/v1/blobs/" + "0" * 64).status == 404, "HEAD of nothing")
+    expect(api.call("GET", "/v1/blobs/" + api.upload(b"")).body == b"", "an empty file")
+
+
+def the_manifest_holds_every_chunks_hash():
+    data = noise(9 * MIB, 2)
+    manifest = api.good("GET", f"/v1/blobs/{api.upload(data)}/manifest")
+    chunks = [hashlib.sha256(data[i:i + 4 * MIB]).hexdigest() for i in range(0, len(data), 4 * MIB)]
+    expect(manifest["chunks"] == chunks and manifest["size"] == len(data) and manifest["chunk_bytes"] == 4 * MIB, "chunks")
+
+
+def an_upload_that_hashes_otherwise_is_not_kept():
+    before = kept(api.config["blobs"])
+    api.refused(422, "PUT", "/v1/blobs/" + "a" * 64, noise(3 * MIB, 3), "a" * 64)
+    expect(kept(api.config["blobs"]) == before, "something was left behind")
+    api.refused(404, "GET", "/v1/blobs/" + "a" * 64)
+    api.refused(400, "PUT", "/v1/blobs/XYZ", b"x", "hex")
+    api.refused(400, "PUT", "/v1/blobs/..%2F..%2Fetc%2Fpasswd", b"x", "hex")
+
+
+def an_upload_cut_short_is_not_kept():
+    data = noise(5 * MIB, 4)
+    sha256 = hashlib.sha256(data).hexdigest()
+    before = kept(api.config["blobs"])
+    connection = api.connection()
+    connection.putrequest("PUT", f"/v1/blobs/{sha256}")
+    connection.putheader("Authorization", f"Bearer {api.token}")
+    connection.putheader("Content-Length", str(len(data)))
+    connection.endheaders()
+    connection.send(data[:4 * MIB])
+    wait_for(lambda: kept(api.config["blobs"])[1] != before[1], "the upload's temporary file")
+    connection.close()
+    wait_for(lambda: kept(api.config["blobs"]) == before, "the temporary file is removed")
+    api.refused(404, "GET", f"/v1/blobs/{sha256}")
+    expect(api.upload(data) == sha256, "and it can be sent again")
+
+
+def an_upload_without_a_length_or_in_chunks():
+    out = api.raw(f"PUT /v1/blobs/{'b' * 64} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\nConnection: close\r\n\r\n".encode())
+    expect(out.startswith(b"HTTP/1.1 411 "), out[:80])
+    data = noise(2 * MIB + 1, 5)
+    sha256 = hashlib.sha256(data).hexdigest()
+    connection = api.connection()
+    connection.request("PUT", f"/v1/blobs/{sha256}", body=(data[i:i + 10007] for i in range(0, len(data), 10007)),
+                       headers={"Authorization": f"Bearer {api.token}"}, encode_chunked=True)
+    expect(connection.getresponse().status == 201, "chunks")
+    expect(api.call("GET", f"/v1/blobs/{sha256}").body == data, "chunks come back")
+
+
+def the_same_file_from_many_at_once_is_kept_once():
+    data = noise(3 * MIB, 6)
+    sha256 = hashlib.sha256(data).hexdigest()
+    statuses = []
+    threads = [threading.Thread(target=lambda: statuses.append(api.call("PUT", f"/v1/blobs/{sha256}", data).status)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    expect(len(statuses) == 6 and set(statuses) <= {200, 201}, statuses)
+    expect(kept(api.config["blobs"])[0].count(sha256) == 1 and not kept(api.config["blobs"])[1], "kept once")
+    again = api.call("PUT", f"/v1/blobs/{sha256}", data)
+    expect(again.status == 200 and again.json == {"sha256": sha256, "size": len(data)}, "again")
+
+
+def an_agents_token_reaches_files_and_nothing_else():
+    api.refused(422, "POST", "/v1/tokens", {"user": "x", "scopes": ["agent"]}, "agent")
+
+
+def a_full_disk_answers_507_and_leaves_nothing():
+    folder = api.path("small")
+    os.mkdir(folder)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False)
+    if mounted.returncode:
+        print("SKIP a_full_disk_answers_507_and_leaves_nothing: no tmpfs can be mounted here")
+        return
+    try:
+        with Api(blobs=folder) as small:
+            data = noise(8 * MIB, 7)
+            sha256 = hashlib.sha256(data).hexdigest()
+            small.refused(507, "PUT", f"/v1/blobs/{sha256}", data, "no space left")  # known before it begins
+            connection = small.connection()
+            try:
+                connection.request("PUT", f"/v1/blobs/{sha256}", body=(data[i:i + 65536] for i in range(0, len(data), 65536)),
+                                   headers={"Authorization": f"Bearer {small.token}"}, encode_chunked=True)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            answer = connection.getresponse()
+            expect(answer.status == 507 and b"no space left" in answer.read(), f"found while writing: {answer.status}")
+            expect(kept(folder) == ([], []), f"left behind: {kept(folder)}")
+            small.refused(404, "GET", f"/v1/blobs/{sha256}")
+            expect(small.call("GET", "/v1/blobs/" + small.upload(b"fits")).body == b"fits", "what fits is kept")
+    finally:
+        subprocess.run(["umount", folder], check=False)
+
+
+with Api() as api:
+    main(what_was_uploaded_comes_back_by_any_range, the_manifest_holds_every_chunks_hash,
+         an_upload_that_hashes_otherwise_is_not_kept, an_upload_cut_short_is_not_kept, an_upload_without_a_length_or_in_chunks,
+         the_same_file_from_many_at_once_is_kept_once, an_agents_token_reaches_files_and_nothing_else,
+         a_full_disk_answers_507_and_leaves_nothing)
