@@ -353,7 +353,7 @@ int session_connect(struct session *session, const json_t *message, struct err *
         result = err_set(err, ERR_INVALID, "peers: %u of those the program names are missing", missing);
     if (result == 0)
         result = mesh_connect(session->mesh, peers, count, clock_mono_ns() + CONNECT_SECONDS * 1000000000ull,
-                              &session->cancel, err);
+                              &session->stop->kill, err);
     free(wanted);
     free(peers);
     return result;
@@ -452,7 +452,6 @@ void session_kill(struct session *session)
 {
     struct err failure;
     err_set(&failure, ERR_CANCELLED, "told to end at once");
-    session->cancel = true;
     if (session->mesh)
         mesh_abort(session->mesh);
     if (session->ops)
