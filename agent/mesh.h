@@ -28,6 +28,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -111,9 +112,10 @@ int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t 
 /* Connect with all 'count' peers; both ends call it, the lower rank dials. Blocks until every pair is up in
  * both directions, or until deadline_ns (clock_mono_ns), or *cancel becomes true (NULL: never). Strings are
  * copied. Once only. Errors name the peer: ERR_TIMEOUT, ERR_NET, ERR_PEER (another cluster's certificate,
- * another identity), ERR_STALE (another epoch), ERR_CANCELLED. */
+ * another identity), ERR_STALE (another epoch), ERR_CANCELLED. A stranger, or a stale worker, that dials us
+ * is sent away and does not end our waiting for the right one; a ERR_TIMEOUT tells of the last such. */
 int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t count, uint64_t deadline_ns,
-                 const volatile bool *cancel, struct err *err);
+                 const atomic_bool *cancel, struct err *err);
 
 /* Send size bytes (0 is fine) to a peer's queue. 'data' belongs to the mesh until done is called.
  * deadline_ns: the moment by which the last byte must have been taken by the transport. Returns at once; -1
