@@ -32,29 +32,18 @@ static bool name_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == size;
 }
 
+/* A device as it was given, checked; what it leaves out the agent decides. */
 static json_t *device_read(struct json_reader *r)
 {
     int kind = 0;
     int isa = 0;
     uint32_t threads = 1;
     uint64_t memory = 0;
-    const char *name = NULL;
     jr_choice(r, "kind", JR_OPTIONAL, device_kinds, &kind);
     jr_choice(r, "isa", JR_OPTIONAL, device_isas, &isa);
     jr_u32(r, "threads", JR_OPTIONAL, 1, 1024, &threads);
-    jr_bytes(r, "memory", JR_REQUIRED, (uint64_t)1 << 20, (uint64_t)1 << 50, &memory);
-    if (jr_str(r, "name", JR_OPTIONAL, 1, LOCAL_NAME_BYTES - 1, &name) > 0 && !name_good(name)) {
-        jr_fail(r, "name", "\"%s\" may have lower-case letters, digits and '-' only", name);
-    }
-    if (jr_finish(r) < 0) {
-        return NULL;
-    }
-    json_t *device = json_pack("{s:s, s:I, s:I, s:s}", "kind", device_kinds[kind], "threads",
-                               (json_int_t)threads, "memory", (json_int_t)memory, "isa", device_isas[isa]);
-    if (name != NULL) {
-        json_object_set_new(device, "name", json_string(name));
-    }
-    return device;
+    jr_bytes(r, "memory", JR_OPTIONAL, (uint64_t)1 << 20, (uint64_t)1 << 50, &memory);
+    return jr_finish(r) < 0 ? NULL : json_deep_copy(r->object);
 }
 
 static json_t *agent_read(struct json_reader *r)

@@ -17,9 +17,11 @@ struct remains_process {
     char command[REMAINS_COMMAND_BYTES]; /* arguments, each ended by a NUL, and one NUL more */
 };
 
-/* Called for each process whose program's name begins with 'program' ("" for any of ours: motley-*, postgres,
- * redis-server) and one of whose arguments is 'home' or lies below it. Never for the calling process. */
 typedef void remains_fn(void *arg, const struct remains_process *process);
+
+/* Call 'found' for each process whose program's name is 'program' ("": any of ours: motley-*, postgres,
+ * redis-server) and one of whose arguments names 'home' or what lies below it. Never for the calling process.
+ */
 void remains_each(const char *home, const char *program, remains_fn *found, void *arg);
 
 /* Stop them: SIGTERM, then SIGKILL after 3 s. ERR_TIMEOUT naming one that lives on. */

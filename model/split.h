@@ -22,6 +22,7 @@ enum { SPLIT_STAGES_MAX = 8, SPLIT_PATTERN_BYTES = 4096 };
 /* The patterns of the known families. */
 extern const char split_gpt2[], split_llama3[], split_qwen2[], split_digit[], split_digits[];
 
+/* An empty splitter, new: every text is one piece. */
 struct splitter *splitter_create(struct err *err);
 void splitter_destroy(struct splitter *splitter);
 /* Add a stage; 'pattern' is copied. ERR_UNSUPPORTED when PCRE2 does not take it, ERR_TOO_BIG. */
@@ -29,6 +30,7 @@ int splitter_add(struct splitter *splitter, const char *pattern, size_t size, st
 /* Add the patterns to a digest. */
 int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err);
 
+/* Scratch for one thread, new; for this splitter, all of whose stages are added. */
 struct split_scratch *split_scratch_create(const struct splitter *splitter, struct err *err);
 void split_scratch_destroy(struct split_scratch *scratch);
 

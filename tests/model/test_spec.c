@@ -1,0 +1,273 @@
+/* Job specifications: defaults, round trip, and errors that name their path. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/rand.h"
+#include "common/yaml.h"
+#include "model/spec.h"
+
+static const char smallest[] = "{model: m, data: {train: t.jsonl}}";
+
+static json_t *document(const char *text)
+{
+    struct err err = {0};
+    json_t *value = yaml_parse(text, strlen(text), &err);
+    if (value == NULL) {
+        fail_msg("%s: %s", text, err.text);
+    }
+    return value;
+}
+
+static void parse_good(const char *text, struct job_spec *spec)
+{
+    struct err err = {0};
+    json_t *value = document(text);
+    if (spec_parse(value, spec, &err) < 0) {
+        fail_msg("%s: %s", text, err.text);
+    }
+    json_decref(value);
+}
+
+static void every_default_is_the_one_of_interfaces_md(void **state)
+{
+    (void)state;
+    struct job_spec spec;
+    parse_good(smallest, &spec);
+    assert_string_equal("job", spec.name);
+    assert_int_equal(SPEC_METHOD_LORA, spec.method.kind);
+    assert_int_equal(16, spec.method.rank);
+    assert_true(spec.method.alpha == 32 && spec.method.dropout == 0.05);
+    assert_int_equal(4, spec.method.targets.count);
+    assert_string_equal("q_proj", spec.method.targets.names[0]);
+    assert_string_equal("o_proj", spec.method.targets.names[3]);
+    assert_int_equal(SPEC_BASE_FP32, spec.method.base);
+    assert_null(spec.method.start_from);
+    assert_null(spec.data.eval);
+    assert_int_equal(SPEC_FORMAT_AUTO, spec.data.format);
+    assert_int_equal(512, spec.data.sequence_tokens);
+    assert_true(spec.data.shuffle);
+    assert_int_equal(SPEC_LEARN_ANSWER, spec.data.learn);
+    assert_int_equal(16, spec.train.batch_rows);
+    assert_int_equal(100, spec.train.steps);
+    assert_int_equal(0, spec.train.epochs);
+    assert_true(spec.train.learning_rate == 2e-4 && spec.train.final_fraction == 0.1);
+    assert_int_equal(SPEC_SCHEDULE_COSINE, spec.train.schedule);
+    assert_int_equal(10, spec.train.warmup_steps);
+    assert_true(spec.train.weight_decay == 0 && spec.train.beta1 == 0.9 && spec.train.beta2 == 0.95);
+    assert_true(spec.train.eps == 1e-8 && spec.train.clip_norm == 1.0);
+    assert_int_equal(1, spec.train.seed);
+    assert_int_equal(SPEC_COMPUTE_FP32, spec.train.compute);
+    assert_int_equal(SPEC_RECOMPUTE_AUTO, spec.train.recompute);
+    assert_false(spec.train.router_aux);
+    assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
+    assert_false(spec.placement.devices.given);
+    assert_int_equal(0, spec.placement.micro_batch_rows);
+    assert_int_equal(0, spec.placement.stages);
+    assert_int_equal(50, spec.checkpoint.every_steps);
+    assert_int_equal(2, spec.checkpoint.keep);
+    assert_false(spec.eval.on || spec.limits.on || spec.hold);
+    assert_null(spec.sample.prompt);
+    spec_fini(&spec);
+}
+
+static void a_specification_given_back_can_be_posted_again(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{model: m, data: {train: t.jsonl}}",
+        "{model: m, data: {train: t}, method: {kind: full, base: bf16}, train: {epochs: 3}, hold: true}",
+        "{name: x, model: m, data: {train: t, eval: e, format: chat, shuffle: false, learn: all, "
+        "chat_template: {user: "
+        "'{content}', assistant: '{content}'}}, eval: {every_steps: 7}, sample: {prompt: 'a\nb', tokens: 5}, "
+        "limits: "
+        "{time: 2h, retries: 3}}",
+        "{model: m, priority: -4, data: {train: t}, train: {recompute: true, betas: [0.8, 0.99], steps: 7}, "
+        "placement: "
+        "{kind: pipeline, devices: [a/cpu0, b/cpu0], exclude: [c/cpu0], micro_batch_rows: 4, stages: 2}}",
+        "{model: m, data: {train: t}, method: {targets: [gate_proj, q_proj], start_from: a/b}, train: "
+        "{recompute: "
+        "false}, eval: null, limits: {}}",
+    };
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct err err = {0};
+        struct job_spec spec;
+        struct job_spec again;
+        parse_good(texts[i], &spec);
+        json_t *first = spec_to_json(&spec, &err);
+        assert_non_null(first);
+        assert_int_equal(0, spec_parse(first, &again, &err));
+        json_t *second = spec_to_json(&again, &err);
+        assert_true(json_equal(first, second));
+        json_decref(first);
+        json_decref(second);
+        spec_fini(&spec);
+        spec_fini(&again);
+    }
+}
+
+static void what_is_wrong_is_named_by_its_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *path;
+    } cases[] = {
+        {"[]", "the specification"},
+        {"{data: {train: t}}", "model"},
+        {"{model: m}", "data"},
+        {"{model: m, data: {}}", "data.train"},
+        {"{model: 3, data: {train: t}}", "model"},
+        {"{model: m, data: {train: t}, modle: 1}", "modle"},
+        {"{model: m, data: {train: t}, train: {batch_row: 3}}", "train.batch_row"},
+        {"{model: m, data: {train: t}, train: {batch_rows: 0}}", "train.batch_rows"},
+        {"{model: m, data: {train: t}, train: {batch_rows: 1.5}}", "train.batch_rows"},
+        {"{model: m, data: {train: t}, train: {batch_rows: '3'}}", "train.batch_rows"},
+        {"{model: m, data: {train: t}, train: {batch_rows: 65537}}", "train.batch_rows"},
+        {"{model: m, data: {train: t}, train: {steps: 3, epochs: 1}}", "train.steps"},
+        {"{model: m, data: {train: t}, train: {betas: [0.9]}}", "train.betas"},
+        {"{model: m, data: {train: t}, train: {betas: [0.9, 1]}}", "train.betas"},
+        {"{model: m, data: {train: t}, train: {recompute: sometimes}}", "train.recompute"},
+        {"{model: m, data: {train: t}, train: {seed: -1}}", "train.seed"},
+        {"{model: m, data: {train: t}, train: {learning_rate: -1}}", "train.learning_rate"},
+        {"{model: m, data: {train: t}, train: 3}", "train"},
+        {"{model: m, data: {train: t}, method: {kind: dora}}", "method.kind"},
+        {"{model: m, data: {train: t}, method: {kind: full, base: nf4}}", "method.base"},
+        {"{model: m, data: {train: t}, method: {kind: full, start_from: x}}", "method.start_from"},
+        {"{model: m, data: {train: t}, method: {targets: []}}", "method.targets"},
+        {"{model: m, data: {train: t}, method: {targets: [lm_head]}}", "method.targets"},
+        {"{model: m, data: {train: t}, method: {targets: [q_proj, q_proj]}}", "method.targets"},
+        {"{model: m, data: {train: t}, method: {dropout: 1}}", "method.dropout"},
+        {"{model: m, data: {train: t, format: csv}}", "data.format"},
+        {"{model: m, data: {train: t, sequence_tokens: 1}}", "data.sequence_tokens"},
+        {"{model: m, data: {train: t, chat_template: 5}}", "data.chat_template"},
+        {"{model: m, data: {train: t}, eval: {every_steps: 5}}", "eval"},
+        {"{model: m, data: {train: t}, sample: {tokens: 5}}", "sample.prompt"},
+        {"{model: m, data: {train: t}, limits: {time: soon}}", "limits.time"},
+        {"{model: m, data: {train: t}, limits: {retries: -1}}", "limits.retries"},
+        {"{model: m, data: {train: t}, placement: {kind: fsdp}}", "placement.kind"},
+        {"{model: m, data: {train: t}, placement: {devices: [a, a]}}", "placement.devices"},
+        {"{model: m, data: {train: t}, placement: {micro_batch_rows: 0}}", "placement.micro_batch_rows"},
+        {"{model: m, data: {train: t}, placement: {micro_batch_rows: 17}}", "placement.micro_batch_rows"},
+        {"{model: m, data: {train: t}, checkpoint: {keep: 0}}", "checkpoint.keep"},
+        {"{model: m, name: \"a\\tb\", data: {train: t}}", "name"},
+        {"{model: m, data: {train: t}, hold: maybe}", "hold"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        struct job_spec spec;
+        json_t *value = document(cases[i].text);
+        if (spec_parse(value, &spec, &err) == 0) {
+            fail_msg("accepted: %s", cases[i].text);
+        }
+        if (err.code != ERR_INVALID || strncmp(err.text, cases[i].path, strlen(cases[i].path)) != 0) {
+            fail_msg("%s: the error does not begin with %s: %s", cases[i].text, cases[i].path, err.text);
+        }
+        spec_fini(&spec);
+        json_decref(value);
+    }
+}
+
+/* Replace one random value anywhere by something else: never a crash, and an error always has a text. */
+static void mutate(json_t *value, struct rand_stream *random)
+{
+    const char *key;
+    json_t *member;
+    void *next;
+    json_object_foreach_safe(value, next, key, member)
+    {
+        if (json_is_object(member) && rand_stream_below(random, 2) == 0) {
+            mutate(member, random);
+        } else if (rand_stream_below(random, 6) == 0) {
+            static const char *const others[] = {"null",     "true",
+                                                 "-1",       "1e300",
+                                                 "\"\"",     "\"x\"",
+                                                 "[]",       "{}",
+                                                 "[[1]]",    "9007199254740993",
+                                                 "0",        "[\"a\",\"a\"]",
+                                                 "{\"a\":1}"};
+            const uint32_t choice = rand_stream_below(random, sizeof(others) / sizeof(others[0]));
+            json_object_set_new(value, key, json_loads(others[choice], JSON_DECODE_ANY, NULL));
+        }
+    }
+}
+
+static void damaged_specifications_give_errors_and_nothing_worse(void **state)
+{
+    (void)state;
+    struct rand_stream random;
+    struct err err = {0};
+    struct job_spec spec;
+    int refused = 0;
+    rand_stream_init(&random, 3, 1);
+    parse_good("{model: m, data: {train: t, eval: e}, eval: {}, sample: {prompt: p}, limits: {time: 5}}",
+               &spec);
+    json_t *good = spec_to_json(&spec, &err);
+    spec_fini(&spec);
+    for (int round = 0; round < 2000; round++) {
+        json_t *copy = json_deep_copy(good);
+        mutate(copy, &random);
+        err_clear(&err);
+        if (spec_parse(copy, &spec, &err) < 0) {
+            assert_true(err.code == ERR_INVALID && err.text[0] != '\0');
+            refused++;
+        }
+        spec_fini(&spec);
+        json_decref(copy);
+    }
+    assert_true(refused > 500 && refused < 2000);
+    json_decref(good);
+}
+
+static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
+{
+    (void)state;
+    struct spec_train_part train = {.learning_rate = 0.005, .warmup_steps = 4, .final_fraction = 0.1};
+    const double pi = 3.14159265358979323846;
+    for (uint64_t t = 0; t < 20; t++) {
+        const double wanted = t < 4 ? 0.005 * (double)(t + 1) / 4
+                                    : 0.005 * (0.1 + 0.9 * 0.5 * (1 + cos(pi * (double)(t - 4) / 16)));
+        assert_true(fabs(spec_learning_rate(&train, 20, t) - wanted) <= 1e-15);
+    }
+    assert_true(fabs(spec_learning_rate(&train, 20, 25) - 0.0005) <
+                1e-15); /* a job that goes on beyond its end */
+    train.schedule = SPEC_SCHEDULE_LINEAR;
+    assert_true(fabs(spec_learning_rate(&train, 20, 12) - 0.005 * 0.55) < 1e-15);
+    train.schedule = SPEC_SCHEDULE_CONSTANT;
+    assert_true(spec_learning_rate(&train, 20, 19) == 0.005);
+    train.warmup_steps = 100;
+    assert_true(spec_learning_rate(&train, 20, 19) == 0.005 * 20 / 100);
+}
+
+static void blob_references_are_told_from_paths(void **state)
+{
+    (void)state;
+    char hex[65];
+    static const char good[] = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    assert_true(spec_blob_ref(good, hex));
+    assert_string_equal(good + 7, hex);
+    assert_false(spec_blob_ref("sha256:0123", NULL));
+    assert_false(spec_blob_ref("rows.jsonl", NULL));
+    assert_false(
+        spec_blob_ref("sha256:0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef", NULL));
+    assert_false(spec_blob_ref(NULL, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_default_is_the_one_of_interfaces_md),
+        cmocka_unit_test(a_specification_given_back_can_be_posted_again),
+        cmocka_unit_test(what_is_wrong_is_named_by_its_path),
+        cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
+        cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
+        cmocka_unit_test(blob_references_are_told_from_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,321 @@
+/* Tokenizers against Hugging Face's `tokenizers` (tests/data/tokenizer: small vocabularies of the four known
+ * families, and what that library made of some texts), and against damaged files. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/rand.h"
+#include "model/tokenizer.h"
+
+static const char *const families[] = {"smollm", "gpt2", "llama3", "qwen2"};
+
+static void file_load(const char *name, struct buf *text)
+{
+    char path[512];
+    struct err err = {0};
+    snprintf(path, sizeof(path), "%s/tokenizer/%s", MOTLEY_TEST_DATA, name);
+    *text = (struct buf){.limit = 1 << 24};
+    if (file_read_all(path, 1 << 24, text, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static struct tokenizer *family_open(const char *family)
+{
+    char name[64];
+    struct buf text;
+    struct err err = {0};
+    struct tokenizer *tokenizer = NULL;
+    snprintf(name, sizeof(name), "%s.json", family);
+    file_load(name, &text);
+    if (tokenizer_from_json(buf_str(&text), text.size, NULL, 0, &tokenizer, &err) < 0) {
+        fail_msg("%s: %s", family, err.text);
+    }
+    buf_fini(&text);
+    return tokenizer;
+}
+
+static json_t *cases_load(const char *family)
+{
+    char name[64];
+    struct buf text;
+    snprintf(name, sizeof(name), "%s.cases.json", family);
+    file_load(name, &text);
+    json_t *cases = json_loadb(buf_str(&text), text.size, JSON_ALLOW_NUL, NULL);
+    assert_non_null(cases);
+    buf_fini(&text);
+    return cases;
+}
+
+static void expect_text(const json_t *expected, const struct buf *text, const char *what)
+{
+    if (json_string_length(expected) != text->size ||
+        memcmp(json_string_value(expected), buf_str(text), text->size) != 0) {
+        fail_msg("%s: \"%s\" instead of \"%s\"", what, buf_str(text), json_string_value(expected));
+    }
+}
+
+static void expect_case(const struct tokenizer *tokenizer, const json_t *item)
+{
+    struct err err = {0};
+    struct ids ids = {0};
+    struct buf out = {.limit = 1 << 20};
+    const json_t *text = json_object_get(item, "text");
+    const json_t *expected = json_object_get(item, "ids");
+    assert_int_equal(0, tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text),
+                                         TOKENIZER_ADD_SPECIAL, &ids, &err));
+    for (size_t i = 0; i < ids.count || i < json_array_size(expected); i++) {
+        const json_int_t wanted =
+            i < json_array_size(expected) ? json_integer_value(json_array_get(expected, i)) : -1;
+        if (i >= ids.count || ids.data[i] != wanted) {
+            fail_msg("\"%s\": id %zu is not %lld", json_string_value(text), i, (long long)wanted);
+        }
+    }
+    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, false, &out, &err));
+    expect_text(json_object_get(item, "decoded"), &out, "decoded");
+    buf_clear(&out);
+    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, true, &out, &err));
+    expect_text(json_object_get(item, "plain"), &out, "decoded without special tokens");
+    buf_clear(&out);
+    struct decode_state state = {0};
+    for (size_t i = 0; i < ids.count; i++) {
+        assert_int_equal(0, tokenizer_decode_next(tokenizer, &state, ids.data[i], false, &out, &err));
+    }
+    assert_int_equal(0, tokenizer_decode_end(&state, &out, &err));
+    expect_text(json_object_get(item, "decoded"), &out, "decoded token by token");
+    buf_fini(&out);
+    ids_fini(&ids);
+}
+
+static void every_family_encodes_and_decodes_as_hugging_face_does(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
+        struct tokenizer *tokenizer = family_open(families[f]);
+        json_t *cases = cases_load(families[f]);
+        assert_true(json_array_size(cases) > 50);
+        for (size_t i = 0; i < json_array_size(cases); i++) {
+            expect_case(tokenizer, json_array_get(cases, i));
+        }
+        json_decref(cases);
+        tokenizer_destroy(tokenizer);
+    }
+}
+
+static void *encode_all(void *arg)
+{
+    const struct tokenizer *tokenizer = arg;
+    json_t *cases = cases_load("smollm");
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        expect_case(tokenizer, json_array_get(cases, i));
+    }
+    json_decref(cases);
+    return NULL;
+}
+
+static void several_threads_share_one_tokenizer(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer = family_open("smollm");
+    pthread_t threads[4];
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(0, pthread_create(&threads[i], NULL, encode_all, tokenizer));
+    }
+    for (size_t i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    tokenizer_destroy(tokenizer);
+}
+
+static void text_that_is_not_utf8_is_refused_with_its_place(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer = family_open("gpt2");
+    static const char *const bad[] = {"abc\xff", "abc\xc0\x80", "abc\xed\xa0\x80", "abc\xf4\x90\x80\x80",
+                                      "abc\xe2\x82"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct err err = {0};
+        struct ids ids = {0};
+        assert_int_equal(-1,
+                         tokenizer_encode(tokenizer, bad[i], strlen(bad[i]), TOKENIZER_PLAIN, &ids, &err));
+        assert_int_equal(ERR_INVALID, err.code);
+        assert_non_null(strstr(err.text, "byte 3"));
+        assert_int_equal(0, ids.count);
+        ids_fini(&ids);
+    }
+    tokenizer_destroy(tokenizer);
+}
+
+static void special_tokens_can_be_taken_as_text(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct ids ids = {0};
+    struct tokenizer *tokenizer = family_open("smollm");
+    const int32_t end = tokenizer_find(tokenizer, "<|im_end|>", 10);
+    assert_true(end >= 0 && tokenizer_is_special(tokenizer, end));
+    assert_int_equal(0, tokenizer_encode(tokenizer, "<|im_end|>", 10, TOKENIZER_PLAIN, &ids, &err));
+    assert_int_equal(1, ids.count);
+    assert_int_equal(end, ids.data[0]);
+    ids.count = 0;
+    assert_int_equal(0, tokenizer_encode(tokenizer, "<|im_end|>", 10, TOKENIZER_IGNORE_SPECIAL, &ids, &err));
+    assert_true(ids.count > 1);
+    ids_fini(&ids);
+    tokenizer_destroy(tokenizer);
+}
+
+static void one_piece_of_a_million_bytes_is_merged_in_time(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct ids ids = {0};
+    struct buf out = {.limit = 1 << 21};
+    struct tokenizer *tokenizer = family_open("llama3");
+    char *text = malloc(1 << 20);
+    assert_non_null(text);
+    for (size_t i = 0; i < 1 << 20; i++) {
+        text[i] = (char)('a' + (i * 7 + i / 26) % 26);
+    }
+    assert_int_equal(0, tokenizer_encode(tokenizer, text, 1 << 20, TOKENIZER_PLAIN, &ids, &err));
+    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, false, &out, &err));
+    assert_int_equal(1 << 20, out.size);
+    assert_memory_equal(text, out.data, out.size);
+    free(text);
+    buf_fini(&out);
+    ids_fini(&ids);
+    tokenizer_destroy(tokenizer);
+}
+
+static void an_id_outside_the_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf out = {.limit = 1024};
+    struct tokenizer *tokenizer = family_open("gpt2");
+    const int32_t bad[] = {-1, (int32_t)tokenizer_vocab(tokenizer), INT32_MAX};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(-1, tokenizer_decode(tokenizer, &bad[i], 1, false, &out, &err));
+        assert_int_equal(ERR_INVALID, err.code);
+    }
+    buf_fini(&out);
+    tokenizer_destroy(tokenizer);
+}
+
+/* Parts of tokenizer.json that we do not do are refused by their name. */
+static void unknown_parts_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *named;
+    } changes[] = {
+        {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "Unigram"},
+        {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback"},
+        {"\"type\":\"Digits\"", "\"type\":\"Metaspace\"", "Metaspace"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "Lowercase"},
+        {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"", "WordPiece"},
+        {"\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"", "##"},
+    };
+    struct buf text;
+    file_load("smollm.json", &text);
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        struct buf changed = {.limit = 1 << 20};
+        const char *at = strstr(buf_str(&text), changes[i].from);
+        if (at == NULL) {
+            fail_msg("%s is not in the file", changes[i].from);
+        }
+        buf_append(&changed, text.data, (size_t)(at - buf_str(&text)), &err);
+        buf_text(&changed, changes[i].to, &err);
+        buf_text(&changed, at + strlen(changes[i].from), &err);
+        assert_int_equal(-1, tokenizer_from_json(buf_str(&changed), changed.size, NULL, 0, &tokenizer, &err));
+        assert_int_equal(ERR_UNSUPPORTED, err.code);
+        assert_non_null(strstr(err.text, changes[i].named));
+        buf_fini(&changed);
+    }
+    buf_fini(&text);
+}
+
+/* Whatever is done to the file: an error with a text, or a tokenizer that works. */
+static void damaged_files_give_errors_and_nothing_worse(void **state)
+{
+    (void)state;
+    struct buf text;
+    struct rand_stream random;
+    int refused = 0;
+    file_load("qwen2.json", &text);
+    rand_stream_init(&random, 7, 1);
+    char *copy = malloc(text.size + 1);
+    assert_non_null(copy);
+    for (int round = 0; round < 300; round++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        struct ids ids = {0};
+        size_t size = text.size;
+        memcpy(copy, text.data, size);
+        if (round % 4 == 0) {
+            size = rand_stream_below(&random, (uint32_t)size);
+        }
+        const uint32_t changes = 1 + rand_stream_below(&random, 4);
+        for (uint32_t i = 0; i < changes && size > 0; i++) {
+            static const char bytes[] = "\"{}[],:0195tfnu\\e \xc4\xa0";
+            copy[rand_stream_below(&random, (uint32_t)size)] =
+                bytes[rand_stream_below(&random, sizeof(bytes) - 1)];
+        }
+        if (tokenizer_from_json(copy, size, NULL, 0, &tokenizer, &err) < 0) {
+            assert_true(err.code != ERR_NONE && err.text[0] != '\0');
+            refused++;
+        } else {
+            assert_int_equal(0, tokenizer_encode(tokenizer, "some text 123\n <l> x", 20, 0, &ids, &err));
+        }
+        ids_fini(&ids);
+        tokenizer_destroy(tokenizer);
+    }
+    assert_true(refused > 100);
+    free(copy);
+    buf_fini(&text);
+}
+
+static void the_digest_tells_tokenizers_apart(void **state)
+{
+    (void)state;
+    uint8_t digests[4][32];
+    for (size_t f = 0; f < 4; f++) {
+        uint8_t again[32];
+        struct tokenizer *one = family_open(families[f]);
+        struct tokenizer *two = family_open(families[f]);
+        tokenizer_digest(one, digests[f]);
+        tokenizer_digest(two, again);
+        assert_memory_equal(digests[f], again, 32);
+        for (size_t other = 0; other < f; other++) {
+            assert_memory_not_equal(digests[f], digests[other], 32);
+        }
+        tokenizer_destroy(one);
+        tokenizer_destroy(two);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family_encodes_and_decodes_as_hugging_face_does),
+        cmocka_unit_test(several_threads_share_one_tokenizer),
+        cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
+        cmocka_unit_test(special_tokens_can_be_taken_as_text),
+        cmocka_unit_test(one_piece_of_a_million_bytes_is_merged_in_time),
+        cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
+        cmocka_unit_test(unknown_parts_are_refused_by_name),
+        cmocka_unit_test(damaged_files_give_errors_and_nothing_worse),
+        cmocka_unit_test(the_digest_tells_tokenizers_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
