@@ -208,6 +208,16 @@ void dispatch_again(struct dispatch *dispatch)
     arm(dispatch);
 }
 
+bool dispatch_has(const struct dispatch *dispatch, int64_t run, const char *node)
+{
+    for (size_t i = 0; i < dispatch->count; i++) {
+        if (dispatch->kept[i].run == run && strcmp(dispatch->kept[i].node, node) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 size_t dispatch_kept(const struct dispatch *dispatch)
 {
     return dispatch->count;

@@ -8,6 +8,7 @@
  * needs them asks again. Thread: the event base's.
  */
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
@@ -33,6 +34,8 @@ void dispatch_drop_run(struct dispatch *dispatch, int64_t run);
 void dispatch_clear(struct dispatch *dispatch);
 /* Redis has lost everything: publish all kept ones now. */
 void dispatch_again(struct dispatch *dispatch);
+/* Whether a message of 'run' for 'node' waits to be confirmed. */
+bool dispatch_has(const struct dispatch *dispatch, int64_t run, const char *node);
 size_t dispatch_kept(const struct dispatch *dispatch);
 
 /* Sends a passing message; what cannot be sent is dropped. */

@@ -108,6 +108,13 @@ static const struct pg_statement open_requests = {
                               "  tries = CASE WHEN r.digest = excluded.digest THEN r.tries + 1 ELSE 1 END",
     PG_WRITE};
 
+static const struct pg_statement put_links = {
+    "decide_links",
+    "INSERT INTO links (from_node, to_node, document) SELECT c.\"from\", c.\"to\", c.document FROM " RECORDS(
+        "\"from\" text, \"to\" text, document json") " ON CONFLICT (from_node, to_node) DO UPDATE SET "
+                                                     "document = excluded.document, measured_at = now()",
+    PG_WRITE};
+
 static const struct pg_statement lose_nodes = {"decide_unreachable",
                                                "UPDATE nodes SET state = 'unreachable' WHERE state = 'alive' "
                                                "AND name IN (SELECT json_array_elements_text($1::json))",
@@ -133,7 +140,7 @@ struct part {
     const json_t *rows;
 };
 
-enum { PARTS_MAX = 8 };
+enum { PARTS_MAX = 9 };
 
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err)
@@ -142,7 +149,8 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
         {&lose_nodes, decision->unreachable}, {&add_runs, decision->runs_new},
         {&lose_ranks, decision->ranks_lost},  {&move_jobs, decision->jobs},
         {&move_runs, decision->runs},         {&say_waits, decision->waits},
-        {&open_requests, decision->requests}, {&add_messages, decision->messages},
+        {&open_requests, decision->requests}, {&put_links, decision->links},
+        {&add_messages, decision->messages},
     };
     struct pg_params params[PARTS_MAX + 1];
     struct pg_step steps[PARTS_MAX + 2];

@@ -123,9 +123,10 @@ int store_profiles_get(struct store *store, const char *key, store_doc_fn *done,
 /* Everything agents have not confirmed: [{"id","node","run"|null,"type","payload"}], oldest first. */
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
-/* A new run's numbers: {"run","epoch","assignments":[count ids]}. Numbers not used are lost, never given
- * again. */
-int store_run_numbers(struct store *store, unsigned ranks, store_doc_fn *done, void *arg, struct err *err);
+/* Fresh numbers: {"run","epoch","assignments":[ranks ids],"requests":[request ids]}; no run where ranks is 0.
+ * Those not used are lost, never given again. */
+int store_sched_numbers(struct store *store, unsigned ranks, unsigned requests, store_doc_fn *done, void *arg,
+                        struct err *err);
 
 /* What agents told. Arrays of objects, NULL where empty; borrowed for the call. */
 struct store_ingest {
@@ -167,16 +168,14 @@ struct store_decision {
     const json_t *waits;       /* [{"job","why"}]: of queued jobs */
     const json_t *requests;    /* [{"id"?,"kind","device","key","content"?,"digest"?,"deadline_ms"}] */
     const json_t *unreachable; /* ["node"] */
+    const json_t *links;       /* [{"from","to","document"}]: emulated ones of the configuration */
     const json_t *messages;    /* [{"node","run"|null,"type","payload"}]: outbox */
 };
-/* Answers with the messages' outbox ids in order: [id]. Requests take their `id` from store_request_numbers.
+/* Answers with the messages' outbox ids in order: [id]. Run, assignment and request ids are from
+ * store_sched_numbers.
  */
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
-
-/* `count` fresh request ids: [id]. */
-int store_request_numbers(struct store *store, unsigned count, store_doc_fn *done, void *arg,
-                          struct err *err);
 
 /* Bounded tables: events older than `days` (and finished jobs' traces), checkpoints beyond each job's keep,
  * spent join tokens; at most 10,000 rows a table and call. {"events": n, …}. */

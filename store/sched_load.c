@@ -391,13 +391,13 @@ static const struct pg_statement list_outbox = {
     "SELECT coalesce(json_agg(json_build_object('id', id, 'node', node, 'run', run, 'type', type, "
     "'payload', payload) ORDER BY id), '[]'::json) FROM outbox",
     PG_READ};
-static const struct pg_statement run_numbers = {
-    "run_numbers",
-    "SELECT json_build_object('run', nextval('runs_id_seq'), 'epoch', nextval('run_epochs'), 'assignments', "
-    "(SELECT json_agg(nextval('assignments_id_seq')) FROM generate_series(1, $1::integer)))",
-    PG_WRITE};
-static const struct pg_statement request_numbers = {
-    "request_numbers", "SELECT json_agg(nextval('requests_id_seq')) FROM generate_series(1, $1::integer)",
+static const struct pg_statement fresh_numbers = {
+    "sched_numbers",
+    "SELECT json_build_object('run', CASE WHEN $1::integer > 0 THEN nextval('runs_id_seq') END, "
+    "'epoch', CASE WHEN $1 > 0 THEN nextval('run_epochs') END, 'assignments', "
+    "(SELECT coalesce(json_agg(nextval('assignments_id_seq')), '[]'::json) FROM generate_series(1, $1)), "
+    "'requests', (SELECT coalesce(json_agg(nextval('requests_id_seq')), '[]'::json) "
+    "FROM generate_series(1, $2::integer)))",
     PG_WRITE};
 
 int store_profiles_get(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err)
@@ -417,24 +417,15 @@ int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct
     return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
 }
 
-static int numbers(struct store *store, const struct pg_statement *statement, unsigned count,
-                   store_doc_fn *done, void *arg, struct err *err)
+int store_sched_numbers(struct store *store, unsigned ranks, unsigned requests, store_doc_fn *done, void *arg,
+                        struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
-    pg_param_i64(&params, count);
-    const struct pg_step step = {statement, &params};
+    pg_param_i64(&params, ranks);
+    pg_param_i64(&params, requests);
+    const struct pg_step step = {&fresh_numbers, &params};
     int rc = store_run_doc(store, &step, 1, 0, "no numbers", done, arg, err);
     pg_params_fini(&params);
     return rc;
-}
-
-int store_run_numbers(struct store *store, unsigned ranks, store_doc_fn *done, void *arg, struct err *err)
-{
-    return numbers(store, &run_numbers, ranks, done, arg, err);
-}
-
-int store_request_numbers(struct store *store, unsigned count, store_doc_fn *done, void *arg, struct err *err)
-{
-    return numbers(store, &request_numbers, count, done, arg, err);
 }

@@ -1,0 +1,158 @@
+/* Who is alive. Silence counts only while we could have heard: from the moment
+ * we lead and Redis is connected ("unreachable" is not "failed"). */
+#include "scheduler/scheduler_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct node_life *life_of(const struct scheduler *scheduler, const char *node)
+{
+    for (size_t i = 0; i < scheduler->life_count; i++) {
+        if (strcmp(scheduler->lives[i].name, node) == 0) {
+            return &scheduler->lives[i];
+        }
+    }
+    return NULL;
+}
+
+void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_ns)
+{
+    struct node_life *life = life_of(scheduler, node);
+    if (life == NULL) {
+        struct node_life *more = realloc(scheduler->lives, (scheduler->life_count + 1) * sizeof(*more));
+        if (more == NULL) {
+            return; /* heard again a second later */
+        }
+        scheduler->lives = more;
+        life = &more[scheduler->life_count++];
+        *life = (struct node_life){0};
+        snprintf(life->name, sizeof(life->name), "%s", node);
+    }
+    life->heard_ns = now_ns;
+}
+
+uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns)
+{
+    const struct node_life *life = life_of(scheduler, node);
+    uint64_t since =
+        life != NULL && life->heard_ns > scheduler->listening_ns ? life->heard_ns : scheduler->listening_ns;
+    if (!scheduler->redis_up || now_ns < since) {
+        return 0;
+    }
+    return (now_ns - since) / 1000000u;
+}
+
+static bool has_rank_on(const struct store_view *view, const char *node)
+{
+    for (size_t i = 0; i < view->run_count; i++) {
+        for (uint32_t k = 0; k < view->runs[i].rank_count; k++) {
+            if (strcmp(view->runs[i].ranks[k].node, node) == 0 &&
+                !state_is_final(&assignment_machine, (int)view->runs[i].ranks[k].state)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns)
+{
+    const struct store_view *view = scheduler->view;
+    const struct scheduler_limits *limits = &scheduler->config->limits;
+    for (size_t i = 0; view != NULL && i < view->node_count; i++) {
+        uint64_t silent = liveness_silent_ms(scheduler, view->nodes[i].name, now_ns);
+        if (view->nodes[i].reachable && silent > limits->unreachable_ms) {
+            return true;
+        }
+        if (silent > limits->lost_ms && has_rank_on(view, view->nodes[i].name)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < scheduler->missing_count; i++) {
+        if (liveness_missing(scheduler, scheduler->missing[i].run, scheduler->missing[i].rank, now_ns)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool names_worker(const json_t *workers, int64_t run, uint32_t rank)
+{
+    size_t i;
+    json_t *worker;
+    json_array_foreach((json_t *)workers, i, worker)
+    {
+        if (json_integer_value(json_object_get(worker, "run")) == run &&
+            json_integer_value(json_object_get(worker, "rank")) == (json_int_t)rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns)
+{
+    for (size_t i = 0; i < scheduler->missing_count; i++) {
+        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank) {
+            return;
+        }
+    }
+    struct missing_worker *more = realloc(scheduler->missing, (scheduler->missing_count + 1) * sizeof(*more));
+    if (more != NULL) {
+        scheduler->missing = more;
+        more[scheduler->missing_count++] = (struct missing_worker){run, rank, now_ns};
+    }
+}
+
+void liveness_hello(struct scheduler *scheduler, const char *node, const json_t *workers, uint64_t now_ns)
+{
+    const struct store_view *view = scheduler->view;
+    if (!json_is_array(workers) || view == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < view->run_count; i++) {
+        const struct store_sched_run *run = &view->runs[i];
+        for (uint32_t k = 0; k < run->rank_count; k++) {
+            const struct store_sched_rank *rank = &run->ranks[k];
+            if (strcmp(rank->node, node) != 0 || state_is_final(&assignment_machine, (int)rank->state)) {
+                continue;
+            }
+            if (names_worker(workers, run->id, rank->rank)) {
+                liveness_alive(scheduler, run->id, rank->rank);
+            } else if (rank->state != ASSIGNMENT_SENT || !dispatch_has(scheduler->dispatch, run->id, node)) {
+                add_missing(scheduler, run->id, rank->rank, now_ns);
+            }
+        }
+    }
+}
+
+void liveness_alive(struct scheduler *scheduler, int64_t run, uint32_t rank)
+{
+    for (size_t i = scheduler->missing_count; i-- > 0;) {
+        if (scheduler->missing[i].run == run && scheduler->missing[i].rank == rank) {
+            scheduler->missing[i] = scheduler->missing[--scheduler->missing_count];
+        }
+    }
+}
+
+bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns)
+{
+    for (size_t i = 0; i < scheduler->missing_count; i++) {
+        const struct missing_worker *worker = &scheduler->missing[i];
+        if (worker->run == run && worker->rank == rank) {
+            return (now_ns - worker->since_ns) / 1000000u > scheduler->config->limits.missing_ms;
+        }
+    }
+    return false;
+}
+
+void liveness_forget(struct scheduler *scheduler)
+{
+    free(scheduler->lives);
+    free(scheduler->missing);
+    scheduler->lives = NULL;
+    scheduler->missing = NULL;
+    scheduler->life_count = 0;
+    scheduler->missing_count = 0;
+}

@@ -1,0 +1,242 @@
+/* motley-scheduler --config FILE [--migrate]: reads the configuration, waits (bounded) for PostgreSQL and
+ * Redis, runs until SIGTERM or SIGINT. Exit status: 0 ended as asked, 1 failed, 2 usage or configuration. */
+#include <event2/event.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/redis.h"
+#include "common/tls.h"
+#include "scheduler/scheduler.h"
+#include "store/store.h"
+
+struct options {
+    const char *config;
+    bool migrate;
+};
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: motley-scheduler --config FILE [--migrate]\n"
+                    "  --migrate  bring the database's schema up to date, then end\n");
+    return 2;
+}
+
+static int read_options(int argc, char **argv, struct options *options)
+{
+    static const struct option known[] = {{"config", required_argument, NULL, 'c'},
+                                          {"migrate", no_argument, NULL, 'm'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    int choice;
+    while ((choice = getopt_long(argc, argv, "c:h", known, NULL)) != -1) {
+        if (choice == 'c') {
+            options->config = optarg;
+        } else if (choice == 'm') {
+            options->migrate = true;
+        } else {
+            return -1;
+        }
+    }
+    return options->config != NULL && optind == argc ? 0 : -1;
+}
+
+static int fail(const char *what, const struct err *err)
+{
+    fprintf(stderr, "motley-scheduler: %s: %s\n", what, err->text);
+    return 1;
+}
+
+static int migrate(const struct scheduler_config *config)
+{
+    struct err err;
+    unsigned applied = 0;
+    if (store_migrate(config->postgres, config->limits.start_wait_ms, &applied, &err) < 0) {
+        return fail("migrating the database", &err);
+    }
+    printf("schema version %u, %u migrations applied\n", store_schema_version(), applied);
+    return 0;
+}
+
+/* ---- are PostgreSQL and Redis there? ---- */
+
+struct probe {
+    struct event_base *base;
+    struct redis *redis;
+    bool redis_ok, postgres_ok, refused;
+    struct err redis_err, postgres_err;
+    struct store *store;
+    struct event *again;
+};
+
+static void check(struct probe *probe)
+{
+    if ((probe->redis_ok && probe->postgres_ok) || probe->refused) {
+        event_base_loopbreak(probe->base);
+    }
+}
+
+static void redis_up(void *arg)
+{
+    struct probe *probe = arg;
+    probe->redis_ok = true;
+    check(probe);
+}
+
+static void redis_down(void *arg, const struct err *why)
+{
+    struct probe *probe = arg;
+    probe->redis_err = *why;
+    probe->refused = probe->refused || why->code == ERR_AUTH || why->code == ERR_PEER;
+    check(probe);
+}
+
+static void pinged(void *arg, const struct err *err)
+{
+    struct probe *probe = arg;
+    const struct timeval pause = {.tv_usec = 100000};
+    if (err == NULL) {
+        probe->postgres_ok = true;
+    } else {
+        probe->postgres_err = *err;
+        probe->refused = probe->refused || err->code == ERR_UNSUPPORTED || err->code == ERR_INTERNAL;
+        if (err->code != ERR_CANCELLED) {
+            event_add(probe->again, &pause);
+        }
+    }
+    check(probe);
+}
+
+static void ping(evutil_socket_t fd, short what, void *arg)
+{
+    struct probe *probe = arg;
+    (void)fd;
+    (void)what;
+    struct err err;
+    if (store_ping(probe->store, pinged, probe, &err) < 0) {
+        pinged(probe, &err);
+    }
+}
+
+static void database_trouble(void *arg, const struct err *why)
+{
+    struct probe *probe = arg;
+    probe->postgres_err = *why;
+}
+
+/* Runs the loop until both answer, or until start_wait_ms has passed. */
+static int wait_for_both(struct probe *probe, const struct scheduler_config *config)
+{
+    const struct timeval limit = {.tv_sec = config->limits.start_wait_ms / 1000,
+                                  .tv_usec = config->limits.start_wait_ms % 1000 * 1000};
+    event_base_loopexit(probe->base, &limit);
+    ping(-1, 0, probe);
+    event_base_dispatch(probe->base);
+    if (!probe->postgres_ok && probe->postgres_err.code != ERR_NONE) {
+        return fail("PostgreSQL", &probe->postgres_err);
+    }
+    if (!probe->redis_ok && probe->redis_err.code != ERR_NONE) {
+        return fail("Redis", &probe->redis_err);
+    }
+    if (!probe->postgres_ok || !probe->redis_ok) {
+        fprintf(stderr, "motley-scheduler: %s does not answer within %u ms\n",
+                probe->postgres_ok ? config->redis_address : "PostgreSQL", config->limits.start_wait_ms);
+        return 1;
+    }
+    return 0;
+}
+
+static int probe_servers(const struct scheduler_config *config)
+{
+    struct probe probe = {.base = event_base_new()};
+    struct err err;
+    SSL_CTX *tls = NULL;
+    int rc = 1;
+    const struct store_config store = {
+        .conninfo = config->postgres, .connections = 1, .trouble = database_trouble, .trouble_arg = &probe};
+    const struct redis_events events = {redis_up, redis_down};
+    probe.again = evtimer_new(probe.base, ping, &probe);
+    err_set(&err, ERR_NOMEM, "no memory");
+    if (config->redis_ca != NULL) {
+        const struct tls_files files = {config->redis_ca, config->redis_cert, config->redis_key};
+        tls = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
+        if (tls == NULL) {
+            rc = fail("Redis", &err);
+            goto out;
+        }
+    }
+    const struct redis_config redis = {.address = config->redis_address,
+                                       .user = config->redis_user,
+                                       .password = config->redis_password,
+                                       .tls = tls};
+    probe.redis = redis_create(probe.base, &redis, &events, &probe, &err);
+    if (probe.redis == NULL || store_create(probe.base, &store, &probe.store, &err) < 0) {
+        rc = fail("start", &err);
+        goto out;
+    }
+    rc = wait_for_both(&probe, config);
+out:
+    store_destroy(probe.store);
+    redis_destroy(probe.redis);
+    SSL_CTX_free(tls);
+    event_free(probe.again);
+    event_base_free(probe.base);
+    return rc;
+}
+
+/* ---- running ---- */
+
+static void stop(evutil_socket_t signal_number, short what, void *arg)
+{
+    (void)what;
+    log_event(LOG_LEVEL_INFO, "stopping", "signal=%d", (int)signal_number);
+    event_base_loopbreak(arg);
+}
+
+static int run(const struct scheduler_config *config)
+{
+    struct err err;
+    struct event_base *base = event_base_new();
+    struct event *term = evsignal_new(base, SIGTERM, stop, base);
+    struct event *interrupt = evsignal_new(base, SIGINT, stop, base);
+    int rc = 1;
+    event_add(term, NULL);
+    event_add(interrupt, NULL);
+    struct scheduler *scheduler = scheduler_create(base, config, &placer_planner, &err);
+    if (scheduler == NULL) {
+        rc = fail("start", &err);
+    } else {
+        rc = event_base_dispatch(base) < 0 ? 1 : 0;
+    }
+    scheduler_destroy(scheduler);
+    event_free(term);
+    event_free(interrupt);
+    event_base_free(base);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {0};
+    struct scheduler_config config;
+    struct err err;
+    int rc;
+    if (read_options(argc, argv, &options) < 0) {
+        return usage();
+    }
+    if (scheduler_config_load(options.config, &config, &err) < 0) {
+        fail("configuration", &err);
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    rc = options.migrate ? migrate(&config) : probe_servers(&config);
+    if (rc == 0 && !options.migrate) {
+        rc = run(&config);
+    }
+    scheduler_config_fini(&config);
+    return rc;
+}

@@ -1,0 +1,54 @@
+#ifndef MOTLEY_SCHEDULER_PASS_H
+#define MOTLEY_SCHEDULER_PASS_H
+/* One round of decisions over one view.
+ *
+ * A pass fills the arrays of a store_decision; what a placement or a measurement
+ * needs numbers for is composed when they have come; then all is written at once.
+ */
+#include "scheduler/scheduler_impl.h"
+
+struct pass {
+    struct scheduler *scheduler;
+    struct store_view *view; /* the scheduler's; stays while the pass lives */
+    uint64_t now_ns;
+    json_t *ranks_lost, *runs, *jobs, *waits, *requests, *unreachable, *messages, *runs_new, *links;
+    json_t *ended;                 /* run ids that end: their messages are void after the commit */
+    bool *free_devices, *reserved; /* [view->device_count] */
+    int64_t check_us;              /* look again then at the latest (the view's clock); 0: on news */
+    bool failed;                   /* an allocation failed: nothing is written */
+
+    const struct store_sched_job *placed; /* or NULL */
+    struct placer_answer answer;
+    json_t *placed_model, *placed_train, *placed_eval; /* documents for the assignments; owned */
+};
+
+/* Take `row` over. */
+void pass_add(struct pass *pass, json_t *array, json_t *row);
+void pass_message(struct pass *pass, const char *node, int64_t run, const char *type, json_t *payload);
+void pass_check_at(struct pass *pass, int64_t at_us);
+/* Says why a queued job waits (only where that is new). */
+void pass_wait(struct pass *pass, const struct store_sched_job *job, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* pass_runs.c: nodes and active runs. */
+void pass_nodes(struct pass *pass);
+void pass_runs(struct pass *pass);
+
+/* pass_place.c: free devices, the queue, at most one placement. */
+void pass_queue(struct pass *pass);
+/* With the numbers given: the run, its assignments, the messages. */
+void pass_compose_run(struct pass *pass, const json_t *numbers);
+
+/* pass_measure.c: profiles and links. */
+void pass_links(struct pass *pass);
+/* True when the job can be planned with what there is; false: it waits (and says so). */
+bool pass_profiles(struct pass *pass, const struct store_sched_job *job, const bool *allowed,
+                   const bool *usable, const char *key, const json_t *profiles, const json_t *model);
+/* Gives the requests and their messages their ids. */
+void pass_number_requests(struct pass *pass, const json_t *numbers);
+
+/* Whether the device has an open measurement. */
+bool pass_is_measured(const struct pass *pass, const struct store_sched_device *device);
+const struct store_sched_node *pass_node(const struct pass *pass, const char *name);
+
+#endif

@@ -1,0 +1,482 @@
+/* The queue: who may start now, and where. */
+#include "scheduler/pass.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/json.h"
+#include "scheduler/policy.h"
+
+enum { PLANS_MAX = 16 }; /* searches in one pass */
+#define RETRY_US 5000000
+
+/* What considering a job came to. */
+enum outcome {
+    OUTCOME_PLACED,
+    OUTCOME_SETTLED, /* refused, or waits for other devices: the next may be tried */
+    OUTCOME_PENDING, /* facts are on their way: nobody overtakes in the meantime */
+};
+
+struct candidate {
+    const struct store_sched_job *job;
+    struct fact model, train, eval, profiles;
+    char key[DIGEST_HEX_SIZE];
+    bool *allowed, *usable; /* [device_count] */
+    size_t allowed_count, usable_count;
+};
+
+/* ---- devices ---- */
+
+static bool runs_something(const struct pass *pass, const char *device)
+{
+    for (size_t i = 0; i < pass->view->run_count; i++) {
+        const struct store_sched_run *run = &pass->view->runs[i];
+        for (uint32_t k = 0; k < run->rank_count; k++) {
+            if (strcmp(run->ranks[k].device, device) == 0 &&
+                !state_is_final(&assignment_machine, (int)run->ranks[k].state)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void find_free(struct pass *pass)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        const struct store_sched_device *device = &pass->view->devices[i];
+        const struct store_sched_node *node = pass_node(pass, device->node);
+        pass->free_devices[i] = device->present && !device->drained && node != NULL && node->reachable &&
+                                !pass_is_measured(pass, device) && !runs_something(pass, device->name);
+    }
+}
+
+static bool names(const json_t *list, const char *name)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach((json_t *)list, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text != NULL && strcmp(text, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void find_allowed(const struct pass *pass, struct candidate *candidate)
+{
+    const json_t *placement = json_object_get(candidate->job->spec, "placement");
+    const json_t *devices = json_object_get(placement, "devices");
+    const json_t *exclude = json_object_get(placement, "exclude");
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        const struct store_sched_device *device = &pass->view->devices[i];
+        candidate->allowed[i] = device->present &&
+                                (!json_is_array(devices) || names(devices, device->name)) &&
+                                !names(exclude, device->name);
+        candidate->allowed_count += candidate->allowed[i] ? 1 : 0;
+    }
+    policy_usable(pass->free_devices, pass->reserved, pass->view->device_count, candidate->usable);
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        candidate->usable[i] = candidate->usable[i] && candidate->allowed[i];
+        candidate->usable_count += candidate->usable[i] ? 1 : 0;
+    }
+}
+
+/* ---- facts ---- */
+
+/* Profiles are good for a model's shape, the method and the length, whatever the job. */
+static int profile_key(const struct store_sched_job *job, const json_t *model, char key[DIGEST_HEX_SIZE],
+                       struct err *err)
+{
+    const json_t *method = json_object_get(job->spec, "method");
+    json_t *null = json_null();
+    json_t *const parts[] = {json_object_get(model, "config"),
+                             json_object_get(method, "kind"),
+                             json_object_get(method, "rank"),
+                             json_object_get(method, "targets"),
+                             json_object_get(method, "base"),
+                             json_object_get(json_object_get(job->spec, "train"), "compute"),
+                             json_object_get(json_object_get(job->spec, "data"), "sequence_tokens")};
+    json_t *list = json_array();
+    struct buf text;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        json_array_append(list, parts[i] != NULL ? parts[i] : null);
+    }
+    buf_init(&text, (size_t)8 << 20);
+    int rc = json_print(list, true, &text, err);
+    if (rc == 0) {
+        rc = digest_sha256_hex(text.data, text.size, key, err);
+    }
+    buf_fini(&text);
+    json_decref(list);
+    return rc;
+}
+
+static int get_named(struct pass *pass, enum fact_kind kind, const struct store_sched_job *job,
+                     const char *input, struct fact *fact, struct err *err)
+{
+    const char *key = json_string_value(json_object_get(job->inputs, input));
+    return key != NULL ? facts_get(pass->scheduler->facts, kind, key, fact, err) : 1;
+}
+
+/* 1 all there, 0 under way, -1 with err. All are asked for at once. */
+static int get_facts(struct pass *pass, struct candidate *candidate, struct err *err)
+{
+    const struct store_sched_job *job = candidate->job;
+    int model = get_named(pass, FACT_MODEL, job, "model", &candidate->model, err);
+    int train = model >= 0 ? get_named(pass, FACT_DATASET, job, "train", &candidate->train, err) : -1;
+    int eval = train >= 0 ? get_named(pass, FACT_DATASET, job, "eval", &candidate->eval, err) : -1;
+    if (model < 0 || train < 0 || eval < 0) {
+        return -1;
+    }
+    if (model == 0 || train == 0 || eval == 0) {
+        return 0;
+    }
+    if (profile_key(job, candidate->model.document, candidate->key, err) < 0) {
+        return -1;
+    }
+    return facts_get(pass->scheduler->facts, FACT_PROFILES, candidate->key, &candidate->profiles, err);
+}
+
+/* ---- planning ---- */
+
+static const json_t *profile_of(const struct candidate *candidate, const char *device)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach((json_t *)candidate->profiles.document, i, row)
+    {
+        if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0) {
+            return json_object_get(row, "document");
+        }
+    }
+    return NULL;
+}
+
+static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask,
+                   struct placer_answer *answer, struct err *err)
+{
+    const struct store_view *view = pass->view;
+    struct placer_device *devices = calloc(view->device_count + 1, sizeof(*devices));
+    const json_t **links = calloc(view->link_count + 1, sizeof(const json_t *));
+    size_t device_count = 0, link_count = 0;
+    int rc = -1;
+    if (devices == NULL || links == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for planning");
+        goto out;
+    }
+    for (size_t i = 0; i < view->device_count; i++) {
+        if (mask[i]) {
+            devices[device_count].device = &view->devices[i];
+            devices[device_count++].profile = profile_of(candidate, view->devices[i].name);
+        }
+    }
+    for (size_t i = 0; i < view->link_count; i++) {
+        links[link_count++] = view->links[i].document;
+    }
+    const struct placer_request request = {
+        .spec = candidate->job->spec,
+        .inputs = candidate->job->inputs,
+        .model = candidate->model.document,
+        .train_sizes = candidate->train.sizes,
+        .train_bytes = candidate->train.sizes_bytes,
+        .eval_sizes = candidate->eval.sizes,
+        .eval_bytes = candidate->eval.sizes_bytes,
+        .devices = devices,
+        .device_count = device_count,
+        .links = links,
+        .link_count = link_count,
+    };
+    rc = pass->scheduler->placer->plan(&request, answer, err);
+out:
+    free(devices);
+    free(links);
+    return rc;
+}
+
+/* ---- outcomes ---- */
+
+static void refuse(struct pass *pass, const struct store_sched_job *job, enum err_code code, const char *why)
+{
+    struct err err;
+    int to = state_next(&job_machine, (int)job->state, JOB_EVENT_REFUSE, &err);
+    if (to >= 0) {
+        pass_add(pass, pass->jobs,
+                 json_pack("{s:I, s:s, s:s, s:s, s:s}", "job", (json_int_t)job->id, "before", "queued",
+                           "state", state_name(&job_machine, to), "code", err_code_name(code), "why", why));
+    }
+}
+
+/* An error on the way to a plan: the job's, or worth another try. */
+static enum outcome give_up(struct pass *pass, const struct store_sched_job *job, const struct err *err)
+{
+    switch (err->code) {
+    case ERR_INVALID:
+    case ERR_UNSUPPORTED:
+    case ERR_NOFIT:
+    case ERR_NOT_FOUND:
+    case ERR_TOO_BIG:
+    case ERR_CORRUPT:
+        refuse(pass, job, err->code, err->text);
+        break;
+    default:
+        pass_wait(pass, job, "cannot be planned now: %s", err->text);
+        pass_check_at(pass, pass->view->now_us + RETRY_US);
+        break;
+    }
+    return OUTCOME_SETTLED;
+}
+
+static void reserve(struct pass *pass, const struct placer_answer *ideal)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        for (size_t k = 0; k < ideal->rank_count; k++) {
+            if (strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0) {
+                pass->reserved[i] = true;
+            }
+        }
+    }
+}
+
+static void say_busy(struct pass *pass, const struct candidate *candidate, const struct placer_answer *ideal)
+{
+    char text[300] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
+        bool wanted = ideal == NULL && candidate->allowed[i];
+        for (size_t k = 0; ideal != NULL && k < ideal->rank_count; k++) {
+            wanted = wanted || strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0;
+        }
+        if (wanted && !candidate->usable[i]) {
+            int more = snprintf(text + used, sizeof(text) - used, "%s%s", used > 0 ? ", " : "",
+                                pass->view->devices[i].name);
+            used += more > 0 ? (size_t)more : 0;
+        }
+    }
+    pass_wait(pass, candidate->job, "waits for %s", text[0] != '\0' ? text : "devices");
+}
+
+/* It does not fit on what is free: would it on all there is? */
+static enum outcome not_now(struct pass *pass, const struct candidate *candidate, const char *words)
+{
+    struct placer_answer ideal;
+    struct err err;
+    if (candidate->usable_count == candidate->allowed_count) {
+        refuse(pass, candidate->job, ERR_NOFIT, words);
+        return OUTCOME_SETTLED;
+    }
+    if (plan_on(pass, candidate, candidate->allowed, &ideal, &err) < 0) {
+        return give_up(pass, candidate->job, &err);
+    }
+    if (!ideal.fits) {
+        refuse(pass, candidate->job, ERR_NOFIT, ideal.words);
+    } else {
+        reserve(pass, &ideal);
+        say_busy(pass, candidate, &ideal);
+    }
+    placer_answer_fini(&ideal);
+    return OUTCOME_SETTLED;
+}
+
+static enum outcome try_to_plan(struct pass *pass, const struct candidate *candidate)
+{
+    struct err err;
+    if (candidate->allowed_count == 0) {
+        pass_wait(pass, candidate->job,
+                  pass->view->device_count == 0 ? "no device has joined the cluster yet"
+                                                : "none of the devices it may use is there");
+        return OUTCOME_SETTLED;
+    }
+    if (candidate->usable_count == 0) {
+        struct placer_answer none = {.fits = false};
+        return not_now(pass, candidate, none.words);
+    }
+    if (plan_on(pass, candidate, candidate->usable, &pass->answer, &err) < 0) {
+        return give_up(pass, candidate->job, &err);
+    }
+    if (!pass->answer.fits) {
+        struct placer_answer small = pass->answer;
+        pass->answer = (struct placer_answer){0};
+        enum outcome outcome = not_now(pass, candidate, small.words);
+        placer_answer_fini(&small);
+        return outcome;
+    }
+    pass->placed = candidate->job;
+    pass->placed_model = json_incref((json_t *)candidate->model.document);
+    pass->placed_train = json_incref((json_t *)candidate->train.document);
+    pass->placed_eval = json_incref((json_t *)candidate->eval.document);
+    return OUTCOME_PLACED;
+}
+
+static enum outcome consider(struct pass *pass, const struct store_sched_job *job, unsigned *plans)
+{
+    struct candidate candidate = {.job = job};
+    struct err err;
+    enum outcome outcome = OUTCOME_SETTLED;
+    int there = get_facts(pass, &candidate, &err);
+    if (there < 0) {
+        return give_up(pass, job, &err);
+    }
+    if (there == 0) {
+        return OUTCOME_PENDING;
+    }
+    candidate.allowed = calloc(pass->view->device_count + 1, sizeof(bool));
+    candidate.usable = calloc(pass->view->device_count + 1, sizeof(bool));
+    if (candidate.allowed == NULL || candidate.usable == NULL) {
+        pass->failed = true;
+    } else {
+        find_allowed(pass, &candidate);
+        if (pass_profiles(pass, job, candidate.allowed, candidate.usable, candidate.key,
+                          candidate.profiles.document, candidate.model.document)) {
+            *plans += 1;
+            outcome = try_to_plan(pass, &candidate);
+        }
+    }
+    free(candidate.allowed);
+    free(candidate.usable);
+    return outcome;
+}
+
+void pass_queue(struct pass *pass)
+{
+    const struct store_view *view = pass->view;
+    struct policy_job *queue = calloc(view->job_count + 1, sizeof(*queue));
+    size_t *index = calloc(view->job_count + 1, sizeof(*index));
+    size_t *order = calloc(view->job_count + 1, sizeof(*order));
+    size_t count = 0;
+    unsigned plans = 0;
+    if (queue == NULL || index == NULL || order == NULL) {
+        pass->failed = true;
+        goto out;
+    }
+    for (size_t i = 0; i < view->job_count; i++) {
+        if (view->jobs[i].state == JOB_QUEUED) {
+            queue[count] = (struct policy_job){view->jobs[i].id, view->jobs[i].priority};
+            index[count++] = i;
+        }
+    }
+    find_free(pass);
+    policy_order(queue, count, order);
+    for (size_t i = 0; i < count && plans < PLANS_MAX; i++) {
+        if (consider(pass, &view->jobs[index[order[i]]], &plans) != OUTCOME_SETTLED) {
+            break;
+        }
+    }
+out:
+    free(queue);
+    free(index);
+    free(order);
+}
+
+/* ---- the run ---- */
+
+static const struct store_sched_device *find_device(const struct pass *pass, const char *name)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        if (strcmp(pass->view->devices[i].name, name) == 0) {
+            return &pass->view->devices[i];
+        }
+    }
+    return NULL;
+}
+
+/* Where the run begins: the last complete checkpoint, or the beginning. */
+static json_t *compose_start(const struct store_sched_job *job)
+{
+    bool resumes = job->checkpoint_step >= 0 && job->checkpoint_blobs != NULL;
+    json_t *start =
+        json_pack("{s:I, s:I, s:O?, s:O?}", "step", (json_int_t)(resumes ? job->checkpoint_step : 0),
+                  "reported", (json_int_t)job->reported, "checkpoint", resumes ? job->checkpoint_blobs : NULL,
+                  "adapter", json_object_get(job->inputs, "adapter"));
+    if (start != NULL && resumes && isfinite(job->best_loss)) {
+        json_object_set_new(start, "best_loss", json_real(job->best_loss));
+    }
+    return start;
+}
+
+static json_t *compose_data(const struct pass *pass)
+{
+    json_t *data = json_pack("{s:O?, s:O?}", "train", json_object_get(pass->placed_train, "blob"), "eval",
+                             json_object_get(pass->placed_eval, "blob"));
+    json_t *format = json_object_get(json_object_get(pass->placed_train, "stats"), "format");
+    if (data != NULL && json_is_string(format)) {
+        json_object_set(data, "format", format);
+    }
+    return data;
+}
+
+static json_t *compose_model(const struct pass *pass)
+{
+    json_t *model = json_pack("{}");
+    static const char *const keys[] = {"name", "content", "config", "files"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_object_set(model, keys[i], json_object_get(pass->placed_model, keys[i]));
+    }
+    return model;
+}
+
+static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
+{
+    json_t *ranks = json_array();
+    for (size_t i = 0; i < pass->answer.rank_count; i++) {
+        const struct store_sched_device *device = find_device(pass, pass->answer.ranks[i].device);
+        pass_add(pass, ranks,
+                 device != NULL
+                     ? json_pack("{s:I, s:s, s:s, s:O}", "rank", (json_int_t)i, "node", device->node,
+                                 "device", device->name, "assignment", json_array_get(assignments, i))
+                     : NULL);
+    }
+    return ranks;
+}
+
+/* What is the same in every rank's assignment. */
+static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *ranks)
+{
+    const struct store_sched_job *job = pass->placed;
+    json_t *common =
+        json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:{}}", "job", (json_int_t)job->id,
+                  "run", json_object_get(numbers, "run"), "attempt", (json_int_t)job->attempt + 1, "epoch",
+                  json_object_get(numbers, "epoch"), "ranks", ranks, "plan", pass->answer.plan, "spec",
+                  job->spec, "model", compose_model(pass), "data", compose_data(pass), "start",
+                  compose_start(job), "links", pass->scheduler->config->links, "limits");
+    json_t *sample = json_object_get(job->inputs, "sample");
+    if (common != NULL && json_is_object(sample)) {
+        json_object_set(common, "sample", sample);
+    }
+    return common;
+}
+
+void pass_compose_run(struct pass *pass, const json_t *numbers)
+{
+    const struct store_sched_job *job = pass->placed;
+    int64_t run = json_integer_value(json_object_get(numbers, "run"));
+    json_t *ranks = compose_ranks(pass, json_object_get(numbers, "assignments"));
+    json_t *common = compose_common(pass, numbers, ranks);
+    size_t i;
+    json_t *rank;
+    json_array_foreach(ranks, i, rank)
+    {
+        json_t *assign = json_copy(common);
+        if (assign == NULL || json_object_update(assign, rank) < 0) {
+            pass->failed = true;
+        }
+        pass_message(pass, json_string_value(json_object_get(rank, "node")), run, "assign", assign);
+    }
+    pass_add(pass, pass->runs_new,
+             json_pack("{s:I, s:I, s:I, s:O, s:O, s:O?, s:I, s:O}", "run", (json_int_t)run, "job",
+                       (json_int_t)job->id, "attempt", (json_int_t)job->attempt + 1, "epoch",
+                       json_object_get(numbers, "epoch"), "plan", pass->answer.plan, "answer",
+                       pass->answer.answer, "start_step",
+                       (json_int_t)(job->checkpoint_step > 0 ? job->checkpoint_step : 0), "ranks", ranks));
+    pass_add(pass, pass->jobs,
+             json_pack("{s:I, s:s, s:s, s:I}", "job", (json_int_t)job->id, "before", "queued", "state",
+                       "starting", "run", (json_int_t)run));
+    json_decref(common);
+    json_decref(ranks);
+}

@@ -1,0 +1,51 @@
+#ifndef MOTLEY_SCHEDULER_PLACER_H
+#define MOTLEY_SCHEDULER_PLACER_H
+/* Where a job would run on given devices: the scheduler's only sight of the
+ * planner, so that the tests of the scheduler can put another in its place.
+ */
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "store/sched.h"
+
+struct placer_device {
+    const struct store_sched_device *device;
+    const json_t *profile; /* document for this job's model and method, or NULL */
+};
+
+struct placer_request {
+    const json_t *spec, *inputs;
+    const json_t *model;                     /* as store_model_get gives it */
+    const uint8_t *train_sizes, *eval_sizes; /* as store_dataset; eval NULL where there is none */
+    size_t train_bytes, eval_bytes;
+    const struct placer_device *devices;
+    size_t device_count;
+    const json_t *const *links; /* link documents */
+    size_t link_count;
+};
+
+struct placer_rank {
+    char *device; /* owned */
+};
+
+struct placer_answer {
+    bool fits;
+    char words[480];       /* the verdict with numbers */
+    json_t *plan, *answer; /* codec form (only when it fits) and `motley plan --json` form; owned */
+    size_t rank_count;
+    struct placer_rank *ranks; /* owned */
+};
+
+struct placer {
+    /* 0 and *answer (placer_answer_fini) also when nothing fits; -1 with the reason why it cannot be planned
+     * at all (the job's fault: ERR_INVALID, ERR_UNSUPPORTED; else worth another try). Pure. */
+    int (*plan)(const struct placer_request *request, struct placer_answer *answer, struct err *err);
+};
+
+void placer_answer_fini(struct placer_answer *answer);
+
+/* The planner of this system. */
+extern const struct placer placer_planner;
+
+#endif

@@ -1,0 +1,176 @@
+/* From the scheduler's rows to the planner's structs and back. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "model/config.h"
+#include "model/rows.h"
+#include "model/spec.h"
+#include "planner/cluster.h"
+#include "planner/from_spec.h"
+#include "planner/search.h"
+#include "program/codec.h"
+#include "scheduler/placer.h"
+
+static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
+{
+    struct cluster *cluster = cluster_create(err);
+    if (cluster == NULL) {
+        return NULL;
+    }
+    for (size_t i = 0; i < request->device_count; i++) {
+        const struct store_sched_device *from = request->devices[i].device;
+        json_int_t threads = json_integer_value(json_object_get(from->inventory, "threads"));
+        const struct cluster_device device = {
+            .name = from->name,
+            .node = from->node,
+            .kind = from->kind,
+            .like = json_string_value(json_object_get(from->inventory, "like")),
+            .memory_limit_bytes = from->memory_limit_bytes,
+            .threads = threads > 0 && threads < 65536 ? (uint32_t)threads : 1,
+        };
+        if (cluster_add_device(cluster, &device, err) < 0) {
+            goto fail;
+        }
+    }
+    for (size_t i = 0; i < request->device_count; i++) {
+        if (request->devices[i].profile != NULL &&
+            cluster_add_profile(cluster, request->devices[i].profile, err) < 0) {
+            err_wrap(err, "profile of %s", request->devices[i].device->name);
+            goto fail;
+        }
+    }
+    for (size_t i = 0; i < request->link_count; i++) {
+        if (cluster_add_link(cluster, request->links[i], err) < 0) {
+            goto fail;
+        }
+    }
+    return cluster;
+fail:
+    cluster_destroy(cluster);
+    return NULL;
+}
+
+static uint32_t load_u32(const uint8_t *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static struct row_size *load_sizes(const uint8_t *bytes, size_t size, uint32_t *count, struct err *err)
+{
+    *count = (uint32_t)(size / 8);
+    struct row_size *sizes = calloc(*count > 0 ? *count : 1, sizeof(*sizes));
+    if (sizes == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for %u row sizes", *count);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < *count; i++) {
+        sizes[i].tokens = load_u32(bytes + (size_t)i * 8);
+        sizes[i].labelled = load_u32(bytes + (size_t)i * 8 + 4);
+    }
+    return sizes;
+}
+
+static int read_workload(const struct placer_request *request, const struct job_spec *spec,
+                         const struct model_config *config, struct workload *workload, struct err *err)
+{
+    uint32_t train_count = 0, eval_count = 0;
+    struct row_size *train = NULL, *eval = NULL;
+    const json_t *ids = json_object_get(json_object_get(request->inputs, "sample"), "ids");
+    int rc = -1;
+    if (request->train_sizes != NULL) {
+        train = load_sizes(request->train_sizes, request->train_bytes, &train_count, err);
+        if (train == NULL) {
+            goto out;
+        }
+    }
+    if (request->eval_sizes != NULL) {
+        eval = load_sizes(request->eval_sizes, request->eval_bytes, &eval_count, err);
+        if (eval == NULL) {
+            goto out;
+        }
+    }
+    rc = workload_from_spec(spec, config, train, train_count, eval, eval_count,
+                            (uint32_t)json_array_size(ids), workload, err);
+out:
+    free(train);
+    free(eval);
+    return rc;
+}
+
+static int take_ranks(const struct plan *plan, struct placer_answer *answer, struct err *err)
+{
+    answer->ranks = calloc(plan->rank_count, sizeof(*answer->ranks));
+    if (answer->ranks == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for %u ranks", plan->rank_count);
+    }
+    for (uint32_t i = 0; i < plan->rank_count; i++) {
+        answer->ranks[i].device = strdup(plan->ranks[i].device);
+        answer->rank_count++;
+        if (answer->ranks[i].device == NULL) {
+            return err_set(err, ERR_NOMEM, "no memory for %u ranks", plan->rank_count);
+        }
+    }
+    return 0;
+}
+
+static int take_answer(struct plan_answer *found, struct placer_answer *answer, struct err *err)
+{
+    answer->fits = found->verdict == VERDICT_FITS && found->plan != NULL;
+    snprintf(answer->words, sizeof(answer->words), "%s",
+             found->words != NULL ? found->words : "does not fit");
+    answer->answer = answer_to_json(found, err);
+    if (answer->answer == NULL) {
+        return -1;
+    }
+    if (!answer->fits) {
+        return 0;
+    }
+    answer->plan = plan_to_json(found->plan, err);
+    return answer->plan != NULL ? take_ranks(found->plan, answer, err) : -1;
+}
+
+static int plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
+{
+    struct job_spec spec = {0};
+    struct model_config *config = calloc(1, sizeof(*config));
+    struct workload workload = {0};
+    struct cluster *cluster = NULL;
+    struct plan_answer *found = NULL;
+    int rc = -1;
+
+    *answer = (struct placer_answer){0};
+    if (config == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for a model's configuration");
+    }
+    if (spec_parse(request->spec, &spec, err) < 0 ||
+        model_config_parse(json_object_get(request->model, "config"), config, err) < 0 ||
+        read_workload(request, &spec, config, &workload, err) < 0) {
+        goto out;
+    }
+    cluster = build_cluster(request, err);
+    if (cluster == NULL) {
+        goto out;
+    }
+    const struct plan_options options = {.programs = true};
+    uint64_t begin_ns = clock_mono_ns();
+    if (plan_search(&workload, cluster, &options, &found, err) < 0) {
+        goto out;
+    }
+    found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
+    rc = take_answer(found, answer, err);
+out:
+    if (rc < 0) {
+        placer_answer_fini(answer);
+    }
+    plan_answer_destroy(found);
+    cluster_destroy(cluster);
+    workload_fini(&workload);
+    spec_fini(&spec);
+    free(config);
+    return rc;
+}
+
+const struct placer placer_planner = {.plan = plan};

@@ -1,0 +1,454 @@
+/* The loop: standing by, leading, and one thing at a time. */
+#include "scheduler/scheduler_impl.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/redis.h"
+#include "common/tls.h"
+
+#define TICK_MS 250
+#define PASS_PAUSE_NS 10000000u /* between passes that nothing but submits ask for */
+#define RETRY_MS 100
+#define PRUNE_NS 600000000000u
+#define MARKER "motley:instance" /* gone: Redis was wiped */
+
+/* ---- one thing at a time ---- */
+
+void scheduler_mark(struct scheduler *scheduler)
+{
+    scheduler->dirty = true;
+    scheduler_turn(scheduler);
+}
+
+void scheduler_turn(struct scheduler *scheduler)
+{
+    event_active(scheduler->turn, 0, 0);
+}
+
+bool scheduler_settle(struct scheduler *scheduler)
+{
+    scheduler->busy = false;
+    if (scheduler->epoch != 0 && scheduler->chain == scheduler->epoch) {
+        return true;
+    }
+    scheduler_turn(scheduler);
+    return false;
+}
+
+static void wake_in_ms(struct scheduler *scheduler, unsigned ms)
+{
+    const struct timeval wait = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    event_add(scheduler->wake, &wait);
+}
+
+void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why)
+{
+    log_event(LOG_LEVEL_WARN, what, "code=%s why=\"%s\"", err_code_name(why->code), why->text);
+    scheduler->view_stale = true;
+    scheduler->dirty = true;
+    wake_in_ms(scheduler, RETRY_MS);
+}
+
+static void loaded(void *arg, const struct err *err, struct store_view *view)
+{
+    struct scheduler *scheduler = arg;
+    if (!scheduler_settle(scheduler)) {
+        store_view_destroy(view);
+        return;
+    }
+    if (err != NULL) {
+        scheduler_retry(scheduler, "load_failed", err);
+        return;
+    }
+    store_view_destroy(scheduler->view);
+    scheduler->view = view;
+    scheduler->view_stale = false;
+    pass_start(scheduler);
+}
+
+static void start_pass(struct scheduler *scheduler)
+{
+    struct err err;
+    scheduler->dirty = false;
+    scheduler->events_next = true;
+    scheduler->passed_ns = clock_mono_ns();
+    scheduler->busy = true;
+    scheduler->chain = scheduler->epoch;
+    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, loaded, scheduler, &err) <
+        0) {
+        scheduler->busy = false;
+        scheduler_retry(scheduler, "load_failed", &err);
+    }
+}
+
+/* The one place that starts anything. */
+static void turn(evutil_socket_t fd, short what, void *arg)
+{
+    struct scheduler *scheduler = arg;
+    (void)fd;
+    (void)what;
+    if (scheduler->epoch == 0 || !scheduler->ready || scheduler->busy || scheduler->pass != NULL) {
+        return;
+    }
+    bool events = scheduler->pending != NULL && scheduler->view != NULL && !scheduler->view_stale;
+    bool decide = scheduler->dirty || scheduler->view == NULL;
+    if (events && (scheduler->events_next || !decide)) {
+        scheduler->events_next = false;
+        ingest_start(scheduler);
+        return;
+    }
+    if (!decide) {
+        return;
+    }
+    uint64_t now_ns = clock_mono_ns();
+    if (!scheduler->view_stale && scheduler->view != NULL && now_ns - scheduler->passed_ns < PASS_PAUSE_NS) {
+        wake_in_ms(scheduler, PASS_PAUSE_NS / 1000000u);
+        return;
+    }
+    start_pass(scheduler);
+}
+
+/* A moment that a decision waits for has come. */
+static void wake(evutil_socket_t fd, short what, void *arg)
+{
+    struct scheduler *scheduler = arg;
+    (void)fd;
+    (void)what;
+    scheduler_mark(scheduler);
+}
+
+static void facts_arrived(void *arg)
+{
+    struct scheduler *scheduler = arg;
+    scheduler->view_stale = true; /* no pause: somebody waits for exactly this */
+    scheduler_mark(scheduler);
+}
+
+static void notified(void *arg, const char *channel, const char *payload)
+{
+    struct scheduler *scheduler = arg;
+    (void)channel;
+    (void)payload;
+    scheduler_mark(scheduler);
+}
+
+/* ---- Redis ---- */
+
+/* Everything Redis held is gone. */
+static void redis_is_empty(struct scheduler *scheduler)
+{
+    snprintf(scheduler->after, sizeof(scheduler->after), "0");
+    dispatch_again(scheduler->dispatch);
+    log_event(LOG_LEVEL_INFO, "redis_refilled", "messages=%zu", dispatch_kept(scheduler->dispatch));
+}
+
+static void marker_done(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct scheduler *scheduler = arg;
+    scheduler->marker_asked = false;
+    if (err->code != ERR_NONE || scheduler->epoch == 0 || !scheduler->ready) {
+        return;
+    }
+    if (reply->type == REDIS_REPLY_STATUS) { /* OK: it was not there */
+        redis_is_empty(scheduler);
+    }
+}
+
+/* SET … NX answers OK only when the marker is missing. */
+static void ask_marker(struct scheduler *scheduler)
+{
+    static const char *const argv[] = {"SET", MARKER, "1", "NX"};
+    static const size_t lengths[] = {3, sizeof(MARKER) - 1, 1, 2};
+    struct err ignored; /* asked again at the next tick */
+    if (!scheduler->marker_asked && scheduler->redis_up) {
+        scheduler->marker_asked =
+            redis_command(scheduler->commands, 2000, marker_done, scheduler, 4, argv, lengths, &ignored) == 0;
+    }
+}
+
+static void redis_connected(void *arg)
+{
+    struct scheduler *scheduler = arg;
+    scheduler->redis_up = true;
+    scheduler->listening_ns = clock_mono_ns();
+    log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
+    if (scheduler->dispatch != NULL && scheduler->ready) {
+        dispatch_again(scheduler->dispatch);
+        ask_marker(scheduler);
+    }
+}
+
+static void redis_disconnected(void *arg, const struct err *why)
+{
+    struct scheduler *scheduler = arg;
+    if (scheduler->redis_up || scheduler->epoch != 0) {
+        log_event(LOG_LEVEL_WARN, "redis_lost", "why=\"%s\"", why->text);
+    }
+    scheduler->redis_up = false;
+}
+
+static void reader_connected(void *arg)
+{
+    ingest_read(arg);
+}
+
+/* ---- leading ---- */
+
+static void keep_outbox(struct scheduler *scheduler, const json_t *rows)
+{
+    size_t i;
+    json_t *row;
+    struct err err;
+    json_array_foreach(rows, i, row)
+    {
+        if (dispatch_keep(scheduler->dispatch, json_integer_value(json_object_get(row, "id")),
+                          json_string_value(json_object_get(row, "node")),
+                          json_integer_value(json_object_get(row, "run")),
+                          json_string_value(json_object_get(row, "type")), json_object_get(row, "payload"),
+                          &err) < 0) {
+            log_event(LOG_LEVEL_ERROR, "message_unsent", "why=\"%s\"", err.text);
+        }
+    }
+}
+
+static void load_outbox(struct scheduler *scheduler);
+
+static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
+{
+    struct scheduler *scheduler = arg;
+    if (!scheduler_settle(scheduler)) {
+        if (scheduler->epoch != 0 && !scheduler->ready) {
+            load_outbox(scheduler); /* lost and won again in between */
+        }
+        return;
+    }
+    if (err != NULL) {
+        log_event(LOG_LEVEL_WARN, "load_failed", "why=\"%s\"", err->text);
+        load_outbox(scheduler);
+        return;
+    }
+    keep_outbox(scheduler, rows);
+    scheduler->ready = true;
+    scheduler->view_stale = true;
+    log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu", scheduler->config->name,
+              (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch));
+    ask_marker(scheduler);
+    ingest_read(scheduler);
+    scheduler_mark(scheduler);
+}
+
+static void load_outbox(struct scheduler *scheduler)
+{
+    struct err err;
+    if (scheduler->busy) {
+        return; /* what is under way ends with a turn; the tick comes back here */
+    }
+    scheduler->busy = true;
+    scheduler->chain = scheduler->epoch;
+    if (store_outbox_list(scheduler->store, outbox_loaded, scheduler, &err) < 0) {
+        scheduler->busy = false;
+    }
+}
+
+static void gained(void *arg, int64_t epoch)
+{
+    struct scheduler *scheduler = arg;
+    scheduler->epoch = epoch;
+    scheduler->ready = false;
+    scheduler->listening_ns = clock_mono_ns();
+    snprintf(scheduler->after, sizeof(scheduler->after), "0");
+    load_outbox(scheduler);
+}
+
+static void forget(struct scheduler *scheduler)
+{
+    scheduler->epoch = 0;
+    scheduler->ready = false;
+    pass_forget(scheduler);
+    ingest_forget(scheduler);
+    liveness_forget(scheduler);
+    dispatch_clear(scheduler->dispatch);
+    facts_forget_profiles(scheduler->facts);
+    store_view_destroy(scheduler->view);
+    scheduler->view = NULL;
+    scheduler->dirty = false;
+    event_del(scheduler->wake);
+}
+
+static void lost(void *arg, const struct err *why)
+{
+    struct scheduler *scheduler = arg;
+    log_event(LOG_LEVEL_WARN, "lead_lost", "name=%s epoch=%lld why=\"%s\"", scheduler->config->name,
+              (long long)scheduler->epoch, why->text);
+    forget(scheduler);
+}
+
+static void trouble(void *arg, const struct err *why)
+{
+    const struct scheduler *scheduler = arg;
+    log_event(LOG_LEVEL_WARN, "database_trouble", "name=%s why=\"%s\"", scheduler->config->name, why->text);
+}
+
+/* ---- the tick ---- */
+
+static void pruned(void *arg, const struct err *err, json_t *counts)
+{
+    (void)arg;
+    (void)counts;
+    if (err != NULL && err->code != ERR_CANCELLED) {
+        log_event(LOG_LEVEL_WARN, "prune_failed", "why=\"%s\"", err->text);
+    }
+}
+
+static void prune(struct scheduler *scheduler, uint64_t now_ns)
+{
+    struct err ignored; /* comes again */
+    if (now_ns - scheduler->pruned_ns > PRUNE_NS) {
+        scheduler->pruned_ns = now_ns;
+        store_prune(scheduler->store, scheduler->epoch, scheduler->config->limits.event_days, pruned,
+                    scheduler, &ignored);
+    }
+}
+
+static void tick(evutil_socket_t fd, short what, void *arg)
+{
+    struct scheduler *scheduler = arg;
+    uint64_t now_ns = clock_mono_ns();
+    (void)fd;
+    (void)what;
+    if (scheduler->epoch == 0) {
+        return;
+    }
+    if (!scheduler->ready) {
+        load_outbox(scheduler);
+        return;
+    }
+    ask_marker(scheduler);
+    ingest_read(scheduler);
+    prune(scheduler, now_ns);
+    if (liveness_changed(scheduler, now_ns)) {
+        scheduler_mark(scheduler);
+    }
+    if (scheduler->pending != NULL) {
+        scheduler_turn(scheduler);
+    }
+}
+
+/* ---- making and ending ---- */
+
+static int connect_redis(struct scheduler *scheduler, struct err *err)
+{
+    const struct scheduler_config *config = scheduler->config;
+    if (config->redis_ca != NULL) {
+        const struct tls_files files = {config->redis_ca, config->redis_cert, config->redis_key};
+        scheduler->tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
+        if (scheduler->tls == NULL) {
+            return -1;
+        }
+    }
+    const struct redis_config redis = {.address = config->redis_address,
+                                       .user = config->redis_user,
+                                       .password = config->redis_password,
+                                       .tls = scheduler->tls};
+    const struct redis_events commands = {redis_connected, redis_disconnected};
+    const struct redis_events reader = {reader_connected, NULL};
+    scheduler->commands = redis_create(scheduler->base, &redis, &commands, scheduler, err);
+    if (scheduler->commands == NULL) {
+        return -1;
+    }
+    scheduler->reader = redis_create(scheduler->base, &redis, &reader, scheduler, err);
+    return scheduler->reader != NULL ? 0 : -1;
+}
+
+static int connect_store(struct scheduler *scheduler, struct err *err)
+{
+    const struct store_config store = {.conninfo = scheduler->config->postgres,
+                                       .connections = 2,
+                                       .trouble = trouble,
+                                       .trouble_arg = scheduler};
+    const struct store_leader_config candidate = {.conninfo = scheduler->config->postgres,
+                                                  .name = scheduler->config->name,
+                                                  .poll_ms = scheduler->config->limits.leader_poll_ms};
+    const struct store_leader_events events = {gained, lost, NULL};
+    if (store_create(scheduler->base, &store, &scheduler->store, err) < 0 ||
+        store_listen(scheduler->store, "motley_jobs", notified, scheduler, err) < 0) {
+        return -1;
+    }
+    scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
+    scheduler->dispatch =
+        dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
+    if (scheduler->facts == NULL || scheduler->dispatch == NULL) {
+        return -1;
+    }
+    scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
+    return scheduler->candidate != NULL ? 0 : -1;
+}
+
+struct scheduler *scheduler_create(struct event_base *base, const struct scheduler_config *config,
+                                   const struct placer *placer, struct err *err)
+{
+    const struct timeval period = {.tv_usec = TICK_MS * 1000};
+    struct scheduler *scheduler = calloc(1, sizeof(*scheduler));
+    if (scheduler == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the scheduler");
+        return NULL;
+    }
+    scheduler->base = base;
+    scheduler->config = config;
+    scheduler->placer = placer;
+    scheduler->pruned_ns = clock_mono_ns();
+    scheduler->turn = event_new(base, -1, 0, turn, scheduler);
+    scheduler->tick = event_new(base, -1, EV_PERSIST, tick, scheduler);
+    scheduler->wake = evtimer_new(base, wake, scheduler);
+    if (scheduler->turn == NULL || scheduler->tick == NULL || scheduler->wake == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the scheduler");
+        scheduler_destroy(scheduler);
+        return NULL;
+    }
+    event_add(scheduler->tick, &period);
+    if (connect_redis(scheduler, err) < 0 || connect_store(scheduler, err) < 0) {
+        scheduler_destroy(scheduler);
+        return NULL;
+    }
+    return scheduler;
+}
+
+static void free_event(struct event *event)
+{
+    if (event != NULL) {
+        event_free(event);
+    }
+}
+
+void scheduler_destroy(struct scheduler *scheduler)
+{
+    if (scheduler == NULL) {
+        return;
+    }
+    scheduler->epoch = 0; /* answers that still come are dropped */
+    store_destroy(scheduler->store);
+    store_leader_destroy(scheduler->candidate);
+    redis_destroy(scheduler->reader);
+    pass_forget(scheduler);
+    ingest_forget(scheduler);
+    liveness_forget(scheduler);
+    dispatch_destroy(scheduler->dispatch);
+    facts_destroy(scheduler->facts);
+    redis_destroy(scheduler->commands);
+    store_view_destroy(scheduler->view);
+    SSL_CTX_free(scheduler->tls);
+    free_event(scheduler->turn);
+    free_event(scheduler->tick);
+    free_event(scheduler->wake);
+    free(scheduler);
+}
+
+int64_t scheduler_leads(const struct scheduler *scheduler)
+{
+    return scheduler->ready ? scheduler->epoch : 0;
+}
