@@ -279,7 +279,7 @@ static inline int fix_connect(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
         fail_msg("could not connect to %s: %s", path, strerror(errno));
     return fd;
