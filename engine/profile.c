@@ -12,7 +12,7 @@
 #include "common/rand.h"
 #include "engine/layout.h"
 
-enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 3, HEAD_LABELLED_MAX = 256 };
+enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 3, HEAD_LABELLED_MAX = 128 };
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASES };
 

@@ -311,7 +311,7 @@ static inline double adapter_distance(struct trainer *t, const char *after, cons
             struct parameter p = stage_parameter_at(t->stages[s], i);
             uint64_t count = (uint64_t)p.rows * p.columns;
             float *got = malloc(4 * count), *want = malloc(4 * count), *base = malloc(4 * count);
-            char key[160], path[1024];
+            char key[160], path[2048];
             struct safetensors *st;
             snprintf(key, sizeof key, "base_model.model.%s", p.name);
             snprintf(path, sizeof path, "%s/adapter_model.safetensors", after);

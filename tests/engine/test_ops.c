@@ -1,0 +1,757 @@
+/* Every op against double precision, and the backward ones against finite differences of that, on both
+ * devices and on every instruction set this machine has (one process each: the matrix library is loaded once
+ * a process).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/rand.h"
+#include "engine/op.h"
+
+#define check(call)                                                                                          \
+    do {                                                                                                     \
+        if ((call) != 0)                                                                                     \
+            fail_msg("%s: %s", #call, err.text);                                                             \
+    } while (0)
+
+enum { ARRAYS_MAX = 24 };
+
+/* A device and its buffers, each with a host copy in double of what is in it. */
+struct bench {
+    struct device *device;
+    struct buffer *buffers[ARRAYS_MAX];
+    float *kept[ARRAYS_MAX]; /* queued copies read from these until the device is waited for */
+    uint32_t count;
+    struct rand_stream stream;
+};
+
+static const char *bench_isa;
+
+static void bench_open(struct bench *b, const char *kind)
+{
+    struct err err;
+    memset(b, 0, sizeof *b);
+    struct device_options options = {.kind = kind, .name = "ops", .threads = 2, .isa = bench_isa};
+    check(device_open(&options, &b->device, &err));
+    rand_stream_init(&b->stream, 42, 0);
+}
+
+static void bench_close(struct bench *b)
+{
+    struct err err;
+    check(device_sync(b->device, &err));
+    for (uint32_t i = 0; i < b->count; i++) {
+        buffer_destroy(b->buffers[i]);
+        free(b->kept[i]);
+    }
+    device_close(b->device);
+}
+
+static struct operand bytes_in(struct bench *b, const void *values, uint64_t bytes, enum dtype dtype)
+{
+    struct err err;
+    assert_true(b->count < ARRAYS_MAX);
+    struct buffer **buffer = &b->buffers[b->count];
+    check(buffer_create(b->device, bytes, MEM_BUFFERS, "test", buffer, &err));
+    b->kept[b->count] = malloc(bytes + 1);
+    if (values != NULL) {
+        memcpy(b->kept[b->count], values, bytes);
+        check(buffer_write(*buffer, 0, b->kept[b->count], bytes, &err));
+    }
+    b->count++;
+    return (struct operand){.buffer = *buffer, .dtype = dtype};
+}
+
+/* Normal numbers, on the device and, exactly those, in double. */
+static struct operand normal(struct bench *b, uint32_t count, double *copy)
+{
+    float *values = malloc(4ull * count);
+    for (uint32_t i = 0; i < count; i++)
+        copy[i] = values[i] = (float)rand_stream_normal(&b->stream);
+    struct operand operand = bytes_in(b, values, 4ull * count, DTYPE_F32);
+    free(values);
+    return operand;
+}
+
+static struct operand empty(struct bench *b, uint32_t count)
+{
+    return bytes_in(b, NULL, 4ull * count, DTYPE_F32);
+}
+
+static void submit(struct bench *b, struct op op)
+{
+    struct err err;
+    assert_true(op_supports(b->device, &op));
+    check(op_submit(b->device, &op, &err));
+}
+
+/* Largest error relative to the largest magnitude of what was wanted. */
+static void expect(struct bench *b, struct operand got, const double *want, uint32_t count, double tolerance,
+                   const char *what)
+{
+    struct err err;
+    float *values = malloc(4ull * count);
+    double worst = 0, scale = 1e-30;
+    check(buffer_read(got.buffer, got.at, values, 4ull * count, &err));
+    check(device_sync(b->device, &err));
+    for (uint32_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)values[i] - want[i]));
+        scale = fmax(scale, fabs(want[i]));
+        if (isnan(values[i]))
+            fail_msg("%s[%u] is not a number (%s, %s)", what, i, device_kind(b->device),
+                     device_isa(b->device));
+    }
+    if (worst > tolerance * scale)
+        fail_msg("%s is off by %.2e of %.2e (%s, %s)", what, worst, scale, device_kind(b->device),
+                 device_isa(b->device));
+    free(values);
+}
+
+static double *doubles(uint32_t count)
+{
+    return calloc(count, sizeof(double));
+}
+
+static void each_device(void (*test)(struct bench *b))
+{
+    const char *const kinds[] = {"cpu", "checked"};
+    for (int i = 0; i < 2; i++) {
+        struct bench b;
+        bench_open(&b, kinds[i]);
+        test(&b);
+        bench_close(&b);
+    }
+}
+
+static void gemm_case(struct bench *b, uint32_t m, uint32_t n, uint32_t k, bool ta, bool tb, float alpha,
+                      float beta)
+{
+    double *a = doubles(m * k), *w = doubles(n * k), *c = doubles(m * n);
+    struct operand oa = normal(b, m * k, a), ob = normal(b, n * k, w), oc = normal(b, m * n, c);
+    submit(b, (struct op){.kind = OP_GEMM,
+                          .gemm = {.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .transpose_a = ta,
+                                   .transpose_b = tb,
+                                   .alpha = alpha,
+                                   .beta = beta,
+                                   .a = oa,
+                                   .b = ob,
+                                   .c = oc,
+                                   .lda = ta ? m : k,
+                                   .ldb = tb ? k : n,
+                                   .ldc = n}});
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (uint32_t p = 0; p < k; p++)
+                sum += a[ta ? p * m + i : i * k + p] * w[tb ? j * k + p : p * n + j];
+            c[i * n + j] = (double)alpha * sum + (double)beta * c[i * n + j];
+        }
+    /* k terms of unit variance: fp32 keeps 6e-8 of the sum of magnitudes, far below this. */
+    expect(b, oc, c, m * n, 2e-6, "gemm");
+    free(a);
+    free(w);
+    free(c);
+}
+
+static void gemm_on(struct bench *b)
+{
+    gemm_case(b, 37, 53, 71, false, true, 1, 0);
+    gemm_case(b, 65, 33, 19, false, false, 0.5f, 1);
+    gemm_case(b, 48, 600, 129, true, false, 2, 1);
+    gemm_case(b, 700, 40, 513, false, true, 1, 1);
+    gemm_case(b, 1, 530, 64, false, true, 1, 0);
+    gemm_case(b, 1, 96, 530, false, false, 1, 1);
+}
+
+static void gemm_is_right_for_all_layouts(void **state)
+{
+    (void)state;
+    each_device(gemm_on);
+}
+
+static double norm_of(const double *x, const double *w, uint32_t n, uint32_t i, double eps)
+{
+    double sum = 0;
+    for (uint32_t j = 0; j < n; j++)
+        sum += x[j] * x[j];
+    return x[i] * w[i] / sqrt(sum / n + eps);
+}
+
+static void rmsnorm_on(struct bench *b)
+{
+    enum { ROWS = 21, WIDTH = 83 };
+    const double eps = 1e-5, h = 1e-6;
+    double *x = doubles(ROWS * WIDTH), *w = doubles(WIDTH), *dy = doubles(ROWS * WIDTH),
+           *y = doubles(ROWS * WIDTH);
+    double *dx = doubles(ROWS * WIDTH);
+    struct operand ox = normal(b, ROWS * WIDTH, x), ow = normal(b, WIDTH, w),
+                   ody = normal(b, ROWS * WIDTH, dy);
+    struct operand oy = empty(b, ROWS * WIDTH), odx = normal(b, ROWS * WIDTH, dx);
+    submit(b,
+           (struct op){
+               .kind = OP_RMSNORM,
+               .rmsnorm = {.rows = ROWS, .width = WIDTH, .eps = (float)eps, .x = ox, .weight = ow, .y = oy}});
+    submit(b, (struct op){.kind = OP_RMSNORM_BACKWARD,
+                          .rmsnorm_backward = {.rows = ROWS,
+                                               .width = WIDTH,
+                                               .eps = (float)eps,
+                                               .accumulate = true,
+                                               .x = ox,
+                                               .weight = ow,
+                                               .dy = ody,
+                                               .dx = odx}});
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t i = 0; i < WIDTH; i++) {
+            double *at = x + row * WIDTH, kept = at[i], slope = 0;
+            y[row * WIDTH + i] = norm_of(at, w, WIDTH, i, eps);
+            for (int sign = -1; sign <= 1; sign += 2) {
+                at[i] = kept + sign * h;
+                for (uint32_t j = 0; j < WIDTH; j++)
+                    slope += sign * dy[row * WIDTH + j] * norm_of(at, w, WIDTH, j, eps) / (2 * h);
+            }
+            at[i] = kept;
+            dx[row * WIDTH + i] += slope;
+        }
+    expect(b, oy, y, ROWS * WIDTH, 1e-6, "rmsnorm");
+    expect(b, odx, dx, ROWS * WIDTH, 1e-6, "rmsnorm_backward");
+    free(x), free(w), free(dy), free(y), free(dx);
+}
+
+static void rmsnorm_and_its_gradient_are_right(void **state)
+{
+    (void)state;
+    each_device(rmsnorm_on);
+}
+
+static double silu_up(double g, double u)
+{
+    return g / (1 + exp(-g)) * u;
+}
+
+static void swiglu_on(struct bench *b)
+{
+    enum { ROWS = 18, WIDTH = 37 };
+    const double h = 1e-6;
+    double *gu = doubles(ROWS * 2 * WIDTH), *act = doubles(ROWS * WIDTH), *d = doubles(ROWS * WIDTH);
+    struct operand ogu = normal(b, ROWS * 2 * WIDTH, gu), od = normal(b, ROWS * WIDTH, d),
+                   oact = empty(b, ROWS * WIDTH);
+    submit(b, (struct op){.kind = OP_SWIGLU,
+                          .swiglu = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .act = oact}});
+    submit(b, (struct op){.kind = OP_SWIGLU_BACKWARD,
+                          .swiglu_backward = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .dact = od}});
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t i = 0; i < WIDTH; i++) {
+            double *g = &gu[row * 2 * WIDTH + i], *u = g + WIDTH, gradient = d[row * WIDTH + i];
+            act[row * WIDTH + i] = silu_up(*g, *u);
+            double dg = (silu_up(*g + h, *u) - silu_up(*g - h, *u)) / (2 * h) * gradient;
+            *u = silu_up(*g, 1) * gradient;
+            *g = dg;
+        }
+    expect(b, oact, act, ROWS * WIDTH, 1e-6, "swiglu");
+    expect(b, ogu, gu, ROWS * 2 * WIDTH, 1e-6, "swiglu_backward");
+    free(gu), free(act), free(d);
+}
+
+static void swiglu_and_its_gradient_are_right(void **state)
+{
+    (void)state;
+    each_device(swiglu_on);
+}
+
+static void rope_on(struct bench *b)
+{
+    enum { TOKENS = 40, HEADS = 3, DIM = 24, LD = HEADS * DIM + 5 };
+    double *x = doubles(TOKENS * LD), *table = doubles(TOKENS * DIM), *turned = doubles(TOKENS * LD);
+    uint32_t positions[TOKENS];
+    struct operand ox = normal(b, TOKENS * LD, x), ot = normal(b, TOKENS * DIM, table);
+    for (uint32_t t = 0; t < TOKENS; t++)
+        positions[t] = (t * 7) % TOKENS;
+    struct operand op = bytes_in(b, positions, sizeof positions, DTYPE_U32);
+    struct op_rope rope = {.tokens = TOKENS,
+                           .heads = HEADS,
+                           .head_dim = DIM,
+                           .ldx = LD,
+                           .table_rows = TOKENS,
+                           .x = ox,
+                           .positions = op,
+                           .table = ot};
+    submit(b, (struct op){.kind = OP_ROPE, .rope = rope});
+    memcpy(turned, x, sizeof(double) * TOKENS * LD);
+    for (uint32_t t = 0; t < TOKENS; t++)
+        for (uint32_t i = 0; i < HEADS * DIM; i++) {
+            uint32_t head = i / DIM * DIM, d = i % DIM, other = d < DIM / 2 ? d + DIM / 2 : d - DIM / 2;
+            const double *cosines = table + positions[t] * DIM, *sines = cosines + DIM / 2;
+            double sign = d < DIM / 2 ? -1 : 1;
+            turned[t * LD + i] = x[t * LD + i] * cosines[d % (DIM / 2)] +
+                                 sign * x[t * LD + head + other] * sines[d % (DIM / 2)];
+        }
+    expect(b, ox, turned, TOKENS * LD, 1e-6, "rope");
+    /* The inverse is the transpose: x·R(y) = R⁻¹(x)·y for the linear map R. */
+    double *y = doubles(TOKENS * LD), left = 0, right = 0;
+    rope.x = normal(b, TOKENS * LD, y);
+    rope.inverse = true;
+    submit(b, (struct op){.kind = OP_ROPE, .rope = rope});
+    struct err err;
+    float *back = malloc(4ull * TOKENS * LD);
+    check(buffer_read(rope.x.buffer, 0, back, 4ull * TOKENS * LD, &err));
+    check(device_sync(b->device, &err));
+    for (uint32_t t = 0; t < TOKENS; t++)
+        for (uint32_t i = 0; i < HEADS * DIM; i++) {
+            left += y[t * LD + i] * turned[t * LD + i];
+            right += (double)back[t * LD + i] * x[t * LD + i];
+        }
+    assert_true(fabs(left - right) <= 1e-5 * fabs(left));
+    free(back), free(x), free(table), free(turned), free(y);
+}
+
+static void rope_turns_and_its_inverse_is_its_transpose(void **state)
+{
+    (void)state;
+    each_device(rope_on);
+}
+
+struct attention_case {
+    uint32_t rows, heads, kv_heads, dim;
+    const uint32_t *row_start;
+    double scale;
+};
+
+/* out[tokens, heads*dim] and lse in double, straight from the definition. */
+static void attention_reference(const struct attention_case *c, const double *qkv, double *out, double *lse)
+{
+    uint32_t ld = (c->heads + 2 * c->kv_heads) * c->dim, group = c->heads / c->kv_heads;
+    double *p = doubles(c->row_start[c->rows] + 1);
+    for (uint32_t row = 0; row < c->rows; row++)
+        for (uint32_t i = c->row_start[row]; i < c->row_start[row + 1]; i++)
+            for (uint32_t h = 0; h < c->heads; h++) {
+                const double *q = qkv + i * ld + h * c->dim;
+                double max = -INFINITY, sum = 0, *o = out + (i * c->heads + h) * c->dim;
+                for (uint32_t j = c->row_start[row]; j <= i; j++) {
+                    const double *k = qkv + j * ld + (c->heads + h / group) * c->dim;
+                    p[j] = 0;
+                    for (uint32_t d = 0; d < c->dim; d++)
+                        p[j] += q[d] * k[d] * c->scale;
+                    max = fmax(max, p[j]);
+                }
+                for (uint32_t j = c->row_start[row]; j <= i; j++)
+                    sum += p[j] = exp(p[j] - max);
+                memset(o, 0, sizeof(double) * c->dim);
+                for (uint32_t j = c->row_start[row]; j <= i; j++)
+                    for (uint32_t d = 0; d < c->dim; d++)
+                        o[d] += p[j] / sum * qkv[j * ld + (c->heads + c->kv_heads + h / group) * c->dim + d];
+                if (lse != NULL)
+                    lse[i * c->heads + h] = max + log(sum);
+            }
+    free(p);
+}
+
+/* dqkv[i] for a sample of i, by central differences of sum(dout * out). */
+static double attention_slope(const struct attention_case *c, double *qkv, const double *dout, uint32_t at,
+                              double *out)
+{
+    const double h = 1e-5;
+    uint32_t count = c->row_start[c->rows] * c->heads * c->dim;
+    double kept = qkv[at], slope = 0;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        qkv[at] = kept + sign * h;
+        attention_reference(c, qkv, out, NULL);
+        for (uint32_t i = 0; i < count; i++)
+            slope += sign * dout[i] * out[i] / (2 * h);
+    }
+    qkv[at] = kept;
+    return slope;
+}
+
+static void attention_case_run(struct bench *b, const struct attention_case *c)
+{
+    uint32_t tokens = c->row_start[c->rows], q = c->heads * c->dim, kv = c->kv_heads * c->dim,
+             ld = q + 2 * kv;
+    double *qkv = doubles(tokens * ld), *out = doubles(tokens * q), *lse = doubles(tokens * c->heads);
+    double *dout = doubles(tokens * q), *scratch = doubles(tokens * q);
+    struct err err;
+    struct operand oqkv = normal(b, tokens * ld, qkv), oout = empty(b, tokens * q),
+                   olse = empty(b, tokens * c->heads);
+    struct operand odout = normal(b, tokens * q, dout), odelta = empty(b, tokens * c->heads);
+    struct operand odqkv = empty(b, tokens * ld), k = oqkv, v = oqkv, dk = odqkv, dv = odqkv;
+    struct operand starts = bytes_in(b, c->row_start, 4ull * (c->rows + 1), DTYPE_U32);
+    k.at = dk.at = 4ull * q;
+    v.at = dv.at = 4ull * (q + kv);
+    submit(b, (struct op){.kind = OP_ATTENTION,
+                          .attention = {.rows = c->rows,
+                                        .tokens = tokens,
+                                        .heads = c->heads,
+                                        .kv_heads = c->kv_heads,
+                                        .head_dim = c->dim,
+                                        .ld = ld,
+                                        .scale = (float)c->scale,
+                                        .q = oqkv,
+                                        .k = k,
+                                        .v = v,
+                                        .row_start = starts,
+                                        .out = oout,
+                                        .lse = olse}});
+    submit(b, (struct op){.kind = OP_ATTENTION_BACKWARD,
+                          .attention_backward = {.rows = c->rows,
+                                                 .tokens = tokens,
+                                                 .heads = c->heads,
+                                                 .kv_heads = c->kv_heads,
+                                                 .head_dim = c->dim,
+                                                 .ld = ld,
+                                                 .scale = (float)c->scale,
+                                                 .q = oqkv,
+                                                 .k = k,
+                                                 .v = v,
+                                                 .row_start = starts,
+                                                 .out = oout,
+                                                 .lse = olse,
+                                                 .dout = odout,
+                                                 .delta = odelta,
+                                                 .dq = odqkv,
+                                                 .dk = dk,
+                                                 .dv = dv}});
+    attention_reference(c, qkv, out, lse);
+    expect(b, oout, out, tokens * q, 2e-6, "attention");
+    expect(b, olse, lse, tokens * c->heads, 2e-6, "attention's lse");
+    float *got = malloc(4ull * tokens * ld);
+    check(buffer_read(odqkv.buffer, 0, got, 4ull * tokens * ld, &err));
+    check(device_sync(b->device, &err));
+    for (int sample = 0; sample < 60; sample++) {
+        uint32_t at = rand_stream_below(&b->stream, tokens * ld);
+        double slope = attention_slope(c, qkv, dout, at, scratch);
+        if (!(fabs(slope - (double)got[at]) <= 2e-5 * (1 + fabs(slope))))
+            fail_msg("attention's gradient [%u, %u] is %.7f, differences say %.7f (%s)", at / ld, at % ld,
+                     (double)got[at], slope, device_isa(b->device));
+    }
+    free(got), free(qkv), free(out), free(lse), free(dout), free(scratch);
+}
+
+static void attention_on(struct bench *b)
+{
+    static const uint32_t uneven[] = {0, 1, 70, 70, 83}, one[] = {0, 150};
+    attention_case_run(
+        b, &(struct attention_case){
+               .rows = 4, .heads = 4, .kv_heads = 2, .dim = 16, .row_start = uneven, .scale = 0.25});
+    attention_case_run(b,
+                       &(struct attention_case){
+                           .rows = 1, .heads = 3, .kv_heads = 1, .dim = 20, .row_start = one, .scale = 0.2});
+}
+
+static void attention_and_its_gradient_are_right(void **state)
+{
+    (void)state;
+    each_device(attention_on);
+}
+
+static void attention_cached_on(struct bench *b)
+{
+    enum { HEADS = 6, KV = 2, DIM = 32, TOKENS = 90, BEGIN = 77, LD = (HEADS + 2 * KV) * DIM };
+    static const uint32_t starts[] = {0, TOKENS};
+    const struct attention_case c = {
+        .rows = 1, .heads = HEADS, .kv_heads = KV, .dim = DIM, .row_start = starts, .scale = 0.2};
+    double *qkv = doubles(TOKENS * LD), *out = doubles(TOKENS * HEADS * DIM);
+    struct operand oqkv = normal(b, TOKENS * LD, qkv), q = oqkv, source = oqkv;
+    struct operand k = empty(b, TOKENS * KV * DIM), v = empty(b, TOKENS * KV * DIM);
+    struct operand oout = empty(b, (TOKENS - BEGIN) * HEADS * DIM);
+    source.at = 4ull * HEADS * DIM;
+    submit(b,
+           (struct op){
+               .kind = OP_COPY,
+               .copy = {.rows = TOKENS, .width = KV * DIM, .ldx = LD, .ldy = KV * DIM, .x = source, .y = k}});
+    source.at += 4ull * KV * DIM;
+    submit(b,
+           (struct op){
+               .kind = OP_COPY,
+               .copy = {.rows = TOKENS, .width = KV * DIM, .ldx = LD, .ldy = KV * DIM, .x = source, .y = v}});
+    q.at = 4ull * BEGIN * LD;
+    submit(b, (struct op){.kind = OP_ATTENTION_CACHED,
+                          .attention_cached = {.tokens = TOKENS - BEGIN,
+                                               .begin = BEGIN,
+                                               .heads = HEADS,
+                                               .kv_heads = KV,
+                                               .head_dim = DIM,
+                                               .ldq = LD,
+                                               .scale = 0.2f,
+                                               .q = q,
+                                               .k = k,
+                                               .v = v,
+                                               .out = oout}});
+    attention_reference(&c, qkv, out, NULL);
+    expect(b, oout, out + BEGIN * HEADS * DIM, (TOKENS - BEGIN) * HEADS * DIM, 2e-6, "attention_cached");
+    free(qkv), free(out);
+}
+
+static void attention_over_a_cache_is_attention(void **state)
+{
+    (void)state;
+    each_device(attention_cached_on);
+}
+
+static void cross_entropy_on(struct bench *b)
+{
+    enum { ROWS = 300, VOCAB = 61 };
+    double *x = doubles(ROWS * VOCAB), loss = 3.5;
+    int32_t targets[ROWS];
+    struct operand ox = normal(b, ROWS * VOCAB, x);
+    for (uint32_t i = 0; i < ROWS; i++)
+        targets[i] = (int32_t)rand_stream_below(&b->stream, VOCAB);
+    struct operand ot = bytes_in(b, targets, sizeof targets, DTYPE_I32),
+                   ol = bytes_in(b, &loss, 8, DTYPE_F64);
+    submit(b,
+           (struct op){
+               .kind = OP_CROSS_ENTROPY,
+               .cross_entropy = {
+                   .rows = ROWS, .vocab = VOCAB, .gradient = true, .logits = ox, .targets = ot, .loss = ol}});
+    double want = loss, got;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        double sum = 0, *row = x + i * VOCAB;
+        for (uint32_t j = 0; j < VOCAB; j++)
+            sum += exp(row[j]);
+        want += log(sum) - row[targets[i]];
+        for (uint32_t j = 0; j < VOCAB; j++)
+            row[j] = exp(row[j]) / sum - (j == (uint32_t)targets[i] ? 1 : 0);
+    }
+    struct err err;
+    check(buffer_read(ol.buffer, 0, &got, 8, &err));
+    expect(b, ox, x, ROWS * VOCAB, 5e-7, "cross_entropy's gradient");
+    assert_true(fabs(got - want) <= 1e-7 * want);
+    free(x);
+}
+
+static void cross_entropy_and_its_gradient_are_right(void **state)
+{
+    (void)state;
+    each_device(cross_entropy_on);
+}
+
+static void adamw_on(struct bench *b)
+{
+    enum { COUNT = 1003 };
+    double *p = doubles(COUNT), *g = doubles(COUNT), *m = doubles(COUNT), *v = doubles(COUNT), squares = 0,
+           got;
+    struct operand op = normal(b, COUNT, p), og = normal(b, COUNT, g), om = normal(b, COUNT, m);
+    float *second = malloc(4 * COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        v[i] = second[i] = (float)fabs(rand_stream_normal(&b->stream));
+        squares += g[i] * g[i];
+    }
+    struct operand ov = bytes_in(b, second, 4 * COUNT, DTYPE_F32), os = bytes_in(b, NULL, 8, DTYPE_F64);
+    const struct op_adamw update = {.count = COUNT,
+                                    .learning_rate = 0.01,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .eps = 1e-8,
+                                    .weight_decay = 0.1,
+                                    .grad_scale = 0.5,
+                                    .bias_correction1 = 0.271,
+                                    .bias_correction2 = 0.142625,
+                                    .value = op,
+                                    .gradient = og,
+                                    .moment1 = om,
+                                    .moment2 = ov};
+    submit(b, (struct op){.kind = OP_SQUARE_SUM, .square_sum = {.count = COUNT, .x = og, .out = os}});
+    submit(b, (struct op){.kind = OP_ADAMW, .adamw = update});
+    for (uint32_t i = 0; i < COUNT; i++) {
+        double gradient = g[i] * update.grad_scale;
+        p[i] *= 1 - update.learning_rate * update.weight_decay;
+        m[i] = update.beta1 * m[i] + (1 - update.beta1) * gradient;
+        v[i] = update.beta2 * v[i] + (1 - update.beta2) * gradient * gradient;
+        p[i] -= update.learning_rate / update.bias_correction1 * m[i] /
+                (sqrt(v[i]) / sqrt(update.bias_correction2) + update.eps);
+    }
+    struct err err;
+    check(buffer_read(os.buffer, 0, &got, 8, &err));
+    expect(b, op, p, COUNT, 1e-6, "adamw's value");
+    expect(b, om, m, COUNT, 1e-6, "adamw's first moment");
+    expect(b, ov, v, COUNT, 1e-6, "adamw's second moment");
+    assert_true(fabs(got - squares) <= 1e-12 * squares);
+    free(p), free(g), free(m), free(v), free(second);
+}
+
+static void adamw_is_pytorchs(void **state)
+{
+    (void)state;
+    each_device(adamw_on);
+}
+
+static void dropout_on(struct bench *b)
+{
+    enum {
+        TOKENS = 29,
+        WIDTH = 101,
+        KEPT_MIN = TOKENS * WIDTH * 65 / 100,
+        KEPT_MAX = TOKENS * WIDTH * 75 / 100
+    };
+    double *x = doubles(TOKENS * WIDTH), *y = doubles(TOKENS * WIDTH);
+    uint32_t positions[TOKENS], rows[TOKENS], kept = 0;
+    struct operand ox = normal(b, TOKENS * WIDTH, x), oy = normal(b, TOKENS * WIDTH, y);
+    for (uint32_t t = 0; t < TOKENS; t++) {
+        positions[t] = t % 10;
+        rows[t] = 1000 + t / 10;
+    }
+    struct operand op = bytes_in(b, positions, sizeof positions, DTYPE_U32);
+    struct operand orow = bytes_in(b, rows, sizeof rows, DTYPE_U32);
+    submit(b, (struct op){.kind = OP_DROPOUT,
+                          .dropout = {.tokens = TOKENS,
+                                      .width = WIDTH,
+                                      .ldx = WIDTH,
+                                      .ldy = WIDTH,
+                                      .p = 0.3f,
+                                      .accumulate = true,
+                                      .seed = 0x123456789abcull,
+                                      .step = 17,
+                                      .layer = 5,
+                                      .target = 3,
+                                      .x = ox,
+                                      .positions = op,
+                                      .row_ids = orow,
+                                      .y = oy}});
+    for (uint32_t t = 0; t < TOKENS; t++)
+        for (uint32_t i = 0; i < WIDTH; i++) {
+            const uint32_t key[2] = {0x56789abcu, 0x1234u};
+            const uint32_t counter[4] = {positions[t], rows[t], 17, (5u << 20 | 3u << 16) + i / 4};
+            uint32_t out[4];
+            rand_u32x4(key, counter, out);
+            bool keep = out[i % 4] < (uint32_t)((1.0 - (double)0.3f) * 4294967296.0);
+            kept += keep;
+            y[t * WIDTH + i] += keep ? x[t * WIDTH + i] / (1 - (double)0.3f) : 0;
+        }
+    expect(b, oy, y, TOKENS * WIDTH, 1e-6, "dropout");
+    assert_in_range(kept, KEPT_MIN, KEPT_MAX);
+    free(x), free(y);
+}
+
+static void dropout_is_philox_by_row_position_and_feature(void **state)
+{
+    (void)state;
+    each_device(dropout_on);
+}
+
+static void rows_on(struct bench *b)
+{
+    enum { ROWS = 9, WIDTH = 33, SOURCE = 20 };
+    double *x = doubles(SOURCE * WIDTH), *y = doubles(ROWS * WIDTH), *back = doubles(SOURCE * WIDTH);
+    uint32_t index[ROWS];
+    struct operand ox = normal(b, SOURCE * WIDTH, x), oy = empty(b, ROWS * WIDTH),
+                   oback = empty(b, SOURCE * WIDTH);
+    struct operand oe = empty(b, ROWS * WIDTH);
+    for (uint32_t i = 0; i < ROWS; i++)
+        index[i] = 2 * i + 1;
+    struct operand oi = bytes_in(b, index, sizeof index, DTYPE_U32), ids = oi;
+    ids.dtype = DTYPE_I32;
+    submit(b,
+           (struct op){.kind = OP_GATHER_ROWS,
+                       .gather_rows = {
+                           .rows = ROWS, .width = WIDTH, .x_rows = SOURCE, .x = ox, .index = oi, .y = oy}});
+    submit(b, (struct op){.kind = OP_SCATTER_ROWS,
+                          .scatter_rows = {.rows = ROWS,
+                                           .width = WIDTH,
+                                           .y_rows = SOURCE,
+                                           .scale = 2,
+                                           .x = oy,
+                                           .index = oi,
+                                           .y = oback}});
+    submit(b, (struct op){
+                  .kind = OP_EMBED,
+                  .embed = {
+                      .tokens = ROWS, .hidden = WIDTH, .vocab = SOURCE, .ids = ids, .table = ox, .out = oe}});
+    for (uint32_t i = 0; i < ROWS; i++)
+        for (uint32_t j = 0; j < WIDTH; j++) {
+            y[i * WIDTH + j] = x[index[i] * WIDTH + j];
+            back[index[i] * WIDTH + j] = 2 * x[index[i] * WIDTH + j];
+        }
+    expect(b, oy, y, ROWS * WIDTH, 0, "gather_rows");
+    expect(b, oback, back, SOURCE * WIDTH, 0, "scatter_rows");
+    expect(b, oe, y, ROWS * WIDTH, 0, "embed");
+    free(x), free(y), free(back);
+}
+
+static void rows_are_gathered_scattered_and_embedded(void **state)
+{
+    (void)state;
+    each_device(rows_on);
+}
+
+static void operands_are_checked_before_an_op_is_queued(void **state)
+{
+    struct bench b;
+    struct err err;
+    double x[12];
+    (void)state;
+    bench_open(&b, "cpu");
+    struct operand a = normal(&b, 12, x), beyond = a, other = a;
+    struct op op = {.kind = OP_COPY,
+                    .copy = {.rows = 3, .width = 4, .ldx = 4, .ldy = 4, .x = a, .y = empty(&b, 12)}};
+    check(op_submit(b.device, &op, &err));
+    beyond.at = 8;
+    op.copy.x = beyond;
+    assert_int_equal(op_submit(b.device, &op, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    assert_non_null(strstr(err.text, "operand x"));
+    op.copy.x = (struct operand){.dtype = DTYPE_F32};
+    assert_int_equal(op_submit(b.device, &op, &err), -1);
+    other.dtype = DTYPE_BF16;
+    op.copy.x = other;
+    assert_false(op_supports(b.device, &op));
+    assert_int_equal(op_submit(b.device, &op, &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    bench_close(&b);
+}
+
+static int run_with(const char *isa)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemm_is_right_for_all_layouts),
+        cmocka_unit_test(rmsnorm_and_its_gradient_are_right),
+        cmocka_unit_test(swiglu_and_its_gradient_are_right),
+        cmocka_unit_test(rope_turns_and_its_inverse_is_its_transpose),
+        cmocka_unit_test(attention_and_its_gradient_are_right),
+        cmocka_unit_test(attention_over_a_cache_is_attention),
+        cmocka_unit_test(cross_entropy_and_its_gradient_are_right),
+        cmocka_unit_test(adamw_is_pytorchs),
+        cmocka_unit_test(dropout_is_philox_by_row_position_and_feature),
+        cmocka_unit_test(rows_are_gathered_scattered_and_embedded),
+        cmocka_unit_test(operands_are_checked_before_an_op_is_queued),
+    };
+    bench_isa = isa;
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void)
+{
+    const char *const isas[] = {"sse42", "avx2", "avx512"};
+    int failed = 0;
+    for (int i = 0; i < 3; i++) {
+        struct device *device;
+        struct err err;
+        pid_t child = fork();
+        if (child == 0) {
+            if (device_open(&(struct device_options){.kind = "cpu", .name = "try", .isa = isas[i]}, &device,
+                            &err) != 0)
+                _exit(err.code == ERR_UNSUPPORTED ? 77 : 1);
+            device_close(device);
+            exit(run_with(isas[i]) == 0 ? 0 : 1);
+        }
+        int status = 0;
+        if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+            failed++;
+        else if (WEXITSTATUS(status) == 77)
+            printf("[  SKIPPED ] this CPU has no %s\n", isas[i]);
+        else
+            failed += WEXITSTATUS(status) != 0;
+    }
+    return failed != 0;
+}
