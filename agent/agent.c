@@ -1,0 +1,353 @@
+#include "agent/agent.h"
+
+#include <event2/event.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/agent_config.h"
+#include "agent/agent_enrol.h"
+#include "agent/agent_feed.h"
+#include "agent/agent_inventory.h"
+#include "agent/agent_journal.h"
+#include "agent/agent_links.h"
+#include "agent/agent_supervise.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/frame.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "common/tls.h"
+
+enum { JOIN_WAIT_MS = 60000, GRACE_MS = 5000, SIGNALS = 3, QUIET_MS = 10000, FLUSH_MS = 300 };
+
+struct agent {
+    struct agent_options options;
+    struct agent_config config;
+    struct agent_identity identity;
+    char worker[4096];
+    char boot[33];
+    int lock;
+    struct event_base *base;
+    struct event *signals[SIGNALS];
+    struct event *flush; /* gives the last events a moment to leave */
+    struct journal *journal;
+    struct supervisor *supervisor;
+    struct feed *feed;
+    struct links *links;
+    SSL_CTX *redis_tls;
+    json_t *inventory;
+    bool stopping;
+    bool connected;
+    uint64_t complained_ns;
+};
+
+/* ---- the scheduler ---- */
+
+static void hello_send(struct agent *agent)
+{
+    char address[320];
+    const char *host = agent->config.host;
+    snprintf(address, sizeof(address), strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host,
+             links_port(agent->links));
+    json_t *hello = json_deep_copy(agent->inventory);
+    json_object_set_new(hello, "address", json_string(address));
+    json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
+    feed_note(agent->feed, "node_hello", hello);
+}
+
+static void feed_connected(void *arg)
+{
+    struct agent *agent = arg;
+    agent->connected = true;
+    log_event(LOG_LEVEL_INFO, "redis_connected", "node=%s boot=%s", agent->config.name, agent->boot);
+    hello_send(agent);
+}
+
+static void feed_message(void *arg, const json_t *message)
+{
+    struct agent *agent = arg;
+    if (strcmp(json_string_value(json_object_get(message, "type")), "hello") == 0) {
+        hello_send(agent);
+    }
+    supervisor_message(agent->supervisor, message); /* confirms it, if it has an id */
+}
+
+static void feed_acked(void *arg)
+{
+    struct agent *agent = arg;
+    supervisor_acked(agent->supervisor);
+}
+
+/* One line a while: a Redis that is away is tried for ever. */
+static void feed_trouble(void *arg, const struct err *why)
+{
+    struct agent *agent = arg;
+    uint64_t now_ns = clock_mono_ns();
+    if (agent->connected || agent->complained_ns == 0 ||
+        now_ns - agent->complained_ns > (uint64_t)QUIET_MS * 1000000) {
+        log_event(LOG_LEVEL_WARN, "redis_trouble", "why=\"%s\"", why->text);
+        agent->complained_ns = now_ns;
+    }
+    agent->connected = false;
+}
+
+static void link_measured(void *arg, const struct links_result *result)
+{
+    struct agent *agent = arg;
+    supervisor_link(agent->supervisor, result);
+}
+
+/* ---- ending ---- */
+
+static void flushed(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct agent *agent = arg;
+    event_base_loopbreak(agent->base);
+}
+
+static void workers_ended(void *arg)
+{
+    struct agent *agent = arg;
+    struct timeval wait = {.tv_usec = FLUSH_MS * 1000};
+    if (agent->connected) {
+        event_add(agent->flush, &wait);
+    } else {
+        event_base_loopbreak(agent->base);
+    }
+}
+
+static void signal_came(evutil_socket_t number, short what, void *arg)
+{
+    (void)what;
+    struct agent *agent = arg;
+    log_event(LOG_LEVEL_INFO, "agent_stopping", "signal=%d", (int)number);
+    if (number == SIGUSR2) {
+        event_base_loopbreak(agent->base);
+    } else if (!agent->stopping) {
+        agent->stopping = true;
+        uint32_t grace_ms = agent->options.grace_ms != 0 ? agent->options.grace_ms : GRACE_MS;
+        supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
+    }
+}
+
+/* ---- beginning ---- */
+
+static int worker_find(struct agent *agent, struct err *err)
+{
+    if (agent->options.worker == NULL) {
+        return process_sibling("motley-worker", agent->worker, sizeof(agent->worker), err);
+    }
+    if (access(agent->options.worker, X_OK) < 0) {
+        return err_set(err, ERR_NOT_FOUND, "\"%s\" is no program to run as worker", agent->options.worker);
+    }
+    return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
+}
+
+/* Configuration and identity: load what is kept, or join. */
+static int identity_make(struct agent *agent, struct err *err)
+{
+    const struct agent_options *options = &agent->options;
+    int enrolled = agent_identity_load(options->home, &agent->identity, err);
+    if (enrolled < 0) {
+        return -1;
+    }
+    if (enrolled == 0 && (options->api == NULL || options->join == NULL)) {
+        return err_set(err, ERR_INVALID,
+                       "this node has not joined a cluster: give --api URL and --join TOKEN");
+    }
+    const char *api = options->api != NULL ? options->api : agent->identity.api;
+    char host[256];
+    if (agent_own_host(api, host, err) < 0 && (options->config == NULL || enrolled == 0)) {
+        return -1;
+    }
+    if (agent_config_read(options->config, host, &agent->config, err) < 0) {
+        return err_wrap(err, "configuration");
+    }
+    if (enrolled == 0) {
+        uint32_t wait_ms = options->join_wait_ms != 0 ? options->join_wait_ms : JOIN_WAIT_MS;
+        if (agent_enrol(options->home, api, options->join, agent->config.name, agent->config.host, wait_ms,
+                        &agent->identity, err) < 0) {
+            return -1;
+        }
+        log_event(LOG_LEVEL_INFO, "node_joined", "node=%s api=%s", agent->identity.node, api);
+    }
+    if (strcmp(agent->identity.node, agent->config.name) != 0) {
+        return err_set(err, ERR_CONFLICT, "this home joined as node \"%s\", its configuration says \"%s\"",
+                       agent->identity.node, agent->config.name);
+    }
+    snprintf(agent->identity.api, sizeof(agent->identity.api), "%s", api); /* the server may have moved */
+    return agent->identity.redis[0] != '\0'
+               ? 0
+               : err_set(err, ERR_INVALID, "the cluster told no Redis to work with");
+}
+
+/* Measurements journalled by an earlier start belong to its boot id: give them numbers of this one. */
+static int node_stream_renew(struct agent *agent, struct err *err)
+{
+    struct journal_stream *old = journal_find(agent->journal, "node");
+    json_t *events = json_array();
+    for (struct journal_event *event = old == NULL ? NULL : old->first; event != NULL; event = event->next) {
+        struct err ignored;
+        json_array_append_new(events,
+                              frame_decode(event->bytes, event->size, &frame_limits_default, &ignored));
+    }
+    if (old != NULL) {
+        journal_stream_drop(old);
+    }
+    struct journal_stream *stream = journal_stream(agent->journal, "node", err);
+    int result = stream == NULL ? -1 : 0;
+    size_t index;
+    json_t *event;
+    json_array_foreach(events, index, event)
+    {
+        json_object_set_new(event, "boot", json_string(agent->boot));
+        if (result == 0) {
+            result = journal_append(stream, event, false, err);
+        }
+    }
+    json_decref(events);
+    return result;
+}
+
+static int feed_make(struct agent *agent, struct err *err)
+{
+    const struct agent_identity *identity = &agent->identity;
+    if (identity->redis_tls) {
+        struct tls_files files = {
+            .ca_file = identity->ca_file, .cert_file = identity->cert_file, .key_file = identity->key_file};
+        agent->redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
+        if (agent->redis_tls == NULL) {
+            return -1;
+        }
+    }
+    struct feed_config config = {
+        .address = identity->redis,
+        .user = identity->user[0] != '\0' ? identity->user : NULL,
+        .password = identity->password[0] != '\0' ? identity->password : NULL,
+        .tls = agent->redis_tls,
+        .node = agent->config.name,
+        .boot = agent->boot,
+    };
+    static const struct feed_events events = {
+        .message = feed_message, .connected = feed_connected, .acked = feed_acked, .trouble = feed_trouble};
+    agent->feed = feed_create(agent->base, &config, agent->journal, &events, agent, err);
+    return agent->feed == NULL ? -1 : 0;
+}
+
+static int parts_make(struct agent *agent, struct err *err)
+{
+    static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGUSR2};
+    char path[4096];
+    agent->base = event_base_new();
+    agent->flush = agent->base == NULL ? NULL : evtimer_new(agent->base, flushed, agent);
+    if (agent->flush == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for the event loop");
+    }
+    for (int i = 0; i < SIGNALS; i++) {
+        agent->signals[i] = evsignal_new(agent->base, numbers[i], signal_came, agent);
+        if (agent->signals[i] == NULL || event_add(agent->signals[i], NULL) < 0) {
+            return err_set(err, ERR_NOMEM, "signal %d cannot be handled", numbers[i]);
+        }
+    }
+    if (file_path(path, sizeof(path), err, "%s/journal", agent->options.home) < 0 ||
+        (agent->journal = journal_open(path, agent->config.journal_limit_bytes, err)) == NULL ||
+        node_stream_renew(agent, err) < 0 ||
+        (agent->inventory = inventory_make(&agent->config, err)) == NULL) {
+        return -1;
+    }
+    struct links_config links = {.host = agent->config.host,
+                                 .port = agent->config.port,
+                                 .ca_file = agent->identity.ca_file,
+                                 .cert_file = agent->identity.cert_file,
+                                 .key_file = agent->identity.key_file};
+    struct supervisor_options supervisor = {.config = &agent->config,
+                                            .identity = &agent->identity,
+                                            .home = agent->options.home,
+                                            .worker = agent->worker,
+                                            .journal = agent->journal};
+    agent->links = links_create(agent->base, &links, link_measured, agent, err);
+    agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
+    if (agent->supervisor == NULL || feed_make(agent, err) < 0) {
+        return -1;
+    }
+    return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
+}
+
+static void agent_fini(struct agent *agent)
+{
+    supervisor_destroy(agent->supervisor);
+    feed_destroy(agent->feed);
+    links_destroy(agent->links);
+    journal_close(agent->journal);
+    json_decref(agent->inventory);
+    for (int i = 0; i < SIGNALS; i++) {
+        if (agent->signals[i] != NULL) {
+            event_free(agent->signals[i]);
+        }
+    }
+    if (agent->flush != NULL) {
+        event_free(agent->flush);
+    }
+    if (agent->base != NULL) {
+        event_base_loop(agent->base, EVLOOP_NONBLOCK); /* libevent frees sockets in its next turn */
+        event_base_free(agent->base);
+    }
+    SSL_CTX_free(agent->redis_tls);
+    if (agent->lock >= 0) {
+        close(agent->lock);
+    }
+    explicit_bzero(&agent->identity, sizeof(agent->identity));
+    free(agent);
+}
+
+/* Absolute, so that workers may have other working folders. */
+static int home_make(const char *home, char out[4096], struct err *err)
+{
+    if (file_mkdirs(home, 0700, err) < 0) {
+        return -1;
+    }
+    char *real = realpath(home, NULL);
+    int result = real == NULL ? err_set(err, ERR_IO, "the folder \"%s\" cannot be used", home)
+                              : file_path(out, 4096, err, "%s", real);
+    free(real);
+    return result;
+}
+
+int agent_run(const struct agent_options *options, struct err *err)
+{
+    struct agent *agent = calloc(1, sizeof(*agent));
+    char home[4096];
+    char path[4096];
+    if (agent == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for an agent");
+    }
+    agent->options = *options;
+    agent->lock = -1;
+    int result = -1;
+    signal(SIGPIPE, SIG_IGN);
+    if (home_make(options->home, home, err) < 0 ||
+        file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0 ||
+        (agent->lock = file_lock(path, err)) < 0) {
+        goto out;
+    }
+    agent->options.home = home;
+    if (worker_find(agent, err) < 0 || random_hex(agent->boot, 16, err) < 0 ||
+        identity_make(agent, err) < 0 || parts_make(agent, err) < 0) {
+        goto out;
+    }
+    log_event(LOG_LEVEL_INFO, "agent_started", "node=%s devices=%u boot=%s", agent->config.name,
+              agent->config.device_count, agent->boot);
+    event_base_dispatch(agent->base);
+    log_event(LOG_LEVEL_INFO, "agent_stopped", "node=%s", agent->config.name);
+    result = 0;
+out:
+    agent_fini(agent);
+    return result;
+}

@@ -1,0 +1,91 @@
+/* motley-agent --api URL --join TOKEN --home DIR [--config FILE] [--worker PATH] */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/agent.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "common/yaml.h"
+
+static const char usage[] =
+    "usage: motley-agent [--api URL] [--join TOKEN] --home DIR [--config FILE] [--worker PATH]\n"
+    "  --api URL      the cluster's api, https://host:port (http:// on this machine only)\n"
+    "  --join TOKEN   as `motley join-token` prints it; needed once. MOTLEY_JOIN does the same, unseen by "
+    "others\n"
+    "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
+    "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal\n"
+    "SIGTERM ends the workers and the agent; SIGUSR2 the agent alone, for the next one to go on.\n";
+
+static json_t *config_load(const char *path, struct err *err)
+{
+    struct buf text;
+    buf_init(&text, YAML_BYTES_MAX);
+    json_t *document = NULL;
+    if (file_read_all(path, YAML_BYTES_MAX, &text, err) == 0) {
+        document = yaml_parse(buf_str(&text), text.size, err);
+        if (document == NULL) {
+            err_wrap(err, "\"%s\"", path);
+        }
+    }
+    buf_fini(&text);
+    return document;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"api", required_argument, NULL, 'a'},
+        {"join", required_argument, NULL, 'j'},
+        {"home", required_argument, NULL, 'h'},
+        {"config", required_argument, NULL, 'c'},
+        {"worker", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, '?'},
+        {NULL, 0, NULL, 0},
+    };
+    struct agent_options options = {.join = getenv("MOTLEY_JOIN")};
+    const char *config = NULL;
+    int given;
+    while ((given = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        switch (given) {
+        case 'a':
+            options.api = optarg;
+            break;
+        case 'j':
+            options.join = optarg;
+            break;
+        case 'h':
+            options.home = optarg;
+            break;
+        case 'c':
+            config = optarg;
+            break;
+        case 'w':
+            options.worker = optarg;
+            break;
+        default:
+            fputs(usage, stderr);
+            return 2;
+        }
+    }
+    if (options.home == NULL || optind < argc) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    struct err err = {0};
+    json_t *document = config == NULL ? NULL : config_load(config, &err);
+    if (config != NULL && document == NULL) {
+        fprintf(stderr, "motley-agent: %s\n", err.text);
+        return 2;
+    }
+    options.config = document;
+    int result = agent_run(&options, &err);
+    json_decref(document);
+    if (result < 0) {
+        fprintf(stderr, "motley-agent: %s\n", err.text);
+        return err.code == ERR_INVALID || err.code == ERR_UNSUPPORTED ? 2 : err.code == ERR_NET ? 3 : 1;
+    }
+    return 0;
+}
