@@ -272,8 +272,8 @@ def token_rows(count=4):
     return [{"ids": [1 + i, 2, 3, 4], "labels": [-100, 2, 3, 4]} for i in range(count)]
 
 
-def spec(train, **changes):
-    made = {"name": "t", "model": "tiny", "data": {"train": train, "format": "tokens"}, "train": {"batch_rows": 2, "steps": 3}}
+def spec(rows_file, **changes):
+    made = {"name": "t", "model": "tiny", "data": {"train": rows_file, "format": "tokens"}, "train": {"batch_rows": 2, "steps": 3}}
     made.update(changes)
     return made
 

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Jobs: what is good is committed once; what is wrong is refused by path, line and limit, and leaves nothing."""
+import hashlib
+import json
+import os
+import subprocess
+import threading
+
+from api import GOLDEN, Api, expect, main, spec, token_rows
+
+LLAMA = os.path.join(GOLDEN, "llama")
+
+
+def count():
+    return sum(api.good("GET", "/v1/queue")["jobs"].values())
+
+
+def psql(text):
+    done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-c", text, api.postgres.conninfo], capture_output=True, text=True,
+                          timeout=30, check=False)
+    expect(done.returncode == 0, done.stderr)
+
+
+def a_good_job_is_committed_and_comes_back_with_every_default():
+    answer = api.call("POST", "/v1/jobs", spec(rows))
+    expect(answer.status == 201, answer.body)
+    made = answer.json
+    expect(answer.headers["location"] == f"/v1/jobs/{made['id']}" and made["state"] == "queued", made)
+    job = api.good("GET", answer.headers["location"])
+    expect(job["state"] == "queued" and job["steps"] == 3 and job["spec"]["method"]["rank"] == 16, job)
+    again = api.good("POST", "/v1/jobs", job["spec"])
+    expect(again["id"] > made["id"], "the specification given back can be posted as it is")
+    expect(api.good("GET", f"/v1/jobs/{again['id']}")["spec"] == job["spec"], "and is the same then")
+
+
+def jobs_of_one_shape_keep_their_own_names():
+    names = [f"n-{i}" for i in range(20)]
+    ids = [api.good("POST", "/v1/jobs", spec(rows, name=name))["id"] for name in names]
+    got = [api.good("GET", f"/v1/jobs/{ident}") for ident in ids]
+    expect([job["name"] for job in got] == names and [job["spec"]["name"] for job in got] == names, got)
+
+
+def epochs_become_steps():
+    job = api.good("POST", "/v1/jobs", spec(rows, train={"batch_rows": 3, "epochs": 2}))
+    expect(api.good("GET", f"/v1/jobs/{job['id']}")["steps"] == 4, "4 rows, 3 a batch, 2 epochs: 4 steps")
+
+
+def pages_hold_every_job_once_newest_first():
+    seen, cursor = [], ""
+    while True:
+        page = api.good("GET", f"/v1/jobs?limit=7{cursor}")
+        seen += [job["id"] for job in page["jobs"]]
+        if not page["next"]:
+            break
+        cursor = f"&after={page['next']}"
+    expect(seen == sorted(set(seen), reverse=True) and len(seen) == count(), seen)
+    expect(all(job["state"] == "held" for job in api.good("GET", "/v1/jobs?state=held")["jobs"]), "by state")
+
+
+def a_repeated_key_makes_one_job():
+    before = count()
+    key = {"Idempotency-Key": "once"}
+    first = api.call("POST", "/v1/jobs", spec(rows), headers=key)
+    second = api.call("POST", "/v1/jobs", spec(rows), headers=key)
+    expect(first.status == second.status == 201 and first.json["id"] == second.json["id"], "the same job")
+    expect(second.headers.get("idempotent-replayed") == "true", "and it says so")
+    api.refused(409, "POST", "/v1/jobs", spec(rows, name="other"), "once", headers=key)
+    api.refused(400, "POST", "/v1/jobs", spec(rows), "Idempotency-Key", headers={"Idempotency-Key": "x" * 201})
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(api.call("POST", "/v1/jobs", spec(rows), headers={"Idempotency-Key": "race"})))
+               for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    ids = {answer.json["id"] for answer in answers if answer.status == 201}
+    expect(len(answers) == 8 and len(ids) == 1, [answer.body for answer in answers])
+    expect(count() == before + 2, "two keys, two jobs")
+
+
+def commands_change_the_state_or_say_why_not():
+    ident = api.good("POST", "/v1/jobs", spec(rows, hold=True))["id"]
+    path = f"/v1/jobs/{ident}"
+    expect(api.good("GET", path)["state"] == "held", "hold: true")
+    expect(api.good("POST", path + "/release")["state"] == "queued", "release")
+    expect(api.good("POST", path + "/hold", {})["state"] == "held", "hold")
+    expect(api.good("POST", path + "/cancel")["state"] == "cancelled", "cancel")
+    api.refused(409, "POST", path + "/hold", None, "cancelled", "hold")
+    expect(api.good("POST", path + "/resume", {"steps": 5})["state"] == "queued", "resume")
+    api.refused(422, "POST", path + "/resume", {"steps": 0}, "steps")
+    api.refused(422, "POST", path + "/cancel", {"now": True}, "now")
+    api.refused(404, "POST", "/v1/jobs/999999999/cancel", None, "999999999")
+
+
+def other_peoples_jobs_are_not_there():
+    token = api.token_for("anna", ["jobs:read", "jobs:write"])
+    mine = api.good("POST", "/v1/jobs", spec(rows), token=token)["id"]
+    ours = api.good("POST", "/v1/jobs", spec(rows))["id"]
+    expect([job["id"] for job in api.good("GET", "/v1/jobs", token=token)["jobs"]] == [mine], "only hers")
+    for part in ("", "/metrics", "/logs", "/events", "/artifacts", "/why", "/runs", "/trace", "/plan"):
+        api.refused(404, "GET", f"/v1/jobs/{ours}{part}", None, str(ours), token=token)
+    api.refused(404, "POST", f"/v1/jobs/{ours}/cancel", None, str(ours), token=token)
+    api.good("GET", f"/v1/jobs/{mine}")
+
+
+def a_job_that_has_not_run_has_no_parts_yet():
+    ident = api.good("POST", "/v1/jobs", spec(rows))["id"]
+    expect(api.good("GET", f"/v1/jobs/{ident}/metrics") == {"lines": [], "next": None}, "metrics")
+    expect(api.good("GET", f"/v1/jobs/{ident}/artifacts") == {"artifacts": []}, "artifacts")
+    expect(api.good("GET", f"/v1/jobs/{ident}/logs")["lines"] == [], "logs")
+    expect("queued" in api.good("GET", f"/v1/jobs/{ident}/why")["why"], "why")
+    api.refused(404, "GET", f"/v1/jobs/{ident}/plan")
+    api.refused(404, "GET", f"/v1/jobs/{ident}/trace")
+    api.refused(404, "GET", f"/v1/jobs/{ident}/artifacts/adapter%2Fadapter_model.safetensors", None, "adapter")
+    api.refused(400, "GET", f"/v1/jobs/{ident}/metrics?kind=tunes", None, "tunes")
+
+
+def what_is_wrong_in_a_specification_is_named_by_its_path():
+    before = count()
+    for change, words in (({"colour": "red"}, ["colour"]), ({"train": {"batch_rows": 0}}, ["train.batch_rows"]),
+                          ({"train": {"batch_rows": "two"}}, ["train.batch_rows"]), ({"train": {"step": 3}}, ["train.step"]),
+                          ({"method": {"kind": "magic"}}, ["method.kind", "magic"]), ({"name": ""}, ["name"]), ({"name": 5}, ["name"]),
+                          ({"name": "x" * 500}, ["name", "127"]), ({"model": "unheard-of"}, ["model", "unheard-of"]),
+                          ({"model": "/etc/passwd"}, ["model", "/etc/passwd"]),
+                          ({"placement": {"devices": ["left/cpu9"]}}, ["placement.devices", "left/cpu9"]),
+                          ({"placement": {"exclude": ["nowhere"]}}, ["placement.exclude", "nowhere"]),
+                          ({"method": {"start_from": "/tmp/adapter"}}, ["method.start_from"]),
+                          ({"method": {"start_from": "sha256:" + "0" * 64}}, ["method.start_from", "uploaded"])):
+        for path in ("/v1/jobs", "/v1/jobs:validate"):
+            api.refused(422, "POST", path, spec(rows, **change), *words)
+    api.refused(422, "POST", "/v1/jobs", {"model": "tiny"}, "data")
+    api.refused(422, "POST", "/v1/jobs", {"data": {"train": rows}}, "model")
+    expect(count() == before, "nothing was committed")
+
+
+def what_is_wrong_in_the_data_is_named_by_its_line():
+    before = count()
+    good = [json.dumps(row).encode() for row in token_rows()]
+
+    def refused(lines, *words, part="train"):
+        reference = "sha256:" + api.upload(b"\n".join(lines) + b"\n")
+        data = {"train": rows, "format": "tokens"}
+        data[part] = reference
+        return api.refused(422, "POST", "/v1/jobs", spec(rows, data=data), f"data.{part}", *words)
+    refused(good + [b'{"ids": [1, 2], "labels": [1]}'], "line 5")
+    refused(good[:2] + [b'{"ids": "one", "labels": [1]}'] + good, "line 3")
+    refused(good[:1] + [b'{"text": "words"}'], "line 2")
+    refused(good[:1] + [b'{"ids": [1, 999999], "labels": [1, 2]}'], "line 2", "999999")
+    refused(good[:3] + [b'{"ids": [1, 2], "labels": [1, 2], "\xff": 1}'], "line 4")
+    refused(good[:1] + [b"not json"], "line 2")
+    refused(good[:2] + [b'{"ids": [' + b"1," * (5 << 20) + b'1], "labels": []}'], "line 3")
+    refused([b""], "data.train")
+    refused(good[:2] + [b'{"ids": [1], "labels": [], "more": 1}'], "line 3", part="eval")
+    api.refused(422, "POST", "/v1/jobs", spec("sha256:" + "1" * 64), "data.train", "uploaded")
+    api.refused(422, "POST", "/v1/jobs", spec("rows.jsonl"), "data.train", "rows.jsonl")
+    expect(count() == before, "nothing was committed")
+
+
+def equal_data_is_encoded_once():
+    def encoded():
+        return [line for line in api.call("GET", "/metrics").body.decode().splitlines() if line.startswith("motley_api_datasets_encoded_total ")]
+    fresh = api.upload_rows(token_rows(7))
+    before = encoded()
+    answers = []
+    bodies = [spec(fresh, train={"batch_rows": 1 + i, "steps": 2}) for i in range(6)]
+    threads = [threading.Thread(target=lambda body=body: answers.append(api.call("POST", "/v1/jobs", body).status)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    expect(answers == [201] * 6, answers)
+    expect(int(encoded()[0].split()[1]) == int(before[0].split()[1]) + 1, "encoded once for six jobs at a time")
+
+
+def a_model_is_the_same_uploaded_or_by_reference():
+    files = []
+    for name in sorted(os.listdir(LLAMA)):
+        if name in ("config.json", "generation_config.json", "model.safetensors"):
+            with open(os.path.join(LLAMA, name), "rb") as handle:
+                data = handle.read()
+            files.append({"name": name, "size": len(data), "sha256": api.upload(data)})
+    uploaded = api.good("POST", "/v1/models", {"name": "uploaded", "files": files})
+    expect(uploaded["content"] == api.good("GET", "/v1/models/tiny")["content"], "one content id")
+    expect(all("path" not in file for file in api.good("GET", "/v1/models/tiny")["files"]), "no path of the host is told")
+    api.good("POST", "/v1/jobs", spec(rows, model="uploaded"))
+    lying = [dict(file, size=file["size"] + 1) if file["name"] == "config.json" else file for file in files]
+    api.refused(422, "POST", "/v1/models", {"name": "lying", "files": lying}, "files[0].size")
+    api.refused(422, "POST", "/v1/models", {"name": "absent", "files": [{"name": "config.json", "sha256": "2" * 64}]}, "uploaded")
+    api.refused(422, "POST", "/v1/models", {"name": "up", "files": [{"name": "../x", "sha256": "2" * 64}]}, "files[0].name")
+    with open(os.path.join(LLAMA, "model.safetensors"), "rb") as handle:
+        cut = handle.read()[:100000]
+    broken = [dict(file, sha256=api.upload(cut), size=len(cut)) if file["name"] == "model.safetensors" else file for file in files]
+    api.refused(422, "POST", "/v1/models", {"name": "broken", "files": broken}, "model.safetensors")
+    api.refused(422, "POST", "/v1/models", {"name": "none", "path": "/nonexistent/model"}, "/nonexistent/model")
+    api.refused(422, "POST", "/v1/models", {"name": "relative", "path": "model"}, "absolute")
+    api.refused(422, "POST", "/v1/models", {"name": "both", "path": LLAMA, "files": files}, "either")
+    expect({model["name"] for model in api.good("GET", "/v1/models")["models"]} == {"tiny", "uploaded"}, "nothing half-registered")
+    api.good("DELETE", "/v1/models/uploaded")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, model="uploaded"), "uploaded")
+
+
+def an_adapter_that_does_what_we_do_not_is_refused_by_name():
+    with open(os.path.join(LLAMA, "adapter_init", "adapter_config.json"), "rb") as handle:
+        config = json.load(handle)
+    with open(os.path.join(LLAMA, "adapter_init", "adapter_model.safetensors"), "rb") as handle:
+        weights = api.upload(handle.read())
+
+    def reference(**changes):
+        text = json.dumps({**config, **changes}).encode()
+        return "sha256:" + api.upload(json.dumps({"adapter_config.json": api.upload(text), "adapter_model.safetensors": weights}).encode())
+    method = {"rank": config["r"], "alpha": config["lora_alpha"]}
+    job = api.good("POST", "/v1/jobs", spec(rows, method={**method, "start_from": reference()}))
+    expect(api.good("GET", f"/v1/jobs/{job['id']}")["inputs"]["adapter"]["adapter_model.safetensors"] == weights, "inputs")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, method={**method, "start_from": reference(use_dora=True)}), "start_from", "use_dora")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, method={**method, "start_from": reference(use_rslora=True)}), "use_rslora")
+    api.refused(422, "POST", "/v1/jobs", spec(rows, method={"rank": 3, "start_from": reference()}), "rank")
+    for text in (b"[]", b"{}", b'{"adapter_config.json": "x", "adapter_model.safetensors": "y"}', b"x" * 5000):
+        api.refused(422, "POST", "/v1/jobs", spec(rows, method={"start_from": "sha256:" + api.upload(text)}), "start_from")
+
+
+def a_job_survives_the_death_of_the_api():
+    ident = api.good("POST", "/v1/jobs", spec(rows, name="kept"))["id"]
+    api.process.kill()
+    api.process.wait(10)
+    api.start()
+    expect(api.good("GET", f"/v1/jobs/{ident}")["name"] == "kept", "committed is kept")
+    expect(api.good("POST", "/v1/jobs", spec(rows))["id"] > ident, "ids are not reused")
+
+
+with Api() as api:
+    api.tiny_model()
+    rows = api.upload_rows(token_rows())
+    main(a_good_job_is_committed_and_comes_back_with_every_default, jobs_of_one_shape_keep_their_own_names, epochs_become_steps,
+         commands_change_the_state_or_say_why_not, pages_hold_every_job_once_newest_first, a_repeated_key_makes_one_job,
+         other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
+         what_is_wrong_in_a_specification_is_named_by_its_path, what_is_wrong_in_the_data_is_named_by_its_line,
+         equal_data_is_encoded_once, a_model_is_the_same_uploaded_or_by_reference,
+         an_adapter_that_does_what_we_do_not_is_refused_by_name, a_job_survives_the_death_of_the_api)
