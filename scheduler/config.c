@@ -148,6 +148,7 @@ int scheduler_config_parse(const json_t *document, struct scheduler_config *conf
     jr_init(&reader, document, "", err);
     copy(&reader, "name", JR_REQUIRED, &config->name);
     copy(&reader, "postgres", JR_REQUIRED, &config->postgres);
+    copy(&reader, "leader_file", JR_OPTIONAL, &config->leader_file);
     read_redis(&reader, config);
     read_links(&reader, config->links);
     read_limits(&reader, &config->limits);
@@ -183,6 +184,7 @@ void scheduler_config_fini(struct scheduler_config *config)
 {
     free(config->name);
     free(config->postgres);
+    free(config->leader_file);
     free(config->redis_address);
     free(config->redis_user);
     free(config->redis_password);

@@ -40,6 +40,7 @@ struct scheduler_config {
     char *name, *postgres;
     char *redis_address, *redis_user, *redis_password; /* user, password may be NULL */
     char *redis_ca, *redis_cert, *redis_key;           /* NULL: plain */
+    char *leader_file; /* while leading, "EPOCH PID" stands there (leader_note.h); NULL: nowhere */
     json_t *links; /* emulated, both directions: [{"from","to","bytes_per_s","latency_s","emulated": true}] */
     struct scheduler_limits limits;
 };
