@@ -1,0 +1,588 @@
+/* What stages promise: exact memory, limits, bad input refused, dropout and initialisation that no split
+ * changes, equal bits for equal calls, state that is saved and restored, caches that agree with whole passes.
+ */
+#include "engine/trainer.h"
+
+#include "common/rand.h"
+
+static const struct model_config small = {
+    .arch = MODEL_LLAMA,
+    .hidden = 48,
+    .layers = 3,
+    .heads = 6,
+    .kv_heads = 2,
+    .head_dim = 8,
+    .ffn = 80,
+    .vocab = 101,
+    .max_positions = 256,
+    .norm_eps = 1e-5,
+    .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1},
+    .tied = true,
+};
+
+enum { SMALL_ROWS = 4, SMALL_TOKENS = 41 };
+
+struct made {
+    const char *poisoned;
+};
+
+static int small_read(void *context, const char *name, uint64_t begin, uint64_t end, float *dst,
+                      struct err *err)
+{
+    const struct made *made = context;
+    uint64_t columns = strstr(name, "norm") != NULL        ? 1
+                       : strstr(name, "down_proj") != NULL ? small.ffn
+                                                           : small.hidden;
+    (void)err;
+    for (uint64_t row = begin; row < end; row++) {
+        struct rand_stream stream;
+        uint64_t hash = 0;
+        for (const char *c = name; *c != '\0'; c++)
+            hash = hash * 131 + (uint8_t)*c;
+        rand_stream_init(&stream, hash, row);
+        for (uint64_t i = 0; i < columns; i++)
+            dst[(row - begin) * columns + i] = (float)(columns == 1 ? 1 : 0.15 * rand_stream_normal(&stream));
+    }
+    if (made != NULL && made->poisoned != NULL && strcmp(made->poisoned, name) == 0)
+        dst[0] = NAN;
+    return 0;
+}
+
+static const struct weight_source small_source = {.read = small_read};
+
+static struct stage_options small_options(uint32_t begin, uint32_t end)
+{
+    return (struct stage_options){
+        .config = &small,
+        .block_begin = begin,
+        .block_end = end,
+        .mode = STAGE_TRAIN,
+        .lora = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = LORA_ALL},
+        .seed = 3,
+        .micro_batches_in_flight = 2,
+        .tokens_max = SMALL_TOKENS,
+    };
+}
+
+static void batch_fill(struct micro_batch *mb, uint32_t first, uint32_t rows)
+{
+    static const uint32_t starts[SMALL_ROWS + 1] = {0, 13, 14, 30, SMALL_TOKENS};
+    static const uint32_t row_ids[SMALL_ROWS] = {7, 3, 9, 100};
+    static uint32_t cut[SMALL_ROWS + 1];
+    static int32_t ids[SMALL_TOKENS], labels[SMALL_TOKENS];
+    for (int i = 0; i < SMALL_TOKENS; i++) {
+        ids[i] = (i * 37 + 5) % 101;
+        labels[i] = i % 3 == 0 ? -100 : ids[i];
+    }
+    for (uint32_t i = 0; i <= rows; i++)
+        cut[i] = starts[first + i] - starts[first];
+    *mb = (struct micro_batch){.rows = rows,
+                               .row_ids = row_ids + first,
+                               .row_start = cut,
+                               .ids = ids + starts[first],
+                               .labels = labels + starts[first],
+                               .step = 5,
+                               .index = first};
+}
+
+struct outcome {
+    double loss;
+    uint64_t labelled;
+    float *gradients; /* of all parameters, in order of blocks */
+    uint64_t count;
+};
+
+/* One step over stages cut at `cuts`, rows `rows` at a time. */
+static struct outcome one_step(const char *kind, uint32_t threads, const uint32_t *cuts, uint32_t cut_count,
+                               uint32_t rows, bool recompute)
+{
+    struct err err;
+    struct device *device = device_make(kind, threads);
+    struct stage *stages[4];
+    struct buffer *x[4], *d[4];
+    uint32_t count = cut_count + 1;
+    struct outcome outcome = {.gradients = calloc(1 << 18, 4)};
+    for (uint32_t s = 0; s < count; s++) {
+        struct stage_options o = small_options(s == 0 ? 0 : cuts[s - 1], s + 1 == count ? 5 : cuts[s]);
+        o.recompute = recompute;
+        check(stage_create_from(device, &small_source, &o, &stages[s], &err));
+        check(buffer_create(device, 4 * SMALL_TOKENS * 48, MEM_BUFFERS, "x", &x[s], &err));
+        check(buffer_create(device, 4 * SMALL_TOKENS * 48, MEM_BUFFERS, "d", &d[s], &err));
+        check(stage_step_begin(stages[s], &err));
+    }
+    for (uint32_t first = 0; first < SMALL_ROWS; first += rows) {
+        struct micro_batch mb;
+        struct saved *saved[4];
+        batch_fill(&mb, first, rows);
+        for (uint32_t s = 0; s < count; s++)
+            check(stage_forward(stages[s], &mb, s == 0 ? NULL : x[s], s + 1 == count ? NULL : x[s + 1],
+                                &saved[s], &err));
+        for (uint32_t s = count; s-- > 0;)
+            check(stage_backward(stages[s], &mb, saved[s], s + 1 == count ? NULL : d[s + 1],
+                                 s == 0 ? NULL : d[s], 1, &err));
+    }
+    for (uint32_t s = 0; s < count; s++) {
+        double part;
+        uint64_t labelled;
+        check(stage_loss(stages[s], &part, &labelled, &err));
+        outcome.loss += part;
+        outcome.labelled += labelled;
+        for (uint32_t i = 0; i < stage_parameter_count(stages[s]); i++) {
+            struct parameter p = stage_parameter_at(stages[s], i);
+            check(stage_state_read(stages[s], i, STATE_GRADIENT, outcome.gradients + outcome.count, &err));
+            outcome.count += (uint64_t)p.rows * p.columns;
+        }
+    }
+    for (uint32_t s = 0; s < count; s++) {
+        stage_destroy(stages[s]);
+        buffer_destroy(x[s]);
+        buffer_destroy(d[s]);
+    }
+    device_close(device);
+    return outcome;
+}
+
+static void outcomes_compare(struct outcome *a, struct outcome *b, double tolerance)
+{
+    assert_int_equal(a->labelled, b->labelled);
+    assert_int_equal(a->count, b->count);
+    if (tolerance == 0) {
+        assert_memory_equal(&a->loss, &b->loss, sizeof a->loss);
+        assert_memory_equal(a->gradients, b->gradients, 4 * a->count);
+    } else {
+        assert_true(fabs(a->loss - b->loss) <= tolerance * a->loss);
+        assert_true(tensor_distance(a->gradients, b->gradients, a->count, 1) <= tolerance);
+    }
+    free(b->gradients);
+}
+
+static void equal_calls_give_equal_bits(void **state)
+{
+    (void)state;
+    struct outcome a = one_step("cpu", 2, NULL, 0, 4, false), b = one_step("cpu", 2, NULL, 0, 4, false);
+    outcomes_compare(&a, &b, 0);
+    free(a.gradients);
+}
+
+static void splits_threads_and_recomputing_change_no_bit(void **state)
+{
+    (void)state;
+    const uint32_t cuts[] = {1, 3, 4};
+    struct outcome a = one_step("cpu", 1, NULL, 0, 2, false), b = one_step("cpu", 1, cuts, 3, 2, true);
+    outcomes_compare(&a, &b, 0);
+    b = one_step("cpu", 2, cuts + 1, 1, 2, false);
+    outcomes_compare(&a, &b, 0);
+    b = one_step("checked", 1, cuts, 2, 2, true);
+    outcomes_compare(&a, &b, 0);
+    free(a.gradients);
+}
+
+static void micro_batches_change_nothing_with_dropout(void **state)
+{
+    (void)state;
+    struct outcome a = one_step("cpu", 1, NULL, 0, 4, false), b = one_step("cpu", 1, NULL, 0, 1, false);
+    outcomes_compare(&a, &b, 1e-6);
+    free(a.gradients);
+}
+
+static void memory_is_what_was_predicted(void **state)
+{
+    (void)state;
+    struct err err;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 11, 0);
+    for (int trial = 0; trial < 40; trial++) {
+        struct device *device = device_make("cpu", 1);
+        struct stage *stage;
+        struct stage_memory predicted;
+        struct mem_account account;
+        uint32_t begin = rand_stream_below(&stream, 5),
+                 end = begin + 1 + rand_stream_below(&stream, 5 - begin);
+        struct stage_options o = small_options(begin, end);
+        o.lora.targets = rand_stream_below(&stream, LORA_ALL + 1);
+        o.lora.rank = 1 + rand_stream_below(&stream, 20);
+        o.lora.dropout = rand_stream_below(&stream, 2) * 0.1;
+        o.recompute = rand_stream_below(&stream, 2) == 1;
+        o.mode = rand_stream_below(&stream, 4) == 0 ? STAGE_INFER : STAGE_TRAIN;
+        o.micro_batches_in_flight = 1 + rand_stream_below(&stream, 4);
+        o.tokens_max = 1 + rand_stream_below(&stream, 3000);
+        check(stage_memory_predict(&o, &predicted, &err));
+        check(stage_create_from(device, &small_source, &o, &stage, &err));
+        device_memory(device, &account);
+        for (int i = 0; i < MEM_PURPOSES; i++)
+            assert_int_equal(account.held[i], predicted.bytes[i]);
+        assert_int_equal(account.peak_total, predicted.total);
+        stage_destroy(stage);
+        device_memory(device, &account);
+        assert_int_equal(account.held_total, 0);
+        device_close(device);
+    }
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct stage *stage;
+    struct mem_account before, after;
+    struct micro_batch mb;
+    struct saved *saved;
+    struct stage_options o = small_options(0, 5);
+    check(stage_create_from(device, &small_source, &o, &stage, &err));
+    device_memory(device, &before);
+    batch_fill(&mb, 0, 4);
+    check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
+    assert_true(stage_saved_bytes(stage) == stage_saved_place_bytes(stage));
+    check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+    check(stage_update(
+        stage, &(struct step_update){.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8}, &err));
+    device_memory(device, &after);
+    assert_int_equal(before.peak_total, after.peak_total);
+    assert_int_equal(stage_saved_bytes(stage), 0);
+    stage_destroy(stage);
+    device_close(device);
+}
+
+static void a_device_too_small_says_what_was_asked_held_and_allowed(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device;
+    struct stage *stage;
+    struct mem_account account;
+    struct stage_memory predicted;
+    struct stage_options o = small_options(0, 5);
+    check(stage_memory_predict(&o, &predicted, &err));
+    struct device_options options = {
+        .kind = "cpu", .name = "left/cpu0", .threads = 1, .memory_limit_bytes = predicted.total};
+    check(device_open(&options, &device, &err));
+    check(stage_create_from(device, &small_source, &o, &stage, &err));
+    stage_destroy(stage);
+    device_close(device);
+    options.memory_limit_bytes = predicted.total - 1;
+    check(device_open(&options, &device, &err));
+    assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
+    assert_int_equal(err.code, ERR_NOMEM);
+    assert_non_null(strstr(err.text, "left/cpu0"));
+    assert_non_null(strstr(err.text, "asked for"));
+    assert_non_null(strstr(err.text, "are held"));
+    char allowed[64];
+    snprintf(allowed, sizeof allowed, "%llu are allowed", (unsigned long long)options.memory_limit_bytes);
+    assert_non_null(strstr(err.text, allowed));
+    device_memory(device, &account);
+    assert_int_equal(account.held_total, 0);
+    device_close(device);
+}
+
+static void refused(struct stage *stage, const struct micro_batch *mb, enum err_code code, const char *word)
+{
+    struct err err;
+    struct saved *saved;
+    assert_int_equal(stage_forward(stage, mb, NULL, NULL, &saved, &err), -1);
+    assert_int_equal(err.code, code);
+    if (strstr(err.text, word) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, word);
+}
+
+static void bad_micro_batches_are_refused_and_leave_the_stage_usable(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("checked", 1);
+    struct stage *stage;
+    struct stage_options o = small_options(0, 5);
+    o.row_tokens_max = 20;
+    o.labelled_max = 30;
+    check(stage_create_from(device, &small_source, &o, &stage, &err));
+    struct micro_batch mb;
+    batch_fill(&mb, 0, 4);
+    int32_t ids[50], labels[50];
+    memcpy(ids, mb.ids, sizeof(int32_t) * SMALL_TOKENS);
+    memcpy(labels, mb.labels, sizeof(int32_t) * SMALL_TOKENS);
+    mb.ids = ids;
+    mb.labels = labels;
+    ids[20] = 101;
+    refused(stage, &mb, ERR_INVALID, "token 20 has id 101");
+    ids[20] = -1;
+    refused(stage, &mb, ERR_INVALID, "id -1");
+    ids[20] = 0;
+    labels[22] = 4000;
+    refused(stage, &mb, ERR_INVALID, "label 4000");
+    labels[22] = -7;
+    refused(stage, &mb, ERR_INVALID, "label -7");
+    labels[22] = 0;
+    const uint32_t long_row[] = {0, 21}, backwards[] = {0, 9, 4}, many[] = {0, 20, 40, 60};
+    mb.rows = 1;
+    mb.row_start = long_row;
+    refused(stage, &mb, ERR_TOO_BIG, "row 0 has 21 tokens");
+    mb.rows = 2;
+    mb.row_start = backwards;
+    refused(stage, &mb, ERR_INVALID, "row 1");
+    mb.rows = 3;
+    mb.row_start = many;
+    refused(stage, &mb, ERR_TOO_BIG, "60 tokens");
+    struct saved *saved[3];
+    batch_fill(&mb, 0, 4);
+    check(stage_forward(stage, &mb, NULL, NULL, &saved[0], &err));
+    check(stage_forward(stage, &mb, NULL, NULL, &saved[1], &err));
+    refused(stage, &mb, ERR_BUSY, "in flight");
+    stage_saved_release(saved[0]);
+    check(stage_backward(stage, &mb, saved[1], NULL, NULL, 1, &err));
+    assert_int_equal(stage_backward(stage, &mb, saved[1], NULL, NULL, 1, &err), -1);
+    const uint32_t nothing[] = {0};
+    mb.rows = 0;
+    mb.row_start = nothing;
+    check(stage_forward(stage, &mb, NULL, NULL, &saved[0], &err));
+    check(stage_backward(stage, &mb, saved[0], NULL, NULL, 1, &err));
+    check(device_sync(device, &err));
+    stage_destroy(stage);
+    device_close(device);
+}
+
+static void a_value_that_is_not_finite_is_named(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct stage *stage;
+    struct made made = {.poisoned = "model.layers.1.mlp.up_proj.weight"};
+    struct weight_source source = {.read = small_read, .context = &made};
+    struct stage_options o = small_options(0, 5);
+    assert_int_equal(stage_create_from(device, &source, &o, &stage, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FINITE);
+    assert_non_null(strstr(err.text, made.poisoned));
+    check(stage_create_from(device, &small_source, &o, &stage, &err));
+    struct micro_batch mb;
+    struct saved *saved;
+    double sum;
+    uint32_t index;
+    uint64_t labelled;
+    float values[4 * 48];
+    const char *name = "model.layers.2.self_attn.k_proj.lora_A.weight";
+    check(stage_parameter_find(stage, name, &index, &err));
+    for (int i = 0; i < 4 * 48; i++)
+        values[i] = 1e30f;
+    check(stage_state_write(stage, index, STATE_VALUE, values, &err));
+    check(stage_parameter_find(stage, "model.layers.2.self_attn.k_proj.lora_B.weight", &index, &err));
+    check(stage_state_write(stage, index, STATE_VALUE, values, &err));
+    batch_fill(&mb, 0, 4);
+    check(stage_step_begin(stage, &err));
+    check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
+    check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+    assert_int_equal(stage_loss(stage, &sum, &labelled, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FINITE);
+    assert_int_equal(stage_grad_square_sum(stage, &sum, &err), -1);
+    assert_int_equal(err.code, ERR_NOT_FINITE);
+    assert_non_null(strstr(err.text, "model.layers."));
+    stage_destroy(stage);
+    device_close(device);
+}
+
+static void steps_run(struct stage *stage, uint32_t from, uint32_t to)
+{
+    struct err err;
+    for (uint32_t step = from; step < to; step++) {
+        struct micro_batch mb;
+        struct saved *saved;
+        batch_fill(&mb, 0, 4);
+        mb.step = step;
+        check(stage_step_begin(stage, &err));
+        check(stage_forward(stage, &mb, NULL, NULL, &saved, &err));
+        check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
+        check(stage_update(
+            stage,
+            &(struct step_update){
+                .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .grad_scale = 0.01},
+            &err));
+    }
+}
+
+static void saved_state_goes_on_bit_by_bit_on_another_split(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct stage *first, *second;
+    struct stage_options o = small_options(0, 5);
+    check(stage_create_from(device, &small_source, &o, &first, &err));
+    check(stage_create_from(device, &small_source, &o, &second, &err));
+    steps_run(first, 0, 2);
+    for (uint32_t i = 0; i < stage_parameter_count(first); i++) {
+        struct parameter p = stage_parameter_at(first, i);
+        float *values = malloc(4ull * p.rows * p.columns);
+        uint32_t at;
+        check(stage_parameter_find(second, p.name, &at, &err));
+        const enum stage_state kept[] = {STATE_VALUE, STATE_MOMENT1, STATE_MOMENT2};
+        for (int k = 0; k < 3; k++) {
+            check(stage_state_read(first, i, kept[k], values, &err));
+            check(stage_state_write(second, at, kept[k], values, &err));
+        }
+        free(values);
+    }
+    stage_update_count_set(second, stage_update_count(first));
+    steps_run(first, 2, 4);
+    steps_run(second, 2, 4);
+    for (uint32_t i = 0; i < stage_parameter_count(first); i++) {
+        struct parameter p = stage_parameter_at(first, i);
+        uint64_t bytes = 4ull * p.rows * p.columns;
+        float *a = malloc(bytes), *b = malloc(bytes);
+        check(stage_state_read(first, i, STATE_VALUE, a, &err));
+        check(stage_state_read(second, i, STATE_VALUE, b, &err));
+        assert_memory_equal(a, b, bytes);
+        free(a);
+        free(b);
+    }
+    stage_destroy(first);
+    stage_destroy(second);
+    device_close(device);
+}
+
+static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
+{
+    (void)state;
+    struct err err;
+    const char *const kinds[] = {"cpu", "checked"};
+    for (int k = 0; k < 2; k++) {
+        struct device *device = device_make(kinds[k], 1);
+        struct stage *stage;
+        struct kv_cache *cache;
+        struct stage_options o = small_options(0, 5);
+        o.positions_max = 64;
+        check(stage_create_from(device, &small_source, &o, &stage, &err));
+        check(kv_cache_create(stage, 16, &cache, &err));
+        steps_run(stage, 0, 1);
+        struct micro_batch mb;
+        const uint32_t starts[] = {0, 16};
+        float whole[16][101], got[101];
+        batch_fill(&mb, 0, 4);
+        mb.rows = 1;
+        mb.row_start = starts;
+        check(stage_logits(stage, &mb, NULL, &whole[0][0], &err));
+        check(stage_infer(stage, cache, mb.ids, 9, NULL, NULL, got, &err));
+        for (uint32_t t = 9; t <= 16; t++) {
+            for (uint32_t i = 0; i < 101; i++)
+                assert_true(fabs((double)got[i] - (double)whole[t - 1][i]) < 1e-5);
+            if (t < 16)
+                check(stage_infer(stage, cache, mb.ids + t, 1, NULL, NULL, got, &err));
+        }
+        assert_int_equal(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err), -1);
+        assert_int_equal(err.code, ERR_TOO_BIG);
+        assert_int_equal(kv_cache_tokens(cache), 16);
+        kv_cache_clear(cache);
+        check(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err));
+        kv_cache_destroy(cache);
+        stage_destroy(stage);
+        device_close(device);
+    }
+}
+
+static void sampling_is_greedy_seeded_and_bounded(void **state)
+{
+    (void)state;
+    float logits[50];
+    uint32_t seen[50] = {0};
+    for (int i = 0; i < 50; i++)
+        logits[i] = (float)((i * 17) % 50) * 0.1f;
+    assert_int_equal(sample_greedy(logits, 50), 47); /* 47 * 17 = 799 = 49 mod 50 */
+    for (uint64_t position = 0; position < 4000; position++) {
+        int32_t a = sample_seeded(logits, 50, 1.0, 5, 9, position),
+                b = sample_seeded(logits, 50, 1.0, 5, 9, position);
+        assert_int_equal(a, b);
+        seen[a]++;
+    }
+    double total = 0;
+    for (int i = 0; i < 5; i++)
+        total += exp(-0.1 * i);
+    for (int i = 0; i < 50; i++) {
+        int below = (int)lrintf((4.9f - logits[i]) * 10);
+        double want = below < 5 ? 4000 * exp(-0.1 * below) / total : 0;
+        assert_true(fabs(seen[i] - want) < 120);
+    }
+    assert_int_equal(sample_seeded(logits, 50, 1e-6, 0, 1, 1), 47);
+}
+
+static void adapters_start_as_peft_starts_them(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct stage *whole, *part;
+    struct stage_options o = small_options(0, 5), p = small_options(2, 4);
+    check(stage_create_from(device, &small_source, &o, &whole, &err));
+    check(stage_create_from(device, &small_source, &p, &part, &err));
+    for (uint32_t i = 0; i < stage_parameter_count(part); i++) {
+        struct parameter parameter = stage_parameter_at(part, i);
+        uint64_t count = (uint64_t)parameter.rows * parameter.columns;
+        float *a = malloc(4 * count), *b = malloc(4 * count);
+        uint32_t index;
+        double bound = 1 / sqrt(parameter.columns), most = 0;
+        check(stage_parameter_find(whole, parameter.name, &index, &err));
+        check(stage_state_read(part, i, STATE_VALUE, a, &err));
+        check(stage_state_read(whole, index, STATE_VALUE, b, &err));
+        assert_memory_equal(a, b, 4 * count);
+        for (uint64_t j = 0; j < count; j++)
+            most = fmax(most, fabs((double)a[j]));
+        if (strstr(parameter.name, "lora_A") != NULL)
+            assert_true(most <= bound && most > 0.9 * bound);
+        else
+            assert_true(most == 0);
+        free(a);
+        free(b);
+    }
+    assert_int_equal(
+        stage_parameter_find(part, "model.layers.0.self_attn.q_proj.lora_A.weight", &(uint32_t){0}, &err),
+        -1);
+    assert_int_equal(err.code, ERR_NOT_FOUND);
+    stage_destroy(whole);
+    stage_destroy(part);
+    device_close(device);
+}
+
+static void what_the_engine_lacks_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct stage *stage;
+    struct model_config config = small;
+    struct stage_options o = small_options(0, 5);
+    o.config = &config;
+    config.arch = MODEL_MIXTRAL;
+    config.experts = 8;
+    assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "mixtral"));
+    config = small;
+    o.lora.rank = 5000;
+    assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    o = small_options(3, 9);
+    assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
+    device_close(device);
+    assert_int_equal(
+        device_open(&(struct device_options){.kind = "cpu", .name = "x", .isa = "altivec"}, &device, &err),
+        -1);
+    assert_non_null(strstr(err.text, "altivec"));
+    assert_int_equal(device_open(&(struct device_options){.kind = "abacus", .name = "x"}, &device, &err), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_calls_give_equal_bits),
+        cmocka_unit_test(splits_threads_and_recomputing_change_no_bit),
+        cmocka_unit_test(micro_batches_change_nothing_with_dropout),
+        cmocka_unit_test(memory_is_what_was_predicted),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_device_too_small_says_what_was_asked_held_and_allowed),
+        cmocka_unit_test(bad_micro_batches_are_refused_and_leave_the_stage_usable),
+        cmocka_unit_test(a_value_that_is_not_finite_is_named),
+        cmocka_unit_test(saved_state_goes_on_bit_by_bit_on_another_split),
+        cmocka_unit_test(a_cache_gives_the_logits_of_a_whole_pass),
+        cmocka_unit_test(sampling_is_greedy_seeded_and_bounded),
+        cmocka_unit_test(adapters_start_as_peft_starts_them),
+        cmocka_unit_test(what_the_engine_lacks_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
