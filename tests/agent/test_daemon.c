@@ -1,0 +1,869 @@
+/* The agent daemon as a process, against a real Redis, with this program as its worker (when run with
+ * --socket) and as the api that it joins. The test plays the scheduler. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <hiredis/hiredis.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/digest.h"
+#include "common/frame.h"
+#include "common/json.h"
+#include "support/cluster.h"
+#include "support/services.h"
+
+/* ================= the worker ================= */
+
+enum { SPOOL = 4096 };
+
+struct fake {
+    int listener, agent;
+    json_t *fields;
+    json_t *events[SPOOL]; /* [seq - 1] */
+    int64_t last, acked;
+    bool stubborn;
+};
+
+static void fake_send(struct fake *fake, json_t *document)
+{
+    struct err err;
+    if (fake->agent >= 0 && frame_send(fake->agent, document, clock_mono_ns() + 2000000000u, &err) < 0) {
+        close(fake->agent);
+        fake->agent = -1;
+    }
+}
+
+static void fake_emit(struct fake *fake, const char *type, json_t *event)
+{
+    json_object_set_new(event, "type", json_string(type));
+    json_object_update(event, fake->fields);
+    json_object_set_new(event, "at", json_integer(clock_wall_us()));
+    json_object_set_new(event, "seq", json_integer(++fake->last));
+    fake->events[fake->last - 1] = event;
+    fake_send(fake, event);
+}
+
+static void fake_greet(struct fake *fake)
+{
+    json_t *hello =
+        json_pack("{s:s, s:i, s:I}", "type", "worker_hello", "pid", (int)getpid(), "seq", fake->last);
+    json_object_update(hello, fake->fields);
+    fake_send(fake, hello);
+    json_decref(hello);
+    for (int64_t seq = fake->acked; seq < fake->last; seq++) {
+        fake_send(fake, fake->events[seq]);
+    }
+}
+
+/* The next message but ack, or NULL when 'until_acked' and all is. */
+static json_t *fake_next(struct fake *fake, bool until_acked)
+{
+    uint64_t deadline_ns = clock_mono_ns() + 60000000000u;
+    while (clock_left_ms(deadline_ns, 1) > 0 && !(until_acked && fake->acked == fake->last)) {
+        struct pollfd fds[2] = {{.fd = fake->listener, .events = POLLIN},
+                                {.fd = fake->agent, .events = POLLIN}};
+        if (poll(fds, fake->agent >= 0 ? 2 : 1, 1000) <= 0) {
+            continue;
+        }
+        if (fds[0].revents) {
+            if (fake->agent >= 0) {
+                close(fake->agent);
+            }
+            fake->agent = accept(fake->listener, NULL, NULL);
+            fake_greet(fake);
+        } else if (fake->agent >= 0 && fds[1].revents) {
+            struct err err;
+            json_t *message = NULL;
+            if (frame_recv(fake->agent, &frame_limits_default, clock_mono_ns() + 2000000000u, &message,
+                           &err) < 0) {
+                close(fake->agent);
+                fake->agent = -1;
+            } else if (strcmp(json_string_value(json_object_get(message, "type")), "ack") == 0) {
+                int64_t seq = json_integer_value(json_object_get(message, "seq"));
+                fake->acked = seq > fake->acked ? seq : fake->acked;
+                json_decref(message);
+            } else {
+                return message;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void fake_steps(struct fake *fake, int from, int count)
+{
+    for (int i = 0; i < count; i++) {
+        fake_emit(fake, "step", json_pack("{s:i}", "step", from + i));
+    }
+}
+
+static int fake_finish(struct fake *fake, const char *type)
+{
+    fake_emit(fake, type, json_object());
+    json_decref(fake_next(fake, true));
+    return fake->acked == fake->last ? 0 : 1;
+}
+
+/* What an assignment's spec asks of us. */
+static int fake_run(struct fake *fake, const char *what)
+{
+    fake_emit(fake, "worker_ready", json_pack("{s:s}", "address", "127.0.0.1:1"));
+    if (strncmp(what, "steps:", 6) == 0) {
+        fake_emit(fake, "started", json_object());
+        fake_steps(fake, 0, atoi(what + 6));
+        return fake_finish(fake, "done");
+    }
+    if (strcmp(what, "crash") == 0) {
+        fprintf(stderr, "the tensor was on fire\nand so was the card\n");
+        raise(SIGKILL);
+    }
+    if (strcmp(what, "quick-exit") == 0) { /* all at once, then gone without waiting for anything */
+        fake_emit(fake, "started", json_object());
+        fake_steps(fake, 0, 500);
+        fake_emit(fake, "done", json_object());
+        return 0;
+    }
+    if (strcmp(what, "stubborn") == 0) {
+        signal(SIGTERM, SIG_IGN);
+    }
+    for (int step = 0;;) { /* "wait": ten steps at peers and at each later peers message, until stop */
+        json_t *message = fake_next(fake, false);
+        const char *type = message == NULL ? "" : json_string_value(json_object_get(message, "type"));
+        bool stop = strcmp(type, "stop") == 0 && strcmp(what, "stubborn") != 0;
+        if (strcmp(type, "peers") == 0) {
+            fake_emit(fake, "started", json_object());
+            fake_steps(fake, step, 10);
+            step += 10;
+        }
+        json_decref(message);
+        if (stop) {
+            return fake_finish(fake, "stopped");
+        }
+        if (message == NULL) {
+            return 1;
+        }
+    }
+}
+
+static int fake_main(const char *path)
+{
+    struct fake fake = {.agent = -1, .fields = json_object()};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    fake.listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    unlink(path);
+    if (bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+        listen(fake.listener, 4) < 0) {
+        return 3;
+    }
+    json_t *work = fake_next(&fake, false);
+    if (work == NULL) {
+        return 4;
+    }
+    static const char *const keys[] = {"run", "epoch", "rank", "request"};
+    for (int i = 0; i < 4; i++) {
+        json_object_set(fake.fields, keys[i], json_object_get(work, keys[i]));
+    }
+    if (getenv("MOTLEY_ISA") == NULL || getenv("OPENBLAS_NUM_THREADS") == NULL) {
+        return 5;
+    }
+    if (strcmp(json_string_value(json_object_get(work, "type")), "profile") == 0) {
+        if (strcmp(json_string_value(json_object_get(work, "method")), "crash") == 0) {
+            return 9;
+        }
+        fake_emit(&fake, "profile",
+                  json_pack("{s:{s:O}}", "document", "local", json_object_get(work, "local")));
+        json_decref(fake_next(&fake, true));
+        return 0;
+    }
+    return fake_run(&fake, json_string_value(json_object_get(json_object_get(work, "spec"), "do")));
+}
+
+/* ================= the api ================= */
+
+struct api {
+    struct test_cluster *cluster;
+    const char *redis;
+    int listener;
+    char url[64];
+    atomic_int enrolments;
+    pthread_t thread;
+    atomic_bool stopping;
+};
+
+static void api_answer(struct api *api, int fd)
+{
+    struct err err;
+    struct buf text, cert;
+    buf_init(&text, 1 << 20);
+    buf_init(&cert, 65536);
+    char *body = NULL;
+    size_t want = 0;
+    while (body == NULL || text.size < want) {
+        assert_int_equal(buf_reserve(&text, 65536, &err), 0);
+        ssize_t got = recv(fd, text.data + text.size, 65536, 0);
+        if (got <= 0) {
+            goto out;
+        }
+        text.size += (size_t)got;
+        text.data[text.size] = '\0';
+        body = strstr((char *)text.data, "\r\n\r\n");
+        char *length = strstr((char *)text.data, "Content-Length: ");
+        if (body != NULL && length != NULL) {
+            want = (size_t)(body + 4 - (char *)text.data) + strtoul(length + 16, NULL, 10);
+        }
+    }
+    json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
+    char identity[100];
+    snprintf(identity, sizeof(identity), "agent:%s", json_string_value(json_object_get(asked, "node")));
+    const char *hosts[] = {"127.0.0.1"};
+    if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
+                  json_string_value(json_object_get(asked, "csr")), identity, hosts, 1, 10, &cert,
+                  &err) < 0) {
+        fprintf(stderr, "api: %s\n", err.text);
+        exit(1);
+    }
+    json_t *answer =
+        json_pack("{s:s, s:s, s:{s:s}, s:s}", "certificate", buf_str(&cert), "ca",
+                  buf_str(&api->cluster->ca_cert), "redis", "address", api->redis, "token", "bearer-1");
+    char *dumped = json_dumps(answer, JSON_COMPACT);
+    dprintf(fd, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+            strlen(dumped), dumped);
+    api->enrolments++;
+    free(dumped);
+    json_decref(answer);
+    json_decref(asked);
+out:
+    buf_fini(&text);
+    buf_fini(&cert);
+}
+
+static void *api_main(void *arg)
+{
+    struct api *api = arg;
+    while (!api->stopping) {
+        struct pollfd entry = {.fd = api->listener, .events = POLLIN};
+        if (poll(&entry, 1, 50) > 0) {
+            int fd = accept(api->listener, NULL, NULL);
+            api_answer(api, fd);
+            close(fd);
+        }
+    }
+    return NULL;
+}
+
+static void api_start(struct api *api)
+{
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(where);
+    api->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(api->listener, (struct sockaddr *)&where, sizeof(where)), 0);
+    assert_int_equal(listen(api->listener, 8), 0);
+    assert_int_equal(getsockname(api->listener, (struct sockaddr *)&where, &size), 0);
+    snprintf(api->url, sizeof(api->url), "http://127.0.0.1:%d", ntohs(where.sin_port));
+    assert_int_equal(pthread_create(&api->thread, NULL, api_main, api), 0);
+}
+
+/* ================= the scheduler ================= */
+
+struct world {
+    struct test_dir dir;
+    struct test_redis redis;
+    struct test_cluster cluster;
+    struct api api;
+    char home[160];
+    char config[160];
+    char token[TLS_JOIN_TOKEN_SIZE];
+    pid_t agent;
+    redisContext *client;
+    char after[64];
+    json_t *events; /* taken from Redis, not yet asked for */
+    int64_t message;
+    bool ack; /* acknowledge numbered events as they come */
+};
+
+static char self[512];
+
+static void world_connect(struct world *world)
+{
+    if (world->client != NULL) {
+        redisFree(world->client);
+    }
+    world->client = redisConnectUnix(world->redis.address + 5);
+    assert_true(world->client != NULL && world->client->err == 0);
+    snprintf(world->after, sizeof(world->after), "0");
+}
+
+static void say_quietly(struct world *world, json_t *message)
+{
+    struct buf bytes;
+    struct err err;
+    buf_init(&bytes, 1 << 20);
+    assert_int_equal(frame_encode(message, &bytes, &err), 0);
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b", bytes.data, bytes.size);
+    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    freeReplyObject(reply);
+    buf_fini(&bytes);
+    json_decref(message);
+}
+
+/* Takes the message, gives it an id, returns the id. */
+static int64_t say(struct world *world, json_t *message)
+{
+    json_object_set_new(message, "id", json_integer(++world->message));
+    say_quietly(world, message);
+    return world->message;
+}
+
+static void event_ack(struct world *world, const json_t *event)
+{
+    if (json_integer_value(json_object_get(event, "seq")) == 0) {
+        return;
+    }
+    json_t *ack = json_pack("{s:s}", "type", "ack");
+    static const char *const keys[] = {"run", "epoch", "rank", "boot", "seq"};
+    for (int i = 0; i < 5; i++) {
+        json_object_set(ack, keys[i], json_object_get(event, keys[i]));
+    }
+    say_quietly(world, ack);
+}
+
+static bool event_is(const json_t *event, const char *type, int64_t run)
+{
+    return strcmp(json_string_value(json_object_get(event, "type")), type) == 0 &&
+           (run < 0 || json_integer_value(json_object_get(event, "run")) == run);
+}
+
+/* Take what Redis has (waiting up to block_ms for the first). */
+static void events_take(struct world *world, int block_ms)
+{
+    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events %s",
+                                     block_ms, world->after);
+    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        redisReply *entries = reply->element[0]->element[1];
+        for (size_t i = 0; i < entries->elements; i++) {
+            struct err err;
+            redisReply *payload = entries->element[i]->element[1]->element[1];
+            snprintf(world->after, sizeof(world->after), "%s", entries->element[i]->element[0]->str);
+            json_t *event = frame_decode(payload->str, (size_t)payload->len, &frame_limits_default, &err);
+            assert_non_null(event);
+            if (world->ack) {
+                event_ack(world, event);
+            }
+            json_array_append_new(world->events, event);
+        }
+    }
+    freeReplyObject(reply);
+}
+
+/* The next event of 'type' (of 'run' unless < 0), taking it and all before it of other kinds stay. New. */
+static json_t *await(struct world *world, const char *type, int64_t run)
+{
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (clock_left_ms(deadline_ns, 1) > 0) {
+        for (size_t i = 0; i < json_array_size(world->events); i++) {
+            json_t *event = json_array_get(world->events, i);
+            if (event_is(event, type, run)) {
+                json_incref(event);
+                json_array_remove(world->events, i);
+                return event;
+            }
+        }
+        events_take(world, 500);
+    }
+    char *all = json_dumps(world->events, JSON_INDENT(1));
+    fail_msg("no event %s of run %" PRId64 "; have %.3000s", type, run, all);
+    return NULL;
+}
+
+static void await_received(struct world *world, int64_t id)
+{
+    for (;;) {
+        json_t *event = await(world, "received", -1);
+        bool found = json_integer_value(json_object_get(event, "message")) == id;
+        json_decref(event);
+        if (found) {
+            return;
+        }
+    }
+}
+
+static void agent_start(struct world *world)
+{
+    char program[600], log[200];
+    const char *bin = getenv("MOTLEY_BIN");
+    snprintf(program, sizeof(program), "%s/motley-agent", bin != NULL ? bin : "build/bin");
+    snprintf(log, sizeof(log), "%s/agent.log", world->dir.path);
+    const char *argv[] = {program,     "--api",    world->api.url, "--join",   world->token, "--home",
+                          world->home, "--config", world->config,  "--worker", self,         NULL};
+    world->agent = test_spawn(argv, log, NULL);
+}
+
+static void agent_kill(struct world *world, int number)
+{
+    struct err err;
+    assert_int_equal(process_stop(world->agent, 0, number, 15000, &err), 0);
+    world->agent = 0;
+}
+
+static void *world_make(const char *name)
+{
+    struct world *world = calloc(1, sizeof(*world));
+    struct err err;
+    uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
+    test_dir_make(&world->dir);
+    test_redis_start(&world->redis, world->dir.path);
+    test_cluster_make(&world->cluster, world->dir.path, "ours");
+    world->api.cluster = &world->cluster;
+    world->api.redis = world->redis.address;
+    api_start(&world->api);
+    snprintf(world->home, sizeof(world->home), "%s/home", world->dir.path);
+    snprintf(world->config, sizeof(world->config), "%s/agent.yaml", world->dir.path);
+    char text[200];
+    int size = snprintf(text, sizeof(text),
+                        "name: %s\ndevices: [{kind: cpu, threads: 1, memory: 64MiB, isa: sse42},"
+                        " {kind: cpu, threads: 1, memory: 64MiB}]\n",
+                        name);
+    assert_int_equal(file_write_atomic(world->config, text, (size_t)size, 0600, &err), 0);
+    assert_int_equal(tls_fingerprint(buf_str(&world->cluster.ca_cert), fingerprint, &err), 0);
+    assert_int_equal(tls_join_token_format("secret", fingerprint, world->token, &err), 0);
+    world->events = json_array();
+    world->ack = true;
+    world_connect(world);
+    return world;
+}
+
+static int world_up(void **state)
+{
+    struct world *world = world_make("left");
+    *state = world;
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    return 0;
+}
+
+static int processes_of(const char *home)
+{
+    char path[300];
+    int count = 0;
+    DIR *folder = opendir("/proc");
+    struct dirent *entry;
+    while ((entry = readdir(folder)) != NULL) {
+        struct buf text;
+        struct err err;
+        buf_init(&text, 65536);
+        snprintf(path, sizeof(path), "/proc/%.32s/cmdline", entry->d_name);
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
+            file_read_all(path, 65535, &text, &err) == 0) {
+            for (size_t i = 0; i < text.size; i++) {
+                text.data[i] = text.data[i] == '\0' ? ' ' : text.data[i];
+            }
+            count += strstr(buf_str(&text), home) != NULL;
+        }
+        buf_fini(&text);
+    }
+    closedir(folder);
+    return count;
+}
+
+static int world_down(void **state)
+{
+    struct world *world = *state;
+    if (world->agent > 0) {
+        agent_kill(world, SIGTERM);
+    }
+    int left = processes_of(world->home);
+    world->api.stopping = true;
+    pthread_join(world->api.thread, NULL);
+    close(world->api.listener);
+    redisFree(world->client);
+    test_redis_kill(&world->redis);
+    test_cluster_fini(&world->cluster);
+    json_decref(world->events);
+    test_dir_remove(&world->dir);
+    free(world);
+    return left;
+}
+
+static json_t *assign(int64_t run, int64_t epoch, const char *device, const char *what)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:{s:s}}", "type", "assign", "assignment", run * 10,
+                     "run", run, "epoch", epoch, "rank", 0, "device", device, "spec", "do", what);
+}
+
+static json_t *of_run(const char *type, int64_t run, int64_t epoch)
+{
+    return json_pack("{s:s, s:I, s:I}", "type", type, "run", run, "epoch", epoch);
+}
+
+/* All events of a run up to its final one must be numbered 1, 2, 3 … once repetitions are left out. */
+static void await_whole_run(struct world *world, int64_t run, const char *last, int64_t steps)
+{
+    int64_t next = 1, next_step = 0;
+    for (;;) {
+        json_t *event = NULL;
+        uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+        while (event == NULL) {
+            assert_true(clock_left_ms(deadline_ns, 1) > 0);
+            for (size_t i = 0; i < json_array_size(world->events) && event == NULL; i++) {
+                json_t *each = json_array_get(world->events, i);
+                if (json_integer_value(json_object_get(each, "run")) == run &&
+                    json_object_get(each, "run") != NULL) {
+                    event = json_incref(each);
+                    json_array_remove(world->events, i);
+                }
+            }
+            if (event == NULL) {
+                events_take(world, 500);
+            }
+        }
+        int64_t seq = json_integer_value(json_object_get(event, "seq"));
+        bool fresh = seq == next;
+        assert_true(seq <= next); /* never a gap */
+        next += fresh;
+        if (fresh && event_is(event, "step", run)) {
+            assert_int_equal(json_integer_value(json_object_get(event, "step")), next_step);
+            next_step++;
+        }
+        bool end = fresh && event_is(event, last, run);
+        json_decref(event);
+        if (end) {
+            assert_int_equal(next_step, steps);
+            return;
+        }
+    }
+}
+
+/* ================= claims ================= */
+
+static void it_joins_once_and_tells_what_it_has(void **state)
+{
+    struct world *world = *state;
+    char path[256];
+    struct stat status;
+    snprintf(path, sizeof(path), "%s/agent.json", world->home);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    snprintf(path, sizeof(path), "%s/tls/node.key", world->home);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    json_decref(await(world, "heartbeat", -1));
+    agent_kill(world, SIGTERM);
+    agent_start(world);
+    json_t *hello = await(world, "node_hello", -1);
+    assert_int_equal(world->api.enrolments, 1);
+    assert_string_equal(json_string_value(json_object_get(hello, "node")), "left");
+    assert_int_equal(json_array_size(json_object_get(hello, "devices")), 2);
+    const json_t *device = json_array_get(json_object_get(hello, "devices"), 0);
+    assert_string_equal(json_string_value(json_object_get(device, "name")), "left/cpu0");
+    assert_string_equal(json_string_value(json_object_get(device, "isa")), "sse42");
+    assert_int_equal(json_integer_value(json_object_get(device, "memory_limit_bytes")), 64 << 20);
+    assert_true(json_integer_value(json_object_get(hello, "cores")) > 0);
+    assert_true(json_is_array(json_object_get(hello, "gpus")));
+    assert_non_null(strstr(json_string_value(json_object_get(hello, "address")), "127.0.0.1:"));
+    json_decref(hello);
+    say_quietly(world, json_pack("{s:s}", "type", "hello"));
+    json_decref(await(world, "node_hello", -1));
+}
+
+static bool folder_gone(void *arg)
+{
+    return access(arg, F_OK) != 0;
+}
+
+static void an_assignment_runs_and_leaves_nothing(void **state)
+{
+    struct world *world = *state;
+    uint64_t start_ns = clock_mono_ns();
+    int64_t id = say(world, assign(1, 1, "left/cpu0", "steps:300"));
+    await_received(world, id);
+    json_decref(await(world, "worker_ready", 1));
+    print_message("assignment to worker_ready: %.1f ms\n", (double)(clock_mono_ns() - start_ns) / 1e6);
+    json_array_insert_new(world->events, 0,
+                          json_pack("{s:s, s:i, s:i}", "type", "worker_ready", "run", 1, "seq", 1));
+    await_whole_run(world, 1, "done", 300);
+    char path[256], journal[256];
+    snprintf(path, sizeof(path), "%s/run/1-0", world->home);
+    snprintf(journal, sizeof(journal), "%s/journal/run-1-1-0.events", world->home);
+    assert_true(test_wait_until(folder_gone, path, 5000));
+    assert_true(test_wait_until(folder_gone, journal, 5000));
+}
+
+static void a_worker_that_writes_and_ends_at_once_loses_no_event(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(2, 2, "left/cpu0", "quick-exit"));
+    await_whole_run(world, 2, "done", 500);
+}
+
+static void an_assignment_is_executed_once_an_epoch(void **state)
+{
+    struct world *world = *state;
+    json_t *message = assign(3, 3, "left/cpu0", "steps:5");
+    int64_t id = say(world, json_deep_copy(message));
+    await_whole_run(world, 3, "done", 5);
+    json_object_set_new(message, "id", json_integer(id));
+    say_quietly(world, json_deep_copy(message)); /* the same message again */
+    await_received(world, id);
+    id = say(world, json_deep_copy(message)); /* the same assignment as another message */
+    await_received(world, id);
+    id = say(world, assign(4, 2, "left/cpu0", "steps:5")); /* an older epoch */
+    await_received(world, id);
+    say(world, assign(5, 5, "left/cpu0", "steps:1")); /* what comes after: nothing of 3 and 4 before it */
+    await_whole_run(world, 5, "done", 1);
+    for (size_t i = 0; i < json_array_size(world->events); i++) {
+        const json_t *run = json_object_get(json_array_get(world->events, i), "run");
+        assert_false(run != NULL && (json_integer_value(run) == 3 || json_integer_value(run) == 4));
+    }
+    json_decref(message);
+}
+
+static void a_killed_worker_is_reported_at_once_with_its_last_words(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(6, 6, "left/cpu1", "crash"));
+    uint64_t start_ns = clock_mono_ns();
+    json_t *failed = await(world, "failed", 6);
+    assert_true(clock_mono_ns() - start_ns < 2000000000u);
+    const char *text = json_string_value(json_object_get(failed, "text"));
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "peer");
+    assert_false(json_is_true(json_object_get(failed, "own_fault")));
+    assert_non_null(strstr(text, "killed by signal 9"));
+    assert_non_null(strstr(text, "the tensor was on fire"));
+    assert_int_equal(json_integer_value(json_object_get(failed, "seq")), 2);
+    json_decref(failed);
+}
+
+static void an_unknown_device_fails_the_rank(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(7, 7, "left/cpu9", "steps:1"));
+    json_t *failed = await(world, "failed", 7);
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "not-found");
+    json_decref(failed);
+}
+
+static void living_workers_are_adopted_by_the_next_agent(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(8, 8, "left/cpu0", "wait"));
+    json_t *ready = await(world, "worker_ready", 8);
+    json_array_insert_new(world->events, 0, ready);
+    say(world, of_run("peers", 8, 8));
+    json_t *started = await(world, "started", 8);
+    agent_kill(world, SIGKILL);
+    json_array_insert_new(world->events, 1, started);
+    agent_start(world);
+    json_t *hello = await(world, "node_hello", -1);
+    const json_t *workers = json_object_get(hello, "workers");
+    assert_int_equal(json_array_size(workers), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(workers, 0), "run")), 8);
+    json_decref(hello);
+    int64_t id = say(world, of_run("stop", 8, 8));
+    await_received(world, id);
+    /* it was told its peers again after the agent had gone: ten steps more, or none if that was in time */
+    json_decref(await(world, "stopped", 8));
+}
+
+static void a_worker_that_died_while_the_agent_was_away_is_reported(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(9, 9, "left/cpu1", "wait"));
+    json_decref(await(world, "worker_ready", 9));
+    char path[256];
+    struct buf text;
+    struct err err;
+    buf_init(&text, 4096);
+    snprintf(path, sizeof(path), "%s/run/9-0/state.json", world->home);
+    assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
+    json_t *child = json_parse_limited(buf_str(&text), text.size, 4, &err);
+    agent_kill(world, SIGKILL);
+    kill((pid_t)json_integer_value(json_object_get(child, "pid")), SIGKILL);
+    agent_start(world);
+    json_t *failed = await(world, "failed", 9);
+    assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "while the agent was away"));
+    assert_int_equal(json_integer_value(json_object_get(failed, "seq")), 2);
+    json_decref(failed);
+    json_decref(child);
+    buf_fini(&text);
+}
+
+static void a_wiped_redis_loses_nothing(void **state)
+{
+    struct world *world = *state;
+    world->ack = false;
+    say(world, assign(10, 10, "left/cpu0", "wait"));
+    json_decref(await(world, "worker_ready", 10));
+    test_redis_kill(&world->redis);
+    test_redis_start(&world->redis, world->dir.path);
+    world_connect(world);
+    json_array_clear(world->events);
+    world->ack = true;
+    json_decref(await(world, "node_hello", -1));
+    say(world, of_run("peers", 10, 10));
+    say(world, of_run("stop", 10, 10));
+    await_whole_run(world, 10, "stopped", 10); /* from number 1 on, though it was sent before */
+}
+
+static void unacknowledged_events_come_again_after_an_agents_restart(void **state)
+{
+    struct world *world = *state;
+    world->ack = false;
+    say(world, assign(11, 11, "left/cpu0", "steps:50"));
+    json_decref(await(world, "done", 11));
+    agent_kill(world, SIGKILL);
+    json_array_clear(world->events);
+    world->ack = true;
+    agent_start(world);
+    await_whole_run(world, 11, "done", 50);
+}
+
+static void a_newer_epoch_replaces_the_worker_of_a_device(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(12, 12, "left/cpu0", "stubborn"));
+    json_decref(await(world, "worker_ready", 12));
+    say(world, assign(13, 13, "left/cpu0", "steps:3"));
+    await_whole_run(world, 13, "done", 3);
+    json_t *failed = await(world, "failed", 12);
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "cancelled");
+    json_decref(failed);
+}
+
+static void kill_ends_a_worker_that_does_not_listen(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(14, 14, "left/cpu0", "stubborn"));
+    json_decref(await(world, "worker_ready", 14));
+    json_t *stop = of_run("stop", 14, 14);
+    json_object_set_new(stop, "kill", json_true());
+    say(world, stop);
+    json_t *failed = await(world, "failed", 14);
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "cancelled");
+    json_decref(failed);
+}
+
+static void profiles_are_measured_by_a_worker_of_the_device(void **state)
+{
+    struct world *world = *state;
+    json_t *ask = json_pack("{s:s, s:i, s:s, s:s}", "type", "profile", "request", 77, "device", "left/cpu0",
+                            "method", "lora");
+    say(world, json_deep_copy(ask));
+    json_t *profile = await(world, "profile", -1);
+    assert_int_equal(json_integer_value(json_object_get(profile, "request")), 77);
+    assert_non_null(json_object_get(profile, "boot"));
+    const json_t *local = json_object_get(json_object_get(profile, "document"), "local");
+    assert_string_equal(json_string_value(json_object_get(local, "identity")), "agent:left");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(local, "device"), "isa")), "sse42");
+    json_decref(profile);
+    json_object_set_new(ask, "method", json_string("crash"));
+    json_object_set_new(ask, "request", json_integer(78));
+    json_object_set_new(ask, "device", json_string("left/cpu1"));
+    say(world, ask);
+    json_t *failed = await(world, "failed", -1);
+    assert_int_equal(json_integer_value(json_object_get(failed, "request")), 78);
+    assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "status 9"));
+    json_decref(failed);
+}
+
+static void links_are_measured_through_tls(void **state)
+{
+    struct world *world = *state;
+    say_quietly(world, json_pack("{s:s}", "type", "hello"));
+    json_t *hello = await(world, "node_hello", -1);
+    json_t *ask = json_pack("{s:s, s:i, s:[{s:s, s:O}, {s:s, s:s}]}", "type", "links", "request", 5, "to",
+                            "node", "left", "address", json_object_get(hello, "address"), "node", "right",
+                            "address", "127.0.0.1:1");
+    say(world, ask);
+    json_t *link = await(world, "link", -1);
+    const json_t *document = json_object_get(link, "document");
+    assert_string_equal(json_string_value(json_object_get(document, "from")), "left");
+    assert_true(json_real_value(json_object_get(document, "latency_s")) > 0);
+    assert_true(json_real_value(json_object_get(document, "latency_s")) < 0.1);
+    assert_true(json_real_value(json_object_get(document, "bytes_per_s")) > 1e6);
+    print_message("loopback link: %.1f us, %.0f MB/s\n",
+                  json_real_value(json_object_get(document, "latency_s")) * 1e6,
+                  json_real_value(json_object_get(document, "bytes_per_s")) / 1e6);
+    json_t *failed = await(world, "failed", -1);
+    assert_int_equal(json_integer_value(json_object_get(failed, "request")), 5);
+    json_decref(failed);
+    json_decref(link);
+    json_decref(hello);
+}
+
+static void sigterm_leaves_no_process(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(15, 15, "left/cpu0", "wait"));
+    say(world, assign(16, 16, "left/cpu1", "stubborn"));
+    json_decref(await(world, "worker_ready", 15));
+    json_decref(await(world, "worker_ready", 16));
+    agent_kill(world, SIGTERM);
+    assert_int_equal(processes_of(world->home), 0);
+}
+
+static void a_server_of_another_cluster_is_refused(void **state)
+{
+    (void)state;
+    struct world *world = world_make("right");
+    struct err err;
+    uint8_t other[TLS_FINGERPRINT_SIZE] = {1, 2, 3};
+    assert_int_equal(tls_join_token_format("secret", other, world->token, &err), 0);
+    agent_start(world);
+    int status = 0;
+    assert_int_equal(waitpid(world->agent, &status, 0), world->agent);
+    world->agent = 0;
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    char path[256];
+    struct buf text;
+    buf_init(&text, 65536);
+    snprintf(path, sizeof(path), "%s/agent.log", world->dir.path);
+    assert_int_equal(file_read_all(path, 65535, &text, &err), 0);
+    assert_non_null(strstr(buf_str(&text), "another cluster"));
+    snprintf(path, sizeof(path), "%s/agent.json", world->home);
+    assert_int_not_equal(access(path, F_OK), 0);
+    buf_fini(&text);
+    void *done = world;
+    world_down(&done);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--socket") == 0) {
+            return fake_main(argv[i + 1]);
+        }
+    }
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[length > 0 ? length : 0] = '\0';
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_joins_once_and_tells_what_it_has),
+        cmocka_unit_test(an_assignment_runs_and_leaves_nothing),
+        cmocka_unit_test(a_worker_that_writes_and_ends_at_once_loses_no_event),
+        cmocka_unit_test(an_assignment_is_executed_once_an_epoch),
+        cmocka_unit_test(a_killed_worker_is_reported_at_once_with_its_last_words),
+        cmocka_unit_test(an_unknown_device_fails_the_rank),
+        cmocka_unit_test(living_workers_are_adopted_by_the_next_agent),
+        cmocka_unit_test(a_worker_that_died_while_the_agent_was_away_is_reported),
+        cmocka_unit_test(a_wiped_redis_loses_nothing),
+        cmocka_unit_test(unacknowledged_events_come_again_after_an_agents_restart),
+        cmocka_unit_test(a_newer_epoch_replaces_the_worker_of_a_device),
+        cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
+        cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
+        cmocka_unit_test(links_are_measured_through_tls),
+        cmocka_unit_test(sigterm_leaves_no_process),
+    };
+    const struct CMUnitTest joining[] = {cmocka_unit_test(a_server_of_another_cluster_is_refused)};
+    int failed = cmocka_run_group_tests(tests, world_up, world_down);
+    return failed + cmocka_run_group_tests(joining, NULL, NULL);
+}
