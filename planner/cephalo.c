@@ -1,0 +1,285 @@
+/* The exact solver. */
+#include "planner/cephalo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COARSE_TURNS 12
+
+/* One way for a GPU of some kind to do `total` rows. */
+struct option {
+    double ms, gib;
+    uint32_t total, rows;
+};
+
+struct solver {
+    const struct cephalo_problem *p;
+    uint32_t *first;        /* [kinds + 1] into options */
+    struct option *options; /* of each kind, by total */
+    /* per kind, at the time looked at: the totals it can do and the least memory for each; [kinds · (batch + 1)] */
+    double *least;
+    uint32_t *totals, *total_count; /* total_count: [kinds] */
+    double *table;                  /* [(gpus + 1) · (batch + 1)] */
+};
+
+double cephalo_gpu_ms(const struct cephalo_problem *p, uint32_t kind, uint32_t count, uint32_t rows)
+{
+    const struct cephalo_kind *k = &p->kinds[kind];
+    double factor = rows > k->even_max ? p->uneven_factor : 1;
+    double gather = factor * p->gather_ms, scatter = factor * p->scatter_ms, n = count;
+    double forward = n * k->forward_ms[rows];
+    double backward = (n - 1) * p->accumulate_ms + n * k->backward_ms[rows];
+    double first = gather > forward ? gather : forward;
+    double both = gather + scatter, work = forward + backward;
+    return first + (both > work ? both : work);
+}
+
+static int options_init(struct solver *s, struct err *err)
+{
+    const struct cephalo_problem *p = s->p;
+    uint32_t most = p->batch - (p->gpu_count - 1);
+    size_t count = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        count = 0;
+        for (uint32_t k = 0; k < p->kind_count; k++) {
+            if (turn)
+                s->first[k] = (uint32_t)count;
+            for (uint32_t total = 1; total <= most; total++) {
+                for (uint32_t n = 1; n <= total; n++) {
+                    uint32_t rows = total / n;
+                    if (rows * n != total || rows > p->kinds[k].micro_max)
+                        continue;
+                    if (turn)
+                        s->options[count] =
+                            (struct option){cephalo_gpu_ms(p, k, n, rows), p->memory_gib[rows], total, rows};
+                    count++;
+                }
+            }
+        }
+        if (turn == 0) {
+            s->options = calloc(count + 1, sizeof(*s->options));
+            if (!s->options || count > UINT32_MAX)
+                return err_set(err, ERR_NOMEM, "cephalo: out of memory for %zu options", count);
+        }
+    }
+    s->first[p->kind_count] = (uint32_t)count;
+    return 0;
+}
+
+/* Least memory by total for one kind at time limit `ms`. */
+static void kind_options(struct solver *s, uint32_t kind, double ms)
+{
+    size_t base = (size_t)kind * (s->p->batch + 1);
+    uint32_t count = 0;
+    for (uint32_t i = s->first[kind]; i < s->first[kind + 1]; i++) {
+        const struct option *o = &s->options[i];
+        if (o->ms > ms)
+            continue;
+        if (count == 0 || o->total != s->totals[base + count - 1]) {
+            s->least[base + count] = o->gib;
+            s->totals[base + count++] = o->total;
+        } else if (o->gib < s->least[base + count - 1]) {
+            s->least[base + count - 1] = o->gib;
+        }
+    }
+    s->total_count[kind] = count;
+}
+
+/* Least total memory of all GPUs doing the whole batch within `ms` each; INFINITY if they cannot. */
+static double memory_at(struct solver *s, double ms)
+{
+    const struct cephalo_problem *p = s->p;
+    uint32_t width = p->batch + 1, low = 0, high = 0;
+    double *table = s->table;
+    table[0] = 0;
+    for (uint32_t k = 0; k < p->kind_count; k++)
+        kind_options(s, k, ms);
+    for (uint32_t g = 0; g < p->gpu_count; g++) {
+        double *from = &table[(size_t)g * width], *to = from + width;
+        uint32_t count = s->total_count[p->kind_of[g]];
+        const uint32_t *totals = &s->totals[(size_t)p->kind_of[g] * width];
+        const double *least = &s->least[(size_t)p->kind_of[g] * width];
+        if (count == 0)
+            return INFINITY;
+        uint32_t next_low = low + totals[0], next_high = high + totals[count - 1];
+        next_high = next_high < p->batch ? next_high : p->batch;
+        if (next_low > p->batch)
+            return INFINITY;
+        for (uint32_t j = next_low; j <= next_high; j++)
+            to[j] = INFINITY;
+        for (uint32_t t = 0; t < count; t++) {
+            uint32_t total = totals[t];
+            double gib = least[t];
+            uint32_t end = high < p->batch - total ? high : p->batch - total;
+            for (uint32_t j = low; total <= p->batch && j <= end; j++) {
+                double sum = from[j] + gib;
+                to[j + total] = sum < to[j + total] ? sum : to[j + total];
+            }
+        }
+        low = next_low;
+        high = next_high;
+    }
+    return low <= p->batch && high >= p->batch ? table[(size_t)p->gpu_count * width + p->batch] : INFINITY;
+}
+
+static bool feasible_at(struct solver *s, double ms)
+{
+    return memory_at(s, ms) + s->p->state_gib < s->p->cap_gib;
+}
+
+static int number_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* The least feasible time among the options' own times, or −1. */
+static double least_time(struct solver *s, double *sorted)
+{
+    uint32_t all = s->first[s->p->kind_count], count = 0;
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < all; i++)
+        high = s->options[i].ms > high ? s->options[i].ms : high;
+    if (!feasible_at(s, high))
+        return -1;
+    for (int turn = 0; turn < COARSE_TURNS; turn++) {
+        double middle = turn < 6 ? sqrt((low > high / 1e6 ? low : high / 1e6) * high) : (low + high) / 2;
+        if (middle <= low || middle >= high)
+            break;
+        if (feasible_at(s, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    for (uint32_t i = 0; i < all; i++) {
+        if (s->options[i].ms > low && s->options[i].ms <= high)
+            sorted[count++] = s->options[i].ms;
+    }
+    qsort(sorted, count, sizeof(*sorted), number_compare);
+    uint32_t from = 0, to = count; /* the largest one is feasible: nothing lies between it and `high` */
+    while (to - from > 1) {
+        uint32_t middle = (from + to) / 2;
+        if (feasible_at(s, sorted[middle - 1]))
+            to = middle;
+        else
+            from = middle;
+    }
+    return count ? sorted[to - 1] : high;
+}
+
+/* Walks the table back; it still holds the last memory_at(ms). */
+static void parts_trace(struct solver *s, double ms, struct cephalo_part *parts)
+{
+    const struct cephalo_problem *p = s->p;
+    uint32_t width = p->batch + 1, left = p->batch;
+    for (uint32_t g = p->gpu_count; g-- > 0;) {
+        const double *from = &s->table[(size_t)g * width];
+        double wanted = s->table[(size_t)(g + 1) * width + left];
+        uint32_t low = g, kind = p->kind_of[g];
+        const struct option *best = NULL;
+        for (uint32_t i = s->first[kind]; i < s->first[kind + 1]; i++) {
+            const struct option *o = &s->options[i];
+            if (o->ms > ms || o->total + low > left)
+                continue;
+            double sum = from[left - o->total] + o->gib;
+            if (sum <= wanted && (!best || o->ms < best->ms))
+                best = o;
+        }
+        if (!best)
+            return;
+        parts[g] = (struct cephalo_part){.micro_rows = best->rows, .micro_count = best->total / best->rows};
+        left -= best->total;
+    }
+}
+
+int cephalo_solve(const struct cephalo_problem *problem, struct cephalo_part *parts, double *layer_ms,
+                  struct err *err)
+{
+    struct solver s = {.p = problem};
+    const struct cephalo_problem *p = problem;
+    if (p->batch < p->gpu_count)
+        return 0;
+    size_t cells = ((size_t)p->gpu_count + 1) * (p->batch + 1);
+    s.first = calloc((size_t)p->kind_count + 1, sizeof(*s.first));
+    size_t lists = (size_t)p->kind_count * (p->batch + 1);
+    s.least = calloc(lists, sizeof(*s.least));
+    s.totals = calloc(lists, sizeof(*s.totals));
+    s.total_count = calloc(p->kind_count, sizeof(*s.total_count));
+    s.table = malloc(cells * sizeof(*s.table));
+    double *sorted = NULL;
+    int result = -1;
+    if (!s.first || !s.least || !s.totals || !s.total_count || !s.table) {
+        err_set(err, ERR_NOMEM, "cephalo: out of memory for %zu cells", cells);
+        goto out;
+    }
+    if (options_init(&s, err) < 0)
+        goto out;
+    sorted = calloc((size_t)s.first[p->kind_count] + 1, sizeof(*sorted));
+    if (!sorted) {
+        err_set(err, ERR_NOMEM, "cephalo: out of memory");
+        goto out;
+    }
+    for (size_t i = 0; i < cells; i++)
+        s.table[i] = INFINITY;
+    double best = least_time(&s, sorted);
+    if (best < 0) {
+        result = 0;
+        goto out;
+    }
+    for (size_t i = 0; i < cells; i++)
+        s.table[i] = INFINITY;
+    memory_at(&s, best);
+    parts_trace(&s, best, parts);
+    *layer_ms = 0;
+    for (uint32_t g = 0; g < p->gpu_count; g++) {
+        double ms = cephalo_gpu_ms(p, p->kind_of[g], parts[g].micro_count, parts[g].micro_rows);
+        *layer_ms = ms > *layer_ms ? ms : *layer_ms;
+    }
+    result = 1;
+out:
+    free(s.first);
+    free(s.options);
+    free(s.least);
+    free(s.totals);
+    free(s.total_count);
+    free(s.table);
+    free(sorted);
+    return result;
+}
+
+void cephalo_shares(const double *room, uint32_t count, double state, double *shares)
+{
+    double low = 0, high = 0, sum = 0;
+    for (uint32_t g = 0; g < count; g++) {
+        double each = room[g] > 0 ? room[g] : 0;
+        high = each > high ? each : high;
+        sum += each;
+    }
+    if (sum < state) { /* nothing fits; say so by shares beyond the rooms */
+        for (uint32_t g = 0; g < count; g++)
+            shares[g] = sum > 0 ? (room[g] > 0 ? room[g] : 0) / sum : 1.0 / count;
+        return;
+    }
+    for (int turn = 0; turn < 200; turn++) { /* the level at which the rooms together hold the state */
+        double level = (low + high) / 2, held = 0;
+        for (uint32_t g = 0; g < count; g++)
+            held += room[g] > 0 ? (room[g] < level ? room[g] : level) : 0;
+        if (held < state)
+            low = level;
+        else
+            high = level;
+    }
+    double held = 0;
+    for (uint32_t g = 0; g < count; g++) {
+        shares[g] = room[g] > 0 ? (room[g] < high ? room[g] : high) / state : 0;
+        held += shares[g];
+    }
+    /* what rounding left over goes to those below their room */
+    for (uint32_t g = 0; g < count && held != 1; g++) {
+        if (room[g] > high || held > 1) {
+            shares[g] += 1 - held;
+            break;
+        }
+    }
+}
