@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/redis.h"
 #include "common/tls.h"
+#include "scheduler/leader_note.h"
 
 #define TICK_MS 250
 #define PASS_PAUSE_NS 10000000u /* between passes that nothing but submits ask for */
@@ -235,6 +236,10 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
     keep_outbox(scheduler, rows);
     scheduler->ready = true;
     scheduler->view_stale = true;
+    struct err unnoted;
+    if (leader_note_write(scheduler->config->leader_file, scheduler->epoch, &unnoted) < 0) {
+        log_event(LOG_LEVEL_WARN, "leader_note", "why=\"%s\"", unnoted.text);
+    }
     log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu", scheduler->config->name,
               (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch));
     ask_marker(scheduler);
@@ -267,6 +272,7 @@ static void gained(void *arg, int64_t epoch)
 
 static void forget(struct scheduler *scheduler)
 {
+    leader_note_remove(scheduler->config->leader_file);
     scheduler->epoch = 0;
     scheduler->ready = false;
     pass_forget(scheduler);
@@ -432,6 +438,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     }
     scheduler->epoch = 0; /* answers that still come are dropped */
     store_destroy(scheduler->store);
+    leader_note_remove(scheduler->config->leader_file);
     store_leader_destroy(scheduler->candidate);
     redis_destroy(scheduler->reader);
     pass_forget(scheduler);
