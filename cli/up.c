@@ -1,0 +1,72 @@
+/* `motley up`, `down`, `status`: the whole system on this machine (local/). */
+#include "cli/cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "local/local.h"
+
+static void tell_progress(void *arg, const char *what)
+{
+    const struct cli *cli = arg;
+    if (!cli->json) {
+        printf("  %s\n", what);
+        fflush(stdout);
+    }
+}
+
+int command_up(struct cli *cli, struct err *err)
+{
+    char config[PATH_MAX];
+    const char *given = cli_option(cli, "--config");
+    struct local_up_options options = {.home = cli->home, .progress = tell_progress, .progress_arg = cli};
+    if (given && !realpath(given, config))
+        return err_errno(err, ERR_INVALID, 0, "could not open the configuration %s", given);
+    options.config_path = given ? config : NULL;
+    if (!cli->json)
+        printf("starting Motley in %s\n", cli->home);
+    if (local_up(&options, err) < 0) {
+        if (err->code == ERR_NET || err->code == ERR_TIMEOUT)
+            cli->exit_status = CLI_FAILED; /* not "no answer": this was about starting it */
+        return -1;
+    }
+    if (cli->json && strcmp(cli->command->name, "up") == 0) {
+        json_t *answer = local_status(cli->home, err);
+        int result = answer ? show_json(answer, err) : -1;
+        json_decref(answer);
+        return result;
+    }
+    return 0;
+}
+
+int command_down(struct cli *cli, struct err *err)
+{
+    bool was_up = local_is_up(cli->home);
+    if (local_down(cli->home, err) < 0)
+        return -1;
+    if (!cli->json)
+        printf(was_up ? "stopped\n" : "nothing was running in %s\n", cli->home);
+    return 0;
+}
+
+int command_status(struct cli *cli, struct err *err)
+{
+    json_t *answer = local_status(cli->home, err);
+    if (!answer)
+        return -1;
+    int result;
+    if (cli->json) {
+        result = show_json(answer, err);
+    } else if (!json_is_true(json_object_get(answer, "up"))) {
+        printf("nothing runs in %s\n", cli->home);
+        result = 0;
+    } else {
+        result = show_table(
+            json_object_get(answer, "processes"),
+            "ROLE:role:s NAME:name:s PID:pid:n ADDRESS:address:s LEADER:leader:s RESTARTS:restarts:n", err);
+    }
+    json_decref(answer);
+    return result;
+}
