@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COARSE_TURNS 12
+#define COARSE_TURNS 6
 
 /* One way for a GPU of some kind to do `total` rows. */
 struct option {
@@ -35,36 +35,84 @@ double cephalo_gpu_ms(const struct cephalo_problem *p, uint32_t kind, uint32_t c
     return first + (both > work ? both : work);
 }
 
+/* The ways to make each total of equal micro-batches, once for all kinds: rows of ways[first[total] …]. */
+static uint32_t ways_fill(uint32_t most, uint32_t *first, uint32_t *rows)
+{
+    uint32_t count = 0;
+    for (uint32_t total = 1; total <= most; total++)
+        first[total] = 0;
+    for (uint32_t m = 1; m <= most; m++) {
+        for (uint32_t total = m; total <= most; total += m)
+            first[total]++;
+    }
+    for (uint32_t total = 1; total <= most; total++) {
+        uint32_t here = first[total];
+        first[total] = count;
+        count += here;
+    }
+    for (uint32_t m = 1; rows && m <= most; m++) {
+        for (uint32_t total = m; total <= most; total += m)
+            rows[first[total]++] = m;
+    }
+    return count;
+}
+
 static int options_init(struct solver *s, struct err *err)
 {
     const struct cephalo_problem *p = s->p;
-    uint32_t most = p->batch - (p->gpu_count - 1);
-    size_t count = 0;
-    for (int turn = 0; turn < 2; turn++) {
-        count = 0;
-        for (uint32_t k = 0; k < p->kind_count; k++) {
-            if (turn)
-                s->first[k] = (uint32_t)count;
-            for (uint32_t total = 1; total <= most; total++) {
-                for (uint32_t n = 1; n <= total; n++) {
-                    uint32_t rows = total / n;
-                    if (rows * n != total || rows > p->kinds[k].micro_max)
-                        continue;
-                    if (turn)
-                        s->options[count] =
-                            (struct option){cephalo_gpu_ms(p, k, n, rows), p->memory_gib[rows], total, rows};
-                    count++;
-                }
+    uint32_t most = p->batch - (p->gpu_count - 1), count = 0;
+    uint32_t *first = calloc((size_t)most + 2, sizeof(*first));
+    uint32_t ways = first ? ways_fill(most, first, NULL) : 0;
+    uint32_t *rows = calloc((size_t)ways + 1, sizeof(*rows));
+    s->options = calloc((size_t)ways * p->kind_count + 1, sizeof(*s->options));
+    int result = first && rows && s->options ? 0 : err_set(err, ERR_NOMEM, "cephalo: out of memory for options");
+    if (result == 0)
+        ways_fill(most, first, rows); /* leaves first[total] at the end of total's ways */
+    for (uint32_t k = 0; k < p->kind_count && result == 0; k++) {
+        s->first[k] = count;
+        for (uint32_t total = 1, at = 0; total <= most; total++) {
+            for (; at < first[total]; at++) {
+                if (rows[at] <= p->kinds[k].micro_max)
+                    s->options[count++] = (struct option){cephalo_gpu_ms(p, k, total / rows[at], rows[at]),
+                                                          p->memory_gib[rows[at]], total, rows[at]};
             }
         }
-        if (turn == 0) {
-            s->options = calloc(count + 1, sizeof(*s->options));
-            if (!s->options || count > UINT32_MAX)
-                return err_set(err, ERR_NOMEM, "cephalo: out of memory for %zu options", count);
+    }
+    s->first[p->kind_count] = count;
+    free(first);
+    free(rows);
+    return result;
+}
+
+/* Drops options slower than `ms`, which is known to be feasible. */
+static void options_prune(struct solver *s, double ms)
+{
+    uint32_t out = 0;
+    for (uint32_t k = 0; k < s->p->kind_count; k++) {
+        uint32_t begin = s->first[k], end = s->first[k + 1];
+        s->first[k] = out;
+        for (uint32_t i = begin; i < end; i++) {
+            if (s->options[i].ms <= ms)
+                s->options[out++] = s->options[i];
         }
     }
-    s->first[p->kind_count] = (uint32_t)count;
-    return 0;
+    s->first[s->p->kind_count] = out;
+}
+
+/* No plan is faster than the batch over the sum of the GPUs' best rates. */
+static double time_bound(const struct solver *s)
+{
+    double rate = 0;
+    for (uint32_t g = 0; g < s->p->gpu_count; g++) {
+        uint32_t k = s->p->kind_of[g];
+        double best = 0;
+        for (uint32_t i = s->first[k]; i < s->first[k + 1]; i++) {
+            double each = s->options[i].ms > 0 ? s->options[i].total / s->options[i].ms : INFINITY;
+            best = each > best ? each : best;
+        }
+        rate += best;
+    }
+    return rate > 0 ? s->p->batch / rate : INFINITY;
 }
 
 /* Least memory by total for one kind at time limit `ms`. */
@@ -84,6 +132,15 @@ static void kind_options(struct solver *s, uint32_t kind, double ms)
         }
     }
     s->total_count[kind] = count;
+}
+
+/* to[i] = min(to[i], from[i] + add) */
+static void least_of(double *restrict to, const double *restrict from, double add, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        double sum = from[i] + add;
+        to[i] = sum < to[i] ? sum : to[i];
+    }
 }
 
 /* Least total memory of all GPUs doing the whole batch within `ms` each; INFINITY if they cannot. */
@@ -112,10 +169,8 @@ static double memory_at(struct solver *s, double ms)
             uint32_t total = totals[t];
             double gib = least[t];
             uint32_t end = high < p->batch - total ? high : p->batch - total;
-            for (uint32_t j = low; total <= p->batch && j <= end; j++) {
-                double sum = from[j] + gib;
-                to[j + total] = sum < to[j + total] ? sum : to[j + total];
-            }
+            if (total <= p->batch && low <= end)
+                least_of(&to[low + total], &from[low], gib, end - low + 1);
         }
         low = next_low;
         high = next_high;
@@ -134,26 +189,35 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible time among the options' own times, or −1. */
+/* The least feasible time among the options' own times, or −1: upwards from the bound until one is feasible, halved a
+ * few times, then exactly among the times between. */
 static double least_time(struct solver *s, double *sorted)
 {
-    uint32_t all = s->first[s->p->kind_count], count = 0;
-    double low = 0, high = 0;
-    for (uint32_t i = 0; i < all; i++)
-        high = s->options[i].ms > high ? s->options[i].ms : high;
-    if (!feasible_at(s, high))
-        return -1;
-    for (int turn = 0; turn < COARSE_TURNS; turn++) {
-        double middle = turn < 6 ? sqrt((low > high / 1e6 ? low : high / 1e6) * high) : (low + high) / 2;
-        if (middle <= low || middle >= high)
+    double low = time_bound(s) * (1 - 1e-9), slowest = 0, factor = 1.03;
+    for (uint32_t i = 0; i < s->first[s->p->kind_count]; i++)
+        slowest = s->options[i].ms > slowest ? s->options[i].ms : slowest;
+    double high = low;
+    for (;;) {
+        high = high * factor < slowest ? high * factor : slowest;
+        if (feasible_at(s, high))
             break;
+        if (high >= slowest)
+            return -1;
+        low = high;
+        factor = factor < 4 ? factor * factor : factor;
+    }
+    options_prune(s, high);
+    for (int turn = 0; turn < COARSE_TURNS; turn++) {
+        double middle = (low + high) / 2;
         if (feasible_at(s, middle))
             high = middle;
         else
             low = middle;
     }
+    options_prune(s, high);
+    uint32_t all = s->first[s->p->kind_count], count = 0;
     for (uint32_t i = 0; i < all; i++) {
-        if (s->options[i].ms > low && s->options[i].ms <= high)
+        if (s->options[i].ms > low)
             sorted[count++] = s->options[i].ms;
     }
     qsort(sorted, count, sizeof(*sorted), number_compare);
