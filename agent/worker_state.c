@@ -82,6 +82,14 @@ static int items_add(struct items *items, const struct safetensors_item *item, s
     return 0;
 }
 
+static bool items_have(const struct items *items, const char *name)
+{
+    for (uint32_t i = 0; i < items->count; i++)
+        if (strcmp(items->items[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /* Parameter `index` of the stage in one of its states, under `prefix` name `suffix`. */
 static int items_add_state(struct items *items, struct stage *stage, uint32_t index, enum stage_state state,
                            const char *prefix, const char *suffix, struct err *err)
@@ -187,6 +195,8 @@ static int take_part(struct session *session, int which, struct items *items, js
         return err_set(err, ERR_PEER, "the checkpoint part of rank %u names no blobs", child);
     for (uint32_t t = 0; t < safetensors_count(items->children[which]); t++) {
         const struct safetensors_tensor *tensor = safetensors_at(items->children[which], t);
+        if (items_have(items, tensor->name)) /* a replica's copy: the same bytes */
+            continue;
         struct safetensors_item item = {
             .name = tensor->name, .type = tensor->type, .rank = tensor->rank, .data = bytes->data + tensor->offset};
         memcpy(item.shape, tensor->shape, sizeof item.shape);
