@@ -345,6 +345,11 @@ int mesh_conn_check(struct mesh_conn *conn, const char *wanted, struct err *err)
     return 0;
 }
 
+void mesh_conn_rename(struct mesh_conn *conn, const char *name)
+{
+    snprintf(conn->name, sizeof(conn->name), "%s", name);
+}
+
 /* On a short path large buffers only make small frames wait behind large ones; on a long one the kernel sizes
  * them. */
 void mesh_conn_steady(struct mesh_conn *conn)

@@ -38,6 +38,9 @@ int mesh_conn_accept(SSL_CTX *context, int fd, const char *name, const struct me
 /* ERR_PEER unless the peer's certificate says exactly 'wanted'. */
 int mesh_conn_check(struct mesh_conn *conn, const char *wanted, struct err *err);
 
+/* Call the peer by another name in errors from here on. */
+void mesh_conn_rename(struct mesh_conn *conn, const char *name);
+
 /* The handshake is over: no deadline from here on, buffers as the link needs them. */
 void mesh_conn_steady(struct mesh_conn *conn);
 

@@ -118,6 +118,7 @@ static int greet(struct mesh *mesh, struct mesh_conn *conn, uint64_t deadline_ns
         mesh_conn_close(conn);
         return -1;
     }
+    mesh_conn_rename(conn, p->name);
     mesh_conn_steady(conn);
     return attach(p, conn, !hello.dialler_sends, err);
 }

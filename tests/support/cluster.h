@@ -13,12 +13,12 @@
 struct test_cluster {
     struct buf ca_cert;
     struct buf ca_key;
-    char ca_file[160];
+    char ca_file[448];
 };
 
 struct test_cert {
-    char cert_file[192];
-    char key_file[192];
+    char cert_file[448];
+    char key_file[448];
 };
 
 static inline void test_cluster_check(int result, const struct err *err)
