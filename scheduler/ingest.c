@@ -265,6 +265,11 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
             if (err->code == ERR_NOMEM) {
                 return -1;
             }
+            if (err->code == ERR_NOT_FOUND) {
+                /* A node that joined after the view was read: its next heartbeat will find it. */
+                scheduler->view_stale = true;
+                scheduler->dirty = true;
+            }
             log_event(LOG_LEVEL_WARN, "event_refused", "why=\"%s\"", err->text);
         }
     }
