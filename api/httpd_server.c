@@ -649,3 +649,14 @@ int httpd_server_requests(const struct httpd_server *server)
 {
     return server->request_count;
 }
+
+bool httpd_server_busy(const struct httpd_server *server)
+{
+    if (server->request_count)
+        return true;
+    const struct httpd_conn *conn;
+    TAILQ_FOREACH(conn, &server->conns, link)
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)))
+        return true;
+    return false;
+}

@@ -73,6 +73,8 @@ uint16_t httpd_server_port(const struct httpd_server *server);
 int httpd_server_connections(const struct httpd_server *server);
 /* Requests that were started and not yet answered. */
 int httpd_server_requests(const struct httpd_server *server);
+/* True while a request is unanswered or an answer not yet sent. */
+bool httpd_server_busy(const struct httpd_server *server);
 
 const struct httpd_head *httpd_request_head(const struct httpd_request *request);
 /* The whole body after hooks.ready; borrowed until the answer. */

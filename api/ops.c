@@ -4,7 +4,10 @@
 #include "store/jobs.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { READY_SECONDS_MAX = 2 };
 
 extern const char api_openapi_text[];
 extern const unsigned api_openapi_size;
@@ -21,23 +24,65 @@ void health_get(struct call *call)
     call_json(call, 200, json_pack("{s:s}", "status", "alive"), NULL);
 }
 
-static void pinged(void *arg, const struct err *err)
+/* A readiness question: whichever comes first, the database's answer or the end of patience. */
+struct ready {
+    struct call *call; /* NULL: answered */
+    struct event *patience;
+    bool pinging;
+};
+
+static void ready_answer(struct ready *ready, const struct err *err)
 {
-    struct call *call = arg;
-    if (call->app->stopping)
+    struct call *call = ready->call;
+    ready->call = NULL;
+    if (call && call->app->stopping)
         call_problem(call, 503, "busy", NULL, "the server is stopping");
-    else if (err)
+    else if (call && err)
         call_problem(call, 503, err_code_name(err->code), NULL, "the database does not answer: %s",
                      err->text);
-    else
+    else if (call)
         call_json(call, 200, json_pack("{s:s}", "status", "ready"), NULL);
+    if (!ready->pinging) {
+        if (ready->patience)
+            event_free(ready->patience);
+        free(ready);
+    }
+}
+
+static void pinged(void *arg, const struct err *err)
+{
+    struct ready *ready = arg;
+    ready->pinging = false;
+    ready_answer(ready, err);
+}
+
+static void patience_over(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct err err = {0};
+    err_set(&err, ERR_TIMEOUT, "nothing came within %d s", READY_SECONDS_MAX);
+    ready_answer(arg, &err);
 }
 
 void ready_get(struct call *call)
 {
     struct err err = {0};
-    if (store_ping(call->app->store, pinged, call, &err) < 0)
-        pinged(call, &err);
+    struct timeval most = {READY_SECONDS_MAX, 0};
+    struct ready *ready = calloc(1, sizeof *ready);
+    if (ready)
+        ready->patience = event_new(call->app->base, -1, 0, patience_over, ready);
+    if (!ready || !ready->patience || event_add(ready->patience, &most) < 0) {
+        if (ready && ready->patience)
+            event_free(ready->patience);
+        free(ready);
+        err_set(&err, ERR_NOMEM, "out of memory");
+        call_fail(call, &err);
+        return;
+    }
+    ready->call = call;
+    ready->pinging = true;
+    if (store_ping(call->app->store, pinged, ready, &err) < 0)
+        pinged(ready, &err);
 }
 
 static void line(struct evbuffer *out, const char *name, const char *kind, const char *help, double value)

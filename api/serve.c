@@ -32,9 +32,10 @@ enum {
 struct serve {
     struct app app;
     struct event *term, *interrupt, *timer;
-    uint64_t deadline_ns; /* of the start, then of the stop */
+    uint64_t deadline_ns; /* of the stop */
     bool ready;
-    struct err err;
+    struct err last; /* what the database's absence looked like */
+    struct err err;  /* why it cannot start */
 };
 
 /* ---- starting ---- */
@@ -61,7 +62,9 @@ static int create_clients(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
     const struct api_config *config = app->config;
-    struct store_config store = {.conninfo = config->postgres, .connections = config->connections};
+    struct store_config store = {.conninfo = config->postgres,
+                                 .connections = config->connections,
+                                 .statement_ms_max = config->wait_seconds * 1000};
     if (store_create(app->base, &store, &app->store, err) < 0)
         return -1;
     if (config->has_redis) {
@@ -125,25 +128,28 @@ static void pinged(void *arg, const struct err *err)
         return;
     if (!err) {
         serve->ready = true;
-        event_base_loopbreak(serve->app.base);
-        return;
-    }
-    bool waits = err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY;
-    if (!waits || clock_mono_ns() > serve->deadline_ns) {
+    } else if (err->code == ERR_NET || err->code == ERR_TIMEOUT || err->code == ERR_BUSY) {
+        struct timeval pause = {0, PING_MS * 1000};
+        serve->last = *err;
+        event_base_once(serve->app.base, -1, EV_TIMEOUT, ping, serve, &pause);
+    } else {
         serve->err = *err;
-        if (waits)
-            err_set(&serve->err, err->code, "PostgreSQL does not answer after %u s: %s",
-                    serve->app.config->start_seconds, err->text);
-        event_base_loopbreak(serve->app.base);
-        return;
     }
-    struct timeval pause = {0, PING_MS * 1000};
-    event_base_once(serve->app.base, -1, EV_TIMEOUT, ping, serve, &pause);
+}
+
+static void on_patience(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve *serve = arg;
+    if (!serve->ready && !serve->err.code)
+        err_set(&serve->err, ERR_TIMEOUT, "PostgreSQL does not answer after %u s%s%s",
+                serve->app.config->start_seconds, serve->last.code ? ": " : "", serve->last.text);
 }
 
 static int wait_for_database(struct serve *serve, struct err *err)
 {
-    serve->deadline_ns = clock_mono_ns() + (uint64_t)serve->app.config->start_seconds * 1000000000u;
+    struct timeval patience = {(time_t)serve->app.config->start_seconds, 0};
+    event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
     ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
         event_base_loop(serve->app.base, EVLOOP_ONCE);
@@ -178,7 +184,7 @@ static void drain(struct serve *serve)
     if (serve->timer)
         event_add(serve->timer, &step);
     serve->deadline_ns = clock_mono_ns() + STOP_SECONDS_MAX * UINT64_C(1000000000);
-    while (httpd_server_requests(app->server) && clock_mono_ns() < serve->deadline_ns)
+    while (httpd_server_busy(app->server) && clock_mono_ns() < serve->deadline_ns)
         event_base_loop(app->base, EVLOOP_ONCE);
 }
 

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""The api starts, or says in a sentence why not; it outlives its database and Redis; TLS where it is not loopback."""
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+
+from api import LLAMA, Api, expect, main, spec, token_rows, wait_for
+
+
+def ended(api, status, *words):
+    """It ends by itself with that status and says all the words."""
+    done = subprocess.run(api.command(), capture_output=True, text=True, timeout=30, check=False)
+    expect(done.returncode == status, f"status {done.returncode}, not {status}: {done.stderr}")
+    for word in words:
+        expect(word in done.stderr, f"\"{word}\" is not in: {done.stderr}")
+
+
+def without_a_database_it_waits_and_then_says_so():
+    api = Api(start_seconds=1)
+    began = time.monotonic()
+    ended(api, 1, "PostgreSQL does not answer", "1 s")
+    expect(time.monotonic() - began < 10, "it took too long")
+    shutil.rmtree(api.base)
+
+
+def a_database_that_comes_late_is_waited_for():
+    api = Api(start_seconds=20)
+    api.postgres.start()
+    api.migrate()
+    api.postgres.stop()
+    process = subprocess.Popen(api.command(), stderr=subprocess.DEVNULL)
+    try:
+        api.postgres.start()
+        wait_for(lambda: os.path.exists(api.path("address")), "its address")
+    finally:
+        process.terminate()
+        expect(process.wait(15) == 0, "it ends well")
+        api.postgres.stop()
+        shutil.rmtree(api.base)
+
+
+def a_database_without_the_schema_is_refused():
+    api = Api(start_seconds=5)
+    api.postgres.start()
+    ended(api, 1, "schema")
+    api.postgres.stop()
+    shutil.rmtree(api.base)
+
+
+def a_wrong_configuration_is_refused_by_its_key():
+    for change, words in (({"listen": "0.0.0.0:0"}, ["loopback", "tls"]), ({"listen": "nowhere"}, ["listen"]), ({"colour": 1}, ["colour"]),
+                          ({"threads": 0}, ["threads"]), ({"limits": {"upload": "much"}}, ["limits.upload"]),
+                          ({"tls": {"cert": "x"}}, ["tls"])):
+        api = Api.__new__(Api)
+        api.base = shared.base
+        api.config = {**shared.config, **change}
+        ended(api, 2, *words)
+
+
+def a_port_in_use_is_named():
+    api = Api.__new__(Api)
+    api.base, api.config = shared.base, {**shared.config, "listen": shared.address}
+    ended(api, 1, shared.address.rsplit(":", 1)[1], "in use")
+
+
+def the_database_may_go_and_come():
+    rows = shared.upload_rows(token_rows())
+    first = shared.good("POST", "/v1/jobs", spec(rows))["id"]
+    shared.postgres.stop(signal.SIGQUIT)
+    answer = shared.call("GET", "/readyz")
+    expect(answer.status == 503 and answer.headers["retry-after"], f"readyz: {answer.status}")
+    expect(shared.call("GET", "/healthz").status == 200, "healthz")
+    refused = shared.call("POST", "/v1/jobs", spec(rows, name="away"))
+    expect(refused.status == 503 and refused.problem["code"] in ("network", "timeout", "busy"), refused.body)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(shared.postgres.folder, ".s.PGSQL.5432"))
+    shared.postgres.start()
+    wait_for(lambda: shared.call("GET", "/readyz").status == 200, "ready again")
+    second = shared.good("POST", "/v1/jobs", spec(rows))["id"]
+    expect(second > first and shared.good("GET", f"/v1/jobs/{first}")["id"] == first, "nothing lost, no id used again")
+
+
+def sigterm_answers_what_is_under_way():
+    api = shared
+    connection = api.connection()
+    connection.putrequest("PUT", "/v1/blobs/" + "0" * 64)
+    connection.putheader("Authorization", f"Bearer {api.token}")
+    connection.putheader("Content-Length", "100")
+    connection.endheaders()
+    connection.send(b"x" * 50)
+    wait_for(lambda: "motley_api_requests_under_way 2" in api.call("GET", "/metrics").body.decode(), "the upload has begun")
+    api.process.terminate()
+    connection.send(b"x" * 50)
+    expect(connection.getresponse().status == 422, "the answer comes")
+    expect(api.process.wait(15) == 0, "and it ends well")
+    api.start()
+
+
+def over_tls_everything_works_and_plain_is_not_spoken():
+    if not shutil.which("openssl"):
+        print("SKIP over_tls_everything_works_and_plain_is_not_spoken: openssl is not installed")
+        return
+    base = shared.base
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=test",
+            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{base}/tls.key", "-out", f"{base}/tls.pem"]
+    subprocess.run(make, check=True, capture_output=True, timeout=30)
+    with Api(tls={"cert": f"{base}/tls.pem", "key": f"{base}/tls.key", "ca": f"{base}/tls.pem"}) as api:
+        data = os.urandom(3 << 20)
+        expect(api.call("GET", "/v1/blobs/" + api.upload(data)).body == data, "a file over TLS")
+        api.good("POST", "/v1/models", {"name": "tiny", "path": LLAMA})
+        ident = api.good("POST", "/v1/jobs", spec(api.upload_rows(token_rows())))["id"]
+        expect(api.good("GET", f"/v1/jobs/{ident}")["state"] == "queued", "a job over TLS")
+        expect(b"HTTP/1.1 200" not in api.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", seconds=3), "plain HTTP on the TLS port")
+        host, port = api.address.rsplit(":", 1)
+        old = ssl.create_default_context(cafile=f"{base}/tls.pem")
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            http.client.HTTPSConnection(host, int(port), timeout=5, context=old).request("GET", "/healthz")
+            expect(False, "TLS 1.2 was spoken")
+        except (ssl.SSLError, ConnectionError):
+            pass
+
+
+with Api(wait_seconds=2) as shared:
+    shared.tiny_model()
+    main(without_a_database_it_waits_and_then_says_so, a_database_that_comes_late_is_waited_for, a_database_without_the_schema_is_refused,
+         a_wrong_configuration_is_refused_by_its_key, a_port_in_use_is_named, the_database_may_go_and_come, sigterm_answers_what_is_under_way,
+         over_tls_everything_works_and_plain_is_not_spoken)
