@@ -14,7 +14,7 @@ def seconds(text):
 
 
 def main():
-    folder = os.path.join(GOLDEN, "tiny", "llama")
+    folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     latencies = []

@@ -53,6 +53,7 @@ struct cli {
         const char *value; /* "" for a flag */
     } options[CLI_REPEATS_MAX * 2];
     bool json;
+    bool quiet; /* watching tells nothing: one document is to come at the end */
     char home[4096];
     struct http *http; /* opened on first use */
     char address[256]; /* of the server, for messages */

@@ -71,11 +71,9 @@ int command_submit(struct cli *cli, struct err *err)
         return -1;
     int result = 0;
     if (cli_option(cli, "--wait")) {
-        bool quiet = cli->json;
-        cli->json = false;
+        cli->quiet = cli->json;
         result = watch_job(cli, id, &job, err);
-        cli->json = quiet;
-        if (result == 0 && quiet)
+        if (result == 0 && cli->json)
             result = show_json(job, err);
         if (result == 0)
             result = job_verdict(cli, job, err);

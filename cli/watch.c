@@ -45,6 +45,11 @@ struct view {
     int64_t event_id;
 };
 
+static bool state_is_last(const char *state)
+{
+    return strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
+}
+
 static void erase(struct view *view)
 {
     for (; view->lines_drawn > 0; view->lines_drawn--)
@@ -174,14 +179,12 @@ static int dispatch(struct view *view, struct err *err)
     const char *type = *show_str(event, "type") ? show_str(event, "type") : view->type;
     int result = 0;
     view->last_event = view->event_id > view->last_event ? view->event_id : view->last_event;
-    if (view->cli->json)
+    if (view->cli->json && !view->cli->quiet)
         result = show_json(event, err);
     if (!view->cli->json)
         on_event(view, type, body);
     else if (strcmp(type, "state") == 0)
-        view->ended = strcmp(show_str(body, "state"), "succeeded") == 0 ||
-                      strcmp(show_str(body, "state"), "failed") == 0 ||
-                      strcmp(show_str(body, "state"), "cancelled") == 0;
+        view->ended = state_is_last(show_str(body, "state"));
     json_decref(event);
     if (result == 0 && view->ended)
         return err_set(err, ERR_CANCELLED, "the job has ended");
@@ -253,12 +256,6 @@ static int follow_once(struct view *view, struct err *err)
     return http_perform(view->cli->http, &request, NULL, err);
 }
 
-static bool has_ended(const json_t *job)
-{
-    const char *state = show_str(job, "state");
-    return strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
-}
-
 /* The job's document; a server that is away is waited for, up to `deadline`. */
 static int read_job(struct view *view, uint64_t deadline, json_t **job, struct err *err)
 {
@@ -298,7 +295,8 @@ static int follow(struct view *view, json_t **job, struct err *err)
         name_ranks(view, *job);
         if (view->ended)
             return 0;
-        bool over = has_ended(*job); /* what was said before is still told: the stream is read once more */
+        bool over = state_is_last(
+            show_str(*job, "state")); /* what was said before is still told: the stream is read once more */
         if (follow_once(view, err) < 0 && !view->ended && err->code != ERR_NET && err->code != ERR_TIMEOUT &&
             err->code != ERR_PEER && err->code != ERR_BUSY)
             return -1;

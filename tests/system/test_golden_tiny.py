@@ -10,7 +10,7 @@ LOSS, NORM, ADAPTER = 1e-6, 1e-5, 1e-4  # relative; fp32 itself costs at most 6e
 
 
 def run_case(motley, model, placement, tag):
-    folder = os.path.join(GOLDEN, "tiny", model)
+    folder = os.path.join(GOLDEN, model)
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))

@@ -11,7 +11,7 @@ STEPS = 60
 
 
 def spec_for(motley, name):
-    folder = os.path.join(GOLDEN, "tiny", "llama")
+    folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 40)

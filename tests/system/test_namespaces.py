@@ -72,7 +72,7 @@ def join_right(motley):
 
 
 def two_namespaces_train_as_two_machines():
-    folder = os.path.join(GOLDEN, "tiny", "llama")
+    folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
     config = {"listen": f"{LEFT_ADDRESS}:0", "advertise": LEFT_ADDRESS,
