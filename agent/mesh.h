@@ -61,8 +61,8 @@ struct mesh_options {
     const char *cert_file, *key_file, *ca_file;
     uint64_t window_bytes;        /* early bytes per queue and peer without a posted receive; 0: 16 MiB */
     uint64_t message_bytes_max;   /* 0: 4 GiB */
-    uint32_t socket_buffer_bytes; /* SO_SNDBUF/SO_RCVBUF; 0: 1 MiB. Larger helps rate * round trip, and delays
-                                     small frames behind large ones */
+    uint32_t socket_buffer_bytes; /* SO_SNDBUF/SO_RCVBUF; 0: by the round trip found, 256 KiB at least. Larger
+                                     helps rate * round trip, and delays small frames behind large ones */
     uint64_t peer_silence_ns;     /* TCP gives a silent host up after so long; 0: 30 s */
 };
 

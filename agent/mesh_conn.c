@@ -24,7 +24,8 @@
 enum {
     BUFFER_BYTES = 144 << 10,
     RECORD_BYTES = 16384,
-    SOCKET_BUFFER_BYTES = 1 << 20,
+    SOCKET_BUFFER_BYTES = 256 << 10,
+    BYTES_PER_US = 1250, /* 10 Gbit/s */
     SHORT_ROUND_TRIP_US = 2000,
     POLL_MS_MAX = 50
 };
@@ -350,8 +351,8 @@ void mesh_conn_rename(struct mesh_conn *conn, const char *name)
     snprintf(conn->name, sizeof(conn->name), "%s", name);
 }
 
-/* On a short path large buffers only make small frames wait behind large ones; on a long one the kernel sizes
- * them. */
+/* On a short path large buffers only make small frames wait behind large ones: as much as 10 Gbit/s need for
+ * the round trip, and a little. On a long one the kernel sizes them. */
 void mesh_conn_steady(struct mesh_conn *conn)
 {
     struct tcp_info info;
@@ -359,8 +360,10 @@ void mesh_conn_steady(struct mesh_conn *conn)
     int bytes = (int)conn->options.socket_buffer_bytes;
     memset(&info, 0, sizeof(info));
     if (bytes == 0 && getsockopt(conn->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-        info.tcpi_rtt < SHORT_ROUND_TRIP_US)
-        bytes = SOCKET_BUFFER_BYTES;
+        info.tcpi_rtt < SHORT_ROUND_TRIP_US) {
+        bytes = (int)info.tcpi_rtt * BYTES_PER_US;
+        bytes = bytes < SOCKET_BUFFER_BYTES ? SOCKET_BUFFER_BYTES : bytes;
+    }
     /* the kernel doubles what it is told, and counts its own overhead in it */
     if (bytes > 0 && setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) < 0)
         setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
