@@ -1,0 +1,301 @@
+/* Searching layouts: a few starts, then hill climbing over groups, order, layers, interleaving and micro-batch size. */
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/zorse.h"
+
+#define INTERLEAVE_MAX 8u
+
+/* What is varied; a layout follows from it. */
+struct genome {
+    uint32_t group_count, shift, interleave;
+    uint32_t group_of[ZORSE_GPUS_MAX]; /* ZORSE_GROUPS_MAX: left out */
+    uint32_t layers[ZORSE_GROUPS_MAX];
+};
+
+struct climb {
+    const struct zorse_problem *p;
+    double formula_ms, events_ms; /* of theirs; 0: there is none */
+    uint32_t left;                /* evaluations */
+    struct genome best;
+    double best_score;
+    struct zorse_layout trial, best_layout;
+};
+
+/* Micro-batches one by one to whoever would be done first: exact for the group's slowest. */
+static void micro_share(const struct zorse_problem *p, struct zorse_group *g, uint32_t shift, uint32_t count)
+{
+    for (uint32_t i = 0; i < g->count; i++)
+        g->micro[i] = 0;
+    for (uint32_t m = 0; m < count; m++) {
+        uint32_t best = 0;
+        double least = INFINITY;
+        for (uint32_t i = 0; i < g->count; i++) {
+            double each = 2 * p->forward_ms[g->rank[i]][shift] + p->backward_ms[g->rank[i]][shift];
+            double over = (g->micro[i] + 1) * each;
+            if (over < least) {
+                least = over;
+                best = i;
+            }
+        }
+        g->micro[best]++;
+    }
+}
+
+static bool layout_make(const struct zorse_problem *p, const struct genome *genome, struct zorse_layout *l)
+{
+    uint32_t rows = 1u << genome->shift, total = 0;
+    memset(l, 0, offsetof(struct zorse_layout, groups));
+    if (p->batch % rows || genome->group_count == 0)
+        return false;
+    l->group_count = genome->group_count;
+    l->micro_shift = genome->shift;
+    l->micro_batches = p->batch / rows;
+    for (uint32_t g = 0; g < l->group_count; g++) {
+        l->groups[g].count = 0;
+        total += genome->layers[g];
+        if (genome->layers[g] < genome->interleave)
+            return false;
+    }
+    for (uint32_t r = 0; r < p->gpu_count; r++) {
+        if (genome->group_of[r] < l->group_count)
+            l->groups[genome->group_of[r]].rank[l->groups[genome->group_of[r]].count++] = r;
+    }
+    for (uint32_t g = 0; g < l->group_count; g++) {
+        if (l->groups[g].count == 0)
+            return false;
+        micro_share(p, &l->groups[g], genome->shift, l->micro_batches);
+    }
+    for (uint32_t d = 0; d < genome->interleave; d++) {
+        for (uint32_t g = 0; g < l->group_count; g++) {
+            uint32_t chunk = genome->layers[g] / genome->interleave + (d < genome->layers[g] % genome->interleave);
+            l->stages[l->stage_count].group = g;
+            l->stages[l->stage_count++].layers = chunk;
+        }
+    }
+    return total == p->layers;
+}
+
+static double layout_score(const struct climb *c, struct zorse_layout *l)
+{
+    zorse_links_fill(c->p, l);
+    if (!zorse_fits(c->p, l))
+        return INFINITY;
+    double events = zorse_simulate_ms(c->p, l);
+    if (c->events_ms <= 0)
+        return events;
+    double formula = zorse_formula_ms(c->p, l);
+    return fmax(events / c->events_ms, formula / c->formula_ms);
+}
+
+static bool genome_try(struct climb *c, const struct genome *genome)
+{
+    if (c->left == 0 || !layout_make(c->p, genome, &c->trial))
+        return false;
+    c->left--;
+    double score = layout_score(c, &c->trial);
+    if (!(score < c->best_score * (1 - 1e-9)))
+        return false;
+    c->best_score = score;
+    c->best = *genome;
+    c->best_layout = c->trial;
+    return true;
+}
+
+/* Layers in proportion to a group's speed, at least one chunk each. */
+static void layers_share(const struct zorse_problem *p, struct genome *genome)
+{
+    double speed[ZORSE_GROUPS_MAX] = {0}, all = 0;
+    uint32_t given = 0;
+    for (uint32_t r = 0; r < p->gpu_count; r++) {
+        double each = 2 * p->forward_ms[r][genome->shift] + p->backward_ms[r][genome->shift];
+        if (genome->group_of[r] < genome->group_count) {
+            speed[genome->group_of[r]] += 1 / each;
+            all += 1 / each;
+        }
+    }
+    for (uint32_t g = 0; g < genome->group_count; g++) {
+        genome->layers[g] = (uint32_t)(p->layers * speed[g] / all);
+        genome->layers[g] = genome->layers[g] < genome->interleave ? genome->interleave : genome->layers[g];
+        given += genome->layers[g];
+    }
+    while (given != p->layers) { /* the group with the most or least work for its speed gives or takes */
+        uint32_t pick = UINT32_MAX;
+        double best = given > p->layers ? -INFINITY : INFINITY;
+        for (uint32_t g = 0; g < genome->group_count; g++) {
+            double load = (genome->layers[g] + (given < p->layers)) / speed[g];
+            bool may = given < p->layers || genome->layers[g] > genome->interleave;
+            if (may && (given > p->layers ? load > best : load < best)) {
+                best = load;
+                pick = g;
+            }
+        }
+        if (pick == UINT32_MAX)
+            return;
+        genome->layers[pick] += given < p->layers ? 1 : -1u;
+        given += given < p->layers ? 1 : -1u;
+    }
+}
+
+static void genome_tidy(const struct zorse_problem *p, struct genome *genome)
+{
+    uint32_t map[ZORSE_GROUPS_MAX + 1], count = 0;
+    for (uint32_t g = 0; g < genome->group_count; g++) {
+        bool used = false;
+        for (uint32_t r = 0; r < p->gpu_count; r++)
+            used |= genome->group_of[r] == g;
+        map[g] = used ? count : ZORSE_GROUPS_MAX;
+        if (used)
+            genome->layers[count++] = genome->layers[g];
+    }
+    for (uint32_t r = 0; r < p->gpu_count; r++)
+        genome->group_of[r] = genome->group_of[r] < genome->group_count ? map[genome->group_of[r]] : ZORSE_GROUPS_MAX;
+    genome->group_count = count;
+}
+
+static bool layers_move(struct climb *c)
+{
+    for (uint32_t a = 0; a < c->best.group_count; a++) {
+        for (uint32_t b = 0; b < c->best.group_count; b++) {
+            for (uint32_t many = 4; a != b && many > 0; many /= 2) {
+                struct genome g = c->best;
+                if (g.layers[a] <= many)
+                    continue;
+                g.layers[a] -= many;
+                g.layers[b] += many;
+                if (genome_try(c, &g))
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool gpus_move(struct climb *c)
+{
+    for (uint32_t r = 0; r < c->p->gpu_count; r++) {
+        uint32_t from = c->best.group_of[r];
+        for (uint32_t to = 0; to <= c->best.group_count; to++) {
+            struct genome g = c->best;
+            uint32_t last = c->best.group_count;
+            if (to == from || (to == last && last >= ZORSE_GROUPS_MAX - 1))
+                continue;
+            g.group_of[r] = to;
+            if (to == last)
+                g.group_count++;
+            genome_tidy(c->p, &g);
+            layers_share(c->p, &g);
+            if (genome_try(c, &g))
+                return true;
+        }
+        struct genome out = c->best;
+        out.group_of[r] = ZORSE_GROUPS_MAX;
+        genome_tidy(c->p, &out);
+        layers_share(c->p, &out);
+        if (genome_try(c, &out))
+            return true;
+    }
+    return false;
+}
+
+static bool groups_change(struct climb *c)
+{
+    for (uint32_t a = 0; a < c->best.group_count; a++) {
+        for (uint32_t b = a + 1; b < c->best.group_count; b++) {
+            struct genome merged = c->best, swapped = c->best;
+            for (uint32_t r = 0; r < c->p->gpu_count; r++) {
+                uint32_t of = c->best.group_of[r];
+                merged.group_of[r] = of == b ? a : of;
+                swapped.group_of[r] = of == a ? b : of == b ? a : of;
+            }
+            swapped.layers[a] = c->best.layers[b];
+            swapped.layers[b] = c->best.layers[a];
+            genome_tidy(c->p, &merged);
+            layers_share(c->p, &merged);
+            if (genome_try(c, &swapped) || genome_try(c, &merged))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool sizes_change(struct climb *c)
+{
+    for (uint32_t shift = 0; shift < ZORSE_MICRO_SIZES; shift++) {
+        for (uint32_t d = 1; d <= INTERLEAVE_MAX; d++) {
+            struct genome g = c->best;
+            if (shift == g.shift && d == g.interleave)
+                continue;
+            g.shift = shift;
+            g.interleave = d;
+            if (genome_try(c, &g))
+                return true;
+            layers_share(c->p, &g);
+            if (genome_try(c, &g))
+                return true;
+        }
+    }
+    return false;
+}
+
+static void climb_run(struct climb *c)
+{
+    while (c->left > 0 && c->best_score < INFINITY) {
+        if (!layers_move(c) && !groups_change(c) && !sizes_change(c) && !gpus_move(c))
+            return;
+    }
+}
+
+/* Starts: all in one group, a group a machine, a group a kind of GPU, each GPU alone; kinds are told by their times. */
+static void start_groups(const struct zorse_problem *p, int kind, struct genome *g)
+{
+    g->group_count = 0;
+    for (uint32_t r = 0; r < p->gpu_count; r++) {
+        uint32_t same = UINT32_MAX;
+        for (uint32_t o = 0; o < r && same == UINT32_MAX; o++) {
+            bool machine = p->machine_of[o] == p->machine_of[r];
+            bool times = p->forward_ms[o][1] == p->forward_ms[r][1] && p->memory_bytes[o] == p->memory_bytes[r];
+            bool join = kind == 0 || (kind == 1 && machine) || (kind == 2 && times) || (kind == 3 && machine && times);
+            same = join ? g->group_of[o] : UINT32_MAX;
+        }
+        g->group_of[r] = same != UINT32_MAX ? same : g->group_count++;
+    }
+}
+
+int zorse_search(const struct zorse_problem *p, const struct zorse_layout *theirs, uint32_t evaluations,
+                 struct zorse_layout *best, struct err *err)
+{
+    struct climb *c = calloc(1, sizeof(*c));
+    if (!c)
+        return err_set(err, ERR_NOMEM, "zorse: out of memory");
+    double best_score = INFINITY;
+    c->p = p;
+    if (theirs) {
+        c->events_ms = zorse_simulate_ms(p, theirs);
+        c->formula_ms = zorse_formula_ms(p, theirs);
+        *best = *theirs;
+        best_score = 1;
+    }
+    for (int kind = 0; kind < 5; kind++) {
+        c->best_score = INFINITY;
+        for (uint32_t shift = 0; shift < 8; shift++) {
+            struct genome g = {.shift = shift, .interleave = 1};
+            start_groups(p, kind, &g);
+            if (g.group_count > p->layers || g.group_count >= ZORSE_GROUPS_MAX)
+                continue;
+            layers_share(p, &g);
+            c->left = c->left ? c->left : 1;
+            genome_try(c, &g);
+        }
+        c->left = evaluations / 5;
+        climb_run(c);
+        if (c->best_score < best_score) {
+            best_score = c->best_score;
+            *best = c->best_layout;
+        }
+    }
+    free(c);
+    return best_score < INFINITY;
+}
