@@ -1,4 +1,5 @@
-/* The worker's life: listen, be assigned, run, say how it ended, be acknowledged. See worker.h for the protocol. */
+/* The worker's life: listen, be assigned, run, say how it ended, be acknowledged. See worker.h for the
+ * protocol. */
 #include "agent/worker.h"
 
 #include <pthread.h>
@@ -33,8 +34,8 @@ static bool is_type(const json_t *message, const char *type)
 static bool is_for_us(struct worker *worker, const json_t *message)
 {
     const json_t *run = json_object_get(message, "run"), *epoch = json_object_get(message, "epoch");
-    return json_is_integer(run) && json_integer_value(run) == atomic_load(&worker->run) && json_is_integer(epoch) &&
-           json_integer_value(epoch) >= atomic_load(&worker->epoch);
+    return json_is_integer(run) && json_integer_value(run) == atomic_load(&worker->run) &&
+           json_is_integer(epoch) && json_integer_value(epoch) >= atomic_load(&worker->epoch);
 }
 
 static void urgent(void *arg, const json_t *message)
@@ -114,8 +115,8 @@ static bool is_own_fault(enum err_code code)
 static int emit_failed(struct worker *worker, const struct err *failure, struct err *err)
 {
     return worker_link_emit(worker->link, "failed",
-                            json_pack("{s:s, s:s, s:b}", "code", err_code_name(failure->code), "text", failure->text,
-                                      "own_fault", (int)is_own_fault(failure->code)),
+                            json_pack("{s:s, s:s, s:b}", "code", err_code_name(failure->code), "text",
+                                      failure->text, "own_fault", (int)is_own_fault(failure->code)),
                             err);
 }
 
@@ -126,7 +127,8 @@ static void set_session(struct worker *worker, struct session *session)
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* The `peers` message (new), or NULL: ERR_CANCELLED when told to stop, ERR_TIMEOUT without an agent for too long. */
+/* The `peers` message (new), or NULL: ERR_CANCELLED when told to stop, ERR_TIMEOUT without an agent for too
+ * long. */
 static json_t *wait_for_peers(struct worker *worker, struct err *err)
 {
     for (;;) {
@@ -156,12 +158,14 @@ static int run_session(struct worker *worker, struct session *session, struct er
     if (atomic_load(&worker->stop.asked)) {
         json_decref(peers);
         return worker_link_emit(worker->link, "stopped",
-                                json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", 0), err);
+                                json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", 0),
+                                err);
     }
     int result = session_connect(session, peers, err);
     json_decref(peers);
     if (result == 0)
-        result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at), err);
+        result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at),
+                                  err);
     if (result < 0 || session_train(session, &stopped_at, &saved, &artifacts, err) < 0 ||
         report_memory(session, err) < 0) {
         json_decref(artifacts);
@@ -173,8 +177,9 @@ static int run_session(struct worker *worker, struct session *session, struct er
             worker->link, "stopped",
             json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", (int)saved), err);
     }
-    return worker_link_emit(worker->link, "done",
-                            json_pack("{s:I, s:o*}", "step", (json_int_t)session->steps, "artifacts", artifacts), err);
+    return worker_link_emit(
+        worker->link, "done",
+        json_pack("{s:I, s:o*}", "step", (json_int_t)session->steps, "artifacts", artifacts), err);
 }
 
 static int identify(struct worker *worker, const json_t *message, struct err *err)
@@ -216,7 +221,8 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
     json_int_t done = session ? (json_int_t)session->steps_done : 0;
     session_close(session, result == 0);
     if (result < 0 && atomic_load(&worker->stop.kill))
-        return worker_link_emit(worker->link, "stopped", json_pack("{s:I, s:b}", "step", done, "checkpoint", 0), err);
+        return worker_link_emit(worker->link, "stopped",
+                                json_pack("{s:I, s:b}", "step", done, "checkpoint", 0), err);
     if (result < 0) {
         struct err failure = *err, ignored;
         if (emit_failed(worker, &failure, &ignored) < 0)
@@ -256,7 +262,8 @@ int worker_main(struct worker *worker, struct err *err)
     json_t *message = wait_for_work(worker, err);
     if (!message)
         return -1;
-    int result = is_type(message, "assign") ? do_assignment(worker, message, err) : do_profile(worker, message, err);
+    int result =
+        is_type(message, "assign") ? do_assignment(worker, message, err) : do_profile(worker, message, err);
     struct err unheard;
     if (worker_link_flush(worker->link, worker->options.linger_ns, &unheard) < 0 && result == 0) {
         *err = unheard;

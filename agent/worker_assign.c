@@ -1,4 +1,5 @@
-/* Reading and checking an assignment. Unknown keys are let pass (the scheduler may be newer); what is read is checked. */
+/* Reading and checking an assignment. Unknown keys are let pass (the scheduler may be newer); what is read is
+ * checked. */
 #include "agent/worker_assign.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ static int read_blob(struct json_reader *reader, const char *key, enum jr_need n
     return *out ? 0 : jr_fail(reader, key, "\"%s\" is no SHA-256 in hex", text);
 }
 
-/* {file name: sha256}: plain names, good hashes, at most 1,024. A document with them under "blobs" is one too. */
+/* {file name: sha256}: plain names, good hashes, at most 1,024. A document with them under "blobs" is one
+ * too. */
 static int read_blobs(struct json_reader *reader, const char *key, const json_t **out)
 {
     const json_t *object = NULL;
@@ -79,7 +81,8 @@ int local_read(const json_t *message, struct local_part *local, struct err *err)
     jr_str(&reader, "api_ca", JR_OPTIONAL, 1, TEXT_MAX, &local->api_ca);
     jr_str(&reader, "token", JR_OPTIONAL, 1, TEXT_MAX, &local->token);
     jr_str(&reader, "cache", JR_OPTIONAL, 1, TEXT_MAX, &local->cache);
-    jr_bytes(&reader, "cache_limit_bytes", JR_OPTIONAL, (uint64_t)64 << 20, BYTES_MAX, &local->cache_limit_bytes);
+    jr_bytes(&reader, "cache_limit_bytes", JR_OPTIONAL, (uint64_t)64 << 20, BYTES_MAX,
+             &local->cache_limit_bytes);
     if (jr_finish_loose(&device) < 0 || jr_finish_loose(&reader) < 0)
         return -1;
     return jr_finish_loose(&top);
@@ -172,8 +175,8 @@ static int read_plan(const json_t *document, struct assignment *assignment, stru
     if (plan_check(assignment->plan, err) < 0)
         return err_wrap(err, "the plan cannot be executed");
     if (assignment->plan->rank_count != assignment->rank_count)
-        return err_set(err, ERR_INVALID, "the plan has %u ranks and the assignment %u", assignment->plan->rank_count,
-                       assignment->rank_count);
+        return err_set(err, ERR_INVALID, "the plan has %u ranks and the assignment %u",
+                       assignment->plan->rank_count, assignment->rank_count);
     if (assignment->rank >= assignment->rank_count)
         return err_set(err, ERR_INVALID, "rank: there is no rank %u among %u", assignment->rank,
                        assignment->rank_count);
@@ -207,7 +210,8 @@ static int read_fields(struct assignment *assignment, struct err *err)
     jr_sub(&top, "limits", JR_OPTIONAL, &limits);
     jr_seconds(&limits, "wait", JR_OPTIONAL, 1, 86400, &wait_s);
     if (jr_finish_loose(&data) < 0 || jr_finish_loose(&sample) < 0 || jr_finish_loose(&limits) < 0 ||
-        read_start(&top, assignment) < 0 || read_ranks(&top, assignment, err) < 0 || jr_finish_loose(&top) < 0)
+        read_start(&top, assignment) < 0 || read_ranks(&top, assignment, err) < 0 ||
+        jr_finish_loose(&top) < 0)
         return -1;
     assignment->wait_ns = (uint64_t)(wait_s * 1e9);
     if (local_read(assignment->document, &assignment->local, err) < 0 ||

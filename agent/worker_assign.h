@@ -1,8 +1,8 @@
 /* An assignment (docs/CONTRACTS.md, `assign`, with the agent's `local`), read and checked field by field.
  *
- * Everything a worker is told comes through here: numbers in range, the plan in shape and, by program/check.h, executable,
- * this rank and its device in it, blobs named by 64 hex digits, files by plain names. Strings are borrowed from the
- * document, which the assignment owns. Immutable once read. */
+ * Everything a worker is told comes through here: numbers in range, the plan in shape and, by
+ * program/check.h, executable, this rank and its device in it, blobs named by 64 hex digits, files by plain
+ * names. Strings are borrowed from the document, which the assignment owns. Immutable once read. */
 #ifndef MOTLEY_AGENT_WORKER_ASSIGN_H
 #define MOTLEY_AGENT_WORKER_ASSIGN_H
 
@@ -26,7 +26,7 @@ struct local_part {
     const char *listen, *advertise; /* advertise: host for peers, or NULL */
     const char *identity, *cert, *key, *ca;
     const char *api, *api_ca, *token; /* api_ca, token: or NULL */
-    const char *cache;              /* or NULL */
+    const char *cache;                /* or NULL */
     uint64_t cache_limit_bytes;
 };
 
@@ -59,7 +59,8 @@ struct assignment {
 };
 
 /* Read an `assign` (takes the document, also on error). Releases nothing on success: assignment_destroy.
- * ERR_INVALID with the path, ERR_NOFIT from the checker, ERR_CORRUPT for a plan whose digest does not match. */
+ * ERR_INVALID with the path, ERR_NOFIT from the checker, ERR_CORRUPT for a plan whose digest does not match.
+ */
 int assignment_read(json_t *document, struct assignment **out, struct err *err);
 void assignment_destroy(struct assignment *assignment);
 

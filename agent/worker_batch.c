@@ -11,7 +11,8 @@ int batch_init(struct batch *batch, const struct plan *plan, struct err *err)
     batch->rows_capacity = plan->batch_rows ? plan->batch_rows : 1;
     batch->micro = calloc((size_t)plan->micro_batch_count + 1, sizeof *batch->micro);
     batch->row_ids = calloc((size_t)batch->rows_capacity + 1, sizeof *batch->row_ids);
-    batch->row_start = calloc((size_t)batch->rows_capacity + plan->micro_batch_count + 1, sizeof *batch->row_start);
+    batch->row_start =
+        calloc((size_t)batch->rows_capacity + plan->micro_batch_count + 1, sizeof *batch->row_start);
     if (!batch->micro || !batch->row_ids || !batch->row_start) {
         batch_fini(batch);
         return err_set(err, ERR_NOMEM, "no memory for a batch of %u rows", plan->batch_rows);
@@ -74,8 +75,8 @@ static void point_micro_batches(struct batch *batch, const struct plan *plan, ui
 }
 
 /* Lengths into row_start, one entry of room behind each micro-batch; checks the plan's bounds. */
-static int measure(struct batch *batch, const struct plan *plan, const struct rows *rows, const uint32_t *numbers,
-                   uint32_t count, struct err *err)
+static int measure(struct batch *batch, const struct plan *plan, const struct rows *rows,
+                   const uint32_t *numbers, uint32_t count, struct err *err)
 {
     uint32_t at = 0;
     batch->tokens = 0;
@@ -85,11 +86,12 @@ static int measure(struct batch *batch, const struct plan *plan, const struct ro
         plan_micro_batch_rows(plan, m, count, &begin, &end);
         for (uint32_t r = begin; r < end; r++, at++) {
             if (numbers[r] >= rows->count)
-                return err_set(err, ERR_INTERNAL, "row %u was asked for, and there are %u", numbers[r], rows->count);
+                return err_set(err, ERR_INTERNAL, "row %u was asked for, and there are %u", numbers[r],
+                               rows->count);
             uint64_t length = rows->offset[numbers[r] + 1] - rows->offset[numbers[r]];
             if (length > plan->sequence_bound)
-                return err_set(err, ERR_TOO_BIG, "row %u holds %llu tokens and the plan allows %u", numbers[r],
-                               (unsigned long long)length, plan->sequence_bound);
+                return err_set(err, ERR_TOO_BIG, "row %u holds %llu tokens and the plan allows %u",
+                               numbers[r], (unsigned long long)length, plan->sequence_bound);
             batch->row_start[at] = (uint32_t)length;
             tokens += length;
         }
@@ -105,7 +107,8 @@ int batch_fill(struct batch *batch, const struct plan *plan, const struct rows *
                uint32_t count, uint64_t step, struct err *err)
 {
     if (count > batch->rows_capacity)
-        return err_set(err, ERR_INTERNAL, "a step of %u rows does not fit a plan of %u", count, plan->batch_rows);
+        return err_set(err, ERR_INTERNAL, "a step of %u rows does not fit a plan of %u", count,
+                       plan->batch_rows);
     if (measure(batch, plan, rows, numbers, count, err) < 0 || reserve_tokens(batch, batch->tokens, err) < 0)
         return -1;
     batch->rows = count;
@@ -124,7 +127,8 @@ int batch_fill(struct batch *batch, const struct plan *plan, const struct rows *
     return 0;
 }
 
-int batch_fill_ids(struct batch *batch, const struct plan *plan, const int32_t *ids, uint32_t count, struct err *err)
+int batch_fill_ids(struct batch *batch, const struct plan *plan, const int32_t *ids, uint32_t count,
+                   struct err *err)
 {
     if (count > plan->tokens_bound || count > plan->sequence_bound)
         return err_set(err, ERR_TOO_BIG, "a prompt of %u tokens, and the plan allows %u", count,

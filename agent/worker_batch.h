@@ -28,8 +28,8 @@ struct batch {
 int batch_init(struct batch *batch, const struct plan *plan, struct err *err);
 void batch_fini(struct batch *batch);
 
-/* Rows numbers[0..count) of `rows`, for step `step`. ERR_TOO_BIG when a micro-batch or row is beyond the plan's
- * bounds (the plan was made for other data); ERR_INTERNAL for a row number beyond the rows. */
+/* Rows numbers[0..count) of `rows`, for step `step`. ERR_TOO_BIG when a micro-batch or row is beyond the
+ * plan's bounds (the plan was made for other data); ERR_INTERNAL for a row number beyond the rows. */
 int batch_fill(struct batch *batch, const struct plan *plan, const struct rows *rows, const uint32_t *numbers,
                uint32_t count, uint64_t step, struct err *err);
 
@@ -38,6 +38,7 @@ int batch_fill_ids(struct batch *batch, const struct plan *plan, const int32_t *
                    struct err *err);
 
 /* Tokens of rows [row_begin, row_end) of a micro-batch (row_end PLAN_ROWS_ALL: all), and of those before. */
-uint32_t batch_tokens(const struct micro_batch *micro, uint32_t row_begin, uint32_t row_end, uint32_t *before);
+uint32_t batch_tokens(const struct micro_batch *micro, uint32_t row_begin, uint32_t row_end,
+                      uint32_t *before);
 
 #endif

@@ -58,7 +58,8 @@ static bool may_pass(enum err_code code)
 }
 
 /* Wait before asking again. Returns -1 when there is no patience left. */
-static int pause_before_retry(const struct blobs *blobs, uint64_t deadline_ns, unsigned attempt, struct err *err)
+static int pause_before_retry(const struct blobs *blobs, uint64_t deadline_ns, unsigned attempt,
+                              struct err *err)
 {
     uint64_t pause_ms = (uint64_t)PAUSE_FIRST_MS << (attempt < 6 ? attempt : 6);
     if (pause_ms > PAUSE_MAX_MS)

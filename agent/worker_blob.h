@@ -1,7 +1,7 @@
 /* Blobs of the artifact store: bytes by SHA-256, over HTTPS with the agent's token.
  *
- * A server that is away for a while (restarted, overloaded) is asked again, with growing pauses, until patience_ns has
- * passed or *cancel is true. Blocking; one thread. */
+ * A server that is away for a while (restarted, overloaded) is asked again, with growing pauses, until
+ * patience_ns has passed or *cancel is true. Blocking; one thread. */
 #ifndef MOTLEY_AGENT_WORKER_BLOB_H
 #define MOTLEY_AGENT_WORKER_BLOB_H
 
@@ -20,7 +20,9 @@ struct blobs_options {
     const atomic_bool *cancel;    /* or NULL */
 };
 
+/* No request yet. ERR_NOMEM, ERR_INVALID for an address that is none. */
 int blobs_open(const struct blobs_options *options, struct blobs **out, struct err *err);
+/* NULL is a no-op. */
 void blobs_close(struct blobs *blobs);
 
 /* Appends the blob to `out` (its limit holds). ERR_CORRUPT when the bytes do not hash as asked. */

@@ -1,6 +1,6 @@
-/* Queues, `after`, and nothing else. One mutex guards all state; ops are called without it. Instructions of transport
- * queues are begun by one thread at a time (the one that holds `beginning`), so that an operation that completes at
- * once does not recurse and none is begun out of order. */
+/* Queues, `after`, and nothing else. One mutex guards all state; ops are called without it. Instructions of
+ * transport queues are begun by one thread at a time (the one that holds `beginning`), so that an operation
+ * that completes at once does not recurse and none is begun out of order. */
 #include "agent/worker_exec.h"
 
 #include <errno.h>
@@ -95,8 +95,8 @@ static int index_dependents(struct exec *exec, struct err *err)
         for (uint32_t a = 0; a < instr->after_count; a++) {
             uint32_t before = program->after[instr->after_first + a];
             if (before >= i)
-                return err_set(err, ERR_INVALID, "instruction %u waits for %u, which does not come before it", i,
-                               before);
+                return err_set(err, ERR_INVALID, "instruction %u waits for %u, which does not come before it",
+                               i, before);
             exec->dependent_first[before + 1]++;
         }
     }
@@ -131,8 +131,8 @@ static int make_locks(struct exec *exec, struct err *err)
     return 0;
 }
 
-int exec_create(const struct plan *plan, const struct program *program, const struct exec_ops *ops, void *host,
-                struct exec **out, struct err *err)
+int exec_create(const struct plan *plan, const struct program *program, const struct exec_ops *ops,
+                void *host, struct exec **out, struct err *err)
 {
     struct exec *exec = calloc(1, sizeof *exec);
     if (!exec)
@@ -232,7 +232,8 @@ static void fail_locked(struct exec *exec, const struct err *failure)
     pthread_cond_signal(&exec->changed);
 }
 
-/* Begin what is ready on transport queues, unless another thread is at it. The lock is released around each. */
+/* Begin what is ready on transport queues, unless another thread is at it. The lock is released around each.
+ */
 static void begin_ready(struct exec *exec)
 {
     if (exec->beginning)
@@ -378,17 +379,20 @@ static int stalled(struct exec *exec, uint64_t stall_ns, struct err *err)
         const struct instr *instr = &exec->program->instrs[i];
         char text[128];
         instr_describe(instr, text, sizeof text);
-        return err_set(err, ERR_TIMEOUT, "nothing was complete for %.0f s: instruction %u (%s) waits for %s %d",
+        return err_set(err, ERR_TIMEOUT,
+                       "nothing was complete for %.0f s: instruction %u (%s) waits for %s %d",
                        (double)stall_ns * 1e-9, i, text, instr->peer >= 0 ? "rank" : "group",
                        instr->peer >= 0 ? (int)instr->peer : (int)instr->group);
     }
-    return err_set(err, ERR_TIMEOUT, "nothing was complete for %.0f s and no instruction can start (%u of %u done)",
+    return err_set(err, ERR_TIMEOUT,
+                   "nothing was complete for %.0f s and no instruction can start (%u of %u done)",
                    (double)stall_ns * 1e-9, exec->done_count, exec->program->instr_count);
 }
 
 static int wait_until(struct exec *exec, uint64_t deadline_ns)
 {
-    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                          .tv_nsec = (long)(deadline_ns % 1000000000u)};
     return pthread_cond_timedwait(&exec->changed, &exec->lock, &at);
 }
 

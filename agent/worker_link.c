@@ -1,5 +1,6 @@
-/* One thread, one poll loop: the listening socket, at most one agent, and an eventfd by which others wake it. The
- * spool is a list of encoded frames in order of seq; `unsent` points at the first that this connection has not had. */
+/* One thread, one poll loop: the listening socket, at most one agent, and an eventfd by which others wake it.
+ * The spool is a list of encoded frames in order of seq; `unsent` points at the first that this connection
+ * has not had. */
 #include "agent/worker_link.h"
 
 #include <errno.h>
@@ -123,7 +124,8 @@ static void accept_agent(struct worker_link *link)
         return;
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0)) {
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+        (peer.uid != geteuid() && peer.uid != 0)) {
         close(fd);
         return;
     }
@@ -194,7 +196,8 @@ static int read_agent(struct worker_link *link)
         for (;;) {
             json_t *document = NULL;
             size_t used = 0;
-            int taken = frame_take(link->in.data, link->in.size, &frame_limits_default, &document, &used, &err);
+            int taken =
+                frame_take(link->in.data, link->in.size, &frame_limits_default, &document, &used, &err);
             if (taken < 0)
                 return -1;
             if (taken == 0)
@@ -231,8 +234,8 @@ static int write_agent(struct worker_link *link)
             return -1;
         if (link->out.size == link->out_done)
             return 0;
-        ssize_t put = send(link->agent, link->out.data + link->out_done, link->out.size - link->out_done,
-                           MSG_NOSIGNAL);
+        ssize_t put =
+            send(link->agent, link->out.data + link->out_done, link->out.size - link->out_done, MSG_NOSIGNAL);
         if (put < 0)
             return errno == EAGAIN || errno == EINTR ? 0 : -1;
         link->out_done += (size_t)put;
@@ -283,8 +286,8 @@ static int listen_on(struct worker_link *link, struct err *err)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(link->options.path);
     if (length >= sizeof address.sun_path)
-        return err_set(err, ERR_INVALID, "the socket path \"%s\" is longer than %zu bytes", link->options.path,
-                       sizeof address.sun_path - 1);
+        return err_set(err, ERR_INVALID, "the socket path \"%s\" is longer than %zu bytes",
+                       link->options.path, sizeof address.sun_path - 1);
     memcpy(address.sun_path, link->options.path, length + 1);
     memcpy(link->path, link->options.path, length + 1);
     link->options.path = link->path;
@@ -292,8 +295,8 @@ static int listen_on(struct worker_link *link, struct err *err)
     if (link->listener < 0)
         return err_errno(err, ERR_IO, errno, "could not make a socket");
     unlink(link->path);
-    if (bind(link->listener, (struct sockaddr *)&address, sizeof address) < 0 || chmod(link->path, 0600) < 0 ||
-        listen(link->listener, 8) < 0)
+    if (bind(link->listener, (struct sockaddr *)&address, sizeof address) < 0 ||
+        chmod(link->path, 0600) < 0 || listen(link->listener, 8) < 0)
         return err_errno(err, ERR_IO, errno, "could not listen on \"%s\"", link->path);
     return 0;
 }
@@ -348,7 +351,8 @@ int worker_link_identify(struct worker_link *link, const json_t *fields, struct 
 
 static int wait_changed(struct worker_link *link, uint64_t deadline_ns)
 {
-    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                          .tv_nsec = (long)(deadline_ns % 1000000000u)};
     return pthread_cond_timedwait(&link->changed, &link->lock, &at);
 }
 

@@ -1,11 +1,13 @@
 /* The worker's link to its agent: a unix socket that the agent connects to, loses, and connects to again.
  *
- * One thread owns the socket. Messages that arrive are kept in order for worker_link_take; each is first shown to
- * the `urgent` callback on that thread. Events are numbered (`seq` from 1), encoded at once and kept until an `ack`
- * names their number or a later one; on every new connection `worker_hello` and then all that are kept are sent.
+ * One thread owns the socket. Messages that arrive are kept in order for worker_link_take; each is first
+ * shown to the `urgent` callback on that thread. Events are numbered (`seq` from 1), encoded at once and kept
+ * until an `ack` names their number or a later one; on every new connection `worker_hello` and then all that
+ * are kept are sent.
  *
- * Bounds: 64 messages and 64 MiB of events. Above half of that `trace`, `ranks` and `log` events are dropped (before
- * they get a number, so numbers have no gaps); at the bound worker_link_emit waits for acknowledgements. */
+ * Bounds: 64 messages and 64 MiB of events. Above half of that `trace`, `ranks` and `log` events are dropped
+ * (before they get a number, so numbers have no gaps); at the bound worker_link_emit waits for
+ * acknowledgements. */
 #ifndef MOTLEY_AGENT_WORKER_LINK_H
 #define MOTLEY_AGENT_WORKER_LINK_H
 
@@ -34,7 +36,8 @@ int worker_link_open(const struct worker_link_options *options, struct worker_li
 /* What stands in every event and in worker_hello from now on, such as {"run", "epoch", "rank"} (copied). */
 int worker_link_identify(struct worker_link *link, const json_t *fields, struct err *err);
 
-/* The next message, new, or NULL with ERR_TIMEOUT when none came by deadline_ns (clock_mono_ns; 0: do not wait). */
+/* The next message, new, or NULL with ERR_TIMEOUT when none came by deadline_ns (clock_mono_ns; 0: do not
+ * wait). */
 json_t *worker_link_take(struct worker_link *link, uint64_t deadline_ns, struct err *err);
 
 /* Wake a waiting worker_link_take, which then returns NULL with ERR_CANCELLED. Async-signal-safe. */
@@ -47,8 +50,8 @@ int worker_link_emit(struct worker_link *link, const char *type, json_t *event, 
 /* Nanoseconds without an agent; 0 while one is connected. */
 uint64_t worker_link_alone(struct worker_link *link);
 
-/* Wait until everything is acknowledged. -1 with ERR_TIMEOUT: linger_ns passed with an agent connected, or alone_ns
- * without one. */
+/* Wait until everything is acknowledged. -1 with ERR_TIMEOUT: linger_ns passed with an agent connected, or
+ * alone_ns without one. */
 int worker_link_flush(struct worker_link *link, uint64_t linger_ns, struct err *err);
 
 /* Stops the thread, removes the socket. What is not acknowledged is lost. NULL is a no-op. */

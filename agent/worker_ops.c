@@ -28,7 +28,8 @@ static bool travels(const struct ops *ops, int32_t slot)
         const struct program *program = &ops->me->programs[kind];
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *instr = &program->instrs[i];
-            if ((instr->op == OP_SEND && instr->slot_in == slot) || (instr->op == OP_RECV && instr->slot_out == slot))
+            if ((instr->op == OP_SEND && instr->slot_in == slot) ||
+                (instr->op == OP_RECV && instr->slot_out == slot))
                 return true;
         }
     }
@@ -41,7 +42,8 @@ static int make_slot(struct ops *ops, uint32_t number, struct err *err)
     struct cells *cells = &ops->slots[number];
     uint64_t count = (uint64_t)slot->ring_micro_batches * slot->ring_blocks;
     if (count == 0 || count > PROGRAM_INSTRS_MAX)
-        return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number, (unsigned long long)count);
+        return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number,
+                       (unsigned long long)count);
     cells->slot = slot;
     cells->cells = calloc(count, sizeof *cells->cells);
     if (!cells->cells)
@@ -56,19 +58,19 @@ static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint
     if (slot == PLAN_NONE)
         return 0;
     if (slot < 0 || (uint32_t)slot >= ops->me->slot_count)
-        return err_set(err, ERR_INVALID, "instruction %u uses slot %d, which rank %u does not have", number, (int)slot,
-                       ops->options.rank);
+        return err_set(err, ERR_INVALID, "instruction %u uses slot %d, which rank %u does not have", number,
+                       (int)slot, ops->options.rank);
     uint8_t kind = ops->me->slots[slot].kind;
     if (!(kinds & (1u << kind)))
-        return err_set(err, ERR_INVALID, "instruction %u cannot use slot %d, which holds %s", number, (int)slot,
-                       slot_kind_name(kind));
+        return err_set(err, ERR_INVALID, "instruction %u cannot use slot %d, which holds %s", number,
+                       (int)slot, slot_kind_name(kind));
     return 0;
 }
 
 #define KIND(name) (1u << (name))
 #define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT))
-#define REDUCED                                                                                                        \
-    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |                 \
+#define REDUCED                                                                                              \
+    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
      KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
 
 /* Which slot kinds each op takes in, out and save; ops not listed are refused. */
@@ -90,22 +92,25 @@ static const struct {
     [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
 };
 
-static int check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr, struct err *err)
+static int check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                       struct err *err)
 {
     if (instr->op >= OP_COUNT || !op_slots[instr->op].known)
-        return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s", program_kind_name(kind),
-                       number, instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
+        return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
+                       program_kind_name(kind), number,
+                       instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
     bool blocks = instr->op == OP_FORWARD || instr->op == OP_BACKWARD;
     if (blocks && (instr->block_begin != ops->me->block_begin || instr->block_end != ops->me->block_end))
-        return err_set(err, ERR_UNSUPPORTED,
-                       "%s, instruction %u: blocks %d..%d are not the blocks %d..%d of rank %u, and this worker runs "
-                       "them together",
-                       program_kind_name(kind), number, (int)instr->block_begin, (int)instr->block_end,
-                       (int)ops->me->block_begin, (int)ops->me->block_end, ops->options.rank);
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s, instruction %u: blocks %d..%d are not the blocks %d..%d of rank %u, and this worker runs "
+            "them together",
+            program_kind_name(kind), number, (int)instr->block_begin, (int)instr->block_end,
+            (int)ops->me->block_begin, (int)ops->me->block_end, ops->options.rank);
     if ((blocks || instr->op == OP_SEND || instr->op == OP_RECV) &&
         (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
-        return err_set(err, ERR_INVALID, "%s, instruction %u: there is no micro-batch %d", program_kind_name(kind),
-                       number, (int)instr->micro_batch);
+        return err_set(err, ERR_INVALID, "%s, instruction %u: there is no micro-batch %d",
+                       program_kind_name(kind), number, (int)instr->micro_batch);
     if ((instr->op == OP_SEND || instr->op == OP_RECV) &&
         (instr->op == OP_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
         return err_set(err, ERR_INVALID, "%s, instruction %u names no slot", program_kind_name(kind), number);
@@ -209,12 +214,13 @@ static size_t boundary_bytes(const struct ops *ops, uint32_t tokens)
     return (size_t)tokens * ops->options.hidden * sizeof(float);
 }
 
-static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes, struct err *err)
+static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes,
+                       struct err *err)
 {
     if (bytes <= cells->slot->bytes_bound)
         return 0;
-    return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)micro_batch, bytes,
-                   (int)slot, (unsigned long long)cells->slot->bytes_bound);
+    return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)micro_batch,
+                   bytes, (int)slot, (unsigned long long)cells->slot->bytes_bound);
 }
 
 static void drop_buffer(struct cells *cells, struct cell *cell)
@@ -225,9 +231,10 @@ static void drop_buffer(struct cells *cells, struct cell *cell)
     cell->buffer_size = 0;
 }
 
-/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own make room when
- * the slot would exceed its bytes_total. */
-static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes, struct err *err)
+/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own
+ * make room when the slot would exceed its bytes_total. */
+static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes,
+                       struct err *err)
 {
     char what[48];
     if (cell->buffer && cell->buffer_size >= bytes)
@@ -258,7 +265,8 @@ static int need_host(struct cell *cell, size_t bytes, struct err *err)
 }
 
 /* The boundary buffer that an instruction reads, up to date on the device; NULL for no slot. */
-static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out, struct err *err)
+static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
+                   struct err *err)
 {
     *out = NULL;
     if (instr->slot_in == PLAN_NONE || !is_boundary(ops->slots[instr->slot_in].slot))
@@ -276,7 +284,8 @@ static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, 
     return 0;
 }
 
-static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out, struct err *err)
+static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
+                    struct err *err)
 {
     *out = NULL;
     if (instr->slot_out == PLAN_NONE || !is_boundary(ops->slots[instr->slot_out].slot))
@@ -324,14 +333,16 @@ static int infer(struct ops *ops, const struct instr *instr, const struct micro_
                  struct buffer *in, struct buffer *out, struct err *err)
 {
     struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
-    if (!cell->cache && kv_cache_create(ops->options.stage, ops->options.plan->sequence_bound, &cell->cache, err) < 0)
+    if (!cell->cache &&
+        kv_cache_create(ops->options.stage, ops->options.plan->sequence_bound, &cell->cache, err) < 0)
         return -1;
     if (ops->kind == PROGRAM_PREFILL)
         kv_cache_clear(cell->cache);
     bool head = instr->block_end == ops->options.plan->block_count;
     if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
         return err_set(err, ERR_NOMEM, "no memory for the logits of %u tokens", ops->options.vocab);
-    return stage_infer(ops->options.stage, cell->cache, micro->ids, tokens, in, out, head ? ops->logits : NULL, err);
+    return stage_infer(ops->options.stage, cell->cache, micro->ids, tokens, in, out,
+                       head ? ops->logits : NULL, err);
 }
 
 static int op_forward(struct ops *ops, const struct instr *instr, struct err *err)
@@ -368,7 +379,8 @@ static int op_backward(struct ops *ops, const struct instr *instr, struct err *e
         return 0;
     struct cell *saved = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
     if (!saved->saved)
-        return err_set(err, ERR_INTERNAL, "BACKWARD of micro-batch %d without its FORWARD", (int)instr->micro_batch);
+        return err_set(err, ERR_INTERNAL, "BACKWARD of micro-batch %d without its FORWARD",
+                       (int)instr->micro_batch);
     if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
         return -1;
     struct saved *place = saved->saved;
@@ -499,7 +511,8 @@ static void transfer_done(const struct mesh_done *done)
         return;
     }
     if (done->size != call->expected) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size, call->expected);
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
+                call->expected);
         exec_done(exec, call->number, &err);
         return;
     }
@@ -519,8 +532,8 @@ static void receive_done(const struct mesh_done *done)
 }
 
 /* Where in its cell the rows of a SEND or RECV lie, and how many bytes. */
-static int transfer_range(struct ops *ops, const struct instr *instr, int32_t slot, uint8_t **data, size_t *size,
-                          uint32_t *tokens, struct err *err)
+static int transfer_range(struct ops *ops, const struct instr *instr, int32_t slot, uint8_t **data,
+                          size_t *size, uint32_t *tokens, struct err *err)
 {
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     struct cell *cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
@@ -531,8 +544,10 @@ static int transfer_range(struct ops *ops, const struct instr *instr, int32_t sl
         *size = *tokens ? sizeof cell->token : 0;
         return 0;
     }
-    size_t whole = boundary_bytes(ops, micro->row_start[micro->rows]); /* parts come one by one into one tensor */
-    if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 || need_host(cell, whole, err) < 0)
+    size_t whole =
+        boundary_bytes(ops, micro->row_start[micro->rows]); /* parts come one by one into one tensor */
+    if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
+        need_host(cell, whole, err) < 0)
         return -1;
     *data = cell->host + boundary_bytes(ops, before);
     *size = boundary_bytes(ops, *tokens);
@@ -559,12 +574,14 @@ static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *
     uint64_t tag = ops_tag(ops, instr);
     uint32_t queue = instr->tag % OPS_QUEUE_GROUPS;
     if (!send)
-        return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns, receive_done,
-                         call, err);
-    struct mesh_meta meta = {
-        .tag = tag, .dtype = DTYPE_F32, .rank = 2, .shape = {tokens, (uint32_t)(size / sizeof(float) / tokens)}};
-    return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns, transfer_done,
-                     call, err);
+        return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
+                         receive_done, call, err);
+    struct mesh_meta meta = {.tag = tag,
+                             .dtype = DTYPE_F32,
+                             .rank = 2,
+                             .shape = {tokens, (uint32_t)(size / sizeof(float) / tokens)}};
+    return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns,
+                     transfer_done, call, err);
 }
 
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
@@ -579,13 +596,15 @@ static int op_begin(void *host, uint32_t number, const struct instr *instr, stru
     case OP_BROADCAST:
         return reduce_begin(ops->programs[ops->kind].reduces[number], err);
     default:
-        return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport", instr_op_name(instr->op));
+        return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",
+                       instr_op_name(instr->op));
     }
 }
 
 /* --- a run --- */
 
-int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step, struct err *err)
+int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step,
+            struct err *err)
 {
     if (!ops->programs[kind].exec)
         return err_set(err, ERR_UNSUPPORTED, "the plan has no program to %s", program_kind_name(kind));

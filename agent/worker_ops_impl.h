@@ -6,22 +6,22 @@
 
 /* One buffer of a slot's ring. */
 struct cell {
-    struct buffer *buffer;   /* boundary tensor on the device, or NULL */
-    uint64_t buffer_size;    /* bytes it can hold */
-    bool in_use;             /* it holds what only it holds (slots that do not travel) */
-    uint8_t *host;           /* the same for the transport; or NULL */
+    struct buffer *buffer; /* boundary tensor on the device, or NULL */
+    uint64_t buffer_size;  /* bytes it can hold */
+    bool in_use;           /* it holds what only it holds (slots that do not travel) */
+    uint8_t *host;         /* the same for the transport; or NULL */
     size_t host_size;
-    bool arrived;            /* host is newer than buffer */
-    struct saved *saved;     /* SLOT_SAVED */
-    struct kv_cache *cache;  /* SLOT_KV_CACHE */
-    int32_t token;           /* SLOT_TOKEN */
+    bool arrived;           /* host is newer than buffer */
+    struct saved *saved;    /* SLOT_SAVED */
+    struct kv_cache *cache; /* SLOT_KV_CACHE */
+    int32_t token;          /* SLOT_TOKEN */
 };
 
 struct cells {
     const struct plan_slot *slot;
     uint32_t count;
     struct cell *cells;
-    bool travels;        /* a SEND or RECV uses it: host memory stands beside the buffers */
+    bool travels;         /* a SEND or RECV uses it: host memory stands beside the buffers */
     uint64_t device_size; /* bytes of all its buffers; at most slot->bytes_total */
 };
 
@@ -62,13 +62,14 @@ static inline struct cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro
 
 uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
 
-/* This rank's share of the step's scalars, and of Σ g². Not finite: noted in step->not_finite, and in control or as
- * NaN. */
+/* This rank's share of the step's scalars, and of Σ g². Not finite: noted in step->not_finite, and in control
+ * or as NaN. */
 int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
 int ops_own_norm(struct ops *ops, double *square, struct err *err);
 
 /* Collectives (worker_reduce.c). */
-int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out, struct err *err);
+int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,
+                  struct err *err);
 void reduce_destroy(struct reduce *reduce);
 int reduce_begin(struct reduce *reduce, struct err *err);
 

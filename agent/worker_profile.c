@@ -1,6 +1,6 @@
-/* Profile mode. The request names a model by its `config` alone where the scheduler has it: nothing of the weights is
- * needed, the engine measures with random ones. All devices of a machine are asked to begin at the same moment and to go
- * on for the same time, so that each is measured beside busy neighbours. */
+/* Profile mode. The request names a model by its `config` alone where the scheduler has it: nothing of the
+ * weights is needed, the engine measures with random ones. All devices of a machine are asked to begin at the
+ * same moment and to go on for the same time, so that each is measured beside busy neighbours. */
 #include "agent/worker_profile.h"
 
 #include <stdlib.h>
@@ -109,7 +109,8 @@ static int read_job(const json_t *message, struct profile_job *job, struct err *
         return -1;
     if (strcmp(base, "fp32") != 0 || strcmp(compute, "fp32") != 0)
         return err_set(err, ERR_UNSUPPORTED, "this worker measures fp32, not %.16s and %.16s", base, compute);
-    if (read_config(model, &job->local, &job->config, err) < 0 || model_config_runnable(&job->config, err) < 0)
+    if (read_config(model, &job->local, &job->config, err) < 0 ||
+        model_config_runnable(&job->config, err) < 0)
         return err_wrap(err, "model");
     return 0;
 }
@@ -150,9 +151,10 @@ static int measure(const struct profile_job *job, struct device *device, const s
     return profile_measure(device, &request, document, err);
 }
 
-/* What only the process knows. The base is what the worker takes beside its device's memory: libraries, the matrix
- * library's own buffers, this program's heap. */
-static void complete(const struct profile_job *job, struct device *device, uint64_t resident, json_t *document)
+/* What only the process knows. The base is what the worker takes beside its device's memory: libraries, the
+ * matrix library's own buffers, this program's heap. */
+static void complete(const struct profile_job *job, struct device *device, uint64_t resident,
+                     json_t *document)
 {
     struct mem_account account;
     char when[32];
@@ -165,7 +167,8 @@ static void complete(const struct profile_job *job, struct device *device, uint6
     json_object_set_new(document, "measured_at", json_string(clock_rfc3339(clock_wall_us(), when)));
 }
 
-int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop, struct err *err)
+int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop,
+                struct err *err)
 {
     struct profile_job job;
     struct device *device = NULL;

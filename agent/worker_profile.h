@@ -9,8 +9,9 @@
 #include "agent/worker_session.h"
 #include "common/err.h"
 
-/* `message` is a `profile` with `local` (borrowed). Waits until its start_at, measures, keeps the device busy until
- * `seconds` after start_at so that neighbours measure under load, emits `profile`. */
-int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop, struct err *err);
+/* `message` is a `profile` with `local` (borrowed). Waits until its start_at, measures, keeps the device busy
+ * until `seconds` after start_at so that neighbours measure under load, emits `profile`. */
+int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop,
+                struct err *err);
 
 #endif

@@ -1,12 +1,14 @@
 /* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars and of trained parameters and their gradients.
  *
- * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); everything else over a star whose centre is
- * the instruction's root (ALL_REDUCE: the group's first rank). Either way a member has at most one parent and some
- * children, takes its children's contributions one after the other in a fixed order, adds its own in its place, sends the
- * sum up, and gets the result from above: so the order of additions is the plan's and a run repeated is bit-identical.
+ * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); everything else over a star
+ * whose centre is the instruction's root (ALL_REDUCE: the group's first rank). Either way a member has at
+ * most one parent and some children, takes its children's contributions one after the other in a fixed order,
+ * adds its own in its place, sends the sum up, and gets the result from above: so the order of additions is
+ * the plan's and a run repeated is bit-identical.
  *
- * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the transport only
- * say that something arrived. One operation of a reduce is under way at a time, so nothing here needs a lock. */
+ * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the
+ * transport only say that something arrived. One operation of a reduce is under way at a time, so nothing
+ * here needs a lock. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,9 +29,9 @@ struct reduce {
     uint32_t queue;  /* of the mesh */
     size_t size;     /* bytes of a contribution */
     uint8_t *own, *sum, *from;
-    uint32_t next;   /* contribution to be added next, 0 .. child_count */
-    bool arrived;    /* `from` holds it */
-    uint32_t sent;   /* children that have the result */
+    uint32_t next; /* contribution to be added next, 0 .. child_count */
+    bool arrived;  /* `from` holds it */
+    uint32_t sent; /* children that have the result */
     struct exec_item start, advance, finish;
 };
 
@@ -90,7 +92,8 @@ static int move_parameters(struct reduce *reduce, float *values, bool write, str
         struct parameter parameter = stage_parameter_at(stage, p);
         if (!meant(reduce, parameter.name))
             continue;
-        int result = write ? stage_state_write(stage, p, state, values, err) : stage_state_read(stage, p, state, values, err);
+        int result = write ? stage_state_write(stage, p, state, values, err)
+                           : stage_state_read(stage, p, state, values, err);
         if (result < 0)
             return -1;
         values += (size_t)parameter.rows * parameter.columns;
@@ -181,7 +184,8 @@ static void arrived(const struct mesh_done *done)
     if (!done->ok) {
         exec_done(executor(reduce), reduce->number, &done->err);
     } else if (done->size != reduce->size) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size, reduce->size);
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
+                reduce->size);
         exec_done(executor(reduce), reduce->number, &err);
     } else {
         reduce->arrived = true;
@@ -196,7 +200,8 @@ static void result_arrived(const struct mesh_done *done)
     if (!done->ok) {
         exec_done(executor(reduce), reduce->number, &done->err);
     } else if (done->size != reduce->size) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size, reduce->size);
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
+                reduce->size);
         exec_done(executor(reduce), reduce->number, &err);
     } else {
         exec_post(executor(reduce), &reduce->finish);
@@ -210,7 +215,8 @@ static int receive(struct reduce *reduce, uint32_t peer, uint8_t *to, mesh_done_
                      clock_mono_ns() + ops->options.wait_ns, done, reduce, err);
 }
 
-static int send(struct reduce *reduce, uint32_t peer, const uint8_t *from, mesh_done_fn *done, struct err *err)
+static int send(struct reduce *reduce, uint32_t peer, const uint8_t *from, mesh_done_fn *done,
+                struct err *err)
 {
     struct ops *ops = reduce->ops;
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
@@ -321,7 +327,8 @@ static int find_neighbours(struct reduce *reduce, const struct plan_group *group
     }
     uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0] : (uint32_t)instr->peer;
     if (plan_group_position(group, root) < 0)
-        return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root, (int)instr->group);
+        return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root,
+                       (int)instr->group);
     if (rank != root) {
         reduce->parent = (int32_t)root;
         return 0;
@@ -348,7 +355,8 @@ static size_t contribution_bytes(const struct reduce *reduce)
     }
 }
 
-int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out, struct err *err)
+int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,
+                  struct err *err)
 {
     int32_t slot = instr->slot_in != PLAN_NONE ? instr->slot_in : instr->slot_out;
     if (slot < 0 || (uint32_t)slot >= ops->me->slot_count || instr->group < 0 ||

@@ -20,10 +20,11 @@ static int emit(struct session *session, const char *type, json_t *event, struct
 int report_step(struct session *session, const struct ops_step *step, double seconds, struct err *err)
 {
     double loss = step->sum.labelled ? step->sum.loss_sum / (double)step->sum.labelled : 0;
-    json_t *event = json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "step", (json_int_t)step->step, "loss", loss,
-                              "grad_norm", step->norm, "learning_rate", step->learning_rate, "rows",
-                              (json_int_t)session->batch.rows, "tokens", (json_int_t)session->batch.tokens,
-                              "labelled_tokens", (json_int_t)step->sum.labelled, "seconds", seconds);
+    json_t *event =
+        json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "step", (json_int_t)step->step, "loss", loss,
+                  "grad_norm", step->norm, "learning_rate", step->learning_rate, "rows",
+                  (json_int_t)session->batch.rows, "tokens", (json_int_t)session->batch.tokens,
+                  "labelled_tokens", (json_int_t)step->sum.labelled, "seconds", seconds);
     if (event && step->step < session->assignment->reported_steps)
         json_object_set_new(event, "again", json_true());
     return emit(session, "step", event, err);
@@ -33,8 +34,8 @@ int report_ranks(struct session *session, uint64_t step, const struct exec_total
 {
     return emit(session, "ranks",
                 json_pack("{s:I, s:f, s:f, s:f, s:f}", "step", (json_int_t)step, "compute_s",
-                          (double)totals->compute_ns * 1e-9, "wait_s", (double)totals->wait_ns * 1e-9, "send_s",
-                          (double)totals->send_ns * 1e-9, "wall_s", (double)totals->wall_ns * 1e-9),
+                          (double)totals->compute_ns * 1e-9, "wait_s", (double)totals->wait_ns * 1e-9,
+                          "send_s", (double)totals->send_ns * 1e-9, "wall_s", (double)totals->wall_ns * 1e-9),
                 err);
 }
 
@@ -66,14 +67,14 @@ int report_trace(struct session *session, uint64_t step, struct err *err)
 int report_eval(struct session *session, uint64_t step, double loss, uint64_t labelled, double seconds,
                 struct err *err)
 {
-    json_t *event = json_pack("{s:s, s:I, s:f, s:I, s:f}", "eval", "held-out", "step", (json_int_t)step, "loss", loss,
-                              "labelled_tokens", (json_int_t)labelled, "seconds", seconds);
+    json_t *event = json_pack("{s:s, s:I, s:f, s:I, s:f}", "eval", "held-out", "step", (json_int_t)step,
+                              "loss", loss, "labelled_tokens", (json_int_t)labelled, "seconds", seconds);
     return emit(session, "eval", event, err);
 }
 
 /* Text of the ids as far as the tokenizer tells; without one the ids stand alone. */
-static int add_text(const struct session *session, json_t *event, const char *key, const int32_t *ids, uint32_t count,
-                    struct err *err)
+static int add_text(const struct session *session, json_t *event, const char *key, const int32_t *ids,
+                    uint32_t count, struct err *err)
 {
     struct buf text;
     if (!session->tokenizer)
@@ -90,7 +91,8 @@ int report_sample(struct session *session, uint64_t step, const int32_t *ids, ui
 {
     const char *prompt = session->assignment->spec.sample.prompt;
     json_t *list = json_array();
-    json_t *event = json_pack("{s:I, s:s, s:o}", "step", (json_int_t)step, "prompt", prompt ? prompt : "", "ids", list);
+    json_t *event =
+        json_pack("{s:I, s:s, s:o}", "step", (json_int_t)step, "prompt", prompt ? prompt : "", "ids", list);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (uint32_t i = 0; i < count; i++)
@@ -133,12 +135,11 @@ int report_memory(struct session *session, struct err *err)
     struct mem_account account;
     device_memory(session->device, &account);
     json_t *peak = json_object(), *predicted = json_object();
-    json_t *event = json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "peak", peak, "predicted", predicted, "peak_bytes",
-                              (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit,
-                              "predicted_bytes", (json_int_t)me->memory_bytes, "vm_hwm_bytes",
-                              (json_int_t)process_peak_bytes(), "process_base_bytes",
-                              (json_int_t)session->process_base_bytes, "predicted_base_bytes",
-                              (json_int_t)me->process_base_bytes);
+    json_t *event = json_pack(
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "peak", peak, "predicted", predicted, "peak_bytes",
+        (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit, "predicted_bytes",
+        (json_int_t)me->memory_bytes, "vm_hwm_bytes", (json_int_t)process_peak_bytes(), "process_base_bytes",
+        (json_int_t)session->process_base_bytes, "predicted_base_bytes", (json_int_t)me->process_base_bytes);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)

@@ -1,5 +1,6 @@
-/* One run of one rank: everything the parts of the worker share once an assignment was accepted. Owned by the main
- * thread, which is also the device's; the link's thread touches only `stop` and, to kill, mesh_abort and ops_fail.
+/* One run of one rank: everything the parts of the worker share once an assignment was accepted. Owned by the
+ * main thread, which is also the device's; the link's thread touches only `stop` and, to kill, mesh_abort and
+ * ops_fail.
  *
  * Reading order: worker.c (life), worker_setup.c (making this), worker_train.c (the steps), worker_state.c
  * (checkpoints), worker_report.c (events). */
@@ -44,13 +45,14 @@ struct session {
     struct ops *ops;
     struct batch batch;
     struct order order;
-    uint64_t steps;      /* in all, as the specification has it */
-    uint32_t *numbers;   /* [batch_rows] row numbers of a step */
-    int32_t *prompt;     /* rendered sample prompt, on the rank that holds block 0 (others: its length is what counts) */
+    uint64_t steps;    /* in all, as the specification has it */
+    uint32_t *numbers; /* [batch_rows] row numbers of a step */
+    int32_t *prompt;   /* rendered sample prompt, on the rank that holds block 0 (others: its length is what
+                          counts) */
     uint32_t prompt_count;
     struct tokenizer *tokenizer; /* on that rank, if the model has one; NULL */
-    double best_loss;    /* held-out loss of the best checkpoint so far */
-    uint64_t begin_ns;   /* session_open */
+    double best_loss;            /* held-out loss of the best checkpoint so far */
+    uint64_t begin_ns;           /* session_open */
     int32_t parent, children[2]; /* in the tree of group 0; PLAN_NONE */
     uint64_t process_base_bytes; /* VmRSS before anything was allocated */
     uint64_t steps_done;         /* by all attempts together */
@@ -60,9 +62,9 @@ struct session {
         struct err err;
         json_t *blobs;
     } save;
-    struct trace trace;          /* of the step under way, if it is one of the sample */
-    uint64_t alone_ns;           /* the run ends after so long without an agent */
-    atomic_bool cancel;          /* for mesh_connect */
+    struct trace trace; /* of the step under way, if it is one of the sample */
+    uint64_t alone_ns;  /* the run ends after so long without an agent */
+    atomic_bool cancel; /* for mesh_connect */
 };
 
 /* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
@@ -78,15 +80,18 @@ void session_close(struct session *session, bool clean);
 /* End whatever runs, from the link's thread. */
 void session_kill(struct session *session);
 
-/* worker_train.c. Returns 0 with *stopped_at set when a stop ended it before the last step (UINT64_MAX: it ran to the
- * end), *saved if a checkpoint of that step was written; artifacts: new, on rank 0 after the last step, else NULL. */
-int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts, struct err *err);
+/* worker_train.c. Returns 0 with *stopped_at set when a stop ended it before the last step (UINT64_MAX: it
+ * ran to the end), *saved if a checkpoint of that step was written; artifacts: new, on rank 0 after the last
+ * step, else NULL. */
+int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts,
+                  struct err *err);
 
 /* worker_train.c: what OP_SAVE calls; arg is the session. */
 int session_save(void *arg, struct err *err);
 
-/* worker_state.c. Save the state before step `step`: every rank uploads its optimiser part, adapters go over the tree to
- * rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}} (new); NULL on other ranks. */
+/* worker_state.c. Save the state before step `step`: every rank uploads its optimiser part, adapters go over
+ * the tree to rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}} (new);
+ * NULL on other ranks. */
 int state_save(struct session *session, uint64_t step, json_t **blobs, struct err *err);
 /* Load what the assignment starts from, if anything, into the stage: by name, whatever split wrote it. */
 int state_load(struct session *session, struct err *err);
@@ -94,8 +99,8 @@ int state_load(struct session *session, struct err *err);
 /* worker_peft.c. adapter_config.json of the specification's method, new. */
 json_t *adapter_config(const struct job_spec *spec, const char *base_model, struct err *err);
 /* Refuse an adapter that is not one of this model and method. */
-int adapter_check(const struct buf *config_json, const struct buf *safetensors, const struct model_config *config,
-                  const struct job_spec *spec, struct err *err);
+int adapter_check(const struct buf *config_json, const struct buf *safetensors,
+                  const struct model_config *config, const struct job_spec *spec, struct err *err);
 
 /* worker_report.c: events. */
 struct exec_totals;
@@ -104,7 +109,8 @@ int report_ranks(struct session *session, uint64_t step, const struct exec_total
 int report_trace(struct session *session, uint64_t step, struct err *err);
 int report_eval(struct session *session, uint64_t step, double loss, uint64_t labelled, double seconds,
                 struct err *err);
-int report_sample(struct session *session, uint64_t step, const int32_t *ids, uint32_t count, struct err *err);
+int report_sample(struct session *session, uint64_t step, const int32_t *ids, uint32_t count,
+                  struct err *err);
 int report_memory(struct session *session, struct err *err);
 int report_log(struct worker_link *link, const char *level, const char *text, struct err *err);
 /* Bytes of VmHWM and VmRSS of this process; 0 where unknown. */

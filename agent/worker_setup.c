@@ -1,5 +1,5 @@
-/* From a checked assignment to a session that can execute its programs, and back. The order matters: whatever can refuse
- * cheaply comes first, and the process's own size is noted before the first large allocation. */
+/* From a checked assignment to a session that can execute its programs, and back. The order matters: whatever
+ * can refuse cheaply comes first, and the process's own size is noted before the first large allocation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +72,8 @@ static int open_model(struct session *session, struct err *err)
     if (model_config_runnable(&session->config, err) < 0)
         return -1;
     if ((int64_t)session->config.layers + 2 != assignment->plan->block_count)
-        return err_set(err, ERR_INVALID, "the plan is for %d blocks and the model has %u", assignment->plan->block_count,
-                       session->config.layers + 2);
+        return err_set(err, ERR_INVALID, "the plan is for %d blocks and the model has %u",
+                       assignment->plan->block_count, session->config.layers + 2);
     return 0;
 }
 
@@ -140,7 +140,8 @@ static int open_rows(struct session *session, struct err *err)
     const struct plan *plan = session->assignment->plan;
     if (fetch_rows(session, session->assignment->train, "data.train", &session->train, err) < 0)
         return -1;
-    if (spec->eval.on && session->assignment->eval && plan->ranks[0].programs[PROGRAM_EVALUATE].instr_count > 0 &&
+    if (spec->eval.on && session->assignment->eval &&
+        plan->ranks[0].programs[PROGRAM_EVALUATE].instr_count > 0 &&
         fetch_rows(session, session->assignment->eval, "data.eval", &session->eval, err) < 0)
         return -1;
     session->order = (struct order){.seed = spec->train.seed,
@@ -163,7 +164,8 @@ static int take_prompt(struct session *session, const int32_t *ids, size_t count
     const struct plan *plan = session->assignment->plan;
     uint64_t most = plan->sequence_bound < plan->tokens_bound ? plan->sequence_bound : plan->tokens_bound;
     if (count == 0 || count > most || count + session->assignment->spec.sample.tokens > plan->sequence_bound)
-        return err_set(err, ERR_TOO_BIG, "sample: a prompt of %zu tokens and %u to come, and the plan allows %u", count,
+        return err_set(err, ERR_TOO_BIG,
+                       "sample: a prompt of %zu tokens and %u to come, and the plan allows %u", count,
                        session->assignment->spec.sample.tokens, plan->sequence_bound);
     session->prompt = malloc(count * sizeof *session->prompt);
     if (!session->prompt)
@@ -210,7 +212,8 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct chat_template *chat = NULL;
     struct err chat_err = {.code = ERR_NONE};
     struct ids ids = {0};
-    if (chat_template_choose(spec->data.chat_template, tokenizer_chat_template(tokenizer), &chat, &chat_err) < 0)
+    if (chat_template_choose(spec->data.chat_template, tokenizer_chat_template(tokenizer), &chat, &chat_err) <
+        0)
         chat = NULL; /* rows_render_prompt says so if this format needs one */
     struct rows_options options = {.format = format_of(session->assignment),
                                    .learn = spec->data.learn,
@@ -231,7 +234,8 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
 static int open_prompt(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
-    if (!assignment->spec.sample.prompt || assignment->plan->ranks[0].programs[PROGRAM_PREFILL].instr_count == 0)
+    if (!assignment->spec.sample.prompt ||
+        assignment->plan->ranks[0].programs[PROGRAM_PREFILL].instr_count == 0)
         return 0;
     bool reports = session_reports(session);
     if (assignment->sample_ids && prompt_from_document(session, err) < 0)
@@ -300,7 +304,8 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
     if (count == 0)
         return 0;
     if (!local->listen || !local->identity || !local->cert || !local->key || !local->ca)
-        return err_set(err, ERR_INVALID, "local: listen, identity, cert, key and ca are needed to meet %u peers", count);
+        return err_set(err, ERR_INVALID,
+                       "local: listen, identity, cert, key and ca are needed to meet %u peers", count);
     struct mesh_options options = {.rank = assignment->rank,
                                    .epoch = (uint64_t)assignment->epoch,
                                    .run = (uint64_t)assignment->run,
@@ -320,7 +325,8 @@ static int open_mesh(struct session *session, char *address, size_t size, struct
 static int read_peer(const struct session *session, const json_t *item, struct mesh_peer *peer)
 {
     json_int_t rank = json_integer_value(json_object_get(item, "rank"));
-    if (!json_is_integer(json_object_get(item, "rank")) || rank < 0 || rank >= session->assignment->rank_count)
+    if (!json_is_integer(json_object_get(item, "rank")) || rank < 0 ||
+        rank >= session->assignment->rank_count)
         return -1;
     peer->rank = (uint32_t)rank;
     peer->address = json_string_value(json_object_get(item, "address"));
@@ -343,7 +349,8 @@ int session_connect(struct session *session, const json_t *message, struct err *
     json_array_foreach(json_object_get(message, "peers"), index, item)
     {
         struct mesh_peer peer;
-        if (result < 0 || read_peer(session, item, &peer) < 0 || !wanted[peer.rank] || !peer.address || !peer.identity)
+        if (result < 0 || read_peer(session, item, &peer) < 0 || !wanted[peer.rank] || !peer.address ||
+            !peer.identity)
             continue;
         wanted[peer.rank] = false;
         missing--;
@@ -383,8 +390,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
         open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
-        open_stage(session, err) < 0 || open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
-        state_load(session, err) < 0)
+        open_stage(session, err) < 0 || open_mesh(session, address, size, err) < 0 ||
+        open_ops(session, err) < 0 || state_load(session, err) < 0)
         return -1;
     model_close(session->model);
     session->model = NULL;
@@ -429,7 +436,8 @@ void session_close(struct session *session, bool clean)
     struct err ignored;
     if (!session)
         return;
-    if (session->mesh && clean) /* what fails here was a peer's end, which the scheduler hears of from the peer */
+    if (session->mesh &&
+        clean) /* what fails here was a peer's end, which the scheduler hears of from the peer */
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);
     mesh_destroy(session->mesh);
     ops_destroy(session->ops);

@@ -1,12 +1,13 @@
 /* Checkpoints: what a run needs to go on, by parameter name and never by rank.
  *
- * Files: adapter_model.safetensors and adapter_config.json exactly as peft writes them; optimizer-R.safetensors, one a
- * rank, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json with the next step, the optimiser's update count and
- * the seed. The data position and every random number follow from (seed, step): nothing else is state.
+ * Files: adapter_model.safetensors and adapter_config.json exactly as peft writes them;
+ * optimizer-R.safetensors, one a rank, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json with the
+ * next step, the optimiser's update count and the seed. The data position and every random number follow from
+ * (seed, step): nothing else is state.
  *
- * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message up the tree
- * is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its ranks uploaded: so
- * rank 0 hears of every part before it says that the checkpoint is complete. */
+ * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message
+ * up the tree is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its
+ * ranks uploaded: so rank 0 hears of every part before it says that the checkpoint is complete. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +125,8 @@ static int put_file(struct session *session, json_t *blobs, const char *name, co
     char sha256[DIGEST_HEX_SIZE];
     if (blobs_put(session->blobs, data, size, sha256, err) < 0)
         return err_wrap(err, "%s", name);
-    if (json_object_set_new(blobs, name, json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size)) < 0)
+    if (json_object_set_new(blobs, name,
+                            json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size)) < 0)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     return 0;
 }
@@ -158,20 +160,21 @@ static int receive_part(struct session *session, uint32_t child, struct buf *out
 {
     uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
     struct mesh_done done;
-    if (mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 1, &size, sizeof size, deadline_ns, &done, err) < 0)
+    if (mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 1, &size, sizeof size, deadline_ns, &done,
+                       err) < 0)
         return -1;
     if (done.size == sizeof size && size == 0)
         return err_set(err, ERR_IO, "rank %u could not write its part", child);
     if (done.size != sizeof size || size < 8 || size > PART_BYTES_MAX)
-        return err_set(err, ERR_PEER, "rank %u announced a checkpoint part of %llu bytes, the limit is %llu", child,
-                       (unsigned long long)size, (unsigned long long)PART_BYTES_MAX);
+        return err_set(err, ERR_PEER, "rank %u announced a checkpoint part of %llu bytes, the limit is %llu",
+                       child, (unsigned long long)size, (unsigned long long)PART_BYTES_MAX);
     buf_init(out, size);
-    if (buf_reserve(out, size, err) < 0 ||
-        mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 2, out->data, size, deadline_ns, &done, err) < 0)
+    if (buf_reserve(out, size, err) < 0 || mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 2,
+                                                          out->data, size, deadline_ns, &done, err) < 0)
         return -1;
     if (done.size != size)
-        return err_set(err, ERR_PEER, "rank %u announced %llu bytes and sent %zu", child, (unsigned long long)size,
-                       done.size);
+        return err_set(err, ERR_PEER, "rank %u announced %llu bytes and sent %zu", child,
+                       (unsigned long long)size, done.size);
     out->size = size;
     return 0;
 }
@@ -197,8 +200,10 @@ static int take_part(struct session *session, int which, struct items *items, js
         const struct safetensors_tensor *tensor = safetensors_at(items->children[which], t);
         if (items_have(items, tensor->name)) /* a replica's copy: the same bytes */
             continue;
-        struct safetensors_item item = {
-            .name = tensor->name, .type = tensor->type, .rank = tensor->rank, .data = bytes->data + tensor->offset};
+        struct safetensors_item item = {.name = tensor->name,
+                                        .type = tensor->type,
+                                        .rank = tensor->rank,
+                                        .data = bytes->data + tensor->offset};
         memcpy(item.shape, tensor->shape, sizeof item.shape);
         if (items_add(items, &item, err) < 0)
             return -1;
@@ -212,8 +217,8 @@ static void send_nothing(struct session *session)
     struct err ignored; /* the failure that led here is the one to report */
     uint64_t size = 0;
     struct mesh_meta meta = {.tag = 1};
-    (void)mesh_send_wait(session->mesh, (uint32_t)session->parent, OPS_QUEUE_WORKER, &meta, &size, sizeof size,
-                         clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
+    (void)mesh_send_wait(session->mesh, (uint32_t)session->parent, OPS_QUEUE_WORKER, &meta, &size,
+                         sizeof size, clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
 }
 
 static int send_part(struct session *session, const struct items *items, const json_t *blobs, struct err *err)
@@ -229,11 +234,11 @@ static int send_part(struct session *session, const struct items *items, const j
     struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
     uint32_t parent = (uint32_t)session->parent;
     if (result == 0)
-        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size, deadline_ns, NULL,
-                                err);
+        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size,
+                                deadline_ns, NULL, err);
     if (result == 0)
-        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &second, file.data, file.size, deadline_ns,
-                                NULL, err);
+        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &second, file.data, file.size,
+                                deadline_ns, NULL, err);
     buf_fini(&file);
     buf_fini(&text);
     return result;
@@ -241,7 +246,8 @@ static int send_part(struct session *session, const struct items *items, const j
 
 /* --- rank 0 --- */
 
-static int put_json(struct session *session, json_t *blobs, const char *name, json_t *document, struct err *err)
+static int put_json(struct session *session, json_t *blobs, const char *name, json_t *document,
+                    struct err *err)
 {
     struct buf text;
     buf_init(&text, 1 << 20);
@@ -253,7 +259,8 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     return result;
 }
 
-static int put_rest(struct session *session, uint64_t step, struct items *items, json_t *blobs, struct err *err)
+static int put_rest(struct session *session, uint64_t step, struct items *items, json_t *blobs,
+                    struct err *err)
 {
     struct buf file;
     buf_init(&file, PART_BYTES_MAX);
@@ -285,12 +292,15 @@ int state_save(struct session *session, uint64_t step, json_t **out, struct err 
     struct items items = {0};
     json_t *blobs = json_object();
     *out = NULL;
-    int result = blobs ? put_optimizer(session, blobs, err) : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
+    int result =
+        blobs ? put_optimizer(session, blobs, err) : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++)
         result = items_add_state(&items, session->stage, p, STATE_VALUE, peft_prefix, "", err);
-    for (int c = 0; c < 2; c++) { /* also after a failure: a part left in the queue would be taken for the next one */
+    for (int c = 0; c < 2;
+         c++) { /* also after a failure: a part left in the queue would be taken for the next one */
         struct err more;
-        if (session->children[c] != PLAN_NONE && take_part(session, c, &items, blobs, &more) < 0 && result == 0) {
+        if (session->children[c] != PLAN_NONE && take_part(session, c, &items, blobs, &more) < 0 &&
+            result == 0) {
             *err = more;
             result = -1;
         }
@@ -312,8 +322,8 @@ int state_save(struct session *session, uint64_t step, json_t **out, struct err 
 /* --- loading --- */
 
 /* Write one state of parameter `index` from a file, if it is there. Returns 1 when it was, 0 when not. */
-static int load_state(struct session *session, struct safetensors *file, uint32_t index, enum stage_state state,
-                      const char *prefix, const char *suffix, struct err *err)
+static int load_state(struct session *session, struct safetensors *file, uint32_t index,
+                      enum stage_state state, const char *prefix, const char *suffix, struct err *err)
 {
     struct parameter parameter = stage_parameter_at(session->stage, index);
     char name[NAME_MAX_BYTES];
@@ -322,8 +332,8 @@ static int load_state(struct session *session, struct safetensors *file, uint32_
     if (!tensor)
         return 0;
     if (tensor->rank != 2 || tensor->shape[0] != parameter.rows || tensor->shape[1] != parameter.columns)
-        return err_set(err, ERR_CORRUPT, "%s has another shape than this model's [%u, %u]", name, parameter.rows,
-                       parameter.columns);
+        return err_set(err, ERR_CORRUPT, "%s has another shape than this model's [%u, %u]", name,
+                       parameter.rows, parameter.columns);
     size_t count = (size_t)parameter.rows * parameter.columns;
     float *values = malloc(count * sizeof *values);
     if (!values)
@@ -347,7 +357,8 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result > 0; p++) {
         result = load_state(session, file, p, STATE_VALUE, peft_prefix, "", err);
         if (result == 0)
-            err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix, stage_parameter_at(session->stage, p).name);
+            err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix,
+                    stage_parameter_at(session->stage, p).name);
     }
     safetensors_close(file);
     return result > 0 ? 0 : -1;
@@ -371,8 +382,8 @@ static int load_moments(struct session *session, const struct buf *bytes, uint32
     return result < 0 ? -1 : 0;
 }
 
-static int fetch_named(struct session *session, const json_t *blobs, const char *name, uint64_t limit, struct buf *out,
-                       struct err *err)
+static int fetch_named(struct session *session, const json_t *blobs, const char *name, uint64_t limit,
+                       struct buf *out, struct err *err)
 {
     const char *sha256 = blob_name(json_string_value(json_object_get(blobs, name)));
     buf_init(out, limit);
@@ -427,7 +438,8 @@ static int load_checkpoint(struct session *session, const json_t *blobs, struct 
         buf_fini(&bytes);
     }
     if (result == 0 && found != wanted)
-        result = err_set(err, ERR_CORRUPT, "the optimiser's parts hold %u of the %u tensors needed here", found, wanted);
+        result = err_set(err, ERR_CORRUPT, "the optimiser's parts hold %u of the %u tensors needed here",
+                         found, wanted);
     return result < 0 ? -1 : load_position(session, blobs, err);
 }
 
@@ -445,7 +457,8 @@ int state_load(struct session *session, struct err *err)
     buf_init(&tensors, PART_BYTES_MAX);
     int result = fetch_named(session, assignment->adapter, "adapter_config.json", 1 << 20, &config, err);
     if (result == 0)
-        result = fetch_named(session, assignment->adapter, "adapter_model.safetensors", PART_BYTES_MAX, &tensors, err);
+        result = fetch_named(session, assignment->adapter, "adapter_model.safetensors", PART_BYTES_MAX,
+                             &tensors, err);
     if (result == 0)
         result = adapter_check(&config, &tensors, &session->config, &assignment->spec, err);
     if (result == 0)

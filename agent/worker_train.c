@@ -1,5 +1,6 @@
-/* The steps of a run: which program when, what is reported, when state is saved. Every decision here is a function of what
- * all ranks know alike (the specification, the step, the reduced scalars), so that all ranks make it in the same step. */
+/* The steps of a run: which program when, what is reported, when state is saved. Every decision here is a
+ * function of what all ranks know alike (the specification, the step, the reduced scalars), so that all ranks
+ * make it in the same step. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,9 @@ static uint32_t raised(const struct stop_request *stop)
 static bool is_traced(const struct session *session, uint64_t step)
 {
     uint64_t since = step - session->assignment->start_step;
-    uint64_t total = session->steps > session->assignment->start_step ? session->steps - session->assignment->start_step
-                                                                      : 1;
+    uint64_t total = session->steps > session->assignment->start_step
+                         ? session->steps - session->assignment->start_step
+                         : 1;
     uint64_t every = total / TRACED_MAX + 1;
     return since < TRACED_FIRST || since % every == 0;
 }
@@ -34,7 +36,8 @@ static bool is_traced(const struct session *session, uint64_t step)
 static int say_not_finite(const struct ops_step *step, struct err *err)
 {
     if (step->not_finite.code == ERR_NOT_FINITE)
-        return err_set(err, ERR_NOT_FINITE, "step %llu: %s", (unsigned long long)step->step, step->not_finite.text);
+        return err_set(err, ERR_NOT_FINITE, "step %llu: %s", (unsigned long long)step->step,
+                       step->not_finite.text);
     return err_set(err, ERR_NOT_FINITE, "step %llu: a value that is not finite on another rank",
                    (unsigned long long)step->step);
 }
@@ -46,7 +49,8 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     const struct spec_train_part *train = &session->assignment->spec.train;
     uint64_t begin_ns = clock_mono_ns();
     uint32_t rows = order_step_rows(&session->order, number, session->numbers);
-    if (batch_fill(&session->batch, session->assignment->plan, session->train, session->numbers, rows, number, err) < 0)
+    if (batch_fill(&session->batch, session->assignment->plan, session->train, session->numbers, rows, number,
+                   err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)number);
     *step = (struct ops_step){.step = number,
                               .control = raised(session->stop),
@@ -112,13 +116,15 @@ static int sample(struct session *session, uint64_t done, struct err *err)
     int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
     if (!ids)
         return err_set(err, ERR_NOMEM, "no memory for a sample of %u tokens", count);
-    int result = batch_fill_ids(&session->batch, session->assignment->plan, session->prompt, session->prompt_count, err);
+    int result = batch_fill_ids(&session->batch, session->assignment->plan, session->prompt,
+                                session->prompt_count, err);
     for (uint32_t t = 0; t < count && result == 0; t++) {
         struct ops_step step = {.step = done,
                                 .temperature = spec->sample.temperature,
                                 .seed = spec->sample.seed,
                                 .position = session->prompt_count + t};
-        result = ops_run(session->ops, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &session->batch, &step, err);
+        result =
+            ops_run(session->ops, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &session->batch, &step, err);
         ids[t] = step.token >= 0 ? step.token : 0;
         if (result == 0)
             result = batch_fill_ids(&session->batch, session->assignment->plan, &ids[t], 1, err);
@@ -164,7 +170,8 @@ static int run_save(struct session *session, uint64_t done, json_t **blobs, stru
     return session->save.result;
 }
 
-static int save(struct session *session, uint64_t done, double loss, bool best, json_t **artifacts, struct err *err)
+static int save(struct session *session, uint64_t done, double loss, bool best, json_t **artifacts,
+                struct err *err)
 {
     json_t *blobs = NULL;
     if (run_save(session, done, &blobs, err) < 0)
@@ -194,8 +201,8 @@ static bool improves(struct session *session, double loss)
     return true;
 }
 
-/* After step `done` − 1: evaluation and checkpoint where they are due. A checkpoint that cannot be written now is
- * reported and the run goes on: the next one may succeed, and the last one must. */
+/* After step `done` − 1: evaluation and checkpoint where they are due. A checkpoint that cannot be written
+ * now is reported and the run goes on: the next one may succeed, and the last one must. */
 static int after_step(struct session *session, uint64_t done, uint32_t control, bool *saved, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
@@ -234,7 +241,8 @@ static int finish(struct session *session, json_t **artifacts, struct err *err)
     return save(session, session->steps, loss, best, artifacts, err);
 }
 
-int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts, struct err *err)
+int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts,
+                  struct err *err)
 {
     uint64_t start = session->assignment->start_step;
     double loss;
@@ -255,7 +263,8 @@ int session_train(struct session *session, uint64_t *stopped_at, bool *saved, js
             return err_set(err, ERR_TIMEOUT, "no agent for %.0f s", (double)session->alone_ns * 1e-9);
         uint64_t done = session->steps_done = number + 1;
         bool stopping = step.sum.control & (CONTROL_STOP | CONTROL_YIELD);
-        if ((done < session->steps || stopping) && after_step(session, done, step.sum.control, saved, err) < 0)
+        if ((done < session->steps || stopping) &&
+            after_step(session, done, step.sum.control, saved, err) < 0)
             return -1;
         if (stopping && done < session->steps) {
             *stopped_at = done;

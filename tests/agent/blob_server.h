@@ -1,5 +1,5 @@
-/* The artifact store's routes for workers, over plain HTTP on loopback, on a thread of its own: GET (with Range) and PUT
- * of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the test's. */
+/* The artifact store's routes for workers, over plain HTTP on loopback, on a thread of its own: GET (with
+ * Range) and PUT of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the test's. */
 #ifndef MOTLEY_TESTS_BLOB_SERVER_H
 #define MOTLEY_TESTS_BLOB_SERVER_H
 
@@ -29,7 +29,8 @@ struct blob_server {
     atomic_bool full; /* answer PUT with 507 */
 };
 
-static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request, const char *name)
+static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request,
+                                    const char *name)
 {
     char path[512];
     struct buf bytes;
@@ -45,7 +46,8 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     const char *range = evhttp_find_header(evhttp_request_get_input_headers(request), "Range");
     struct evbuffer *out = evbuffer_new();
     int status = 200;
-    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) == 2 && first <= last && first < bytes.size) {
+    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) == 2 && first <= last &&
+        first < bytes.size) {
         char text[96];
         if (last >= bytes.size)
             last = bytes.size - 1;
@@ -62,7 +64,8 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     buf_fini(&bytes);
 }
 
-static inline void blob_answer_manifest(struct blob_server *server, struct evhttp_request *request, const char *name)
+static inline void blob_answer_manifest(struct blob_server *server, struct evhttp_request *request,
+                                        const char *name)
 {
     char path[512];
     struct manifest manifest;

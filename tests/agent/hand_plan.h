@@ -1,5 +1,5 @@
-/* Plans written by hand, instruction by instruction: a pipeline of any number of stages, one forward one backward. What
- * the planner's generator makes may look different; the worker must not care. */
+/* Plans written by hand, instruction by instruction: a pipeline of any number of stages, one forward one
+ * backward. What the planner's generator makes may look different; the worker must not care. */
 #ifndef MOTLEY_TESTS_HAND_PLAN_H
 #define MOTLEY_TESTS_HAND_PLAN_H
 
@@ -12,8 +12,18 @@
 #include "program/codec.h"
 #include "program/program.h"
 
-enum { HAND_ACT_IN, HAND_ACT_OUT, HAND_GRAD_IN, HAND_GRAD_OUT, HAND_SAVED, HAND_SCALARS, HAND_NORM, HAND_TOKEN,
-       HAND_CACHE, HAND_SLOTS };
+enum {
+    HAND_ACT_IN,
+    HAND_ACT_OUT,
+    HAND_GRAD_IN,
+    HAND_GRAD_OUT,
+    HAND_SAVED,
+    HAND_SCALARS,
+    HAND_NORM,
+    HAND_TOKEN,
+    HAND_CACHE,
+    HAND_SLOTS
+};
 
 enum { HAND_RING = 2, HAND_MICRO_MAX = 64 };
 
@@ -54,11 +64,13 @@ static inline void hand_slots(struct plan_rank *rank, uint32_t window, uint64_t 
 
 /* Which instruction did what to which micro-batch, for `after`. */
 struct hand_numbers {
-    int32_t forward[HAND_MICRO_MAX], backward[HAND_MICRO_MAX], send_act[HAND_MICRO_MAX], send_grad[HAND_MICRO_MAX];
+    int32_t forward[HAND_MICRO_MAX], backward[HAND_MICRO_MAX], send_act[HAND_MICRO_MAX],
+        send_grad[HAND_MICRO_MAX];
     int32_t last;
 };
 
-static inline struct instr hand_transfer(int op, uint32_t peer, int tag, uint32_t micro, int32_t boundary, int slot)
+static inline struct instr hand_transfer(int op, uint32_t peer, int tag, uint32_t micro, int32_t boundary,
+                                         int slot)
 {
     struct instr instr = instr_init((enum instr_op)op, op == OP_SEND ? QUEUE_SEND : QUEUE_RECV);
     instr.peer = (int32_t)peer;
@@ -74,8 +86,8 @@ static inline struct instr hand_transfer(int op, uint32_t peer, int tag, uint32_
     return instr;
 }
 
-static inline void hand_forward(struct program_builder *b, const struct plan *plan, uint32_t s, uint32_t micro, int save,
-                                struct hand_numbers *n)
+static inline void hand_forward(struct program_builder *b, const struct plan *plan, uint32_t s,
+                                uint32_t micro, int save, struct hand_numbers *n)
 {
     const struct plan_rank *rank = &plan->ranks[s];
     int32_t after[4];
@@ -104,8 +116,8 @@ static inline void hand_forward(struct program_builder *b, const struct plan *pl
     }
 }
 
-static inline void hand_backward(struct program_builder *b, const struct plan *plan, uint32_t s, uint32_t micro,
-                                 struct hand_numbers *n)
+static inline void hand_backward(struct program_builder *b, const struct plan *plan, uint32_t s,
+                                 uint32_t micro, struct hand_numbers *n)
 {
     const struct plan_rank *rank = &plan->ranks[s];
     int32_t after[4];
@@ -128,7 +140,8 @@ static inline void hand_backward(struct program_builder *b, const struct plan *p
         after[afters++] = n->send_grad[micro - HAND_RING];
     n->last = n->backward[micro] = program_add(b, &backward, after, afters);
     if (s > 0) {
-        struct instr send = hand_transfer(OP_SEND, s - 1, TAG_GRADIENT, micro, rank->block_begin, HAND_GRAD_OUT);
+        struct instr send =
+            hand_transfer(OP_SEND, s - 1, TAG_GRADIENT, micro, rank->block_begin, HAND_GRAD_OUT);
         n->send_grad[micro] = program_add(b, &send, &n->backward[micro], 1);
     }
 }
@@ -194,7 +207,8 @@ static inline void hand_token(struct plan *plan, uint32_t s, int kind, struct er
 }
 
 /* Sealed and checked, or NULL. */
-static inline struct plan *hand_plan(const struct model_config *config, const struct hand_shape *shape, struct err *err)
+static inline struct plan *hand_plan(const struct model_config *config, const struct hand_shape *shape,
+                                     struct err *err)
 {
     struct plan *plan = plan_create(shape->stages, 1, shape->batch_rows, shape->micro_rows, err);
     if (!plan)
@@ -218,7 +232,8 @@ static inline struct plan *hand_plan(const struct model_config *config, const st
         rank->rows = shape->batch_rows;
         rank->rows_share = 1;
         rank->state_share = 1.0 / shape->stages;
-        rank->window = shape->stages - s < plan->micro_batch_count ? shape->stages - s : plan->micro_batch_count;
+        rank->window =
+            shape->stages - s < plan->micro_batch_count ? shape->stages - s : plan->micro_batch_count;
         for (int p = 0; p < PURPOSE_COUNT; p++)
             rank->memory_bytes += rank->memory_peak[p] = (uint64_t)1 << 26;
         rank->memory_limit_bytes = shape->memory_limit_bytes;

@@ -1,4 +1,5 @@
-/* The execution model of docs/PROGRAM.md, on programs whose instructions do nothing: queues, `after`, failures. */
+/* The execution model of docs/PROGRAM.md, on programs whose instructions do nothing: queues, `after`,
+ * failures. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -114,10 +115,12 @@ static void random_program(struct program *program, uint64_t seed, uint32_t coun
     struct err err;
     rand_stream_init(&random, seed, 2);
     for (uint32_t i = 0; i < count; i++) {
-        static const enum queue_kind kinds[] = {QUEUE_COMPUTE, QUEUE_COPY, QUEUE_SEND, QUEUE_RECV, QUEUE_GROUP};
+        static const enum queue_kind kinds[] = {QUEUE_COMPUTE, QUEUE_COPY, QUEUE_SEND, QUEUE_RECV,
+                                                QUEUE_GROUP};
         enum queue_kind kind = kinds[rand_stream_below(&random, 5)];
         struct instr instr = instr_init(kind == QUEUE_SEND ? OP_SEND : OP_FORWARD, kind);
-        instr.peer = kind == QUEUE_SEND || kind == QUEUE_RECV ? 1 + (int32_t)rand_stream_below(&random, 3) : PLAN_NONE;
+        instr.peer =
+            kind == QUEUE_SEND || kind == QUEUE_RECV ? 1 + (int32_t)rand_stream_below(&random, 3) : PLAN_NONE;
         instr.group = kind == QUEUE_GROUP ? 0 : PLAN_NONE;
         int32_t after[3];
         uint32_t afters = i ? rand_stream_below(&random, 4) : 0;

@@ -28,11 +28,13 @@ static void check_adapter(const struct fixture *fix, const struct outcome *out, 
         json_object_get(json_object_get(out->artifacts, "adapter/adapter_model.safetensors"), "sha256"));
     snprintf(path, sizeof path, "%s/%s", fix->store.dir, sha256);
     must(safetensors_open_path(path, &ours, &err));
-    snprintf(path, sizeof path, "%s/golden/%s/adapter_after_20/adapter_model.safetensors", MOTLEY_TEST_DATA, name);
+    snprintf(path, sizeof path, "%s/golden/%s/adapter_after_20/adapter_model.safetensors", MOTLEY_TEST_DATA,
+             name);
     must(safetensors_open_path(path, &golden, &err));
     assert_int_equal(safetensors_count(ours), safetensors_count(golden));
     for (uint32_t t = 0; t < safetensors_count(golden); t++) {
-        const struct safetensors_tensor *want = safetensors_at(golden, t), *got = safetensors_find(ours, want->name);
+        const struct safetensors_tensor *want = safetensors_at(golden, t),
+                                        *got = safetensors_find(ours, want->name);
         assert_non_null(got);
         assert_int_equal(got->shape[0], want->shape[0]);
         assert_int_equal(got->shape[1], want->shape[1]);
@@ -65,8 +67,7 @@ static void run_golden(const char *name, uint32_t stages, uint32_t micro_rows)
     fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
     snprintf(what, sizeof what, "%s, %u stages, micro-batches of %u", name, stages, micro_rows);
     if (json_array_size(out.failures))
-        fail_msg("%s: %s", what,
-                 json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
+        fail_msg("%s: %s", what, json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
     check_losses(&fix, &out, what);
     check_adapter(&fix, &out, name);
     assert_int_equal(out.done, stages);

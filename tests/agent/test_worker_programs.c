@@ -12,8 +12,8 @@ static void check_golden(struct fixture *fix, struct plan *plan)
     for (uint64_t t = 0; t < out.steps; t++) {
         double loss = fix_golden(fix, "loss", t), norm = fix_golden(fix, "grad_norm", t);
         if (!(fabs(out.loss[t] - loss) <= 1e-6 * loss) || !(fabs(out.norm[t] - norm) <= 1e-5 * norm))
-            fail_msg("step %llu: loss %.9g and %.9g, norm %.9g and %.9g", (unsigned long long)t, out.loss[t], loss,
-                     out.norm[t], norm);
+            fail_msg("step %llu: loss %.9g and %.9g, norm %.9g and %.9g", (unsigned long long)t, out.loss[t],
+                     loss, out.norm[t], norm);
     }
     outcome_fini(&out);
     json_decref(spec);
@@ -43,8 +43,10 @@ static void write_rank(struct plan *plan, uint32_t rank, const struct line *line
         instr.block_begin = transfer ? (rank == 0 ? me->block_end : me->block_begin) : me->block_begin;
         instr.block_end = transfer ? instr.block_begin : me->block_end;
         instr.peer = transfer ? 1 - (int32_t)rank : PLAN_NONE;
-        instr.tag = transfer ? (gradient ? TAG_GRADIENT : TAG_ACTIVATION)
-                             : line->in == HAND_SCALARS ? TAG_STEP_SCALARS : line->in == HAND_NORM ? TAG_NORM : TAG_NONE;
+        instr.tag = transfer                   ? (gradient ? TAG_GRADIENT : TAG_ACTIVATION)
+                    : line->in == HAND_SCALARS ? TAG_STEP_SCALARS
+                    : line->in == HAND_NORM    ? TAG_NORM
+                                               : TAG_NONE;
         if (line->op == OP_ALL_REDUCE)
             instr.group = instr.block_begin = instr.block_end = 0;
         if (instr.slot_in != PLAN_NONE && line->op != OP_ALL_REDUCE)
@@ -59,16 +61,20 @@ static void write_rank(struct plan *plan, uint32_t rank, const struct line *line
 static void ten_lines_run_on_two_workers(void **state)
 {
     enum { NO = PLAN_NONE };
-    static const struct line first[] = {
-        {OP_FORWARD, NO, HAND_ACT_OUT, HAND_SAVED, {NO, NO}}, {OP_SEND, HAND_ACT_OUT, NO, NO, {0, NO}},
-        {OP_RECV, NO, HAND_GRAD_IN, NO, {NO, NO}},            {OP_BACKWARD, HAND_GRAD_IN, NO, HAND_SAVED, {2, NO}},
-        {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {3, NO}}, {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {3, NO}},
-        {OP_STEP, NO, NO, NO, {4, 5}}};
-    static const struct line second[] = {
-        {OP_RECV, NO, HAND_ACT_IN, NO, {NO, NO}},   {OP_FORWARD, HAND_ACT_IN, NO, HAND_SAVED, {0, NO}},
-        {OP_BACKWARD, NO, HAND_GRAD_OUT, HAND_SAVED, {1, NO}}, {OP_SEND, HAND_GRAD_OUT, NO, NO, {2, NO}},
-        {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {2, NO}}, {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {2, NO}},
-        {OP_STEP, NO, NO, NO, {4, 5}}};
+    static const struct line first[] = {{OP_FORWARD, NO, HAND_ACT_OUT, HAND_SAVED, {NO, NO}},
+                                        {OP_SEND, HAND_ACT_OUT, NO, NO, {0, NO}},
+                                        {OP_RECV, NO, HAND_GRAD_IN, NO, {NO, NO}},
+                                        {OP_BACKWARD, HAND_GRAD_IN, NO, HAND_SAVED, {2, NO}},
+                                        {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {3, NO}},
+                                        {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {3, NO}},
+                                        {OP_STEP, NO, NO, NO, {4, 5}}};
+    static const struct line second[] = {{OP_RECV, NO, HAND_ACT_IN, NO, {NO, NO}},
+                                         {OP_FORWARD, HAND_ACT_IN, NO, HAND_SAVED, {0, NO}},
+                                         {OP_BACKWARD, NO, HAND_GRAD_OUT, HAND_SAVED, {1, NO}},
+                                         {OP_SEND, HAND_GRAD_OUT, NO, NO, {2, NO}},
+                                         {OP_ALL_REDUCE, HAND_SCALARS, HAND_SCALARS, NO, {2, NO}},
+                                         {OP_ALL_REDUCE, HAND_NORM, HAND_NORM, NO, {2, NO}},
+                                         {OP_STEP, NO, NO, NO, {4, 5}}};
     struct fixture fix;
     struct err err;
     (void)state;

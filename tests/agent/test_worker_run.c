@@ -1,4 +1,5 @@
-/* What a run does beside its steps: evaluations, samples, checkpoints, stops, failures, an agent that goes away. */
+/* What a run does beside its steps: evaluations, samples, checkpoints, stops, failures, an agent that goes
+ * away. */
 #include "agent/worker_fixture.h"
 
 static const char *text_of(const json_t *event, const char *key)
@@ -87,10 +88,11 @@ static void start_there(void *arg, json_t *assign)
     json_t *files = json_object();
     const char *name;
     json_t *value;
-    json_object_foreach(resume->blobs, name, value) json_object_set(files, name, json_object_get(value, "sha256"));
+    json_object_foreach(resume->blobs, name, value)
+        json_object_set(files, name, json_object_get(value, "sha256"));
     json_object_set_new(assign, "start",
-                        json_pack("{s:I, s:o, s:I}", "step", (json_int_t)resume->step, "checkpoint", files, "reported",
-                                  (json_int_t)resume->step + 2));
+                        json_pack("{s:I, s:o, s:I}", "step", (json_int_t)resume->step, "checkpoint", files,
+                                  "reported", (json_int_t)resume->step + 2));
 }
 
 static const json_t *checkpoint_at(const struct outcome *out, uint64_t step)
@@ -113,8 +115,8 @@ static void resume_on(struct fixture *fix, const json_t *spec, const struct outc
     assert_int_equal(rest.steps, 12);
     for (uint64_t t = 8; t < 20; t++)
         if (!(fabs(rest.loss[t] - whole->loss[t]) <= 1e-6 * whole->loss[t]))
-            fail_msg("%u stages, step %llu: %.9g instead of %.9g", stages, (unsigned long long)t, rest.loss[t],
-                     whole->loss[t]);
+            fail_msg("%u stages, step %llu: %.9g instead of %.9g", stages, (unsigned long long)t,
+                     rest.loss[t], whole->loss[t]);
     outcome_fini(&rest);
     plan_destroy(plan);
 }
@@ -186,8 +188,8 @@ static void stop_hook(void *arg, struct fix_worker *workers, uint32_t rank, cons
         return;
     stop->sent = true; /* to one rank alone: the others must learn it in the same step */
     fix_send(&workers[stop->kill ? rank : 0],
-             json_pack("{s:s, s:i, s:I, s:s, s:b, s:b}", "type", "stop", "run", 70, "epoch", stop->epoch, "why",
-                       "cancel", "checkpoint", 1, "kill", (int)stop->kill));
+             json_pack("{s:s, s:i, s:I, s:s, s:b, s:b}", "type", "stop", "run", 70, "epoch", stop->epoch,
+                       "why", "cancel", "checkpoint", 1, "kill", (int)stop->kill));
 }
 
 static void a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint(void **state)
@@ -307,22 +309,25 @@ static void events_not_acknowledged_come_again_after_the_agent_returned(void **s
 /* --- failures --- */
 
 static void fails_with(struct fixture *fix, const struct plan *plan, const json_t *spec,
-                       void (*change)(void *arg, json_t *assign), const char *code, bool own, const char *part)
+                       void (*change)(void *arg, json_t *assign), const char *code, bool own,
+                       const char *part)
 {
     struct outcome out;
     fix_run(fix, plan, spec, change, NULL, (void *)part, &out);
     assert_int_equal(json_array_size(out.failures), 1);
     const json_t *failed = json_array_get(out.failures, 0);
-    if (strcmp(text_of(failed, "code"), code) != 0 || json_is_true(json_object_get(failed, "own_fault")) != own ||
-        !strstr(text_of(failed, "text"), part))
-        fail_msg("not as expected (%s, \"%s\"): %s: %s", code, part, text_of(failed, "code"), text_of(failed, "text"));
+    if (strcmp(text_of(failed, "code"), code) != 0 ||
+        json_is_true(json_object_get(failed, "own_fault")) != own || !strstr(text_of(failed, "text"), part))
+        fail_msg("not as expected (%s, \"%s\"): %s: %s", code, part, text_of(failed, "code"),
+                 text_of(failed, "text"));
     outcome_fini(&out);
 }
 
 static void another_device(void *arg, json_t *assign)
 {
     (void)arg;
-    json_object_set_new(json_object_get(json_object_get(assign, "local"), "device"), "name", json_string("node9/cpu0"));
+    json_object_set_new(json_object_get(json_object_get(assign, "local"), "device"), "name",
+                        json_string("node9/cpu0"));
 }
 
 static void another_digest(void *arg, json_t *assign)

@@ -1,5 +1,5 @@
-/* Real workers on threads, the agent's and scheduler's side of their sockets, an artifact store: a job of a golden tiny
- * model through all of it. */
+/* Real workers on threads, the agent's and scheduler's side of their sockets, an artifact store: a job of a
+ * golden tiny model through all of it. */
 #ifndef MOTLEY_TESTS_WORKER_FIXTURE_H
 #define MOTLEY_TESTS_WORKER_FIXTURE_H
 
@@ -115,8 +115,8 @@ static inline void fix_model(struct fixture *fix, const char *dir)
         snprintf(path, sizeof path, "%s/%s", dir, file->name);
         fix_add_file(fix, path, sha256, NULL);
         json_array_append_new(json_object_get(fix->model, "files"),
-                              json_pack("{s:s, s:I, s:s}", "name", file->name, "size", (json_int_t)file->size, "sha256",
-                                        sha256));
+                              json_pack("{s:s, s:I, s:s}", "name", file->name, "size", (json_int_t)file->size,
+                                        "sha256", sha256));
     }
     model_source_close(source);
     must(model_config_load(dir, &fix->config, &err));
@@ -135,7 +135,8 @@ static inline void fix_rows(struct fixture *fix)
         uint32_t tokens = 0, learnt = 0;
         fix->batch_rows = (uint32_t)json_array_size(all);
         for (size_t r = 0; r < json_array_size(all); r++, rows++) {
-            const json_t *row = json_array_get(all, r), *learn = json_array_get(json_object_get(batch, "labels"), r);
+            const json_t *row = json_array_get(all, r),
+                         *learn = json_array_get(json_object_get(batch, "labels"), r);
             offset[rows + 1] = offset[rows] + json_array_size(row);
             for (size_t t = 0; t < json_array_size(row); t++, tokens++) {
                 int32_t label = (int32_t)json_integer_value(json_array_get(learn, t));
@@ -214,48 +215,51 @@ static inline double fix_golden(const struct fixture *fix, const char *what, uin
 /* The specification of the golden LoRA run. */
 static inline json_t *fix_spec(const struct fixture *fix)
 {
-    const json_t *lora = json_object_get(fix->expected, "lora"), *betas = json_object_get(fix->expected, "betas");
+    const json_t *lora = json_object_get(fix->expected, "lora"),
+                 *betas = json_object_get(fix->expected, "betas");
     char train[80], eval[80];
     snprintf(train, sizeof train, "sha256:%s", fix->train);
     snprintf(eval, sizeof eval, "sha256:%s", fix->eval);
-    return json_pack("{s:s, s:{s:s, s:O, s:O, s:f, s:O}, s:{s:s, s:s, s:s, s:b}, s:{s:i, s:O, s:O, s:O, s:f, s:O, s:O, "
-                     "s:O}, s:{s:i}}",
-                     "model", "tiny", "method", "kind", "lora", "rank", json_object_get(lora, "r"), "alpha",
-                     json_object_get(lora, "alpha"), "dropout", 0.0, "targets", json_object_get(lora, "targets"),
-                     "data", "train", train, "eval", eval, "format", "tokens", "shuffle", 0, "train", "batch_rows",
-                     (int)fix->batch_rows, "steps", json_object_get(fix->expected, "steps"), "learning_rate",
-                     json_object_get(lora, "peak_lr"), "warmup_steps", json_object_get(fix->expected, "warmup"),
-                     "final_fraction", 0.1, "betas", betas, "eps", json_object_get(fix->expected, "eps"), "clip_norm",
-                     json_object_get(fix->expected, "clip"), "checkpoint", "every_steps", 0);
+    return json_pack(
+        "{s:s, s:{s:s, s:O, s:O, s:f, s:O}, s:{s:s, s:s, s:s, s:b}, s:{s:i, s:O, s:O, s:O, s:f, s:O, s:O, "
+        "s:O}, s:{s:i}}",
+        "model", "tiny", "method", "kind", "lora", "rank", json_object_get(lora, "r"), "alpha",
+        json_object_get(lora, "alpha"), "dropout", 0.0, "targets", json_object_get(lora, "targets"), "data",
+        "train", train, "eval", eval, "format", "tokens", "shuffle", 0, "train", "batch_rows",
+        (int)fix->batch_rows, "steps", json_object_get(fix->expected, "steps"), "learning_rate",
+        json_object_get(lora, "peak_lr"), "warmup_steps", json_object_get(fix->expected, "warmup"),
+        "final_fraction", 0.1, "betas", betas, "eps", json_object_get(fix->expected, "eps"), "clip_norm",
+        json_object_get(fix->expected, "clip"), "checkpoint", "every_steps", 0);
 }
 
 /* The `assign` of one rank. Borrows all. */
-static inline json_t *fix_assign(const struct fixture *fix, const struct plan *plan, const json_t *spec, uint32_t rank,
-                                 json_int_t epoch)
+static inline json_t *fix_assign(const struct fixture *fix, const struct plan *plan, const json_t *spec,
+                                 uint32_t rank, json_int_t epoch)
 {
     struct err err;
     json_t *ranks = json_array(), *codec = plan_to_json(plan, &err);
     char cache[600];
     assert_non_null(codec);
     for (uint32_t r = 0; r < plan->rank_count; r++)
-        json_array_append_new(ranks, json_pack("{s:i, s:s, s:s}", "rank", (int)r, "node", plan->ranks[r].node, "device",
-                                               plan->ranks[r].device));
+        json_array_append_new(ranks, json_pack("{s:i, s:s, s:s}", "rank", (int)r, "node", plan->ranks[r].node,
+                                               "device", plan->ranks[r].device));
     char identity[48];
     snprintf(identity, sizeof identity, "agent:node%u", rank);
     snprintf(cache, sizeof cache, "%s/cache", fix->scratch.dir);
-    json_t *assign = json_pack(
-        "{s:s, s:i, s:i, s:I, s:i, s:o, s:o, s:O, s:O, s:{s:s, s:s}, s:{s:i, s:O}, s:{s:i}}", "type", "assign", "job", 7,
-        "run", 70, "epoch", epoch, "rank", (int)rank, "ranks", ranks, "plan", codec, "spec", spec, "model", fix->model,
-        "data", "train", fix->train, "eval", fix->eval, "start", "step", 0, "adapter", fix->adapter, "limits", "wait",
-        FIX_SECONDS);
-    json_object_set_new(
-        assign, "local",
-        json_pack("{s:{s:s, s:s, s:i, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "device", "name",
-                  plan->ranks[rank].device, "kind", getenv("MOTLEY_TEST_DEVICE") ? getenv("MOTLEY_TEST_DEVICE") : "cpu",
-                  "threads", 1, "memory_limit_bytes", (json_int_t)plan->ranks[rank].memory_limit_bytes, "listen",
-                  "127.0.0.1:0", "identity", identity, "cert", fix->certs[rank].cert_file, "key",
-                  fix->certs[rank].key_file, "ca", fix->cluster.ca_file, "api", fix->store.url, "cache", cache,
-                  "cache_limit_bytes", (json_int_t)1 << 30));
+    json_t *assign =
+        json_pack("{s:s, s:i, s:i, s:I, s:i, s:o, s:o, s:O, s:O, s:{s:s, s:s}, s:{s:i, s:O}, s:{s:i}}",
+                  "type", "assign", "job", 7, "run", 70, "epoch", epoch, "rank", (int)rank, "ranks", ranks,
+                  "plan", codec, "spec", spec, "model", fix->model, "data", "train", fix->train, "eval",
+                  fix->eval, "start", "step", 0, "adapter", fix->adapter, "limits", "wait", FIX_SECONDS);
+    json_object_set_new(assign, "local",
+                        json_pack("{s:{s:s, s:s, s:i, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I}",
+                                  "device", "name", plan->ranks[rank].device, "kind",
+                                  getenv("MOTLEY_TEST_DEVICE") ? getenv("MOTLEY_TEST_DEVICE") : "cpu",
+                                  "threads", 1, "memory_limit_bytes",
+                                  (json_int_t)plan->ranks[rank].memory_limit_bytes, "listen", "127.0.0.1:0",
+                                  "identity", identity, "cert", fix->certs[rank].cert_file, "key",
+                                  fix->certs[rank].key_file, "ca", fix->cluster.ca_file, "api",
+                                  fix->store.url, "cache", cache, "cache_limit_bytes", (json_int_t)1 << 30));
     return assign;
 }
 
@@ -289,7 +293,8 @@ static inline json_t *fix_receive(const struct fix_worker *w)
 {
     struct err err;
     json_t *message = NULL;
-    must(frame_recv(w->fd, &frame_limits_default, clock_mono_ns() + FIX_SECONDS * 1000000000ull, &message, &err));
+    must(frame_recv(w->fd, &frame_limits_default, clock_mono_ns() + FIX_SECONDS * 1000000000ull, &message,
+                    &err));
     return message;
 }
 
@@ -308,7 +313,8 @@ static inline void fix_start_worker(const struct fixture *fix, struct fix_worker
 
 static inline void fix_ack(const struct fix_worker *w, json_int_t epoch)
 {
-    fix_send(w, json_pack("{s:s, s:i, s:I, s:I}", "type", "ack", "run", 70, "epoch", epoch, "seq", w->last_seq));
+    fix_send(w,
+             json_pack("{s:s, s:i, s:I, s:I}", "type", "ack", "run", 70, "epoch", epoch, "seq", w->last_seq));
 }
 
 static inline void fix_note_step(struct outcome *out, const json_t *event)
@@ -363,8 +369,8 @@ static inline bool fix_note(struct outcome *out, struct fix_worker *w, const jso
 typedef void fix_hook(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event);
 
 /* Read and acknowledge until every rank said its last word. */
-static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_int_t epoch, struct outcome *out,
-                             fix_hook *hook, void *arg)
+static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_int_t epoch,
+                             struct outcome *out, fix_hook *hook, void *arg)
 {
     uint64_t deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull;
     uint32_t ready = 0, ended = 0;
@@ -388,8 +394,8 @@ static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_in
                 ready++;
                 out->ready_ns = clock_mono_ns() - out->ready_ns;
                 for (uint32_t p = 0; ready == count && p < count; p++)
-                    fix_send(&workers[p], json_pack("{s:s, s:i, s:I, s:O}", "type", "peers", "run", 70, "epoch", epoch,
-                                                    "peers", peers));
+                    fix_send(&workers[p], json_pack("{s:s, s:i, s:I, s:O}", "type", "peers", "run", 70,
+                                                    "epoch", epoch, "peers", peers));
             }
             ended += fix_note(out, &workers[r], event);
             fix_ack(&workers[r], epoch);
@@ -419,7 +425,8 @@ static inline void fix_join(struct fix_worker *workers, uint32_t count)
 
 /* A whole run: one worker a rank. `change` (may be NULL) edits each rank's assignment. */
 static inline void fix_run(const struct fixture *fix, const struct plan *plan, const json_t *spec,
-                           void (*change)(void *arg, json_t *assign), fix_hook *hook, void *arg, struct outcome *out)
+                           void (*change)(void *arg, json_t *assign), fix_hook *hook, void *arg,
+                           struct outcome *out)
 {
     struct fix_worker workers[FIX_RANKS];
     outcome_init(out);
