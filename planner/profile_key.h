@@ -1,4 +1,5 @@
-/* Under which key measured profiles are kept: good for a model's shape, the method and the length, whatever the job. */
+/* Under which key measured profiles are kept: good for a model's shape, the method and the length, whatever
+ * the job. */
 #ifndef MOTLEY_PLANNER_PROFILE_KEY_H
 #define MOTLEY_PLANNER_PROFILE_KEY_H
 

@@ -38,6 +38,9 @@ void pass_wait(struct pass *pass, const struct store_sched_job *job, const char 
 {
     char text[512];
     va_list args;
+    if (job->id == 0) { /* no job: a measurement that somebody waits for */
+        return;
+    }
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/digest.h"
-#include "common/json.h"
+#include "planner/profile_key.h"
 #include "scheduler/policy.h"
 
 enum { PLANS_MAX = 16 }; /* searches in one pass */
@@ -90,34 +88,6 @@ static void find_allowed(const struct pass *pass, struct candidate *candidate)
 
 /* ---- facts ---- */
 
-/* Profiles are good for a model's shape, the method and the length, whatever the job. */
-static int profile_key(const struct store_sched_job *job, const json_t *model, char key[DIGEST_HEX_SIZE],
-                       struct err *err)
-{
-    const json_t *method = json_object_get(job->spec, "method");
-    json_t *null = json_null();
-    json_t *const parts[] = {json_object_get(model, "config"),
-                             json_object_get(method, "kind"),
-                             json_object_get(method, "rank"),
-                             json_object_get(method, "targets"),
-                             json_object_get(method, "base"),
-                             json_object_get(json_object_get(job->spec, "train"), "compute"),
-                             json_object_get(json_object_get(job->spec, "data"), "sequence_tokens")};
-    json_t *list = json_array();
-    struct buf text;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        json_array_append(list, parts[i] != NULL ? parts[i] : null);
-    }
-    buf_init(&text, (size_t)8 << 20);
-    int rc = json_print(list, true, &text, err);
-    if (rc == 0) {
-        rc = digest_sha256_hex(text.data, text.size, key, err);
-    }
-    buf_fini(&text);
-    json_decref(list);
-    return rc;
-}
-
 static int get_named(struct pass *pass, enum fact_kind kind, const struct store_sched_job *job,
                      const char *input, struct fact *fact, struct err *err)
 {
@@ -138,7 +108,8 @@ static int get_facts(struct pass *pass, struct candidate *candidate, struct err 
     if (model == 0 || train == 0 || eval == 0) {
         return 0;
     }
-    if (profile_key(job, candidate->model.document, candidate->key, err) < 0) {
+    if (profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key, err) <
+        0) {
         return -1;
     }
     return facts_get(pass->scheduler->facts, FACT_PROFILES, candidate->key, &candidate->profiles, err);
@@ -343,6 +314,28 @@ static enum outcome consider(struct pass *pass, const struct store_sched_job *jo
     return outcome;
 }
 
+/* What people who only ask for a plan wait for: measured when no job wants the devices now. */
+static void measure_wanted(struct pass *pass)
+{
+    for (size_t i = 0; i < pass->view->measure_count && pass->placed == NULL; i++) {
+        const struct store_sched_job asked = {.spec = pass->view->measures[i].spec,
+                                              .inputs = pass->view->measures[i].inputs};
+        struct candidate candidate = {.job = &asked};
+        struct err err;
+        candidate.allowed = calloc(pass->view->device_count + 1, sizeof(bool));
+        candidate.usable = calloc(pass->view->device_count + 1, sizeof(bool));
+        if (candidate.allowed == NULL || candidate.usable == NULL) {
+            pass->failed = true;
+        } else if (get_facts(pass, &candidate, &err) == 1) {
+            find_allowed(pass, &candidate);
+            pass_profiles(pass, &asked, candidate.allowed, candidate.usable, candidate.key,
+                          candidate.profiles.document, candidate.model.document);
+        }
+        free(candidate.allowed);
+        free(candidate.usable);
+    }
+}
+
 void pass_queue(struct pass *pass)
 {
     const struct store_view *view = pass->view;
@@ -368,6 +361,7 @@ void pass_queue(struct pass *pass)
             break;
         }
     }
+    measure_wanted(pass);
 out:
     free(queue);
     free(index);

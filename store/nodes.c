@@ -86,3 +86,29 @@ int store_device_drain(struct store *store, const char *device, bool drained, st
     pg_params_fini(&params);
     return rc;
 }
+
+/* ---- measuring for a plan without a job ---- */
+
+static const struct pg_statement want_measure = {
+    "measure_want",
+    "WITH old AS (DELETE FROM measures WHERE until < now() AND key <> $1), "
+    "new AS (INSERT INTO measures (key, spec, inputs, until) VALUES ($1, $2, $3, now() + make_interval(secs "
+    "=> $4)) "
+    "  ON CONFLICT (key) DO UPDATE SET until = greatest(measures.until, excluded.until) RETURNING key) "
+    "SELECT pg_notify('motley_jobs', '') FROM new",
+    PG_WRITE};
+
+int store_measure_want(struct store *store, const char *key, const json_t *spec, const json_t *inputs,
+                       unsigned seconds, store_done_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_text(&params, key);
+    pg_param_json(&params, spec);
+    pg_param_json(&params, inputs);
+    pg_param_f64(&params, seconds);
+    const struct pg_step step = {&want_measure, &params};
+    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}

@@ -25,4 +25,10 @@ int store_device_drain(struct store *store, const char *device, bool drained, st
 int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
                       struct err *err);
 
+/* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (planner/profile_key.h): the
+ * scheduler has free devices measured as it would for a queued job of this specification. Idempotent. Wakes
+ * the scheduler. */
+int store_measure_want(struct store *store, const char *key, const json_t *spec, const json_t *inputs,
+                       unsigned seconds, store_done_fn *done, void *arg, struct err *err);
+
 #endif

@@ -97,16 +97,21 @@ struct store_sched_link {
     json_t *document;
 };
 
+struct store_sched_measure { /* profiles that somebody waits for without a job */
+    json_t *spec, *inputs;
+};
+
 struct store_view {
     int64_t now_us;
     int64_t next_due_us; /* earliest not_before among those that must wait; 0: none */
-    size_t job_count, run_count, node_count, device_count, request_count, link_count;
+    size_t job_count, run_count, node_count, device_count, request_count, link_count, measure_count;
     struct store_sched_job *jobs;
     struct store_sched_run *runs;
     struct store_sched_node *nodes;
     struct store_sched_device *devices;
     struct store_sched_request *requests;
     struct store_sched_link *links;
+    struct store_sched_measure *measures; /* a few */
 };
 
 /* Takes over the view (store_view_destroy it); NULL with err. */

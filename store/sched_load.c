@@ -28,7 +28,19 @@ enum stop_why stop_why_from_name(const char *name)
     return STOP_NONE;
 }
 
-enum { Q_NOW, Q_ACTIVE, Q_QUEUED, Q_RUNS, Q_RANKS, Q_NODES, Q_DEVICES, Q_REQUESTS, Q_LINKS, Q_COUNT };
+enum {
+    Q_NOW,
+    Q_ACTIVE,
+    Q_QUEUED,
+    Q_RUNS,
+    Q_RANKS,
+    Q_NODES,
+    Q_DEVICES,
+    Q_REQUESTS,
+    Q_LINKS,
+    Q_MEASURES,
+    Q_COUNT
+};
 
 #define JOB_COLUMNS                                                                                          \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, "  \
@@ -81,6 +93,9 @@ static const struct pg_statement statements[Q_COUNT] = {
                                        "ORDER BY id",
                     PG_READ},
     [Q_LINKS] = {"sched_links", "SELECT from_node, to_node, document FROM links", PG_READ},
+    [Q_MEASURES] = {"sched_measures",
+                    "SELECT spec, inputs FROM measures WHERE until > now() ORDER BY until DESC LIMIT 16",
+                    PG_READ},
 };
 
 /* ---- memory ---- */
@@ -144,6 +159,11 @@ static void free_cluster(struct store_view *view)
         json_decref(view->links[i].document);
     }
     free(view->links);
+    for (size_t i = 0; i < view->measure_count; i++) {
+        json_decref(view->measures[i].spec);
+        json_decref(view->measures[i].inputs);
+    }
+    free(view->measures);
 }
 
 void store_view_destroy(struct store_view *view)
@@ -334,6 +354,16 @@ static void read_measurements(struct store_view *view, const struct pg_result *r
     }
 }
 
+static void read_wanted(struct store_view *view, const struct pg_result *measures, bool *bad)
+{
+    view->measures = rows_of(measures, sizeof(*view->measures), &view->measure_count, bad);
+    for (size_t i = 0; i < view->measure_count; i++) {
+        view->measures[i].spec = pg_json(measures, (int)i, 0);
+        view->measures[i].inputs = pg_json(measures, (int)i, 1);
+        *bad = *bad || view->measures[i].spec == NULL || view->measures[i].inputs == NULL;
+    }
+}
+
 /* ---- the call ---- */
 
 static void view_fail(struct store_call *call, const struct err *err)
@@ -353,6 +383,7 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
         read_runs(view, results[Q_RUNS], results[Q_RANKS], &bad);
         read_cluster(view, results[Q_NODES], results[Q_DEVICES], &bad);
         read_measurements(view, results[Q_REQUESTS], results[Q_LINKS], &bad);
+        read_wanted(view, results[Q_MEASURES], &bad);
     }
     if (bad) {
         struct err err;
