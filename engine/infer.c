@@ -137,7 +137,7 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
         return -1;
     struct pass pass = {
         .stage = stage,
-        .queue = {.device = stage->device, .err = err},
+        .queue = {.device = stage->device, .err = err, .exact = stage->layout.exact},
         .slot = slot,
         .tokens = tokens,
         .rows = 1,

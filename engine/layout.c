@@ -9,6 +9,7 @@ enum {
     LAYOUT_VOCAB_MAX = 1 << 22,
     LAYOUT_TOKENS_MAX = 1 << 22, /* of a micro-batch */
     LAYOUT_RANK_MAX = 1024,
+    EXACT_HIDDEN_MAX = 256,
     LAYOUT_SLOTS_MAX = 4096,
     HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
     HEAD_ROWS_MIN = 16           /* … but at least so many positions */
@@ -243,6 +244,9 @@ int stage_layout_init(struct stage_layout *l, const struct stage_options *option
     const struct shape *s = &l->shape;
     l->has_embedding = o->block_begin == 0;
     l->has_head = o->block_end == s->layers + 2;
+    /* Tiny models are trained to the last digit: Adam turns the noise of a gradient near zero into a full
+     * step. */
+    l->exact = s->hidden <= EXACT_HIDDEN_MAX;
     l->shares_table = l->has_embedding && l->has_head && o->config->tied;
     l->layer_begin = l->has_embedding ? 0 : o->block_begin - 1;
     l->layer_end = o->block_end - 1 < s->layers ? o->block_end - 1 : s->layers;

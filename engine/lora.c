@@ -7,17 +7,14 @@
 #include "engine/stage_impl.h"
 
 static void drop(struct pass *pass, uint32_t layer, const struct lora_member *member, uint32_t width,
-                 struct operand x, struct operand y, bool accumulate)
+                 struct operand x, struct operand y)
 {
     const struct stage_layout *l = &pass->stage->layout;
     queue_op(&pass->queue,
              &(struct op){.kind = OP_DROPOUT,
                           .dropout = {.tokens = pass->tokens,
                                       .width = width,
-                                      .ldx = width,
-                                      .ldy = width,
                                       .p = (float)l->options.lora.dropout,
-                                      .accumulate = accumulate,
                                       .seed = l->options.seed,
                                       .step = pass->slot->step,
                                       .layer = l->layer_begin + layer,
@@ -26,6 +23,26 @@ static void drop(struct pass *pass, uint32_t layer, const struct lora_member *me
                                       .positions = pass_meta(pass, l->slot.positions, DTYPE_U32),
                                       .row_ids = pass_meta(pass, l->slot.row_ids, DTYPE_U32),
                                       .y = y}});
+}
+
+static void drop_backward(struct pass *pass, uint32_t layer, const struct lora_member *member, uint32_t width,
+                          struct operand x, struct operand t, struct operand dx)
+{
+    const struct stage_layout *l = &pass->stage->layout;
+    queue_op(&pass->queue,
+             &(struct op){.kind = OP_DROPOUT_BACKWARD,
+                          .dropout_backward = {.tokens = pass->tokens,
+                                               .width = width,
+                                               .p = (float)l->options.lora.dropout,
+                                               .seed = l->options.seed,
+                                               .step = pass->slot->step,
+                                               .layer = l->layer_begin + layer,
+                                               .target = member->site,
+                                               .x = x,
+                                               .positions = pass_meta(pass, l->slot.positions, DTYPE_U32),
+                                               .row_ids = pass_meta(pass, l->slot.row_ids, DTYPE_U32),
+                                               .t = t,
+                                               .dx = dx}});
 }
 
 static float lora_scale(const struct lora_options *lora)
@@ -51,7 +68,7 @@ void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, 
         struct operand z_i = operand_skip(z, (uint64_t)i * rank);
         if (pass->dropout) {
             struct operand dropped = pass_workspace(pass, stage->layout.workspace.drop);
-            drop(pass, layer, member, group->inputs, input, dropped, false);
+            drop(pass, layer, member, group->inputs, input, dropped);
             queue_gemm_nt(queue, tokens, rank, group->inputs, 1, dropped, group->inputs,
                           operand_skip(a, (uint64_t)i * rank * group->inputs), group->inputs, 0, z_i, ldz);
         }
@@ -71,14 +88,14 @@ static void dropped_backward(struct pass *pass, uint32_t layer, const struct lor
     uint64_t a = group->a + (uint64_t)i * rank * width;
     struct operand dropped = pass_workspace(pass, stage->layout.workspace.drop);
     struct operand dz_i = operand_skip(dz, (uint64_t)i * rank);
-    drop(pass, layer, &group->members[i], width, input, dropped, false);
+    /* The mask is drawn once: the gradient passes through it, and its place takes the dropped input again. */
+    if (dinput.buffer != NULL) {
+        queue_gemm_nn(&pass->queue, pass->tokens, width, rank, 1, dz_i, ldz,
+                      adapter_at(stage, stage->values, layer, a), width, 0, dropped, width);
+    }
+    drop_backward(pass, layer, &group->members[i], width, input, dropped, dinput);
     queue_gemm_tn(&pass->queue, rank, width, pass->tokens, 1, dz_i, ldz, dropped, width, 1,
                   adapter_at(stage, stage->gradients, layer, a), width);
-    if (dinput.buffer == NULL)
-        return;
-    queue_gemm_nn(&pass->queue, pass->tokens, width, rank, 1, dz_i, ldz,
-                  adapter_at(stage, stage->values, layer, a), width, 0, dropped, width);
-    drop(pass, layer, &group->members[i], width, dropped, dinput, true);
 }
 
 void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, struct operand input,

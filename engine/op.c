@@ -16,6 +16,7 @@ static const char *const op_names[OP_KINDS] = {
     [OP_SWIGLU] = "swiglu",
     [OP_SWIGLU_BACKWARD] = "swiglu_backward",
     [OP_DROPOUT] = "dropout",
+    [OP_DROPOUT_BACKWARD] = "dropout_backward",
     [OP_GATHER_ROWS] = "gather_rows",
     [OP_SCATTER_ROWS] = "scatter_rows",
     [OP_CROSS_ENTROPY] = "cross_entropy",
@@ -103,10 +104,20 @@ static void attention_cached_operands(const struct op_attention_cached *op, stru
 
 static void dropout_operands(const struct op_dropout *op, struct uses *uses)
 {
-    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->ldx);
+    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
     use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
     use(uses, "row_ids", op->row_ids, OPERAND_READ, 1, op->tokens, op->tokens);
-    use(uses, "y", op->y, op->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, op->tokens, op->width, op->ldy);
+    use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->width);
+}
+
+static void dropout_backward_operands(const struct op_dropout_backward *op, struct uses *uses)
+{
+    use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
+    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "row_ids", op->row_ids, OPERAND_READ, 1, op->tokens, op->tokens);
+    use(uses, "t", op->t, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE, op->tokens, op->width,
+        op->width);
+    use(uses, "dx", op->dx, OPERAND_UPDATE, op->dx.buffer == NULL ? 0 : op->tokens, op->width, op->width);
 }
 
 static void norm_operands(const struct op *op, struct uses *uses)
@@ -211,6 +222,9 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
         break;
     case OP_DROPOUT:
         dropout_operands(&op->dropout, &uses);
+        break;
+    case OP_DROPOUT_BACKWARD:
+        dropout_backward_operands(&op->dropout_backward, &uses);
         break;
     case OP_GATHER_ROWS:
     case OP_SCATTER_ROWS:

@@ -32,6 +32,7 @@ enum op_kind {
     OP_SWIGLU,
     OP_SWIGLU_BACKWARD,
     OP_DROPOUT,
+    OP_DROPOUT_BACKWARD,
     OP_GATHER_ROWS,
     OP_SCATTER_ROWS,
     OP_CROSS_ENTROPY,
@@ -45,6 +46,7 @@ enum op_kind {
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
+    bool exact; /* sums in double, for small products; not with both transposed */
     float alpha, beta;
     struct operand a, b, c;
     uint32_t lda, ldb, ldc;
@@ -123,15 +125,25 @@ struct op_swiglu_backward {
     struct operand gate_up, dact;
 };
 
-/* y = (or += with accumulate) mask * x / (1 - p). The mask of (row id, position, feature) is a bit of
- * Philox4x32-10 under key = seed, counter = (position, row id, step, layer and target and feature / 4). */
+/* y = mask * x / (1 - p). The mask of (row id, position, feature) is 16 bits of Philox4x32-10 under key =
+ * seed, counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature % 2 of
+ * number feature / 2 % 4, kept when below (1 - p) * 65536. */
 struct op_dropout {
-    uint32_t tokens, width, ldx, ldy;
+    uint32_t tokens, width;
     float p;
-    bool accumulate;
     uint64_t seed, step;
     uint32_t layer, target; /* < 4096, < 16 */
     struct operand x, positions /* u32 [tokens] */, row_ids /* u32 [tokens] */, y;
+};
+
+/* With the same mask: dx += mask * t / (1 - p) (unless absent), then t = mask * x / (1 - p): the gradient of
+ * the input from that of the output t, which becomes the output again. */
+struct op_dropout_backward {
+    uint32_t tokens, width;
+    float p;
+    uint64_t seed, step;
+    uint32_t layer, target;
+    struct operand x, positions, row_ids, t, dx;
 };
 
 /* y[i] = x[index[i]], i < rows; x has x_rows rows. */
@@ -185,6 +197,7 @@ struct op {
         struct op_swiglu swiglu;
         struct op_swiglu_backward swiglu_backward;
         struct op_dropout dropout;
+        struct op_dropout_backward dropout_backward;
         struct op_gather_rows gather_rows;
         struct op_scatter_rows scatter_rows;
         struct op_cross_entropy cross_entropy;

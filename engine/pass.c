@@ -16,6 +16,7 @@ void queue_gemm_nt(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
+                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .transpose_b = true,
@@ -34,6 +35,7 @@ void queue_gemm_nn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
+                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .alpha = alpha,
@@ -51,6 +53,7 @@ void queue_gemm_tn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
+                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .transpose_a = true,
@@ -282,7 +285,7 @@ static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *
 {
     return (struct pass){
         .stage = stage,
-        .queue = {.device = stage->device, .err = err},
+        .queue = {.device = stage->device, .err = err, .exact = stage->layout.exact},
         .slot = slot,
         .tokens = slot->tokens,
         .rows = slot->rows,

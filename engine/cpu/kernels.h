@@ -10,9 +10,9 @@
 /* The key of a row of dropout decisions; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
-    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 4 is added */
-    uint32_t keep_below; /* a feature is kept when its number is below; UINT32_MAX + 1 is not needed */
-    float scale;         /* 1 / (1 - p) */
+    uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
+    uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
+    float scale;                           /* 1 / (1 - p) */
 };
 
 struct adamw_scalars {
@@ -35,7 +35,9 @@ struct kernels {
     void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
     void (*swiglu)(const float *gate, const float *up, float *act, size_t n);
     void (*swiglu_backward)(float *gate, float *up, const float *dact, size_t n);
-    void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n, bool accumulate);
+    void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n);
+    /* dx += mask * t * scale (unless NULL), then t = mask * x * scale */
+    void (*dropout_backward)(const struct dropout_key *key, const float *x, float *t, float *dx, size_t n);
     /* -log softmax(x)[target]; with gradient x becomes softmax - onehot */
     double (*cross_entropy)(float *x, size_t n, size_t target, bool gradient);
     double (*square_sum)(const float *x, size_t n);

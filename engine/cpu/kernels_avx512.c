@@ -1,6 +1,9 @@
 /* Row kernels for avx512; compiled with its flags (engine/options.cmake), called only where the CPU has it.
  */
+#include <immintrin.h>
+
 #define VECTOR 16
 #define KERNELS kernels_avx512
 #define KERNELS_ISA "avx512"
+#define WIDE_MULTIPLY(a, b) ((vl)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
 #include "engine/cpu/kernels_body.h"

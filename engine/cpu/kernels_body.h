@@ -14,7 +14,7 @@ typedef float vfu __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias)
 typedef int32_t vi __attribute__((vector_size(4 * VECTOR)));
 typedef uint32_t vu __attribute__((vector_size(4 * VECTOR)));
 typedef double vd __attribute__((vector_size(8 * VECTOR)));
-typedef uint64_t vl __attribute__((vector_size(8 * VECTOR)));
+typedef uint64_t vl __attribute__((vector_size(4 * VECTOR)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -230,25 +230,28 @@ static void swiglu_backward(float *gate, float *up, const float *dact, size_t n)
     }
 }
 
-INLINE void multiply_wide(vu a, uint32_t b, vu *high, vu *low)
+/* The 64-bit products of 32-bit lanes, as halves. WIDE_MULTIPLY multiplies the even lanes of two vectors. */
+INLINE void multiply_wide(vu a, vu b, vu *high, vu *low)
 {
-    vl product = __builtin_convertvector(a, vl) * (uint64_t)b;
-    *low = a * b;
-    *high = __builtin_convertvector(product >> 32, vu);
+    const vl bottom = (vl){0} + 0xFFFFFFFFull;
+    vl even = WIDE_MULTIPLY(a, b), odd = WIDE_MULTIPLY((vu)((vl)a >> 32), b);
+    *high = (vu)((even >> 32) | (odd & ~bottom));
+    *low = (vu)((even & bottom) | (odd << 32));
 }
 
 /* Philox4x32-10 on VECTOR counters at once: numbers 0..3 of counter i for features 4i..4i+3 (Salmon et al.
  * 2011). */
 INLINE void philox(const struct dropout_key *key, uint32_t first, vu out[4])
 {
+    const vu m0 = (vu){0} + 0xD2511F53u, m1 = (vu){0} + 0xCD9E8D57u;
     vu c0 = key->position - (vu){0}, c1 = key->row_id - (vu){0}, c2 = key->step - (vu){0}, c3;
     for (int i = 0; i < VECTOR; i++)
         c3[i] = key->site + first + (uint32_t)i;
     uint32_t k0 = key->key[0], k1 = key->key[1];
     for (int round = 0; round < 10; round++) {
         vu high0, low0, high1, low1;
-        multiply_wide(c0, 0xD2511F53u, &high0, &low0);
-        multiply_wide(c2, 0xCD9E8D57u, &high1, &low1);
+        multiply_wide(c0, m0, &high0, &low0);
+        multiply_wide(c2, m1, &high1, &low1);
         c0 = high1 ^ c1 ^ k0;
         c1 = low1;
         c2 = high0 ^ c3 ^ k1;
@@ -262,20 +265,60 @@ INLINE void philox(const struct dropout_key *key, uint32_t first, vu out[4])
     out[3] = c3;
 }
 
-static void dropout(const struct dropout_key *key, const float *x, float *y, size_t n, bool accumulate)
+typedef uint16_t vh __attribute__((vector_size(4 * VECTOR)));
+typedef int16_t vhi __attribute__((vector_size(4 * VECTOR)));
+typedef int16_t vhu __attribute__((vector_size(2 * VECTOR), aligned(2), may_alias));
+
+/* factors[8 * VECTOR] = scale where features first… are kept, else 0. */
+INLINE void dropout_factors(const struct dropout_key *key, size_t first, float *factors)
 {
-    for (size_t i = 0; i < n; i += 4 * VECTOR) {
-        vu numbers[4];
-        uint32_t flat[4][VECTOR];
-        float factor[4 * VECTOR];
-        philox(key, (uint32_t)(i / 4), numbers);
-        memcpy(flat, numbers, sizeof flat);
-        for (size_t j = 0; j < VECTOR; j++)
-            for (size_t part = 0; part < 4; part++)
-                factor[4 * j + part] = flat[part][j] < key->keep_below ? key->scale : 0.0f;
-        size_t count = n - i < 4 * VECTOR ? n - i : 4 * VECTOR;
-        for (size_t j = 0; j < count; j++)
-            y[i + j] = accumulate ? y[i + j] + factor[j] * x[i + j] : factor[j] * x[i + j];
+    vu numbers[4];
+    uint32_t masks[4][VECTOR], mixed[4 * VECTOR];
+    philox(key, (uint32_t)(first / 8), numbers);
+    for (int part = 0; part < 4; part++) {
+        vhi kept = (vh)numbers[part] <= key->keep_last;
+        memcpy(masks[part], &kept, sizeof kept);
+    }
+    for (size_t j = 0; j < VECTOR; j++)
+        for (size_t part = 0; part < 4; part++)
+            mixed[4 * j + part] = masks[part][j];
+    for (size_t j = 0; j < 8; j++) {
+        vi mask =
+            __builtin_convertvector(*(const vhu *)((const int16_t *)(const void *)mixed + j * VECTOR), vi);
+        store(factors + j * VECTOR, (vf)(mask & (vi)splat(key->scale)));
+    }
+}
+
+static void dropout(const struct dropout_key *key, const float *x, float *y, size_t n)
+{
+    float factors[8 * VECTOR];
+    for (size_t i = 0; i < n; i += 8 * VECTOR) {
+        dropout_factors(key, i, factors);
+        size_t count = n - i < 8 * VECTOR ? n - i : 8 * VECTOR, j = 0;
+        for (; j + VECTOR <= count; j += VECTOR)
+            store(y + i + j, load(x + i + j) * load(factors + j));
+        for (; j < count; j++)
+            y[i + j] = x[i + j] * factors[j];
+    }
+}
+
+static void dropout_backward(const struct dropout_key *key, const float *x, float *t, float *dx, size_t n)
+{
+    float factors[8 * VECTOR];
+    for (size_t i = 0; i < n; i += 8 * VECTOR) {
+        dropout_factors(key, i, factors);
+        size_t count = n - i < 8 * VECTOR ? n - i : 8 * VECTOR, j = 0;
+        for (; j + VECTOR <= count; j += VECTOR) {
+            vf factor = load(factors + j);
+            if (dx != NULL)
+                store(dx + i + j, load(dx + i + j) + load(t + i + j) * factor);
+            store(t + i + j, load(x + i + j) * factor);
+        }
+        for (; j < count; j++) {
+            if (dx != NULL)
+                dx[i + j] += t[i + j] * factors[j];
+            t[i + j] = x[i + j] * factors[j];
+        }
     }
 }
 
@@ -338,8 +381,16 @@ INLINE void adamw_vector(const struct adamw_scalars *s, vf *p, vf g, vf *m, vf *
 static void adamw(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
                   float *moment2, size_t n)
 {
-    for (size_t i = 0; i < n; i += VECTOR) {
-        size_t count = n - i < VECTOR ? n - i : VECTOR;
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        vf p = load(value + i), m = load(moment1 + i), v = load(moment2 + i);
+        adamw_vector(s, &p, load(gradient + i), &m, &v);
+        store(value + i, p);
+        store(moment1 + i, m);
+        store(moment2 + i, v);
+    }
+    if (i < n) {
+        size_t count = n - i;
         vf p = load_tail(value + i, count, 0), m = load_tail(moment1 + i, count, 0);
         vf v = load_tail(moment2 + i, count, 0);
         adamw_vector(s, &p, load_tail(gradient + i, count, 0), &m, &v);
@@ -543,6 +594,7 @@ const struct kernels KERNELS = {
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,
     .dropout = dropout,
+    .dropout_backward = dropout_backward,
     .cross_entropy = cross_entropy,
     .square_sum = square_sum,
     .adamw = adamw,

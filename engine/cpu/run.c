@@ -42,6 +42,8 @@ bool cpu_runs(const struct op *op)
         if (uses[i].operand.dtype != want)
             return false;
     }
+    if (op->kind == OP_GEMM && op->gemm.exact && op->gemm.transpose_a && op->gemm.transpose_b)
+        return false;
     uint32_t head_dim = 0, group = 1;
     if (op->kind == OP_ATTENTION) {
         head_dim = op->attention.head_dim;
@@ -68,14 +70,6 @@ static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_
     *end = *begin + per_part < rows ? *begin + per_part : rows;
 }
 
-/* Tiny models are trained to the last digit: Adam turns the noise of a gradient near zero into a step of full
- * size. */
-static bool gemm_is_small(const struct op_gemm *op)
-{
-    return op->n <= EXACT_SIDE_MAX && op->k <= EXACT_SIDE_MAX &&
-           (uint64_t)op->m * op->n * op->k <= EXACT_PRODUCTS_MAX && !(op->transpose_a && op->transpose_b);
-}
-
 static void gemm_columns(const struct cpu_runner *runner, const struct op_gemm *op, uint32_t row,
                          uint32_t rows, uint32_t column, uint32_t columns)
 {
@@ -85,7 +79,7 @@ static void gemm_columns(const struct cpu_runner *runner, const struct op_gemm *
     for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
         uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX;
         uint32_t at = column + done;
-        if (gemm_is_small(op)) {
+        if (op->exact) {
             runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
                                         op->lda, b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb,
                                         op->beta, c + (size_t)row * op->ldc + at, op->ldc);
@@ -222,6 +216,19 @@ static void swiglu_part(void *context, uint32_t index, uint32_t thread)
     }
 }
 
+static struct dropout_key dropout_key_of(float p, uint64_t seed, uint64_t step, uint32_t layer,
+                                         uint32_t target)
+{
+    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
+    return (struct dropout_key){
+        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
+        .step = (uint32_t)step,
+        .site = layer << 20 | target << 16,
+        .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
+        .scale = 1.0f / (1.0f - p),
+    };
+}
+
 static void dropout_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct job *job = context;
@@ -229,20 +236,33 @@ static void dropout_part(void *context, uint32_t index, uint32_t thread)
     const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
     const float *x = operand_at(&op->x);
     float *y = operand_at(&op->y);
-    struct dropout_key key = {
-        .key = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)},
-        .step = (uint32_t)op->step,
-        .site = op->layer << 20 | op->target << 16,
-        .keep_below = (uint32_t)fmin((1.0 - (double)op->p) * 4294967296.0, 4294967295.0),
-        .scale = 1.0f / (1.0f - op->p),
-    };
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
     uint64_t begin, end;
     (void)thread;
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         key.position = positions[i];
         key.row_id = row_ids[i];
-        job->runner->kernels->dropout(&key, x + i * op->ldx, y + i * op->ldy, op->width, op->accumulate);
+        job->runner->kernels->dropout(&key, x + i * op->width, y + i * op->width, op->width);
+    }
+}
+
+static void dropout_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct job *job = context;
+    const struct op_dropout_backward *op = &job->op->dropout_backward;
+    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
+    const float *x = operand_at(&op->x);
+    float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        key.position = positions[i];
+        key.row_id = row_ids[i];
+        job->runner->kernels->dropout_backward(&key, x + i * op->width, t + i * op->width,
+                                               dx == NULL ? NULL : dx + i * op->width, op->width);
     }
 }
 
@@ -374,6 +394,9 @@ void cpu_run(struct cpu_runner *runner, const struct op *op)
         break;
     case OP_DROPOUT:
         run_rows(runner, op, op->dropout.tokens, ROWS_PER_PART, dropout_part);
+        break;
+    case OP_DROPOUT_BACKWARD:
+        run_rows(runner, op, op->dropout_backward.tokens, ROWS_PER_PART, dropout_backward_part);
         break;
     case OP_GATHER_ROWS:
         run_gather(runner, op);

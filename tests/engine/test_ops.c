@@ -134,13 +134,14 @@ static void each_device(void (*test)(struct bench *b))
     }
 }
 
-static void gemm_case(struct bench *b, uint32_t m, uint32_t n, uint32_t k, bool ta, bool tb, float alpha,
-                      float beta)
+static void gemm_case(struct bench *b, bool exact, uint32_t m, uint32_t n, uint32_t k, bool ta, bool tb,
+                      float alpha, float beta)
 {
     double *a = doubles(m * k), *w = doubles(n * k), *c = doubles(m * n);
     struct operand oa = normal(b, m * k, a), ob = normal(b, n * k, w), oc = normal(b, m * n, c);
     submit(b, (struct op){.kind = OP_GEMM,
-                          .gemm = {.m = m,
+                          .gemm = {.exact = exact,
+                                   .m = m,
                                    .n = n,
                                    .k = k,
                                    .transpose_a = ta,
@@ -161,7 +162,7 @@ static void gemm_case(struct bench *b, uint32_t m, uint32_t n, uint32_t k, bool 
             c[i * n + j] = (double)alpha * sum + (double)beta * c[i * n + j];
         }
     /* k terms of unit variance: fp32 keeps 6e-8 of the sum of magnitudes, far below this. */
-    expect(b, oc, c, m * n, 2e-6, "gemm");
+    expect(b, oc, c, m * n, exact ? 1.2e-7 : 2e-6, "gemm");
     free(a);
     free(w);
     free(c);
@@ -169,18 +170,26 @@ static void gemm_case(struct bench *b, uint32_t m, uint32_t n, uint32_t k, bool 
 
 static void gemm_on(struct bench *b)
 {
-    gemm_case(b, 37, 53, 71, false, true, 1, 0);
-    gemm_case(b, 65, 33, 19, false, false, 0.5f, 1);
-    gemm_case(b, 48, 600, 129, true, false, 2, 1);
-    gemm_case(b, 700, 40, 513, false, true, 1, 1);
-    gemm_case(b, 1, 530, 64, false, true, 1, 0);
-    gemm_case(b, 1, 96, 530, false, false, 1, 1);
+    for (int exact = 0; exact < 2; exact++) {
+        gemm_case(b, exact, 37, 53, 71, false, true, 1, 0);
+        gemm_case(b, exact, 65, 33, 19, false, false, 0.5f, 1);
+        gemm_case(b, exact, 48, 600, 129, true, false, 2, 1);
+    }
+    gemm_case(b, false, 700, 40, 513, false, true, 1, 1);
+    gemm_case(b, false, 1, 530, 64, false, true, 1, 0);
+}
+
+static void gemv_on(struct bench *b)
+{
+    gemm_case(b, false, 1, 96, 530, false, false, 1, 1);
+    gemm_case(b, false, 70, 1, 530, false, true, 1, 0);
 }
 
 static void gemm_is_right_for_all_layouts(void **state)
 {
     (void)state;
     each_device(gemm_on);
+    each_device(gemv_on);
 }
 
 static double norm_of(const double *x, const double *w, uint32_t n, uint32_t i, double eps)
@@ -589,28 +598,21 @@ static void adamw_is_pytorchs(void **state)
 
 static void dropout_on(struct bench *b)
 {
-    enum {
-        TOKENS = 29,
-        WIDTH = 101,
-        KEPT_MIN = TOKENS * WIDTH * 65 / 100,
-        KEPT_MAX = TOKENS * WIDTH * 75 / 100
-    };
-    double *x = doubles(TOKENS * WIDTH), *y = doubles(TOKENS * WIDTH);
+    enum { TOKENS = 29, WIDTH = 301, COUNT = TOKENS * WIDTH };
+    double *x = doubles(COUNT), *y = doubles(COUNT), *t = doubles(COUNT), *dx = doubles(COUNT);
     uint32_t positions[TOKENS], rows[TOKENS], kept = 0;
-    struct operand ox = normal(b, TOKENS * WIDTH, x), oy = normal(b, TOKENS * WIDTH, y);
-    for (uint32_t t = 0; t < TOKENS; t++) {
-        positions[t] = t % 10;
-        rows[t] = 1000 + t / 10;
+    struct operand ox = normal(b, COUNT, x), oy = empty(b, COUNT), ot = normal(b, COUNT, t),
+                   odx = normal(b, COUNT, dx);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        positions[i] = i % 10;
+        rows[i] = 1000 + i / 10;
     }
     struct operand op = bytes_in(b, positions, sizeof positions, DTYPE_U32);
     struct operand orow = bytes_in(b, rows, sizeof rows, DTYPE_U32);
     submit(b, (struct op){.kind = OP_DROPOUT,
                           .dropout = {.tokens = TOKENS,
                                       .width = WIDTH,
-                                      .ldx = WIDTH,
-                                      .ldy = WIDTH,
                                       .p = 0.3f,
-                                      .accumulate = true,
                                       .seed = 0x123456789abcull,
                                       .step = 17,
                                       .layer = 5,
@@ -619,19 +621,36 @@ static void dropout_on(struct bench *b)
                                       .positions = op,
                                       .row_ids = orow,
                                       .y = oy}});
-    for (uint32_t t = 0; t < TOKENS; t++)
+    submit(b, (struct op){.kind = OP_DROPOUT_BACKWARD,
+                          .dropout_backward = {.tokens = TOKENS,
+                                               .width = WIDTH,
+                                               .p = 0.3f,
+                                               .seed = 0x123456789abcull,
+                                               .step = 17,
+                                               .layer = 5,
+                                               .target = 3,
+                                               .x = ox,
+                                               .positions = op,
+                                               .row_ids = orow,
+                                               .t = ot,
+                                               .dx = odx}});
+    for (uint32_t token = 0; token < TOKENS; token++)
         for (uint32_t i = 0; i < WIDTH; i++) {
             const uint32_t key[2] = {0x56789abcu, 0x1234u};
-            const uint32_t counter[4] = {positions[t], rows[t], 17, (5u << 20 | 3u << 16) + i / 4};
-            uint32_t out[4];
+            const uint32_t counter[4] = {positions[token], rows[token], 17, (5u << 20 | 3u << 16) + i / 8};
+            uint32_t out[4], at = token * WIDTH + i;
             rand_u32x4(key, counter, out);
-            bool keep = out[i % 4] < (uint32_t)((1.0 - (double)0.3f) * 4294967296.0);
+            bool keep = (out[i / 2 % 4] >> (i % 2 * 16) & 0xFFFF) < 0.7 * 65536;
+            double factor = keep ? 1 / (1 - (double)0.3f) : 0;
             kept += keep;
-            y[t * WIDTH + i] += keep ? x[t * WIDTH + i] / (1 - (double)0.3f) : 0;
+            y[at] = x[at] * factor;
+            dx[at] += t[at] * factor;
         }
-    expect(b, oy, y, TOKENS * WIDTH, 1e-6, "dropout");
-    assert_in_range(kept, KEPT_MIN, KEPT_MAX);
-    free(x), free(y);
+    expect(b, oy, y, COUNT, 1e-6, "dropout");
+    expect(b, ot, y, COUNT, 1e-6, "dropout_backward's t");
+    expect(b, odx, dx, COUNT, 1e-6, "dropout_backward's dx");
+    assert_in_range(kept, COUNT * 68 / 100, COUNT * 72 / 100);
+    free(x), free(y), free(t), free(dx);
 }
 
 static void dropout_is_philox_by_row_position_and_feature(void **state)
