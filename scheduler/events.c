@@ -59,7 +59,7 @@ void event_batch_fini(struct event_batch *batch)
 int event_append(json_t *array, json_t *row, struct err *err)
 {
     if (row == NULL || json_array_append_new(array, row) < 0) {
-        return err_set(err, ERR_NOMEM, "no memory for a batch of events");
+        return err_set(err, ERR_INTERNAL, "an event cannot be turned into a row");
     }
     return 0;
 }
@@ -194,7 +194,8 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     json_t *rows = json_array();
     json_array_foreach(devices, i, device)
     {
-        if (event_append(rows, device_row(node->name, device, err), err) < 0) {
+        json_t *row = device_row(node->name, device, err);
+        if (row == NULL || event_append(rows, row, err) < 0) {
             json_decref(rows);
             return -1;
         }

@@ -52,6 +52,7 @@ void scheduler_retry(struct scheduler *scheduler, const char *what, const struct
     log_event(LOG_LEVEL_WARN, what, "code=%s why=\"%s\"", err_code_name(why->code), why->text);
     scheduler->view_stale = true;
     scheduler->dirty = true;
+    scheduler->listening_ns = clock_mono_ns(); /* while we cannot write we do not hear */
     wake_in_ms(scheduler, RETRY_MS);
 }
 

@@ -1,0 +1,498 @@
+/* Agents for tests of the scheduler: speak the streams protocol of docs/CONTRACTS.md from the test's own
+ * loop.
+ *
+ * An agent keeps a journal for each worker and sends again what is not acknowledged. A worker "trains": one
+ * step a tick, a checkpoint every few steps, `done` at the end. Faults are switches: silent, lossy, doubling,
+ * shuffling.
+ */
+#ifndef MOTLEY_TESTS_FAKE_AGENT_H
+#define MOTLEY_TESTS_FAKE_AGENT_H
+
+#include <event2/event.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/frame.h"
+#include "common/redis.h"
+
+enum { FAKE_WORKERS_MAX = 32, FAKE_TICK_MS = 5 };
+
+enum fake_phase { FAKE_READY, FAKE_RUNNING, FAKE_ENDED };
+
+struct fake_worker {
+    int64_t run, epoch, rank, rank_count, job;
+    char device[80];
+    int64_t step, steps, every, start, fault_at; /* fault_at: fail by its own fault at this step; -1 never */
+    enum fake_phase phase;
+    int64_t last_seq;
+    json_t *journal; /* not yet acknowledged */
+    bool frozen;     /* takes no more steps */
+};
+
+struct fake_agent {
+    struct event_base *base;
+    struct redis *commands, *reader;
+    struct event *timer;
+    char node[40], boot[40], after[40];
+    int devices;
+    int64_t node_seq;
+    json_t *node_journal;
+    struct fake_worker workers[FAKE_WORKERS_MAX];
+    int worker_count;
+    uint64_t ticks, rng;
+    int drop_percent, double_percent, shuffle_percent;
+    bool silent; /* sends nothing (its workers go on) */
+    bool profiles_fail;
+    int64_t fault_at;  /* given to new workers */
+    int64_t steps_max; /* workers freeze there; 0: no */
+    bool reading;
+    json_t *acted; /* ids of messages acted on */
+    unsigned assigns, kills, stops, profiles, repeats;
+    uint64_t assign_ns; /* when the last assign came */
+    char last_stop[40];
+};
+
+static inline uint64_t fake_random(struct fake_agent *agent)
+{
+    agent->rng ^= agent->rng << 13;
+    agent->rng ^= agent->rng >> 7;
+    agent->rng ^= agent->rng << 17;
+    return agent->rng;
+}
+
+static inline bool fake_chance(struct fake_agent *agent, int percent)
+{
+    return percent > 0 && (int)(fake_random(agent) % 100) < percent;
+}
+
+static inline void fake_send(struct fake_agent *agent, const json_t *event)
+{
+    struct buf out;
+    struct err err;
+    if (agent->silent || fake_chance(agent, agent->drop_percent)) {
+        return;
+    }
+    buf_init(&out, 1 << 20);
+    if (frame_encode(event, &out, &err) == 0) {
+        int times = fake_chance(agent, agent->double_percent) ? 2 : 1;
+        while (times-- > 0) {
+            redis_stream_add(agent->commands, "motley:events", 100000, out.data, out.size, 0, NULL, NULL,
+                             &err);
+        }
+    }
+    buf_fini(&out);
+}
+
+static inline json_t *fake_envelope(struct fake_agent *agent, const char *type, json_t *body)
+{
+    json_object_set_new(body, "type", json_string(type));
+    json_object_set_new(body, "node", json_string(agent->node));
+    json_object_set_new(body, "at", json_integer(clock_wall_us()));
+    return body;
+}
+
+/* An event of a worker: journaled, then sent. Takes body. */
+static inline void fake_emit(struct fake_agent *agent, struct fake_worker *worker, const char *type,
+                             json_t *body)
+{
+    fake_envelope(agent, type, body);
+    json_object_set_new(body, "run", json_integer(worker->run));
+    json_object_set_new(body, "epoch", json_integer(worker->epoch));
+    json_object_set_new(body, "rank", json_integer(worker->rank));
+    json_object_set_new(body, "seq", json_integer(++worker->last_seq));
+    json_array_append(worker->journal, body);
+    fake_send(agent, body);
+    json_decref(body);
+}
+
+static inline void fake_pass(struct fake_agent *agent, const char *type, json_t *body)
+{
+    fake_envelope(agent, type, body);
+    json_object_set_new(body, "seq", json_integer(0));
+    fake_send(agent, body);
+    json_decref(body);
+}
+
+static inline void fake_hello(struct fake_agent *agent)
+{
+    json_t *devices = json_array(), *workers = json_array();
+    for (int i = 0; i < agent->devices; i++) {
+        char name[80];
+        snprintf(name, sizeof(name), "%s/cpu%d", agent->node, i);
+        json_array_append_new(devices, json_pack("{s:s, s:s, s:i, s:I}", "name", name, "kind", "cpu",
+                                                 "threads", 1, "memory_limit_bytes", (json_int_t)450 << 20));
+    }
+    for (int i = 0; i < agent->worker_count; i++) {
+        if (agent->workers[i].phase != FAKE_ENDED || json_array_size(agent->workers[i].journal) > 0) {
+            json_array_append_new(
+                workers, json_pack("{s:I, s:I, s:I, s:s}", "run", (json_int_t)agent->workers[i].run, "epoch",
+                                   (json_int_t)agent->workers[i].epoch, "rank",
+                                   (json_int_t)agent->workers[i].rank, "device", agent->workers[i].device));
+        }
+    }
+    fake_pass(agent, "node_hello",
+              json_pack("{s:s, s:s, s:s, s:o, s:o}", "boot", agent->boot, "machine_id", "m1", "address",
+                        "127.0.0.1:7000", "devices", devices, "workers", workers));
+}
+
+static inline struct fake_worker *fake_find(struct fake_agent *agent, const json_t *message, int from)
+{
+    int64_t run = json_integer_value(json_object_get(message, "run"));
+    int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
+    const json_t *rank = json_object_get(message, "rank");
+    for (int i = from; i < agent->worker_count; i++) {
+        struct fake_worker *worker = &agent->workers[i];
+        if (worker->run == run && worker->epoch == epoch &&
+            (rank == NULL || json_integer_value(rank) == worker->rank)) {
+            return worker;
+        }
+    }
+    return NULL;
+}
+
+static inline json_t *fake_blobs(struct fake_worker *worker)
+{
+    char hash[65];
+    snprintf(hash, sizeof(hash), "%064llx", (unsigned long long)worker->step);
+    return json_pack("{s:s}", "adapter.safetensors", hash);
+}
+
+static inline void fake_checkpoint(struct fake_agent *agent, struct fake_worker *worker)
+{
+    if (worker->rank == 0) {
+        fake_emit(agent, worker, "checkpoint",
+                  json_pack("{s:I, s:o, s:b}", "step", (json_int_t)worker->step, "blobs", fake_blobs(worker),
+                            "best", worker->step % 20 == 0));
+    }
+}
+
+/* The loss of a step is a function of the step alone: any attempt reports the same. */
+static inline double fake_loss(int64_t step)
+{
+    return 5.0 / (double)(step + 1);
+}
+
+static inline void fake_assign(struct fake_agent *agent, const json_t *message)
+{
+    const json_t *spec = json_object_get(message, "spec");
+    agent->assigns++;
+    agent->assign_ns = clock_mono_ns();
+    if (agent->worker_count == FAKE_WORKERS_MAX) {
+        return;
+    }
+    struct fake_worker *worker = &agent->workers[agent->worker_count++];
+    *worker = (struct fake_worker){.journal = json_array(), .fault_at = agent->fault_at};
+    worker->run = json_integer_value(json_object_get(message, "run"));
+    worker->epoch = json_integer_value(json_object_get(message, "epoch"));
+    worker->rank = json_integer_value(json_object_get(message, "rank"));
+    worker->job = json_integer_value(json_object_get(message, "job"));
+    worker->rank_count = (int64_t)json_array_size(json_object_get(message, "ranks"));
+    worker->steps = json_integer_value(json_object_get(json_object_get(spec, "train"), "steps"));
+    worker->every = json_integer_value(json_object_get(json_object_get(spec, "checkpoint"), "every_steps"));
+    worker->start = json_integer_value(json_object_get(json_object_get(message, "start"), "step"));
+    worker->step = worker->start;
+    snprintf(worker->device, sizeof(worker->device), "%s",
+             json_string_value(json_object_get(message, "device")));
+    fake_emit(agent, worker, "worker_ready",
+              json_pack("{s:s, s:s}", "address", "127.0.0.1:9000", "identity", "worker:x"));
+}
+
+static inline void fake_stop(struct fake_agent *agent, const json_t *message)
+{
+    struct fake_worker *worker = NULL;
+    int at = 0;
+    bool kill = json_is_true(json_object_get(message, "kill"));
+    agent->stops++;
+    agent->kills += kill ? 1 : 0;
+    snprintf(agent->last_stop, sizeof(agent->last_stop), "%s",
+             json_string_value(json_object_get(message, "why")));
+    while ((worker = fake_find(agent, message, at)) != NULL) {
+        at = (int)(worker - agent->workers) + 1;
+        if (worker->phase == FAKE_ENDED) {
+            continue;
+        }
+        bool checkpoint =
+            json_is_true(json_object_get(message, "checkpoint")) && worker->phase == FAKE_RUNNING;
+        if (checkpoint) {
+            fake_checkpoint(agent, worker);
+        }
+        fake_emit(agent, worker, "stopped",
+                  json_pack("{s:I, s:b}", "step", (json_int_t)worker->step, "checkpoint", (int)checkpoint));
+        worker->phase = FAKE_ENDED;
+    }
+}
+
+static inline void fake_trim(json_t *journal, int64_t seq)
+{
+    while (json_array_size(journal) > 0 &&
+           json_integer_value(json_object_get(json_array_get(journal, 0), "seq")) <= seq) {
+        json_array_remove(journal, 0);
+    }
+}
+
+static inline void fake_ack(struct fake_agent *agent, const json_t *message)
+{
+    int64_t seq = json_integer_value(json_object_get(message, "seq"));
+    if (!json_is_integer(json_object_get(message, "run"))) {
+        const char *boot = json_string_value(json_object_get(message, "boot"));
+        if (boot != NULL && strcmp(boot, agent->boot) == 0) {
+            fake_trim(agent->node_journal, seq);
+        }
+        return;
+    }
+    struct fake_worker *worker = fake_find(agent, message, 0);
+    if (worker != NULL) {
+        fake_trim(worker->journal, seq);
+    }
+}
+
+static inline void fake_measured(struct fake_agent *agent, const char *type, json_t *body)
+{
+    fake_envelope(agent, type, body);
+    json_object_set_new(body, "boot", json_string(agent->boot));
+    json_object_set_new(body, "seq", json_integer(++agent->node_seq));
+    json_array_append(agent->node_journal, body);
+    fake_send(agent, body);
+    json_decref(body);
+}
+
+static inline void fake_profile(struct fake_agent *agent, const json_t *message)
+{
+    json_t *request = json_object_get(message, "request");
+    agent->profiles++;
+    if (agent->profiles_fail) {
+        fake_measured(agent, "profile",
+                      json_pack("{s:O, s:s}", "request", request, "error", "no memory for it"));
+    } else {
+        fake_measured(agent, "profile",
+                      json_pack("{s:O, s:{s:O, s:s}}", "request", request, "document", "device",
+                                json_object_get(message, "device"), "isa", "avx2"));
+    }
+}
+
+static inline void fake_links(struct fake_agent *agent, const json_t *message)
+{
+    size_t i;
+    json_t *to;
+    json_array_foreach(json_object_get(message, "to"), i, to)
+    {
+        fake_measured(agent, "link",
+                      json_pack("{s:O, s:{s:s, s:O, s:f, s:f}}", "request",
+                                json_object_get(message, "request"), "document", "from", agent->node, "to",
+                                json_object_get(to, "node"), "latency_s", 1e-4, "bytes_per_s", 1e9));
+    }
+}
+
+static inline void fake_message(struct fake_agent *agent, const json_t *message)
+{
+    const char *type = json_string_value(json_object_get(message, "type"));
+    const json_t *id = json_object_get(message, "id");
+    if (json_is_integer(id)) {
+        char key[24];
+        snprintf(key, sizeof(key), "%lld", (long long)json_integer_value(id));
+        fake_pass(agent, "received", json_pack("{s:I}", "message", json_integer_value(id)));
+        if (json_object_get(agent->acted, key) != NULL) {
+            agent->repeats++;
+            return;
+        }
+        json_object_set_new(agent->acted, key, json_true());
+    }
+    if (strcmp(type, "assign") == 0) {
+        fake_assign(agent, message);
+    } else if (strcmp(type, "peers") == 0) {
+        struct fake_worker *worker = fake_find(agent, message, 0);
+        if (worker != NULL && worker->phase == FAKE_READY) {
+            worker->phase = FAKE_RUNNING;
+            fake_emit(agent, worker, "started", json_object());
+        }
+    } else if (strcmp(type, "stop") == 0) {
+        fake_stop(agent, message);
+    } else if (strcmp(type, "ack") == 0) {
+        fake_ack(agent, message);
+    } else if (strcmp(type, "hello") == 0) {
+        fake_hello(agent);
+    } else if (strcmp(type, "profile") == 0) {
+        fake_profile(agent, message);
+    } else if (strcmp(type, "links") == 0) {
+        fake_links(agent, message);
+    }
+}
+
+static inline int fake_entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+{
+    struct fake_agent *agent = arg;
+    snprintf(agent->after, sizeof(agent->after), "%s", id);
+    json_t *message = frame_decode(payload, size, &frame_limits_default, err);
+    if (message != NULL) {
+        fake_message(agent, message);
+        json_decref(message);
+    }
+    return 0;
+}
+
+static inline void fake_read(struct fake_agent *agent);
+
+static inline void fake_read_done(void *arg, const redisReply *reply, const struct err *why)
+{
+    struct fake_agent *agent = arg;
+    struct err err;
+    agent->reading = false;
+    if (why->code == ERR_CANCELLED) {
+        return;
+    }
+    if (why->code == ERR_NONE) {
+        redis_stream_entries(reply, fake_entry, agent, &err);
+        fake_read(agent);
+    }
+}
+
+static inline void fake_read(struct fake_agent *agent)
+{
+    char stream[80];
+    struct err err;
+    if (agent->reading || !redis_is_connected(agent->reader)) {
+        return;
+    }
+    snprintf(stream, sizeof(stream), "motley:agent:%s", agent->node);
+    agent->reading =
+        redis_stream_read(agent->reader, stream, agent->after, 100, 500, fake_read_done, agent, &err) == 0;
+}
+
+static inline void fake_step(struct fake_agent *agent, struct fake_worker *worker)
+{
+    if (worker->phase != FAKE_RUNNING || worker->frozen ||
+        (agent->steps_max > 0 && worker->step >= agent->steps_max)) {
+        return;
+    }
+    if (worker->fault_at >= 0 && worker->step == worker->fault_at) {
+        fake_emit(agent, worker, "failed",
+                  json_pack("{s:s, s:s, s:b}", "code", "not-finite", "text", "step 7: loss is NaN on rank 0",
+                            "own_fault", 1));
+        worker->phase = FAKE_ENDED;
+        return;
+    }
+    if (worker->step < worker->steps) {
+        if (worker->rank == worker->rank_count - 1) {
+            fake_emit(agent, worker, "step",
+                      json_pack("{s:I, s:f, s:i}", "step", (json_int_t)worker->step, "loss",
+                                fake_loss(worker->step), "rows", 16));
+        }
+        worker->step++;
+        if (worker->every > 0 && worker->step % worker->every == 0) {
+            fake_checkpoint(agent, worker);
+        }
+    }
+    if (worker->step >= worker->steps) {
+        json_t *done =
+            worker->rank == 0
+                ? json_pack("{s:{s:{s:s, s:i}}}", "artifacts", "adapter/adapter_model.safetensors", "sha256",
+                            "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "size", 7)
+                : json_object();
+        if (worker->every == 0 || worker->step % worker->every != 0) {
+            fake_checkpoint(agent, worker);
+        }
+        fake_emit(agent, worker, "done", done);
+        worker->phase = FAKE_ENDED;
+    }
+}
+
+/* Go back to the first that is not acknowledged; shuffled if so wished. */
+static inline void fake_resend(struct fake_agent *agent, json_t *journal)
+{
+    size_t count = json_array_size(journal);
+    for (size_t i = 0; i < count; i++) {
+        size_t pick = fake_chance(agent, agent->shuffle_percent) ? fake_random(agent) % count : i;
+        fake_send(agent, json_array_get(journal, pick));
+    }
+}
+
+static inline void fake_tick(evutil_socket_t fd, short what, void *arg)
+{
+    struct fake_agent *agent = arg;
+    (void)fd;
+    (void)what;
+    fake_read(agent);
+    if (!redis_is_connected(agent->commands)) {
+        return;
+    }
+    agent->ticks++;
+    for (int i = 0; i < agent->worker_count; i++) {
+        fake_step(agent, &agent->workers[i]);
+    }
+    if (agent->ticks % (100 / FAKE_TICK_MS) == 1) {
+        fake_pass(agent, "heartbeat", json_pack("{s:s}", "boot", agent->boot));
+    }
+    if (agent->ticks % (200 / FAKE_TICK_MS) == 0) {
+        for (int i = 0; i < agent->worker_count; i++) {
+            fake_resend(agent, agent->workers[i].journal);
+        }
+        fake_resend(agent, agent->node_journal);
+    }
+}
+
+static inline struct fake_agent *fake_agent_start(struct event_base *base, const char *address,
+                                                  const char *node, int devices, uint64_t seed)
+{
+    const struct timeval period = {.tv_usec = FAKE_TICK_MS * 1000};
+    const struct redis_config config = {.address = address};
+    const struct redis_events events = {NULL, NULL};
+    struct err err;
+    struct fake_agent *agent = calloc(1, sizeof(*agent));
+    agent->base = base;
+    agent->devices = devices;
+    agent->fault_at = -1;
+    agent->rng = seed * 2654435761u + 88172645463325252u;
+    agent->node_journal = json_array();
+    agent->acted = json_object();
+    snprintf(agent->node, sizeof(agent->node), "%s", node);
+    snprintf(agent->boot, sizeof(agent->boot), "boot-%s-1", node);
+    snprintf(agent->after, sizeof(agent->after), "0");
+    agent->commands = redis_create(base, &config, &events, agent, &err);
+    agent->reader = redis_create(base, &config, &events, agent, &err);
+    agent->timer = event_new(base, -1, EV_PERSIST, fake_tick, agent);
+    event_add(agent->timer, &period);
+    return agent;
+}
+
+static inline void fake_agent_end(struct fake_agent *agent)
+{
+    if (agent == NULL) {
+        return;
+    }
+    event_free(agent->timer);
+    redis_destroy(agent->reader);
+    redis_destroy(agent->commands);
+    for (int i = 0; i < agent->worker_count; i++) {
+        json_decref(agent->workers[i].journal);
+    }
+    json_decref(agent->node_journal);
+    json_decref(agent->acted);
+    free(agent);
+}
+
+/* The newest worker that lives, or NULL. */
+static inline struct fake_worker *fake_living(struct fake_agent *agent)
+{
+    for (int i = agent->worker_count; i-- > 0;) {
+        if (agent->workers[i].phase != FAKE_ENDED) {
+            return &agent->workers[i];
+        }
+    }
+    return NULL;
+}
+
+/* The worker dies; its agent says so. */
+static inline void fake_kill_worker(struct fake_agent *agent, struct fake_worker *worker)
+{
+    worker->phase = FAKE_ENDED;
+    fake_emit(agent, worker, "failed",
+              json_pack("{s:s, s:s, s:b}", "code", "peer", "text", "killed by signal 9", "own_fault", 0));
+}
+
+#endif

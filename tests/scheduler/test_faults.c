@@ -1,0 +1,272 @@
+/* What may die, dies: the leader, Redis and its data, PostgreSQL, an agent; and messages come twice, late or
+ * never. Each time the job succeeds, every step is reported once, and nothing under an old epoch is written.
+ */
+#include "scheduler/world.h"
+
+static struct world world;
+
+#define BOTH "left/cpu0 right/cpu0"
+
+static void fresh_agents(void)
+{
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        struct fake_agent *agent = world.agents[i];
+        agent->silent = false;
+        agent->steps_max = 0;
+        agent->drop_percent = agent->double_percent = agent->shuffle_percent = 0;
+        agent->worker_count = 0;
+    }
+}
+
+static int64_t start(const char *name, int steps)
+{
+    fresh_agents();
+    const struct world_job job = {.name = name, .devices = BOTH, .steps = steps, .every = 10, .retries = 3};
+    return world_submit(&world, &job);
+}
+
+static bool all_reached(int64_t step)
+{
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        const struct fake_worker *worker = fake_living(world.agents[i]);
+        if (worker == NULL || worker->step < step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void finish(int64_t id, int64_t steps, int64_t attempts)
+{
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, steps);
+    if (world_number(&world, id, "attempt") != attempts) {
+        world_logs(&world);
+    }
+    assert_int_equal(world_number(&world, id, "attempt"), attempts);
+}
+
+static void a_standby_takes_over_from_a_killed_leader_within_2_s(void **state)
+{
+    (void)state;
+    int64_t id = start("leaderless", 150);
+    WORLD_UNTIL(&world, all_reached(20));
+    world_spawn(&world, 1);
+    WORLD_UNTIL(&world, all_reached(40));
+    world_kill(&world, 0, SIGKILL);
+    /* The new leader's work shows in a second job that only it can start. */
+    uint64_t begin_ns = clock_mono_ns();
+    world_drain(&world, "left/cpu0", false);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") >= 100);
+    print_message("leader killed: progress committed again after %.2f s\n",
+                  (double)(clock_mono_ns() - begin_ns) / 1e9);
+    assert_true(clock_mono_ns() - begin_ns < 4000000000u);
+    finish(id, 150, 1);
+    world_spawn(&world, 0);
+}
+
+static void a_leader_killed_at_any_moment_loses_nothing(void **state)
+{
+    (void)state;
+    int64_t ids[3];
+    uint64_t rng = 7;
+    for (int i = 0; i < 3; i++) {
+        ids[i] = start("restarted", 30);
+    }
+    for (int kills = 0; kills < 8; kills++) {
+        uint64_t until_ns;
+        rng = rng * 6364136223846793005u + 1442695040888963407u;
+        until_ns = clock_mono_ns() + (rng >> 33) % 250000000u;
+        while (clock_mono_ns() < until_ns) {
+            world_turn(&world);
+        }
+        world_kill(&world, kills % 2, SIGKILL);
+        world_spawn(&world, kills % 2);
+    }
+    for (int i = 0; i < 3; i++) {
+        finish(ids[i], 30, 1);
+    }
+}
+
+static void a_wiped_redis_loses_nothing(void **state)
+{
+    (void)state;
+    int64_t id = start("flushed", 120);
+    for (int i = 0; i < 6; i++) {
+        uint64_t until_ns = clock_mono_ns() + 90000000u;
+        world_flush(&world);
+        while (clock_mono_ns() < until_ns) {
+            world_turn(&world);
+        }
+    }
+    finish(id, 120, 1);
+}
+
+static void a_restarted_redis_loses_nothing(void **state)
+{
+    (void)state;
+    int64_t id = start("redisless", 100);
+    WORLD_UNTIL(&world, all_reached(10));
+    test_redis_kill(&world.redis);
+    uint64_t until_ns = clock_mono_ns() + 700000000u; /* longer than unreachable_ms: silence must not count */
+    while (clock_mono_ns() < until_ns) {
+        world_turn(&world);
+    }
+    test_redis_start(&world.redis, world.fixture->dir.path);
+    finish(id, 100, 1);
+}
+
+static void a_crashed_postgresql_loses_nothing(void **state)
+{
+    (void)state;
+    int64_t id = start("baseless", 150);
+    WORLD_UNTIL(&world, all_reached(20));
+    test_postgres_end(&world.fixture->postgres, SIGQUIT);
+    test_postgres_resume(&world.fixture->postgres);
+    finish(id, 150, 1);
+}
+
+static void a_silent_node_is_given_up_and_its_old_epoch_writes_nothing(void **state)
+{
+    (void)state;
+    int64_t id = start("silent", 60);
+    world.agents[0]->steps_max = 18; /* a true worker would wait for its silent peer */
+    WORLD_UNTIL(&world, all_reached(15));
+    WORLD_UNTIL(&world, world_number(&world, id, "step") >= 10);
+    world.agents[1]->silent = true; /* its worker goes on */
+    WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
+    world.agents[0]->steps_max = 0;
+    struct fake_worker *old = &world.agents[1]->workers[0];
+    WORLD_UNTIL(&world, old->step == old->steps); /* it has "finished" under the old epoch */
+    unsigned kills = world.agents[1]->kills;
+    world.agents[1]->silent = false;
+    /* What it tells now is refused; it is told to end; the new attempt does all the rest. */
+    finish(id, 60, 2);
+    WORLD_UNTIL(&world, json_array_size(old->journal) == 0);
+    WORLD_UNTIL(&world, world.agents[1]->kills > kills);
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_job_runs(world.fixture->store, id, on_doc, &answer, E));
+    json_t *first = json_array_get(json_object_get(answer.doc, "runs"), 1);
+    assert_string_equal(json_string_value(json_object_get(first, "state")), "lost");
+    json_t *rank = json_array_get(json_object_get(first, "ranks"), 1);
+    assert_string_equal(json_string_value(json_object_get(rank, "state")), "lost");
+    json_decref(answer.doc);
+}
+
+static void a_short_silence_is_not_a_loss(void **state)
+{
+    (void)state;
+    int64_t id = start("hiccup", 100);
+    WORLD_UNTIL(&world, all_reached(15));
+    world.agents[1]->silent = true;
+    uint64_t until_ns = clock_mono_ns() + 600000000u;
+    while (clock_mono_ns() < until_ns) {
+        world_turn(&world);
+    }
+    world.agents[1]->silent = false;
+    finish(id, 100, 1);
+}
+
+static void an_agent_that_comes_back_without_its_worker_costs_the_attempt(void **state)
+{
+    (void)state;
+    int64_t id = start("amnesia", 40);
+    world.agents[0]->steps_max = 18;
+    WORLD_UNTIL(&world, all_reached(12));
+    struct fake_agent *agent = world.agents[1];
+    agent->worker_count = 0; /* its journal is gone too */
+    snprintf(agent->boot, sizeof(agent->boot), "boot-right-2");
+    agent->node_seq = 0;
+    fake_hello(agent);
+    WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
+    world.agents[0]->steps_max = 0;
+    finish(id, 40, 2);
+}
+
+static void an_agent_that_comes_back_with_its_worker_costs_nothing(void **state)
+{
+    (void)state;
+    int64_t id = start("reborn", 100);
+    WORLD_UNTIL(&world, all_reached(12));
+    struct fake_agent *agent = world.agents[1];
+    snprintf(agent->boot, sizeof(agent->boot), "boot-right-3");
+    agent->node_seq = 0;
+    finish(id, 100, 1); /* its heartbeat's new boot is asked for a hello */
+}
+
+static void lost_doubled_and_reordered_messages_change_nothing(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        int64_t id = start("noisy", 40);
+        for (int i = 0; i < WORLD_AGENTS; i++) {
+            world.agents[i]->rng = seed * 7919 + (uint64_t)i;
+            world.agents[i]->drop_percent = 20;
+            world.agents[i]->double_percent = 30;
+            world.agents[i]->shuffle_percent = 30;
+        }
+        WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+        world_check_metrics(&world, id, 40);
+    }
+    fresh_agents();
+}
+
+static void garbage_on_the_stream_is_refused_and_nothing_stops(void **state)
+{
+    (void)state;
+    static const char *const junk[] = {"", "x", "\xff\xff\xff\xff", "\x93\x01\x02\x03"};
+    struct err err;
+    int64_t id = start("garbage", 30);
+    for (size_t i = 0; i < 4; i++) {
+        redis_stream_add(world.agents[0]->commands, "motley:events", 100000, junk[i], strlen(junk[i]), 0,
+                         NULL, NULL, &err);
+    }
+    fake_pass(world.agents[0], "heartbeat", json_pack("{s:i}", "boot", 7));
+    fake_pass(world.agents[0], "worker_ready", json_object());
+    fake_pass(world.agents[0], "no-such-type", json_pack("{s:i, s:i, s:i}", "run", 1, "epoch", 1, "rank", 0));
+    fake_pass(world.agents[0], "node_hello",
+              json_pack("{s:s, s:[{s:s, s:i}]}", "boot", world.agents[0]->boot, "devices", "name",
+                        "right/cpu0", "memory_limit_bytes", 5)); /* another node's device */
+    finish(id, 30, 1);
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_device_list(world.fixture->store, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "devices")), 2);
+    json_decref(answer.doc);
+}
+
+static int setup(void **state)
+{
+    static char program[512];
+    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    program[size > 0 ? size : 0] = '\0';
+    world_make(&world, program, state);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_end(&world);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0) {
+        return world_scheduler_main(argv[2]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_standby_takes_over_from_a_killed_leader_within_2_s),
+        cmocka_unit_test(a_leader_killed_at_any_moment_loses_nothing),
+        cmocka_unit_test(a_wiped_redis_loses_nothing),
+        cmocka_unit_test(a_restarted_redis_loses_nothing),
+        cmocka_unit_test(a_crashed_postgresql_loses_nothing),
+        cmocka_unit_test(a_silent_node_is_given_up_and_its_old_epoch_writes_nothing),
+        cmocka_unit_test(a_short_silence_is_not_a_loss),
+        cmocka_unit_test(an_agent_that_comes_back_without_its_worker_costs_the_attempt),
+        cmocka_unit_test(an_agent_that_comes_back_with_its_worker_costs_nothing),
+        cmocka_unit_test(lost_doubled_and_reordered_messages_change_nothing),
+        cmocka_unit_test(garbage_on_the_stream_is_refused_and_nothing_stops),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,286 @@
+/* Whole lives of jobs under a real scheduler process, with agents of our own. */
+#include "scheduler/world.h"
+
+static struct world world;
+
+#define BOTH "left/cpu0 right/cpu0"
+
+static void fresh_agents(void **state)
+{
+    (void)state;
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world.agents[i]->silent = false;
+        world.agents[i]->fault_at = -1;
+        world.agents[i]->steps_max = 0;
+        world.agents[i]->drop_percent = 0;
+        world.agents[i]->worker_count = 0;
+    }
+}
+
+static int64_t run_to_success(const struct world_job *job)
+{
+    int64_t id = world_submit(&world, job);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, job->steps);
+    return id;
+}
+
+static void a_job_runs_on_two_nodes_and_succeeds(void **state)
+{
+    (void)state;
+    const struct world_job job = {.name = "both", .devices = BOTH, .steps = 25, .every = 10, .retries = 3};
+    int64_t id = run_to_success(&job);
+    json_t *doc = world_job(&world, id);
+    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 3);
+    assert_int_equal(json_array_size(json_object_get(doc, "artifacts")), 1);
+    assert_int_equal(json_integer_value(json_object_get(doc, "attempt")), 1);
+    assert_int_equal(json_integer_value(json_object_get(doc, "step")), 25);
+    json_t *run = json_object_get(doc, "run");
+    assert_string_equal(json_string_value(json_object_get(run, "state")), "done");
+    assert_int_equal(json_array_size(json_object_get(run, "ranks")), 2);
+    json_decref(doc);
+    assert_true(world.agents[0]->profiles >= 1); /* measured before it was planned */
+}
+
+static void a_known_model_is_not_measured_again(void **state)
+{
+    fresh_agents(state);
+    unsigned before = world.agents[0]->profiles;
+    const struct world_job job = {.name = "again", .devices = BOTH, .steps = 3, .every = 0, .retries = 3};
+    run_to_success(&job);
+    assert_int_equal(world.agents[0]->profiles, before);
+}
+
+static void a_submit_reaches_its_agent_within_50_ms(void **state)
+{
+    uint64_t best_ns = UINT64_MAX;
+    for (int i = 0; i < 5; i++) {
+        fresh_agents(state);
+        unsigned before = world.agents[0]->assigns;
+        const struct world_job job = {.name = "quick", .devices = "left/cpu0", .steps = 1, .every = 0};
+        uint64_t begin_ns = clock_mono_ns();
+        int64_t id = world_submit(&world, &job);
+        WORLD_UNTIL(&world, world.agents[0]->assigns > before);
+        uint64_t took_ns = world.agents[0]->assign_ns - begin_ns;
+        best_ns = took_ns < best_ns ? took_ns : best_ns;
+        WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    }
+    print_message("submit to assignment at the agent: %.1f ms (best of 5)\n", (double)best_ns / 1e6);
+    assert_true(best_ns < 50000000);
+}
+
+static void a_lost_worker_costs_an_attempt_and_no_step(void **state)
+{
+    fresh_agents(state);
+    const struct world_job job = {.name = "lossy", .devices = BOTH, .steps = 60, .every = 10, .retries = 3};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, fake_living(world.agents[1]) != NULL && fake_living(world.agents[1])->step >= 25);
+    fake_kill_worker(world.agents[1], fake_living(world.agents[1]));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 60);
+    assert_int_equal(world_number(&world, id, "attempt"), 2);
+    assert_int_equal(world_number(&world, id, "losses"), 1);
+    struct fake_worker *second = &world.agents[1]->workers[world.agents[1]->worker_count - 1];
+    assert_true(second->start >= 10 && second->start % 10 == 0);
+}
+
+static void retries_are_bounded_and_the_reason_is_told(void **state)
+{
+    fresh_agents(state);
+    const struct world_job job = {
+        .name = "doomed", .devices = "left/cpu0", .steps = 1000, .every = 10, .retries = 2};
+    int64_t id = world_submit(&world, &job);
+    for (int attempt = 1; attempt <= 3; attempt++) {
+        WORLD_UNTIL(&world, fake_living(world.agents[0]) != NULL &&
+                                fake_living(world.agents[0])->phase == FAKE_RUNNING);
+        fake_kill_worker(world.agents[0], fake_living(world.agents[0]));
+    }
+    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    assert_true(world_says(&world, id, "lost 3 times, limits.retries is 2"));
+    assert_true(world_says(&world, id, "killed by signal 9"));
+    assert_int_equal(world_number(&world, id, "attempt"), 3);
+}
+
+static void a_fault_of_its_own_is_never_retried(void **state)
+{
+    fresh_agents(state);
+    world.agents[1]->fault_at = 7;
+    const struct world_job job = {.name = "nan", .devices = BOTH, .steps = 50, .every = 5, .retries = 3};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    assert_true(world_says(&world, id, "step 7: loss is NaN on rank 0"));
+    assert_int_equal(world_number(&world, id, "attempt"), 1);
+    world_check_metrics(&world, id, 7);
+    WORLD_UNTIL(&world, fake_living(world.agents[0]) == NULL); /* the other rank was stopped */
+}
+
+static void cancel_writes_a_checkpoint_and_resume_goes_on_from_it(void **state)
+{
+    fresh_agents(state);
+    const struct world_job job = {
+        .name = "cancelled", .devices = BOTH, .steps = 40, .every = 1000, .retries = 3};
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 17;
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 17);
+    json_decref(world_command(&world, id, JOB_EVENT_CANCEL, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "cancelled"));
+    assert_string_equal(world.agents[0]->last_stop, "cancel");
+    json_t *doc = world_job(&world, id);
+    json_t *checkpoint = json_array_get(json_object_get(doc, "checkpoints"), 0);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint, "step")), 17);
+    json_decref(doc);
+    fresh_agents(state);
+    json_decref(world_command(&world, id, JOB_EVENT_RESUME, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 40);
+    json_decref(world_command(&world, id, JOB_EVENT_RESUME, 10));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 50);
+    struct answer answer;
+    AWAIT(world.fixture, answer,
+          store_job_command(world.fixture->store, id, 0, JOB_EVENT_RESUME, 0, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_INVALID); /* nothing is left to do */
+}
+
+static void hold_and_release_of_a_running_job_lose_nothing(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 11;
+    const struct world_job job = {.name = "held", .devices = "left/cpu0", .steps = 30, .every = 1000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 11);
+    json_decref(world_command(&world, id, JOB_EVENT_HOLD, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "held"));
+    fresh_agents(state);
+    json_decref(world_command(&world, id, JOB_EVENT_RELEASE, 0));
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 30);
+    assert_int_equal(world_number(&world, id, "losses"), 0);
+}
+
+static void a_drained_device_is_left_and_not_used(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 9;
+    const struct world_job job = {.name = "moved", .steps = 30, .every = 1000};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_number(&world, id, "step") == 9);
+    world_drain(&world, "left/cpu0", true);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+    world_check_metrics(&world, id, 30);
+    assert_int_equal(world_number(&world, id, "losses"), 0);
+    assert_string_equal(world.agents[1]->workers[0].device, "right/cpu0");
+    world_drain(&world, "left/cpu0", false);
+}
+
+static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **state)
+{
+    fresh_agents(state);
+    const struct world_job big = {.name = "too-big", .devices = BOTH, .steps = 5};
+    int64_t id = world_submit(&world, &big);
+    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    assert_true(world_says(&world, id, "needs 9.0 GiB, the largest device has 450 MiB"));
+    const struct world_job odd = {.name = "unplannable", .devices = BOTH, .steps = 5};
+    id = world_submit(&world, &odd);
+    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    assert_true(world_says(&world, id, "placement.stages"));
+
+    world.agents[0]->steps_max = 3;
+    const struct world_job first = {.name = "first", .devices = "left/cpu0", .steps = 10, .every = 5};
+    const struct world_job second = {.name = "second", .devices = BOTH, .steps = 10, .every = 5};
+    int64_t a = world_submit(&world, &first);
+    WORLD_UNTIL(&world, world_is(&world, a, "running"));
+    int64_t b = world_submit(&world, &second);
+    WORLD_UNTIL(&world, world_says(&world, b, "waits for left/cpu0"));
+    world.agents[0]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, a, "succeeded"));
+    WORLD_UNTIL(&world, world_is(&world, b, "succeeded"));
+}
+
+static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 2;
+    const struct world_job running = {.name = "running", .devices = "left/cpu0", .steps = 6, .every = 3};
+    const struct world_job wide = {.name = "wide", .devices = BOTH, .steps = 6, .every = 3, .priority = 5};
+    const struct world_job small = {.name = "small", .devices = "right/cpu0", .steps = 6, .every = 3};
+    int64_t a = world_submit(&world, &running);
+    WORLD_UNTIL(&world, world_is(&world, a, "running"));
+    int64_t b = world_submit(&world, &wide);
+    int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but kept for the one in front */
+    WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0"));
+    assert_true(world_is(&world, b, "queued"));
+    fresh_agents(state);
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world.agents[i]->worker_count = i == 0 ? 1 : 0; /* keep the running worker */
+    }
+    WORLD_UNTIL(&world, world_is(&world, c, "succeeded"));
+    assert_true(world_is(&world, a, "succeeded"));
+    assert_true(world_is(&world, b, "succeeded"));
+}
+
+static void a_time_limit_ends_the_job_after_a_checkpoint(void **state)
+{
+    fresh_agents(state);
+    world.agents[0]->steps_max = 5;
+    const struct world_job job = {
+        .name = "timed", .devices = "left/cpu0", .steps = 100, .every = 1000, .time_limit_ms = 700};
+    int64_t id = world_submit(&world, &job);
+    WORLD_UNTIL(&world, world_is(&world, id, "failed"));
+    assert_true(world_says(&world, id, "limits.time"));
+    json_t *doc = world_job(&world, id);
+    assert_string_equal(json_string_value(json_object_get(doc, "code")), err_code_name(ERR_TIMEOUT));
+    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 1);
+    json_decref(doc);
+}
+
+static void failed_measurements_do_not_stop_a_job(void **state)
+{
+    fresh_agents(state);
+    unsigned before = world.agents[0]->profiles;
+    world.agents[0]->profiles_fail = true;
+    const struct world_job job = {
+        .name = "unmeasured", .devices = "left/cpu0", .steps = 4, .every = 2, .tokens = 77};
+    run_to_success(&job);
+    world.agents[0]->profiles_fail = false;
+    assert_int_equal(world.agents[0]->profiles, before + 3); /* limits.measure_tries */
+}
+
+static int setup(void **state)
+{
+    static char program[512];
+    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    program[size > 0 ? size : 0] = '\0';
+    world_make(&world, program, state);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_end(&world);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--scheduler") == 0) {
+        return world_scheduler_main(argv[2]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_runs_on_two_nodes_and_succeeds),
+        cmocka_unit_test(a_known_model_is_not_measured_again),
+        cmocka_unit_test(a_submit_reaches_its_agent_within_50_ms),
+        cmocka_unit_test(a_lost_worker_costs_an_attempt_and_no_step),
+        cmocka_unit_test(retries_are_bounded_and_the_reason_is_told),
+        cmocka_unit_test(a_fault_of_its_own_is_never_retried),
+        cmocka_unit_test(cancel_writes_a_checkpoint_and_resume_goes_on_from_it),
+        cmocka_unit_test(hold_and_release_of_a_running_job_lose_nothing),
+        cmocka_unit_test(a_drained_device_is_left_and_not_used),
+        cmocka_unit_test(what_fits_nowhere_fails_with_numbers_and_what_waits_says_why),
+        cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
+        cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
+        cmocka_unit_test(failed_measurements_do_not_stop_a_job),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,372 @@
+/* A whole control plane for tests: private PostgreSQL and Redis, schedulers as processes of their own (this
+ * program again, with --scheduler), and fake agents on the test's loop.
+ */
+#ifndef MOTLEY_TESTS_WORLD_H
+#define MOTLEY_TESTS_WORLD_H
+
+#include <signal.h>
+
+#include "scheduler/fake_agent.h"
+#include "scheduler/scheduler.h"
+#include "store/store_fixture.h"
+
+enum { WORLD_AGENTS = 2, WORLD_SCHEDULERS = 2 };
+
+struct world {
+    struct fixture *fixture;
+    struct test_redis redis;
+    pid_t schedulers[WORLD_SCHEDULERS];
+    struct fake_agent *agents[WORLD_AGENTS];
+    const char *program;
+};
+
+static const char world_key[] = "00000000000000000000000000000000000000000000000000000000000000aa";
+
+/* ---- the placer of these tests: the devices the specification names, all of them, or the first there is
+ * ---- */
+
+static bool world_named(const json_t *devices, const char *name)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach((json_t *)devices, i, item)
+    {
+        if (strcmp(json_string_value(item), name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int world_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
+{
+    const json_t *devices = json_object_get(json_object_get(request->spec, "placement"), "devices");
+    const char *name = json_string_value(json_object_get(request->spec, "name"));
+    *answer = (struct placer_answer){0};
+    if (strcmp(name, "unplannable") == 0) {
+        return err_set(err, ERR_INVALID, "placement.stages: 99 stages are more than the model has layers");
+    }
+    size_t wanted = json_is_array(devices) ? json_array_size(devices) : 1;
+    answer->ranks = calloc(wanted, sizeof(*answer->ranks));
+    answer->answer = json_pack("{s:s}", "verdict", "fits");
+    for (size_t i = 0; i < request->device_count && answer->rank_count < wanted; i++) {
+        const char *device = request->devices[i].device->name;
+        if (!json_is_array(devices) || world_named(devices, device)) {
+            answer->ranks[answer->rank_count++].device = strdup(device);
+        }
+    }
+    answer->fits = answer->rank_count == wanted && strcmp(name, "too-big") != 0;
+    snprintf(answer->words, sizeof(answer->words), "needs 9.0 GiB, the largest device has 450 MiB");
+    answer->plan = json_pack("{s:s}", "fake", "plan");
+    return 0;
+}
+
+static const struct placer world_placer = {.plan = world_plan};
+
+static inline void world_term(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    event_base_loopbreak(arg);
+}
+
+/* `PROGRAM --scheduler CONFIG` */
+static inline int world_scheduler_main(const char *path)
+{
+    struct scheduler_config config;
+    struct err err;
+    struct event_base *base = event_base_new();
+    struct event *term = evsignal_new(base, SIGTERM, world_term, base);
+    event_add(term, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    if (scheduler_config_load(path, &config, &err) < 0) {
+        fprintf(stderr, "%s\n", err.text);
+        return 2;
+    }
+    struct scheduler *scheduler = scheduler_create(base, &config, &world_placer, &err);
+    if (scheduler == NULL) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    event_base_dispatch(base);
+    scheduler_destroy(scheduler);
+    event_free(term);
+    event_base_free(base);
+    scheduler_config_fini(&config);
+    return 0;
+}
+
+/* ---- the world ---- */
+
+static inline void world_spawn(struct world *world, int i)
+{
+    char path[160], log[160];
+    struct err err;
+    snprintf(path, sizeof(path), "%s/scheduler-%d.yaml", world->fixture->dir.path, i);
+    snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
+    char text[1024];
+    int size =
+        snprintf(text, sizeof(text),
+                 "name: s%d\npostgres: \"%s\"\nredis: {address: \"%s\"}\n"
+                 "limits: {unreachable_ms: 400, lost_ms: 1200, missing_ms: 500, stop_ms: 600, kill_ms: 400, "
+                 "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
+                 "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
+                 "leader_poll_ms: 50}\n",
+                 i, world->fixture->postgres.conninfo, world->redis.address);
+    if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0) {
+        test_services_fail("scheduler", err.text);
+    }
+    const char *argv[] = {world->program, "--scheduler", path, NULL};
+    const struct process_options options = {
+        .argv = argv, .stdout_path = log, .stderr_path = log, .own_group = true, .die_with_parent = true};
+    if (process_spawn(&options, &world->schedulers[i], &err) < 0) {
+        test_services_fail("scheduler", err.text);
+    }
+}
+
+static inline void world_kill(struct world *world, int i, int signal_number)
+{
+    if (world->schedulers[i] > 0) {
+        kill(world->schedulers[i], signal_number);
+        waitpid(world->schedulers[i], NULL, 0);
+        world->schedulers[i] = 0;
+    }
+}
+
+static inline void world_turn(struct world *world)
+{
+    const struct timeval slice = {.tv_usec = 5000};
+    event_base_loopexit(world->fixture->base, &slice);
+    event_base_loop(world->fixture->base, EVLOOP_ONCE);
+}
+
+/* Turn the loop until `condition`, at most 30 s. */
+#define WORLD_UNTIL(world, condition)                                                                        \
+    do {                                                                                                     \
+        uint64_t until_ = clock_mono_ns() + 30000000000u;                                                    \
+        while (!(condition)) {                                                                               \
+            if (clock_mono_ns() > until_) {                                                                  \
+                world_logs(world);                                                                           \
+                fail_msg("never came: %s", #condition);                                                      \
+            }                                                                                                \
+            world_turn(world);                                                                               \
+        }                                                                                                    \
+    } while (0)
+
+static inline void world_logs(struct world *world)
+{
+    for (int i = 0; i < WORLD_SCHEDULERS; i++) {
+        char log[160];
+        struct err err;
+        struct buf text;
+        snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
+        buf_init(&text, 1 << 22);
+        if (file_read_all(log, 1 << 22, &text, &err) == 0) {
+            size_t from = text.size > 6000 ? text.size - 6000 : 0;
+            fprintf(stderr, "---- scheduler %d\n%s\n", i, buf_str(&text) + from);
+        }
+        buf_fini(&text);
+    }
+}
+
+static inline void world_enrol(struct world *world, const char *node, uint8_t mark)
+{
+    struct answer answer;
+    uint8_t join[32] = {mark, 7}, token[32] = {mark, 8};
+    AWAIT_OK(world->fixture, answer,
+             store_join_token_put(world->fixture->store, join, clock_wall_us() + 60000000, 0, on_done,
+                                  &answer, E));
+    const struct store_enrol enrol = {.join_hash = join, .node = node, .address = "", .agent_hash = token};
+    AWAIT_OK(world->fixture, answer, store_enrol(world->fixture->store, &enrol, on_id, &answer, E));
+}
+
+static inline void world_data(struct world *world)
+{
+    struct answer answer;
+    json_t *config = json_pack("{s:s}", "architecture", "llama");
+    json_t *files = json_array();
+    json_t *stats = json_pack("{s:i}", "rows", 2);
+    const uint8_t sizes[16] = {5, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, 4, 0, 0, 0};
+    const struct store_model_new model = {
+        .name = "m", .content = "content-m", .config = config, .files = files};
+    const struct store_dataset_new data = {
+        .key = world_key, .blob = world_key, .sizes = sizes, .sizes_bytes = sizeof(sizes), .stats = stats};
+    AWAIT_OK(world->fixture, answer, store_model_put(world->fixture->store, &model, on_done, &answer, E));
+    AWAIT_OK(world->fixture, answer, store_dataset_put(world->fixture->store, &data, on_done, &answer, E));
+    json_decref(config);
+    json_decref(files);
+    json_decref(stats);
+}
+
+static inline void world_agents(struct world *world, uint64_t seed)
+{
+    static const char *const names[WORLD_AGENTS] = {"left", "right"};
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        world->agents[i] = fake_agent_start(world->fixture->base, world->redis.address, names[i], 1,
+                                            seed * 10 + (uint64_t)i + 1);
+    }
+}
+
+static inline void world_make(struct world *world, const char *program, void **state)
+{
+    fixture_setup(state);
+    world->fixture = *state;
+    world->program = program;
+    signal(SIGPIPE, SIG_IGN);
+    test_redis_start(&world->redis, world->fixture->dir.path);
+    world_data(world);
+    world_enrol(world, "left", 1);
+    world_enrol(world, "right", 2);
+    world_agents(world, 1);
+    world_spawn(world, 0);
+}
+
+static inline void world_end(struct world *world)
+{
+    void *state = world->fixture;
+    for (int i = 0; i < WORLD_SCHEDULERS; i++) {
+        world_kill(world, i, SIGTERM);
+    }
+    for (int i = 0; i < WORLD_AGENTS; i++) {
+        fake_agent_end(world->agents[i]);
+    }
+    test_redis_kill(&world->redis);
+    fixture_teardown(&state);
+}
+
+/* ---- jobs ---- */
+
+struct world_job {
+    const char *name, *devices; /* "left/cpu0 right/cpu0" or NULL: any */
+    int steps, every, retries, priority;
+    int tokens; /* sequence_tokens; 0: 64. Another length is another profile */
+    int64_t time_limit_ms;
+    bool held;
+};
+
+static inline int64_t world_submit(struct world *world, const struct world_job *wanted)
+{
+    struct answer answer;
+    json_t *devices = json_null();
+    if (wanted->devices != NULL) {
+        char text[200];
+        char *rest = NULL;
+        snprintf(text, sizeof(text), "%s", wanted->devices);
+        devices = json_array();
+        for (char *name = strtok_r(text, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+            json_array_append_new(devices, json_string(name));
+        }
+    }
+    json_t *spec = json_pack(
+        "{s:s, s:{s:s, s:i, s:[s], s:s}, s:{s:i}, s:{s:i, s:s}, s:{s:i, s:i}, s:{s:o}}", "name", wanted->name,
+        "method", "kind", "lora", "rank", 16, "targets", "q_proj", "base", "fp32", "data", "sequence_tokens",
+        wanted->tokens > 0 ? wanted->tokens : 64, "train", "steps", wanted->steps, "compute", "fp32",
+        "checkpoint", "every_steps", wanted->every, "keep", 2, "placement", "devices", devices);
+    json_t *inputs = json_pack("{s:s, s:s}", "model", "content-m", "train", world_key);
+    struct store_job_new job = fixture_job(world->fixture, wanted->name, spec, inputs);
+    job.steps = wanted->steps;
+    job.retries_max = (uint32_t)wanted->retries;
+    job.priority = wanted->priority;
+    job.time_limit_ms = wanted->time_limit_ms;
+    job.held = wanted->held;
+    AWAIT_OK(world->fixture, answer, store_job_insert(world->fixture->store, &job, on_made, &answer, E));
+    json_decref(spec);
+    json_decref(inputs);
+    return answer.made.id;
+}
+
+/* The job's document; new reference. Database errors of a restarting server are asked again. */
+static inline json_t *world_job(struct world *world, int64_t id)
+{
+    struct answer answer;
+    do {
+        AWAIT(world->fixture, answer, store_job_get(world->fixture->store, id, 0, on_doc, &answer, E));
+    } while (answer.err.code == ERR_NET || answer.err.code == ERR_TIMEOUT || answer.err.code == ERR_BUSY);
+    assert_int_equal(answer.err.code, ERR_NONE);
+    return answer.doc;
+}
+
+static inline bool world_is(struct world *world, int64_t id, const char *state)
+{
+    json_t *doc = world_job(world, id);
+    bool is = strcmp(json_string_value(json_object_get(doc, "state")), state) == 0;
+    json_decref(doc);
+    return is;
+}
+
+static inline int64_t world_number(struct world *world, int64_t id, const char *key)
+{
+    json_t *doc = world_job(world, id);
+    int64_t value = json_integer_value(json_object_get(doc, key));
+    json_decref(doc);
+    return value;
+}
+
+static inline bool world_says(struct world *world, int64_t id, const char *part)
+{
+    json_t *doc = world_job(world, id);
+    const char *why = json_string_value(json_object_get(doc, "why"));
+    bool says = why != NULL && strstr(why, part) != NULL;
+    json_decref(doc);
+    return says;
+}
+
+/* Every step 0..steps-1 is there exactly once, with the loss it must have, and followers heard of each
+ * exactly once. */
+static inline void world_check_metrics(struct world *world, int64_t id, int64_t steps)
+{
+    struct answer answer;
+    size_t i;
+    json_t *line;
+    AWAIT_OK(world->fixture, answer,
+             store_job_metrics(world->fixture->store, id, "step", -1, 10000, on_doc, &answer, E));
+    json_t *lines = json_object_get(answer.doc, "lines");
+    assert_int_equal(json_array_size(lines), steps);
+    json_array_foreach(lines, i, line)
+    {
+        assert_int_equal(json_integer_value(json_object_get(line, "step")), (int64_t)i);
+        assert_true(json_real_value(json_object_get(line, "loss")) == fake_loss((int64_t)i));
+    }
+    json_decref(answer.doc);
+    AWAIT_OK(world->fixture, answer,
+             store_event_list(world->fixture->store, id, 0, "step", 0, 1000, on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), steps < 1000 ? steps : 1000);
+    json_decref(answer.doc);
+}
+
+static inline json_t *world_command(struct world *world, int64_t id, enum job_event event, int64_t more)
+{
+    struct answer answer;
+    AWAIT_OK(world->fixture, answer,
+             store_job_command(world->fixture->store, id, 0, event, more, on_doc, &answer, E));
+    return answer.doc;
+}
+
+static inline void world_drain(struct world *world, const char *device, bool drained)
+{
+    struct answer answer;
+    AWAIT_OK(world->fixture, answer,
+             store_device_drain(world->fixture->store, device, drained, on_doc, &answer, E));
+    json_decref(answer.doc);
+}
+
+/* A Redis command whose answer is waited for. */
+static inline void world_redis_replied(void *arg, const redisReply *reply, const struct err *err)
+{
+    (void)reply;
+    (void)err;
+    *(bool *)arg = true;
+}
+
+static inline void world_flush(struct world *world)
+{
+    static const char *const argv[] = {"FLUSHALL"};
+    static const size_t lengths[] = {8};
+    bool done = false;
+    struct err err;
+    assert_int_equal(
+        redis_command(world->agents[0]->commands, 0, world_redis_replied, &done, 1, argv, lengths, &err), 0);
+    WORLD_UNTIL(world, done);
+}
+
+#endif
