@@ -671,8 +671,8 @@ void mesh_destroy(struct mesh *mesh)
     free(mesh->peers);
     if (mesh->wake >= 0)
         close(mesh->wake);
-    SSL_CTX_free(mesh->server);
-    SSL_CTX_free(mesh->client);
+    tls_context_free(mesh->server);
+    tls_context_free(mesh->client);
     pthread_cond_destroy(&mesh->changed);
     pthread_cond_destroy(&mesh->keeper_work);
     pthread_mutex_destroy(&mesh->lock);

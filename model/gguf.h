@@ -44,9 +44,13 @@ enum gguf_kind { GGUF_NONE, GGUF_UINT, GGUF_INT, GGUF_FLOAT, GGUF_BOOL, GGUF_STR
 int gguf_open(struct model_source *source, uint32_t file, struct gguf **gguf, struct err *err);
 void gguf_close(struct gguf *gguf);
 
+/* 2 or 3. */
 uint32_t gguf_version(const struct gguf *gguf);
+/* Tensors in order of offset, by index (NULL beyond the count) or by the file's own name (NULL: none). */
 uint32_t gguf_tensor_count(const struct gguf *gguf);
+/* Borrowed until close. */
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, uint32_t index);
+/* Borrowed until close. */
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *name);
 
 /* Metadata. kind GGUF_NONE: no such key. Getters return false when the key is not there or of another kind

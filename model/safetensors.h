@@ -76,6 +76,7 @@ int safetensors_open_path(const char *path, struct safetensors **st, struct err 
 int safetensors_open_memory(const void *data, size_t size, struct safetensors **st, struct err *err);
 void safetensors_close(struct safetensors *st);
 
+/* Number of tensors. */
 uint32_t safetensors_count(const struct safetensors *st);
 /* In order of offset. */
 const struct safetensors_tensor *safetensors_at(const struct safetensors *st, uint32_t index);

@@ -48,6 +48,7 @@ int model_source_create(const struct model_source_ops *ops, void *self, const st
  * reading process with SIGBUS, as mmap does; a worker is expendable in that way. */
 int model_source_open_local(const char *path, struct model_source **source, struct err *err);
 
+/* Number of files. */
 uint32_t model_source_file_count(const struct model_source *source);
 /* Borrowed until close. */
 const struct model_file *model_source_file(const struct model_source *source, uint32_t file);
@@ -63,6 +64,7 @@ int model_source_read(struct model_source *source, uint32_t file, uint64_t offse
 int model_source_read_file(struct model_source *source, const char *name, uint64_t limit, struct buf *out,
                            struct err *err);
 
+/* The counters as they are now; any thread. */
 void model_source_stats(const struct model_source *source, struct model_source_stats *stats);
 
 /* NULL is a no-op. No read may be under way. */

@@ -36,7 +36,9 @@ int model_open(struct model_source *source, struct model **model, struct err *er
 int model_open_path(const char *path, struct model **model, struct err *err);
 void model_close(struct model *model);
 
+/* Borrowed until close, both. */
 const struct model_config *model_get_config(const struct model *model);
+/* For reading files beside the weights, and for its counters. */
 struct model_source *model_get_source(const struct model *model);
 /* The GGUF metadata when the model is one, else NULL: for the tokenizer. */
 const struct gguf *model_get_gguf(const struct model *model);
@@ -44,7 +46,9 @@ const struct gguf *model_get_gguf(const struct model *model);
 /* A file beside the weights ("tokenizer.json"), appended to 'out'; ERR_NOT_FOUND, ERR_TOO_BIG. */
 int model_read_file(struct model *model, const char *name, uint64_t limit, struct buf *out, struct err *err);
 
+/* Tensors in order of name, by index (NULL beyond the count). */
 uint32_t model_tensor_count(const struct model *model);
+/* Borrowed until close. */
 const struct model_tensor *model_tensor_at(const struct model *model, uint32_t index);
 /* By Hugging Face name. "lm_head.weight" of a tied model finds the embedding. NULL: none. */
 const struct model_tensor *model_tensor_find(const struct model *model, const char *name);

@@ -525,7 +525,7 @@ static void liar(void (*lie)(struct wire_frame *frame, uint8_t header[WIRE_HEADE
     assert_non_null(strstr(t.last_failed.err.text, "rank 0"));
     mesh_conn_close(conn[0]);
     mesh_conn_close(conn[1]);
-    SSL_CTX_free(context);
+    tls_context_free(context);
     group_end(&g);
 }
 
