@@ -105,6 +105,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     take(&reader, "postgres", JR_REQUIRED, &config->postgres);
     jr_u32(&reader, "connections", JR_OPTIONAL, 1, 64, &config->connections);
     jr_u32(&reader, "start_seconds", JR_OPTIONAL, 0, 3600, &config->start_seconds);
+    jr_u32(&reader, "measure_seconds", JR_OPTIONAL, 0, 3600, &config->measure_seconds);
     jr_u32(&reader, "wait_seconds", JR_OPTIONAL, 1, 60, &config->wait_seconds);
     if (read_redis(&reader, config) < 0)
         return -1;
@@ -146,6 +147,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->connections = 4;
     config->start_seconds = 30;
     config->wait_seconds = 10;
+    config->measure_seconds = 60;
     config->threads = 2;
     config->rows_bytes_max = UINT64_C(2) << 30;
     config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;

@@ -19,8 +19,9 @@ struct api_config {
     struct tls_paths tls;
     char *postgres;
     uint32_t connections;
-    uint32_t start_seconds; /* how long the database is waited for at start */
-    uint32_t wait_seconds;  /* how long a request waits for the database */
+    uint32_t start_seconds;   /* how long the database is waited for at start */
+    uint32_t wait_seconds;    /* how long a request waits for the database */
+    uint32_t measure_seconds; /* how long a plan waits for devices to be measured */
     bool has_redis;
     struct {
         char *address, *user, *password;

@@ -64,11 +64,17 @@ static void check_clear(struct check *check)
     json_decref(check->eval_stats);
     json_decref(check->cluster);
     json_decref(check->plan_json);
+    json_decref(check->spec_json);
+    json_decref(check->profiles);
+    json_decref(check->sample_ids);
+    if (check->pause)
+        event_free(check->pause);
     plan_answer_destroy(check->plan);
     free(check->train_sizes);
     free(check->eval_sizes);
     check->model = check->adapter = check->train_stats = check->eval_stats = NULL;
-    check->cluster = check->plan_json = NULL;
+    check->cluster = check->plan_json = check->spec_json = check->profiles = check->sample_ids = NULL;
+    check->pause = NULL;
     check->plan = NULL;
     check->train_sizes = check->eval_sizes = NULL;
 }
@@ -148,11 +154,14 @@ static int64_t step_count(const struct check *check)
     return (int64_t)order_step_count(&order);
 }
 
-static json_t *inputs_of(const struct check *check)
+json_t *check_inputs(const struct check *check)
 {
-    return json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"), "train",
-                     check->train_key, "eval", *check->eval_key ? check->eval_key : NULL, "adapter",
-                     check->adapter);
+    json_t *inputs = json_pack("{s:O, s:s, s:s?, s:O?}", "model", json_object_get(check->model, "content"),
+                               "train", check->train_key, "eval", *check->eval_key ? check->eval_key : NULL,
+                               "adapter", check->adapter);
+    if (inputs && check->sample_ids)
+        json_object_set_new(inputs, "sample", json_pack("{s:O}", "ids", check->sample_ids));
+    return inputs;
 }
 
 void check_finish(struct check *check)
@@ -166,8 +175,8 @@ void check_finish(struct check *check)
         return;
     }
     shared->holders = 1;
-    result->spec = spec_to_json(&check->spec, &err);
-    result->inputs = inputs_of(check);
+    result->spec = json_incref(check->spec_json);
+    result->inputs = check_inputs(check);
     result->data = json_pack("{s:O?, s:O?}", "train", check->train_stats, "eval", check->eval_stats);
     result->answer = json_incref(check->plan_json);
     result->priority = check->spec.priority;
@@ -183,7 +192,8 @@ void check_finish(struct check *check)
         return;
     }
     check->result = result;
-    check->until_ns = clock_mono_ns() + CHECK_KEEP_SECONDS * UINT64_C(1000000000);
+    bool estimated = json_array_size(json_object_get(check->plan_json, "unmeasured")) > 0;
+    check->until_ns = estimated ? 0 : clock_mono_ns() + CHECK_KEEP_SECONDS * UINT64_C(1000000000);
     answer_all(check, NULL, NULL);
 }
 

@@ -36,7 +36,14 @@ struct check {
     char train_key[65], eval_key[65];
     struct row_size *train_sizes, *eval_sizes;
     uint32_t train_rows, eval_rows;
-    json_t *cluster; /* the plan task's own */
+    json_t *sample_ids;
+    enum spec_format sample_format;
+    json_t *spec_json;    /* every default filled */
+    char profile_key[65]; /* planner/profile_key.h */
+    json_t *profiles;     /* [{"device","document"}] under it */
+    uint64_t patience_ns; /* measurements are waited for until then; 0: none was asked for */
+    struct event *pause;  /* between two looks */
+    json_t *cluster;      /* the plan task's own */
     struct plan_answer *plan;
     json_t *plan_json;
     bool never_fits;
@@ -49,7 +56,11 @@ void check_model(struct check *check);
 void check_adapter(struct check *check);
 void check_train(struct check *check);
 void check_eval(struct check *check);
+void check_sample(struct check *check);
 void check_cluster(struct check *check);
+
+/* store_job_new.inputs: new, or NULL. */
+json_t *check_inputs(const struct check *check);
 
 void check_fail(struct check *check, const struct err *err, json_t *more);
 void check_finish(struct check *check);

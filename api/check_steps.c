@@ -2,20 +2,19 @@
 #include "api/check_internal.h"
 
 #include "api/dataset.h"
-#include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "model/config.h"
 #include "model/peft.h"
-#include "planner/from_spec.h"
+#include "model/tensors.h"
+#include "model/tokenizer.h"
 #include "store/models.h"
-#include "store/nodes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20, PROGRAM_TEXT_BYTES_MAX = 4 << 20 };
+enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20 };
 
 static void fail(struct check *check)
 {
@@ -251,7 +250,7 @@ static void eval_encoded(void *arg, const struct err *err, const struct store_da
     else if (keep_dataset(check, dataset, false) < 0)
         fail(check);
     else
-        check_cluster(check);
+        check_sample(check);
 }
 
 static void want_dataset(struct check *check, const char *reference, const char *what, dataset_done_fn *done)
@@ -278,214 +277,93 @@ void check_eval(struct check *check)
     if (check->spec.data.eval)
         want_dataset(check, check->spec.data.eval, "data.eval", eval_encoded);
     else
-        check_cluster(check);
+        check_sample(check);
 }
 
-/* ---- devices and fit ---- */
+/* ---- the sample's prompt, as ids: so that planner and workers need no tokenizer for it ---- */
 
-static bool usable(const struct check *check, const json_t *device)
+static enum spec_format data_format(const struct check *check)
 {
-    const char *state = json_string_value(json_object_get(device, "state"));
-    if (!state || strcmp(state, "gone") == 0)
-        return false;
-    if (check->depth == CHECK_SUBMIT)
-        return true; /* what is drained or away today may be there when the job's turn comes */
-    return strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
-           strcmp(state, "draining") != 0;
+    const char *name = json_string_value(json_object_get(check->train_stats, "format"));
+    for (int f = SPEC_FORMAT_AUTO; name && f <= SPEC_FORMAT_TOKENS; f++)
+        if (strcmp(spec_format_name((enum spec_format)f), name) == 0)
+            return (enum spec_format)f;
+    return SPEC_FORMAT_TEXT;
 }
 
-static int add_devices(const struct check *check, struct cluster *cluster, struct err *err)
+static int render(struct check *check, struct model *model, struct ids *ids, struct err *err)
 {
-    size_t index;
-    json_t *device;
-    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-    {
-        if (!usable(check, device))
-            continue;
-        struct cluster_device add = {
-            .name = json_string_value(json_object_get(device, "name")),
-            .node = json_string_value(json_object_get(device, "node")),
-            .kind = json_string_value(json_object_get(device, "kind")),
-            .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
-            .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
-        };
-        if (!add.name || !add.node || cluster_add_device(cluster, &add, err) < 0)
-            return add.name && add.node ? -1 : err_set(err, ERR_CORRUPT, "a device has no name");
-    }
-    return 0;
-}
-
-static bool profile_matches(const struct check *check, const json_t *profile)
-{
-    const struct {
-        const char *key, *value;
-    } wants[] = {
-        {"method", spec_method_name(check->spec.method.kind)},
-        {"base", spec_base_name(check->spec.method.base)},
-        {"compute", spec_compute_name(check->spec.train.compute)},
-    };
-    for (size_t i = 0; i < 3; i++) {
-        const char *is = json_string_value(json_object_get(profile, wants[i].key));
-        if (is && strcmp(is, wants[i].value) != 0)
-            return false;
-    }
-    return true;
-}
-
-static int add_measurements(const struct check *check, struct cluster *cluster, struct err *err)
-{
-    size_t index;
-    json_t *document;
-    json_array_foreach(json_object_get(check->cluster, "profiles"), index, document)
-    {
-        if (!profile_matches(check, document))
-            continue;
-        struct err why = {0};
-        if (cluster_add_profile(cluster, document, &why) < 0 && why.code == ERR_NOMEM)
-            return err_set(err, ERR_NOMEM, "%s",
-                           why.text); /* of a device that is not usable: not ours to judge */
-    }
-    json_array_foreach(json_object_get(check->cluster, "links"), index, document)
-    {
-        struct err why = {0};
-        if (cluster_add_link(cluster, document, &why) < 0 && why.code == ERR_NOMEM)
-            return err_set(err, ERR_NOMEM, "%s", why.text);
-    }
-    return 0;
-}
-
-/* Every name of 'names' is a device we know (or knew). */
-static int names_known(const struct check *check, const char *what, const struct spec_names *names,
-                       struct err *err)
-{
-    for (uint32_t i = 0; i < names->count; i++) {
-        size_t index;
-        json_t *device;
-        bool found = false;
-        json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
-        {
-            const char *name = json_string_value(json_object_get(device, "name"));
-            found |= name && strcmp(name, names->names[i]) == 0;
-        }
-        if (!found)
-            return err_set(err, ERR_INVALID,
-                           "placement.%s: there is no device \"%s\" among the %zu of this cluster", what,
-                           names->names[i], json_array_size(json_object_get(check->cluster, "devices")));
-    }
-    return 0;
-}
-
-static bool all_measured(const struct cluster *cluster)
-{
-    for (uint32_t i = 0; i < cluster_device_count(cluster); i++)
-        if (!cluster_device_has_profile(cluster, i))
-            return false;
-    return cluster_device_count(cluster) > 0;
-}
-
-/* The names of devices without a profile, for the answer. */
-static json_t *unmeasured(const struct cluster *cluster)
-{
-    json_t *names = json_array();
-    for (uint32_t i = 0; names && i < cluster_device_count(cluster); i++)
-        if (!cluster_device_has_profile(cluster, i))
-            json_array_append_new(names, json_string(cluster_device_name(cluster, i)));
-    return names;
-}
-
-static int search(struct check *check, struct cluster *cluster, const struct model_config *config,
-                  struct err *err)
-{
-    struct workload workload = {0};
-    struct plan_options options = {.programs = check->depth == CHECK_PROGRAM};
-    struct buf text;
-    buf_init(&text, PROGRAM_TEXT_BYTES_MAX);
-    uint64_t began = clock_mono_ns();
-    int rc = workload_from_spec(&check->spec, config, check->train_sizes, check->train_rows,
-                                check->eval_sizes, check->eval_rows, 0, &workload, err);
-    if (rc == 0)
-        rc = plan_search(&workload, cluster, &options, &check->plan, err);
-    if (rc == 0)
-        check->plan->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
-    if (rc == 0 && check->depth == CHECK_PROGRAM && check->plan->verdict == VERDICT_FITS)
-        rc = answer_print_program(check->plan, &workload, cluster, 0, &text, err);
-    workload_fini(&workload);
-    check->plan_json = rc == 0 ? answer_to_json(check->plan, err) : NULL;
-    if (check->plan_json && text.size)
-        json_object_set_new(check->plan_json, "program", json_string(buf_str(&text)));
-    buf_fini(&text);
-    if (!check->plan_json)
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat = NULL;
+    struct err chat_err = {0};
+    if (tokenizer_open(model, &tokenizer, err) < 0)
         return -1;
-    json_object_set_new(check->plan_json, "words", json_string(check->plan->words ? check->plan->words : ""));
-    json_object_set_new(check->plan_json, "unmeasured", unmeasured(cluster));
-    check->never_fits = check->plan->verdict == VERDICT_DOES_NOT_FIT;
-    return 0;
+    if (chat_template_choose(check->spec.data.chat_template, tokenizer_chat_template(tokenizer), &chat,
+                             &chat_err) < 0)
+        chat = NULL; /* rows_render_prompt says so if this format needs one */
+    struct rows_options options = {.format = check->sample_format,
+                                   .learn = check->spec.data.learn,
+                                   .sequence_tokens = check->spec.data.sequence_tokens,
+                                   .vocab = model_get_config(model)->vocab,
+                                   .tokenizer = tokenizer,
+                                   .chat = chat,
+                                   .chat_error = chat_err};
+    int rc = rows_render_prompt(check->spec.sample.prompt, options.format, &options, ids, err);
+    chat_template_destroy(chat);
+    tokenizer_destroy(tokenizer);
+    return rc;
 }
 
-static void plan_work(struct pool_task *task)
+static void sample_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    struct err *err = &check->err;
-    struct model_config config;
-    struct cluster *cluster = cluster_create(err);
-    if (cluster && add_devices(check, cluster, err) == 0 && add_measurements(check, cluster, err) == 0 &&
-        model_config_parse(json_object_get(check->model, "config"), &config, err) == 0) {
-        if (cluster_device_count(cluster) == 0 && check->depth != CHECK_SUBMIT)
-            err_set(err, ERR_NOFIT,
-                    "there is no device to plan for: no agent has joined, or all are drained or away");
-        else if (check->depth != CHECK_SUBMIT || all_measured(cluster))
-            search(check, cluster, &config, err);
+    char folder[BLOB_PATH_MAX];
+    struct model *model = NULL;
+    struct ids ids = {0};
+    const char *content = json_string_value(json_object_get(check->model, "content"));
+    if (blob_model_dir(check->app->blobs, content, json_object_get(check->model, "files"), folder,
+                       &check->err) == 0 &&
+        model_open_path(folder, &model, &check->err) == 0 && render(check, model, &ids, &check->err) == 0) {
+        check->sample_ids = json_array();
+        for (size_t i = 0; i < ids.count; i++)
+            json_array_append_new(check->sample_ids, json_integer(ids.data[i]));
     }
-    cluster_destroy(cluster);
+    if (check->err.code) {
+        if (check->err.code == ERR_NOT_FOUND)
+            check->err.code = ERR_INVALID;
+        err_wrap(&check->err, "sample.prompt");
+    }
+    ids_fini(&ids);
+    model_close(model);
 }
 
-static void plan_done(struct pool_task *task)
+static void sample_done(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
     pool_ran(task, &check->err);
-    if (check->err.code) {
+    if (check->err.code)
         fail(check);
-    } else if (check->never_fits && check->depth == CHECK_SUBMIT) {
-        json_t *more = json_pack("{s:O}", "plan", check->plan_json);
-        err_set(&check->err, ERR_NOFIT, "%s", check->plan->words ? check->plan->words : "no placement fits");
-        check_fail(check, &check->err, more);
-        json_decref(more);
-    } else {
-        check_finish(check);
-    }
+    else
+        check_cluster(check);
 }
 
-static void cluster_found(void *arg, const struct err *err, json_t *doc)
+void check_sample(struct check *check)
 {
-    struct check *check = arg;
-    if (err) {
-        check_fail(check, err, NULL);
+    if (!check->spec.sample.prompt) {
+        check_cluster(check);
         return;
     }
-    check->cluster = json_deep_copy(doc); /* the pool's own: reference counts are not atomic */
-    json_t *model = json_deep_copy(check->model);
-    if (!check->cluster || !model) {
-        json_decref(model);
-        err_set(&check->err, ERR_NOMEM, "out of memory for a plan");
+    json_t *model = json_deep_copy(check->model); /* the pool's own: reference counts are not atomic */
+    if (!model) {
+        err_set(&check->err, ERR_NOMEM, "out of memory for a sample");
         fail(check);
         return;
     }
     json_decref(check->model);
     check->model = model;
-    if (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
-        names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0) {
-        fail(check);
-        return;
-    }
-    check->task.work = plan_work;
-    check->task.done = plan_done;
+    check->sample_format = data_format(check);
+    check->task.work = sample_work;
+    check->task.done = sample_done;
     if (pool_run(check->app->pool, &check->task, &check->err) < 0)
-        fail(check);
-}
-
-void check_cluster(struct check *check)
-{
-    const char *content = json_string_value(json_object_get(check->model, "content"));
-    if (store_cluster_get(check->app->store, content, cluster_found, check, &check->err) < 0)
         fail(check);
 }
