@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <sched.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -25,6 +27,7 @@
 #include "agent/worker.h"
 #include "common/clock.h"
 #include "common/frame.h"
+#include "common/process.h"
 #include "model/config.h"
 #include "model/rows.h"
 #include "support/cluster.h"
@@ -42,6 +45,7 @@ static inline void fix_must(int result, const char *what, const struct err *err,
 struct fix_worker {
     struct worker *worker;
     pthread_t thread;
+    pid_t pid; /* of a process instead of worker and thread */
     int fd, result;
     struct err err;
     char dir[300], socket[320];
@@ -55,9 +59,12 @@ struct fixture {
     struct test_cluster cluster;
     struct test_cert certs[FIX_RANKS];
     struct model_config config;
-    json_t *model;    /* the assignment's model object */
-    json_t *expected; /* expected.json */
-    json_t *adapter;  /* {file: sha256} of adapter_init */
+    json_t *model;              /* the assignment's model object */
+    json_t *expected;           /* expected.json */
+    const json_t *lora;         /* its settings of the method */
+    const char *program;        /* motley-worker to run as processes, or NULL: threads */
+    const char *isa[FIX_RANKS]; /* instruction set of a rank's device, or NULL */
+    json_t *adapter;            /* {file: sha256} of adapter_init */
     char train[65], eval[65];
     uint32_t tokens_bound, labelled_bound; /* of a batch of 4 rows */
     uint32_t batch_rows;
@@ -111,8 +118,10 @@ static inline void fix_model(struct fixture *fix, const char *dir)
     must(model_source_open_local(dir, &source, &err));
     for (uint32_t f = 0; f < model_source_file_count(source); f++) {
         const struct model_file *file = model_source_file(source, f);
-        char path[600], sha256[65];
+        char path[1024], sha256[65];
         snprintf(path, sizeof path, "%s/%s", dir, file->name);
+        if (!file_exists(path))
+            snprintf(path, sizeof path, "%s", dir); /* the model is one file */
         fix_add_file(fix, path, sha256, NULL);
         json_array_append_new(json_object_get(fix->model, "files"),
                               json_pack("{s:s, s:I, s:s}", "name", file->name, "size", (json_int_t)file->size,
@@ -162,10 +171,12 @@ static inline void fix_rows(struct fixture *fix)
     free(labels);
 }
 
-static inline void fix_open(struct fixture *fix, const char *name)
+/* A model (a folder or a file), the golden file of its training, and the adapter it starts from. */
+static inline void fix_open_files(struct fixture *fix, const char *model, const char *expected,
+                                  const char *adapter)
 {
     struct err err;
-    char dir[300], path[600], sha256[65];
+    char path[1024], sha256[65];
     json_error_t error;
     memset(fix, 0, sizeof *fix);
     assert_int_equal(scratch_make(&fix->scratch), 0);
@@ -179,19 +190,30 @@ static inline void fix_open(struct fixture *fix, const char *name)
         snprintf(identity, sizeof identity, "agent:node%d", r);
         test_cert_make(&fix->certs[r], &fix->cluster, certs, identity);
     }
-    snprintf(dir, sizeof dir, "%s/golden/%s", MOTLEY_TEST_DATA, name);
-    fix_model(fix, dir);
-    snprintf(path, sizeof path, "%s/expected.json", dir);
-    fix->expected = json_load_file(path, 0, &error);
+    fix_model(fix, model);
+    fix->expected = json_load_file(expected, 0, &error);
     assert_non_null(fix->expected);
+    fix->lora = json_object_get(fix->expected, "lora");
+    if (!fix->lora)
+        fix->lora = fix->expected;
     fix_rows(fix);
     fix->adapter = json_object();
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
     for (int f = 0; f < 2; f++) {
-        snprintf(path, sizeof path, "%s/adapter_init/%s", dir, files[f]);
+        snprintf(path, sizeof path, "%s/%s", adapter, files[f]);
         fix_add_file(fix, path, sha256, NULL);
         json_object_set_new(fix->adapter, files[f], json_string(sha256));
     }
+}
+
+/* One of the tiny golden models. */
+static inline void fix_open(struct fixture *fix, const char *name)
+{
+    char dir[300], expected[400], adapter[400];
+    snprintf(dir, sizeof dir, "%s/golden/%s", MOTLEY_TEST_DATA, name);
+    snprintf(expected, sizeof expected, "%s/expected.json", dir);
+    snprintf(adapter, sizeof adapter, "%s/adapter_init", dir);
+    fix_open_files(fix, dir, expected, adapter);
 }
 
 static inline void fix_close(struct fixture *fix)
@@ -215,8 +237,7 @@ static inline double fix_golden(const struct fixture *fix, const char *what, uin
 /* The specification of the golden LoRA run. */
 static inline json_t *fix_spec(const struct fixture *fix)
 {
-    const json_t *lora = json_object_get(fix->expected, "lora"),
-                 *betas = json_object_get(fix->expected, "betas");
+    const json_t *lora = fix->lora, *betas = json_object_get(fix->expected, "betas");
     char train[80], eval[80];
     snprintf(train, sizeof train, "sha256:%s", fix->train);
     snprintf(eval, sizeof eval, "sha256:%s", fix->eval);
@@ -260,6 +281,9 @@ static inline json_t *fix_assign(const struct fixture *fix, const struct plan *p
                                   "identity", identity, "cert", fix->certs[rank].cert_file, "key",
                                   fix->certs[rank].key_file, "ca", fix->cluster.ca_file, "api",
                                   fix->store.url, "cache", cache, "cache_limit_bytes", (json_int_t)1 << 30));
+    if (fix->isa[rank])
+        json_object_set_new(json_object_get(json_object_get(assign, "local"), "device"), "isa",
+                            json_string(fix->isa[rank]));
     return assign;
 }
 
@@ -279,12 +303,21 @@ static inline void fix_send(const struct fix_worker *w, json_t *message)
     json_decref(message);
 }
 
-static inline int fix_connect(const char *path)
+static inline int fix_try_connect(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static inline int fix_connect(const char *path)
+{
+    int fd = fix_try_connect(path);
+    if (fd < 0)
         fail_msg("could not connect to %s: %s", path, strerror(errno));
     return fd;
 }
@@ -304,7 +337,16 @@ static inline void fix_start_worker(const struct fixture *fix, struct fix_worker
     memset(w, 0, sizeof *w);
     snprintf(w->dir, sizeof w->dir, "%s/w%u", fix->scratch.dir, rank);
     must(file_mkdirs(w->dir, 0700, &err));
-    snprintf(w->socket, sizeof w->socket, "%s/s", w->dir);
+    snprintf(w->socket, sizeof w->socket, "%s/w%u/s", fix->scratch.dir, rank);
+    if (fix->program) {
+        const char *argv[] = {fix->program, "--socket", w->socket, "--dir", w->dir, NULL};
+        struct process_options process = {.argv = argv, .stderr_path = "-", .die_with_parent = true};
+        must(process_spawn(&process, &w->pid, &err));
+        uint64_t deadline_ns = clock_mono_ns() + 10000000000u;
+        while ((w->fd = fix_try_connect(w->socket)) < 0 && clock_mono_ns() < deadline_ns)
+            sched_yield();
+        return;
+    }
     struct worker_options options = {.socket = w->socket, .dir = w->dir};
     must(worker_create(&options, &w->worker, &err));
     w->fd = fix_connect(w->socket);
@@ -417,9 +459,15 @@ static inline void outcome_init(struct outcome *out)
 static inline void fix_join(struct fix_worker *workers, uint32_t count)
 {
     for (uint32_t r = 0; r < count; r++) {
-        pthread_join(workers[r].thread, NULL);
+        if (workers[r].pid > 0) {
+            int status = 0;
+            waitpid(workers[r].pid, &status, 0);
+            workers[r].result = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
+        } else {
+            pthread_join(workers[r].thread, NULL);
+            worker_destroy(workers[r].worker);
+        }
         close(workers[r].fd);
-        worker_destroy(workers[r].worker);
     }
 }
 
