@@ -299,7 +299,7 @@ static void agent_fini(struct agent *agent)
         event_base_loop(agent->base, EVLOOP_NONBLOCK); /* libevent frees sockets in its next turn */
         event_base_free(agent->base);
     }
-    SSL_CTX_free(agent->redis_tls);
+    tls_context_free(agent->redis_tls);
     if (agent->lock >= 0) {
         close(agent->lock);
     }

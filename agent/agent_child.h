@@ -50,6 +50,7 @@ struct child *child_adopt(struct event_base *base, const char *dir, const struct
 
 void child_destroy(struct child *child); /* does not kill; its folder stays */
 
+/* What it does, where (borrowed until destroy), and its process. */
 const struct child_work *child_work(const struct child *child);
 const char *child_dir(const struct child *child);
 pid_t child_pid(const struct child *child);

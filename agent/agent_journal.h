@@ -51,10 +51,14 @@ struct journal_stream {
 /* Opens what is in 'dir' (made if missing). A torn record at a file's end is dropped; ERR_CORRUPT in the
  * middle is too, with all behind it: they will be missed, but the agent starts. ERR_IO. */
 struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *err);
+/* Files stay. NULL is fine. */
 void journal_close(struct journal *journal);
+/* At its bound or over it. */
 bool journal_is_full(const struct journal *journal);
 
+/* All streams, by ->next. NULL: none. */
 struct journal_stream *journal_first(struct journal *journal);
+/* NULL: there is none of this key. */
 struct journal_stream *journal_find(struct journal *journal, const char *key);
 /* Found or made. NULL: ERR_BUSY with JOURNAL_STREAMS_MAX streams, ERR_IO. */
 struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err);

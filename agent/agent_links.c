@@ -526,8 +526,8 @@ void links_destroy(struct links *links)
     if (links->listener >= 0) {
         close(links->listener);
     }
-    SSL_CTX_free(links->server);
-    SSL_CTX_free(links->client);
+    tls_context_free(links->server);
+    tls_context_free(links->client);
     pthread_mutex_destroy(&links->lock);
     pthread_cond_destroy(&links->asked);
     free(links);

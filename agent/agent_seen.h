@@ -12,8 +12,11 @@ enum { SEEN_MAX = 8192 };
 
 struct seen;
 
+/* Made if missing. ERR_IO. */
 struct seen *seen_open(const char *path, struct err *err);
+/* NULL is fine. */
 void seen_close(struct seen *seen);
+/* Acted upon, as far as is remembered. */
 bool seen_has(const struct seen *seen, int64_t id);
 /* Not synced: a machine that dies forgets the last ones; epochs guard what matters. ERR_IO: remembered in
  * memory only. */

@@ -302,7 +302,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
     char isa[40];
     char core[48];
     const char *type = core_type(place->device->isa);
-    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=%u", place->device->threads);
+    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
     snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", place->device->isa);
     snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);

@@ -12,13 +12,17 @@ enum { DIGEST_SIZE = 32, DIGEST_HEX_SIZE = 65 /* with the NUL */ };
 
 struct digest; /* an incremental SHA-256 */
 
+/* Returns new; ERR_NOMEM. */
 struct digest *digest_create(struct err *err);
 void digest_destroy(struct digest *digest);
+/* Take 'size' more bytes. */
 int digest_update(struct digest *digest, const void *data, size_t size, struct err *err);
 /* Writes the 32 bytes and starts anew. */
 int digest_final(struct digest *digest, uint8_t out[DIGEST_SIZE], struct err *err);
 
+/* Of 'size' bytes at once, as bytes or as hex. */
 int digest_sha256(const void *data, size_t size, uint8_t out[DIGEST_SIZE], struct err *err);
+/* The same as 64 hex digits and a NUL. */
 int digest_sha256_hex(const void *data, size_t size, char out[DIGEST_HEX_SIZE], struct err *err);
 
 /* Lower-case hex: writes 2*size characters and a NUL. */

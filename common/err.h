@@ -48,6 +48,7 @@ int err_errno(struct err *err, enum err_code code, int error_number, const char 
 /* Prefix the text with "what: ", keeping the code. Returns -1, keeps errno. */
 int err_wrap(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Code ERR_NONE, text "". */
 void err_clear(struct err *err);
 
 /* "invalid", "not-found", … stable names that travel in documents. Never NULL. */

@@ -29,6 +29,7 @@ int file_remove_tree(const char *path, struct err *err);
 int file_path(char *out, size_t size, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Something of this name is there, following symbolic links. */
 bool file_exists(const char *path);
 
 /* Read or write exactly 'size' bytes at 'offset'. ERR_CORRUPT when the file ends before. */

@@ -203,7 +203,6 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
 {
     (void)curl;
     struct http *http = arg;
-    SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
     if (http->pinned) {
         tls_context_pin(context, http->pin);
     }
@@ -346,7 +345,7 @@ static int refused(const struct exchange *exchange, int status)
 int http_perform(struct http *http, const struct http_request *request, struct http_answer *answer,
                  struct err *err)
 {
-    struct http_answer own;
+    struct http_answer own = {0};
     answer = answer == NULL ? &own : answer;
     *answer = (struct http_answer){0};
     struct exchange exchange = {

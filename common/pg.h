@@ -51,6 +51,7 @@ struct pg_params {
 
 void pg_params_init(struct pg_params *params);
 void pg_params_fini(struct pg_params *params);
+/* The next parameter. */
 void pg_param_null(struct pg_params *params);
 void pg_param_text(struct pg_params *params,
                    const char *text); /* borrowed until the query call; NULL: SQL null */
@@ -132,7 +133,9 @@ int pg_listen(struct pg *pg, const char *channel, pg_notify_fn *notified, void *
 /* ---- blocking ---- */
 struct pg_conn;
 
+/* timeout_ms (0: 10000) bounds connecting and each statement. Returns new, or NULL: ERR_NET, ERR_AUTH. */
 struct pg_conn *pg_connect(const char *conninfo, uint32_t timeout_ms, struct err *err);
+/* NULL is fine. */
 void pg_disconnect(struct pg_conn *conn);
 bool pg_conn_alive(struct pg_conn *conn); /* asks the socket, not the server */
 int pg_conn_fd(const struct pg_conn *conn);

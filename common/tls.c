@@ -410,6 +410,11 @@ SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, s
     return context;
 }
 
+void tls_context_free(SSL_CTX *context)
+{
+    SSL_CTX_free(context);
+}
+
 /* Verify the peer's chain against the one CA in it that has the pinned fingerprint. */
 static int pinned_verify(X509_STORE_CTX *store_context, void *arg)
 {

@@ -57,8 +57,11 @@ struct tls_files {
     const char *key_file;
 };
 
-/* Returns new (SSL_CTX_free), or NULL. ERR_IO, ERR_INVALID name the file. */
+/* Returns new (tls_context_free), or NULL. ERR_IO, ERR_INVALID name the file. */
 SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, struct err *err);
+
+/* NULL is fine. Connections made from it may live on. */
+void tls_context_free(SSL_CTX *context);
 
 /* Make 'context' (a client's, of curl for instance) trust exactly the CA whose certificate has this
  * fingerprint, which the server must send behind its own. 'fingerprint' (32 bytes) is borrowed for the

@@ -289,7 +289,7 @@ static void stopping_kills_a_group_that_does_not_listen(void **state)
     assert_int_equal(process_spawn(&options, &pid, &err), 0);
     char number[32] = "";
     assert_true(read(out[0], number, sizeof(number) - 1) > 0); /* it runs, and so does its child */
-    pid_t grandchild = (pid_t)atol(number);
+    pid_t grandchild = (pid_t)strtol(number, NULL, 10);
     uint64_t start = process_start_time(pid);
     assert_true(start != 0);
     assert_true(process_is(pid, start));
