@@ -11,4 +11,5 @@ struct kv_cache {
 
 /* Keys, values of a layer (from 0 within the stage), [tokens_max, kv_width]. */
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
+/* Likewise, the second matrix. */
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);

@@ -74,10 +74,18 @@ static const char *core_type(const char *isa)
     return strcmp(isa, "avx2") == 0 ? "Haswell" : "Nehalem";
 }
 
+/* Only what is not so already: a process with more threads sets both before it starts them. */
+static void environment_set(const char *name, const char *value)
+{
+    const char *now = getenv(name);
+    if (now == NULL || strcmp(now, value) != 0)
+        setenv(name, value, 1);
+}
+
 static int library_load(const char *isa, struct err *err)
 {
-    setenv("OPENBLAS_CORETYPE", core_type(isa), 1);
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    environment_set("OPENBLAS_CORETYPE", core_type(isa));
+    environment_set("OPENBLAS_NUM_THREADS", "1");
     void *handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
         return err_set(err, ERR_UNSUPPORTED, "could not load libopenblas.so.0: %s", dlerror());
