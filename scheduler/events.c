@@ -269,23 +269,29 @@ static int on_received(struct event_batch *batch, const json_t *event, struct er
     return event_append(batch->owned[E_RECEIVED], json_integer(json_integer_value(message)), err);
 }
 
-/* profile and link answers: a document, or an error for a measurement that failed. */
+/* Answers to measurements: `profile` and `link` with a document, `failed` with a reason. What else a
+ * measuring worker says (log lines, memory) is only counted. */
 static int on_measured(struct event_batch *batch, const struct event_head *head, const json_t *event,
                        struct err *err)
 {
     const json_t *request = json_object_get(event, "request");
     json_t *document = json_object_get(event, "document");
-    const char *why = json_string_value(json_object_get(event, "error"));
-    if (!json_is_integer(request)) {
-        return err_set(err, ERR_INVALID, "%s without its request", head->type);
+    bool profile = strcmp(head->type, "profile") == 0, link = strcmp(head->type, "link") == 0;
+    bool failed = strcmp(head->type, "failed") == 0;
+    if (!profile && !link && !failed) {
+        return 0;
     }
-    if (why != NULL || !json_is_object(document)) {
+    if (!json_is_integer(request)) {
+        return err_set(err, ERR_INVALID, "%s of node %s without its request", head->type, head->node);
+    }
+    if (failed || !json_is_object(document)) {
+        const char *why = json_string_value(json_object_get(event, failed ? "text" : "error"));
         return event_append(batch->owned[E_FAILURES],
                             json_pack("{s:I, s:s}", "request", json_integer_value(request), "why",
                                       why != NULL ? why : "the answer has no document"),
                             err);
     }
-    if (strcmp(head->type, "profile") == 0) {
+    if (profile) {
         return event_append(
             batch->owned[E_PROFILES],
             json_pack("{s:I, s:O}", "request", json_integer_value(request), "document", document), err);
@@ -350,7 +356,7 @@ int event_batch_add(struct event_batch *batch, const json_t *event, struct err *
     if (strcmp(head.type, "received") == 0) {
         return on_received(batch, event, err);
     }
-    if (strcmp(head.type, "profile") == 0 || strcmp(head.type, "link") == 0) {
+    if (json_is_string(json_object_get(event, "boot")) && !json_is_integer(json_object_get(event, "run"))) {
         return add_node_event(batch, node, &head, event, err);
     }
     return event_add_of_run(batch, &head, event, err);

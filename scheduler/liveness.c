@@ -101,7 +101,8 @@ static void add_missing(struct scheduler *scheduler, int64_t run, uint32_t rank,
     struct missing_worker *more = realloc(scheduler->missing, (scheduler->missing_count + 1) * sizeof(*more));
     if (more != NULL) {
         scheduler->missing = more;
-        more[scheduler->missing_count++] = (struct missing_worker){run, rank, now_ns};
+        more[scheduler->missing_count++] =
+            (struct missing_worker){.run = run, .rank = rank, .since_ns = now_ns};
     }
 }
 
@@ -145,6 +146,31 @@ bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t r
         }
     }
     return false;
+}
+
+static const char *node_of(const struct store_view *view, int64_t run, uint32_t rank)
+{
+    for (size_t i = 0; view != NULL && i < view->run_count; i++) {
+        if (view->runs[i].id == run && rank < view->runs[i].rank_count) {
+            return view->runs[i].ranks[rank].node;
+        }
+    }
+    return NULL;
+}
+
+void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns)
+{
+    for (size_t i = 0; i < scheduler->missing_count; i++) {
+        struct missing_worker *worker = &scheduler->missing[i];
+        const char *node = node_of(scheduler->view, worker->run, worker->rank);
+        if (!worker->asked && node != NULL &&
+            (now_ns - worker->since_ns) / 1000000u > scheduler->config->limits.missing_ms / 2) {
+            json_t *hello = json_pack("{s:s}", "type", "hello");
+            worker->asked = true;
+            dispatch_pass(scheduler->dispatch, node, hello);
+            json_decref(hello);
+        }
+    }
 }
 
 void liveness_forget(struct scheduler *scheduler)

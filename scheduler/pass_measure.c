@@ -40,6 +40,13 @@ bool pass_is_measured(const struct pass *pass, const struct store_sched_device *
     return false;
 }
 
+/* Failed a moment ago: it will be asked again, and what needs it waits. */
+static bool is_resting(const struct pass *pass, const struct store_sched_request *request)
+{
+    return request != NULL && request->failed && pass->view->now_us < request->deadline_us &&
+           request->tries < pass->scheduler->config->limits.measure_tries;
+}
+
 /* Tried often enough: the planner estimates instead. */
 static bool is_given_up(const struct pass *pass, const struct store_sched_request *request,
                         const char *digest)
@@ -117,6 +124,9 @@ void pass_links(struct pass *pass)
     size_t open = 0;
     put_emulated(pass);
     for (size_t i = 0; i < view->request_count; i++) {
+        if (is_resting(pass, &view->requests[i])) {
+            pass_check_at(pass, view->requests[i].deadline_us);
+        }
         if (is_open(pass, &view->requests[i])) {
             open += view->requests[i].profile ? 0 : 1;
             pass_check_at(pass, view->requests[i].deadline_us);
@@ -130,7 +140,8 @@ void pass_links(struct pass *pass)
                 continue;
             }
             const struct store_sched_request *request = find_request(pass, false, from->name, to->name);
-            if (request == NULL || (!is_open(pass, request) && !is_given_up(pass, request, NULL))) {
+            if (request == NULL || (!is_open(pass, request) && !is_resting(pass, request) &&
+                                    !is_given_up(pass, request, NULL))) {
                 request_link(pass, from, to);
                 open++;
             }
@@ -162,8 +173,9 @@ static const char *machine_of(const struct pass *pass, const struct store_sched_
 static bool lacks(const struct pass *pass, const struct store_sched_device *device, const char *key,
                   const json_t *profiles)
 {
-    return !has_profile(profiles, device->name) &&
-           !is_given_up(pass, find_request(pass, true, device->name, key), device->digest);
+    const struct store_sched_request *request = find_request(pass, true, device->name, key);
+    return !has_profile(profiles, device->name) && !is_resting(pass, request) &&
+           !is_given_up(pass, request, device->digest);
 }
 
 static void request_profile(struct pass *pass, const struct store_sched_job *job,
@@ -198,7 +210,7 @@ static bool awaits(const struct pass *pass, const bool *allowed, const char *key
     for (size_t i = 0; i < view->device_count; i++) {
         const struct store_sched_request *request =
             allowed[i] ? find_request(pass, true, view->devices[i].name, key) : NULL;
-        if (request != NULL && is_open(pass, request)) {
+        if (request != NULL && (is_open(pass, request) || is_resting(pass, request))) {
             return true;
         }
     }

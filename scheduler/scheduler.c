@@ -338,6 +338,7 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     ask_marker(scheduler);
     ingest_read(scheduler);
     prune(scheduler, now_ns);
+    liveness_ask_again(scheduler, now_ns);
     if (liveness_changed(scheduler, now_ns)) {
         scheduler_mark(scheduler);
     }

@@ -34,6 +34,7 @@ struct missing_worker {
     int64_t run;
     uint32_t rank;
     uint64_t since_ns;
+    bool asked; /* its agent was asked once more */
 };
 
 struct scheduler {
@@ -104,6 +105,8 @@ bool liveness_changed(const struct scheduler *scheduler, uint64_t now_ns);
 void liveness_hello(struct scheduler *scheduler, const char *node, const json_t *workers, uint64_t now_ns);
 void liveness_alive(struct scheduler *scheduler, int64_t run, uint32_t rank); /* the worker spoke */
 bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t rank, uint64_t now_ns);
+/* Before a missing worker is given up its agent is asked again. */
+void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns);
 void liveness_forget(struct scheduler *scheduler);
 
 #endif

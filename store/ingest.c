@@ -189,8 +189,8 @@ static const struct pg_statement put_links = {
 
 static const struct pg_statement fail_requests = {
     "ingest_failures",
-    "UPDATE requests r SET state = 'failed', why = c.why FROM " RECORDS(
-        "request bigint, why text") " WHERE r.id = c.request",
+    "UPDATE requests r SET state = 'failed', why = c.why, deadline_at = now() + r.tries * interval '1 s' "
+    "FROM " RECORDS("request bigint, why text") " WHERE r.id = c.request",
     PG_WRITE};
 
 static const struct pg_statement drop_received = {

@@ -89,7 +89,7 @@ struct store_sched_request { /* a measurement under way or failed */
     uint32_t tries;
     bool failed;
     char *why;
-    int64_t deadline_us;
+    int64_t deadline_us; /* open: the answer is awaited until then; failed: not asked again before */
 };
 
 struct store_sched_link {

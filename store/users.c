@@ -263,7 +263,8 @@ static const struct pg_statement enrol_node = {
     "NULL "
     "        RETURNING 1), "
     "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1) "
-    "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made)",
+    "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
+    "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)", /* the scheduler reads the nodes again */
     PG_WRITE};
 
 static void enrol_fail(struct store_call *call, const struct err *err)
