@@ -34,7 +34,7 @@ struct group {
     char address[GROUP_MAX][64];
     char identity[GROUP_MAX][64];
     struct mesh_peer peers[GROUP_MAX][GROUP_MAX]; /* [rank][…]: those of others, in order */
-    uint64_t connect_deadline_ns;
+    uint64_t connect_deadline_ns[GROUP_MAX];
     int status[GROUP_MAX];
     struct err err[GROUP_MAX];
 };
@@ -44,10 +44,10 @@ static inline void group_init(struct group *g, uint32_t count)
 {
     memset(g, 0, sizeof(*g));
     g->count = count;
-    g->connect_deadline_ns = in_seconds(30);
     assert_int_equal(scratch_make(&g->scratch), 0);
     test_cluster_make(&g->cluster, g->scratch.dir, "ours");
     for (uint32_t i = 0; i < count; i++) {
+        g->connect_deadline_ns[i] = in_seconds(30);
         snprintf(g->identity[i], sizeof(g->identity[i]), "agent:n%u", i);
         test_cert_make(&g->certs[i], &g->cluster, g->scratch.dir, g->identity[i]);
         g->options[i] = (struct mesh_options){.rank = i,
@@ -84,7 +84,7 @@ static inline void *group_connect_run(void *arg)
     struct group_member *m = arg;
     struct group *g = m->group;
     g->status[m->rank] = mesh_connect(g->mesh[m->rank], g->peers[m->rank], g->count - 1,
-                                      g->connect_deadline_ns, NULL, &g->err[m->rank]);
+                                      g->connect_deadline_ns[m->rank], NULL, &g->err[m->rank]);
     return NULL;
 }
 

@@ -97,7 +97,7 @@ static void *side_run(void *arg)
     struct mesh_peer peer = {
         .rank = 1 - s->rank, .address = g->address[1 - s->rank], .identity = g->identity[1 - s->rank]};
     g->status[s->rank] =
-        mesh_connect(g->mesh[s->rank], &peer, 1, g->connect_deadline_ns, NULL, &g->err[s->rank]);
+        mesh_connect(g->mesh[s->rank], &peer, 1, g->connect_deadline_ns[s->rank], NULL, &g->err[s->rank]);
     return NULL;
 }
 

@@ -16,6 +16,7 @@
 #include "model/chunk_cache.h"
 #include "model/fetch.h"
 #include "model/gguf_build.h"
+#include "model/gguf_config.h"
 #include "model/manifest.h"
 #include "model/tensors.h"
 #include "support/scratch.h"
@@ -213,6 +214,48 @@ static void a_gguf_gives_the_tensors_of_the_folder_it_was_made_from(void **state
     model_close(folder);
     model_close(gguf);
     scratch_remove(&scratch);
+}
+
+static void rotary_divisors_of_a_gguf_are_llama3_scaling_or_refused(void **state)
+{
+    (void)state;
+    struct model_config plain, scaled;
+    struct err err;
+    double base[64], want[64], got[64];
+    float divisors[64];
+    static const double originals[] = {8192, 2048};
+    for (int k = 0; k < 2; k++) {
+        memset(&plain, 0, sizeof(plain));
+        plain.head_dim = 128;
+        plain.rope = (struct rope_config){.theta = 500000, .kind_name = "default", .factor = 1};
+        scaled = plain;
+        scaled.rope = (struct rope_config){.theta = 500000,
+                                           .kind = ROPE_LLAMA3,
+                                           .kind_name = "llama3",
+                                           .factor = k ? 8 : 32,
+                                           .low_freq_factor = 1,
+                                           .high_freq_factor = 4,
+                                           .original_max_positions = originals[k]};
+        must(model_rope_frequencies(&plain, base, &err), &err);
+        must(model_rope_frequencies(&scaled, want, &err), &err);
+        for (int i = 0; i < 64; i++)
+            divisors[i] = (float)(base[i] / want[i]);
+        struct model_config found = plain;
+        must(gguf_infer_rope(divisors, 64, &found, &err), &err);
+        assert_int_equal(found.rope.kind, ROPE_LLAMA3);
+        assert_true(found.rope.original_max_positions == originals[k]);
+        must(model_rope_frequencies(&found, got, &err), &err);
+        for (int i = 0; i < 64; i++)
+            assert_true(got[i] / want[i] > 0.99999 && got[i] / want[i] < 1.00001);
+        divisors[20] *= 1.5f;
+        found = plain;
+        assert_int_equal(gguf_infer_rope(divisors, 64, &found, &err), -1);
+        assert_int_equal(gguf_infer_rope(divisors, 63, &found, &err), -1);
+        for (int i = 0; i < 64; i++)
+            divisors[i] = 1;
+        must(gguf_infer_rope(divisors, 64, &found, &err), &err);
+        assert_int_equal(found.rope.kind, ROPE_DEFAULT);
+    }
 }
 
 static void copy_golden(const struct scratch *scratch, const char *name, const char *as)
@@ -563,6 +606,7 @@ int main(void)
         cmocka_unit_test(a_folder_and_a_sharded_folder_open_and_agree_with_their_config),
         cmocka_unit_test(ranges_of_blocks_add_up_to_their_parameters),
         cmocka_unit_test(a_gguf_gives_the_tensors_of_the_folder_it_was_made_from),
+        cmocka_unit_test(rotary_divisors_of_a_gguf_are_llama3_scaling_or_refused),
         cmocka_unit_test(folders_that_contradict_themselves_are_refused),
         cmocka_unit_test(only_the_chunks_that_are_read_are_fetched),
         cmocka_unit_test(damaged_bytes_are_refused_wherever_they_come_from),
