@@ -432,6 +432,13 @@ static void stream_error(struct redis *redis, short what, struct err *why)
         err_set(why, ERR_NET, "Redis host \"%s\" is not known: %s", redis->host, evutil_gai_strerror(dns));
     } else if (ssl != NULL && (code != 0 || SSL_get_verify_result(ssl) != X509_V_OK)) {
         tls_error(ssl, redis->host, code, why);
+    } else if (ssl != NULL && redis->state == STATE_GREETING) {
+        /* In TLS 1.3 a refusal of our certificate comes after our side has finished, and a reset may swallow
+         * it. */
+        err_set(why, ERR_PEER,
+                "Redis at %s closed the connection after the handshake: our certificate may be of another "
+                "cluster",
+                redis->host);
     } else if (what & BEV_EVENT_EOF) {
         err_set(why, ERR_NET, "Redis at %s closed the connection", redis->host);
     } else {

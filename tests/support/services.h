@@ -39,7 +39,7 @@ struct test_postgres {
 struct test_redis {
     char dir[112];
     char address[160]; /* for redis_config.address */
-    char acl[1024];    /* set before start: more lines of its configuration, or "" */
+    char acl[2048];    /* set before start: more lines of its configuration, or "" */
     pid_t pid;
 };
 
@@ -215,7 +215,7 @@ static inline void test_redis_start(struct test_redis *redis, const char *parent
     snprintf(redis->address, sizeof(redis->address), "unix:%s/sock", redis->dir);
     snprintf(config, sizeof(config), "%s/conf", redis->dir);
     snprintf(log, sizeof(log), "%s/log", redis->dir);
-    char text[1536];
+    char text[3072];
     int length = snprintf(text, sizeof(text),
                           "port 0\nunixsocket %s\nsave \"\"\nappendonly no\ndir %s\ndaemonize no\n%s\n",
                           redis->address + 5, redis->dir, redis->acl);
