@@ -236,6 +236,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
     }
     keep_outbox(scheduler, rows);
     scheduler->ready = true;
+    scheduler->listening_ns = clock_mono_ns();
     scheduler->view_stale = true;
     struct err unnoted;
     if (leader_note_write(scheduler->config->leader_file, scheduler->epoch, &unnoted) < 0) {
@@ -295,10 +296,16 @@ static void lost(void *arg, const struct err *why)
     forget(scheduler);
 }
 
+/* Each connection complains at each try; once a second is enough to know. */
 static void trouble(void *arg, const struct err *why)
 {
-    const struct scheduler *scheduler = arg;
-    log_event(LOG_LEVEL_WARN, "database_trouble", "name=%s why=\"%s\"", scheduler->config->name, why->text);
+    struct scheduler *scheduler = arg;
+    uint64_t now_ns = clock_mono_ns();
+    if (scheduler->complained_ns == 0 || now_ns - scheduler->complained_ns > 1000000000u) {
+        scheduler->complained_ns = now_ns;
+        log_event(LOG_LEVEL_WARN, "database_trouble", "name=%s why=\"%s\"", scheduler->config->name,
+                  why->text);
+    }
 }
 
 /* ---- the tick ---- */

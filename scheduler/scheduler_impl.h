@@ -70,7 +70,7 @@ struct scheduler {
     struct missing_worker *missing;
     size_t missing_count;
     uint64_t listening_ns; /* since when silence counts */
-    uint64_t pruned_ns;
+    uint64_t pruned_ns, complained_ns;
     bool marker_asked;
 
     struct pass *pass; /* the decision under way */

@@ -42,6 +42,7 @@ int store_create(struct event_base *base, const struct store_config *config, str
         .connections = or_default(config->connections, 4),
         .queue_max = or_default(config->queue_max, 8192),
         .timeout_ms = or_default(config->statement_ms_max, 10000),
+        .backoff_ms_max = 500,
         .application_name = "motley",
         .trouble = config->trouble,
         .arg = config->trouble_arg,

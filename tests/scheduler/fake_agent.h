@@ -267,8 +267,9 @@ static inline void fake_profile(struct fake_agent *agent, const json_t *message)
     json_t *request = json_object_get(message, "request");
     agent->profiles++;
     if (agent->profiles_fail) {
-        fake_measured(agent, "profile",
-                      json_pack("{s:O, s:s}", "request", request, "error", "no memory for it"));
+        fake_measured(agent, "failed",
+                      json_pack("{s:O, s:s, s:s, s:b}", "request", request, "code", "no-memory", "text",
+                                "no memory for it", "own_fault", 0));
     } else {
         fake_measured(agent, "profile",
                       json_pack("{s:O, s:{s:O, s:s}}", "request", request, "document", "device",
