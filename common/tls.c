@@ -530,6 +530,9 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
                        "peer %s belongs to another cluster: its certificate is not of our CA (%s)", peer,
                        X509_verify_cert_error_string(verify));
     }
+    if (ERR_SYSTEM_ERROR(code)) {
+        return err_errno(err, ERR_NET, ERR_GET_REASON(code), "peer %s", peer);
+    }
     int reason = code == 0 ? 0 : ERR_GET_REASON(code);
     switch (reason) {
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
@@ -545,6 +548,8 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
     case 0:
         return err_set(err, ERR_NET, "peer %s closed the connection", peer);
     default:
-        return err_set(err, ERR_PEER, "peer %s: TLS failed: %s", peer, ERR_reason_error_string(code));
+        return err_set(err, ERR_PEER, "peer %s: TLS failed: %s", peer,
+                       ERR_reason_error_string(code) == NULL ? "no reason given"
+                                                             : ERR_reason_error_string(code));
     }
 }

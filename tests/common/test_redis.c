@@ -422,7 +422,9 @@ static void another_clusters_certificate_is_refused_on_either_side(void **state)
     struct redis *redis = client(&probe, &config);
     loop(probe.base, 5000);
     assert_int_equal(probe.why, ERR_PEER);
-    assert_non_null(strstr(probe.text, "another cluster"));
+    if (strstr(probe.text, "another cluster") == NULL) {
+        fail_msg("%s", probe.text);
+    }
     redis_destroy(redis);
     SSL_CTX_free(tls);
     tls = context(secure->ours.ca_file, &secure->stranger); /* the server does not trust us */
@@ -430,7 +432,9 @@ static void another_clusters_certificate_is_refused_on_either_side(void **state)
     redis = client(&probe, &config);
     loop(probe.base, 5000);
     assert_int_equal(probe.why, ERR_PEER);
-    assert_non_null(strstr(probe.text, "another cluster"));
+    if (strstr(probe.text, "another cluster") == NULL) {
+        fail_msg("%s", probe.text);
+    }
     redis_destroy(redis);
     SSL_CTX_free(tls);
     base_end(probe.base);
