@@ -17,7 +17,8 @@ struct solver {
     const struct cephalo_problem *p;
     uint32_t *first;        /* [kinds + 1] into options */
     struct option *options; /* of each kind, by total */
-    /* per kind, at the time looked at: the totals it can do and the least memory for each; [kinds · (batch + 1)] */
+    /* per kind, at the time looked at: the totals it can do and the least memory for each; [kinds · (batch +
+     * 1)] */
     double *least;
     uint32_t *totals, *total_count; /* total_count: [kinds] */
     double *table;                  /* [(gpus + 1) · (batch + 1)] */
@@ -65,7 +66,8 @@ static int options_init(struct solver *s, struct err *err)
     uint32_t ways = first ? ways_fill(most, first, NULL) : 0;
     uint32_t *rows = calloc((size_t)ways + 1, sizeof(*rows));
     s->options = calloc((size_t)ways * p->kind_count + 1, sizeof(*s->options));
-    int result = first && rows && s->options ? 0 : err_set(err, ERR_NOMEM, "cephalo: out of memory for options");
+    int result =
+        first && rows && s->options ? 0 : err_set(err, ERR_NOMEM, "cephalo: out of memory for options");
     if (result == 0)
         ways_fill(most, first, rows); /* leaves first[total] at the end of total's ways */
     for (uint32_t k = 0; k < p->kind_count && result == 0; k++) {
@@ -189,8 +191,8 @@ static int number_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* The least feasible time among the options' own times, or −1: upwards from the bound until one is feasible, halved a
- * few times, then exactly among the times between. */
+/* The least feasible time among the options' own times, or −1: upwards from the bound until one is feasible,
+ * halved a few times, then exactly among the times between. */
 static double least_time(struct solver *s, double *sorted)
 {
     double low = time_bound(s) * (1 - 1e-9), slowest = 0, factor = 1.03;

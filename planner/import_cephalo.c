@@ -48,7 +48,8 @@ static void *cephalo_begin(const json_t *documents, struct err *err)
     state->memory = json_object_get(documents, files[1]);
     if (json_is_object(state->latencies) && json_is_object(state->memory))
         return state;
-    err_set(err, ERR_INVALID, "%s: missing, or not an object", files[json_is_object(state->latencies) ? 1 : 0]);
+    err_set(err, ERR_INVALID, "%s: missing, or not an object",
+            files[json_is_object(state->latencies) ? 1 : 0]);
     free(state);
     return NULL;
 }
@@ -117,8 +118,8 @@ static int case_alloc(struct cephalo_case *c, struct err *err)
     c->theirs = calloc(gpus, sizeof(*c->theirs));
     c->room = calloc(gpus, sizeof(*c->room));
     c->shares = calloc(gpus, sizeof(*c->shares));
-    if (c->kind_name && c->kind_cap && c->curves && c->memory && c->kind_of && c->kinds && c->parts && c->theirs &&
-        c->room && c->shares)
+    if (c->kind_name && c->kind_cap && c->curves && c->memory && c->kind_of && c->kinds && c->parts &&
+        c->theirs && c->room && c->shares)
         return 0;
     return err_set(err, ERR_NOMEM, "cephalo: out of memory for %zu GPUs", gpus);
 }
@@ -135,12 +136,14 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
         if (!json_is_number(cap) || !(json_number_value(cap) > 0))
             return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib[%u]: not a size above 0", g);
         uint32_t k = 0;
-        while (k < p->kind_count && (strcmp(c->kind_name[k], name) != 0 || c->kind_cap[k] != json_number_value(cap)))
+        while (k < p->kind_count &&
+               (strcmp(c->kind_name[k], name) != 0 || c->kind_cap[k] != json_number_value(cap)))
             k++;
         if (k == p->kind_count) {
             c->kind_name[k] = name;
             c->kind_cap[k] = json_number_value(cap);
-            if (gpu_curve_find(state->latencies, c->model, name, c->sequence, c->dtype, &c->curves[k], err) < 0)
+            if (gpu_curve_find(state->latencies, c->model, name, c->sequence, c->dtype, &c->curves[k], err) <
+                0)
                 return -1;
             p->kind_count++;
         }
@@ -158,12 +161,13 @@ static int memory_fill(const struct cephalo_state *state, struct cephalo_case *c
     table = json_object_get(json_object_get(table, "profiled_compute_memory"), c->dtype);
     size_t length = json_array_size(table);
     if (length == 0)
-        return err_set(err, ERR_INVALID, "model_memory.json: nothing at %s.%s.profiled_compute_memory.%s", c->cluster,
-                       c->model, c->dtype);
+        return err_set(err, ERR_INVALID, "model_memory.json: nothing at %s.%s.profiled_compute_memory.%s",
+                       c->cluster, c->model, c->dtype);
     for (size_t i = 0; i < length; i++) {
         if (!json_is_number(json_array_get(table, i)) || !(json_number_value(json_array_get(table, i)) >= 0))
-            return err_set(err, ERR_INVALID, "model_memory.json: %s.%s.profiled_compute_memory.%s[%zu] is no size",
-                           c->cluster, c->model, c->dtype, i);
+            return err_set(err, ERR_INVALID,
+                           "model_memory.json: %s.%s.profiled_compute_memory.%s[%zu] is no size", c->cluster,
+                           c->model, c->dtype, i);
     }
     size_t window = length < GROWTH_POINTS ? length : GROWTH_POINTS;
     double last = json_number_value(json_array_get(table, length - 1));
@@ -208,12 +212,14 @@ static json_t *theirs_json(const struct cephalo_case *c, const json_t *one)
 {
     const struct cephalo_problem *p = &c->problem;
     const json_t *plan = json_object_get(one, "dp_ga");
-    const json_t *counts = json_object_get(plan, "num_microbatches"), *sizes = json_object_get(plan, "microbatch_sizes");
+    const json_t *counts = json_object_get(plan, "num_microbatches"),
+                 *sizes = json_object_get(plan, "microbatch_sizes");
     double layer_ms = 0;
     if (json_array_size(counts) != p->gpu_count || json_array_size(sizes) != p->gpu_count)
         return json_null();
     for (uint32_t g = 0; g < p->gpu_count; g++) {
-        json_int_t n = json_integer_value(json_array_get(counts, g)), m = json_integer_value(json_array_get(sizes, g));
+        json_int_t n = json_integer_value(json_array_get(counts, g)),
+                   m = json_integer_value(json_array_get(sizes, g));
         if (n < 1 || m < 1 || m > p->batch || n > p->batch)
             return json_null();
         double ms = cephalo_gpu_ms(p, p->kind_of[g], (uint32_t)n, (uint32_t)m);
@@ -233,11 +239,12 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
         json_array_append_new(counts, json_integer(c->parts[g].micro_count));
         json_array_append_new(sizes, json_integer(c->parts[g].micro_rows));
         json_array_append_new(shares, json_real(c->shares[g]));
-        json_array_append_new(memory, json_real(c->memory[c->parts[g].micro_rows] + c->shares[g] * p->state_gib));
+        json_array_append_new(memory,
+                              json_real(c->memory[c->parts[g].micro_rows] + c->shares[g] * p->state_gib));
     }
     return json_pack("{s:s,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "id", c->id, "status", "ok", "layer_ms", layer_ms,
-                     "num_microbatches", counts, "microbatch_sizes", sizes, "state_shares", shares, "memory_gib",
-                     memory, "theirs_layer_ms", theirs);
+                     "num_microbatches", counts, "microbatch_sizes", sizes, "state_shares", shares,
+                     "memory_gib", memory, "theirs_layer_ms", theirs);
 }
 
 static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
@@ -257,9 +264,9 @@ static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
         goto out;
     json_t *theirs = theirs_json(&c, one);
     line = solved ? solved_json(&c, layer_ms, theirs)
-                  : json_pack("{s:s,s:s,s:n,s:n,s:n,s:n,s:n,s:o}", "id", c.id, "status", "infeasible", "layer_ms",
-                              "num_microbatches", "microbatch_sizes", "state_shares", "memory_gib", "theirs_layer_ms",
-                              theirs);
+                  : json_pack("{s:s,s:s,s:n,s:n,s:n,s:n,s:n,s:o}", "id", c.id, "status", "infeasible",
+                              "layer_ms", "num_microbatches", "microbatch_sizes", "state_shares",
+                              "memory_gib", "theirs_layer_ms", theirs);
     if (!line)
         err_set(err, ERR_NOMEM, "cephalo: out of memory");
 out:

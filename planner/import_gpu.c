@@ -28,8 +28,8 @@ static bool table_ok(const json_t *table, uint32_t *count)
     return true;
 }
 
-int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence, const char *dtype,
-                   struct gpu_curve *curve, struct err *err)
+int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence,
+                   const char *dtype, struct gpu_curve *curve, struct err *err)
 {
     char length[32];
     snprintf(length, sizeof(length), "%lld", (long long)sequence);
@@ -37,7 +37,8 @@ int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, 
     *curve = (struct gpu_curve){0};
     entry = json_object_get(json_object_get(json_object_get(entry, gpu), length), dtype);
     if (!entry)
-        return err_set(err, ERR_INVALID, "model_latencies.json: nothing at %s.%s.%s.%s", model, gpu, length, dtype);
+        return err_set(err, ERR_INVALID, "model_latencies.json: nothing at %s.%s.%s.%s", model, gpu, length,
+                       dtype);
     if (json_is_number(entry)) { /* old format: ms a sample, forward and backward together */
         curve->slope[0] = json_number_value(entry);
         return 0;
@@ -51,10 +52,11 @@ int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, 
     }
     if (good && (json_array_size(entry) == 2 || json_array_size(entry) == 4))
         return 0;
-    return err_set(err, ERR_INVALID,
-                   "model_latencies.json: %s.%s.%s.%s is neither a number, two lines, nor two lines and two tables of "
-                   "positive times",
-                   model, gpu, length, dtype);
+    return err_set(
+        err, ERR_INVALID,
+        "model_latencies.json: %s.%s.%s.%s is neither a number, two lines, nor two lines and two tables of "
+        "positive times",
+        model, gpu, length, dtype);
 }
 
 double gpu_curve_ms(const struct gpu_curve *curve, int way, uint32_t batch)

@@ -1,5 +1,5 @@
-/* What the Cephalo and Zorse files have in common: latency curves by model, GPU, sequence length and dtype. For this
- * room only. Schema: docs of `motley replay`, and the READMEs of the published data. */
+/* What the Cephalo and Zorse files have in common: latency curves by model, GPU, sequence length and dtype.
+ * For this room only. Schema: docs of `motley replay`, and the READMEs of the published data. */
 #ifndef MOTLEY_PLANNER_IMPORT_GPU_H
 #define MOTLEY_PLANNER_IMPORT_GPU_H
 
@@ -18,10 +18,10 @@ struct gpu_curve {
     const json_t *table[2]; /* borrowed; index 0 is batch 1 */
 };
 
-/* Reads table[model][gpu][seq][dtype]. `strict`: a flat pair (old format) is refused, as both planners do. ERR_INVALID
- * naming the path. */
-int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence, const char *dtype,
-                   struct gpu_curve *curve, struct err *err);
+/* Reads table[model][gpu][seq][dtype]. `strict`: a flat pair (old format) is refused, as both planners do.
+ * ERR_INVALID naming the path. */
+int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence,
+                   const char *dtype, struct gpu_curve *curve, struct err *err);
 double gpu_curve_ms(const struct gpu_curve *curve, int way, uint32_t batch);
 
 #endif

@@ -1,16 +1,15 @@
 /* Sailor's measured plans: step time and peak memory predicted from its layer profiles and link fits.
  *
  * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, and what was fitted to what:
- *   stage seconds a micro-batch = Σ layers (fwd + bwd − MEASURING_S), the slowest replica, + one boundary message;
- *   message = bytes/link + bytes/STAGING + MESSAGE_S: it is copied, cut over the tensor-parallel ranks and gathered
- *     again, and one direction of the two is exposed;
- *   step = (M − 1)·max stage + Σ stages + gradients + update + STEP_S;
- *   gradients: a ring over the replicas moves 2(k − 1)/k of the whole stage's bytes through the node's link (all ranks
- *     of a node share it) and through STAGING_GRADIENTS;
- *   memory = CONTEXT_BYTES + 24·parameters + FRAGMENTS·(micro-batches in flight)·activations.
- * All six constants of time and the two of memory were fitted by least squares of relative error to the seven usable
- * homogeneous and three mixed OPT-350 plans that are public, and to nothing else; the 24 bytes are Sailor's count
- * (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each). */
+ *   stage seconds a micro-batch = Σ layers (fwd + bwd − MEASURING_S), the slowest replica, + one boundary
+ * message; message = bytes/link + bytes/STAGING + MESSAGE_S: it is copied, cut over the tensor-parallel ranks
+ * and gathered again, and one direction of the two is exposed; step = (M − 1)·max stage + Σ stages +
+ * gradients + update + STEP_S; gradients: a ring over the replicas moves 2(k − 1)/k of the whole stage's
+ * bytes through the node's link (all ranks of a node share it) and through STAGING_GRADIENTS; memory =
+ * CONTEXT_BYTES + 24·parameters + FRAGMENTS·(micro-batches in flight)·activations. All six constants of time
+ * and the two of memory were fitted by least squares of relative error to the seven usable homogeneous and
+ * three mixed OPT-350 plans that are public, and to nothing else; the 24 bytes are Sailor's count (Adam 8,
+ * weights, gradients, communication and DeepSpeed's copy 4 each). */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,15 +19,15 @@
 #include "common/json.h"
 #include "planner/import.h"
 
-#define MEASURING_S 0.5e-3       /* a layer, both ways: what profiling one layer adds */
-#define MESSAGE_S 2e-3           /* a boundary message */
-#define STAGING 8e9              /* bytes/s of a boundary message beside its link */
-#define STAGING_GRADIENTS 40e9   /* bytes/s */
-#define STEP_S 30e-3             /* a step */
-#define CONTEXT_BYTES 4.07e9     /* driver, kernels, NCCL */
-#define FRAGMENTS 1.125          /* allocator's bytes per byte of activations */
-#define STATE_BYTES 24.0         /* a parameter */
-#define BUCKET_BYTES 5e8         /* gradients are reduced in pieces of this */
+#define MEASURING_S 0.5e-3     /* a layer, both ways: what profiling one layer adds */
+#define MESSAGE_S 2e-3         /* a boundary message */
+#define STAGING 8e9            /* bytes/s of a boundary message beside its link */
+#define STAGING_GRADIENTS 40e9 /* bytes/s */
+#define STEP_S 30e-3           /* a step */
+#define CONTEXT_BYTES 4.07e9   /* driver, kernels, NCCL */
+#define FRAGMENTS 1.125        /* allocator's bytes per byte of activations */
+#define STATE_BYTES 24.0       /* a parameter */
+#define BUCKET_BYTES 5e8       /* gradients are reduced in pieces of this */
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
 
@@ -59,7 +58,8 @@ static void *sailor_begin(const json_t *documents, struct err *err)
     state->links = json_object_get(json_object_get(documents, files[1]), "inter_node");
     if (json_is_object(state->models) && json_is_object(state->links))
         return state;
-    err_set(err, ERR_INVALID, "%s", json_is_object(state->models) ? "network.json: no inter_node" : "profiles.json: no models");
+    err_set(err, ERR_INVALID, "%s",
+            json_is_object(state->models) ? "network.json: no inter_node" : "profiles.json: no models");
     free(state);
     return NULL;
 }
@@ -76,7 +76,8 @@ static const json_t *by_number(const json_t *object, int64_t number)
     return json_object_get(object, key);
 }
 
-static int plan_read(const struct sailor_state *state, const json_t *one, struct sailor_plan *p, struct err *err)
+static int plan_read(const struct sailor_state *state, const json_t *one, struct sailor_plan *p,
+                     struct err *err)
 {
     struct json_reader r;
     memset(p, 0, sizeof(*p));
@@ -93,13 +94,14 @@ static int plan_read(const struct sailor_state *state, const json_t *one, struct
         jr_fail(&r, "stages", "%zu of them, pp is %u", json_array_size(p->stage_list), p->stages);
     if (jr_finish_loose(&r) < 0)
         return -1;
-    const json_t *model = json_object_get(state->models, p->model), *memory = json_object_get(model, "memory");
+    const json_t *model = json_object_get(state->models, p->model),
+                 *memory = json_object_get(model, "memory");
     p->times = json_object_get(model, "times");
     p->memory = by_number(memory, p->tensor);
     p->memory_whole = by_number(memory, 1);
     if (!json_is_object(p->times) || !json_is_object(p->memory) || !json_is_object(p->memory_whole))
-        return err_set(err, ERR_INVALID, "profiles.json: no times, or no memory at tp %lld, of %s", (long long)p->tensor,
-                       p->model);
+        return err_set(err, ERR_INVALID, "profiles.json: no times, or no memory at tp %lld, of %s",
+                       (long long)p->tensor, p->model);
     return 0;
 }
 
@@ -108,17 +110,19 @@ static int number_of(const json_t *array, size_t index, const char *what, double
     const json_t *value = json_array_get(array, index);
     double number = json_number_value(value);
     if (!json_is_number(value) || !(number >= 0) || number > 1e18)
-        return err_set(err, ERR_INVALID, "profiles.json: %s has no number of at least 0 for layer %zu", what, index);
+        return err_set(err, ERR_INVALID, "profiles.json: %s has no number of at least 0 for layer %zu", what,
+                       index);
     *out = number;
     return 0;
 }
 
-static int replica_seconds(struct sailor_plan *p, const json_t *replica, size_t begin, size_t end, double *seconds,
-                           struct err *err)
+static int replica_seconds(struct sailor_plan *p, const json_t *replica, size_t begin, size_t end,
+                           double *seconds, struct err *err)
 {
     const char *gpu = json_string_value(json_object_get(replica, "gpu"));
     json_int_t tensor = json_integer_value(json_object_get(replica, "tp"));
-    const json_t *times = gpu ? by_number(by_number(json_object_get(p->times, gpu), p->micro_rows), tensor) : NULL;
+    const json_t *times =
+        gpu ? by_number(by_number(json_object_get(p->times, gpu), p->micro_rows), tensor) : NULL;
     const json_t *forward = json_object_get(times, "fwd"), *backward = json_object_get(times, "bwd");
     double update = json_number_value(json_object_get(times, "update_s"));
     if (!times)
@@ -140,14 +144,18 @@ static int stage_read(struct sailor_plan *p, uint32_t s, struct err *err)
 {
     const json_t *stage = json_array_get(p->stage_list, s), *layers = json_object_get(stage, "layers");
     const json_t *replicas = json_object_get(stage, "replicas");
-    json_int_t begin = json_integer_value(json_array_get(layers, 0)), end = json_integer_value(json_array_get(layers, 1));
+    json_int_t begin = json_integer_value(json_array_get(layers, 0)),
+               end = json_integer_value(json_array_get(layers, 1));
     if (begin < 0 || end <= begin || end > 4096 || json_array_size(replicas) != p->replicas)
         return err_set(err, ERR_INVALID, "plan.stages[%u]: layers or replicas out of range", s);
     for (json_int_t layer = begin; layer < end; layer++) {
         double params, whole, activations;
-        if (number_of(json_object_get(p->memory, "param_floats"), (size_t)layer, "param_floats", &params, err) < 0 ||
-            number_of(json_object_get(p->memory_whole, "param_floats"), (size_t)layer, "param_floats", &whole, err) < 0 ||
-            number_of(json_object_get(p->memory, "act_mem_floats"), (size_t)layer, "act_mem_floats", &activations, err) < 0)
+        if (number_of(json_object_get(p->memory, "param_floats"), (size_t)layer, "param_floats", &params,
+                      err) < 0 ||
+            number_of(json_object_get(p->memory_whole, "param_floats"), (size_t)layer, "param_floats", &whole,
+                      err) < 0 ||
+            number_of(json_object_get(p->memory, "act_mem_floats"), (size_t)layer, "act_mem_floats",
+                      &activations, err) < 0)
             return -1;
         p->params[s] += params;
         p->params_whole[s] += whole;
@@ -167,41 +175,49 @@ static const json_t *replica_at(const struct sailor_plan *p, uint32_t stage, uin
     return json_array_get(json_object_get(json_array_get(p->stage_list, stage), "replicas"), replica);
 }
 
-/* Bytes/s between two replicas' nodes for a message of that size, all tensor-parallel ranks of the sender together. */
-static int link_rate(const struct sailor_state *state, const json_t *from, const json_t *to, double bytes, double *rate,
-                     struct err *err)
+/* Bytes/s between two replicas' nodes for a message of that size, all tensor-parallel ranks of the sender
+ * together. */
+static int link_rate(const struct sailor_state *state, const json_t *from, const json_t *to, double bytes,
+                     double *rate, struct err *err)
 {
-    const char *a = json_string_value(json_object_get(from, "gpu")), *b = json_string_value(json_object_get(to, "gpu"));
-    json_int_t k = json_integer_value(json_object_get(from, "tp")), m = json_integer_value(json_object_get(to, "tp"));
+    const char *a = json_string_value(json_object_get(from, "gpu")),
+               *b = json_string_value(json_object_get(to, "gpu"));
+    json_int_t k = json_integer_value(json_object_get(from, "tp")),
+               m = json_integer_value(json_object_get(to, "tp"));
     if (!a || !b)
         return err_set(err, ERR_INVALID, "plan.stages: a replica without a gpu");
     const json_t *sender = json_object_get(state->links, a), *receiver = json_object_get(state->links, b);
     const json_t *fit = by_number(json_object_get(by_number(sender, k), b), m);
-    fit = fit ? fit : by_number(json_object_get(by_number(receiver, m), a), k); /* only the other way was measured */
+    fit =
+        fit ? fit
+            : by_number(json_object_get(by_number(receiver, m), a), k); /* only the other way was measured */
     fit = fit ? fit : by_number(json_object_get(by_number(sender, 1), b), 1);
     double u = log2(bytes / 1e6), c[3];
     for (size_t i = 0; i < 3; i++) {
         const json_t *value = json_array_get(fit, i);
         if (!json_is_number(value))
-            return err_set(err, ERR_INVALID, "network.json: no fit from %s to %s at %lld GPUs", a, b, (long long)k);
+            return err_set(err, ERR_INVALID, "network.json: no fit from %s to %s at %lld GPUs", a, b,
+                           (long long)k);
         c[i] = json_number_value(value);
     }
     *rate = (c[0] * u * u + c[1] * u + c[2]) * 1e9;
     if (!(*rate > 1e3))
-        return err_set(err, ERR_INVALID, "network.json: from %s to %s a message of %.0f bytes would move at %.0f bytes/s",
-                       a, b, bytes, *rate);
+        return err_set(err, ERR_INVALID,
+                       "network.json: from %s to %s a message of %.0f bytes would move at %.0f bytes/s", a, b,
+                       bytes, *rate);
     return 0;
 }
 
 /* The exposed message of a stage: forward to the next one, or for the last one back. */
-static int message_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s, double *seconds,
-                           struct err *err)
+static int message_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
+                           double *seconds, struct err *err)
 {
     double floats = 0, worst = 0;
     *seconds = 0;
     if (p->stages == 1)
         return 0;
-    if (number_of(json_object_get(p->memory_whole, "act_output_floats"), 1, "act_output_floats", &floats, err) < 0)
+    if (number_of(json_object_get(p->memory_whole, "act_output_floats"), 1, "act_output_floats", &floats,
+                  err) < 0)
         return -1;
     double bytes = 4 * (double)p->micro_rows * floats;
     for (uint32_t k = 0; k < p->replicas; k++) {
@@ -209,7 +225,8 @@ static int message_seconds(const struct sailor_state *state, const struct sailor
             if ((back && s == 0) || (!back && s + 1 == p->stages))
                 continue;
             double rate;
-            if (link_rate(state, replica_at(p, s, k), replica_at(p, back ? s - 1 : s + 1, k), bytes, &rate, err) < 0)
+            if (link_rate(state, replica_at(p, s, k), replica_at(p, back ? s - 1 : s + 1, k), bytes, &rate,
+                          err) < 0)
                 return -1;
             worst = bytes / rate > worst ? bytes / rate : worst;
         }
@@ -218,7 +235,8 @@ static int message_seconds(const struct sailor_state *state, const struct sailor
     return 0;
 }
 
-static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, double *seconds, struct err *err)
+static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, double *seconds,
+                        struct err *err)
 {
     *seconds = 0;
     for (uint32_t s = 0; s < p->stages && p->replicas > 1; s++) {
@@ -226,7 +244,8 @@ static int sync_seconds(const struct sailor_state *state, const struct sailor_pl
         double piece = (bytes < BUCKET_BYTES ? bytes : BUCKET_BYTES) / n;
         for (uint32_t k = 0; k < p->replicas; k++) {
             double rate;
-            if (link_rate(state, replica_at(p, s, k), replica_at(p, s, (k + 1) % p->replicas), piece, &rate, err) < 0)
+            if (link_rate(state, replica_at(p, s, k), replica_at(p, s, (k + 1) % p->replicas), piece, &rate,
+                          err) < 0)
                 return -1;
             double each = 2 * (n - 1) / n * bytes * (1 / rate + 1 / STAGING_GRADIENTS);
             *seconds = each > *seconds ? each : *seconds;
@@ -273,8 +292,8 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
         goto out;
     json_t *memory = memory_json(p, &peak);
     line = json_pack("{s:s,s:s,s:f,s:f,s:o,s:f}", "id", p->id, "status", "ok", "iter_s",
-                     (p->micro_batches - 1) * slowest + once + sync + p->update_s + STEP_S, "grad_sync_s", sync,
-                     "stage_mem_bytes", memory, "peak_mem_bytes", peak);
+                     (p->micro_batches - 1) * slowest + once + sync + p->update_s + STEP_S, "grad_sync_s",
+                     sync, "stage_mem_bytes", memory, "peak_mem_bytes", peak);
     if (!line)
         err_set(err, ERR_NOMEM, "sailor: out of memory");
 out:

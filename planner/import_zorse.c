@@ -94,7 +94,8 @@ static int number_at(const json_t *array, size_t index, const char *name, double
 static int links_read(const struct zorse_inputs *in, struct zorse_problem *p, struct err *err)
 {
     for (uint32_t a = 0; a < p->machine_count; a++) {
-        const json_t *rates = json_array_get(in->between, a), *delays = json_array_get(in->between_latency, a);
+        const json_t *rates = json_array_get(in->between, a),
+                     *delays = json_array_get(in->between_latency, a);
         if (number_at(in->within, a, "intranode_bw_gb_s", &p->within_gib_s[a], err) < 0 ||
             number_at(in->within_latency, a, "intranode_latency_ms", &p->within_latency[a], err) < 0)
             return -1;
@@ -144,17 +145,21 @@ static int gpus_read(const struct zorse_state *state, const struct zorse_inputs 
     return 0;
 }
 
-static int theirs_group(const json_t *item, const struct zorse_problem *p, struct zorse_group *g, struct err *err)
+static int theirs_group(const json_t *item, const struct zorse_problem *p, struct zorse_group *g,
+                        struct err *err)
 {
     const json_t *ranks = json_object_get(item, "ranks"), *micro = json_object_get(item, "microbatches");
     size_t count = json_array_size(ranks);
     if (count == 0 || count > ZORSE_GPUS_MAX || json_array_size(micro) != count)
-        return err_set(err, ERR_INVALID, "case.zorse.groups_in_pipeline_order: ranks and microbatches do not match");
+        return err_set(err, ERR_INVALID,
+                       "case.zorse.groups_in_pipeline_order: ranks and microbatches do not match");
     *g = (struct zorse_group){.count = (uint32_t)count};
     for (size_t i = 0; i < count; i++) {
-        json_int_t rank = json_integer_value(json_array_get(ranks, i)), n = json_integer_value(json_array_get(micro, i));
+        json_int_t rank = json_integer_value(json_array_get(ranks, i)),
+                   n = json_integer_value(json_array_get(micro, i));
         if (rank < 0 || rank >= (json_int_t)p->gpu_count || n < 0 || n > (json_int_t)p->batch)
-            return err_set(err, ERR_INVALID, "case.zorse.groups_in_pipeline_order: rank or microbatches out of range");
+            return err_set(err, ERR_INVALID,
+                           "case.zorse.groups_in_pipeline_order: rank or microbatches out of range");
         g->rank[i] = (uint32_t)rank;
         g->micro[i] = (uint32_t)n;
     }
@@ -166,7 +171,8 @@ static int theirs_group(const json_t *item, const struct zorse_problem *p, struc
 }
 
 /* Returns 1 with their layout as recorded, 0 when the case holds none, −1 when it is nonsense. */
-static int theirs_read(const json_t *one, const struct zorse_problem *p, struct zorse_layout *l, struct err *err)
+static int theirs_read(const json_t *one, const struct zorse_problem *p, struct zorse_layout *l,
+                       struct err *err)
 {
     const json_t *z = json_object_get(one, "zorse"), *groups = json_object_get(z, "groups_in_pipeline_order");
     const json_t *stages = json_object_get(z, "stages");
@@ -190,12 +196,14 @@ static int theirs_read(const json_t *one, const struct zorse_problem *p, struct 
     }
     for (size_t s = 0; s < json_array_size(stages); s++) {
         const json_t *stage = json_array_get(stages, s), *layers = json_object_get(stage, "layers");
-        json_int_t count = json_integer_value(json_array_get(layers, 1)) - json_integer_value(json_array_get(layers, 0));
+        json_int_t count =
+            json_integer_value(json_array_get(layers, 1)) - json_integer_value(json_array_get(layers, 0));
         uint32_t g = 0;
         while (g < l->group_count && ids[g] != json_integer_value(json_object_get(stage, "group_id")))
             g++;
         if (g == l->group_count || count < 0 || count > (json_int_t)p->layers)
-            return err_set(err, ERR_INVALID, "case.zorse.stages[%zu]: no such group, or layers out of range", s);
+            return err_set(err, ERR_INVALID, "case.zorse.stages[%zu]: no such group, or layers out of range",
+                           s);
         l->stages[l->stage_count].group = g;
         l->stages[l->stage_count++].layers = (uint32_t)count;
     }
@@ -213,8 +221,9 @@ static json_t *ours_json(const struct zorse_layout *l)
             json_array_append_new(ranks, json_integer(g->rank[i]));
             json_array_append_new(micro, json_integer(g->micro[i]));
         }
-        json_array_append_new(stages, json_pack("{s:o,s:[i,i],s:o}", "ranks", ranks, "layers", (int)layer,
-                                                (int)(layer + l->stages[s].layers), "num_microbatches", micro));
+        json_array_append_new(stages,
+                              json_pack("{s:o,s:[i,i],s:o}", "ranks", ranks, "layers", (int)layer,
+                                        (int)(layer + l->stages[s].layers), "num_microbatches", micro));
         layer += l->stages[s].layers;
     }
     return json_pack("{s:o,s:i}", "stages", stages, "microbatch_size", 1 << l->micro_shift);

@@ -17,7 +17,8 @@ struct group_times {
     double forward, both; /* the slowest GPU's, a layer, ms */
 };
 
-static struct group_times group_times(const struct zorse_problem *p, const struct zorse_layout *l, uint32_t group)
+static struct group_times group_times(const struct zorse_problem *p, const struct zorse_layout *l,
+                                      uint32_t group)
 {
     const struct zorse_group *g = &l->groups[group];
     struct group_times t = {0};
@@ -29,14 +30,17 @@ static struct group_times group_times(const struct zorse_problem *p, const struc
     return t;
 }
 
-static double stage_core(const struct zorse_problem *p, const struct zorse_layout *l, uint32_t stage, bool first)
+static double stage_core(const struct zorse_problem *p, const struct zorse_layout *l, uint32_t stage,
+                         bool first)
 {
     const struct zorse_group *g = &l->groups[l->stages[stage].group];
-    double layers = l->stages[stage].layers, message = larger(g->next_ms, g->previous_ms), forward = 0, both = 0;
+    double layers = l->stages[stage].layers, message = larger(g->next_ms, g->previous_ms), forward = 0,
+           both = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         double f = p->forward_ms[g->rank[i]][l->micro_shift], b = p->backward_ms[g->rank[i]][l->micro_shift];
         double n = g->micro[i];
-        forward = i ? larger(forward, larger(f * layers, message) * (n - first)) : larger(f * layers, message) * (n - first);
+        forward = i ? larger(forward, larger(f * layers, message) * (n - first))
+                    : larger(f * layers, message) * (n - first);
         both = larger(both, larger((f + b) * layers, message) * n);
     }
     return larger(forward, g->gather_ms * layers) + larger(both, (g->gather_ms + g->scatter_ms) * layers);
@@ -101,8 +105,8 @@ static double ring_ms(const struct zorse_problem *p, const struct zorse_group *g
 }
 
 /* Worst pair of machines between two groups; a stored latency is seconds of a message of 10 MB. */
-static double message_ms(const struct zorse_problem *p, const struct zorse_group *a, const struct zorse_group *b,
-                         double bytes)
+static double message_ms(const struct zorse_problem *p, const struct zorse_group *a,
+                         const struct zorse_group *b, double bytes)
 {
     double slowest = INFINITY, reference = 0;
     for (uint32_t i = 0; i < a->count; i++) {
@@ -131,7 +135,8 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
         double ms = message_ms(p, &l->groups[g], &l->groups[g + 1], message);
         l->groups[g].next_ms = l->groups[g + 1].previous_ms = ms;
     }
-    if (l->group_count > 1 && l->stage_count > l->group_count) { /* interleaved: around from the last to the first */
+    if (l->group_count > 1 &&
+        l->stage_count > l->group_count) { /* interleaved: around from the last to the first */
         double ms = message_ms(p, &l->groups[l->group_count - 1], &l->groups[0], message);
         l->groups[l->group_count - 1].next_ms = larger(l->groups[l->group_count - 1].next_ms, ms);
         l->groups[0].previous_ms = larger(l->groups[0].previous_ms, ms);
@@ -174,7 +179,8 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
     for (uint32_t i = 0; i < l->stage_count; i++) {
         uint32_t stage = backward ? l->stage_count - 1 - i : i, g = l->stages[stage].group;
         const struct zorse_group *group = &l->groups[g];
-        double layers = l->stages[stage].layers, gathered = wire_free[g] + group->gather_ms * layers, over = 0;
+        double layers = l->stages[stage].layers, gathered = wire_free[g] + group->gather_ms * layers,
+               over = 0;
         /* the first layer's weights are enough to begin; all of them are needed to end */
         double first = wire_free[g] + group->gather_ms;
         uint32_t neighbour = backward ? (stage ? l->stages[stage - 1].group : g)
@@ -193,8 +199,9 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
             last = larger(last, end);
         }
         /* gathers of the next visit run behind; scatters follow the last backward */
-        wire_free[g] = backward ? larger(gathered, over - group->scatter_ms * (layers - 1)) + group->scatter_ms * layers
-                                : gathered;
+        wire_free[g] =
+            backward ? larger(gathered, over - group->scatter_ms * (layers - 1)) + group->scatter_ms * layers
+                     : gathered;
         if (backward)
             last = larger(last, wire_free[g]);
     }
@@ -231,7 +238,8 @@ bool zorse_fits(const struct zorse_problem *p, const struct zorse_layout *l)
             before = l->stages[s].layers;
         }
         for (uint32_t i = 0; i < group->count; i++)
-            smallest = p->memory_bytes[group->rank[i]] < smallest ? p->memory_bytes[group->rank[i]] : smallest;
+            smallest =
+                p->memory_bytes[group->rank[i]] < smallest ? p->memory_bytes[group->rank[i]] : smallest;
         double params = p->params_per_layer, n = group->count;
         double bytes = (active + (total - active) / n) * params * 2 + 3 * rows * p->sequence * p->hidden * 2 +
                        total * params * 12 / n + p->reserved_bytes;

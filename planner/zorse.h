@@ -1,7 +1,9 @@
-/* Pipelines over fully sharded groups of unlike GPUs: Zorse's layouts, its formula, and a better search in true units.
+/* Pipelines over fully sharded groups of unlike GPUs: Zorse's layouts, its formula, and a better search in
+ * true units.
  *
- * Formula and schema: the fixtures' README (benson-guo/zorse, MIT). Their collectives and latencies are seconds added to
- * milliseconds; `theirs` keeps that for comparison, everything else is in milliseconds. For this room only; pure.
+ * Formula and schema: the fixtures' README (benson-guo/zorse, MIT). Their collectives and latencies are
+ * seconds added to milliseconds; `theirs` keeps that for comparison, everything else is in milliseconds. For
+ * this room only; pure.
  */
 #ifndef MOTLEY_PLANNER_ZORSE_H
 #define MOTLEY_PLANNER_ZORSE_H
@@ -23,16 +25,18 @@ struct zorse_problem {
     double memory_bytes[ZORSE_GPUS_MAX];
     /* ms of one layer at a micro-batch of 2^k rows */
     double forward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES], backward_ms[ZORSE_GPUS_MAX][ZORSE_MICRO_SIZES];
-    double params_per_layer, hidden, sequence, gather_bytes, scatter_bytes, message_bytes; /* bytes a number */
+    double params_per_layer, hidden, sequence, gather_bytes, scatter_bytes,
+        message_bytes; /* bytes a number */
     double reserved_bytes;
     double within_gib_s[ZORSE_MACHINES_MAX], between_gib_s[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX];
-    double within_latency[ZORSE_MACHINES_MAX], between_latency[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX]; /* as stored */
+    double within_latency[ZORSE_MACHINES_MAX],
+        between_latency[ZORSE_MACHINES_MAX][ZORSE_MACHINES_MAX]; /* as stored */
 };
 
 struct zorse_group {
     uint32_t count, rank[ZORSE_GPUS_MAX], micro[ZORSE_GPUS_MAX];
-    double gather_ms, scatter_ms;     /* a layer, true units */
-    double next_ms, previous_ms;      /* one message to the neighbouring group */
+    double gather_ms, scatter_ms; /* a layer, true units */
+    double next_ms, previous_ms;  /* one message to the neighbouring group */
 };
 
 struct zorse_layout {
@@ -47,13 +51,14 @@ struct zorse_layout {
 double zorse_formula_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
 /* Fills collectives and messages from bandwidths, in true milliseconds. */
 void zorse_links_fill(const struct zorse_problem *problem, struct zorse_layout *layout);
-/* Its step by events: all forwards, then all backwards with recomputation, gathers ahead of each stage, ms. */
+/* Its step by events: all forwards, then all backwards with recomputation, gathers ahead of each stage, ms.
+ */
 double zorse_simulate_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
 /* Does each group fit its smallest GPU, by Zorse's memory formula? */
 bool zorse_fits(const struct zorse_problem *problem, const struct zorse_layout *layout);
 
-/* Searches within `evaluations`. `theirs` (links filled, or NULL) is one of the starts; the answer is at least as good
- * by formula and by events. Returns 1 with *best, 0 when nothing fits, −1 ERR_NOMEM. */
+/* Searches within `evaluations`. `theirs` (links filled, or NULL) is one of the starts; the answer is at
+ * least as good by formula and by events. Returns 1 with *best, 0 when nothing fits, −1 ERR_NOMEM. */
 int zorse_search(const struct zorse_problem *problem, const struct zorse_layout *theirs, uint32_t evaluations,
                  struct zorse_layout *best, struct err *err);
 

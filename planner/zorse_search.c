@@ -1,4 +1,5 @@
-/* Searching layouts: a few starts, then hill climbing over groups, order, layers, interleaving and micro-batch size. */
+/* Searching layouts: a few starts, then hill climbing over groups, order, layers, interleaving and
+ * micro-batch size. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -70,7 +71,8 @@ static bool layout_make(const struct zorse_problem *p, const struct genome *geno
     }
     for (uint32_t d = 0; d < genome->interleave; d++) {
         for (uint32_t g = 0; g < l->group_count; g++) {
-            uint32_t chunk = genome->layers[g] / genome->interleave + (d < genome->layers[g] % genome->interleave);
+            uint32_t chunk =
+                genome->layers[g] / genome->interleave + (d < genome->layers[g] % genome->interleave);
             l->stages[l->stage_count].group = g;
             l->stages[l->stage_count++].layers = chunk;
         }
@@ -151,7 +153,8 @@ static void genome_tidy(const struct zorse_problem *p, struct genome *genome)
             genome->layers[count++] = genome->layers[g];
     }
     for (uint32_t r = 0; r < p->gpu_count; r++)
-        genome->group_of[r] = genome->group_of[r] < genome->group_count ? map[genome->group_of[r]] : ZORSE_GROUPS_MAX;
+        genome->group_of[r] =
+            genome->group_of[r] < genome->group_count ? map[genome->group_of[r]] : ZORSE_GROUPS_MAX;
     genome->group_count = count;
 }
 
@@ -248,7 +251,8 @@ static void climb_run(struct climb *c)
     }
 }
 
-/* Starts: all in one group, a group a machine, a group a kind of GPU, each GPU alone; kinds are told by their times. */
+/* Starts: all in one group, a group a machine, a group a kind of GPU, each GPU alone; kinds are told by their
+ * times. */
 static void start_groups(const struct zorse_problem *p, int kind, struct genome *g)
 {
     g->group_count = 0;
@@ -256,8 +260,10 @@ static void start_groups(const struct zorse_problem *p, int kind, struct genome 
         uint32_t same = UINT32_MAX;
         for (uint32_t o = 0; o < r && same == UINT32_MAX; o++) {
             bool machine = p->machine_of[o] == p->machine_of[r];
-            bool times = p->forward_ms[o][1] == p->forward_ms[r][1] && p->memory_bytes[o] == p->memory_bytes[r];
-            bool join = kind == 0 || (kind == 1 && machine) || (kind == 2 && times) || (kind == 3 && machine && times);
+            bool times =
+                p->forward_ms[o][1] == p->forward_ms[r][1] && p->memory_bytes[o] == p->memory_bytes[r];
+            bool join = kind == 0 || (kind == 1 && machine) || (kind == 2 && times) ||
+                        (kind == 3 && machine && times);
             same = join ? g->group_of[o] : UINT32_MAX;
         }
         g->group_of[r] = same != UINT32_MAX ? same : g->group_count++;

@@ -1,0 +1,225 @@
+/* The published cases of Cephalo, Zorse and Sailor: agreement where it can be exact, better where it can be
+ * better. */
+#include "planner/plan_fixture.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "planner/replay.h"
+
+struct lines {
+    json_t *list;
+};
+
+static int line_keep(void *context, const json_t *line, struct err *err)
+{
+    (void)err;
+    return json_array_append(((struct lines *)context)->list, (json_t *)(uintptr_t)line);
+}
+
+static double now_s(void *context)
+{
+    struct timespec t;
+    (void)context;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static json_t *load(const char *from, const char *file)
+{
+    char path[512];
+    json_error_t why;
+    snprintf(path, sizeof(path), "%s/planner/%s/%s", MOTLEY_TEST_DATA, from, file);
+    json_t *json = json_load_file(path, 0, &why);
+    if (!json)
+        fail_msg("%s: %s", path, why.text);
+    return json;
+}
+
+static json_t *documents(const char *from)
+{
+    json_t *all = json_object();
+    for (const char *const *name = replay_import_files(from); *name; name++)
+        json_object_set_new(all, *name, load(from, *name));
+    return all;
+}
+
+static json_t *run(const char *from, const json_t *cases)
+{
+    struct err err = {0};
+    struct lines lines = {json_array()};
+    struct replay_sink sink = {.line = line_keep, .context = &lines, .now_s = now_s};
+    json_t *all = documents(from);
+    if (replay_import(from, all, cases, &sink, &err) < 0)
+        fail_msg("%s", err.text);
+    json_decref(all);
+    return lines.list;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        fail_msg("%s is no number", key);
+    return json_number_value(value);
+}
+
+static void close_to(double a, double b, double relative, const char *what)
+{
+    if (fabs(a - b) > relative * fabs(b))
+        fail_msg("%s: %.17g, wanted %.17g", what, a, b);
+}
+
+static void cephalo_is_matched_and_solved_exactly(void **state)
+{
+    (void)state;
+    json_t *cases = load("cephalo", "cases.json"), *list = json_object_get(cases, "cases");
+    json_t *lines = run("cephalo", cases);
+    assert_int_equal(json_array_size(lines), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *line = json_array_get(lines, i), *one = json_array_get(list, i);
+        const json_t *best = json_object_get(json_object_get(one, "exact_optimum_ours"), "with_memory_cap");
+        const json_t *theirs = json_object_get(one, "dp_ga");
+        const char *status = json_string_value(json_object_get(line, "status"));
+        assert_string_equal(status, json_is_null(best) ? "infeasible" : "ok");
+        if (json_is_number(json_object_get(theirs, "layer_ms")))
+            close_to(number(line, "theirs_layer_ms"), number(theirs, "layer_ms"), 1e-9, "theirs_layer_ms");
+        assert_true(number(line, "plan_s") < 0.05);
+        if (json_is_null(best))
+            continue;
+        close_to(number(line, "layer_ms"), number(best, "layer_ms"), 1e-12, "layer_ms");
+        const json_t *shares = json_object_get(line, "state_shares"),
+                     *memory = json_object_get(line, "memory_gib");
+        const json_t *limits = json_object_get(theirs, "gpu_memory_limit_gib");
+        double sum = 0;
+        for (size_t g = 0; g < json_array_size(shares); g++) {
+            sum += json_number_value(json_array_get(shares, g));
+            if (json_is_array(limits))
+                assert_true(json_number_value(json_array_get(memory, g)) <=
+                            json_number_value(json_array_get(limits, g)) * (1 + 1e-12));
+        }
+        close_to(sum, 1, 1e-12, "shares");
+    }
+    json_decref(cases);
+    json_decref(lines);
+}
+
+static void cephalo_plans_64_gpus_in_milliseconds(void **state)
+{
+    (void)state;
+    json_t *cases = load("cephalo", "cases.json");
+    json_t *one = json_deep_copy(json_array_get(json_object_get(cases, "cases"), 0));
+    json_t *inputs = json_object_get(one, "inputs"), *gpus = json_array(), *memory = json_array();
+    for (size_t g = 0; g < 64; g++) {
+        json_array_append(gpus, json_array_get(json_object_get(inputs, "gpus"), g % 4));
+        json_array_append(memory, json_array_get(json_object_get(inputs, "gpu_memory_gib"), g % 4));
+    }
+    json_object_set_new(inputs, "gpus", gpus);
+    json_object_set_new(inputs, "gpu_memory_gib", memory);
+    json_object_set_new(inputs, "batch_size", json_integer(512));
+    json_t *list = json_pack("[O,O,O]", one, one, one), *lines = run("cephalo", list);
+    double fastest = 1;
+    for (size_t i = 0; i < 3; i++)
+        fastest = fmin(fastest, number(json_array_get(lines, i), "plan_s"));
+    print_message("64 GPUs, batch 512: %.2f ms\n", fastest * 1e3);
+    assert_true(number(json_array_get(lines, 0), "layer_ms") > 0);
+    json_decref(one);
+    json_decref(list);
+    json_decref(lines);
+    json_decref(cases);
+}
+
+static void zorse_is_matched_and_beaten_in_true_units(void **state)
+{
+    (void)state;
+    json_t *cases = load("zorse", "cases.json"), *list = json_object_get(cases, "cases");
+    json_t *lines = run("zorse", cases);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *line = json_array_get(lines, i),
+                     *theirs = json_object_get(json_array_get(list, i), "zorse");
+        if (strcmp(json_string_value(json_object_get(theirs, "status")), "ok") != 0)
+            continue;
+        close_to(number(line, "theirs_latency_ms"), number(theirs, "latency_ms"), 1e-6, "theirs_latency_ms");
+        assert_true(number(line, "ours_step_s") <= number(line, "theirs_step_s"));
+        uint32_t layers = 0, batch = 0;
+        const json_t *ours = json_object_get(line, "ours"), *stages = json_object_get(ours, "stages");
+        for (size_t s = 0; s < json_array_size(stages); s++) {
+            const json_t *stage = json_array_get(stages, s), *range = json_object_get(stage, "layers");
+            assert_int_equal(json_integer_value(json_array_get(range, 0)), layers);
+            layers = (uint32_t)json_integer_value(json_array_get(range, 1));
+            batch = 0;
+            for (size_t r = 0; r < json_array_size(json_object_get(stage, "num_microbatches")); r++)
+                batch += (uint32_t)json_integer_value(
+                    json_array_get(json_object_get(stage, "num_microbatches"), r));
+            batch *= (uint32_t)json_integer_value(json_object_get(ours, "microbatch_size"));
+            const json_t *inputs = json_object_get(json_array_get(list, i), "inputs");
+            assert_int_equal(batch, json_integer_value(json_object_get(inputs, "global_batch_size")));
+        }
+    }
+    json_decref(cases);
+    json_decref(lines);
+}
+
+static void sailor_is_predicted_within_six_percent(void **state)
+{
+    (void)state;
+    json_t *cases = load("sailor", "plans.json"), *list = json_object_get(cases, "plans");
+    json_t *lines = run("sailor", cases);
+    double time = 0, memory = 0;
+    int time_count = 0, memory_count = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *line = json_array_get(lines, i), *one = json_array_get(list, i);
+        const json_t *measured = json_object_get(one, "measured"), *quality = json_object_get(one, "quality");
+        if (json_is_true(json_object_get(quality, "time_ok")) &&
+            json_is_true(json_object_get(one, "homogeneous"))) {
+            time += fabs(number(line, "iter_s") / number(measured, "iter_s") - 1);
+            time_count++;
+        }
+        if (json_is_true(json_object_get(quality, "memory_ok"))) {
+            memory += fabs(number(line, "peak_mem_bytes") / number(measured, "peak_mem_bytes") - 1);
+            memory_count++;
+        }
+    }
+    print_message("time %.1f %% over %d plans, memory %.1f %% over %d\n", 100 * time / time_count, time_count,
+                  100 * memory / memory_count, memory_count);
+    assert_true(time / time_count <= 0.06);
+    assert_true(memory / memory_count <= 0.04);
+    json_decref(cases);
+    json_decref(lines);
+}
+
+static void nonsense_gives_a_line_and_goes_on(void **state)
+{
+    (void)state;
+    json_t *cases = load("cephalo", "cases.json"), *list = json_object_get(cases, "cases");
+    json_t *one = json_deep_copy(json_array_get(list, 0));
+    json_object_set_new(json_object_get(one, "inputs"), "batch_size", json_integer(-3));
+    json_t *two = json_deep_copy(json_array_get(list, 0));
+    json_object_set_new(json_object_get(two, "inputs"), "model", json_string("no-such-model"));
+    json_t *three = json_deep_copy(json_array_get(list, 0));
+    json_object_set_new(json_object_get(three, "inputs"), "batch_size", json_integer(2));
+    json_t *spoilt = json_pack("[o,o,o,i]", one, two, three, 7), *lines = run("cephalo", spoilt);
+    const char *wanted[] = {"case.inputs.batch_size", "model_latencies.json", NULL, "case"};
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *line = json_array_get(lines, i);
+        const char *status = json_string_value(json_object_get(line, "status"));
+        assert_string_equal(status, wanted[i] ? "error" : "infeasible");
+        if (wanted[i])
+            assert_non_null(strstr(json_string_value(json_object_get(line, "error")), wanted[i]));
+    }
+    json_decref(spoilt);
+    json_decref(lines);
+    json_decref(cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cephalo_is_matched_and_solved_exactly),
+        cmocka_unit_test(cephalo_plans_64_gpus_in_milliseconds),
+        cmocka_unit_test(zorse_is_matched_and_beaten_in_true_units),
+        cmocka_unit_test(sailor_is_predicted_within_six_percent),
+        cmocka_unit_test(nonsense_gives_a_line_and_goes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
