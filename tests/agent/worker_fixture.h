@@ -427,6 +427,7 @@ static inline void fix_watch(struct fix_worker *workers, uint32_t count, json_in
             if (!fds[r].revents)
                 continue;
             json_t *event = fix_receive(&workers[r]);
+            deadline_ns = clock_mono_ns() + FIX_SECONDS * 1000000000ull; /* it goes on */
             if (hook)
                 hook(arg, workers, r, event);
             if (strcmp(json_string_value(json_object_get(event, "type")), "worker_ready") == 0) {
