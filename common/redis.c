@@ -431,8 +431,7 @@ static void stream_error(struct redis *redis, short what, struct err *why)
     int dns = bufferevent_socket_get_dns_error(redis->stream);
     if (dns != 0) {
         err_set(why, ERR_NET, "Redis host \"%s\" is not known: %s", redis->host, evutil_gai_strerror(dns));
-    } else if (ssl != NULL &&
-               ((code != 0 && !ERR_SYSTEM_ERROR(code)) || SSL_get_verify_result(ssl) != X509_V_OK)) {
+    } else if (ssl != NULL && (ERR_GET_LIB(code) > ERR_LIB_SYS || SSL_get_verify_result(ssl) != X509_V_OK)) {
         tls_error(ssl, redis->host, code, why);
     } else if (ssl != NULL && redis->state == STATE_GREETING) {
         /* In TLS 1.3 a refusal of our certificate comes after our side has finished, and a reset may swallow

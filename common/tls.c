@@ -533,7 +533,8 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
     if (ERR_SYSTEM_ERROR(code)) {
         return err_errno(err, ERR_NET, ERR_GET_REASON(code), "peer %s", peer);
     }
-    int reason = code == 0 ? 0 : ERR_GET_REASON(code);
+    /* libevent hands out SSL_get_error's small numbers too: of no library, and no reason. */
+    int reason = ERR_GET_LIB(code) > ERR_LIB_SYS ? ERR_GET_REASON(code) : 0;
     switch (reason) {
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
