@@ -72,13 +72,11 @@ static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, 
         return err_set(err, ERR_PEER, "%s: queue %u: a message of %llu bytes came beyond the window of %llu",
                        p->name, f->queue, (unsigned long long)f->message_bytes,
                        (unsigned long long)p->mesh->options.window_bytes);
-    struct early *early = calloc(1, sizeof(*early) + f->message_bytes);
+    struct early *early = malloc(sizeof(*early) + f->message_bytes);
     if (!early)
         return err_set(err, ERR_NOMEM, "%s: no memory for an early message of %llu bytes", p->name,
                        (unsigned long long)f->message_bytes);
-    early->meta = f->meta;
-    early->size = f->message_bytes;
-    early->begin_ns = now;
+    *early = (struct early){.meta = f->meta, .size = f->message_bytes, .begin_ns = now};
     if (rx->early_last)
         rx->early_last->next = early;
     else

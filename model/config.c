@@ -126,11 +126,18 @@ static int refuse_switches(struct json_reader *r)
 {
     const char *act = "silu";
     const json_t *value = NULL;
-    double partial = 1;
+    double partial = 1, dropout = 0;
+    bool interleaved = false;
     jr_str(r, "hidden_act", JR_OPTIONAL, 1, 64, &act);
     jr_f64(r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &partial);
+    jr_f64(r, "attention_dropout", JR_OPTIONAL, 0, 1, &dropout);
+    jr_bool(r, "rope_interleaved", JR_OPTIONAL, &interleaved);
     if (r->failed)
         return -1;
+    if (dropout != 0)
+        return err_set(r->err, ERR_UNSUPPORTED, "attention_dropout: %g is not supported; only 0 is", dropout);
+    if (interleaved)
+        return err_set(r->err, ERR_UNSUPPORTED, "rope_interleaved: not supported; it must be false");
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return err_set(r->err, ERR_UNSUPPORTED, "hidden_act: \"%.64s\" is not supported; only silu is", act);
     if (partial != 1)

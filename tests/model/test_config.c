@@ -298,6 +298,8 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("hidden_act", "'gelu'", ERR_UNSUPPORTED, "gelu");
     refused("rope_scaling", "{'rope_type':'spiral','factor':8.0}", ERR_UNSUPPORTED, "spiral");
     refused("quantization_config", "{'bits':4}", ERR_UNSUPPORTED, "quantization_config");
+    refused("attention_dropout", "0.1", ERR_UNSUPPORTED, "attention_dropout");
+    refused("rope_interleaved", "true", ERR_UNSUPPORTED, "rope_interleaved");
     refused("partial_rotary_factor", "0.5", ERR_UNSUPPORTED, "partial_rotary_factor");
 }
 
