@@ -114,12 +114,13 @@ static int slots_fill(struct chain *c, uint32_t s, const struct memory_need *nee
         fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(struct plan_step_scalars));
     slots->norm = fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
     slots->barrier = fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
-    if (need->cache_bytes) {
+    bool samples = c->problem->workload->sample_tokens > 0;
+    if (samples) { /* a rank without layers has an empty cache: it still takes part */
         slots->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, need->cache_bytes);
         slots->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(int32_t));
     }
     uint32_t expected =
-        4 + 2 * (uint32_t)!first + 2 * (uint32_t)!last + 2 * (uint32_t)(need->cache_bytes > 0);
+        4 + 2 * (uint32_t)!first + 2 * (uint32_t)!last + 2 * (uint32_t)samples;
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 

@@ -58,6 +58,7 @@ int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_
 /* A cluster file (INTERFACES.md, "A cluster file"). Returns new, or NULL with the path of what is wrong. */
 struct cluster *cluster_from_json(const json_t *document, struct err *err);
 
+/* Devices added so far; their names, borrowed until the cluster ends (NULL out of range); is one measured? */
 uint32_t cluster_device_count(const struct cluster *cluster);
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index); /* borrowed */
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index);

@@ -69,6 +69,7 @@ struct cluster {
 
 /* Index of a node by name, or UINT32_MAX. */
 uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
+/* Index of a device by name, or UINT32_MAX. */
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 
 /* Latency (s), rate (bytes/s, the two NICs' caps included) from one device to another. */

@@ -98,6 +98,7 @@ struct price {
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
 void price_fini(struct price *price);
+/* What the simulator asks for; borrows price until the run ends. */
 struct sim_costs price_costs(struct price *price);
 /* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
  * them. */

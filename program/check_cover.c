@@ -102,18 +102,21 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
     int32_t reached = 0;
     for (uint32_t i = 0; i < count && rects[i].block_begin <= reached; i++)
         reached = rects[i].block_end > reached ? rects[i].block_end : reached;
-    uint32_t near = count && reached ? 0 : UINT32_MAX;
+    uint32_t near = UINT32_MAX, holder = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (rects[i].block_end == reached)
+        if (reached > 0 && rects[i].block_end == reached)
             near = i;
     }
+    for (uint32_t r = plan->rank_count; r-- > 0;) {
+        if (plan->ranks[r].block_begin <= reached && reached < plan->ranks[r].block_end)
+            holder = r;
+    }
     return err_set(err, ERR_INVALID,
-                   "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from "
-                   "block %d%s%s",
-                   program_kind_name(kind), micro, pass_names[pass], rows, reached,
+                   "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
+                   "which rank %u holds%s%s",
+                   program_kind_name(kind), micro, pass_names[pass], rows, reached, holder,
                    near != UINT32_MAX ? ", behind " : "",
-                   near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one)
-                                      : "");
+                   near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one) : "");
 }
 
 /* Instructions of one pass, sorted into micro-batches (CSR). */

@@ -1,0 +1,466 @@
+/* Every generated program passes the checker; spoilt ones that a brute-force execution finds wrong do not.
+ *
+ * The execution below knows nothing of the checker: it runs the ranks' instructions in random legal orders on
+ * buffers that remember what was put into them, and sees whether any row is missed, repeated or overtaken. */
+#include "planner/plan_fixture.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define BUFFERS_MAX 64
+
+struct made {
+    struct model_config config;
+    struct workload workload;
+    struct cluster *cluster;
+    struct plan_answer *answer;
+};
+
+/* A random workload on a random cluster. */
+static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    rand_stream_init(&r, seed, 1);
+    uint32_t layers = 2 + rand_stream_below(&r, 7), devices = 1 + rand_stream_below(&r, devices_max);
+    m->config = fixture_config(layers);
+    m->config.vocab = 2048;
+    m->workload = fixture_workload(&m->config, 10 + rand_stream_below(&r, 60), 1 + rand_stream_below(&r, 24));
+    m->workload.recompute = (enum workload_recompute)rand_stream_below(&r, 3);
+    m->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
+    m->workload.prompt_tokens = m->workload.sample_tokens / 2;
+    m->workload.place = rand_stream_below(&r, 3) && devices > 1 ? PLACE_PIPELINE : -1;
+    m->cluster = cluster_create(&err);
+    for (uint32_t d = 0; d < devices; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d / 2);
+        snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
+        fixture_device(m->cluster, name, node, (60 + rand_stream_below(&r, 200)) * MIB,
+                       0.3 + rand_stream_unit(&r));
+    }
+    struct plan_options options = {.programs = true};
+    if (plan_search(&m->workload, m->cluster, &options, &m->answer, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+}
+
+static void made_fini(struct made *m)
+{
+    plan_answer_destroy(m->answer);
+    cluster_destroy(m->cluster);
+    workload_fini(&m->workload);
+}
+
+static void generated_programs_pass(void **state)
+{
+    (void)state;
+    uint32_t plans = 0, pipelines = 0;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        struct made m;
+        struct err err = {0};
+        made_init(&m, seed, 4);
+        if (m.answer->plan) {
+            plans++;
+            pipelines += m.answer->plan->placement == PLACE_PIPELINE;
+            if (plan_check(m.answer->plan, &err) < 0)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            json_t *json = plan_to_json(m.answer->plan, &err);
+            struct plan *again = plan_from_json(json, &err);
+            if (!again)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            plan_destroy(again);
+            json_decref(json);
+        }
+        made_fini(&m);
+    }
+    print_message("%u plans, %u of them pipelines\n", plans, pipelines);
+    assert_true(plans > 200 && pipelines > 100);
+}
+
+/* --- brute force --- */
+
+struct cell {                  /* what a buffer holds */
+    int full, micro, boundary; /* boundary: block the tensor enters, as written */
+};
+
+struct world {
+    const struct plan *plan;
+    struct rand_stream *random;
+    struct cell *cells[8][BUFFERS_MAX]; /* [rank][slot] → ring */
+    bool *done[8];
+    int forward[64][64], backward[64][64]; /* [micro][block] */
+    uint64_t live[8];                      /* bytes of live instances */
+    char why[128];
+};
+
+static int wrong(struct world *w, const char *why)
+{
+    snprintf(w->why, sizeof(w->why), "%s", why);
+    return -1;
+}
+
+static struct cell *cell_of(struct world *w, uint32_t rank, int32_t slot, const struct instr *x)
+{
+    return &w->cells[rank][slot]
+                    [slot_instance(&w->plan->ranks[rank].slots[slot], x->micro_batch, x->block_begin)];
+}
+
+static bool tracked(const struct plan *plan, uint32_t rank, int32_t slot)
+{
+    return slot >= 0 && plan->ranks[rank].slots[slot].lifetime == SLOT_FOR_INSTRUCTIONS;
+}
+
+static int fill(struct world *w, uint32_t rank, int32_t slot, const struct instr *x, int boundary)
+{
+    if (!tracked(w->plan, rank, slot))
+        return 0;
+    struct cell *c = cell_of(w, rank, slot, x);
+    if (c->full)
+        return wrong(w, "overwritten");
+    *c = (struct cell){1, x->micro_batch, boundary};
+    return 0;
+}
+
+static int take(struct world *w, uint32_t rank, int32_t slot, const struct instr *x, int boundary, bool frees)
+{
+    if (!tracked(w->plan, rank, slot))
+        return 0;
+    struct cell *c = cell_of(w, rank, slot, x);
+    if (!c->full || c->micro != x->micro_batch || (boundary >= 0 && c->boundary != boundary))
+        return wrong(w, "read what is not there");
+    if (frees)
+        c->full = 0;
+    return 0;
+}
+
+static int execute(struct world *w, uint32_t rank, const struct instr *x)
+{
+    bool in = x->flags & INSTR_FREES_IN, save = x->flags & INSTR_FREES_SAVE;
+    switch (x->op) {
+    case OP_FORWARD:
+        for (int b = x->block_begin; b < x->block_end; b++)
+            w->forward[x->micro_batch][b]++;
+        if (x->block_begin > 0 && x->slot_in < 0)
+            return wrong(w, "no input");
+        return take(w, rank, x->slot_in, x, x->block_begin, in) ||
+                       fill(w, rank, x->slot_save, x, x->block_begin) ||
+                       fill(w, rank, x->slot_out, x, x->block_end)
+                   ? -1
+                   : 0;
+    case OP_BACKWARD:
+        for (int b = x->block_begin; b < x->block_end; b++)
+            w->backward[x->micro_batch][b]++;
+        if (x->block_end < w->plan->block_count && x->slot_in < 0)
+            return wrong(w, "no gradient");
+        return take(w, rank, x->slot_in, x, x->block_end, in) || take(w, rank, x->slot_save, x, -1, save) ||
+                       fill(w, rank, x->slot_out, x, x->block_begin)
+                   ? -1
+                   : 0;
+    case OP_RELEASE:
+        return take(w, rank, x->slot_in, x, -1, true);
+    default:
+        return 0;
+    }
+}
+
+static bool ready(const struct world *w, uint32_t rank, uint32_t i)
+{
+    const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
+    const struct instr *x = &p->instrs[i];
+    for (uint32_t k = 0; k < x->after_count; k++) {
+        if (!w->done[rank][p->after[x->after_first + k]])
+            return false;
+    }
+    for (uint32_t k = i; k-- > 0;) {
+        if (!w->done[rank][k] && instr_queue_index(w->plan, &p->instrs[k]) == instr_queue_index(w->plan, x))
+            return false;
+    }
+    return !w->done[rank][i];
+}
+
+static uint32_t head_of(const struct world *w, uint32_t rank, int queue, int peer)
+{
+    const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
+    for (uint32_t i = 0; i < p->instr_count; i++) {
+        if (!w->done[rank][i] && p->instrs[i].queue == queue && p->instrs[i].peer == peer)
+            return ready(w, rank, i) ? i : UINT32_MAX;
+    }
+    return UINT32_MAX;
+}
+
+static int transfer(struct world *w, uint32_t from, uint32_t i, uint32_t to, uint32_t k)
+{
+    const struct instr *a = &w->plan->ranks[from].programs[PROGRAM_TRAIN].instrs[i];
+    const struct instr *b = &w->plan->ranks[to].programs[PROGRAM_TRAIN].instrs[k];
+    if (a->tag != b->tag || a->micro_batch != b->micro_batch || a->row_begin != b->row_begin ||
+        a->row_end != b->row_end || a->slot_in < 0 || b->slot_out < 0)
+        return wrong(w, "messages cross");
+    struct cell held = {1, a->micro_batch, a->block_begin};
+    if (tracked(w->plan, from, a->slot_in))
+        held = *cell_of(w, from, a->slot_in, a);
+    if (take(w, from, a->slot_in, a, -1, a->flags & INSTR_FREES_IN) < 0 ||
+        fill(w, to, b->slot_out, b, held.boundary) < 0)
+        return -1;
+    return 0;
+}
+
+static int collective(struct world *w, uint32_t rank, uint32_t i)
+{
+    const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
+    uint32_t at[8];
+    for (uint32_t r = 0; r < w->plan->rank_count; r++) {
+        const struct program *p = &w->plan->ranks[r].programs[PROGRAM_TRAIN];
+        at[r] = UINT32_MAX;
+        for (uint32_t k = 0; k < p->instr_count && at[r] == UINT32_MAX; k++) {
+            if (!w->done[r][k] && p->instrs[k].queue == QUEUE_GROUP)
+                at[r] = ready(w, r, k) ? k : UINT32_MAX - 1;
+        }
+        if (at[r] >= UINT32_MAX - 1)
+            return 0;
+        if (p->instrs[at[r]].op != x->op || p->instrs[at[r]].tag != x->tag)
+            return wrong(w, "collectives cross");
+    }
+    for (uint32_t r = 0; r < w->plan->rank_count; r++)
+        w->done[r][at[r]] = true;
+    return 1;
+}
+
+/* One instruction that may go, if there is one. Returns 1 when something was done. */
+static int advance(struct world *w, uint32_t rank, uint32_t i)
+{
+    const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
+    if (!ready(w, rank, i))
+        return 0;
+    if (x->queue == QUEUE_GROUP)
+        return collective(w, rank, i);
+    if (x->queue == QUEUE_SEND) {
+        uint32_t k = x->peer < 0 || x->peer >= (int32_t)w->plan->rank_count
+                         ? UINT32_MAX
+                         : head_of(w, (uint32_t)x->peer, QUEUE_RECV, (int32_t)rank);
+        if (k == UINT32_MAX)
+            return 0;
+        if (transfer(w, rank, i, (uint32_t)x->peer, k) < 0)
+            return -1;
+        w->done[x->peer][k] = w->done[rank][i] = true;
+        return 1;
+    }
+    if (x->queue == QUEUE_RECV)
+        return 0;
+    if (execute(w, rank, x) < 0)
+        return -1;
+    w->done[rank][i] = true;
+    return 1;
+}
+
+static int finished(struct world *w)
+{
+    const struct plan *plan = w->plan;
+    for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
+        for (int b = 0; b < plan->block_count; b++) {
+            if (w->forward[k][b] != 1 || w->backward[k][b] != 1)
+                return wrong(w, "a row passes a block not exactly once");
+        }
+    }
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t steps = 0, scalars = 0;
+        for (uint32_t i = 0; i < plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++) {
+            steps += plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i].op == OP_STEP;
+            scalars += plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i].op == OP_ALL_REDUCE;
+        }
+        if (steps != 1 || scalars != 2)
+            return wrong(w, "steps or reductions");
+        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
+            const struct plan_slot *slot = &plan->ranks[r].slots[s];
+            for (uint32_t n = 0; n < slot->ring_micro_batches * slot->ring_blocks; n++) {
+                if (w->cells[r][s][n].full)
+                    return wrong(w, "something is left");
+            }
+        }
+    }
+    return 0;
+}
+
+static int run_once(struct world *w)
+{
+    for (;;) {
+        uint32_t ranks = w->plan->rank_count, first = rand_stream_below(w->random, ranks);
+        bool any = false, all = true;
+        for (uint32_t n = 0; n < ranks && !any; n++) {
+            uint32_t rank = (first + n) % ranks,
+                     count = w->plan->ranks[rank].programs[PROGRAM_TRAIN].instr_count;
+            bool forwards = rand_stream_below(w->random, 2);
+            for (uint32_t k = 0; k < count && !any; k++) {
+                uint32_t i = forwards ? k : count - 1 - k;
+                if (w->done[rank][i])
+                    continue;
+                int result = advance(w, rank, i);
+                if (result < 0)
+                    return -1;
+                any = result > 0;
+            }
+        }
+        for (uint32_t r = 0; r < ranks && !any; r++) {
+            for (uint32_t i = 0; i < w->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++)
+                all = all && w->done[r][i];
+        }
+        if (!any)
+            return all ? finished(w) : wrong(w, "stuck");
+    }
+}
+
+static uint64_t memory_held(const struct plan *plan, uint32_t rank)
+{
+    uint64_t bytes = 0;
+    const struct plan_rank *r = &plan->ranks[rank];
+    for (uint32_t s = 0; s < r->slot_count; s++)
+        bytes += r->slots[s].place == SLOT_ON_DEVICE
+                     ? r->slots[s].bytes_bound * r->slots[s].ring_micro_batches
+                     : 0;
+    return bytes + r->memory_peak[PURPOSE_WEIGHTS] + r->memory_peak[PURPOSE_ADAPTERS] +
+           r->memory_peak[PURPOSE_OPTIMIZER];
+}
+
+/* Is the plan's train program right, as far as `turns` random executions tell? */
+static bool right(const struct plan *plan, struct rand_stream *random, int turns, char why[128])
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        if (memory_held(plan, r) > plan->ranks[r].memory_limit_bytes) {
+            snprintf(why, 128, "memory");
+            return false;
+        }
+    }
+    bool good = true;
+    for (int turn = 0; turn < turns && good; turn++) {
+        struct world *w = calloc(1, sizeof(*w));
+        w->plan = plan;
+        w->random = random;
+        for (uint32_t r = 0; r < plan->rank_count; r++) {
+            w->done[r] = calloc(plan->ranks[r].programs[PROGRAM_TRAIN].instr_count + 1, 1);
+            for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++)
+                w->cells[r][s] = calloc(plan->ranks[r].slots[s].ring_micro_batches, sizeof(struct cell));
+        }
+        good = run_once(w) == 0;
+        snprintf(why, 128, "%s", w->why);
+        for (uint32_t r = 0; r < plan->rank_count; r++) {
+            free(w->done[r]);
+            for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++)
+                free(w->cells[r][s]);
+        }
+        free(w);
+    }
+    return good;
+}
+
+/* Spoils one thing; returns false when there was nothing to spoil. */
+static bool spoil(struct plan *plan, struct rand_stream *random)
+{
+    uint32_t rank = rand_stream_below(random, plan->rank_count);
+    struct plan_rank *r = &plan->ranks[rank];
+    struct program *p = &r->programs[PROGRAM_TRAIN];
+    uint32_t i = rand_stream_below(random, p->instr_count);
+    struct instr *x = &p->instrs[i];
+    switch (rand_stream_below(random, 10)) {
+    case 0: /* dropped */
+        x->op = OP_RELEASE;
+        x->queue = QUEUE_COMPUTE;
+        x->slot_in = x->slot_out = x->slot_save = PLAN_NONE;
+        x->flags = 0;
+        return true;
+    case 1: /* swapped with the next on its queue */
+        for (uint32_t k = i + 1; k < p->instr_count; k++) {
+            if (instr_queue_index(plan, &p->instrs[k]) == instr_queue_index(plan, x)) {
+                struct instr other = p->instrs[k];
+                uint32_t first = x->after_first, count = x->after_count;
+                p->instrs[k] = *x;
+                p->instrs[k].after_first = other.after_first;
+                p->instrs[k].after_count = other.after_count;
+                *x = other;
+                x->after_first = first;
+                x->after_count = count;
+                return true;
+            }
+        }
+        return false;
+    case 2: /* another micro-batch */
+        if (x->micro_batch < 0 || plan->micro_batch_count < 2)
+            return false;
+        x->micro_batch = (int32_t)((uint32_t)(x->micro_batch + 1) % plan->micro_batch_count);
+        return true;
+    case 3: /* a doubled reduction in place of another instruction */
+        if (x->op != OP_ALL_REDUCE)
+            return false;
+        p->instrs[i].tag = x->tag == TAG_NORM ? TAG_STEP_SCALARS : TAG_NORM;
+        for (uint32_t s = 0; s < r->slot_count; s++) {
+            if (r->slots[s].kind == (x->tag == TAG_NORM ? SLOT_NORM_SCALAR : SLOT_STEP_SCALARS))
+                x->slot_in = x->slot_out = (int32_t)s;
+        }
+        return true;
+    case 4: /* wrong rows */
+        if (x->queue != QUEUE_SEND && x->queue != QUEUE_RECV)
+            return false;
+        x->row_end = 0;
+        return true;
+    case 5: /* too much memory */
+        if (r->slot_count == 0)
+            return false;
+        r->memory_limit_bytes = memory_held(plan, rank) - 1;
+        return true;
+    case 6: /* no waiting */
+        if (x->after_count == 0)
+            return false;
+        x->after_count--;
+        return true;
+    case 7: /* not freed */
+        if (!x->flags)
+            return false;
+        x->flags = 0;
+        return true;
+    case 8: /* fewer blocks */
+        if (x->block_end - x->block_begin < 2)
+            return false;
+        x->block_end--;
+        return true;
+    default: /* another slot */
+        if (x->slot_out < 0 || r->slot_count < 2)
+            return false;
+        x->slot_out = (int32_t)rand_stream_below(random, r->slot_count);
+        return true;
+    }
+}
+
+static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
+{
+    (void)state;
+    uint32_t found = 0, refused_only = 0;
+    struct rand_stream random;
+    rand_stream_init(&random, 99, 0);
+    for (uint64_t seed = 0; found < 500 && seed < 4000; seed++) {
+        struct made m;
+        struct err err = {0};
+        char why[128] = "";
+        made_init(&m, seed % 97, 3);
+        if (m.answer->plan && m.answer->plan->micro_batch_count <= 12) {
+            if (!right(m.answer->plan, &random, 2, why))
+                fail_msg("seed %llu: an unspoilt plan goes wrong: %s", (unsigned long long)seed, why);
+            if (spoil(m.answer->plan, &random)) {
+                bool good = right(m.answer->plan, &random, 6, why),
+                     accepted = plan_check(m.answer->plan, &err) == 0;
+                if (!good && accepted)
+                    fail_msg("seed %llu: accepted, but %s", (unsigned long long)seed, why);
+                if (!good && !strstr(err.text, "rank"))
+                    fail_msg("seed %llu: \"%s\" names no rank", (unsigned long long)seed, err.text);
+                found += !good;
+                refused_only += good && !accepted;
+            }
+        }
+        made_fini(&m);
+    }
+    print_message("%u spoilt programs found wrong, all refused; %u more refused\n", found, refused_only);
+    assert_true(found >= 500);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generated_programs_pass),
+        cmocka_unit_test(what_an_execution_finds_wrong_the_checker_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
