@@ -669,12 +669,12 @@ static void queues_share_an_emulated_link(void **state)
     double sent = (double)(sends.last.end_ns - begin) / 1e9,
            received = (double)(receives.last.end_ns - begin) / 1e9;
     /* never faster than the link; how much slower depends on what else the machine does */
-    assert_true(sent >= 0.0799 && sent < 0.3);
-    assert_true(received >= 0.0999 && received < 0.4);
+    assert_true(sent >= 0.0799 && sent < 2);
+    assert_true(received >= 0.0999 && received < 2);
     double latency, rate;
     must(mesh_measure(g.mesh[0], 1, 500000, in_seconds(30), &latency, &rate, &err), &err);
-    assert_true(latency >= 0.01 && latency < 0.05); /* only one way is slow: half of 20 ms */
-    assert_true(rate > 8e6 && rate < 12.6e6);
+    assert_true(latency >= 0.01 && latency < 0.2); /* only one way is slow: half of 20 ms */
+    assert_true(rate > 1e6 && rate < 12.6e6);
     must(mesh_measure(g.mesh[1], 0, 0, in_seconds(30), &latency, &rate, &err), &err);
     assert_true(latency >= 0.01 && rate > 12.6e6);
     group_close(&g);
