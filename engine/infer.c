@@ -35,8 +35,9 @@ int kv_cache_create(struct stage *stage, uint32_t tokens_max, struct kv_cache **
         return err_set(err, ERR_NOMEM, "out of memory for a KV cache's handle");
     cache->stage = stage;
     cache->tokens_max = tokens_max;
-    if (buffer_create(stage->device, cache_layout_bytes(l, tokens_max), MEM_BUFFERS, "a KV cache",
-                      &cache->buffer, err) != 0) {
+    uint64_t bytes = cache_layout_bytes(l, tokens_max); /* 0: a stage without layers keeps nothing */
+    if (bytes > 0 &&
+        buffer_create(stage->device, bytes, MEM_BUFFERS, "a KV cache", &cache->buffer, err) != 0) {
         free(cache);
         return -1;
     }
