@@ -120,6 +120,24 @@ static int open_stage(struct session *session, struct err *err)
     return 0;
 }
 
+/* How much of the model this rank needed: said in the job's log. */
+static int report_fetched(struct session *session, struct err *err)
+{
+    struct model_source *source = model_get_source(session->model);
+    struct model_source_stats stats;
+    const char *name = session->assignment->model.name;
+    uint64_t bytes = 0;
+    char text[256];
+    model_source_stats(source, &stats);
+    for (uint32_t i = 0; i < model_source_file_count(source); i++)
+        bytes += model_source_file(source, i)->size;
+    snprintf(text, sizeof text,
+             "model %.80s: fetched %llu of %llu bytes, %llu chunks from the node's cache, %llu chunks verified",
+             name ? name : "", (unsigned long long)stats.fetched_bytes, (unsigned long long)bytes,
+             (unsigned long long)stats.cached_chunks, (unsigned long long)stats.verified_chunks);
+    return report_log(session->link, "info", text, err);
+}
+
 /* --- rows and prompt --- */
 
 static int fetch_rows(struct session *session, const char *sha256, const char *what, struct rows **rows,
@@ -392,6 +410,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
         open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
         open_stage(session, err) < 0 || open_mesh(session, address, size, err) < 0 ||
         open_ops(session, err) < 0 || state_load(session, err) < 0)
+        return -1;
+    if (report_fetched(session, err) < 0)
         return -1;
     model_close(session->model);
     session->model = NULL;
