@@ -58,7 +58,7 @@ struct call {
     struct httpd_request *request;
     const struct route *route;
     /* who: user 0 and no scopes on routes without authentication */
-    int64_t user;
+    int64_t user, token;
     unsigned scopes;
     char who[128];
     char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */

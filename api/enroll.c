@@ -18,7 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEM_BYTES_MAX = 65536, CERTIFICATE_DAYS = 3650, JOIN_SECONDS = 3600, REDIS_MS = 5000 };
+enum {
+    PEM_BYTES_MAX = 65536,
+    CSR_BYTES_MAX = 16384,
+    CERTIFICATE_DAYS = 3650,
+    JOIN_SECONDS = 3600,
+    REDIS_MS = 5000
+};
 
 struct enrolment {
     struct pool_task task; /* first */
@@ -198,7 +204,7 @@ static int take_enrolment(struct call *call, struct enrolment *e, struct err *er
     jr_init(&reader, call->body, "", err);
     jr_str(&reader, "token", JR_REQUIRED, 1, TLS_JOIN_TOKEN_SIZE, &token);
     jr_str(&reader, "node", JR_REQUIRED, 1, 64, &node);
-    jr_str(&reader, "csr", JR_REQUIRED, 1, PEM_BYTES_MAX, &csr);
+    jr_str(&reader, "csr", JR_REQUIRED, 1, CSR_BYTES_MAX, &csr);
     jr_str(&reader, "address", JR_OPTIONAL, 0, sizeof e->address - 1, &address);
     if (jr_finish(&reader) < 0)
         return -1;

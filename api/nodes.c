@@ -1,6 +1,7 @@
 /* Nodes, devices, profiles. */
 #include "api/route.h"
 
+#include "api/blob.h"
 #include "common/json.h"
 #include "store/nodes.h"
 
@@ -58,6 +59,10 @@ static void profiles_found(void *arg, const struct err *err, json_t *doc)
 void profiles_list(struct call *call)
 {
     struct err err = {0};
-    if (store_cluster_get(call->app->store, call_query(call, "model"), profiles_found, call, &err) < 0)
+    const char *content = call_query(call, "model");
+    if (content && !blob_name_valid(content))
+        call_problem(call, 400, "invalid", NULL,
+                     "model: \"%.80s\" is no content id (64 lower-case hex digits)", content);
+    else if (store_cluster_get(call->app->store, content, profiles_found, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -212,6 +212,7 @@ static void identified(void *arg, const struct err *err, const struct store_iden
         return;
     }
     call->user = identity->user;
+    call->token = identity->token;
     call->scopes = identity->scopes;
     snprintf(call->who, sizeof call->who, "%s", identity->name);
     call_accept(call);

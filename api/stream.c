@@ -271,8 +271,9 @@ void jobs_events(struct call *call)
     int64_t id;
     struct err err = {0};
     const char *type = call_query(call, "type");
-    if (type && (!*type || strlen(type) > 31)) {
-        call_problem(call, 400, "invalid", NULL, "type: it is not 1 to 31 bytes");
+    if (type &&
+        (!*type || strlen(type) > 31 || strspn(type, "abcdefghijklmnopqrstuvwxyz_") != strlen(type))) {
+        call_problem(call, 400, "invalid", NULL, "type: \"%.40s\" is not 1 to 31 of a-z and _", type);
         return;
     }
     if (call_id(call, 0, "job", &id) == 0 &&

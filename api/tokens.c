@@ -100,6 +100,16 @@ static int take_scopes(struct json_reader *reader, unsigned *scopes)
     return 1;
 }
 
+/* Names and notes are shown on terminals. */
+static void check_plain(struct json_reader *reader, const char *key, const char *text)
+{
+    for (; text && *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
+            jr_fail(reader, key, "it holds a control character");
+            return;
+        }
+}
+
 static void token_free(void *state)
 {
     OPENSSL_cleanse(state, sizeof(struct new_token));
@@ -125,6 +135,8 @@ void tokens_post(struct call *call)
     jr_str(&reader, "note", JR_OPTIONAL, 0, sizeof made->note - 1, &note);
     jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 10.0 * 365 * 86400, &seconds);
     take_scopes(&reader, &made->scopes);
+    check_plain(&reader, "user", user);
+    check_plain(&reader, "note", note);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;
@@ -151,7 +163,11 @@ void tokens_revoke(struct call *call)
 {
     int64_t id;
     struct err err = {0};
-    if (call_id(call, 0, "token", &id) == 0 &&
-        store_token_revoke(call->app->store, id, token_revoked, call, &err) < 0)
+    if (call_id(call, 0, "token", &id) < 0)
+        return;
+    if (id == call->token)
+        call_problem(call, 409, "conflict", NULL,
+                     "token %lld is the one you ask with: revoke it with another", (long long)id);
+    else if (store_token_revoke(call->app->store, id, token_revoked, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -1,0 +1,131 @@
+/* openapi.yaml describes the routes that there are, with their parameters, and no others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "api/route.h"
+#include "common/yaml.h"
+
+extern const char api_openapi_text[];
+extern const unsigned api_openapi_size;
+
+static json_t *document;
+
+static int setup(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    document = yaml_parse(api_openapi_text, api_openapi_size, &err);
+    if (!document)
+        fprintf(stderr, "openapi.yaml: %s\n", err.text);
+    return document ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    json_decref(document);
+    return 0;
+}
+
+/* A parameter, its reference followed. */
+static const json_t *resolve(const json_t *parameter)
+{
+    const char *reference = json_string_value(json_object_get(parameter, "$ref"));
+    if (!reference)
+        return parameter;
+    return json_object_get(json_object_get(json_object_get(document, "components"), "parameters"),
+                           strrchr(reference, '/') + 1);
+}
+
+static json_t *path_of(const struct route *route)
+{
+    return json_object_get(json_object_get(document, "paths"), route->pattern);
+}
+
+static json_t *operation_of(const struct route *route)
+{
+    char method[16];
+    snprintf(method, sizeof method, "%s", httpd_method_name(route->method));
+    for (char *c = method; *c; c++)
+        *c = (char)(*c | 0x20);
+    return json_object_get(path_of(route), method);
+}
+
+static bool query_described(const json_t *list, const char *name, size_t size)
+{
+    size_t index;
+    json_t *parameter;
+    json_array_foreach((json_t *)list, index, parameter)
+    {
+        const json_t *whole = resolve(parameter);
+        const char *given = json_string_value(json_object_get(whole, "name"));
+        const char *in = json_string_value(json_object_get(whole, "in"));
+        if (given && in && strcmp(in, "query") == 0 && strlen(given) == size &&
+            strncmp(given, name, size) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void every_route_is_described_with_its_parameters(void **state)
+{
+    (void)state;
+    for (const struct route *route = route_table(); route->pattern; route++) {
+        json_t *operation = operation_of(route);
+        if (!operation)
+            fail_msg("%s %s is not in openapi.yaml", httpd_method_name(route->method), route->pattern);
+        bool open = json_is_array(json_object_get(operation, "security"));
+        if (open != (route->scope == 0))
+            fail_msg("%s %s: openapi.yaml has another idea of who may", httpd_method_name(route->method),
+                     route->pattern);
+        if ((route->body == BODY_JSON || route->body == BODY_STREAM) !=
+                json_is_object(json_object_get(operation, "requestBody")) &&
+            route->body != BODY_JSON_OPTIONAL)
+            fail_msg("%s %s: openapi.yaml has another idea of its body", httpd_method_name(route->method),
+                     route->pattern);
+        for (const char *at = route->query; *at;) {
+            size_t size = strcspn(at, " ");
+            if (size && !query_described(json_object_get(operation, "parameters"), at, size))
+                fail_msg("%s %s: the query parameter %.*s is not described", httpd_method_name(route->method),
+                         route->pattern, (int)size, at);
+            at += size + (at[size] == ' ');
+        }
+    }
+}
+
+static void nothing_is_described_that_is_not_there(void **state)
+{
+    (void)state;
+    const char *path, *key;
+    json_t *item, *operation;
+    json_object_foreach(json_object_get(document, "paths"), path, item)
+    {
+        json_object_foreach(item, key, operation)
+        {
+            if (strcmp(key, "parameters") == 0 || strcmp(key, "head") == 0)
+                continue;
+            bool found = false;
+            for (const struct route *route = route_table(); route->pattern; route++)
+                found |= strcmp(route->pattern, path) == 0 &&
+                         strcasecmp(key, httpd_method_name(route->method)) == 0;
+            if (!found)
+                fail_msg("openapi.yaml describes %s %s, which is not there", key, path);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_route_is_described_with_its_parameters),
+        cmocka_unit_test(nothing_is_described_that_is_not_there),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
