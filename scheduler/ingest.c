@@ -51,6 +51,7 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
     struct scheduler *scheduler = arg;
     struct err err;
     scheduler->reading = false;
+    scheduler->read_ns = clock_mono_ns();
     if (why->code == ERR_CANCELLED || scheduler->epoch == 0) {
         return;
     }

@@ -32,15 +32,23 @@ void liveness_heard(struct scheduler *scheduler, const char *node, uint64_t now_
     life->heard_ns = now_ns;
 }
 
+/* Up to when all that was said has been heard: now while a read waits for more, else when the last one came
+ * back (a slow commit is no silence). */
+static uint64_t heard_until(const struct scheduler *scheduler, uint64_t now_ns)
+{
+    return scheduler->reading ? now_ns : scheduler->read_ns;
+}
+
 uint64_t liveness_silent_ms(const struct scheduler *scheduler, const char *node, uint64_t now_ns)
 {
     const struct node_life *life = life_of(scheduler, node);
     uint64_t since =
         life != NULL && life->heard_ns > scheduler->listening_ns ? life->heard_ns : scheduler->listening_ns;
-    if (!scheduler->redis_up || now_ns < since) {
+    uint64_t until = heard_until(scheduler, now_ns);
+    if (!scheduler->redis_up || until < since) {
         return 0;
     }
-    return (now_ns - since) / 1000000u;
+    return (until - since) / 1000000u;
 }
 
 static bool has_rank_on(const struct store_view *view, const char *node)

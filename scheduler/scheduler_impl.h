@@ -58,10 +58,11 @@ struct scheduler {
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
 
-    bool reading;    /* an XREAD is under way */
-    char after[40];  /* stream id read up to */
-    json_t *pending; /* events read and not yet ingested, or NULL */
-    bool solo;       /* pending events go one by one: one of them was refused by the database */
+    uint64_t read_ns; /* when the last XREAD came back: nothing after it was heard yet */
+    bool reading;     /* an XREAD is under way */
+    char after[40];   /* stream id read up to */
+    json_t *pending;  /* events read and not yet ingested, or NULL */
+    bool solo;        /* pending events go one by one: one of them was refused by the database */
     char pending_last[40];
     struct event_batch batch;
 
