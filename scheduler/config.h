@@ -48,6 +48,7 @@ struct scheduler_config {
 /* Reads and checks the file. ERR_INVALID names the path of what is wrong. On
  * failure nothing is left to release. */
 int scheduler_config_load(const char *path, struct scheduler_config *config, struct err *err);
+/* The same of a document that was read already. */
 int scheduler_config_parse(const json_t *document, struct scheduler_config *config, struct err *err);
 void scheduler_config_fini(struct scheduler_config *config);
 

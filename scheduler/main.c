@@ -182,7 +182,7 @@ static int probe_servers(const struct scheduler_config *config)
 out:
     store_destroy(probe.store);
     redis_destroy(probe.redis);
-    SSL_CTX_free(tls);
+    tls_context_free(tls);
     event_free(probe.again);
     event_base_free(probe.base);
     return rc;

@@ -24,7 +24,9 @@ struct pass {
 
 /* Take `row` over. */
 void pass_add(struct pass *pass, json_t *array, json_t *row);
+/* A message for the outbox; run 0: of no run. Takes `payload` over. */
 void pass_message(struct pass *pass, const char *node, int64_t run, const char *type, json_t *payload);
+/* The next pass is to come at `at_us` of the view's clock at the latest. */
 void pass_check_at(struct pass *pass, int64_t at_us);
 /* Says why a queued job waits (only where that is new). */
 void pass_wait(struct pass *pass, const struct store_sched_job *job, const char *fmt, ...)

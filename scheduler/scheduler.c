@@ -457,7 +457,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     facts_destroy(scheduler->facts);
     redis_destroy(scheduler->commands);
     store_view_destroy(scheduler->view);
-    SSL_CTX_free(scheduler->tls);
+    tls_context_free(scheduler->tls);
     free_event(scheduler->turn);
     free_event(scheduler->tick);
     free_event(scheduler->wake);

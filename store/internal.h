@@ -59,6 +59,7 @@ void store_param_edges(struct pg_params *params, const struct state_machine *mac
 /* Text arguments: non-empty, at most `max` bytes. */
 int store_check_text(const char *what, const char *text, size_t max, struct err *err);
 
+/* The collector of submits (jobs_insert.c). Destroying it answers what waits with ERR_CANCELLED. */
 int store_batcher_create(struct store *store, struct err *err);
 void store_batcher_destroy(struct store *store);
 

@@ -54,8 +54,8 @@ struct store_dataset {
     const uint8_t *sizes; /* as in store_dataset_new */
     size_t sizes_bytes;
 };
-/* Borrowed for the call. ERR_NOT_FOUND. */
 typedef void store_dataset_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
+/* The data set under `key`, borrowed for the callback. ERR_NOT_FOUND. */
 int store_dataset_get(struct store *store, const char *key, store_dataset_fn *done, void *arg,
                       struct err *err);
 

@@ -38,8 +38,8 @@ struct store_identity {
     unsigned scopes;
     int64_t expires_us; /* 0 = never: how long an answer may be cached */
 };
-/* ERR_AUTH where no valid token has this hash (unknown, expired, revoked: not told apart). */
 typedef void store_identity_fn(void *arg, const struct err *err, const struct store_identity *identity);
+/* ERR_AUTH where no valid token has this hash (unknown, expired, revoked: not told apart). */
 int store_token_find(struct store *store, const uint8_t hash[32], store_identity_fn *done, void *arg,
                      struct err *err);
 
