@@ -22,7 +22,9 @@
 #define KEY_BYTES ((uint64_t)32 << 30)
 
 enum {
-    BUFFER_BYTES = 144 << 10,
+    IN_BYTES = 68 << 10,
+    OUT_BYTES = 68 << 10,
+    OUT_FIRST_BYTES = 17 << 10, /* a record */
     RECORD_BYTES = 16384,
     SOCKET_BUFFER_BYTES = 256 << 10,
     BYTES_PER_US = 1250, /* 10 Gbit/s */
@@ -40,6 +42,7 @@ struct mesh_conn {
     bool timed_out, cancelled;
     char name[160];
     size_t in_begin, in_end, out_size;
+    size_t out_limit;   /* bytes to gather before they are sent; grows while the connection is busy */
     uint64_t key_bytes; /* written under the present key */
     uint8_t *in, *out, *record;
 };
@@ -104,7 +107,7 @@ static int bio_read(BIO *bio, char *dst, size_t size, size_t *got)
 {
     struct mesh_conn *c = BIO_get_data(bio);
     if (c->in_begin == c->in_end) {
-        ssize_t n = socket_read(c, c->in, BUFFER_BYTES);
+        ssize_t n = socket_read(c, c->in, IN_BYTES);
         if (n <= 0)
             return 0;
         c->in_begin = 0;
@@ -124,9 +127,12 @@ static int bio_write(BIO *bio, const char *src, size_t size, size_t *written)
     struct mesh_conn *c = BIO_get_data(bio);
     size_t left = size;
     while (left > 0) {
-        if (c->out_size == BUFFER_BYTES && !socket_write(c))
-            return 0;
-        size_t n = BUFFER_BYTES - c->out_size;
+        if (c->out_size >= c->out_limit) {
+            if (!socket_write(c))
+                return 0;
+            c->out_limit = c->out_limit * 2 < OUT_BYTES ? c->out_limit * 2 : OUT_BYTES;
+        }
+        size_t n = c->out_limit - c->out_size;
         if (n > left)
             n = left;
         memcpy(c->out + c->out_size, src + (size - left), n);
@@ -189,8 +195,9 @@ static struct mesh_conn *conn_create(int fd, SSL *ssl, const char *name,
         c->fd = fd;
         c->options = *options;
         snprintf(c->name, sizeof(c->name), "%s", name);
-        c->in = malloc(BUFFER_BYTES);
-        c->out = malloc(BUFFER_BYTES);
+        c->in = malloc(IN_BYTES);
+        c->out = malloc(OUT_BYTES);
+        c->out_limit = OUT_FIRST_BYTES;
         c->record = malloc(RECORD_BYTES);
         c->method = make_method();
         bio = c->method ? BIO_new(c->method) : NULL;
@@ -429,6 +436,7 @@ int mesh_conn_write(struct mesh_conn *conn, const void *head, size_t head_size, 
 
 int mesh_conn_flush(struct mesh_conn *conn, struct err *err)
 {
+    conn->out_limit = OUT_FIRST_BYTES; /* the next message's first bytes should not wait for many more */
     return socket_write(conn) ? 0 : explain(conn, "writing", err);
 }
 
