@@ -211,6 +211,18 @@ static int take_part(struct session *session, int which, struct items *items, js
     return 0;
 }
 
+/* Sorted by name, each name once: replicas hold equal values of the same parameters. */
+static void items_unique(struct items *items)
+{
+    uint32_t out = 0;
+    if (items->count > 0)
+        qsort(items->items, items->count, sizeof *items->items, items_by_name);
+    for (uint32_t i = 0; i < items->count; i++)
+        if (out == 0 || strcmp(items->items[out - 1].name, items->items[i].name) != 0)
+            items->items[out++] = items->items[i];
+    items->count = out;
+}
+
 /* Tell the parent that nothing comes, so that it does not wait. */
 static void send_nothing(struct session *session)
 {
@@ -221,13 +233,14 @@ static void send_nothing(struct session *session)
                          sizeof size, clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
 }
 
-static int send_part(struct session *session, const struct items *items, const json_t *blobs, struct err *err)
+static int send_part(struct session *session, struct items *items, const json_t *blobs, struct err *err)
 {
     struct buf file, text;
     buf_init(&file, PART_BYTES_MAX);
     buf_init(&text, 1 << 24);
     int result = json_print(blobs, true, &text, err);
     struct safetensors_meta meta = {.key = "blobs", .value = buf_str(&text)};
+    items_unique(items);
     if (result == 0)
         result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     uint64_t size = file.size, deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
@@ -265,8 +278,7 @@ static int put_rest(struct session *session, uint64_t step, struct items *items,
     struct buf file;
     buf_init(&file, PART_BYTES_MAX);
     struct safetensors_meta meta = {.key = "format", .value = "pt"};
-    if (items->count > 0)
-        qsort(items->items, items->count, sizeof *items->items, items_by_name);
+    items_unique(items);
     int result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     if (result == 0)
         result = put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
