@@ -164,12 +164,14 @@ static int prepare(struct coming_up *u)
         postgres_find(u->home, &postgres, u->err) < 0) {
         return -1;
     }
-    snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
-    if (postgres_init(&postgres, identity, log, u->err) < 0) {
-        return -1;
-    }
+    /* Before initdb: a port that is taken or a program that is missing is told at once. */
     json_t *services = services_make(u->home, &u->config, &postgres, u->url, u->err);
     if (services == NULL) {
+        return -1;
+    }
+    snprintf(log, sizeof(log), "%s/logs/initdb.log", u->home);
+    if (postgres_init(&postgres, identity, log, u->err) < 0) {
+        json_decref(services);
         return -1;
     }
     int status = json_file_write(u, "run/services.json", services);

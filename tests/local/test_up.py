@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""`motley up`, `status` and `down` with the real daemons: as root and as a plain user, over deaths, and when it cannot work."""
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
+from motley import BIN, Failed, SKIP, expect, main, poll  # noqa: E402
+
+ONE = {"agents": [{"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": "64MiB"}]}], "schedulers": 2}
+ROLES = ["agent", "api", "postgres", "redis", "scheduler", "scheduler", "supervisor"]
+
+
+class Home:
+    def __init__(self, user=None):
+        self.user = pwd.getpwnam(user) if user else None
+        self.base = tempfile.mkdtemp(prefix="motley-up-")
+        os.chmod(self.base, 0o755)
+        if self.user:
+            os.chown(self.base, self.user.pw_uid, self.user.pw_gid)
+        self.path = os.path.join(self.base, "home")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.run("down")
+        left = self.left()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if kind is not None:
+            for name in sorted(os.listdir(os.path.join(self.path, "logs"))) if os.path.isdir(self.path + "/logs") else []:
+                with open(os.path.join(self.path, "logs", name), errors="replace") as handle:
+                    print(f"--- {name}\n{handle.read()[-1500:]}")
+        shutil.rmtree(self.base, ignore_errors=True)
+        if left and kind is None:
+            raise Failed(f"left over after down: {left}")
+
+    def become(self):
+        if self.user:
+            os.setgroups([])
+            os.setgid(self.user.pw_gid)
+            os.setuid(self.user.pw_uid)
+
+    def run(self, *words, env=None):
+        environment = dict(os.environ, **(env or {}))
+        environment.pop("MOTLEY_HOME", None)
+        return subprocess.run([os.path.join(BIN, "motley"), *words, "--home", self.path], capture_output=True, text=True,
+                              timeout=90, check=False, preexec_fn=self.become, cwd="/", env=environment)
+
+    def config(self, document, name="up.json"):
+        path = os.path.join(self.base, name)
+        with open(path, "w", encoding="utf-8") as handle:
+            json.dump(document, handle)
+        os.chmod(path, 0o644)
+        return path
+
+    def up(self, document=None):
+        words = ["up"] if document is None else ["up", "--config", self.config(document)]
+        done = self.run(*words)
+        expect(done.returncode == 0, f"up: status {done.returncode}: {done.stderr}")
+
+    def processes(self):
+        return json.loads(self.run("status", "--json").stdout)["processes"]
+
+    def pid(self, role):
+        return [p["pid"] for p in self.processes() if p["role"] == role][0]
+
+    def left(self):
+        found = []
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and int(entry) != os.getpid():
+                    with open(f"/proc/{entry}/cmdline", "rb") as handle:
+                        if self.base.encode() in handle.read():
+                            found.append(int(entry))
+        return found
+
+
+def until(what, condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        expect(time.monotonic() < deadline, f"{what} not within {seconds} s")
+        poll()
+
+
+def check_whole_life(user):
+    with Home(user) as home:
+        home.up(ONE)
+        processes = home.processes()
+        expect(sorted(p["role"] for p in processes) == ROLES, f"roles {sorted(p['role'] for p in processes)}")
+        expect(sorted(str(p["leader"]) for p in processes if p["role"] == "scheduler") == ["False", "True"], "not one leader")
+        info = os.stat(os.path.join(home.path, "client.json"))
+        expect(info.st_mode & 0o777 == 0o600, f"client.json has mode {info.st_mode & 0o777:o}")
+        if user:
+            expect(info.st_uid == home.user.pw_uid, "client.json belongs to another user")
+        home.up(ONE)  # running already: success
+        other = home.run("up", "--config", home.config({"agents": []}, "other.json"))
+        expect(other.returncode == 1 and "another configuration" in other.stderr, f"other configuration: {other.stderr}")
+        for role in ("api", "agent", "scheduler", "redis", "postgres"):
+            victim = home.pid(role)
+            if role == "redis":
+                shutil.rmtree(os.path.join(home.path, "redis"))
+            os.kill(victim, signal.SIGKILL)
+            until(f"{role} is back", lambda: victim not in [p["pid"] for p in home.processes()] and
+                  sorted(p["role"] for p in home.processes()) == ROLES)
+        until("the api is ready", lambda: home.run("nodes", "--json").returncode == 0)
+        os.kill(home.pid("supervisor"), signal.SIGKILL)
+        home.up()  # with the configuration it had; what was left is replaced
+        expect(sorted(p["role"] for p in home.processes()) == ROLES, "not all is back after the supervisor's death")
+        done = home.run("down")
+        expect(done.returncode == 0 and not home.left(), f"left over: {home.left()} {done.stderr}")
+        expect(home.run("down").returncode == 0, "a second down fails")
+        expect(not home.processes(), "status shows processes after down")
+
+
+def as_this_user_all_is_started_survives_and_is_stopped():
+    check_whole_life(None)
+
+
+def as_a_plain_user_all_is_started_survives_and_is_stopped():
+    if os.getuid() != 0:
+        return "this user is a plain one: done above"
+    check_whole_life("nobody")
+    return None
+
+
+def a_port_that_is_taken_is_named():
+    with Home() as home, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        done = home.run("up", "--config", home.config({"agents": [], "port": port}))
+        expect(done.returncode == 1 and str(port) in done.stderr, f"status {done.returncode}: {done.stderr}")
+        expect(not home.left(), "something runs")
+
+
+def an_unusable_configuration_is_named_and_nothing_starts():
+    with Home() as home:
+        bad = {"agents": [{"name": "left", "devices": [{"kind": "cpu", "memory": "lots"}]}]}
+        done = home.run("up", "--config", home.config(bad))
+        expect(done.returncode == 2 and "agents[0].devices[0].memory" in done.stderr, f"{done.returncode}: {done.stderr}")
+        done = home.run("up", "--config", os.path.join(home.base, "absent.yaml"))
+        expect(done.returncode != 0 and "absent.yaml" in done.stderr, f"{done.returncode}: {done.stderr}")
+        expect(not home.left(), "something runs")
+
+
+def a_full_disk_is_named_and_nothing_starts():
+    if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+        return "SKIP: needs root and mount namespaces"
+    base = tempfile.mkdtemp(prefix="motley-up-")
+    script = f'mount -t tmpfs -o size=16m none {base} && exec {os.path.join(BIN, "motley")} up --home {base}/home'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    shutil.rmtree(base, ignore_errors=True)
+    if "mount" in done.stderr and "permission" in done.stderr:
+        return "SKIP: mounting is not allowed here"
+    expect(done.returncode == 1 and "free" in done.stderr and base in done.stderr, f"{done.returncode}: {done.stderr}")
+    return None
+
+
+if __name__ == "__main__":
+    if not os.path.exists(os.path.join(BIN, "motley")):
+        print(f"SKIP: {BIN}/motley is not built")
+        sys.exit(SKIP)
+    main(as_this_user_all_is_started_survives_and_is_stopped, as_a_plain_user_all_is_started_survives_and_is_stopped,
+         a_port_that_is_taken_is_named, an_unusable_configuration_is_named_and_nothing_starts,
+         a_full_disk_is_named_and_nothing_starts)
