@@ -7,16 +7,16 @@ import signal
 from motley import GOLDEN, Motley, expect, golden_spec, main, poll, tokens_rows, two_unlike, Failed
 import time
 
-STEPS = 60
+STEPS = 80
 
 
 def spec_for(motley, name):
     folder = os.path.join(GOLDEN, "llama")
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
         expected = json.load(handle)
-    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 40)
-    return golden_spec(name, folder, rows, 0.005, expected, 160,
-                       placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 4},
+    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 8)
+    return golden_spec(name, folder, rows, 0.005, expected, 32,
+                       placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8},
                        train={"steps": STEPS, "warmup_steps": 4}, checkpoint={"every_steps": 10},
                        limits={"retries": 5})
 
@@ -67,6 +67,7 @@ def a_job_survives_the_death_of_any_process():
             workers = pids(motley, "worker")
             expect(not workers, f"kill {kind}: workers left over {workers}")
             details.append(f"{kind} {time.monotonic() - began:.1f} s")
+            print(details[-1], flush=True)
     return ", ".join(details)
 
 
