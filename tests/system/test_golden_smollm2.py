@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Through the whole service, SmolLM2-135M (the GGUF itself) gives PyTorch's losses, norms and adapter, on one device and on
+a split over two unlike ones; and the greedy continuation is PyTorch's, token for token. Needs the model (.cache/, fetched
+when it can be) and ../shared/golden; a visible skip otherwise."""
+import json
+import os
+import subprocess
+
+from motley import SHARED, SOURCE, Motley, expect, golden_spec, largest_relative, main, relative_difference, safetensors, skip, \
+    tokens_rows, two_unlike
+
+GOLDEN = os.path.join(SHARED, "golden", "smollm2")
+LOSS, NORM, ADAPTER = 1e-4, 2e-4, 1e-3  # PyTorch against itself: 4e-5, 6e-5, 0.8-2.4e-4 (golden README)
+
+
+def read(name):
+    with open(os.path.join(GOLDEN, name), encoding="utf-8") as handle:
+        return json.load(handle)
+
+
+def model_path():
+    done = subprocess.run([os.path.join(SOURCE, "tools", "fetch_smollm2.sh"), os.path.join(SOURCE, ".cache")], cwd=SOURCE,
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        skip(f"the model could not be fetched: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def run_case(motley, model, train, placement, tag):
+    rows = motley.write_rows(f"{tag}.jsonl", tokens_rows(train["batches"]))
+    spec = golden_spec(f"smollm2-{tag}", model, rows, train["peak_lr"], train, 4, placement=placement,
+                       method={"start_from": os.path.join(GOLDEN, "adapter_init")})
+    job = motley.submit(spec, wait=True, timeout=280)
+    expect(job["state"] == "succeeded", f"{tag}: {job['state']}: {job.get('why')}")
+    steps, _ = motley.metrics(job["id"])
+    reference = train["lora_fp32"]
+    loss = largest_relative([m["loss"] for m in steps], reference["loss"])
+    norm = largest_relative([m["grad_norm"] for m in steps], reference["grad_norm"])
+    out = motley.get(job["id"], tag)
+    before = safetensors(os.path.join(GOLDEN, "adapter_init", "adapter_model.safetensors"))
+    after = safetensors(os.path.join(GOLDEN, "adapter_after_20", "adapter_model.safetensors"))
+    ours = safetensors(os.path.join(out, "adapter", "adapter_model.safetensors"))
+    change = {n: (s, [x - y for x, y in zip(v, before[n][1])]) for n, (s, v) in ours.items()}
+    expected = {n: (s, [x - y for x, y in zip(v, before[n][1])]) for n, (s, v) in after.items()}
+    adapter, _ = relative_difference(change, expected)
+    expect(loss <= LOSS, f"{tag}: loss off by {loss:.2e}")
+    expect(norm <= NORM, f"{tag}: gradient norm off by {norm:.2e}")
+    expect(adapter <= ADAPTER, f"{tag}: adapter off by {adapter:.2e}")
+    return f"{tag}: loss {loss:.1e}, norm {norm:.1e}, adapter {adapter:.1e}", [m["loss"] for m in steps]
+
+
+def smollm2_learns_as_in_pytorch():
+    model, train = model_path(), read("train.json")
+    with Motley(two_unlike("1GiB", "1GiB")) as motley:
+        single, losses = run_case(motley, model, train, {"kind": "single"}, "single")
+        split, split_losses = run_case(motley, model, train, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1}, "split")
+        apart = largest_relative(split_losses, losses)
+        expect(apart <= 1e-4, f"split against single: {apart:.2e}")
+        return f"{single}; {split}; apart {apart:.1e}"
+
+
+if __name__ == "__main__":
+    if not os.path.isdir(GOLDEN):
+        skip("../shared/golden/smollm2 is not here")
+    main(smollm2_learns_as_in_pytorch)
