@@ -112,7 +112,9 @@ int jr_fail(struct json_reader *reader, const char *key, const char *fmt, ...)
     if (reader->failed) {
         return -1;
     }
-    reader->failed = true;
+    for (struct json_reader *each = reader; each != NULL; each = each->parent) {
+        each->failed = true;
+    }
     char text[sizeof(reader->err->text)];
     va_list args;
     va_start(args, fmt);
@@ -127,6 +129,7 @@ void jr_init(struct json_reader *reader, const json_t *object, const char *path,
 {
     reader->object = object;
     reader->err = err;
+    reader->parent = NULL;
     reader->failed = false;
     reader->key_count = 0;
     snprintf(reader->path, sizeof(reader->path), "%s", path);
@@ -403,6 +406,7 @@ static void sub_dead(const struct json_reader *reader, struct json_reader *sub)
 {
     sub->object = NULL;
     sub->err = reader->err;
+    sub->parent = NULL;
     sub->failed = true;
     sub->key_count = 0;
     sub->path[0] = '\0';
@@ -418,11 +422,13 @@ int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struc
     char path[256];
     path_join(reader, key, path, sizeof(path));
     if (value == NULL) {
+        sub->parent = reader;
         sub->failed = false; /* json_object_get of NULL finds nothing: all defaults */
         snprintf(sub->path, sizeof(sub->path), "%.*s", (int)sizeof(sub->path) - 1, path);
         return 0;
     }
     jr_init(sub, value, path, reader->err);
+    sub->parent = reader;
     reader->failed = sub->failed;
     return sub->failed ? -1 : 1;
 }
@@ -439,6 +445,7 @@ int jr_item(struct json_reader *reader, const char *key, const json_t *array, si
     char item[300];
     snprintf(item, sizeof(item), "%s[%zu]", path, index);
     jr_init(sub, json_array_get(array, index), item, reader->err);
+    sub->parent = reader;
     reader->failed = sub->failed;
     return sub->failed ? -1 : 1;
 }

@@ -38,8 +38,9 @@ int json_print(const json_t *value, bool sorted, struct buf *out, struct err *er
 enum jr_need { JR_OPTIONAL, JR_REQUIRED };
 
 struct json_reader {
-    const json_t *object; /* borrowed */
-    struct err *err;      /* borrowed */
+    const json_t *object;       /* borrowed */
+    struct err *err;            /* borrowed */
+    struct json_reader *parent; /* of a sub-reader: fails with it; must outlive it */
     bool failed;
     unsigned key_count;
     const char *keys[JR_KEYS_MAX]; /* keys asked for: string literals of the caller */
@@ -78,7 +79,8 @@ int jr_array(struct json_reader *reader, const char *key, enum jr_need need, siz
 int jr_object(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
 int jr_any(struct json_reader *reader, const char *key, enum jr_need need, const json_t **out);
 
-/* A reader over the object under 'key' (path "train.lora"), sharing err; its owner calls jr_finish on it.
+/* A reader over the object under 'key' (path "train.lora"), sharing err; its owner calls jr_finish on it (a
+ * failure of it is one of 'reader' too).
  * When absent and optional the sub-reader reads an empty object (returns 0): so that defaults are filled by
  * the same code. */
 int jr_sub(struct json_reader *reader, const char *key, enum jr_need need, struct json_reader *sub);

@@ -98,12 +98,11 @@ static void readers_name_the_path_and_the_limit(void **state)
                 bool a = false;
                 jr_item(&train, "list", list, k, &item);
                 jr_bool(&item, "a", JR_OPTIONAL, &a);
-                if (jr_finish(&item) < 0) {
-                    train.failed = true;
-                }
+                jr_finish(&item); /* what it says is said by its parents too */
             }
         }
-        int result = jr_finish(&train) < 0 || jr_finish(&root) < 0 ? -1 : 0;
+        jr_finish(&train);
+        int result = jr_finish(&root);
         assert_int_equal(result, -1);
         if (strstr(err.text, cases[i].want) != err.text) {
             fail_msg("%s: \"%s\", wanted \"%s\"", cases[i].text, err.text, cases[i].want);
