@@ -1,0 +1,267 @@
+/* What only the leader may write, and only under the present epoch. */
+#include "store_fixture.h"
+#include "store/leader.h"
+
+static void sql(struct fixture *fixture, const char *text)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn, text, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    pg_disconnect(conn);
+}
+
+static int64_t number(struct fixture *fixture, const char *query)
+{
+    struct err err;
+    struct pg_result *result = NULL;
+    const struct pg_statement statement = {query, query, PG_READ};
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_exec(conn, &statement, NULL, &result, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    int64_t value = pg_i64(result, 0, 0);
+    pg_result_free(result);
+    pg_disconnect(conn);
+    return value;
+}
+
+/* A run of job 1 on two devices, epoch 5, as the scheduler would have written it. */
+static int setup(void **state)
+{
+    fixture_setup(state);
+    struct fixture *fixture = *state;
+    sql(fixture, "INSERT INTO nodes (name, state) VALUES ('left', 'alive'), ('right', 'alive');"
+                 "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
+                 "('left/cpu0', 'left', 'cpu', '{}', 'd', 1), ('right/cpu0', 'right', 'cpu', '{}', 'd', 1);"
+                 "INSERT INTO jobs (owner, name, state, spec, inputs, steps, attempt) "
+                 "VALUES (1, 'j', 'running', '{\"checkpoint\":{\"keep\":2}}', '{}', 100, 1);"
+                 "INSERT INTO runs (job, attempt, epoch, state, plan) VALUES (1, 1, 5, 'running', '{}');"
+                 "INSERT INTO assignments (run, rank, node, device, state, last_seq) VALUES "
+                 "(1, 0, 'left', 'left/cpu0', 'running', 3), (1, 1, 'right', 'right/cpu0', 'running', 3);"
+                 "UPDATE jobs SET run = 1; UPDATE leader SET epoch = 7;");
+    return 0;
+}
+
+static json_t *rank_row(int rank, int64_t epoch, int64_t before, int64_t after)
+{
+    return json_pack("{s:i, s:I, s:i, s:I, s:I, s:s, s:s}", "run", 1, "epoch", (json_int_t)epoch, "rank",
+                     rank, "seq_before", (json_int_t)before, "seq", (json_int_t)after, "before", "running",
+                     "state", "running");
+}
+
+static enum err_code ingest(struct fixture *fixture, int64_t leader, json_t *rank, int64_t step)
+{
+    struct answer answer;
+    json_t *ranks = json_array();
+    json_array_append_new(ranks, rank);
+    json_t *metrics = json_pack("[{s:i, s:s, s:i, s:I, s:{s:I, s:f}}]", "job", 1, "kind", "step", "rank", 0,
+                                "step", (json_int_t)step, "document", "step", (json_int_t)step, "loss", 1.5);
+    json_t *progress = json_pack("[{s:i, s:I, s:f}]", "job", 1, "step", (json_int_t)step + 1, "loss", 1.5);
+    const struct store_ingest batch = {
+        .leader = leader, .ranks = ranks, .metrics = metrics, .progress = progress};
+    AWAIT(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
+    json_decref(ranks);
+    json_decref(metrics);
+    json_decref(progress);
+    return answer.err.code;
+}
+
+static void a_stale_epoch_writes_nothing_at_all(void **state)
+{
+    struct fixture *fixture = *state;
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 4, 3, 4), 10),
+                     ERR_CONFLICT); /* another epoch of the run */
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 2, 3), 10), ERR_CONFLICT); /* a seq already taken */
+    assert_int_equal(ingest(fixture, 6, rank_row(1, 5, 3, 4), 10), ERR_STALE); /* a leader that is no more */
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), 0);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM events"), 0);
+    assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 0);
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 3, 4), 10), ERR_NONE);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), 1);
+    sql(fixture, "UPDATE runs SET state = 'lost'");
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 4, 5), 11), ERR_CONFLICT); /* the run has ended */
+    sql(fixture, "UPDATE runs SET state = 'running'");
+}
+
+static void a_step_once_reported_is_not_new_again(void **state)
+{
+    struct fixture *fixture = *state;
+    int64_t before = number(fixture, "SELECT count(*) FROM events WHERE type = 'step'");
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 4, 5), 20), ERR_NONE);
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 5, 6), 20), ERR_NONE);
+    assert_int_equal(ingest(fixture, 7, rank_row(1, 5, 6, 7), 15), ERR_NONE);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE step = 20"), 1);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM events WHERE type = 'step'"), before + 2);
+    assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 21); /* never goes back */
+}
+
+static void checkpoint(struct fixture *fixture, int64_t step, int rank, int parts, bool best,
+                       const char *name)
+{
+    struct answer answer;
+    json_t *rows =
+        json_pack("[{s:i, s:i, s:I, s:i, s:i, s:b, s:{s:s}}]", "job", 1, "run", 1, "step", (json_int_t)step,
+                  "rank", rank, "parts", parts, "best", (int)best, "blobs", name, "aa");
+    const struct store_ingest batch = {.leader = 7, .checkpoints = rows};
+    AWAIT_OK(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
+    json_decref(rows);
+}
+
+static void a_checkpoint_is_complete_or_absent(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    checkpoint(fixture, 10, 0, 2, false, "part0");
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 0);
+    checkpoint(fixture, 10, 0, 2, false, "part0"); /* the same part twice is one part */
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 0);
+    checkpoint(fixture, 10, 1, 2, false, "part1");
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 1);
+    assert_int_equal(
+        number(fixture, "SELECT count(*) FROM checkpoints, jsonb_object_keys(blobs) WHERE step = 10"), 2);
+    checkpoint(fixture, 20, 0, 1, true, "x");
+    checkpoint(fixture, 30, 0, 1, false, "x");
+    checkpoint(fixture, 40, 0, 1, false, "x");
+    checkpoint(fixture, 50, 0, 1, false, "x");
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE best"), 1);
+    AWAIT_OK(fixture, answer, store_prune(fixture->store, 7, 30, on_doc, &answer, E));
+    json_decref(answer.doc);
+    /* keep: 2, and the best beside the last */
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints"), 3);
+    assert_int_equal(number(fixture, "SELECT min(step) FROM checkpoints"), 20);
+}
+
+static void one_device_has_one_living_rank(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    json_t *runs = json_pack("[{s:i, s:i, s:i, s:i, s:{}, s:i, s:[{s:i, s:i, s:s, s:s}]}]", "run", 50, "job",
+                             1, "attempt", 2, "epoch", 6, "plan", "start_step", 0, "ranks", "assignment", 900,
+                             "rank", 0, "node", "left", "device", "left/cpu0");
+    const struct store_decision decision = {.leader = 7, .runs_new = runs};
+    AWAIT(fixture, answer, store_decide(fixture->store, &decision, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_CONFLICT);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM runs WHERE id = 50"), 0);
+    json_decref(runs);
+}
+
+static void a_decision_rests_on_what_it_saw_or_is_not_made(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    json_t *jobs = json_pack("[{s:i, s:s, s:s}]", "job", 1, "before", "starting", "state", "running");
+    json_t *messages =
+        json_pack("[{s:s, s:n, s:s, s:{s:i}}, {s:s, s:i, s:s, s:{}}]", "node", "left", "run", "type", "hello",
+                  "payload", "x", 1, "node", "right", "run", 1, "type", "stop", "payload");
+    const struct store_decision wrong = {.leader = 7, .jobs = jobs, .messages = messages};
+    AWAIT(fixture, answer, store_decide(fixture->store, &wrong, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_CONFLICT);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM outbox"), 0);
+    const struct store_decision stale = {.leader = 6, .messages = messages};
+    AWAIT(fixture, answer, store_decide(fixture->store, &stale, on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_STALE);
+    const struct store_decision good = {.leader = 7, .messages = messages};
+    AWAIT_OK(fixture, answer, store_decide(fixture->store, &good, on_doc, &answer, E));
+    assert_int_equal(json_array_size(answer.doc), 2);
+    assert_true(json_integer_value(json_array_get(answer.doc, 0)) <
+                json_integer_value(json_array_get(answer.doc, 1)));
+    json_decref(answer.doc);
+    /* A run that ends takes its messages with it, and its unfinished ranks. */
+    json_t *runs =
+        json_pack("[{s:i, s:s, s:s, s:b}]", "run", 1, "before", "running", "state", "lost", "kill", 0);
+    const struct store_decision end = {.leader = 7, .runs = runs};
+    AWAIT_OK(fixture, answer, store_decide(fixture->store, &end, on_doc, &answer, E));
+    json_decref(answer.doc);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM outbox"), 1);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM assignments WHERE state = 'lost'"), 2);
+    json_decref(jobs);
+    json_decref(messages);
+    json_decref(runs);
+}
+
+/* ---- leading ---- */
+
+struct candidate {
+    struct store_leader *leader;
+    int64_t epoch;
+    unsigned losses;
+};
+
+static void on_gained(void *arg, int64_t epoch)
+{
+    ((struct candidate *)arg)->epoch = epoch;
+}
+
+static void on_lost(void *arg, const struct err *why)
+{
+    (void)why;
+    ((struct candidate *)arg)->epoch = 0;
+    ((struct candidate *)arg)->losses++;
+}
+
+static void turn_until(struct fixture *fixture, const int64_t *epoch, bool leads)
+{
+    uint64_t deadline = clock_mono_ns() + 10000000000u;
+    while ((*epoch != 0) != leads && clock_mono_ns() < deadline) {
+        const struct timeval slice = {.tv_usec = 20000};
+        event_base_loopexit(fixture->base, &slice);
+        event_base_loop(fixture->base, EVLOOP_ONCE);
+    }
+    assert_int_equal(*epoch != 0, leads);
+}
+
+static void one_leads_and_the_next_has_a_higher_epoch(void **state)
+{
+    struct fixture *fixture = *state;
+    struct candidate a = {0}, b = {0};
+    struct err err;
+    const struct store_leader_events events = {on_gained, on_lost, NULL};
+    const struct store_leader_config config = {
+        .conninfo = fixture->postgres.conninfo, .name = "a", .poll_ms = 50};
+    a.leader = store_leader_create(fixture->base, &config, &events, &a, &err);
+    turn_until(fixture, &a.epoch, true);
+    int64_t first = a.epoch;
+    b.leader = store_leader_create(fixture->base, &config, &events, &b, &err);
+    /* Its session is ended by the server: it learns of it, and somebody leads under a higher epoch. */
+    sql(fixture, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN "
+                 "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)");
+    uint64_t deadline = clock_mono_ns() + 10000000000u;
+    while (a.losses == 0 && clock_mono_ns() < deadline) {
+        const struct timeval slice = {.tv_usec = 20000};
+        event_base_loopexit(fixture->base, &slice);
+        event_base_loop(fixture->base, EVLOOP_ONCE);
+    }
+    assert_int_equal(a.losses, 1);
+    struct candidate *next = NULL;
+    while (next == NULL && clock_mono_ns() < deadline) {
+        const struct timeval slice = {.tv_usec = 20000};
+        event_base_loopexit(fixture->base, &slice);
+        event_base_loop(fixture->base, EVLOOP_ONCE);
+        next = a.epoch != 0 ? &a : b.epoch != 0 ? &b : NULL;
+    }
+    assert_non_null(next);
+    assert_true(next->epoch > first);
+    assert_true(a.epoch == 0 || b.epoch == 0);
+    store_leader_destroy(next->leader);
+    struct candidate *other = next == &a ? &b : &a;
+    turn_until(fixture, &other->epoch, true);
+    assert_true(other->epoch > next->epoch);
+    store_leader_destroy(other->leader);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stale_epoch_writes_nothing_at_all),
+        cmocka_unit_test(a_step_once_reported_is_not_new_again),
+        cmocka_unit_test(a_checkpoint_is_complete_or_absent),
+        cmocka_unit_test(one_device_has_one_living_rank),
+        cmocka_unit_test(a_decision_rests_on_what_it_saw_or_is_not_made),
+        cmocka_unit_test(one_leads_and_the_next_has_a_higher_epoch),
+    };
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
+}
