@@ -58,10 +58,11 @@ void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, 
     uint32_t rank = stage->layout.options.lora.rank, ldz = group->count * rank, tokens = pass->tokens;
     struct operand a = adapter_at(stage, stage->values, layer, group->a);
     struct queue *queue = &pass->queue;
+    float scale = lora_scale(&stage->layout.options.lora);
     if (group->count == 0)
         return;
     if (!pass->dropout)
-        queue_gemm_nt(queue, tokens, ldz, group->inputs, 1, input, group->inputs, a, group->inputs, 0, z,
+        queue_gemm_nt(queue, tokens, ldz, group->inputs, scale, input, group->inputs, a, group->inputs, 0, z,
                       ldz);
     for (uint32_t i = 0; i < group->count; i++) {
         const struct lora_member *member = &group->members[i];
@@ -69,12 +70,12 @@ void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, 
         if (pass->dropout) {
             struct operand dropped = pass_workspace(pass, stage->layout.workspace.drop);
             drop(pass, layer, member, group->inputs, input, dropped);
-            queue_gemm_nt(queue, tokens, rank, group->inputs, 1, dropped, group->inputs,
+            queue_gemm_nt(queue, tokens, rank, group->inputs, scale, dropped, group->inputs,
                           operand_skip(a, (uint64_t)i * rank * group->inputs), group->inputs, 0, z_i, ldz);
         }
         if (out.buffer != NULL)
-            queue_gemm_nt(queue, tokens, member->outputs, rank, lora_scale(&stage->layout.options.lora), z_i,
-                          ldz, adapter_at(stage, stage->values, layer, member->b), rank, 1,
+            queue_gemm_nt(queue, tokens, member->outputs, rank, 1, z_i, ldz,
+                          adapter_at(stage, stage->values, layer, member->b), rank, 1,
                           operand_skip(out, member->column), ldo);
     }
 }
@@ -110,7 +111,7 @@ void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind,
     for (uint32_t i = 0; i < group->count; i++) {
         const struct lora_member *member = &group->members[i];
         struct operand dout_i = operand_skip(dout, member->column);
-        queue_gemm_tn(queue, member->outputs, rank, tokens, scale, dout_i, ldd,
+        queue_gemm_tn(queue, member->outputs, rank, tokens, 1, dout_i, ldd,
                       operand_skip(z, (uint64_t)i * rank), ldz, 1,
                       adapter_at(stage, stage->gradients, layer, member->b), rank);
         queue_gemm_nn(queue, tokens, rank, member->outputs, scale, dout_i, ldd,

@@ -104,7 +104,7 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct o
  */
 void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input);
 
-/* lora.c: out (ldo) += scale * B A drop(input), keeping z = A drop(input). */
+/* lora.c: out (ldo) += B z, keeping z = scale * A drop(input). */
 void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, struct operand input,
                   struct operand z, struct operand out, uint32_t ldo);
 /* Gradients of A and B from dout (ldd) and, where dinput is there, dinput += that of the input. */

@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
+enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
+
 /* The key of a row of dropout decisions; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
@@ -48,6 +51,12 @@ struct kernels {
     /* c[m,n] (ldc) = or += a[m,k] b[k,n] (ldb); a[i,j] at a[i * a_row + j * a_col] */
     void (*tile)(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
                  size_t ldb, float *c, size_t ldc, bool accumulate);
+    /* c[m,n] = alpha * op(a) * op(b) + beta * c, as blas.gemm but for both transposed; beta is 0 or 1, and
+     * alpha is 1 where beta is. scratch: GEMM_SCRATCH floats. An element's sum has one order whatever m and n
+     * are. */
+    void (*gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc,
+                 float *scratch);
     /* As blas.gemm, but with sums in double; not both operands transposed. For small products, where it is
      * cheap. */
     void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,

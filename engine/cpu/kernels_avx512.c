@@ -6,4 +6,11 @@
 #define KERNELS kernels_avx512
 #define KERNELS_ISA "avx512"
 #define WIDE_MULTIPLY(a, b) ((vl)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#define LANES_SUM(x) lanes_sum_fast((__m512)(x))
+
+static inline float lanes_sum_fast(__m512 x)
+{
+    return _mm512_reduce_add_ps(x);
+}
+
 #include "engine/cpu/kernels_body.h"

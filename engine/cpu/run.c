@@ -11,6 +11,8 @@
 enum {
     ROWS_PER_PART = 16,          /* of row kernels */
     GEMM_COLUMNS_MAX = 4096,     /* of one call: bounds what the library packs, and keeps it in cache */
+    THIN_ROWS_MAX = 192,         /* of products done by our own kernels, */
+    THIN_COLUMNS_MAX = 64,       /* or columns */
     CROSS_ENTROPY_ROWS = 256,    /* whose losses are held before they are added */
     FLAT_PER_PART = 1 << 16,     /* values of elementwise ops on flat arrays */
     EXACT_SIDE_MAX = 512,        /* products with n and k up to this … */
@@ -70,33 +72,47 @@ static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_
     *end = *begin + per_part < rows ? *begin + per_part : rows;
 }
 
-static void gemm_columns(const struct cpu_runner *runner, const struct op_gemm *op, uint32_t row,
-                         uint32_t rows, uint32_t column, uint32_t columns)
+/* Few rows or columns: our own product packs little; the library's is made for large ones. */
+static bool gemm_is_thin(const struct op_gemm *op, uint32_t rows)
 {
+    bool scaled = op->alpha == 1.0f || op->beta == 0.0f;
+    return (rows <= THIN_ROWS_MAX || op->n <= THIN_COLUMNS_MAX) && scaled &&
+           !(op->transpose_a && op->transpose_b) && (op->beta == 0.0f || op->beta == 1.0f);
+}
+
+/* Rows and columns of c, at [row, rows) x [column, columns). */
+static void gemm_piece(const struct job *job, uint32_t thread, uint32_t row, uint32_t rows, uint32_t column,
+                       uint32_t columns)
+{
+    const struct cpu_runner *runner = job->runner;
+    const struct op_gemm *op = &job->op->gemm;
     const float *a = operand_at(&op->a), *b = operand_at(&op->b);
-    float *c = operand_at(&op->c);
+    float *c = operand_at(&op->c), *scratch = runner->scratch + thread * runner->scratch_floats;
     a += op->transpose_a ? row : (size_t)row * op->lda;
     for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
-        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX;
-        uint32_t at = column + done;
-        if (op->exact) {
+        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
+                 at = column + done;
+        const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
+        float *to = c + (size_t)row * op->ldc + at;
+        if (op->exact)
             runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
-                                        op->lda, b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb,
-                                        op->beta, c + (size_t)row * op->ldc + at, op->ldc);
-            continue;
-        }
-        runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                          b + (op->transpose_b ? (size_t)at * op->ldb : at), op->ldb, op->beta,
-                          c + (size_t)row * op->ldc + at, op->ldc);
+                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
+        else if (gemm_is_thin(op, rows))
+            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
+                                  part, op->ldb, op->beta, to, op->ldc, scratch);
+        else
+            runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
+                              op->ldb, op->beta, to, op->ldc);
     }
 }
 
-/* Part i of `parts` of `total`, on a multiple of 16. */
-static void even_range(uint32_t total, uint32_t parts, uint32_t index, uint32_t *begin, uint32_t *end)
+/* Part `index` of `parts` of `total`, on a multiple of `unit`. */
+static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
+                       uint32_t *end)
 {
-    uint32_t units = (total + 15) / 16;
-    uint32_t first = (uint32_t)((uint64_t)units * index / parts) * 16;
-    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts) * 16;
+    uint32_t units = (total + unit - 1) / unit;
+    uint32_t first = (uint32_t)((uint64_t)units * index / parts) * unit;
+    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts) * unit;
     *begin = first < total ? first : total;
     *end = last < total ? last : total;
 }
@@ -106,15 +122,14 @@ static void gemm_part(void *context, uint32_t index, uint32_t thread)
     const struct job *job = context;
     const struct op_gemm *op = &job->op->gemm;
     uint32_t begin, end;
-    (void)thread;
     if (op->m >= op->n) {
-        even_range(op->m, job->parts, index, &begin, &end);
+        even_range(op->m, 48, job->parts, index, &begin, &end); /* whole strips of 4 and 6 rows */
         if (end > begin)
-            gemm_columns(job->runner, op, begin, end - begin, 0, op->n);
+            gemm_piece(job, thread, begin, end - begin, 0, op->n);
     } else {
-        even_range(op->n, job->parts, index, &begin, &end);
+        even_range(op->n, 64, job->parts, index, &begin, &end);
         if (end > begin)
-            gemm_columns(job->runner, op, 0, op->m, begin, end - begin);
+            gemm_piece(job, thread, 0, op->m, begin, end - begin);
     }
 }
 

@@ -25,7 +25,7 @@
             fail_msg("%s: %s", #call, err.text);                                                             \
     } while (0)
 
-enum { ARRAYS_MAX = 24 };
+enum { ARRAYS_MAX = 40 };
 
 /* A device and its buffers, each with a host copy in double of what is in it. */
 struct bench {
@@ -179,6 +179,59 @@ static void gemm_on(struct bench *b)
     gemm_case(b, false, 1, 530, 64, false, true, 1, 0);
 }
 
+/* Adding to a large c must round once at its size, not once a term (a residual stream is a hundred times
+ * larger than what a layer adds to it). */
+static void gemm_onto_large_c_on(struct bench *b)
+{
+    enum { M = 60, N = 70, K = 1500 };
+    double *a = doubles(M * K), *w = doubles(N * K), *c = doubles(M * N);
+    struct operand oa = normal(b, M * K, a), ob = normal(b, N * K, w);
+    float large[M * N], got[M * N];
+    struct err err;
+    for (uint32_t i = 0; i < M * N; i++)
+        c[i] = large[i] = 30000;
+    struct operand oc = bytes_in(b, large, sizeof large, DTYPE_F32);
+    submit(b, (struct op){.kind = OP_GEMM,
+                          .gemm = {.m = M,
+                                   .n = N,
+                                   .k = K,
+                                   .transpose_b = true,
+                                   .alpha = 1,
+                                   .beta = 1,
+                                   .a = oa,
+                                   .b = ob,
+                                   .c = oc,
+                                   .lda = K,
+                                   .ldb = K,
+                                   .ldc = N}});
+    check(buffer_read(oc.buffer, 0, got, sizeof got, &err));
+    check(device_sync(b->device, &err));
+    for (uint32_t i = 0; i < M; i++)
+        for (uint32_t j = 0; j < N; j++) {
+            for (uint32_t p = 0; p < K; p++)
+                c[i * N + j] += a[i * K + p] * w[j * K + p];
+            /* blocks of at least 128 terms: at most 12 roundings of half of 2^-9 */
+            assert_true(fabs((double)got[i * N + j] - c[i * N + j]) <= 12 * 0.5 / 512);
+        }
+    free(a), free(w), free(c);
+}
+
+static void thin_gemm_on(struct bench *b)
+{
+    for (uint32_t m = 1; m <= 9; m += 2) {
+        gemm_case(b, false, m, 77, 150, false, true, 2, 0);
+        gemm_case(b, false, 20 + m, 139, 143, false, false, 1, 1);
+    }
+}
+
+static void larger_gemm_on(struct bench *b)
+{
+    gemm_case(b, false, 500, 16, 150, false, true, 2, 0);
+    gemm_case(b, false, 500, 90, 150, false, true, 1, 1);
+    gemm_case(b, false, 270, 16, 300, true, false, 1, 1);
+    gemm_case(b, false, 16, 270, 300, true, false, 1, 1);
+}
+
 static void gemv_on(struct bench *b)
 {
     gemm_case(b, false, 1, 96, 530, false, false, 1, 1);
@@ -190,6 +243,9 @@ static void gemm_is_right_for_all_layouts(void **state)
     (void)state;
     each_device(gemm_on);
     each_device(gemv_on);
+    each_device(thin_gemm_on);
+    each_device(gemm_onto_large_c_on);
+    each_device(larger_gemm_on);
 }
 
 static double norm_of(const double *x, const double *w, uint32_t n, uint32_t i, double eps)
