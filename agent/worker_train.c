@@ -33,13 +33,13 @@ static bool is_traced(const struct session *session, uint64_t step)
     return since < TRACED_FIRST || since % every == 0;
 }
 
-static int say_not_finite(const struct ops_step *step, struct err *err)
+static int say_not_finite(const struct session *session, const struct ops_step *step, struct err *err)
 {
+    unsigned long long number = step->step;
     if (step->not_finite.code == ERR_NOT_FINITE)
-        return err_set(err, ERR_NOT_FINITE, "step %llu: %s", (unsigned long long)step->step,
+        return err_set(err, ERR_NOT_FINITE, "step %llu, rank %u: %s", number, session->assignment->rank,
                        step->not_finite.text);
-    return err_set(err, ERR_NOT_FINITE, "step %llu: a value that is not finite on another rank",
-                   (unsigned long long)step->step);
+    return err_set(err, ERR_NOT_FINITE, "step %llu: another rank found a value that is not finite", number);
 }
 
 /* --- programs --- */
@@ -63,7 +63,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     if (ops_run(session->ops, PROGRAM_TRAIN, &session->batch, step, err) < 0)
         return -1;
     if (step->sum.control & CONTROL_NOT_FINITE)
-        return say_not_finite(step, err);
+        return say_not_finite(session, step, err);
     double seconds = (double)(clock_mono_ns() - begin_ns) * 1e-9;
     struct exec_totals totals = ops_totals(session->ops, PROGRAM_TRAIN);
     if (session_reports(session) && report_step(session, step, seconds, err) < 0)
@@ -90,7 +90,7 @@ static int evaluate(struct session *session, uint64_t done, double *loss, struct
             ops_run(session->ops, PROGRAM_EVALUATE, &session->batch, &step, err) < 0)
             return err_wrap(err, "evaluation after %llu steps", (unsigned long long)done);
         if (step.sum.control & CONTROL_NOT_FINITE)
-            return say_not_finite(&step, err);
+            return say_not_finite(session, &step, err);
         sum += step.sum.loss_sum;
         labelled += step.sum.labelled;
     }
