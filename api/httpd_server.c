@@ -607,6 +607,20 @@ struct httpd_server *httpd_server_create(struct event_base *base, const char *ho
     return server;
 }
 
+/* An idle connection ends; one whose last answer is still being sent ends after it. */
+static void conn_stop(struct httpd_conn *conn)
+{
+    bool idle = conn->state == CONN_HEAD || conn->state == CONN_LINGER || conn->state == CONN_SKIP;
+    if (conn->request && conn->request->streaming) {
+        httpd_conn_gone(conn);
+    } else if (idle && evbuffer_get_length(bufferevent_get_output(conn->bev)) == 0) {
+        httpd_conn_gone(conn);
+    } else if (idle) {
+        conn->state = CONN_LINGER;
+        conn->lingered_bytes = 0;
+    }
+}
+
 void httpd_server_stop(struct httpd_server *server)
 {
     server->stopping = true;
@@ -615,10 +629,7 @@ void httpd_server_stop(struct httpd_server *server)
     struct httpd_conn *next;
     for (struct httpd_conn *conn = TAILQ_FIRST(&server->conns); conn; conn = next) {
         next = TAILQ_NEXT(conn, link);
-        if (conn->state == CONN_HEAD || conn->state == CONN_LINGER || conn->state == CONN_SKIP)
-            httpd_conn_gone(conn);
-        else if (conn->request && conn->request->streaming)
-            httpd_conn_gone(conn);
+        conn_stop(conn);
     }
 }
 
