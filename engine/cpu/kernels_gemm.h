@@ -1,0 +1,345 @@
+/* Matrix products: strips of accumulators in registers, dot products for a few rows, exact ones in double.
+ * Part of kernels_body.h, which includes it once per instruction set.
+ */
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+/* Exchange the odd blocks of the lower row with the even ones of the upper, blocks of `distance` lanes. */
+#define EXCHANGE(row, i, distance, LOW, HIGH)                                                                \
+    do {                                                                                                     \
+        vf low_ = LOW(row[i], row[(i) + (distance)]), high_ = HIGH(row[i], row[(i) + (distance)]);           \
+        row[i] = low_;                                                                                       \
+        row[(i) + (distance)] = high_;                                                                       \
+    } while (0)
+#define EXCHANGE_ALL(row, distance, LOW, HIGH)                                                               \
+    _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++) if ((i & (distance)) == 0)                     \
+        EXCHANGE(row, i, distance, LOW, HIGH);
+
+#if VECTOR == 16
+#define LOW8(a, b) SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define HIGH8(a, b) SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
+#define LOW4(a, b) SHUFFLE(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+#define HIGH4(a, b) SHUFFLE(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31)
+#define LOW2(a, b) SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define HIGH2(a, b) SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+#define LOW1(a, b) SHUFFLE(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+#define HIGH1(a, b) SHUFFLE(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31)
+#define TRANSPOSE_ROUNDS(row)                                                                                \
+    EXCHANGE_ALL(row, 8, LOW8, HIGH8)                                                                        \
+    EXCHANGE_ALL(row, 4, LOW4, HIGH4) EXCHANGE_ALL(row, 2, LOW2, HIGH2) EXCHANGE_ALL(row, 1, LOW1, HIGH1)
+#elif VECTOR == 8
+#define LOW4(a, b) SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HIGH4(a, b) SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+#define LOW2(a, b) SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HIGH2(a, b) SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LOW1(a, b) SHUFFLE(a, b, 0, 8, 2, 10, 4, 12, 6, 14)
+#define HIGH1(a, b) SHUFFLE(a, b, 1, 9, 3, 11, 5, 13, 7, 15)
+#define TRANSPOSE_ROUNDS(row)                                                                                \
+    EXCHANGE_ALL(row, 4, LOW4, HIGH4) EXCHANGE_ALL(row, 2, LOW2, HIGH2) EXCHANGE_ALL(row, 1, LOW1, HIGH1)
+#else
+#define LOW2(a, b) SHUFFLE(a, b, 0, 1, 4, 5)
+#define HIGH2(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
+#define LOW1(a, b) SHUFFLE(a, b, 0, 4, 2, 6)
+#define HIGH1(a, b) SHUFFLE(a, b, 1, 5, 3, 7)
+#define TRANSPOSE_ROUNDS(row) EXCHANGE_ALL(row, 2, LOW2, HIGH2) EXCHANGE_ALL(row, 1, LOW1, HIGH1)
+#endif
+
+/* rows x (vectors * VECTOR) accumulators held in registers over the whole of k. They begin at zero and are
+ * added to c at the end: begun at c, each of k small terms would be rounded at the size of c. */
+#define TILE_PANEL(ROWS, VECTORS)                                                                            \
+    INLINE void tile_##ROWS##_##VECTORS(size_t k, const float *a, size_t a_row, size_t a_col,                \
+                                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)   \
+    {                                                                                                        \
+        vf sum[ROWS][VECTORS];                                                                               \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] = splat(0.0f);               \
+        for (size_t p = 0; p < k; p++) {                                                                     \
+            vf right[VECTORS];                                                                               \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) right[j] =                             \
+                load(b + p * ldb + (size_t)j * VECTOR);                                                      \
+            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                          \
+            {                                                                                                \
+                vf left = splat(a[(size_t)i * a_row + p * a_col]);                                           \
+                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) sum[i][j] += left * right[j];      \
+            }                                                                                                \
+        }                                                                                                    \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                              \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                        \
+        {                                                                                                    \
+            float *at = c + (size_t)i * ldc + (size_t)j * VECTOR;                                            \
+            store(at, accumulate ? load(at) + sum[i][j] : sum[i][j]);                                        \
+        }                                                                                                    \
+    }
+
+/* ROWS full rows, or the last few. */
+#define TILE_STRIP(ROWS, VECTORS)                                                                            \
+    case ROWS:                                                                                               \
+        tile_##ROWS##_##VECTORS(k, a, a_row, a_col, b, ldb, c, ldc, accumulate);                             \
+        break
+
+#define TILE_STRIPS(VECTORS)                                                                                 \
+    TILE_PANEL(1, VECTORS)                                                                                   \
+    TILE_PANEL(2, VECTORS)                                                                                   \
+    TILE_PANEL(3, VECTORS)                                                                                   \
+    TILE_PANEL(4, VECTORS)                                                                                   \
+    TILE_PANEL(5, VECTORS)                                                                                   \
+    TILE_PANEL(6, VECTORS)                                                                                   \
+    static void strips_##VECTORS(size_t m, size_t k, const float *a, size_t a_row, size_t a_col,             \
+                                 const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)          \
+    {                                                                                                        \
+        for (; m >= TILE_ROWS; m -= TILE_ROWS, a += TILE_ROWS * a_row, c += TILE_ROWS * ldc)                 \
+            TILE_FULL(VECTORS)(k, a, a_row, a_col, b, ldb, c, ldc, accumulate);                              \
+        switch (m) {                                                                                         \
+            TILE_STRIP(1, VECTORS);                                                                          \
+            TILE_STRIP(2, VECTORS);                                                                          \
+            TILE_STRIP(3, VECTORS);                                                                          \
+            TILE_STRIP(4, VECTORS);                                                                          \
+            TILE_STRIP(5, VECTORS);                                                                          \
+        default:                                                                                             \
+            break;                                                                                           \
+        }                                                                                                    \
+    }
+
+/* As many accumulators as there are registers, less those for operands. */
+#define TILE_FULL_6(VECTORS) tile_6_##VECTORS
+#define TILE_FULL_4(VECTORS) tile_4_##VECTORS
+#if VECTOR == 16
+#define TILE_ROWS 6
+#define TILE_FULL TILE_FULL_6
+#define TILE_WIDE 4
+#define strips_wide strips_4
+TILE_STRIPS(4)
+#elif VECTOR == 8
+#define TILE_ROWS 6
+#define TILE_FULL TILE_FULL_6
+#define TILE_WIDE 2
+#define strips_wide strips_2
+TILE_STRIPS(2)
+#else
+#define TILE_ROWS 4
+#define TILE_FULL TILE_FULL_4
+#define TILE_WIDE 2
+#define strips_wide strips_2
+TILE_STRIPS(2)
+#endif
+TILE_STRIPS(1)
+
+static void tile_scalar(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col,
+                        const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)
+{
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0.0f;
+            for (size_t p = 0; p < k; p++)
+                sum += a[i * a_row + p * a_col] * b[p * ldb + j];
+            c[i * ldc + j] = accumulate ? c[i * ldc + j] + sum : sum;
+        }
+}
+
+static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b,
+                 size_t ldb, float *c, size_t ldc, bool accumulate)
+{
+    size_t j = 0;
+    for (; j + TILE_WIDE * VECTOR <= n; j += TILE_WIDE * VECTOR)
+        strips_wide(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    for (; j + VECTOR <= n; j += VECTOR)
+        strips_1(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    if (j < n)
+        tile_scalar(m, n - j, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+}
+
+/* ROWS x COLUMNS dot products over the whole of k, in lanes along k. */
+#define DOT_PANEL(ROWS, COLUMNS)                                                                             \
+    INLINE void dot_##ROWS##_##COLUMNS(size_t k, float alpha, const float *a, size_t lda, const float *b,    \
+                                       size_t ldb, float beta, float *c, size_t ldc)                         \
+    {                                                                                                        \
+        vf sum[ROWS][COLUMNS];                                                                               \
+        size_t p = 0;                                                                                        \
+        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                               \
+            _Pragma("GCC unroll 8") for (int j = 0; j < COLUMNS; j++) sum[i][j] = splat(0.0f);               \
+        for (; p + VECTOR <= k; p += VECTOR) {                                                               \
+            vf left[ROWS];                                                                                   \
+            _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) left[i] = load(a + (size_t)i * lda + p);  \
+            _Pragma("GCC unroll 8") for (int j = 0; j < COLUMNS; j++)                                        \
+            {                                                                                                \
+                vf right = load(b + (size_t)j * ldb + p);                                                    \
+                _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) sum[i][j] += left[i] * right;         \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int i = 0; i < ROWS; i++)                                                                       \
+            for (int j = 0; j < COLUMNS; j++) {                                                              \
+                float total = LANES_SUM(sum[i][j]);                                                          \
+                for (size_t q = p; q < k; q++)                                                               \
+                    total += a[(size_t)i * lda + q] * b[(size_t)j * ldb + q];                                \
+                float *at = c + (size_t)i * ldc + j;                                                         \
+                *at = alpha * total + (beta == 0.0f ? 0.0f : beta * *at);                                    \
+            }                                                                                                \
+    }
+
+#if VECTOR == 16
+DOT_PANEL(4, 6)
+DOT_PANEL(1, 6)
+DOT_PANEL(4, 1)
+#define DOT_ROWS 4
+#define DOT_COLUMNS 6
+#define dot_panel dot_4_6
+#define dot_row dot_1_6
+#define dot_column dot_4_1
+#else
+DOT_PANEL(3, 4)
+DOT_PANEL(1, 4)
+DOT_PANEL(3, 1)
+#define DOT_ROWS 3
+#define DOT_COLUMNS 4
+#define dot_panel dot_3_4
+#define dot_row dot_1_4
+#define dot_column dot_3_1
+#endif
+DOT_PANEL(1, 1)
+
+static void gemm_nt_thin(size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda,
+                         const float *b, size_t ldb, float beta, float *c, size_t ldc)
+{
+    size_t j = 0, i;
+    for (; j + DOT_COLUMNS <= n; j += DOT_COLUMNS) {
+        for (i = 0; i + DOT_ROWS <= m; i += DOT_ROWS)
+            dot_panel(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+        for (; i < m; i++)
+            dot_row(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+    }
+    for (; j < n; j++) {
+        for (i = 0; i + DOT_ROWS <= m; i += DOT_ROWS)
+            dot_column(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+        for (; i < m; i++)
+            dot_1_1(k, alpha, a + i * lda, lda, b + j * ldb, ldb, beta, c + i * ldc + j, ldc);
+    }
+}
+
+/* A square of VECTOR x VECTOR, transposed in registers by log2(VECTOR) rounds of exchanging halves. */
+INLINE void transpose_square(const float *from, size_t ld, float *to, size_t ldt)
+{
+    vf row[VECTOR];
+    _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++) row[i] = load(from + (size_t)i * ld);
+    TRANSPOSE_ROUNDS(row)
+    _Pragma("GCC unroll 16") for (int i = 0; i < VECTOR; i++) store(to + (size_t)i * ldt, row[i]);
+}
+
+/* to[depth][columns] = b[columns][depth] transposed, rows of `to` ldt apart. */
+static void panel_transpose(const float *b, size_t ldb, size_t columns, size_t depth, float *to, size_t ldt)
+{
+    size_t j = 0;
+    for (; j + VECTOR <= columns; j += VECTOR) {
+        size_t p = 0;
+        for (; p + VECTOR <= depth; p += VECTOR)
+            transpose_square(b + j * ldb + p, ldb, to + p * ldt + j, ldt);
+        for (; p < depth; p++)
+            for (size_t i = 0; i < VECTOR; i++)
+                to[p * ldt + j + i] = b[(j + i) * ldb + p];
+    }
+    for (; j < columns; j++)
+        for (size_t p = 0; p < depth; p++)
+            to[p * ldt + j] = b[j * ldb + p];
+}
+
+/* Few rows: what is read of b is used too seldom to be transposed. */
+enum { DOT_ROWS_MAX = 4, COPY_ROWS_MIN = 24, GEMM_ROWS = 240 }; /* GEMM_ROWS of a and c stay in cache */
+
+/* to[depth][columns] = b, rows of `to` 64 apart: rows of b may lie so far apart that they share few cache
+ * lines. */
+static void panel_copy(const float *b, size_t ldb, size_t columns, size_t depth, float *to)
+{
+    for (size_t p = 0; p < depth; p++)
+        memcpy(to + p * 64, b + p * ldb, columns * sizeof *to);
+}
+
+static void gemm_rows(bool transpose_b, size_t m, size_t n, size_t k, const float *a, size_t a_row,
+                      size_t a_col, const float *b, size_t ldb, bool accumulate, float *c, size_t ldc,
+                      float *scratch)
+{
+    for (size_t p = 0; p < k; p += GEMM_DEPTH) {
+        size_t depth = k - p < GEMM_DEPTH ? k - p : GEMM_DEPTH;
+        if (!transpose_b && m < COPY_ROWS_MIN) {
+            tile(m, n, depth, a + p * a_col, a_row, a_col, b + p * ldb, ldb, c, ldc, accumulate || p != 0);
+            continue;
+        }
+        for (size_t j = 0; j < n; j += 64) {
+            size_t columns = n - j < 64 ? n - j : 64;
+            if (transpose_b)
+                panel_transpose(b + j * ldb + p, ldb, columns, depth, scratch, 64);
+            else
+                panel_copy(b + p * ldb + j, ldb, columns, depth, scratch);
+            tile(m, columns, depth, a + p * a_col, a_row, a_col, scratch, 64, c + j, ldc,
+                 accumulate || p != 0);
+        }
+    }
+}
+
+static void gemm(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc,
+                 float *scratch)
+{
+    size_t a_row = transpose_a ? 1 : lda, a_col = transpose_a ? lda : 1;
+    if (transpose_b && m <= DOT_ROWS_MAX && !transpose_a) {
+        gemm_nt_thin(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    for (size_t i = 0; i < m; i += GEMM_ROWS) {
+        size_t rows = m - i < GEMM_ROWS ? m - i : GEMM_ROWS;
+        gemm_rows(transpose_b, rows, n, k, a + i * a_row, a_row, a_col, b, ldb, beta != 0.0f, c + i * ldc,
+                  ldc, scratch);
+    }
+    for (size_t i = 0; alpha != 1.0f && i < m; i++)
+        scale(c + i * ldc, alpha, c + i * ldc, n);
+}
+
+static double dot_exact(const float *x, const float *y, size_t n)
+{
+    vd sum = {0};
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR)
+        sum += __builtin_convertvector(load(x + i), vd) * __builtin_convertvector(load(y + i), vd);
+    double total = 0;
+    for (int j = 0; j < VECTOR; j++)
+        total += sum[j];
+    for (; i < n; i++)
+        total += (double)x[i] * (double)y[i];
+    return total;
+}
+
+INLINE float blend(float alpha, double sum, float beta, float c)
+{
+    return (float)((double)alpha * sum + (beta == 0.0f ? 0.0 : (double)beta * (double)c));
+}
+
+/* c[0..n) of one row, a's elements a_step apart, b[k,n]. */
+static void row_exact(size_t n, size_t k, float alpha, const float *a, size_t a_step, const float *b,
+                      size_t ldb, float beta, float *c)
+{
+    size_t j = 0;
+    for (; j + VECTOR <= n; j += VECTOR) {
+        vd sum = {0};
+        for (size_t p = 0; p < k; p++)
+            sum += (double)a[p * a_step] * __builtin_convertvector(load(b + p * ldb + j), vd);
+        for (size_t i = 0; i < VECTOR; i++)
+            c[j + i] = blend(alpha, sum[i], beta, c[j + i]);
+    }
+    for (; j < n; j++) {
+        double sum = 0;
+        for (size_t p = 0; p < k; p++)
+            sum += (double)a[p * a_step] * (double)b[p * ldb + j];
+        c[j] = blend(alpha, sum, beta, c[j]);
+    }
+}
+
+static void gemm_exact(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                       size_t ldc)
+{
+    for (size_t i = 0; i < m; i++) {
+        if (!transpose_b) {
+            row_exact(n, k, alpha, transpose_a ? a + i : a + i * lda, transpose_a ? lda : 1, b, ldb, beta,
+                      c + i * ldc);
+            continue;
+        }
+        for (size_t j = 0; j < n; j++)
+            c[i * ldc + j] = blend(alpha, dot_exact(a + i * lda, b + j * ldb, k), beta, c[i * ldc + j]);
+    }
+}
