@@ -119,8 +119,7 @@ static int slots_fill(struct chain *c, uint32_t s, const struct memory_need *nee
         slots->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, need->cache_bytes);
         slots->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(int32_t));
     }
-    uint32_t expected =
-        4 + 2 * (uint32_t)!first + 2 * (uint32_t)!last + 2 * (uint32_t)samples;
+    uint32_t expected = 4 + 2 * (uint32_t)!first + 2 * (uint32_t)!last + 2 * (uint32_t)samples;
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 

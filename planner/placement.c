@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct placement *const placements[] = {&place_single, &place_pipeline, NULL};
+const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid,
+                                              NULL};
 
 const struct placement *placement_find(enum plan_placement kind)
 {

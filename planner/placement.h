@@ -71,7 +71,7 @@ struct placement {
                          struct err *err);
 };
 
-extern const struct placement place_single, place_pipeline;
+extern const struct placement place_single, place_pipeline, place_data, place_hybrid;
 /* The table, NULL-terminated. */
 extern const struct placement *const placements[];
 const struct placement *placement_find(enum plan_placement kind);

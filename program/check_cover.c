@@ -235,8 +235,9 @@ static struct step_parts step_find(const struct plan *plan, uint32_t rank)
         } else if (x->op == OP_ALL_REDUCE && x->group == 0 && kind == SLOT_STEP_SCALARS) {
             parts.scalars++;
             parts.scalar = i;
-        } else if (x->op == OP_ALL_REDUCE && x->group == 0 && kind == SLOT_NORM_SCALAR) {
-            parts.norms++;
+        } else if (kind == SLOT_NORM_SCALAR &&
+                   (x->op == OP_ALL_REDUCE || (x->op == OP_BROADCAST && x->peer != (int32_t)rank))) {
+            parts.norms++; /* summed here, or told by the one that summed */
             parts.norm = i;
         }
     }
@@ -335,6 +336,44 @@ static int reductions_of(const struct plan *plan, uint32_t rank, int32_t block, 
     return 0;
 }
 
+/* Does this rank's gradient of the block end up as a shard of the sum, rather than as the whole sum? */
+static bool rank_shards(const struct plan *plan, uint32_t rank, int32_t block)
+{
+    const struct plan_rank *r = &plan->ranks[rank];
+    const struct program *program = &r->programs[PROGRAM_TRAIN];
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        if (reduces(r, &program->instrs[i], block))
+            return program->instrs[i].op == OP_REDUCE_SCATTER;
+    }
+    return false;
+}
+
+/* The ranks that sum the norm count every gradient once: all shards, or one of the replicas. */
+static int norm_counts(const struct plan *plan, int32_t block, const bool *trains, struct err *err)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct program *program = &plan->ranks[r].programs[PROGRAM_TRAIN];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            if (x->op != OP_ALL_REDUCE || x->tag != TAG_NORM || plan->groups[x->group].ranks[0] != r)
+                continue;
+            const struct plan_group *group = &plan->groups[x->group];
+            uint32_t members = 0, holders = 0;
+            bool shards = false;
+            char where[200];
+            for (uint32_t o = 0; o < plan->rank_count; o++) {
+                holders += trains[o];
+                members += trains[o] && plan_group_position(group, o) >= 0;
+                shards |= trains[o] && rank_shards(plan, o, block);
+            }
+            if (members != (shards || plan->placement == PLACE_TENSOR ? holders : 1))
+                return err_set(err, ERR_INVALID, "%s: %u of the %u ranks with gradients of block %d count for the norm",
+                               check_where(plan, r, PROGRAM_TRAIN, i, where), members, holders, block);
+        }
+    }
+    return 0;
+}
+
 int check_reductions(const struct plan *plan, struct err *err)
 {
     bool *trains = calloc(plan->rank_count, sizeof(*trains));
@@ -351,6 +390,9 @@ int check_reductions(const struct plan *plan, struct err *err)
             if (trains[r])
                 result = reductions_of(plan, r, block, holders, trains, err);
         }
+        bool edge = (block == 0 || block == plan->block_count - 1) && !plan->trains_embedding;
+        if (result == 0 && holders > 0 && !edge)
+            result = norm_counts(plan, block, trains, err);
     }
     free(trains);
     return result;

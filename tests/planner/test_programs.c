@@ -27,7 +27,11 @@ static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
     m->workload.recompute = (enum workload_recompute)rand_stream_below(&r, 3);
     m->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
     m->workload.prompt_tokens = m->workload.sample_tokens / 2;
-    m->workload.place = rand_stream_below(&r, 3) && devices > 1 ? PLACE_PIPELINE : -1;
+    const int kinds[] = {-1, PLACE_PIPELINE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
+    m->workload.place = kinds[rand_stream_below(&r, 5)];
+    if ((m->workload.place == PLACE_PIPELINE && devices < 2) ||
+        (m->workload.place == PLACE_HYBRID && devices < 3))
+        m->workload.place = -1;
     m->cluster = cluster_create(&err);
     for (uint32_t d = 0; d < devices; d++) {
         char name[40], node[16];
@@ -51,14 +55,14 @@ static void made_fini(struct made *m)
 static void generated_programs_pass(void **state)
 {
     (void)state;
-    uint32_t plans = 0, pipelines = 0;
+    uint32_t plans = 0, kinds[PLACE_COUNT] = {0};
     for (uint64_t seed = 0; seed < 400; seed++) {
         struct made m;
         struct err err = {0};
-        made_init(&m, seed, 4);
+        made_init(&m, seed, 5);
         if (m.answer->plan) {
             plans++;
-            pipelines += m.answer->plan->placement == PLACE_PIPELINE;
+            kinds[m.answer->plan->placement]++;
             if (plan_check(m.answer->plan, &err) < 0)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
             json_t *json = plan_to_json(m.answer->plan, &err);
@@ -70,8 +74,10 @@ static void generated_programs_pass(void **state)
         }
         made_fini(&m);
     }
-    print_message("%u plans, %u of them pipelines\n", plans, pipelines);
-    assert_true(plans > 200 && pipelines > 100);
+    print_message("%u plans: %u single, %u pipeline, %u data, %u hybrid\n", plans, kinds[PLACE_SINGLE],
+                  kinds[PLACE_PIPELINE], kinds[PLACE_DATA], kinds[PLACE_HYBRID]);
+    assert_true(plans > 200 && kinds[PLACE_PIPELINE] > 50 && kinds[PLACE_DATA] > 50 &&
+                kinds[PLACE_HYBRID] > 20);
 }
 
 /* --- brute force --- */
@@ -204,21 +210,23 @@ static int transfer(struct world *w, uint32_t from, uint32_t i, uint32_t to, uin
 static int collective(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
+    const struct plan_group *group = &w->plan->groups[x->group];
     uint32_t at[8];
-    for (uint32_t r = 0; r < w->plan->rank_count; r++) {
-        const struct program *p = &w->plan->ranks[r].programs[PROGRAM_TRAIN];
-        at[r] = UINT32_MAX;
-        for (uint32_t k = 0; k < p->instr_count && at[r] == UINT32_MAX; k++) {
-            if (!w->done[r][k] && p->instrs[k].queue == QUEUE_GROUP)
-                at[r] = ready(w, r, k) ? k : UINT32_MAX - 1;
+    for (uint32_t m = 0; m < group->rank_count; m++) {
+        const struct program *p = &w->plan->ranks[group->ranks[m]].programs[PROGRAM_TRAIN];
+        at[m] = UINT32_MAX;
+        for (uint32_t k = 0; k < p->instr_count && at[m] == UINT32_MAX; k++) {
+            if (!w->done[group->ranks[m]][k] && p->instrs[k].queue == QUEUE_GROUP &&
+                p->instrs[k].group == x->group)
+                at[m] = ready(w, group->ranks[m], k) ? k : UINT32_MAX - 1;
         }
-        if (at[r] >= UINT32_MAX - 1)
+        if (at[m] >= UINT32_MAX - 1)
             return 0;
-        if (p->instrs[at[r]].op != x->op || p->instrs[at[r]].tag != x->tag)
+        if (p->instrs[at[m]].op != x->op || p->instrs[at[m]].tag != x->tag)
             return wrong(w, "collectives cross");
     }
-    for (uint32_t r = 0; r < w->plan->rank_count; r++)
-        w->done[r][at[r]] = true;
+    for (uint32_t m = 0; m < group->rank_count; m++)
+        w->done[group->ranks[m]][at[m]] = true;
     return 1;
 }
 
@@ -259,12 +267,17 @@ static int finished(struct world *w)
         }
     }
     for (uint32_t r = 0; r < plan->rank_count; r++) {
-        uint32_t steps = 0, scalars = 0;
+        uint32_t steps = 0, scalars = 0, norms = 0, sums = 0, replicas = 0;
         for (uint32_t i = 0; i < plan->ranks[r].programs[PROGRAM_TRAIN].instr_count; i++) {
-            steps += plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i].op == OP_STEP;
-            scalars += plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i].op == OP_ALL_REDUCE;
+            const struct instr *x = &plan->ranks[r].programs[PROGRAM_TRAIN].instrs[i];
+            steps += x->op == OP_STEP;
+            scalars += x->op == OP_ALL_REDUCE && x->tag == TAG_STEP_SCALARS;
+            norms += x->tag == TAG_NORM && (x->op == OP_ALL_REDUCE || x->peer != (int32_t)r);
+            sums += x->op == OP_ALL_REDUCE && x->tag == TAG_PARAMETER_GRADIENTS;
         }
-        if (steps != 1 || scalars != 2)
+        for (uint32_t o = 0; o < plan->rank_count; o++)
+            replicas += plan->ranks[o].stage == plan->ranks[r].stage;
+        if (steps != 1 || scalars != 1 || norms != 1 || sums != (replicas > 1))
             return wrong(w, "steps or reductions");
         for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
             const struct plan_slot *slot = &plan->ranks[r].slots[s];
@@ -309,10 +322,11 @@ static uint64_t memory_held(const struct plan *plan, uint32_t rank)
 {
     uint64_t bytes = 0;
     const struct plan_rank *r = &plan->ranks[rank];
-    for (uint32_t s = 0; s < r->slot_count; s++)
-        bytes += r->slots[s].place == SLOT_ON_DEVICE
-                     ? r->slots[s].bytes_bound * r->slots[s].ring_micro_batches
-                     : 0;
+    for (uint32_t s = 0; s < r->slot_count; s++) {
+        const struct plan_slot *slot = &r->slots[s];
+        bool counted = slot->purpose == PURPOSE_ACTIVATIONS || slot->purpose == PURPOSE_BUFFERS;
+        bytes += slot->place == SLOT_ON_DEVICE && counted ? slot->bytes_total : 0;
+    }
     return bytes + r->memory_peak[PURPOSE_WEIGHTS] + r->memory_peak[PURPOSE_ADAPTERS] +
            r->memory_peak[PURPOSE_OPTIMIZER];
 }

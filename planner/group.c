@@ -1,0 +1,508 @@
+/* Emitting groups of replicas. */
+#include "planner/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One event of a rank's order: forward or backward of one micro-batch. */
+struct event {
+    uint32_t micro_batch;
+    bool backward;
+};
+
+struct group_slots {
+    int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, gradients, cache, token, barrier;
+    uint32_t ring_in, ring_out, ring_saved;
+};
+
+struct groups {
+    const struct problem *problem;
+    const struct place_choice *choice;
+    struct plan *plan;
+    uint32_t stages, micro_batches;
+    uint32_t *owner; /* [stages · micro_batches]: rank */
+    struct event *events;
+    uint32_t event_count;
+    int32_t *memory; /* [4 · micro_batches] */
+    struct err *err;
+};
+
+static uint32_t owner_of(const struct groups *c, uint32_t stage, uint32_t k)
+{
+    return c->owner[(size_t)stage * c->micro_batches + k];
+}
+
+/* Deals micro-batches to members so that every prefix keeps their shares. */
+static void owners_deal(struct groups *c, uint32_t s)
+{
+    const struct place_stage *stage = &c->choice->stages[s];
+    uint32_t *owner = &c->owner[(size_t)s * c->micro_batches];
+    uint32_t k = 0, total = 0;
+    if (c->stages == 1) {
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            for (uint32_t n = 0; n < c->choice->members[m].micro_count && k < c->micro_batches; n++)
+                owner[k++] = m;
+        }
+        return;
+    }
+    for (uint32_t m = 0; m < stage->member_count; m++)
+        total += c->choice->members[stage->member_first + m].micro_count;
+    for (k = 0; k < c->micro_batches; k++) {
+        double most = -1e300;
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            uint32_t rank = stage->member_first + m, given = 0;
+            for (uint32_t j = 0; j < k; j++)
+                given += owner[j] == rank;
+            double due = (double)(k + 1) * c->choice->members[rank].micro_count / total - given;
+            if (due > most + 1e-12) {
+                most = due;
+                owner[k] = rank;
+            }
+        }
+    }
+}
+
+/* The rank's own part of its stage's order. */
+static void events_fill(struct groups *c, uint32_t rank, uint32_t stage, uint32_t window)
+{
+    uint32_t forward = 0, backward = 0;
+    c->event_count = 0;
+    while (backward < c->micro_batches) {
+        bool may_forward = forward < c->micro_batches && forward < backward + window;
+        uint32_t k = may_forward ? forward++ : backward++;
+        if (owner_of(c, stage, k) == rank)
+            c->events[c->event_count++] = (struct event){k, !may_forward};
+    }
+}
+
+/* Most micro-batches between forward and backward on this rank, and the least ring in which none of them
+ * collide. */
+static uint32_t window_local(const struct groups *c, uint32_t window, uint32_t *ring)
+{
+    uint32_t live = 0, most = 1;
+    for (uint32_t i = 0; i < c->event_count; i++) {
+        live += c->events[i].backward ? -1u : 1;
+        most = live > most ? live : most;
+    }
+    for (*ring = most; *ring < window; (*ring)++) {
+        bool collides = false;
+        for (uint32_t i = 0; i < c->event_count && !collides; i++) {
+            uint32_t done = 0;
+            for (uint32_t j = 0; j < i && !c->events[i].backward; j++) {
+                if (c->events[j].backward)
+                    continue;
+                bool over = false;
+                for (uint32_t b = j + 1; b < i; b++)
+                    over |= c->events[b].backward && c->events[b].micro_batch == c->events[j].micro_batch;
+                collides |= !over && c->events[j].micro_batch % *ring == c->events[i].micro_batch % *ring;
+                done++;
+            }
+        }
+        if (!collides)
+            break;
+    }
+    return most;
+}
+
+/* The least ring of at least two in which a rank's neighbouring micro-batches differ. */
+static uint32_t ring_boundary(const struct groups *c, uint32_t rank, uint32_t stage)
+{
+    for (uint32_t ring = 2; ring < 8; ring++) {
+        uint32_t last = UINT32_MAX;
+        bool collides = false;
+        for (uint32_t k = 0; k < c->micro_batches; k++) {
+            if (owner_of(c, stage, k) != rank)
+                continue;
+            collides |= last != UINT32_MAX && last % ring == k % ring;
+            last = k;
+        }
+        if (!collides)
+            return ring;
+    }
+    return 2;
+}
+
+static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
+                        double per_token, uint64_t fixed, uint64_t bound, uint64_t total)
+{
+    struct plan_slot slot = {.kind = (uint8_t)kind,
+                             .place = (uint8_t)place,
+                             .lifetime = (uint8_t)lifetime,
+                             .purpose = (uint8_t)purpose,
+                             .ring_micro_batches = ring,
+                             .ring_blocks = 1,
+                             .block_begin = per_token > 0 ? 0 : rank->block_begin,
+                             .block_end = per_token > 0 ? 0 : rank->block_end,
+                             .bytes_per_token = per_token,
+                             .bytes_fixed = fixed,
+                             .bytes_bound = bound,
+                             .bytes_total = total};
+    return plan_rank_slot(rank, &slot);
+}
+
+static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *need, struct group_slots *s)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    bool first = rank->stage == 0, last = (uint32_t)rank->stage + 1 == c->stages;
+    double each = c->problem->bytes_per_token;
+    uint64_t bound = (uint64_t)(each * c->plan->tokens_bound), scalars = sizeof(struct plan_step_scalars);
+    uint64_t trained = need->purpose[PURPOSE_ADAPTERS] / 2; /* the other half are the values */
+    s->act_in = s->act_out = s->grad_in = s->grad_out = s->gradients = s->cache = s->token = PLAN_NONE;
+    if (!first) {
+        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_in,
+                             each, 0, bound, bound * s->ring_in);
+        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
+                               each, 0, bound, bound * s->ring_out);
+    }
+    if (!last) {
+        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
+                              each, 0, bound, bound * s->ring_out);
+        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_in,
+                              each, 0, bound, bound * s->ring_in);
+    }
+    s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_ACTIVATIONS, s->ring_saved, 0,
+                        need->saved_bytes, need->saved_bytes, need->saved_bytes * rank->window);
+    s->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0,
+                          scalars, scalars, scalars);
+    s->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 8, 8, 8);
+    s->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 8, 8, 8);
+    s->gradients =
+        slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, 0, PURPOSE_ADAPTERS, 1, 0, trained, trained, trained);
+    if (c->problem->workload->sample_tokens) {
+        uint64_t cache = need->cache_bytes;
+        s->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, 0, PURPOSE_BUFFERS, 1, 0, cache, cache, cache);
+        s->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 4, 4, 4);
+    }
+    return s->saved < 0 || s->barrier < 0 || s->gradients < 0
+               ? err_set(c->err, ERR_NOMEM, "planner: out of memory")
+               : 0;
+}
+
+/* Last instructions by micro-batch of the rank whose program is being made; PLAN_NONE: not yet. */
+struct history {
+    int32_t *forward, *backward, *send_act, *send_grad;
+};
+
+static struct history history_new(struct groups *c)
+{
+    size_t count = c->micro_batches;
+    memset(c->memory, 0xff, 4 * count * sizeof(*c->memory));
+    return (struct history){c->memory, c->memory + count, c->memory + 2 * count, c->memory + 3 * count};
+}
+
+/* The instruction of the latest earlier micro-batch that used the same instance of a ring. */
+static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
+{
+    for (int64_t j = (int64_t)k - ring; j >= 0; j -= ring) {
+        if (numbers[j] >= 0)
+            return numbers[j];
+    }
+    return PLAN_NONE;
+}
+
+static int32_t transfer_add(struct program_builder *b, enum instr_op op, uint32_t peer, int32_t slot,
+                            uint32_t tag, int32_t boundary, uint32_t k, int32_t after)
+{
+    struct instr x = instr_init(op, instr_op_queue(op));
+    x.peer = (int32_t)peer;
+    x.tag = tag;
+    x.micro_batch = (int32_t)k;
+    x.block_begin = x.block_end = boundary;
+    if (op == OP_SEND) {
+        x.slot_in = slot;
+        x.flags = INSTR_FREES_IN;
+    } else {
+        x.slot_out = slot;
+    }
+    return program_add(b, &x, &after, 1);
+}
+
+static void forward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
+                        struct history *h, uint32_t k, int32_t save)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    uint32_t stage = (uint32_t)rank->stage;
+    bool first = stage == 0, last = stage + 1 == c->stages;
+    int32_t got = first ? PLAN_NONE
+                        : transfer_add(b, OP_RECV, owner_of(c, stage - 1, k), s->act_in, TAG_ACTIVATION,
+                                       rank->block_begin, k, past(h->forward, k, s->ring_in));
+    struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    x.micro_batch = (int32_t)k;
+    x.block_begin = rank->block_begin;
+    x.block_end = rank->block_end;
+    x.slot_in = s->act_in;
+    x.slot_out = s->act_out;
+    x.slot_save = save;
+    x.flags = (uint16_t)((first ? 0 : INSTR_FREES_IN) |
+                         (rank->recompute && save >= 0 && save == s->saved ? INSTR_RECOMPUTE : 0));
+    int32_t after[2] = {got, last ? PLAN_NONE : past(h->send_act, k, s->ring_out)};
+    h->forward[k] = program_add(b, &x, after, 2);
+    if (!last)
+        h->send_act[k] = transfer_add(b, OP_SEND, owner_of(c, stage + 1, k), s->act_out, TAG_ACTIVATION,
+                                      rank->block_end, k, h->forward[k]);
+}
+
+static void backward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
+                         struct history *h, uint32_t k)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    uint32_t stage = (uint32_t)rank->stage;
+    bool first = stage == 0, last = stage + 1 == c->stages;
+    int32_t got = last ? PLAN_NONE
+                       : transfer_add(b, OP_RECV, owner_of(c, stage + 1, k), s->grad_in, TAG_GRADIENT,
+                                      rank->block_end, k, past(h->backward, k, s->ring_in));
+    struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
+    x.micro_batch = (int32_t)k;
+    x.block_begin = rank->block_begin;
+    x.block_end = rank->block_end;
+    x.slot_in = s->grad_in;
+    x.slot_out = s->grad_out;
+    x.slot_save = s->saved;
+    x.flags =
+        (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
+    int32_t after[2] = {got, first ? PLAN_NONE : past(h->send_grad, k, s->ring_out)};
+    h->backward[k] = program_add(b, &x, after, 2);
+    if (!first)
+        h->send_grad[k] = transfer_add(b, OP_SEND, owner_of(c, stage - 1, k), s->grad_out, TAG_GRADIENT,
+                                       rank->block_begin, k, h->backward[k]);
+}
+
+static int32_t collective_add(struct program_builder *b, enum instr_op op, int32_t group, int32_t root,
+                              int32_t slot, uint32_t tag, const int32_t *after, size_t count)
+{
+    struct instr x = instr_init(op, QUEUE_GROUP);
+    x.group = group;
+    x.peer = root;
+    x.slot_in = x.slot_out = slot;
+    x.tag = tag;
+    return program_add(b, &x, after, count);
+}
+
+/* Groups: 0 all, 1 + s the members of stage s, the last one the first member of each stage. */
+static void train_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    const struct place_stage *stage = &c->choice->stages[rank->stage];
+    struct history h = history_new(c);
+    int32_t forward = PLAN_NONE, backward = PLAN_NONE, group = 1 + rank->stage;
+    for (uint32_t i = 0; i < c->event_count; i++) {
+        uint32_t k = c->events[i].micro_batch;
+        if (c->events[i].backward) {
+            backward_add(c, b, r, s, &h, k);
+            backward = h.backward[k];
+        } else {
+            forward_add(c, b, r, s, &h, k, s->saved);
+            forward = h.forward[k];
+        }
+    }
+    int32_t scalars =
+        collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &forward, 1);
+    int32_t summed = backward, norm = PLAN_NONE, root = (int32_t)stage->member_first;
+    if (stage->member_count > 1)
+        summed = collective_add(b, OP_ALL_REDUCE, group, PLAN_NONE, s->gradients, TAG_PARAMETER_GRADIENTS,
+                                &backward, 1);
+    /* equal gradients on all members: one of them counts for the norm and tells the others */
+    if ((int32_t)r == root)
+        norm = collective_add(b, OP_ALL_REDUCE, 1 + (int32_t)c->stages, PLAN_NONE, s->norm, TAG_NORM, &summed,
+                              1);
+    if (stage->member_count > 1) {
+        int32_t before[2] = {norm, summed};
+        norm = collective_add(b, OP_BROADCAST, group, root, s->norm, TAG_NORM, before, 2);
+    }
+    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    x.block_begin = rank->block_begin;
+    x.block_end = rank->block_end;
+    int32_t after[3] = {scalars, norm, summed};
+    program_add(b, &x, after, 3);
+}
+
+static void evaluate_build(struct groups *c, struct program_builder *b, uint32_t r,
+                           const struct group_slots *s)
+{
+    struct history h = history_new(c);
+    int32_t last = PLAN_NONE;
+    for (uint32_t k = 0; k < c->micro_batches; k++) {
+        if (owner_of(c, (uint32_t)c->plan->ranks[r].stage, k) != r)
+            continue;
+        forward_add(c, b, r, s, &h, k, PLAN_NONE);
+        last = h.forward[k];
+    }
+    collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &last, 1);
+}
+
+static void token_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
+{
+    struct history h = history_new(c);
+    uint32_t stage = (uint32_t)c->plan->ranks[r].stage, chooser = owner_of(c, c->stages - 1, 0);
+    int32_t ready = PLAN_NONE;
+    if (owner_of(c, stage, 0) == r) {
+        forward_add(c, b, r, s, &h, 0, s->cache);
+        ready = h.forward[0];
+    }
+    if (r == chooser) {
+        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
+        x.micro_batch = 0;
+        x.slot_out = s->token;
+        ready = program_add(b, &x, &ready, 1);
+    }
+    collective_add(b, OP_BROADCAST, 0, (int32_t)chooser, s->token, TAG_TOKEN, &ready, 1);
+}
+
+/* All save: whoever puts the checkpoint together takes a parameter that several hold once. */
+static void save_build(struct program_builder *b, const struct group_slots *s)
+{
+    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
+    int32_t saved = program_add(b, &x, NULL, 0);
+    collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->barrier, TAG_BARRIER, &saved, 1);
+}
+
+static int programs_fill(struct groups *c, uint32_t r, const struct group_slots *s)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        struct program_builder b = {0};
+        if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && s->cache < 0)
+            continue;
+        if (kind == PROGRAM_TRAIN)
+            train_build(c, &b, r, s);
+        else if (kind == PROGRAM_EVALUATE)
+            evaluate_build(c, &b, r, s);
+        else if (kind == PROGRAM_SAVE)
+            save_build(&b, s);
+        else
+            token_build(c, &b, r, s);
+        if (program_builder_take(&b, &rank->programs[kind], c->err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void rank_rows(const struct groups *c, struct plan_rank *rank, uint32_t r)
+{
+    for (uint32_t k = 0; k < c->micro_batches; k++) {
+        if (owner_of(c, (uint32_t)rank->stage, k) == r)
+            rank->rows += c->plan->micro_batch_start[k + 1] - c->plan->micro_batch_start[k];
+    }
+    rank->rows_share = (double)rank->rows / c->plan->batch_rows;
+}
+
+static int rank_emit(struct groups *c, uint32_t s, uint32_t r, bool programs)
+{
+    const struct place_stage *stage = &c->choice->stages[s];
+    const struct place_member *member = &c->choice->members[r];
+    struct plan_rank *rank = &c->plan->ranks[r];
+    struct group_slots slots = {0};
+    struct memory_need need;
+    uint32_t window = c->choice->members[stage->member_first].window;
+    window = window < 1 ? 1 : window < c->micro_batches ? window : c->micro_batches;
+    rank->stage = (int32_t)s;
+    rank->block_begin = stage->block_begin;
+    rank->block_end = stage->block_end;
+    events_fill(c, r, s, window);
+    rank->window = window_local(c, window, &slots.ring_saved);
+    slots.ring_in = slots.ring_out = ring_boundary(c, r, s);
+    uint32_t sides = (uint32_t)(s > 0) + (uint32_t)(s + 1 < c->stages);
+    struct memory_stage m = {.block_begin = stage->block_begin,
+                             .block_end = stage->block_end,
+                             .window = rank->window,
+                             .micro_batch_rows = c->plan->rows_bound,
+                             .recompute = member->recompute,
+                             .boundary_buffers = sides * (slots.ring_in + slots.ring_out),
+                             .state_share = 1,
+                             .tensor_share = 1};
+    memory_stage_need(c->problem, &m, &need);
+    rank_rows(c, rank, r);
+    if (rank->rows == 0)
+        return err_set(c->err, ERR_INVALID, "planner: a member would never have a micro-batch");
+    rank->state_share = 1;
+    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, r, &need, &slots) < 0)
+        return -1;
+    return programs ? programs_fill(c, r, &slots) : 0;
+}
+
+static int group_fill(struct plan_group *group, uint32_t first, uint32_t count, struct err *err)
+{
+    group->ranks = calloc(count, sizeof(*group->ranks));
+    if (!group->ranks)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    group->rank_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        group->ranks[i] = first + i;
+    return 0;
+}
+
+static int groups_fill(struct groups *c)
+{
+    struct plan_group *firsts = &c->plan->groups[c->stages + 1];
+    for (uint32_t s = 0; s < c->stages; s++) {
+        if (group_fill(&c->plan->groups[1 + s], c->choice->stages[s].member_first,
+                       c->choice->stages[s].member_count, c->err) < 0)
+            return -1;
+    }
+    if (group_fill(firsts, 0, c->stages, c->err) < 0)
+        return -1;
+    for (uint32_t s = 0; s < c->stages; s++)
+        firsts->ranks[s] = c->choice->stages[s].member_first;
+    return 0;
+}
+
+/* One stage: members' micro-batches one after the other, of unlike sizes. */
+static int starts_fill(struct plan *plan, const struct place_choice *choice, struct err *err)
+{
+    uint32_t count = 0, row = 0;
+    for (uint32_t m = 0; m < choice->member_count; m++)
+        count += choice->members[m].micro_count;
+    uint32_t *start = calloc((size_t)count + 1, sizeof(*start));
+    if (!start)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    free(plan->micro_batch_start);
+    plan->micro_batch_start = start;
+    plan->micro_batch_count = count;
+    for (uint32_t m = 0, k = 0; m < choice->member_count; m++) {
+        for (uint32_t n = 0; n < choice->members[m].micro_count; n++) {
+            row += choice->members[m].micro_rows;
+            start[++k] = row < plan->batch_rows ? row : plan->batch_rows;
+        }
+    }
+    return row == plan->batch_rows
+               ? 0
+               : err_set(err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
+}
+
+struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+                        struct err *err)
+{
+    struct plan *plan = plan_create(choice->member_count, choice->stage_count + 2,
+                                    problem->workload->batch_rows, choice->micro_batch_rows, err);
+    if (!plan)
+        return NULL;
+    int result = choice->stage_count == 1 ? starts_fill(plan, choice, err) : 0;
+    plan_frame_fill(plan, problem, choice);
+    struct groups c = {.problem = problem,
+                       .choice = choice,
+                       .plan = plan,
+                       .stages = choice->stage_count,
+                       .micro_batches = plan->micro_batch_count,
+                       .err = err};
+    c.owner = calloc((size_t)c.stages * c.micro_batches + 1, sizeof(*c.owner));
+    c.events = calloc((size_t)c.micro_batches * 2 + 1, sizeof(*c.events));
+    c.memory = calloc((size_t)c.micro_batches * 4 + 1, sizeof(*c.memory));
+    if (result == 0 && (!c.owner || !c.events || !c.memory))
+        result = err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < c.stages && result == 0; s++)
+        owners_deal(&c, s);
+    if (result == 0)
+        result = groups_fill(&c);
+    for (uint32_t s = 0; s < c.stages && result == 0; s++) {
+        for (uint32_t m = 0; m < choice->stages[s].member_count && result == 0; m++)
+            result = rank_emit(&c, s, choice->stages[s].member_first + m, programs);
+    }
+    free(c.owner);
+    free(c.events);
+    free(c.memory);
+    if (result < 0) {
+        plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}

@@ -1,0 +1,21 @@
+/* Programs of stages that are groups of replicas: what data (one stage) and hybrid share. For this room only.
+ *
+ * Every member of a stage holds all its blocks and all its trained state (LoRA: megabytes), takes whole
+ * micro-batches, and the stage's gradients are summed over the group once a step. Micro-batches keep one
+ * order over the whole step; stage s runs forward on micro-batch k before backward on j exactly when k < j +
+ * window_s, on whichever member either lies: each member's order is a part of a chain's order, so what a
+ * chain cannot block, a group cannot either.
+ */
+#ifndef MOTLEY_PLANNER_GROUP_H
+#define MOTLEY_PLANNER_GROUP_H
+
+#include "planner/placement.h"
+
+/* Emits a plan. Stages' windows are those of their first members, counted in micro-batches of the step. With
+ * one stage, member i takes micro_count micro-batches of micro_rows rows each, in order; with more,
+ * micro-batches of choice->micro_batch_rows rows are dealt in proportion to micro_count. NULL with ERR_NOFIT,
+ * ERR_NOMEM. */
+struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+                        struct err *err);
+
+#endif

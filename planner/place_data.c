@@ -1,0 +1,205 @@
+/* data: every device holds the whole model and takes its part of the rows, as much as it is fast.
+ *
+ * Replicas (LoRA): the frozen base is everywhere, the adapters' gradients are summed once a step, so
+ * megabytes cross the network per step instead of per micro-batch. Rows and micro-batch sizes per device are
+ * Cephalo's problem without sharding, solved exactly (cephalo.h); slow devices are left out one by one while
+ * that helps. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cephalo.h"
+#include "planner/group.h"
+#include "planner/micro.h"
+
+#define DATA_DEVICES_MAX 1024u
+
+struct replica {
+    uint32_t device, micro_max;
+    bool recompute;
+    double *seconds; /* [batch + 1]: of a micro-batch, forward and backward */
+    double per_row;
+};
+
+static bool data_supports(const struct problem *problem, struct err *err)
+{
+    if (problem->workload->method == METHOD_LORA)
+        return true;
+    err_set(err, ERR_UNSUPPORTED, "data: full fine-tuning by replicas is not built yet; LoRA is");
+    return false;
+}
+
+static uint64_t replica_need(const struct problem *p, uint32_t rows, bool recompute)
+{
+    struct memory_need need;
+    struct memory_stage m = {.block_end = p->block_count,
+                             .window = 1,
+                             .micro_batch_rows = rows,
+                             .recompute = recompute,
+                             .state_share = 1,
+                             .tensor_share = 1};
+    memory_stage_need(p, &m, &need);
+    return need.total;
+}
+
+static int replica_init(const struct problem *p, uint32_t device, struct choice_list *list,
+                        struct replica *replica, struct err *err)
+{
+    uint32_t batch = p->workload->batch_rows;
+    uint64_t limit = p->cluster->devices[device].memory_limit_bytes, least = UINT64_MAX;
+    *replica = (struct replica){.device = device};
+    for (int recompute = 0; recompute < 2 && replica->micro_max == 0; recompute++) {
+        if (!micro_recompute_allowed(p, recompute))
+            continue;
+        least = replica_need(p, 1, recompute);
+        replica->recompute = recompute;
+        for (uint32_t rows = 1; rows <= batch && replica_need(p, rows, recompute) <= limit; rows++)
+            replica->micro_max = rows;
+    }
+    if (replica->micro_max == 0) {
+        choice_list_short(list, device, least, limit);
+        return 0;
+    }
+    replica->seconds = calloc((size_t)batch + 1, sizeof(*replica->seconds));
+    if (!replica->seconds)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    replica->per_row = INFINITY;
+    for (uint32_t rows = 1; rows <= replica->micro_max; rows++) {
+        struct cost_load load = p->mean_row;
+        load.rows *= rows;
+        load.tokens *= rows;
+        load.sum_sq *= rows;
+        load.labelled *= rows;
+        double each = problem_seconds(p, device, 0, p->block_count, COST_FORWARD, &load) +
+                      problem_seconds(p, device, 0, p->block_count, COST_BACKWARD, &load);
+        if (replica->recompute)
+            each += problem_seconds(p, device, 0, p->block_count, COST_RECOMPUTE, &load);
+        replica->seconds[rows] = each;
+        replica->per_row = each / rows < replica->per_row ? each / rows : replica->per_row;
+    }
+    return 0;
+}
+
+static int replica_faster(const void *left, const void *right)
+{
+    const struct replica *a = left, *b = right;
+    if (a->per_row != b->per_row)
+        return a->per_row < b->per_row ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+/* The first `count` replicas share the batch in micro-batches of at most `cap` rows: exact split, added to
+ * the list. */
+static int data_try(const struct problem *p, const struct replica *replicas, uint32_t count, uint32_t cap,
+                    const double *zeros, struct choice_list *list, struct err *err)
+{
+    struct cephalo_kind *kinds = calloc(count, sizeof(*kinds));
+    uint32_t *kind_of = calloc(count, sizeof(*kind_of));
+    struct cephalo_part *parts = calloc(count, sizeof(*parts));
+    struct place_member *members = calloc(count, sizeof(*members));
+    double seconds = 0, update = 0, slowest_rate = INFINITY, latency_max = 0;
+    int result = kinds && kind_of && parts && members ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < count && result > 0; i++) {
+        kinds[i] = (struct cephalo_kind){.forward_ms = replicas[i].seconds,
+                                         .backward_ms = zeros,
+                                         .micro_max = cap,
+                                         .even_max = UINT32_MAX};
+        kind_of[i] = i;
+        update = fmax(update, problem_step_seconds(p, replicas[i].device, 0, p->block_count));
+    }
+    struct cephalo_problem problem = {.gpu_count = count,
+                                      .kind_count = count,
+                                      .batch = p->workload->batch_rows,
+                                      .kind_of = kind_of,
+                                      .kinds = kinds,
+                                      .memory_gib = zeros,
+                                      .cap_gib = 1};
+    if (result > 0)
+        result = cephalo_solve(&problem, parts, &seconds, err);
+    list->evaluations++;
+    uint32_t rows = 1;
+    for (uint32_t i = 0; i < count && result > 0; i++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, replicas[i].device, replicas[(i + 1) % count].device, &latency, &rate,
+                     &emulated);
+        slowest_rate = rate < slowest_rate ? rate : slowest_rate;
+        latency_max = fmax(latency_max, latency);
+        rows = parts[i].micro_rows > rows ? parts[i].micro_rows : rows;
+        members[i] = (struct place_member){.device = replicas[i].device,
+                                           .micro_rows = parts[i].micro_rows,
+                                           .micro_count = parts[i].micro_count,
+                                           .state_share = 1,
+                                           .window = 1,
+                                           .recompute = replicas[i].recompute};
+    }
+    if (result > 0) {
+        double bytes = 4 * (double)p->blocks.lora_params;
+        struct place_stage stage = {.block_end = p->block_count, .member_count = count};
+        struct place_choice choice = {.placement = PLACE_DATA,
+                                      .micro_batch_rows = rows,
+                                      .stage_count = 1,
+                                      .member_count = count,
+                                      .stages = &stage,
+                                      .members = members,
+                                      .estimate_s = seconds + update + 2 * bytes / slowest_rate +
+                                                    2 * (count - 1) * latency_max};
+        result = choice_list_add(list, &choice, err);
+    }
+    free(kinds);
+    free(kind_of);
+    free(parts);
+    free(members);
+    return result < 0 ? -1 : 0;
+}
+
+/* All ranks hold buffers for the plan's largest micro-batch, so a size is tried with the devices that can
+ * hold it. */
+static int caps_try(const struct problem *p, const struct replica *replicas, uint32_t count,
+                    const double *zeros, struct choice_list *list, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
+    struct replica *able = calloc((size_t)count + 1, sizeof(*able));
+    int result = able ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < size_count && result == 0; s++) {
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (replicas[i].micro_max >= sizes[s])
+                able[most++] = replicas[i];
+        }
+        most = most < DATA_DEVICES_MAX ? most : DATA_DEVICES_MAX;
+        most = most < p->workload->batch_rows ? most : p->workload->batch_rows;
+        for (uint32_t n = most; n >= 2 && result == 0; n = n > 16 ? n - n / 8 : n - 1) {
+            if (list->evaluations < list->evaluations_max)
+                result = data_try(p, able, n, sizes[s], zeros, list, err);
+        }
+    }
+    free(able);
+    return result;
+}
+
+static int data_propose(const struct problem *p, struct choice_list *list, struct err *err)
+{
+    struct replica *replicas = calloc((size_t)p->device_count + 1, sizeof(*replicas));
+    double *zeros = calloc((size_t)p->workload->batch_rows + 1, sizeof(*zeros));
+    uint32_t count = 0;
+    int result = replicas && zeros ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < p->device_count && result == 0 && p->workload->stages <= 1; d++) {
+        if (!p->usable[d])
+            continue;
+        result = replica_init(p, d, list, &replicas[count], err);
+        count += replicas[count].seconds != NULL;
+    }
+    if (result == 0) {
+        qsort(replicas, count, sizeof(*replicas), replica_faster);
+        result = caps_try(p, replicas, count, zeros, list, err);
+    }
+    for (uint32_t i = 0; replicas && i < count; i++)
+        free(replicas[i].seconds);
+    free(replicas);
+    free(zeros);
+    return result;
+}
+
+const struct placement place_data = {
+    .kind = PLACE_DATA, .supports = data_supports, .propose = data_propose, .emit = group_emit};
