@@ -10,6 +10,7 @@
 
 struct auth;
 
+/* 'store' is borrowed until destroy. Returns new, or NULL with ERR_NOMEM. */
 struct auth *auth_create(struct store *store, struct err *err);
 void auth_destroy(struct auth *auth);
 

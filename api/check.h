@@ -39,6 +39,7 @@ enum check_depth {
  * problem, such as the plan that shows why nothing fits. */
 typedef void check_done_fn(void *arg, const struct err *err, struct checked *checked, json_t *more);
 
+/* 'app' is borrowed until destroy; its other parts are used when a check begins. */
 int submits_create(struct app *app, struct submits **submits, struct err *err);
 void submits_destroy(struct submits *submits);
 /* Forget what was found (a model was registered anew). Checks under way go on. */

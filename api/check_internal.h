@@ -53,16 +53,23 @@ struct check {
 
 /* Steps: each ends in check_next(check, step after), or check_fail. */
 void check_model(struct check *check);
+/* The adapter to start from: uploaded, and one that we compute. */
 void check_adapter(struct check *check);
+/* Training data: encoded now if it was not. */
 void check_train(struct check *check);
+/* Held-out data, likewise. */
 void check_eval(struct check *check);
+/* The prompt, rendered to ids. */
 void check_sample(struct check *check);
+/* Devices, measurements, the plan. */
 void check_cluster(struct check *check);
 
 /* store_job_new.inputs: new, or NULL. */
 json_t *check_inputs(const struct check *check);
 
+/* Answer everybody who waits with 'err' and forget the check. 'more' is borrowed, or NULL. */
 void check_fail(struct check *check, const struct err *err, json_t *more);
+/* Make the result, keep it, answer everybody who waits. */
 void check_finish(struct check *check);
 
 #endif

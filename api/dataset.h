@@ -23,6 +23,7 @@ struct dataset_want {
  * ("data.train: line 17: …") or when the file was not uploaded. */
 typedef void dataset_done_fn(void *arg, const struct err *err, const struct store_dataset *dataset);
 
+/* 'app' is borrowed until destroy. Destroy when neither pool nor store can call back any more. */
 int datasets_create(struct app *app, struct datasets **datasets, struct err *err);
 void datasets_destroy(struct datasets *datasets);
 /* Arguments are borrowed for the call. The callback comes exactly once, never before the return, unless -1.

@@ -73,7 +73,9 @@ struct httpd_server {
 
 /* The answer is complete: go on with the connection, or let it go. Frees the request. */
 void httpd_request_finish(struct httpd_request *request);
+/* Release it, calling the owner's release; it must not be a connection's any more. */
 void httpd_request_free(struct httpd_request *request);
+/* Move the connection on as far as what was received allows. */
 void httpd_conn_process(struct httpd_conn *conn);
 /* The connection is over; its request, if any, learns that the client has gone. */
 void httpd_conn_gone(struct httpd_conn *conn);

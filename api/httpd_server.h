@@ -76,6 +76,7 @@ int httpd_server_requests(const struct httpd_server *server);
 /* True while a request is unanswered or an answer not yet sent. */
 bool httpd_server_busy(const struct httpd_server *server);
 
+/* Borrowed until the answer. */
 const struct httpd_head *httpd_request_head(const struct httpd_request *request);
 /* The whole body after hooks.ready; borrowed until the answer. */
 const char *httpd_request_body(const struct httpd_request *request, size_t *size);
@@ -86,7 +87,9 @@ void *httpd_request_data(const struct httpd_request *request);
 bool httpd_gone(const struct httpd_request *request);
 bool httpd_request_is_tls(const struct httpd_request *request);
 
+/* Take the body whole, at most bytes_max (else hooks.malformed with 413), then hooks.ready. */
 void httpd_accept_body(struct httpd_request *request, uint64_t bytes_max);
+/* Take the body by pieces, at most bytes_max. 'sink' and 'arg' are borrowed until its end or gone. */
 void httpd_accept_stream(struct httpd_request *request, uint64_t bytes_max, const struct httpd_sink *sink,
                          void *arg);
 /* Stop and go on reading a streamed body (backpressure); resuming calls sink.data

@@ -203,8 +203,8 @@ static void destroy_parts(struct serve *serve)
     auth_destroy(app->auth);
     pool_destroy(app->pool);
     blob_dir_close(app->blobs);
-    SSL_CTX_free(app->tls);
-    SSL_CTX_free(app->redis_tls);
+    tls_context_free(app->tls);
+    tls_context_free(app->redis_tls);
     if (serve->term)
         event_free(serve->term);
     if (serve->interrupt)
