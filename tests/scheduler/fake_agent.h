@@ -461,6 +461,15 @@ static inline struct fake_agent *fake_agent_start(struct event_base *base, const
     return agent;
 }
 
+/* Forgets all its workers, as if they had never been. */
+static inline void fake_forget(struct fake_agent *agent)
+{
+    for (int i = 0; i < agent->worker_count; i++) {
+        json_decref(agent->workers[i].journal);
+    }
+    agent->worker_count = 0;
+}
+
 static inline void fake_agent_end(struct fake_agent *agent)
 {
     if (agent == NULL) {
@@ -469,9 +478,7 @@ static inline void fake_agent_end(struct fake_agent *agent)
     event_free(agent->timer);
     redis_destroy(agent->reader);
     redis_destroy(agent->commands);
-    for (int i = 0; i < agent->worker_count; i++) {
-        json_decref(agent->workers[i].journal);
-    }
+    fake_forget(agent);
     json_decref(agent->node_journal);
     json_decref(agent->acted);
     free(agent);

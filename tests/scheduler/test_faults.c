@@ -14,7 +14,7 @@ static void fresh_agents(void)
         agent->silent = false;
         agent->steps_max = 0;
         agent->drop_percent = agent->double_percent = agent->shuffle_percent = 0;
-        agent->worker_count = 0;
+        fake_forget(agent);
     }
 }
 
@@ -174,7 +174,7 @@ static void an_agent_that_comes_back_without_its_worker_costs_the_attempt(void *
     world.agents[0]->steps_max = 18;
     WORLD_UNTIL(&world, all_reached(12));
     struct fake_agent *agent = world.agents[1];
-    agent->worker_count = 0; /* its journal is gone too */
+    fake_forget(agent); /* its journal is gone too */
     snprintf(agent->boot, sizeof(agent->boot), "boot-right-2");
     agent->node_seq = 0;
     fake_hello(agent);

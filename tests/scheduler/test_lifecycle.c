@@ -13,7 +13,7 @@ static void fresh_agents(void **state)
         world.agents[i]->fault_at = -1;
         world.agents[i]->steps_max = 0;
         world.agents[i]->drop_percent = 0;
-        world.agents[i]->worker_count = 0;
+        fake_forget(world.agents[i]);
     }
 }
 
@@ -210,10 +210,7 @@ static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_device
     int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but kept for the one in front */
     WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0"));
     assert_true(world_is(&world, b, "queued"));
-    fresh_agents(state);
-    for (int i = 0; i < WORLD_AGENTS; i++) {
-        world.agents[i]->worker_count = i == 0 ? 1 : 0; /* keep the running worker */
-    }
+    world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, c, "succeeded"));
     assert_true(world_is(&world, a, "succeeded"));
     assert_true(world_is(&world, b, "succeeded"));

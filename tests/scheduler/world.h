@@ -124,12 +124,33 @@ static inline void world_spawn(struct world *world, int i)
     }
 }
 
+static inline void world_logs(struct world *world)
+{
+    for (int i = 0; i < WORLD_SCHEDULERS; i++) {
+        char log[160];
+        struct err err;
+        struct buf text;
+        snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
+        buf_init(&text, 1 << 22);
+        if (file_read_all(log, 1 << 22, &text, &err) == 0) {
+            size_t from = text.size > 6000 ? text.size - 6000 : 0;
+            fprintf(stderr, "---- scheduler %d\n%s\n", i, buf_str(&text) + from);
+        }
+        buf_fini(&text);
+    }
+}
+
 static inline void world_kill(struct world *world, int i, int signal_number)
 {
     if (world->schedulers[i] > 0) {
+        int status = 0;
         kill(world->schedulers[i], signal_number);
-        waitpid(world->schedulers[i], NULL, 0);
+        waitpid(world->schedulers[i], &status, 0);
         world->schedulers[i] = 0;
+        if (signal_number == SIGTERM && status != 0) { /* sanitizers speak through it, too */
+            world_logs(world);
+            test_services_fail("scheduler", "did not end well when asked to");
+        }
     }
 }
 
@@ -152,22 +173,6 @@ static inline void world_turn(struct world *world)
             world_turn(world);                                                                               \
         }                                                                                                    \
     } while (0)
-
-static inline void world_logs(struct world *world)
-{
-    for (int i = 0; i < WORLD_SCHEDULERS; i++) {
-        char log[160];
-        struct err err;
-        struct buf text;
-        snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
-        buf_init(&text, 1 << 22);
-        if (file_read_all(log, 1 << 22, &text, &err) == 0) {
-            size_t from = text.size > 6000 ? text.size - 6000 : 0;
-            fprintf(stderr, "---- scheduler %d\n%s\n", i, buf_str(&text) + from);
-        }
-        buf_fini(&text);
-    }
-}
 
 static inline void world_enrol(struct world *world, const char *node, uint8_t mark)
 {
