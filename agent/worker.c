@@ -44,12 +44,15 @@ static void urgent(void *arg, const json_t *message)
     if (!is_type(message, "stop") || !is_for_us(worker, message))
         return;
     const char *why = json_string_value(json_object_get(message, "why"));
-    if (json_is_true(json_object_get(message, "checkpoint")))
+    bool checkpoint = json_is_true(json_object_get(message, "checkpoint"));
+    if (checkpoint)
         atomic_store(&worker->stop.checkpoint, true);
     if (why && strcmp(why, "yield") == 0)
         atomic_store(&worker->stop.yield, true);
     atomic_store(&worker->stop.asked, true);
-    if (!json_is_true(json_object_get(message, "kill")))
+    /* with a lost rank the step under way cannot come to its end */
+    bool lost = why && strcmp(why, "lost") == 0 && !checkpoint;
+    if (!lost && !json_is_true(json_object_get(message, "kill")))
         return;
     atomic_store(&worker->stop.kill, true);
     pthread_mutex_lock(&worker->lock);

@@ -44,6 +44,15 @@ static int say_not_finite(const struct session *session, const struct ops_step *
 
 /* --- programs --- */
 
+/* A kill between two programs finds nothing to end: so it is looked for before each. */
+static int run_program(struct session *session, enum program_kind kind, struct ops_step *step,
+                       struct err *err)
+{
+    if (atomic_load(&session->stop->kill))
+        return err_set(err, ERR_CANCELLED, "told to end at once");
+    return ops_run(session->ops, kind, &session->batch, step, err);
+}
+
 static int run_step(struct session *session, uint64_t number, struct ops_step *step, struct err *err)
 {
     const struct spec_train_part *train = &session->assignment->spec.train;
@@ -60,7 +69,7 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
                               .eps = train->eps,
                               .weight_decay = train->weight_decay,
                               .clip_norm = train->clip_norm};
-    if (ops_run(session->ops, PROGRAM_TRAIN, &session->batch, step, err) < 0)
+    if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
     if (step->sum.control & CONTROL_NOT_FINITE)
         return say_not_finite(session, step, err);
@@ -87,7 +96,7 @@ static int evaluate(struct session *session, uint64_t done, double *loss, struct
             session->numbers[r] = first + r;
         struct ops_step step = {.step = done};
         if (batch_fill(&session->batch, plan, session->eval, session->numbers, count, done, err) < 0 ||
-            ops_run(session->ops, PROGRAM_EVALUATE, &session->batch, &step, err) < 0)
+            run_program(session, PROGRAM_EVALUATE, &step, err) < 0)
             return err_wrap(err, "evaluation after %llu steps", (unsigned long long)done);
         if (step.sum.control & CONTROL_NOT_FINITE)
             return say_not_finite(session, &step, err);
@@ -123,8 +132,7 @@ static int sample(struct session *session, uint64_t done, struct err *err)
                                 .temperature = spec->sample.temperature,
                                 .seed = spec->sample.seed,
                                 .position = session->prompt_count + t};
-        result =
-            ops_run(session->ops, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &session->batch, &step, err);
+        result = run_program(session, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &step, err);
         ids[t] = step.token >= 0 ? step.token : 0;
         if (result == 0)
             result = batch_fill_ids(&session->batch, session->assignment->plan, &ids[t], 1, err);
@@ -159,7 +167,7 @@ static int run_save(struct session *session, uint64_t done, json_t **blobs, stru
         session_save(session, err);
     } else {
         struct ops_step step = {.step = done};
-        if (ops_run(session->ops, PROGRAM_SAVE, &session->batch, &step, err) < 0) {
+        if (run_program(session, PROGRAM_SAVE, &step, err) < 0) {
             json_decref(session->save.blobs);
             return -1;
         }

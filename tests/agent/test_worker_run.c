@@ -201,7 +201,7 @@ static void a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint(void **st
     struct outcome out;
     fix_open(&fix, "llama");
     json_t *spec = fix_spec(&fix);
-    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(60));
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4000));
     struct plan *plan = fix_plan(&fix, 2, 1);
     struct stop_at stop = {.step = 5, .epoch = 1};
     fix_run(&fix, plan, spec, NULL, stop_hook, &stop, &out);
@@ -209,7 +209,7 @@ static void a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint(void **st
     assert_int_equal(out.done, 0);
     assert_int_equal(json_array_size(out.stopped), 2);
     uint64_t at = number_of(json_array_get(out.stopped, 0), "step");
-    assert_true(at > 5 && at < 60);
+    assert_true(at > 5 && at < 4000);
     assert_int_equal(number_of(json_array_get(out.stopped, 1), "step"), at);
     assert_true(json_is_true(json_object_get(json_array_get(out.stopped, 0), "checkpoint")));
     assert_int_equal(out.steps, at);
@@ -246,7 +246,7 @@ static void a_killed_rank_ends_at_once_and_its_peer_names_it(void **state)
     struct outcome out;
     fix_open(&fix, "llama");
     json_t *spec = fix_spec(&fix);
-    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(60));
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4000));
     struct plan *plan = fix_plan(&fix, 2, 1);
     struct stop_at stop = {.step = 3, .epoch = 1, .kill = true};
     fix_run(&fix, plan, spec, NULL, stop_hook, &stop, &out);
@@ -256,6 +256,27 @@ static void a_killed_rank_ends_at_once_and_its_peer_names_it(void **state)
     const json_t *failed = json_array_get(out.failures, 0);
     assert_true(json_is_false(json_object_get(failed, "own_fault")));
     assert_non_null(strstr(text_of(failed, "text"), "rank 1"));
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+static void a_rank_alone_that_is_killed_ends_at_once(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome out;
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix);
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4000));
+    struct plan *plan = fix_plan(&fix, 1, 1);
+    struct stop_at stop = {.step = 3, .epoch = 1, .kill = true};
+    fix_run(&fix, plan, spec, NULL, stop_hook, &stop, &out);
+    assert_int_equal(out.done, 0);
+    assert_int_equal(json_array_size(out.stopped), 1);
+    assert_true(out.steps < 4000);
+    assert_int_equal(json_array_size(out.checkpoints), 0);
     outcome_fini(&out);
     plan_destroy(plan);
     json_decref(spec);
@@ -477,6 +498,7 @@ int main(void)
         cmocka_unit_test(a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint),
         cmocka_unit_test(a_stop_of_a_stale_epoch_changes_nothing),
         cmocka_unit_test(a_killed_rank_ends_at_once_and_its_peer_names_it),
+        cmocka_unit_test(a_rank_alone_that_is_killed_ends_at_once),
         cmocka_unit_test(events_not_acknowledged_come_again_after_the_agent_returned),
         cmocka_unit_test(wrong_assignments_are_refused_by_name),
         cmocka_unit_test(a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor),

@@ -33,7 +33,7 @@
 #include "support/cluster.h"
 #include "support/scratch.h"
 
-enum { FIX_RANKS = 8, FIX_STEPS = 64, FIX_SECONDS = 120 };
+enum { FIX_RANKS = 8, FIX_STEPS = 4096, FIX_SECONDS = 120 };
 
 #define must(call) fix_must((call), #call, &err, __LINE__)
 static inline void fix_must(int result, const char *what, const struct err *err, int line)
