@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -139,30 +140,54 @@ static int links_check(struct json_reader *r, const json_t *links, const json_t 
     return 0;
 }
 
-static void port_read(struct json_reader *r, const char *key, uint16_t *port)
+/* "HOST", "HOST:PORT", "[V6]:PORT" into config->host and port. */
+static int listen_read(struct json_reader *r, struct local_config *config)
 {
-    uint32_t value = 0;
-    if (jr_u32(r, key, JR_OPTIONAL, 0, 65535, &value) > 0) {
-        *port = (uint16_t)value;
+    const char *text = "127.0.0.1";
+    if (jr_str(r, "listen", JR_OPTIONAL, 1, sizeof(config->host) - 1, &text) < 0) {
+        return -1;
     }
+    const char *colon = strrchr(text, ':');
+    const bool bracket = text[0] == '[';
+    const bool has_port =
+        colon != NULL && (bracket ? colon > text && colon[-1] == ']' : strchr(text, ':') == colon);
+    size_t size = has_port ? (size_t)(colon - text) : strlen(text);
+    if (has_port) {
+        char *end;
+        const unsigned long port = strtoul(colon + 1, &end, 10);
+        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || port > 65535) {
+            return jr_fail(r, "listen", "\"%s\" is not HOST or HOST:PORT", text);
+        }
+        config->port = (uint16_t)port;
+    }
+    if (bracket) {
+        text++;
+        size -= size > 1 ? 2 : 1;
+    }
+    snprintf(config->host, sizeof(config->host), "%.*s", (int)size, text);
+    return config->host[0] != '\0' ? 0 : jr_fail(r, "listen", "there is no host in it");
 }
 
-/* Everything but the agents; texts are borrowed from the document given. */
+/* Everything but the agents. */
 static int service_read(struct json_reader *r, struct local_config *config)
 {
-    const char *host = "127.0.0.1";
-    jr_str(r, "host", JR_OPTIONAL, 1, 255, &host);
-    port_read(r, "port", &config->port);
-    port_read(r, "redis_port", &config->redis_port);
+    uint32_t redis_port = 0;
+    if (listen_read(r, config) < 0) {
+        return -1;
+    }
+    const char *advertise = config->host;
+    jr_str(r, "advertise", JR_OPTIONAL, 1, sizeof(config->advertise) - 1, &advertise);
+    snprintf(config->advertise, sizeof(config->advertise), "%s", advertise);
+    jr_u32(r, "redis_port", JR_OPTIONAL, 0, 65535, &redis_port);
+    config->redis_port = (uint16_t)redis_port;
     config->schedulers = 1;
     jr_u32(r, "schedulers", JR_OPTIONAL, 1, LOCAL_SCHEDULERS_MAX, &config->schedulers);
-    config->tls = !is_loopback(host);
+    config->tls = !is_loopback(config->host);
     jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
     jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
-    if (!r->failed && !config->tls && !is_loopback(host)) {
-        jr_fail(r, "tls", "can be off on a loopback address only, not on %s", host);
+    if (!r->failed && !config->tls && !is_loopback(config->host)) {
+        jr_fail(r, "tls", "can be off on a loopback address only, not on %s", config->host);
     }
-    config->host = host;
     return r->failed ? -1 : 0;
 }
 
@@ -179,16 +204,18 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     if (agents == NULL || links_check(&r, config->links, agents) < 0 || jr_finish(&r) < 0) {
         goto fail;
     }
-    config->document = json_pack("{s:s, s:I, s:I, s:b, s:I, s:o, s:O*}", "host", config->host, "port",
-                                 (json_int_t)config->port, "redis_port", (json_int_t)config->redis_port,
-                                 "tls", config->tls ? 1 : 0, "schedulers", (json_int_t)config->schedulers,
-                                 "agents", agents, "links", (json_t *)config->links);
+    char listen[300];
+    snprintf(listen, sizeof(listen), strchr(config->host, ':') != NULL ? "[%s]:%u" : "%s:%u", config->host,
+             config->port);
+    config->document =
+        json_pack("{s:s, s:s, s:I, s:b, s:I, s:o, s:O*}", "listen", listen, "advertise", config->advertise,
+                  "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0, "schedulers",
+                  (json_int_t)config->schedulers, "agents", agents, "links", (json_t *)config->links);
     agents = NULL;
     if (config->document == NULL) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
         goto fail;
     }
-    config->host = json_string_value(json_object_get(config->document, "host"));
     config->agents = json_object_get(config->document, "agents");
     config->links = json_object_get(config->document, "links");
     return 0;

@@ -12,15 +12,16 @@
 enum { LOCAL_AGENTS_MAX = 64, LOCAL_DEVICES_MAX = 64, LOCAL_SCHEDULERS_MAX = 8, LOCAL_NAME_BYTES = 65 };
 
 struct local_config {
-    json_t *document; /* normalised: equal configurations are equal documents */
-    /* borrowed from it */
-    const char *host;     /* to listen on; "127.0.0.1" */
-    uint16_t port;        /* of the api; 0: any, kept from run to run */
-    uint16_t redis_port;  /* 0: any; used with tls alone, else Redis has a unix socket and no port */
-    bool tls;             /* on whenever host is not a loopback address */
-    uint32_t schedulers;  /* 1 */
-    const json_t *agents; /* [{name, devices: [{kind, threads, memory, isa}], address}] */
-    const json_t *links;  /* as given, or NULL */
+    json_t *document;    /* normalised: equal configurations are equal documents, read back as the same */
+    char host[256];      /* to listen on: `listen`, "127.0.0.1" */
+    uint16_t port;       /* of the api, from `listen`; 0: any, kept from run to run */
+    char advertise[256]; /* the host that others are told; the one listened on */
+    uint16_t redis_port; /* 0: any; used with tls alone, else Redis has a unix socket and no port */
+    bool tls;            /* on whenever host is not a loopback address */
+    uint32_t schedulers; /* 1 */
+    const json_t
+        *agents; /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
+    const json_t *links; /* as given, or NULL; borrowed from document */
 };
 
 /* Check a configuration document (a YAML or JSON mapping). *config is zeroed on failure; local_config_fini

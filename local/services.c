@@ -42,6 +42,12 @@ static json_t *path_json(const struct making *m, const char *fmt, ...)
     return json_string(path);
 }
 
+/* "host:port", "[v6]:port" */
+static void address_print(char out[300], const char *host, uint16_t port)
+{
+    snprintf(out, 300, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
+}
+
 /* Takes 'document'. */
 static int document_write(const struct making *m, const char *name, json_t *document)
 {
@@ -192,9 +198,10 @@ static int api_add(struct making *m)
     if (home_port(m->home, "api", m->config->host, m->config->port, &port, m->err) < 0) {
         return -1;
     }
-    snprintf(m->api_address, sizeof(m->api_address), strchr(m->config->host, ':') ? "[%s]:%u" : "%s:%u",
-             m->config->host, port);
-    snprintf(m->url, sizeof(m->url), "%s://%.280s", m->config->tls ? "https" : "http", m->api_address);
+    address_print(m->api_address, m->config->host, port);
+    char shown[300];
+    address_print(shown, m->config->advertise, port);
+    snprintf(m->url, sizeof(m->url), "%s://%.280s", m->config->tls ? "https" : "http", shown);
     json_t *redis = redis_json(m);
     if (redis != NULL && m->config->tls) {
         json_object_set_new(redis, "agents", json_pack("{s:s, s:b}", "address", m->agents_address, "tls", 1));
@@ -255,7 +262,7 @@ static int agent_add(const struct making *m, const json_t *agent)
     }
     json_t *document = json_deep_copy(agent);
     if (document != NULL && json_object_get(document, "address") == NULL) {
-        json_object_set_new(document, "address", json_string(m->config->host));
+        json_object_set_new(document, "address", json_string(m->config->advertise));
     }
     if (document_write(m, file, document) < 0) {
         return -1;

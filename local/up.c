@@ -160,7 +160,7 @@ static int prepare(struct coming_up *u)
     if (home_make(u->home, u->err) < 0 || home_space(u->home, space_bytes_min, u->err) < 0 ||
         home_secret(u->home, "admin.token", u->token, u->err) < 0 ||
         home_secret(u->home, "home.id", identity, u->err) < 0 ||
-        home_certificates(u->home, u->config.host, u->err) < 0 ||
+        home_certificates(u->home, u->config.advertise, u->err) < 0 ||
         postgres_find(u->home, &postgres, u->err) < 0) {
         return -1;
     }

@@ -64,8 +64,16 @@ static void a_configuration_is_filled_with_defaults(void **state)
     assert_int_equal(1, config.schedulers);
     assert_int_equal(1, json_array_size(config.agents));
     local_config_fini(&config);
-    assert_int_equal(0, config_read("{host: 10.0.0.1, agents: []}", &config, &err));
+    assert_int_equal(
+        0, config_read("{listen: '10.0.0.1:7070', advertise: lab.example, agents: []}", &config, &err));
     assert_true(config.tls);
+    assert_int_equal(7070, config.port);
+    assert_string_equal("10.0.0.1", config.host);
+    assert_string_equal("lab.example", config.advertise);
+    struct local_config again;
+    assert_int_equal(0, local_config_parse(config.document, &again, &err));
+    assert_true(json_equal(config.document, again.document));
+    local_config_fini(&again);
     local_config_fini(&config);
 }
 
@@ -87,8 +95,9 @@ static void a_wrong_configuration_is_refused_by_its_path(void **state)
         {"{agents: [{name: a, devices: [{}]}, {name: a, devices: [{}]}]}", "agents"},
         {"{agents: [], schedulers: 0}", "schedulers"},
         {"{agents: [], links: [{between: [a, b], rate: 1Gbit/s}]}", "links[0].between"},
-        {"{agents: [], host: 10.0.0.1, tls: false}", "tls"},
-        {"{agents: [], port: 70000}", "port"},
+        {"{agents: [], listen: 10.0.0.1, tls: false}", "tls"},
+        {"{agents: [], listen: '127.0.0.1:70000'}", "listen"},
+        {"{agents: [], listen: ':80'}", "listen"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = {0};

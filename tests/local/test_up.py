@@ -139,7 +139,7 @@ def a_port_that_is_taken_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        done = home.run("up", "--config", home.config({"agents": [], "port": port}))
+        done = home.run("up", "--config", home.config({"agents": [], "listen": f"127.0.0.1:{port}"}))
         expect(done.returncode == 1 and str(port) in done.stderr, f"status {done.returncode}: {done.stderr}")
         expect(not home.left(), "something runs")
 
