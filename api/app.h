@@ -17,6 +17,7 @@
 struct auth;
 struct blob_dir;
 struct datasets;
+struct known_files;
 struct followers;
 struct submits;
 struct route;
@@ -39,6 +40,7 @@ struct app {
     struct httpd_server *server;
     struct auth *auth;
     struct blob_dir *blobs;
+    struct known_files *known;
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;

@@ -277,7 +277,7 @@ struct download {
     struct pool_task task; /* first */
     struct call *call;
     int fd;
-    bool busy, begun;
+    bool busy, begun, ranged;
     uint64_t offset, left, size;
     size_t filled;
     char path[BLOB_PATH_MAX];
@@ -326,7 +326,7 @@ static void download_more(struct httpd_request *request, void *arg);
 static void download_reply(struct download *download)
 {
     struct call *call = download->call;
-    bool whole = download->left == download->size;
+    bool whole = !download->ranged; /* a range that happens to be the whole file is still an answer to a range */
     char range[96];
     snprintf(range, sizeof range, "bytes %llu-%llu/%llu", (unsigned long long)download->offset,
              (unsigned long long)(download->offset + download->left - 1), (unsigned long long)download->size);
@@ -448,7 +448,9 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
         download_free(download);
         return;
     }
-    if (parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left) < 0) {
+    int asked = parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
+    download->ranged = asked == 0;
+    if (asked < 0) {
         call_problem(call, 416, "invalid", NULL, "the range \"%.80s\" lies outside the file's %llu bytes",
                      httpd_head_get(head, "range"), (unsigned long long)download->size);
         download_free(download);

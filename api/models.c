@@ -5,6 +5,8 @@
 
 #include "api/blob.h"
 #include "api/check.h"
+#include "api/known.h"
+#include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
 #include "model/config.h"
@@ -56,6 +58,37 @@ static void registration_fail(struct registration *r, const struct err *err)
 
 /* ---- on the pool ---- */
 
+/* The manifest of one local file, from memory if it is unchanged. */
+static int hash_file(struct known_files *known, struct model_source *source, uint32_t index, const char *path,
+                     struct manifest *manifest, struct err *err)
+{
+    if (known_files_find(known, path, manifest))
+        return 0;
+    int64_t since_ns = clock_wall_us() * 1000;
+    if (manifest_make(source, index, manifest, err) < 0)
+        return -1;
+    known_files_keep(known, path, since_ns, manifest);
+    return 0;
+}
+
+static int take_local(struct registration *r, struct model_source *source, uint32_t index, bool folder,
+                      struct err *err)
+{
+    const struct model_file *file = model_source_file(source, index);
+    struct manifest manifest = {0};
+    char path[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
+    if ((size_t)snprintf(path, sizeof path, folder ? "%s/%s" : "%s", r->path, file->name) >= sizeof path)
+        return err_set(err, ERR_TOO_BIG, "path: %.200s… is too long", r->path);
+    if (hash_file(r->call->app->known, source, index, path, &manifest, err) < 0)
+        return -1;
+    digest_hex(manifest.sha256, 32, sha256);
+    json_array_append_new(r->files, json_pack("{s:s, s:I, s:s, s:s}", "name", file->name, "size",
+                                              (json_int_t)file->size, "sha256", sha256, "path", path));
+    json_array_append_new(r->manifests, manifest_to_json(&manifest, err));
+    manifest_fini(&manifest);
+    return 0;
+}
+
 /* Hash every file of the source at r->path and fill files and manifests. */
 static int hash_local(struct registration *r, uint64_t bytes_max, struct err *err)
 {
@@ -67,26 +100,13 @@ static int hash_local(struct registration *r, uint64_t bytes_max, struct err *er
         return -1;
     uint64_t total = 0;
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < model_source_file_count(source); i++) {
-        const struct model_file *file = model_source_file(source, i);
-        struct manifest manifest = {0};
-        char path[BLOB_PATH_MAX], sha256[DIGEST_HEX_SIZE];
-        total += file->size;
-        if (total > bytes_max)
-            rc = err_set(err, ERR_TOO_BIG, "the model is over the limit of %llu bytes",
-                         (unsigned long long)bytes_max);
-        else
-            rc = manifest_make(source, i, &manifest, err);
-        if (rc == 0) {
-            snprintf(path, sizeof path, S_ISDIR(st.st_mode) ? "%s/%s" : "%s", r->path, file->name);
-            digest_hex(manifest.sha256, 32, sha256);
-            json_array_append_new(r->files,
-                                  json_pack("{s:s, s:I, s:s, s:s}", "name", file->name, "size",
-                                            (json_int_t)file->size, "sha256", sha256, "path", path));
-            json_array_append_new(r->manifests, manifest_to_json(&manifest, err));
-        }
-        manifest_fini(&manifest);
-    }
+    for (uint32_t i = 0; i < model_source_file_count(source); i++)
+        total += model_source_file(source, i)->size;
+    if (total > bytes_max)
+        rc = err_set(err, ERR_TOO_BIG, "the model has %llu bytes, the limit is %llu",
+                     (unsigned long long)total, (unsigned long long)bytes_max);
+    for (uint32_t i = 0; rc == 0 && i < model_source_file_count(source); i++)
+        rc = take_local(r, source, i, S_ISDIR(st.st_mode), err);
     model_source_close(source);
     return rc;
 }

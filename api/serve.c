@@ -8,6 +8,7 @@
 #include "api/blob.h"
 #include "api/check.h"
 #include "api/dataset.h"
+#include "api/known.h"
 #include "api/route.h"
 #include "api/stream.h"
 #include "common/clock.h"
@@ -86,6 +87,9 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->base)
         return err_set(err, ERR_NOMEM, "out of memory for an event loop");
     if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
+        return -1;
+    app->known = known_files_create(err);
+    if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
     if (!app->pool || create_clients(serve, err) < 0)
@@ -203,6 +207,7 @@ static void destroy_parts(struct serve *serve)
     auth_destroy(app->auth);
     pool_destroy(app->pool);
     blob_dir_close(app->blobs);
+    known_files_destroy(app->known);
     tls_context_free(app->tls);
     tls_context_free(app->redis_tls);
     if (serve->term)

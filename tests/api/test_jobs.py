@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import threading
+import time
 
 from api import GOLDEN, Api, expect, main, spec, token_rows
 
@@ -200,6 +202,26 @@ def a_model_is_the_same_uploaded_or_by_reference():
     api.refused(422, "POST", "/v1/jobs", spec(rows, model="uploaded"), "uploaded")
 
 
+def a_changed_file_is_a_new_content_and_an_unchanged_one_the_same():
+    folder = api.path("mine")
+    shutil.copytree(LLAMA, folder, ignore=shutil.ignore_patterns("adapter*", "grads*", "logits*", "expected*"))
+    past = time.time() - 100
+    for name in os.listdir(folder):
+        os.utime(os.path.join(folder, name), (past, past))
+    first = api.good("POST", "/v1/models", {"name": "mine", "path": folder})["content"]
+    expect(api.good("POST", "/v1/models", {"name": "mine", "path": folder})["content"] == first, "unchanged")
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        last = handle.read(1)
+        handle.seek(-1, os.SEEK_END)
+        handle.write(bytes([last[0] ^ 1]))
+    os.utime(path, (past, past))
+    changed = api.good("POST", "/v1/models", {"name": "mine", "path": folder})["content"]
+    expect(changed != first, "a bit was changed, and the times were set back")
+    api.good("DELETE", "/v1/models/mine")
+
+
 def an_adapter_that_does_what_we_do_not_is_refused_by_name():
     with open(os.path.join(LLAMA, "adapter_init", "adapter_config.json"), "rb") as handle:
         config = json.load(handle)
@@ -268,5 +290,6 @@ with Api(measure_seconds=1) as api:
          other_peoples_jobs_are_not_there, a_job_that_has_not_run_has_no_parts_yet,
          what_is_wrong_in_a_specification_is_named_by_its_path, what_is_wrong_in_the_data_is_named_by_its_line,
          equal_data_is_encoded_once, a_model_is_the_same_uploaded_or_by_reference,
+         a_changed_file_is_a_new_content_and_an_unchanged_one_the_same,
          an_adapter_that_does_what_we_do_not_is_refused_by_name,
          a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numbers, a_job_survives_the_death_of_the_api)
