@@ -102,6 +102,8 @@ int show_json(const json_t *document, struct err *err);
 /* Aligned columns: `columns` is "HEADER:key:kind …"; kind: s text, n number, b bytes, t seconds, w time of
  * day. */
 int show_table(const json_t *rows, const char *columns, struct err *err);
+/* A text of a model or a log on one line of stdout: line ends become " / ", other control characters "?". */
+void show_one_line(const char *text);
 /* A member as text; "" when absent. Borrowed. */
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);

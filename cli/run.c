@@ -137,7 +137,10 @@ static void show_ends(const char *label, const json_t *lines, const char *key, b
     if (!first)
         return;
     if (text) {
-        printf("%s\n  before  %s\n  after   %s\n", label, show_str(first, "text"), show_str(last, "text"));
+        printf("%s\n  before  ", label);
+        show_one_line(show_str(first, "text"));
+        printf("  after   ");
+        show_one_line(show_str(last, "text"));
     } else {
         double before = show_num(first, "loss", 0), after = show_num(last, "loss", 0);
         printf("%s\n  %.4f before, %.4f after: %+.4f nats a token\n", label, before, after, after - before);

@@ -34,6 +34,19 @@ double show_num(const json_t *object, const char *key, double missing)
     return json_is_number(value) ? json_number_value(value) : missing;
 }
 
+void show_one_line(const char *text)
+{
+    while (*text == '\n' || *text == ' ')
+        text++;
+    for (; *text; text++) {
+        if (*text == '\n')
+            fputs(" / ", stdout);
+        else
+            putchar((unsigned char)*text < ' ' ? '?' : *text);
+    }
+    putchar('\n');
+}
+
 struct column {
     char header[32], key[48], kind;
     size_t width;

@@ -90,11 +90,12 @@ static void draw(struct view *view)
     fflush(stdout);
 }
 
-/* Something that stays on screen: above the view. */
+/* Something that stays on screen: above the view. Line ends inside a text are shown, not followed. */
 static void tell(struct view *view, const char *label, const char *text)
 {
     erase(view);
-    printf("%s%s\n", label, text);
+    fputs(label, stdout);
+    show_one_line(text);
     fflush(stdout);
 }
 
