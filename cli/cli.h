@@ -81,6 +81,9 @@ int client_job_id(const char *word, int64_t *id, struct err *err);
  * most, 0: all. Returns new, or NULL. */
 json_t *client_pages(struct cli *cli, const char *path, const char *member, size_t most, struct err *err);
 
+/* The lines of `motley metrics`: steps and evaluations. Returns new, or NULL. */
+json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
+
 /* ---- files by content (cli/upload.c) ---- */
 
 /* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names

@@ -132,3 +132,14 @@ json_t *client_pages(struct cli *cli, const char *path, const char *member, size
         err_set(err, ERR_NOMEM, "no memory for a list");
     return all;
 }
+
+json_t *client_metrics(struct cli *cli, int64_t id, struct err *err)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    for (size_t i = json_array_size(lines); i-- > 0;)
+        if (!json_object_get(json_array_get(lines, i), "loss"))
+            json_array_remove(lines, i); /* samples: `motley get` writes them apart */
+    return lines;
+}

@@ -159,14 +159,20 @@ static int get_document(struct cli *cli, int64_t id, const char *route, const ch
     return result;
 }
 
-static int get_lines(struct cli *cli, int64_t id, const char *kind, const char *folder, const char *name,
-                     struct err *err)
+static int get_metrics(struct cli *cli, int64_t id, const char *folder, struct err *err)
 {
-    char route[128];
-    snprintf(route, sizeof route, "/v1/jobs/%lld/metrics?limit=10000%s%s", (long long)id,
-             kind ? "&kind=" : "", kind ? kind : "");
-    json_t *lines = client_pages(cli, route, "lines", 0, err);
-    int result = lines ? write_lines(folder, name, lines, err) : -1;
+    json_t *lines = client_metrics(cli, id, err);
+    int result = lines ? write_lines(folder, "metrics.jsonl", lines, err) : -1;
+    json_decref(lines);
+    return result;
+}
+
+static int get_samples(struct cli *cli, int64_t id, const char *folder, struct err *err)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000&kind=sample", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", 0, err);
+    int result = lines ? write_lines(folder, "samples.jsonl", lines, err) : -1;
     json_decref(lines);
     return result;
 }
@@ -175,8 +181,7 @@ int get_job(struct cli *cli, int64_t id, const char *folder, struct err *err)
 {
     if (file_mkdirs(folder, 0755, err) < 0 || get_artifacts(cli, id, folder, err) < 0 ||
         get_document(cli, id, "plan", NULL, folder, "plan.json", err) < 0 ||
-        get_lines(cli, id, NULL, folder, "metrics.jsonl", err) < 0 ||
-        get_lines(cli, id, "sample", folder, "samples.jsonl", err) < 0)
+        get_metrics(cli, id, folder, err) < 0 || get_samples(cli, id, folder, err) < 0)
         return -1;
     return get_document(cli, id, "trace", NULL, folder, "trace.json", err);
 }

@@ -239,11 +239,9 @@ int command_resume(struct cli *cli, struct err *err)
 int command_metrics(struct cli *cli, struct err *err)
 {
     int64_t id;
-    char path[96];
     if (client_job_id(cli->words[0], &id, err) < 0)
         return -1;
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, err), *line;
+    json_t *lines = client_metrics(cli, id, err), *line;
     if (!lines)
         return -1;
     size_t index;

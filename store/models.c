@@ -29,7 +29,8 @@ static const struct pg_statement put_model = {
     PG_WRITE};
 static const struct pg_statement get_model = {
     "model_get",
-    "SELECT json_build_object('name', coalesce(n.name, $1), 'content', m.content, 'config', m.config, "
+    "SELECT json_build_object('name', coalesce(n.name, (SELECT name FROM model_names WHERE content = m.content "
+    " ORDER BY created_at DESC, name LIMIT 1), $1), 'content', m.content, 'config', m.config, "
     " 'files', m.files, 'info', m.info, 'created', motley_time(m.created_at)) "
     "FROM models m LEFT JOIN model_names n ON n.content = m.content AND n.name = $1 "
     "WHERE m.content = coalesce((SELECT content FROM model_names WHERE name = $1), $1)",
