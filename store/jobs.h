@@ -17,7 +17,8 @@ struct store_job_new {
     const uint8_t *request_digest; /* 32 bytes, SHA-256 of the request body; needed with a key */
     const json_t *spec;            /* spec_to_json: every default filled, given back under `spec` */
     const json_t *inputs; /* {"model": content id | null, "train": dataset key, "eval": dataset key | null,
-                              "adapter": {file name: sha256} | null}; what the scheduler resolves */
+                              "adapter": {file name: sha256} | null, "sample": {"ids": […]} only with
+                              a prompt}; what the scheduler resolves */
     int32_t priority;     /* higher first; 0 is usual; -1000..1000 */
     bool held;
     uint32_t retries_max;  /* limits.retries */

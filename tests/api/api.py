@@ -253,6 +253,13 @@ class Api:
                     out += piece
             return out
 
+    def psql(self, text):
+        """What the database says, as text; for states that no request can make."""
+        done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-c", text, self.postgres.conninfo],
+                              capture_output=True, text=True, timeout=60, check=False)
+        expect(done.returncode == 0, done.stderr)
+        return done.stdout.strip()
+
     def upload(self, data, **keywords):
         sha256 = hashlib.sha256(data).hexdigest()
         self.good("PUT", f"/v1/blobs/{sha256}", data, **keywords)

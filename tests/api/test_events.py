@@ -95,6 +95,19 @@ def a_follower_that_goes_away_is_forgotten():
     wait_for(lambda: followers() == before, "the follower is forgotten")
 
 
+def a_follower_that_does_not_read_is_cut_off_and_may_come_again():
+    ident = ident_of()
+    api.psql(f"INSERT INTO events (job, type, body) SELECT {ident}, 'log', json_build_object('n', n, 'text', repeat('x', 400)) "
+             "FROM generate_series(1, 60000) n")
+    before = followers()
+    connection, response = follow(ident)
+    wait_for(lambda: followers() == before, "the follower is cut off")
+    connection.close()
+    api.good("POST", f"/v1/jobs/{ident}/cancel")
+    got = [data["n"] for _, kind, data in events(follow(ident)[1], "end") if kind == "log"]
+    expect(got == list(range(1, 60001)), f"{len(got)} of 60000 events, or out of order")
+
+
 def a_follower_sees_on_after_the_database_came_back():
     ident = ident_of()
     connection, response = follow(ident)
@@ -111,4 +124,5 @@ with Api() as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
     main(a_follower_sees_what_happens_and_the_end, a_follower_who_comes_back_misses_and_repeats_nothing, many_followers_see_the_same,
-         a_follower_that_goes_away_is_forgotten, a_follower_sees_on_after_the_database_came_back)
+         a_follower_that_goes_away_is_forgotten, a_follower_that_does_not_read_is_cut_off_and_may_come_again,
+         a_follower_sees_on_after_the_database_came_back)

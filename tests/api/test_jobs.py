@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import threading
 import time
 
@@ -15,13 +14,6 @@ LLAMA = os.path.join(GOLDEN, "llama")
 
 def count():
     return sum(api.good("GET", "/v1/queue")["jobs"].values())
-
-
-def psql(text):
-    done = subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-c", text, api.postgres.conninfo], capture_output=True,
-                          text=True, timeout=30, check=False)
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout.strip()
 
 
 def a_good_job_is_committed_and_comes_back_with_every_default():
@@ -242,13 +234,13 @@ def an_adapter_that_does_what_we_do_not_is_refused_by_name():
 
 
 def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numbers():
-    psql("INSERT INTO nodes (name, state, address, last_seen) VALUES ('left', 'alive', '127.0.0.1', now()); "
+    api.psql("INSERT INTO nodes (name, state, address, last_seen) VALUES ('left', 'alive', '127.0.0.1', now()); "
          "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) "
          "VALUES ('left/cpu0', 'left', 'cpu', '{\"threads\": 1}', 'd', 300000)")
     body = spec(rows, name="big")
     plan = api.good("POST", "/v1/jobs:validate", body)  # nobody measures here: after measure_seconds it estimates
     expect(plan["unmeasured"] == ["left/cpu0"] and plan["verdict"] == "does not fit", plan)
-    wanted = psql("SELECT key FROM measures")
+    wanted = api.psql("SELECT key FROM measures")
     expect(len(wanted) == 64, f"the measurement was asked for: {wanted}")
     points = [{"block": block, "rows": n, "tokens": 64 * n, "labelled": 64 * n, "sum_sq": 4096 * n, "forward_s": 0.001 * n,
                "backward_s": 0.001 * n, "recompute_s": 0.001 * n, "saved_bytes": 100000 * n, "boundary_bytes": 16384 * n,
@@ -256,7 +248,7 @@ def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numb
     profile = {"device": "left/cpu0", "isa": "avx2", "threads": 1, "shape": "s", "method": "lora", "base": "fp32", "compute": "fp32",
                "base_process_bytes": 1 << 20, "points": points, "weights_bytes": {"embedding": 65536, "layer": 200000, "head": 65536},
                "adapter_bytes": {"layer": 50000}, "optimizer_bytes": {"layer": 100000}, "step_s": {"layer": 1e-5}, "neighbours_busy": False}
-    psql("INSERT INTO profiles (device, key, content, digest, document) "
+    api.psql("INSERT INTO profiles (device, key, content, digest, document) "
          f"VALUES ('left/cpu0', '{wanted}', 'c', 'd', '{json.dumps(profile)}')")
     before = count()
     for path in ("/v1/jobs", "/v1/jobs"):
@@ -266,11 +258,11 @@ def a_plan_waits_for_measurements_and_a_job_that_never_fits_is_refused_with_numb
     plan = api.good("POST", "/v1/jobs:validate", body)
     expect(plan["unmeasured"] == [] and plan["verdict"] == "does not fit", plan)
     expect(count() == before, "nothing was committed")
-    psql("UPDATE devices SET memory_limit_bytes = 500000000")
+    api.psql("UPDATE devices SET memory_limit_bytes = 500000000")
     api.good("POST", "/v1/jobs", spec(rows, name="big", train={"batch_rows": 4, "steps": 3}))
     plan = api.good("POST", "/v1/jobs:validate?programs=1", body)
     expect(plan["verdict"] == "fits" and "FORWARD" in plan["program"] and plan["ranks"][0]["device"] == "left/cpu0", plan)
-    psql("DELETE FROM devices; DELETE FROM nodes")
+    api.psql("DELETE FROM devices; DELETE FROM nodes")
 
 
 def a_job_survives_the_death_of_the_api():
