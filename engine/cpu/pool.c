@@ -2,6 +2,7 @@
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -136,6 +137,11 @@ void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uin
     atomic_store(&pool->busy, pool->threads - 1);
     generation_next(pool);
     take_parts(pool, 0);
-    while (atomic_load_explicit(&pool->busy, memory_order_acquire) != 0)
-        __builtin_ia32_pause();
+    /* On a busy machine the last helper may not be running: let it. */
+    for (int turn = 0; atomic_load_explicit(&pool->busy, memory_order_acquire) != 0; turn++) {
+        if (turn < SPIN_TURNS)
+            __builtin_ia32_pause();
+        else
+            sched_yield();
+    }
 }

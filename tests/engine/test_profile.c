@@ -1,0 +1,132 @@
+/* A profile document says what a planner needs, in the bytes that a stage will take. */
+#include "engine/trainer.h"
+
+#include "common/clock.h"
+#include "engine/profile.h"
+
+static const struct model_config small = {
+    .arch = MODEL_LLAMA,
+    .hidden = 64,
+    .layers = 2,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 16,
+    .ffn = 96,
+    .vocab = 300,
+    .max_positions = 256,
+    .norm_eps = 1e-5,
+    .rope = {.theta = 10000, .kind = ROPE_DEFAULT, .factor = 1},
+    .tied = true,
+};
+
+static struct profile_request small_request(void)
+{
+    return (struct profile_request){
+        .config = &small,
+        .sequence_tokens = 64,
+        .seconds = 0.05,
+        .now_ns = clock_mono_ns,
+        .lora = {.rank = 4, .alpha = 8, .dropout = 0.05, .targets = LORA_Q | LORA_V}};
+}
+
+static double number(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        fail_msg("a point lacks %s", key);
+    return json_number_value(value);
+}
+
+static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    struct mem_account account;
+    json_t *document, *point;
+    size_t i;
+    uint32_t seen[3] = {0};
+    check(profile_measure(device, &request, &document, &err));
+    json_array_foreach(json_object_get(document, "points"), i, point)
+    {
+        const char *block = json_string_value(json_object_get(point, "block"));
+        int kind = strcmp(block, "embedding") == 0 ? 0 : strcmp(block, "layer") == 0 ? 1 : 2;
+        seen[kind]++;
+        assert_true(number(point, "forward_s") > 0);
+        assert_true(number(point, "backward_s") > 0);
+        assert_true(number(point, "recompute_s") >= 0);
+        assert_true(number(point, "tokens") >= number(point, "labelled"));
+        assert_true(number(point, "sum_sq") <= number(point, "tokens") * number(point, "tokens"));
+        assert_true(number(point, "boundary_bytes") == 4 * 64 * number(point, "tokens"));
+    }
+    assert_true(seen[0] >= 2 && seen[1] >= 4 && seen[2] >= 4);
+    struct stage_options o = {.config = &small,
+                              .block_begin = 1,
+                              .block_end = 2,
+                              .lora = request.lora,
+                              .micro_batches_in_flight = 1,
+                              .tokens_max = 64};
+    struct stage_memory predicted;
+    check(stage_memory_predict(&o, &predicted, &err));
+    assert_true(number(json_object_get(document, "weights_bytes"), "layer") ==
+                (double)predicted.bytes[MEM_WEIGHTS]);
+    assert_true(number(json_object_get(document, "adapter_bytes"), "layer") ==
+                (double)predicted.bytes[MEM_ADAPTERS]);
+    device_memory(device, &account);
+    assert_int_equal(account.held_total, 0);
+    json_decref(document);
+    device_close(device);
+}
+
+static void a_block_that_does_not_fit_has_no_points(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device;
+    struct profile_request request = small_request();
+    struct model_config wide = small;
+    json_t *document, *point;
+    size_t i;
+    wide.vocab = 40000; /* 10 MB of embedding against a limit of 6 */
+    request.config = &wide;
+    check(device_open(&(struct device_options){.kind = "cpu", .name = "small", .memory_limit_bytes = 6 << 20},
+                      &device, &err));
+    check(profile_measure(device, &request, &document, &err));
+    json_array_foreach(json_object_get(document, "points"), i, point)
+        assert_string_equal(json_string_value(json_object_get(point, "block")), "layer");
+    assert_true(i > 0);
+    json_decref(document);
+    device_close(device);
+}
+
+static bool always(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static void a_profile_stops_when_asked(void **state)
+{
+    (void)state;
+    struct err err;
+    struct device *device = device_make("cpu", 1);
+    struct profile_request request = small_request();
+    json_t *document;
+    request.seconds = 1000;
+    request.stop = always;
+    assert_int_equal(profile_measure(device, &request, &document, &err), -1);
+    assert_int_equal(err.code, ERR_CANCELLED);
+    assert_null(document);
+    device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_profile_has_points_of_every_block_and_leaves_nothing),
+        cmocka_unit_test(a_block_that_does_not_fit_has_no_points),
+        cmocka_unit_test(a_profile_stops_when_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
