@@ -55,8 +55,8 @@ static void upload_fail(struct upload *upload)
 {
     struct call *call = upload->call;
     if (blob_is_full(&upload->err))
-        call_problem(call, 507, "io", NULL, "%s: the file %s was not kept", upload->err.text, upload->sha256);
-    else if (upload->err.code == ERR_CORRUPT)
+        err_wrap(&upload->err, "the file %s was not kept", upload->sha256);
+    if (upload->err.code == ERR_CORRUPT)
         call_refuse(call, &upload->err);
     else
         call_fail(call, &upload->err);
@@ -326,7 +326,8 @@ static void download_more(struct httpd_request *request, void *arg);
 static void download_reply(struct download *download)
 {
     struct call *call = download->call;
-    bool whole = !download->ranged; /* a range that happens to be the whole file is still an answer to a range */
+    bool whole =
+        !download->ranged; /* a range that happens to be the whole file is still an answer to a range */
     char range[96];
     snprintf(range, sizeof range, "bytes %llu-%llu/%llu", (unsigned long long)download->offset,
              (unsigned long long)(download->offset + download->left - 1), (unsigned long long)download->size);
@@ -448,7 +449,8 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
         download_free(download);
         return;
     }
-    int asked = parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
+    int asked =
+        parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
     download->ranged = asked == 0;
     if (asked < 0) {
         call_problem(call, 416, "invalid", NULL, "the range \"%.80s\" lies outside the file's %llu bytes",

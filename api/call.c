@@ -1,6 +1,8 @@
 /* Decoding a request's parameters and encoding its answer. */
 #include "api/route.h"
 
+#include "api/blob.h"
+
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -176,7 +178,7 @@ static int status_of(const struct err *err)
     case ERR_CANCELLED:
         return 503;
     case ERR_IO:
-        return 500;
+        return blob_is_full(err) ? 507 : 500;
     case ERR_UNSUPPORTED:
         return 422;
     default:

@@ -276,7 +276,7 @@ class Api:
 
 
 def token_rows(count=4):
-    return [{"ids": [1 + i, 2, 3, 4], "labels": [-100, 2, 3, 4]} for i in range(count)]
+    return [{"ids": [1 + i % 200, 2, 3, 4], "labels": [-100, 2, 3, 4]} for i in range(count)]
 
 
 def spec(rows_file, **changes):

@@ -6,7 +6,7 @@ import random
 import subprocess
 import threading
 
-from api import Api, expect, main, wait_for
+from api import Api, expect, main, spec, token_rows, wait_for
 
 MIB = 1 << 20
 
@@ -130,6 +130,19 @@ def a_full_disk_answers_507_and_leaves_nothing():
             expect(kept(folder) == ([], []), f"left behind: {kept(folder)}")
             small.refused(404, "GET", f"/v1/blobs/{sha256}")
             expect(small.call("GET", "/v1/blobs/" + small.upload(b"fits")).body == b"fits", "what fits is kept")
+            small.tiny_model()
+            rows = small.upload_rows(token_rows(2000))
+            with open(os.path.join(folder, "ballast"), "wb") as handle:
+                while True:
+                    try:
+                        os.write(handle.fileno(), bytes(4096))
+                    except OSError:
+                        break
+            before = kept(folder)
+            small.refused(507, "POST", "/v1/jobs", spec(rows), "no space left")
+            expect(kept(folder) == before and not small.good("GET", "/v1/jobs")["jobs"], "no half job")
+            os.unlink(os.path.join(folder, "ballast"))
+            expect(small.good("POST", "/v1/jobs", spec(rows))["state"] == "queued", "with room again it goes")
     finally:
         subprocess.run(["umount", folder], check=False)
 
