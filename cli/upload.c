@@ -1,7 +1,6 @@
 /* A specification's files, by content: found, hashed, uploaded once, and replaced by references. */
 #include "cli/cli.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
@@ -15,27 +14,10 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/yaml.h"
+#include "model/source.h"
 #include "model/spec.h"
 
-enum { MODEL_FILES_MAX = 1024, UPLOAD_IDLE_MS = 60000 };
-
-/* What of a Hugging Face folder is the model; everything else (other formats, READMEs, caches) stays behind.
- */
-static bool model_file_wanted(const char *name)
-{
-    static const char *const names[] = {"config.json",
-                                        "generation_config.json",
-                                        "tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "chat_template.jinja",
-                                        "model.safetensors.index.json"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    size_t size = strlen(name);
-    return size > 12 && strcmp(name + size - 12, ".safetensors") == 0 && strncmp(name, "adapter_", 8) != 0;
-}
+enum { UPLOAD_IDLE_MS = 60000 };
 
 /* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
 json_t *upload_read_spec(const char *path, struct err *err)
@@ -157,23 +139,17 @@ static int add_file(struct cli *cli, const char *folder, const char *name, json_
                                                   : 0;
 }
 
+/* The files of a folder that are the model, as everybody who opens it sees them; other formats, checkpoints,
+ * READMEs and caches stay behind. */
 static int upload_folder(struct cli *cli, const char *path, json_t *files, struct err *err)
 {
-    struct dirent **entries = NULL;
-    int count = scandir(path, &entries, NULL, alphasort), result = 0, wanted = 0;
-    if (count < 0)
-        return err_errno(err, ERR_IO, 0, "could not read the folder %s", path);
-    for (int i = 0; i < count; i++) {
-        if (result == 0 && model_file_wanted(entries[i]->d_name)) {
-            result = ++wanted > MODEL_FILES_MAX
-                         ? err_set(err, ERR_TOO_BIG, "%s has more than %d model files", path, MODEL_FILES_MAX)
-                         : add_file(cli, path, entries[i]->d_name, files, err);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    if (result == 0 && wanted == 0)
-        return err_set(err, ERR_INVALID, "%s: no config.json and no .safetensors file in this folder", path);
+    struct model_source *source = NULL;
+    if (model_source_open_local(path, &source, err) < 0)
+        return -1;
+    int result = 0;
+    for (uint32_t i = 0; result == 0 && i < model_source_file_count(source); i++)
+        result = add_file(cli, path, model_source_file(source, i)->name, files, err);
+    model_source_close(source);
     return result;
 }
 
