@@ -1,11 +1,14 @@
 /* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent. */
 #include <getopt.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "agent/worker.h"
 #include "common/log.h"
+
+enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
 
 static struct worker *the_worker; /* for the signal handler alone */
 
@@ -31,6 +34,10 @@ int main(int argc, char **argv)
         {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};
     struct worker_options options = {0};
     struct err err;
+    /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
+     */
+    mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
+    mallopt(M_ARENA_MAX, ARENAS);
     for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (option == 's')
             options.socket = optarg;

@@ -11,6 +11,7 @@
 #include "common/json.h"
 #include "engine/profile.h"
 #include "model/blocks.h"
+#include "model/manifest.h"
 
 enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
 
@@ -151,10 +152,31 @@ static int measure(const struct profile_job *job, struct device *device, const s
     return profile_measure(device, &request, document, err);
 }
 
+/* What a run takes beside what this process does, while its weights are loaded: the chunks held, what is kept
+ * of a GGUF's header (mostly the vocabulary), and connections to peers and the store. As measured with
+ * SmolLM2 and tiny models. */
+enum { GGUF_HEADER_BYTES = 6 << 20, CONNECTION_BYTES = 4 << 20 };
+
+static uint64_t loading_bytes(const json_t *message)
+{
+    uint64_t sizes = 0, chunks = (uint64_t)SESSION_RESIDENT_CHUNKS * MANIFEST_CHUNK_BYTES, header = 0;
+    size_t index;
+    json_t *file;
+    json_array_foreach(json_object_get(json_object_get(message, "model"), "files"), index, file)
+    {
+        const char *name = json_string_value(json_object_get(file, "name"));
+        json_int_t size = json_integer_value(json_object_get(file, "size"));
+        sizes += size > 0 ? (uint64_t)size : 0;
+        if (name && strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".gguf") == 0)
+            header = GGUF_HEADER_BYTES;
+    }
+    return (sizes < chunks ? sizes : chunks) + header + CONNECTION_BYTES;
+}
+
 /* What only the process knows. The base is what the worker takes beside its device's memory: libraries, the
- * matrix library's own buffers, this program's heap. */
-static void complete(const struct profile_job *job, struct device *device, uint64_t resident,
-                     json_t *document)
+ * matrix library's own buffers, this program's heap, and what loading takes. */
+static void complete(const struct profile_job *job, const json_t *message, struct device *device,
+                     uint64_t resident, json_t *document)
 {
     struct mem_account account;
     char when[32];
@@ -162,7 +184,8 @@ static void complete(const struct profile_job *job, struct device *device, uint6
     uint64_t peak = process_peak_bytes();
     uint64_t base = peak > account.peak_total + resident ? peak - account.peak_total : resident;
     json_object_set_new(document, "device", json_string(job->local.device));
-    json_object_set_new(document, "base_process_bytes", json_integer((json_int_t)base));
+    json_object_set_new(document, "base_process_bytes",
+                        json_integer((json_int_t)(base + loading_bytes(message))));
     json_object_set_new(document, "neighbours_busy", json_boolean(job->start_at_us > 0));
     json_object_set_new(document, "measured_at", json_string(clock_rfc3339(clock_wall_us(), when)));
 }
@@ -187,7 +210,7 @@ int profile_run(struct worker_link *link, const json_t *message, const struct st
     if (result == 0)
         result = measure(&job, device, stop, &document, err);
     if (result == 0)
-        complete(&job, device, resident, document);
+        complete(&job, message, device, resident, document);
     device_close(device);
     if (result < 0)
         return err_wrap(err, "profile of %s", job.local.device);

@@ -23,6 +23,11 @@
 #include "model/tensors.h"
 #include "program/trace.h"
 
+/* Chunks of the model's files (4 MiB each) kept while its weights are loaded: a layer is read in about the
+ * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
+ * process's base. */
+enum { SESSION_RESIDENT_CHUNKS = 2 };
+
 /* Set by the link's thread and by signals, read by the main thread between steps. */
 struct stop_request {
     atomic_bool asked;      /* end after a step, all ranks together */

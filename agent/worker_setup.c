@@ -1,5 +1,6 @@
 /* From a checked assignment to a session that can execute its programs, and back. The order matters: whatever
  * can refuse cheaply comes first, and the process's own size is noted before the first large allocation. */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,8 @@ static int open_model(struct session *session, struct err *err)
                                     .file_count = assignment->model.file_count,
                                     .content = assignment->model.content,
                                     .cache_dir = local->cache,
-                                    .cache_limit_bytes = local->cache_limit_bytes};
+                                    .cache_limit_bytes = local->cache_limit_bytes,
+                                    .resident_chunks = SESSION_RESIDENT_CHUNKS};
     if (fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err) < 0 ||
         model_source_open_fetched(&options, &transport, &source, err) < 0 ||
         model_open(source, &session->model, err) < 0)
@@ -131,10 +133,11 @@ static int report_fetched(struct session *session, struct err *err)
     model_source_stats(source, &stats);
     for (uint32_t i = 0; i < model_source_file_count(source); i++)
         bytes += model_source_file(source, i)->size;
-    snprintf(text, sizeof text,
-             "model %.80s: fetched %llu of %llu bytes, %llu chunks from the node's cache, %llu chunks verified",
-             name ? name : "", (unsigned long long)stats.fetched_bytes, (unsigned long long)bytes,
-             (unsigned long long)stats.cached_chunks, (unsigned long long)stats.verified_chunks);
+    snprintf(
+        text, sizeof text,
+        "model %.80s: fetched %llu of %llu bytes, %llu chunks from the node's cache, %llu chunks verified",
+        name ? name : "", (unsigned long long)stats.fetched_bytes, (unsigned long long)bytes,
+        (unsigned long long)stats.cached_chunks, (unsigned long long)stats.verified_chunks);
     return report_log(session->link, "info", text, err);
 }
 
@@ -401,6 +404,18 @@ static int open_ops(struct session *session, struct err *err)
     return ops_create(&options, &session->ops, err);
 }
 
+/* Weights are on the device: the chunks, headers and names read on the way go back to the host before
+ * anything else is made, so that the process's peak stays near the device's. */
+static int close_model(struct session *session, struct err *err)
+{
+    if (report_fetched(session, err) < 0)
+        return -1;
+    model_close(session->model);
+    session->model = NULL;
+    malloc_trim(0);
+    return 0;
+}
+
 static int open_all(struct session *session, char *address, size_t size, struct err *err)
 {
     const struct local_part *local = &session->assignment->local;
@@ -408,14 +423,10 @@ static int open_all(struct session *session, char *address, size_t size, struct 
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
         open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
-        open_stage(session, err) < 0 || open_mesh(session, address, size, err) < 0 ||
-        open_ops(session, err) < 0 || state_load(session, err) < 0)
+        open_stage(session, err) < 0 || close_model(session, err) < 0 ||
+        open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0)
         return -1;
-    if (report_fetched(session, err) < 0)
-        return -1;
-    model_close(session->model);
-    session->model = NULL;
-    return 0;
+    return state_load(session, err);
 }
 
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
