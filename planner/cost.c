@@ -152,10 +152,10 @@ int cost_curve_build(struct cost_curve *curve, const struct profile_point *point
 
 /* --- estimated curves --- */
 
-static const struct block *block_of_class(const struct block_list *blocks, enum cost_class class)
+static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
 {
     for (uint32_t b = 0; b < blocks->count; b++) {
-        if (cost_class_of(&blocks->blocks[b]) == class)
+        if (cost_class_of(&blocks->blocks[b]) == cls)
             return &blocks->blocks[b];
     }
     return NULL;
@@ -168,7 +168,7 @@ static const struct catalogue_entry *entry_of(const struct device *device)
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
 }
 
-static int curve_estimate(struct cost_curve *curve, const struct block *block, enum cost_class class,
+static int curve_estimate(struct cost_curve *curve, const struct block *block, enum cost_class cls,
                           const struct catalogue_entry *entry, const struct workload *w, double threads,
                           struct err *err)
 {
@@ -177,7 +177,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     double rate = (half ? entry->flops_16 : entry->flops_fp32) * entry->efficiency * threads;
     double weight_bytes = (double)block->params * (w->base == BASE_FP32 ? 4 : 2);
     double per_unit = block->flops_per_token > 0 ? block->flops_per_token : 1;
-    bool head = class == COST_HEAD;
+    bool head = cls == COST_HEAD;
     curve->per_token = head ? 0.002 : 1;
     curve->per_labelled = head ? 1 : 0;
     curve->per_square = head ? 0 : SQUARE_SLOWNESS * block->flops_per_square / per_unit;
@@ -185,11 +185,11 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     curve->points = calloc(curve->count, sizeof(*curve->points));
     if (!curve->points)
         return err_set(err, ERR_NOMEM, "costs: out of memory");
-    double back = class == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
+    double back = cls == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
     for (uint32_t i = 0; i < curve->count; i++) {
         double compute = sizes[i] * per_unit / rate,
                read = weight_bytes / (entry->memory_bytes_per_s * threads);
-        if (class == COST_EMBEDDING)
+        if (cls == COST_EMBEDDING)
             compute = sizes[i] * 1e-9, read = 0;
         double forward = KERNEL_OVERHEAD_S + (compute > read ? compute : read);
         curve->points[i] =
@@ -208,15 +208,15 @@ static int device_estimate(struct cost_device *cost, const struct device *device
     double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
     cost->origin = ORIGIN_ESTIMATED;
     cost->uncertainty = entry->uncertainty;
-    for (int class = 0; class < COST_CLASSES; class ++) {
-        const struct block *block = block_of_class(blocks, (enum cost_class) class);
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        const struct block *block = block_of_class(blocks, (enum cost_class)cls);
         if (!block)
             continue;
-        if (curve_estimate(&cost->curves[class], block, (enum cost_class) class, entry, workload, threads,
-                           err) < 0)
+        if (curve_estimate(&cost->curves[cls], block, (enum cost_class)cls, entry, workload, threads, err) <
+            0)
             return -1;
         double trained = workload->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
-        cost->step_s[class] = trained > 0 ? KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
+        cost->step_s[cls] = trained > 0 ? KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
     }
     return 0;
 }
@@ -236,16 +236,16 @@ static int device_measured(struct cost_device *cost, const struct device *device
     const struct profile *profile = &device->profile;
     cost->origin = profile->origin;
     cost->uncertainty = profile->origin == ORIGIN_MEASURED ? 0 : 0.1;
-    for (int class = 0; class < COST_CLASSES; class ++) {
-        enum profile_block kind = profile_of[class];
-        const struct block *block = block_of_class(blocks, (enum cost_class) class);
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        enum profile_block kind = profile_of[cls];
+        const struct block *block = block_of_class(blocks, (enum cost_class)cls);
         if (!block || profile->point_count[kind] == 0)
             continue;
         double per_token = block->flops_per_token > 0 ? block->flops_per_token : 1;
-        if (cost_curve_build(&cost->curves[class], profile->points[kind], profile->point_count[kind], kind,
+        if (cost_curve_build(&cost->curves[cls], profile->points[kind], profile->point_count[kind], kind,
                              block->flops_per_square / per_token, 0.002, err) < 0)
             return -1;
-        cost->step_s[class] = profile->step_s[kind];
+        cost->step_s[cls] = profile->step_s[kind];
     }
     return 0;
 }
@@ -261,20 +261,20 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         return -1;
     }
     double factor = 1 / (device->speed * device->heat);
-    for (int class = 0; class < COST_CLASSES; class ++) {
-        struct cost_curve *curve = &cost->curves[class];
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        struct cost_curve *curve = &cost->curves[cls];
         for (uint32_t i = 0; i < curve->count; i++) {
             for (int way = 0; way < COST_WAYS; way++)
                 curve->points[i].seconds[way] *= factor;
         }
-        cost->step_s[class] *= factor;
+        cost->step_s[cls] *= factor;
     }
     return 0;
 }
 
 void cost_device_fini(struct cost_device *cost)
 {
-    for (int class = 0; class < COST_CLASSES; class ++)
-        free(cost->curves[class].points);
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        free(cost->curves[cls].points);
     *cost = (struct cost_device){0};
 }

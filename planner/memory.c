@@ -23,24 +23,16 @@ static uint64_t floats(uint64_t rows, uint64_t width)
     return rows * width * 4;
 }
 
-/* Widths of a dense layer and of its adapters. */
-struct widths {
-    uint64_t hidden, q, kv, qkv, ffn, heads, vocab;
-    uint64_t group_inputs[4], group_members[4]; /* q+k+v, o, gate+up, down */
-    uint64_t rank, adapter_floats, parameters;
-    bool dropout;
-};
-
-static void widths_init(struct widths *s, const struct problem *p)
+void memory_widths_init(struct memory_widths *s, const struct problem *p)
 {
     const struct model_config *c = p->workload->config;
-    *s = (struct widths){.hidden = c->hidden,
-                         .q = (uint64_t)c->heads * c->head_dim,
-                         .kv = (uint64_t)c->kv_heads * c->head_dim,
-                         .ffn = c->ffn ? c->ffn : (uint64_t)c->expert_ffn * c->experts_active,
-                         .heads = c->heads,
-                         .vocab = c->vocab,
-                         .dropout = p->workload->lora_dropout > 0};
+    *s = (struct memory_widths){.hidden = c->hidden,
+                                .q = (uint64_t)c->heads * c->head_dim,
+                                .kv = (uint64_t)c->kv_heads * c->head_dim,
+                                .ffn = c->ffn ? c->ffn : (uint64_t)c->expert_ffn * c->experts_active,
+                                .heads = c->heads,
+                                .vocab = c->vocab,
+                                .dropout = p->workload->lora_dropout > 0};
     s->qkv = s->q + 2 * s->kv;
     if (p->workload->method != METHOD_LORA)
         return;
@@ -70,7 +62,7 @@ static void widths_init(struct widths *s, const struct problem *p)
     s->adapter_floats = (at + b_bytes) / 4;
 }
 
-static uint64_t save_bytes(const struct widths *s, uint64_t tokens)
+static uint64_t save_bytes(const struct memory_widths *s, uint64_t tokens)
 {
     uint64_t at = 0;
     take(&at, floats(tokens, s->qkv));
@@ -88,7 +80,7 @@ struct sizes {
     bool embedding, head, recompute;
 };
 
-static uint64_t slot_place(const struct widths *s, const struct sizes *z)
+static uint64_t slot_place(const struct memory_widths *s, const struct sizes *z)
 {
     uint64_t at = 0;
     take(&at, 4 * z->tokens);
@@ -111,7 +103,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-static uint64_t workspace(const struct widths *s, const struct sizes *z)
+static uint64_t workspace(const struct memory_widths *s, const struct sizes *z)
 {
     uint64_t wide = 0, members = 0, at = 0, tokens = z->tokens;
     for (int g = 0; g < 4; g++) {
@@ -141,7 +133,7 @@ static uint64_t workspace(const struct widths *s, const struct sizes *z)
     return at;
 }
 
-static uint64_t layer_weights(const struct widths *s)
+static uint64_t layer_weights(const struct memory_widths *s)
 {
     uint64_t at = 0;
     take(&at, floats(1, s->hidden));
@@ -160,7 +152,7 @@ static bool engine_runs(const struct problem *p)
            w->config->experts == 0 && !w->config->qkv_bias && !w->config->qk_norm && w->config->ffn > 0;
 }
 
-static void weights_exact(const struct problem *p, const struct widths *s, const struct sizes *z,
+static void weights_exact(const struct problem *p, const struct memory_widths *s, const struct sizes *z,
                           struct memory_need *need)
 {
     const struct model_config *c = p->workload->config;
@@ -206,7 +198,7 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
                        struct memory_need *need)
 {
-    struct widths s;
+    const struct memory_widths *s = &problem->widths;
     const struct workload *w = problem->workload;
     int32_t last = problem->block_count - 1;
     struct sizes z = {.tokens = problem_tokens_bound(problem, stage->micro_batch_rows),
@@ -222,17 +214,16 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     int32_t first_layer = stage->block_begin > 1 ? stage->block_begin : 1;
     int32_t end_layer = stage->block_end < last ? stage->block_end : last;
     z.layers = end_layer > first_layer ? (uint64_t)(end_layer - first_layer) : 0;
-    widths_init(&s, problem);
     need->exact = engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1;
     if (need->exact)
-        weights_exact(problem, &s, &z, need);
+        weights_exact(problem, s, &z, need);
     else
         weights_estimated(problem, stage, need);
-    need->saved_bytes = granule(slot_place(&s, &z));
+    need->saved_bytes = granule(slot_place(s, &z));
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * (stage->window ? stage->window : 1);
-    need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s.kv)) : 0;
+    need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
     uint64_t boundary = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
-    need->purpose[PURPOSE_BUFFERS] = granule(workspace(&s, &z)) + granule(8 * (1 + s.parameters * z.layers)) +
+    need->purpose[PURPOSE_BUFFERS] = granule(workspace(s, &z)) + granule(8 * (1 + s->parameters * z.layers)) +
                                      stage->boundary_buffers * boundary + need->cache_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];

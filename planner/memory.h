@@ -29,6 +29,9 @@ struct memory_need {
     bool exact;
 };
 
+/* Reads the widths off the model and method; problem_init calls it. */
+void memory_widths_init(struct memory_widths *widths, const struct problem *problem);
+
 /* Never fails: numbers too large for the engine come out as large totals. */
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
                        struct memory_need *need);

@@ -30,6 +30,16 @@ bool micro_recompute_allowed(const struct problem *problem, bool recompute)
     return asked == RECOMPUTE_AUTO || recompute == (asked == RECOMPUTE_YES);
 }
 
+void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     const struct cost_load *load)
+{
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        for (int way = 0; way < COST_WAYS; way++)
+            cost->seconds[cls][way] =
+                cost_curve_seconds(&problem->costs[device].curves[cls], (enum cost_way)way, load);
+    }
+}
+
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows)
 {
@@ -38,19 +48,15 @@ void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uin
                              .tokens = problem->mean_step.tokens / count,
                              .sum_sq = problem->mean_step.sum_sq / count,
                              .labelled = problem->mean_step.labelled / count};
-    for (int class = 0; class < COST_CLASSES; class ++) {
-        for (int way = 0; way < COST_WAYS; way++)
-            cost->seconds[class][way] =
-                cost_curve_seconds(&problem->costs[device].curves[class], (enum cost_way)way, &load);
-    }
+    micro_cost_load(cost, problem, device, &load);
 }
 
 static double classes_sum(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                           int32_t end, enum cost_way way)
 {
     double seconds = 0;
-    for (int class = 0; class < COST_CLASSES; class ++)
-        seconds += (problem->prefix[end][class] - problem->prefix[begin][class]) * cost->seconds[class][way];
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        seconds += (problem->prefix[end][cls] - problem->prefix[begin][cls]) * cost->seconds[cls][way];
     return seconds;
 }
 

@@ -19,6 +19,10 @@ struct micro_cost {
 };
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows);
+/* The same at a given load. */
+void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     const struct cost_load *load);
+/* Seconds of blocks [begin, end). */
 double micro_forward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,

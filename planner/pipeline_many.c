@@ -68,7 +68,11 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
             for (uint32_t i = 0; i < size_count && result == 0; i++) {
                 if (list->evaluations >= list->evaluations_max)
                     break;
-                result = pipeline_try(problem, devices, stages, sizes[i], false, list, err);
+                struct pipe_table table;
+                result = pipe_table_init(&table, problem, sizes[i], err);
+                if (result == 0)
+                    result = pipeline_try(problem, &table, devices, stages, PIPELINE_REFINE, list, err);
+                pipe_table_fini(&table);
             }
         }
         if (problem->workload->stages)

@@ -14,6 +14,7 @@
 #define HYBRID_CUTS 8u
 #define HYBRID_STAGES_MAX 16u
 #define HYBRID_DEVICES_MAX 256u
+#define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
 
 struct hybrid {
     const struct problem *p;
@@ -22,7 +23,7 @@ struct hybrid {
     uint32_t device[HYBRID_DEVICES_MAX];
     struct micro_cost cost[HYBRID_DEVICES_MAX];
     uint32_t first[HYBRID_STAGES_MAX + 1]; /* device[first[s]] … are stage s */
-    int32_t end[HYBRID_STAGES_MAX];
+    int32_t end[HYBRID_STAGES_MAX], capacity[HYBRID_STAGES_MAX];
     uint32_t window[HYBRID_STAGES_MAX];
     bool recompute[HYBRID_STAGES_MAX];
 };
@@ -80,30 +81,67 @@ static bool group_fits(const struct hybrid *h, uint32_t s, int32_t begin, int32_
     return true;
 }
 
+static uint32_t window_least(const struct hybrid *h, uint32_t s)
+{
+    return h->first[s + 1] - h->first[s] + h->stages - s - 1;
+}
+
+/* Most blocks from `begin` on, the head not among them, that every member holds. */
+static int32_t capacity_of(struct hybrid *h, uint32_t s)
+{
+    int32_t begin = s ? 1 : 0, low = 0, high = h->p->block_count - 1 - begin;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        bool fits = false;
+        for (int again = 0; again < 2 && !fits; again++)
+            fits = micro_recompute_allowed(h->p, again) &&
+                   group_fits(h, s, begin, begin + middle, window_least(h, s), again);
+        if (fits)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 /* Blocks from the front at a period; returns whether all are covered. */
 static bool fill(struct hybrid *h, double period)
 {
+    bool recompute = !micro_recompute_allowed(h->p, false);
     for (uint32_t s = 0; s < h->stages; s++) {
         int32_t begin = block_begin(h, s), last = h->p->block_count - (int32_t)(h->stages - s - 1);
-        uint32_t least = h->first[s + 1] - h->first[s] + h->stages - s - 1;
-        h->end[s] = begin;
-        for (int32_t end = begin + 1; end <= last; end++) {
-            bool recompute = false, fits = false;
-            double slowest;
-            for (int again = 0; again < 2 && !fits; again++) {
-                recompute = again;
-                fits = micro_recompute_allowed(h->p, recompute) &&
-                       group_fits(h, s, begin, end, least, recompute);
-            }
-            if (!fits || (group_seconds(h, s, begin, end, recompute, &slowest) > period && end > begin + 1))
-                break;
-            h->end[s] = end;
-            h->recompute[s] = recompute;
-        }
-        if (h->end[s] == begin)
+        int32_t low = begin + 1, high = begin + h->capacity[s] < last ? begin + h->capacity[s] : last;
+        double slowest;
+        if (s + 1 == h->stages)
+            high = last;
+        if (low > high)
             return false;
+        while (low < high) {
+            int32_t middle = (low + high + 1) / 2;
+            if (group_seconds(h, s, begin, middle, recompute, &slowest) <= period)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        h->end[s] = low;
     }
     return h->end[h->stages - 1] == h->p->block_count;
+}
+
+/* Which stages must recompute; false when even that does not fit. */
+static bool recompute_choose(struct hybrid *h)
+{
+    for (uint32_t s = 0; s < h->stages; s++) {
+        bool fits = false;
+        for (int again = 0; again < 2 && !fits; again++) {
+            h->recompute[s] = again;
+            fits = micro_recompute_allowed(h->p, again) &&
+                   group_fits(h, s, block_begin(h, s), h->end[s], window_least(h, s), again);
+        }
+        if (!fits)
+            return false;
+    }
+    return true;
 }
 
 static double link_seconds(const struct hybrid *h, uint32_t s)
@@ -202,12 +240,21 @@ static int hybrid_add(struct hybrid *h, double estimate, struct err *err)
 /* One cut of the devices into groups at one micro-batch size. */
 static int hybrid_try(struct hybrid *h, struct err *err)
 {
-    double low = 0, high = 0, slowest;
+    double low = 0, high = 0, rate = 0, slowest;
+    double limit = h->list->count ? h->list->choices[0].estimate_s * CUTOFF : INFINITY;
+    bool recompute = !micro_recompute_allowed(h->p, false);
     if (h->list->evaluations >= h->list->evaluations_max || (int32_t)h->stages > h->p->block_count)
         return 0;
-    h->list->evaluations++;
+    for (uint32_t s = 0; s < h->stages; s++) {
+        double each = group_seconds(h, s, 0, h->p->block_count, recompute, &slowest);
+        high = fmax(high, each);
+        rate += 1 / each;
+    }
+    if (h->micro_batches / rate > limit)
+        return 0;
+    h->list->evaluations += 5; /* as dear as five pipelines */
     for (uint32_t s = 0; s < h->stages; s++)
-        high = fmax(high, group_seconds(h, s, 0, h->p->block_count, true, &slowest));
+        h->capacity[s] = capacity_of(h, s);
     if (!fill(h, high))
         return 0;
     for (int turn = 0; turn < 24; turn++) {
@@ -218,8 +265,8 @@ static int hybrid_try(struct hybrid *h, struct err *err)
             low = middle;
     }
     fill(h, high);
-    double estimate = settle(h);
-    return estimate < INFINITY ? hybrid_add(h, estimate, err) : 0;
+    double estimate = recompute_choose(h) ? settle(h) : INFINITY;
+    return estimate < limit ? hybrid_add(h, estimate, err) : 0;
 }
 
 /* Every cut of the devices in this order into 2 or more groups, at least one of them of several. */

@@ -13,11 +13,16 @@
 
 #define STAGES_ENUMERATED 3u
 #define REFINE_ROUNDS 200u
+#define REFINED 12u /* choices of more stages that are refined */
+#define BALANCE_TURNS 28
+#define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
 
 /* One order of devices at one micro-batch size. */
 struct pipe {
     const struct problem *p;
     struct choice_list *list;
+    const struct pipe_table *table; /* real micro-batches; its cost may be NULL */
+    double *scratch;                /* for the recurrence; NULL with table->cost */
     uint32_t rows, micro_batches, stages;
     uint32_t device[PIPELINE_STAGES_MAX];
     struct micro_cost cost[PIPELINE_STAGES_MAX];
@@ -114,8 +119,9 @@ static uint64_t stage_limit(const struct pipe *pipe, uint32_t s)
     return pipe->p->cluster->devices[pipe->device[s]].memory_limit_bytes;
 }
 
-/* Windows from the tail. `eager`: recompute rather than give up a window that hides the links. */
-static void windows_choose(const struct pipe *pipe, struct split *split, bool eager)
+/* Windows from the tail, `slack` more than hides the links. `eager`: recompute rather than give up a window.
+ */
+static void windows_choose(const struct pipe *pipe, struct split *split, bool eager, uint32_t slack)
 {
     double best = 0;
     for (uint32_t s = 0; s < pipe->stages; s++) {
@@ -129,7 +135,8 @@ static void windows_choose(const struct pipe *pipe, struct split *split, bool ea
     }
     for (uint32_t s = pipe->stages; s-- > 0;) {
         uint32_t least = s + 1 < pipe->stages ? split->window[s + 1] : 1;
-        uint32_t wanted = window_wanted(pipe, split, s, best);
+        uint32_t wanted = window_wanted(pipe, split, s, best) + (s + 1 < pipe->stages ? slack : 0);
+        wanted = wanted < pipe->micro_batches ? wanted : pipe->micro_batches;
         for (int recompute = split->recompute[s]; recompute < 2; recompute++) {
             struct memory_need need;
             if (!micro_recompute_allowed(pipe->p, recompute))
@@ -169,31 +176,68 @@ static bool memory_settle(const struct pipe *pipe, struct split *split)
     return true;
 }
 
+/* A step of real micro-batches: rows differ in length, which a period of means does not see. */
+static double split_recurrence(const struct pipe *pipe, const struct split *split)
+{
+    uint32_t count = pipe->micro_batches;
+    size_t cells = (size_t)pipe->stages * count, each = (size_t)PIPE_STEPS * count;
+    double *f = pipe->scratch, *b = f + cells, *rest = b + cells, seconds = 0;
+    for (uint32_t t = 0; t < PIPE_STEPS; t++) {
+        for (uint32_t s = 0; s < pipe->stages; s++) {
+            const struct micro_cost *cost = &pipe->table->cost[pipe->device[s] * each + (size_t)t * count];
+            int32_t begin = split_begin(split, s), end = split->end[s];
+            for (uint32_t k = 0; k < count; k++) {
+                f[s * count + k] = micro_forward(pipe->p, &cost[k], begin, end);
+                b[s * count + k] = micro_backward(pipe->p, &cost[k], begin, end, split->recompute[s]);
+            }
+        }
+        seconds += pipe_recurrence(pipe->stages, count, f, b, pipe->link_s, split->window, rest) / PIPE_STEPS;
+    }
+    return seconds;
+}
+
 static double split_estimate(const struct pipe *pipe, const struct split *split)
 {
-    double period = split_period(pipe, split), once = 0, update = 0;
+    double update = 0, once = 0;
     for (uint32_t s = 0; s < pipe->stages; s++) {
-        once += split->f[s] + split->b[s];
-        once += s + 1 < pipe->stages ? 2 * pipe->link_s[s] : 0;
+        once += split->f[s] + split->b[s] + (s + 1 < pipe->stages ? 2 * pipe->link_s[s] : 0);
         update = fmax(update,
                       problem_step_seconds(pipe->p, pipe->device[s], split_begin(split, s), split->end[s]));
     }
-    return (pipe->micro_batches - 1) * period + once + update;
+    if (pipe->scratch)
+        return split_recurrence(pipe, split) + update;
+    return (pipe->micro_batches - 1) * split_period(pipe, split) + once + update;
 }
 
-/* Settles a split whose ends are given. Returns false when it does not fit. */
+static bool windows_equal(const struct pipe *pipe, const struct split *a, const struct split *b)
+{
+    return memcmp(a->window, b->window, pipe->stages * sizeof(a->window[0])) == 0 &&
+           memcmp(a->recompute, b->recompute, pipe->stages * sizeof(a->recompute[0])) == 0;
+}
+
+/* Settles a split whose ends are given: the best of a few ways to choose windows. Slack is for rows of unlike
+ * length. Returns false when none fits. */
 static bool split_settle(const struct pipe *pipe, struct split *split)
 {
-    struct split eager = *split;
+    static const struct {
+        bool eager;
+        uint32_t slack;
+    } ways[] = {{false, 0}, {true, 0}, {false, 1}, {true, 1}, {false, 2}};
+    struct split best = *split, last = {0};
+    best.estimate_s = INFINITY;
     pipe->list->evaluations++;
-    windows_choose(pipe, split, false);
-    windows_choose(pipe, &eager, true);
-    bool plain_fits = memory_settle(pipe, split), eager_fits = memory_settle(pipe, &eager);
-    split->estimate_s = plain_fits ? split_estimate(pipe, split) : INFINITY;
-    eager.estimate_s = eager_fits ? split_estimate(pipe, &eager) : INFINITY;
-    if (eager.estimate_s < split->estimate_s)
-        *split = eager;
-    return plain_fits || eager_fits;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct split trial = *split;
+        windows_choose(pipe, &trial, ways[i].eager, ways[i].slack);
+        if (!memory_settle(pipe, &trial) || windows_equal(pipe, &trial, &last))
+            continue;
+        last = trial;
+        trial.estimate_s = split_estimate(pipe, &trial);
+        if (trial.estimate_s < best.estimate_s)
+            best = trial;
+    }
+    *split = best;
+    return best.estimate_s < INFINITY;
 }
 
 static int split_add(const struct pipe *pipe, const struct split *split, struct err *err)
@@ -222,74 +266,111 @@ static int split_add(const struct pipe *pipe, const struct split *split, struct 
     return choice_list_add(pipe->list, &choice, err);
 }
 
+/* What an estimate must stay below to be worth looking at. */
+static double cutoff(const struct choice_list *list)
+{
+    return list->count ? list->choices[0].estimate_s * CUTOFF : INFINITY;
+}
+
+static double stage_seconds(const struct pipe *pipe, uint32_t s, int32_t begin, int32_t end, bool recompute)
+{
+    return micro_forward(pipe->p, &pipe->cost[s], begin, end) +
+           micro_backward(pipe->p, &pipe->cost[s], begin, end, recompute);
+}
+
+/* Every split whose stages are all short enough to compete. */
 static int splits_enumerate(const struct pipe *pipe, struct split *split, uint32_t s, struct err *err)
 {
     int32_t begin = split_begin(split, s), last = pipe->p->block_count;
+    bool recompute = !micro_recompute_allowed(pipe->p, false);
     if (s + 1 == pipe->stages) {
         split->end[s] = last;
         struct split settled = *split;
+        if (pipe->micro_batches * stage_seconds(pipe, s, begin, last, recompute) > cutoff(pipe->list))
+            return 0;
         return split_settle(pipe, &settled) ? split_add(pipe, &settled, err) : 0;
     }
     int32_t left = (int32_t)(pipe->stages - s - 1);
     for (int32_t end = begin + 1; end <= last - left; end++) {
         split->end[s] = end;
+        if (pipe->micro_batches * stage_seconds(pipe, s, begin, end, recompute) > cutoff(pipe->list))
+            break;
         if (splits_enumerate(pipe, split, s + 1, err) < 0)
             return -1;
     }
     return 0;
 }
 
-/* Most blocks from `begin` on that stage s does within `period` and its memory at a window of 1, and that
- * leave at least one to each later stage. */
-static int32_t fill_stage(const struct pipe *pipe, struct split *split, uint32_t s, double period)
+/* Most blocks that fit stage s from `begin` on, the head not among them, at the window a balanced pipeline
+ * wants. */
+static int32_t stage_capacity(const struct pipe *pipe, uint32_t s, int32_t begin)
 {
-    int32_t begin = split_begin(split, s), last = pipe->p->block_count - (int32_t)(pipe->stages - s - 1);
-    int32_t end = begin + 1;
-    for (int32_t next = begin + 1; next <= last; next++) {
-        struct memory_need need;
-        split->end[s] = next;
-        split->window[s] = pipe->stages - s < pipe->micro_batches ? pipe->stages - s : pipe->micro_batches;
+    struct split split = {0};
+    int32_t low = 0, high = pipe->p->block_count - 1 - begin;
+    uint32_t window = pipe->stages - s < pipe->micro_batches ? pipe->stages - s : pipe->micro_batches;
+    if (s > 0)
+        split.end[s - 1] = begin;
+    for (uint32_t k = 0; k < pipe->stages; k++)
+        split.window[k] = k <= s ? window : 1;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
         bool fits = false;
-        double back = 0;
         for (int recompute = 0; recompute < 2 && !fits; recompute++) {
-            split->recompute[s] = recompute;
-            back = micro_backward(pipe->p, &pipe->cost[s], begin, next, recompute);
+            struct memory_need need;
+            split.end[s] = begin + middle;
+            split.recompute[s] = recompute;
             fits = micro_recompute_allowed(pipe->p, recompute) &&
-                   stage_memory(pipe, split, s, &need) <= stage_limit(pipe, s);
+                   stage_memory(pipe, &split, s, &need) <= stage_limit(pipe, s);
         }
-        if (next > begin + 1 &&
-            (!fits || micro_forward(pipe->p, &pipe->cost[s], begin, next) + back > period))
-            break;
-        end = next;
+        if (fits)
+            low = middle;
+        else
+            high = middle - 1;
     }
-    return end;
+    return low;
+}
+
+/* The furthest end of stage s within `period` and capacity that leaves one block to each later stage. */
+static int32_t fill_stage(const struct pipe *pipe, uint32_t s, int32_t begin, int32_t capacity, double period)
+{
+    int32_t last = pipe->p->block_count - (int32_t)(pipe->stages - s - 1);
+    int32_t low = begin + 1, high = begin + capacity < last ? begin + capacity : last;
+    bool recompute = !micro_recompute_allowed(pipe->p, false);
+    if (s + 1 == pipe->stages)
+        high = last; /* with the head; memory is looked at when the split is settled */
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        if (stage_seconds(pipe, s, begin, middle, recompute) <= period)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
 }
 
 /* Bisection over the period: the least at which filling from the front covers all blocks. */
 static void split_balance(const struct pipe *pipe, struct split *split)
 {
+    int32_t capacity[PIPELINE_STAGES_MAX];
     double low = 0, high = 0;
-    for (uint32_t s = 0; s < pipe->stages; s++)
-        high = fmax(high, micro_forward(pipe->p, &pipe->cost[s], 0, pipe->p->block_count) +
-                              micro_backward(pipe->p, &pipe->cost[s], 0, pipe->p->block_count, true));
-    struct split found = *split;
-    for (uint32_t s = 0; s < pipe->stages; s++)
-        found.window[s] = 1;
-    struct split trial = found;
-    for (int turn = 0; turn < 40; turn++) {
+    for (uint32_t s = 0; s < pipe->stages; s++) {
+        high = fmax(high, stage_seconds(pipe, s, 0, pipe->p->block_count, true));
+        capacity[s] = stage_capacity(pipe, s, s ? 1 : 0);
+    }
+    struct split trial = *split;
+    for (int turn = 0; turn < BALANCE_TURNS; turn++) {
         double middle = turn ? (low + high) / 2 : high;
         for (uint32_t s = 0; s < pipe->stages; s++)
-            trial.end[s] = fill_stage(pipe, &trial, s, middle);
+            trial.end[s] = fill_stage(pipe, s, split_begin(&trial, s), capacity[s], middle);
         bool covers = trial.end[pipe->stages - 1] == pipe->p->block_count;
         if (covers || turn == 0)
-            found = trial;
+            *split = trial;
         if (covers)
             high = middle;
         else
             low = middle;
     }
-    found.end[pipe->stages - 1] = pipe->p->block_count;
-    *split = found;
+    split->end[pipe->stages - 1] = pipe->p->block_count;
 }
 
 /* Moves single blocks over boundaries, and from any stage to any other, while the estimate falls. */
@@ -321,24 +402,103 @@ static void split_refine(const struct pipe *pipe, struct split *split)
     }
 }
 
-int pipeline_try(const struct problem *p, const uint32_t *devices, uint32_t count, uint32_t micro_batch_rows,
-                 bool enumerate, struct choice_list *list, struct err *err)
+static int pipe_init(struct pipe *pipe, const struct problem *p, const struct pipe_table *table,
+                     const uint32_t *devices, uint32_t count, struct choice_list *list, struct err *err)
 {
-    struct pipe pipe = {.p = p, .list = list, .rows = micro_batch_rows, .stages = count};
+    uint32_t micro_batch_rows = table->rows;
+    size_t cells = (size_t)count * table->micro_batches;
+    pipe->p = p;
+    pipe->list = list;
+    pipe->table = table;
+    pipe->rows = micro_batch_rows;
+    pipe->stages = count;
+    pipe->micro_batches = table->micro_batches;
+    pipe->scratch = table->cost ? malloc((4 * cells + 3 * (size_t)count) * sizeof(double)) : NULL;
+    if (table->cost && !pipe->scratch)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < count; s++) {
+        pipe->device[s] = devices[s];
+        micro_cost_init(&pipe->cost[s], p, devices[s], micro_batch_rows);
+    }
+    pipe_links(pipe);
+    return 0;
+}
+
+/* Devices together cannot be faster than the sum of their rates. */
+static double pipe_bound(const struct pipe *pipe)
+{
+    double rate = 0;
+    bool recompute = !micro_recompute_allowed(pipe->p, false);
+    for (uint32_t s = 0; s < pipe->stages; s++)
+        rate += 1 / stage_seconds(pipe, s, 0, pipe->p->block_count, recompute);
+    return pipe->micro_batches / rate;
+}
+
+static int order_look(struct pipe *pipe, enum pipeline_effort effort, struct err *err)
+{
     struct split split = {.estimate_s = INFINITY};
+    if (pipe_bound(pipe) > cutoff(pipe->list))
+        return 0;
+    split_balance(pipe, &split);
+    struct split settled = split;
+    bool fits = effort == PIPELINE_ENUMERATE && split_settle(pipe, &settled);
+    if (fits && split_add(pipe, &settled, err) < 0)
+        return -1;
+    if (!fits) { /* asked for; or balance alone asks too much of some device: move blocks until it fits */
+        split_refine(pipe, &split);
+        return split.estimate_s < INFINITY ? split_add(pipe, &split, err) : 0;
+    }
+    return pipe->stages <= STAGES_ENUMERATED ? splits_enumerate(pipe, &split, 0, err) : 0;
+}
+
+int pipeline_try(const struct problem *p, const struct pipe_table *table, const uint32_t *devices,
+                 uint32_t count, enum pipeline_effort effort, struct choice_list *list, struct err *err)
+{
+    struct pipe pipe;
     if (count > PIPELINE_STAGES_MAX || (int32_t)count > p->block_count)
         return 0;
-    pipe.micro_batches = micro_count(p, micro_batch_rows);
-    for (uint32_t s = 0; s < count; s++) {
-        pipe.device[s] = devices[s];
-        micro_cost_init(&pipe.cost[s], p, devices[s], micro_batch_rows);
+    if (pipe_init(&pipe, p, table, devices, count, list, err) < 0)
+        return -1;
+    int result = order_look(&pipe, effort, err);
+    free(pipe.scratch);
+    return result;
+}
+
+/* Refines what is in the list so far. */
+static int list_refine(const struct problem *p, struct choice_list *list, struct err *err)
+{
+    uint32_t count = list->count < REFINED ? list->count : REFINED;
+    struct choice_list found = {.evaluations = list->evaluations, .evaluations_max = list->evaluations_max};
+    int result = 0;
+    for (uint32_t i = 0; i < count && result == 0; i++) {
+        const struct place_choice *c = &list->choices[i];
+        uint32_t devices[PIPELINE_STAGES_MAX];
+        struct pipe pipe;
+        struct split split = {.estimate_s = c->estimate_s};
+        if (c->stage_count <= STAGES_ENUMERATED)
+            continue;
+        for (uint32_t s = 0; s < c->stage_count; s++) {
+            devices[s] = c->members[s].device;
+            split.end[s] = c->stages[s].block_end;
+        }
+        struct pipe_table table;
+        result = pipe_table_init(&table, p, c->micro_batch_rows, err);
+        if (result == 0)
+            result = pipe_init(&pipe, p, &table, devices, c->stage_count, &found, err);
+        if (result == 0) {
+            split_refine(&pipe, &split);
+            if (split.estimate_s < c->estimate_s)
+                result = split_add(&pipe, &split, err);
+            free(pipe.scratch);
+        }
+        pipe_table_fini(&table);
     }
-    pipe_links(&pipe);
-    if (enumerate && count <= STAGES_ENUMERATED)
-        return splits_enumerate(&pipe, &split, 0, err);
-    split_balance(&pipe, &split);
-    split_refine(&pipe, &split);
-    return split.estimate_s < INFINITY ? split_add(&pipe, &split, err) : 0;
+    for (uint32_t i = 0; i < found.count && result == 0; i++)
+        result = choice_list_add(list, &found.choices[i], err);
+    list->evaluations = found.evaluations;
+    found.evaluations = 0;
+    choice_list_fini(&found);
+    return result;
 }
 
 /* Every order of every subset of the usable devices. */
@@ -351,28 +511,42 @@ struct orders {
     uint32_t sizes[MICRO_SIZES_MAX], size_count;
 };
 
-static int orders_walk(struct orders *o, struct err *err)
+static int orders_walk(struct orders *o, const struct pipe_table *table, uint32_t wanted, struct err *err)
 {
-    uint32_t stages = o->p->workload->stages;
-    if (o->count >= 2 && (stages == 0 || stages == o->count)) {
-        for (uint32_t i = 0; i < o->size_count; i++) {
-            if (pipeline_try(o->p, o->chosen, o->count, o->sizes[i], true, o->list, err) < 0)
-                return -1;
-        }
-    }
-    if (stages && o->count == stages)
-        return 0;
+    if (o->count == wanted)
+        return pipeline_try(o->p, table, o->chosen, o->count, PIPELINE_ENUMERATE, o->list, err);
     for (uint32_t d = 0; d < o->device_count; d++) {
         if (o->taken[d])
             continue;
         o->taken[d] = true;
         o->chosen[o->count++] = o->device[d];
-        if (orders_walk(o, err) < 0)
-            return -1;
+        int result = orders_walk(o, table, wanted, err);
         o->count--;
         o->taken[d] = false;
+        if (result < 0)
+            return -1;
     }
     return 0;
+}
+
+/* All devices first: their bound is the lowest, and what is found prunes the rest. */
+static int orders_all(struct orders *o, struct err *err)
+{
+    uint32_t stages = o->p->workload->stages;
+    for (uint32_t wanted = o->device_count; wanted >= 2; wanted--) {
+        if (stages && stages != wanted)
+            continue;
+        for (uint32_t i = 0; i < o->size_count; i++) {
+            struct pipe_table table;
+            if (pipe_table_init(&table, o->p, o->sizes[i], err) < 0)
+                return -1;
+            int result = orders_walk(o, &table, wanted, err);
+            pipe_table_fini(&table);
+            if (result < 0)
+                return -1;
+        }
+    }
+    return list_refine(o->p, o->list, err);
 }
 
 static bool pipeline_supports(const struct problem *problem, struct err *err)
@@ -396,7 +570,7 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
             o.device[o.device_count++] = d;
     }
     if (usable <= PIPELINE_EXHAUSTIVE)
-        return orders_walk(&o, err);
+        return orders_all(&o, err);
     return pipeline_propose_many(problem, list, err);
 }
 

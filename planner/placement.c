@@ -37,6 +37,14 @@ void choice_fini(struct place_choice *choice)
     *choice = (struct place_choice){0};
 }
 
+static bool choice_equal(const struct place_choice *a, const struct place_choice *b)
+{
+    return a->placement == b->placement && a->micro_batch_rows == b->micro_batch_rows &&
+           a->stage_count == b->stage_count && a->member_count == b->member_count &&
+           memcmp(a->stages, b->stages, a->stage_count * sizeof(*a->stages)) == 0 &&
+           memcmp(a->members, b->members, a->member_count * sizeof(*a->members)) == 0;
+}
+
 int choice_list_add(struct choice_list *list, const struct place_choice *choice, struct err *err)
 {
     uint32_t at = list->count;
@@ -44,6 +52,10 @@ int choice_list_add(struct choice_list *list, const struct place_choice *choice,
         at--;
     if (at >= CHOICES_MAX)
         return 0;
+    for (uint32_t i = at; i-- > 0 && list->choices[i].estimate_s == choice->estimate_s;) {
+        if (choice_equal(&list->choices[i], choice))
+            return 0;
+    }
     struct place_choice copy;
     if (choice_copy(&copy, choice, err) < 0)
         return -1;

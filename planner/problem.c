@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/order.h"
+#include "planner/memory.h"
 
 static bool named(char *const *names, uint32_t count, const char *name)
 {
@@ -191,6 +192,7 @@ int problem_init(struct problem *problem, const struct workload *workload, const
         problem_fini(problem);
         return -1;
     }
+    memory_widths_init(&problem->widths, problem);
     for (uint32_t d = 0; d < cluster->device_count; d++) {
         if (problem->usable[d] &&
             cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err) < 0) {
@@ -233,10 +235,10 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
 {
     const struct cost_device *cost = &problem->costs[device];
     double seconds = 0;
-    for (int class = 0; class < COST_CLASSES; class ++) {
-        uint32_t count = problem->prefix[end][class] - problem->prefix[begin][class];
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        uint32_t count = problem->prefix[end][cls] - problem->prefix[begin][cls];
         if (count)
-            seconds += count * cost_curve_seconds(&cost->curves[class], way, load);
+            seconds += count * cost_curve_seconds(&cost->curves[cls], way, load);
     }
     return seconds;
 }
@@ -245,8 +247,8 @@ double problem_step_seconds(const struct problem *problem, uint32_t device, int3
 {
     const struct cost_device *cost = &problem->costs[device];
     double seconds = 0;
-    for (int class = 0; class < COST_CLASSES; class ++)
-        seconds += (problem->prefix[end][class] - problem->prefix[begin][class]) * cost->step_s[class];
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        seconds += (problem->prefix[end][cls] - problem->prefix[begin][cls]) * cost->step_s[cls];
     return seconds;
 }
 

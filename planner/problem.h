@@ -17,6 +17,14 @@ struct problem_step {
     struct cost_load *sum; /* [rows + 1] */
 };
 
+/* Widths of a dense layer and of its adapters, as memory.c sums them. */
+struct memory_widths {
+    uint64_t hidden, q, kv, qkv, ffn, heads, vocab;
+    uint64_t group_inputs[4], group_members[4]; /* q+k+v, o, gate+up, down */
+    uint64_t rank, adapter_floats, parameters;
+    bool dropout;
+};
+
 struct problem {
     const struct workload *workload; /* borrowed */
     const struct cluster *cluster;   /* borrowed */
@@ -35,6 +43,7 @@ struct problem {
     uint32_t longest;                    /* row, tokens */
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
+    struct memory_widths widths;
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,

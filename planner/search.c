@@ -9,10 +9,14 @@
 
 #include "common/units.h"
 #include "planner/placement.h"
+#include "planner/polish.h"
 #include "program/codec.h"
 
 #define EVALUATIONS_DEFAULT 20000u
-#define FINALISTS 16u
+#define FINALISTS 12u
+#define POLISHED 2u       /* finalists of a placement that are polished */
+#define POLISH_WITHIN 1.1 /* of the best so far */
+#define SIMULATIONS 40u   /* for polishing one */
 #define STEPS_FINALIST 4u /* priced steps while choosing; all of them for the chosen one */
 
 struct search {
@@ -65,39 +69,29 @@ static struct plan_alternative *alternative_add(struct search *s, enum plan_plac
     return &grown[a->alternative_count++];
 }
 
-/* Emits and simulates one choice. Returns its seconds, or a negative number when it does not fit or fails. */
-static double choice_seconds(struct search *s, const struct place_choice *choice, struct plan **out,
-                             uint32_t steps)
-{
-    double seconds = 0;
-    struct err why = {0};
-    const struct placement *placement = placement_find(choice->placement);
-    struct plan *plan = placement->emit(s->problem, choice, true, &why);
-    if (!plan)
-        return -1;
-    if (price_plan(s->problem, plan, steps, &seconds, &why) < 0) {
-        plan_destroy(plan);
-        *s->err = why;
-        return -1;
-    }
-    if (out)
-        *out = plan;
-    else
-        plan_destroy(plan);
-    return seconds;
-}
-
-/* The finalists of one placement: simulated in the order of their estimates. Writes the best one's seconds.
- */
+/* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
 static const struct place_choice *placement_best(struct search *s, struct choice_list *list, double *seconds)
 {
-    const struct place_choice *best = NULL;
+    double each[FINALISTS];
     uint32_t count = list->count < FINALISTS ? list->count : FINALISTS;
-    for (uint32_t i = 0; i < count; i++) {
-        double each = choice_seconds(s, &list->choices[i], NULL, STEPS_FINALIST);
-        if (each > 0 && (!best || each < *seconds)) {
-            best = &list->choices[i];
-            *seconds = each;
+    const struct place_choice *best = NULL;
+    for (uint32_t i = 0; i < count; i++)
+        each[i] = choice_simulate(s->problem, &list->choices[i], STEPS_FINALIST, s->err);
+    for (uint32_t turn = 0; turn < POLISHED; turn++) {
+        uint32_t pick = UINT32_MAX;
+        for (uint32_t i = 0; i < count; i++) {
+            if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
+                pick = i;
+        }
+        double known = best && (s->best.member_count == 0 || *seconds < s->best_s) ? *seconds : s->best_s;
+        if (pick == UINT32_MAX || (known > 0 && each[pick] > known * POLISH_WITHIN && best))
+            break;
+        double now = each[pick];
+        choice_polish(s->problem, &list->choices[pick], &now, SIMULATIONS, STEPS_FINALIST, s->err);
+        each[pick] = -1;
+        if (!best || now < *seconds) {
+            best = &list->choices[pick];
+            *seconds = now;
         }
     }
     return best;
@@ -142,7 +136,7 @@ static int singles_list(struct search *s)
         line->has_bytes = p->cluster->devices[d].memory_limit_bytes;
         if (mine) {
             line->verdict = VERDICT_FITS;
-            line->step_s = choice_seconds(s, mine, NULL, STEPS_FINALIST);
+            line->step_s = choice_simulate(s->problem, mine, STEPS_FINALIST, s->err);
             line->needs_bytes = choice_needs(s, mine, &line->has_bytes);
             line->micro_batch_rows = mine->micro_batch_rows;
             continue;
@@ -209,7 +203,8 @@ static double seconds_with(struct search *s, uint32_t device)
             bool uses = false;
             for (uint32_t m = 0; m < c->member_count && !uses; m++)
                 uses = c->members[m].device == device;
-            double seconds = uses && c->member_count > 1 ? choice_seconds(s, c, NULL, STEPS_FINALIST) : 0;
+            double seconds =
+                uses && c->member_count > 1 ? choice_simulate(s->problem, c, STEPS_FINALIST, s->err) : 0;
             if (seconds > 0 && (best == 0 || seconds < best))
                 best = seconds;
             if (best > 0)
@@ -292,10 +287,12 @@ static int chosen_emit(struct search *s)
 {
     const struct problem *p = s->problem;
     struct plan_answer *a = s->answer;
-    struct plan *plan = NULL;
-    double seconds = choice_seconds(s, &s->best, &plan, WORKLOAD_SAMPLE_STEPS);
-    if (!plan)
+    double seconds = 0;
+    struct plan *plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
+    if (!plan || price_plan(p, plan, WORKLOAD_SAMPLE_STEPS, &seconds, s->err) < 0) {
+        plan_destroy(plan);
         return -1;
+    }
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
     a->step_s = seconds;
