@@ -118,7 +118,9 @@ static size_t body_arrived(char *data, size_t one, size_t size, void *arg)
     }
     exchange->answer->length += size;
     int result = 0;
-    if (request->range_bytes > 0 && (status != 206 || exchange->answer->length > request->range_bytes)) {
+    bool whole = status == 200 && request->range_begin == 0; /* a range that is all of the file may come so */
+    if (request->range_bytes > 0 &&
+        ((status != 206 && !whole) || exchange->answer->length > request->range_bytes)) {
         result = err_set(exchange->err, ERR_PEER, "the server did not answer with the range asked for");
     } else if (request->sink != NULL) {
         result = request->sink(request->sink_arg, data, size, exchange->err);
