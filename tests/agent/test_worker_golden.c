@@ -98,10 +98,37 @@ static void splits_give_pytorchs_losses_norms_and_adapter(void **state)
     run_golden("llama3-rope", 3, 1);
 }
 
+/* Equal instruction sets and micro-batches: what differs is only where Σ g² is rounded. */
+static void splits_give_one_devices_losses_to_1e_7(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome out[4];
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix);
+    json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.2));
+    json_object_clear(fix.adapter);
+    for (uint32_t stages = 1; stages <= 4; stages++) {
+        struct plan *plan = fix_plan(&fix, stages, 2);
+        fix_run(&fix, plan, spec, NULL, NULL, NULL, &out[stages - 1]);
+        plan_destroy(plan);
+        assert_int_equal(out[stages - 1].steps, 20);
+        for (uint64_t t = 0; t < 20; t++)
+            if (!(fabs(out[stages - 1].loss[t] - out[0].loss[t]) <= 1e-7 * out[0].loss[t]))
+                fail_msg("%u stages, step %llu: %.12g and %.12g", stages, (unsigned long long)t,
+                         out[stages - 1].loss[t], out[0].loss[t]);
+    }
+    for (int s = 0; s < 4; s++)
+        outcome_fini(&out[s]);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_stage_gives_pytorchs_losses_norms_and_adapter),
+        cmocka_unit_test(splits_give_one_devices_losses_to_1e_7),
         cmocka_unit_test(splits_give_pytorchs_losses_norms_and_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
