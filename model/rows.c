@@ -287,6 +287,19 @@ static int row_encode(struct encoder *e, const json_t *row, struct err *err)
     return by_format[e->format](e, row, err);
 }
 
+/* A tokenizer may know more tokens than the model has rows in its embedding. */
+static int ids_check(const struct rows_options *options, const struct ids *ids, size_t begin, struct err *err)
+{
+    for (size_t i = begin; i < ids->count && options->vocab > 0; i++) {
+        if ((uint32_t)ids->data[i] >= options->vocab) {
+            return err_set(err, ERR_INVALID,
+                           "the tokenizer makes token %d of it, but the model has %u tokens", ids->data[i],
+                           options->vocab);
+        }
+    }
+    return 0;
+}
+
 /* Cut, drop or keep the row in hand. */
 static int row_keep(struct encoder *e, uint32_t line, struct err *err)
 {
@@ -346,7 +359,10 @@ static int line_encode(struct encoder *e, const char *text, size_t size, uint32_
     }
     int status = row_encode(e, row, err);
     json_decref(row);
-    return status == 0 ? row_keep(e, line, err) : -1;
+    if (status < 0 || ids_check(e->options, &e->ids, 0, err) < 0) {
+        return -1;
+    }
+    return row_keep(e, line, err);
 }
 
 static int lines_encode(struct encoder *e, const char *text, size_t size, struct err *err)
@@ -453,6 +469,7 @@ int rows_render_prompt(const char *prompt, enum spec_format format, const struct
     if (options->tokenizer == NULL) {
         return err_set(err, ERR_INVALID, "sample.prompt: the model has no tokenizer");
     }
+    const size_t begin = ids->count;
     struct buf text = {.limit = TEXT_BYTES_MAX};
     int status = prompt_text(prompt, format, options, &text, err);
     if (status == 0) {
@@ -460,5 +477,9 @@ int rows_render_prompt(const char *prompt, enum spec_format format, const struct
         status = tokenizer_encode(options->tokenizer, buf_str(&text), text.size, flags, ids, err);
     }
     buf_fini(&text);
+    if (status == 0 && ids_check(options, ids, begin, err) < 0) {
+        ids->count = begin;
+        status = err_wrap(err, "sample.prompt");
+    }
     return status;
 }

@@ -364,6 +364,23 @@ static void damaged_datasets_give_errors_and_nothing_worse(void **state)
     }
 }
 
+static void a_tokenizer_larger_than_the_model_is_caught(void **state)
+{
+    const struct fixture *f = *state;
+    struct err err = {0};
+    struct rows *rows = NULL;
+    struct rows_report report;
+    struct ids ids = {0};
+    struct rows_options options = f->options;
+    options.vocab = 10;
+    assert_int_equal(-1, rows_encode("{\"text\":\"words\"}", 16, &options, &rows, &report, &err));
+    assert_non_null(strstr(err.text, "line 1"));
+    assert_non_null(strstr(err.text, "10 tokens"));
+    assert_int_equal(-1, rows_render_prompt("words", SPEC_FORMAT_TEXT, &options, &ids, &err));
+    assert_int_equal(0, ids.count);
+    ids_fini(&ids);
+}
+
 static void a_prompt_is_rendered_as_the_rows_are(void **state)
 {
     const struct fixture *f = *state;
@@ -405,6 +422,7 @@ int main(void)
         cmocka_unit_test(saved_rows_are_loaded_as_they_were),
         cmocka_unit_test(damaged_files_of_rows_are_refused),
         cmocka_unit_test(damaged_datasets_give_errors_and_nothing_worse),
+        cmocka_unit_test(a_tokenizer_larger_than_the_model_is_caught),
         cmocka_unit_test(a_prompt_is_rendered_as_the_rows_are),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
