@@ -13,7 +13,8 @@
 #include "scheduler/policy.h"
 
 struct tally {
-    uint32_t living, ready, done, stopped, failed, gone;
+    uint32_t living, done, stopped, failed, gone;
+    uint32_t ready; /* ready or beyond: a rank without peers does not wait to be told of them */
     const struct store_sched_rank *own;  /* first with a fault of the job's own */
     const struct store_sched_rank *lost; /* first failed or lost otherwise */
     const char *lost_why;
@@ -46,6 +47,7 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
         switch (rank->state) {
         case ASSIGNMENT_DONE:
             tally.done++;
+            tally.ready++;
             continue;
         case ASSIGNMENT_STOPPED:
             tally.stopped++;
@@ -71,7 +73,7 @@ static struct tally count_ranks(const struct store_sched_run *run, const struct 
             continue;
         }
         tally.living++;
-        tally.ready += rank->state == ASSIGNMENT_READY ? 1 : 0;
+        tally.ready += rank->state != ASSIGNMENT_SENT ? 1 : 0;
         if (facts[i].drained && tally.drained == NULL) {
             tally.drained = rank;
         }
@@ -104,7 +106,7 @@ static void decide_active(const struct store_sched_run *run, const struct store_
                           const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                           struct run_verdict *verdict)
 {
-    if (tally->done == run->rank_count) {
+    if (tally->done == run->rank_count && run->state == RUN_RUNNING) {
         verdict->action = RUN_ACTION_FINISH;
         verdict->run_event = RUN_EVENT_DONE;
         verdict->job_event = JOB_EVENT_DONE;

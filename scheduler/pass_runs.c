@@ -128,6 +128,9 @@ static void tell_peers(struct pass *pass, const struct store_sched_run *run)
                            "identity", rank->identity));
     }
     for (uint32_t i = 0; i < run->rank_count; i++) {
+        if (state_is_final(&assignment_machine, (int)run->ranks[i].state)) {
+            continue;
+        }
         pass_message(pass, run->ranks[i].node, run->id, "peers",
                      json_pack("{s:I, s:I, s:I, s:O}", "run", (json_int_t)run->id, "epoch",
                                (json_int_t)run->epoch, "rank", (json_int_t)run->ranks[i].rank, "peers",

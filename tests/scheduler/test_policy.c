@@ -114,6 +114,17 @@ static void peers_are_told_when_the_last_rank_is_ready(void **state)
     assert_int_equal(decide(&life)->action, RUN_ACTION_PEERS);
 }
 
+static void a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends(void **state)
+{
+    struct life life;
+    (void)state;
+    life_make(&life, RUN_STARTING, JOB_STARTING, ASSIGNMENT_DONE);
+    assert_int_equal(decide(&life)->action, RUN_ACTION_PEERS);
+    life_make(&life, RUN_RUNNING, JOB_RUNNING, ASSIGNMENT_DONE);
+    assert_int_equal(decide(&life)->action, RUN_ACTION_FINISH);
+    assert_int_equal(life.verdict.job_event, JOB_EVENT_DONE);
+}
+
 static void a_start_that_takes_too_long_is_a_loss(void **state)
 {
     struct life life;
@@ -196,9 +207,6 @@ static void any_facts_give_a_verdict_that_the_tables_know(void **state)
         uint32_t living = 0;
         for (int i = 0; i < RANKS; i++) {
             life.ranks[i].state = (enum assignment_state)draw(ASSIGNMENT_STATES);
-            if (run == RUN_STARTING && life.ranks[i].state == ASSIGNMENT_DONE) {
-                life.ranks[i].state = ASSIGNMENT_READY; /* nobody is done before it was told its peers */
-            }
             life.ranks[i].own_fault = draw(3) == 0;
             life.facts[i] =
                 (struct rank_facts){.gone = draw(6) == 0, .drained = draw(6) == 0, .gone_why = "gone"};
@@ -232,6 +240,7 @@ int main(void)
         cmocka_unit_test(usable_is_free_and_not_reserved),
         cmocka_unit_test(back_off_doubles_up_to_its_bound),
         cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),
+        cmocka_unit_test(a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends),
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),
