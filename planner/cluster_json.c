@@ -77,6 +77,8 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     for (int k = 0; k < 2; k++) {
         if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
             return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
+    }
+    for (int k = 0; k < 2; k++) {
         json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s",
                                  latency_s, "bytes_per_s", bytes_per_s);
         int result =

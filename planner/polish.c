@@ -120,6 +120,33 @@ static bool devices_swap(struct polish *p, uint32_t a, uint32_t b)
     return false;
 }
 
+/* One micro-batch of a stage's from one member to another. */
+static bool shares_move(struct polish *p, uint32_t stage)
+{
+    const struct place_stage *s = &p->choice->stages[stage];
+    struct place_member *members = &p->choice->members[s->member_first];
+    uint32_t total = 0, unit;
+    bool any = false;
+    for (uint32_t m = 0; m < s->member_count; m++)
+        total += members[m].micro_count;
+    unit = total / micro_count(p->problem, p->choice->micro_batch_rows);
+    for (uint32_t a = 0; a < s->member_count && s->member_count <= 4; a++) {
+        for (uint32_t b = 0; b < s->member_count; b++) {
+            if (a == b || unit == 0 || members[a].micro_count <= unit)
+                continue;
+            members[a].micro_count -= unit;
+            members[b].micro_count += unit;
+            if (faster(p)) {
+                any = true;
+                continue;
+            }
+            members[a].micro_count += unit;
+            members[b].micro_count -= unit;
+        }
+    }
+    return any;
+}
+
 static bool round_move(struct polish *p)
 {
     uint32_t count = p->choice->stage_count;
@@ -128,6 +155,8 @@ static bool round_move(struct polish *p)
         any |= windows_move(p, s, 1);
     for (uint32_t s = 0; s + 1 < count; s++)
         any |= blocks_move(p, s, 1) || blocks_move(p, s, -1);
+    for (uint32_t s = 0; s < count; s++)
+        any |= shares_move(p, s);
     for (uint32_t s = 0; s < count; s++)
         any |= recompute_flip(p, s);
     for (uint32_t s = 0; s + 1 < count && p->choice->member_count <= 8; s++)

@@ -14,7 +14,10 @@
 
 #define EVALUATIONS_DEFAULT 20000u
 #define FINALISTS 12u
-#define POLISHED 2u       /* finalists of a placement that are polished */
+#define FINALISTS_SMALL CHOICES_MAX /* where simulating is cheap */
+#define POLISHED 2u                 /* finalists of a placement that are polished */
+#define POLISHED_SMALL 6u
+#define SMALL_CELLS 200u /* ranks * micro-batches up to which it is */
 #define POLISH_WITHIN 1.1 /* of the best so far */
 #define SIMULATIONS 40u   /* for polishing one */
 #define STEPS_FINALIST 4u /* priced steps while choosing; all of them for the chosen one */
@@ -69,15 +72,22 @@ static struct plan_alternative *alternative_add(struct search *s, enum plan_plac
     return &grown[a->alternative_count++];
 }
 
+static uint64_t choice_cells(const struct problem *p, const struct place_choice *choice)
+{
+    return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1);
+}
+
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
 static const struct place_choice *placement_best(struct search *s, struct choice_list *list, double *seconds)
 {
-    double each[FINALISTS];
-    uint32_t count = list->count < FINALISTS ? list->count : FINALISTS;
+    double each[FINALISTS_SMALL];
+    bool small = list->count > 0 && choice_cells(s->problem, &list->choices[0]) <= SMALL_CELLS;
+    uint32_t most = small ? FINALISTS_SMALL : FINALISTS, polished = small ? POLISHED_SMALL : POLISHED;
+    uint32_t count = list->count < most ? list->count : most;
     const struct place_choice *best = NULL;
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], STEPS_FINALIST, s->err);
-    for (uint32_t turn = 0; turn < POLISHED; turn++) {
+    for (uint32_t turn = 0; turn < polished; turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
