@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "model/utf8.h"
 
 enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_COUNT, CHAT_TEXT_BYTES = 65536 };
 
@@ -272,10 +273,45 @@ static int role_of(const char *role)
     return -1;
 }
 
-/* Python's str.strip() on ASCII white space and the separators that are ASCII control characters. */
-static bool is_blank(char c)
+/* What Python's str.strip(), and so Jinja's trim, takes away: White_Space and four control characters. */
+static bool is_blank(uint32_t code)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
+    return utf8_is_space(code) || (code >= 0x1c && code <= 0x1f);
+}
+
+/* Bytes of blanks at the beginning of text[0..size). */
+static size_t blanks_before(const char *text, size_t size)
+{
+    size_t at = 0;
+    while (at < size) {
+        uint32_t code = 0;
+        unsigned bad;
+        const unsigned length = utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL);
+        if (length == 0 || !is_blank(code)) {
+            break;
+        }
+        at += length;
+    }
+    return at;
+}
+
+/* Bytes that are left of text[0..size) without the blanks at its end. */
+static size_t size_without_blanks(const char *text, size_t size)
+{
+    while (size > 0) {
+        size_t at = size - 1;
+        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) {
+            at--;
+        }
+        uint32_t code = 0;
+        unsigned bad;
+        if (utf8_decode((const uint8_t *)text + at, size - at, &code, &bad, NULL) != size - at ||
+            !is_blank(code)) {
+            break;
+        }
+        size = at;
+    }
+    return size;
 }
 
 /* Where a conversation is being written to. */
@@ -307,22 +343,17 @@ static int turn_render(struct rendering *r, int role, const char *content, struc
     const char *mark = strstr(form, content_mark);
     const char *tail = mark + sizeof(content_mark) - 1;
     size_t size = strlen(content);
-    while (r->chat->trim && size > 0 && is_blank(content[0])) {
-        content++;
-        size--;
-    }
-    while (r->chat->trim && size > 0 && is_blank(content[size - 1])) {
-        size--;
+    if (r->chat->trim) {
+        const size_t blanks = blanks_before(content, size);
+        content += blanks;
+        size = size_without_blanks(content, size - blanks);
     }
     if (buf_append(r->text, form, (size_t)(mark - form), err) < 0) {
         return -1;
     }
     span_close(r, false);
     /* The end marker is learnt, white space behind it is not. */
-    size_t marker = strlen(tail);
-    while (marker > 0 && is_blank(tail[marker - 1])) {
-        marker--;
-    }
+    const size_t marker = size_without_blanks(tail, strlen(tail));
     if (buf_append(r->text, content, size, err) < 0 || buf_append(r->text, tail, marker, err) < 0) {
         return -1;
     }

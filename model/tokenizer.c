@@ -366,13 +366,6 @@ static const struct added_token *added_at(const struct encoding *e, const char *
     return best;
 }
 
-static bool is_space(uint32_t code)
-{
-    return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f ||
-           code == 0x205f || code == 0x3000;
-}
-
 static bool is_word(uint32_t code)
 {
     const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
@@ -413,10 +406,10 @@ static void added_strip(const struct added_token *added, const char *text, size_
                         size_t *begin, size_t *end)
 {
     size_t at;
-    while (added->lstrip && *begin > done && is_space(character_before(text, *begin, &at))) {
+    while (added->lstrip && *begin > done && utf8_is_space(character_before(text, *begin, &at))) {
         *begin = at;
     }
-    while (added->rstrip && *end < size && is_space(character_after(text, size, *end, &at))) {
+    while (added->rstrip && *end < size && utf8_is_space(character_after(text, size, *end, &at))) {
         *end = at;
     }
 }

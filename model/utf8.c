@@ -90,3 +90,10 @@ unsigned utf8_encode(uint32_t code, uint8_t out[4])
     out[3] = (uint8_t)(0x80 | (code & 0x3f));
     return 4;
 }
+
+bool utf8_is_space(uint32_t code)
+{
+    return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 || code == 0x1680 ||
+           (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f ||
+           code == 0x205f || code == 0x3000;
+}

@@ -17,3 +17,6 @@ size_t utf8_check(const char *text, size_t size);
 
 /* Write a code point (below 0x110000); returns the number of bytes, 1..4. */
 unsigned utf8_encode(uint32_t code, uint8_t out[4]);
+
+/* Unicode's White_Space property. */
+bool utf8_is_space(uint32_t code);
