@@ -408,8 +408,8 @@ int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct e
 
 int ops_own_norm(struct ops *ops, double *square, struct err *err)
 {
-    *square = 0;
-    if (ops->me->state_share <= 0) /* a copy of what another rank owns counts there */
+    *square = ops->norm_square;
+    if (ops->norm_reduced) /* summed over the ranks that count; passed on from here to those that do not */
         return 0;
     if (stage_grad_square_sum(ops->options.stage, square, err) == 0)
         return 0;

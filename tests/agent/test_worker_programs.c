@@ -98,6 +98,13 @@ static void replicas_reduce_their_gradients(void **state)
     fix_open(&fix, "llama");
     struct plan *plan = fix_plan(&fix, 2, 1);
     plan->placement = PLACE_DATA;
+    struct plan_group *groups = realloc(plan->groups, (plan->group_count + 1) * sizeof *groups);
+    assert_non_null(groups);
+    plan->groups = groups;
+    const int32_t counting =
+        (int32_t)plan->group_count; /* rank 0 alone counts for the norm: the replicas are equal */
+    groups[plan->group_count++] =
+        (struct plan_group){.rank_count = 1, .ranks = calloc(1, sizeof *groups[0].ranks)};
     for (uint32_t r = 0; r < 2; r++) {
         struct plan_rank *rank = &plan->ranks[r];
         struct program_builder b = {0};
@@ -132,7 +139,15 @@ static void replicas_reduce_their_gradients(void **state)
         reduce.slot_in = reduce.slot_out = HAND_GRAD_OUT;
         reduce.block_end = plan->block_count;
         int32_t reduced = program_add(&b, &reduce, &last, 1);
-        after[1] = hand_reduce(&b, HAND_NORM, TAG_NORM, reduced);
+        reduce.tag = TAG_NORM;
+        reduce.slot_in = reduce.slot_out = HAND_NORM;
+        reduce.block_end = 0;
+        reduce.group = counting;
+        after[1] = r == 0 ? program_add(&b, &reduce, &reduced, 1) : reduced;
+        reduce.op = OP_BROADCAST;
+        reduce.group = 0;
+        reduce.peer = 0;
+        after[1] = program_add(&b, &reduce, &after[1], 1);
         struct instr step = instr_init(OP_STEP, QUEUE_COMPUTE);
         step.block_end = plan->block_count;
         program_add(&b, &step, after, 2);
