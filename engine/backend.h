@@ -52,7 +52,8 @@ int device_open(const struct device_options *options, struct device **out, struc
 /* Waits for what is queued. All buffers and events must have been destroyed. NULL is a no-op. */
 void device_close(struct device *device);
 
-/* What device_open was told; the instruction set is the resolved one, never "native". Borrowed until close. */
+/* What device_open was told; the instruction set is the resolved one, never "native". Borrowed until close.
+ */
 const char *device_name(const struct device *device);
 const char *device_kind(const struct device *device);
 const char *device_isa(const struct device *device);

@@ -62,7 +62,7 @@ struct stage_layout {
     struct shape shape;
     uint32_t layer_begin, layer_end; /* transformer layers from 0 */
     bool has_embedding, has_head, shares_table;
-    bool exact; /* so narrow a model that its products sum in double */
+    bool exact; /* so narrow a model that all is done in double inside each op */
     struct layer_layout layer;
     uint64_t table_bytes, head_norm_bytes, rope_bytes; /* 0 where absent */
     struct lora_group groups[GROUP_COUNT];

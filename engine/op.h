@@ -46,7 +46,6 @@ enum op_kind {
 struct op_gemm {
     uint32_t m, n, k;
     bool transpose_a, transpose_b;
-    bool exact; /* sums in double, for small products; not with both transposed */
     float alpha, beta;
     struct operand a, b, c;
     uint32_t lda, ldb, ldc;
@@ -184,6 +183,8 @@ struct op_adamw {
 
 struct op {
     enum op_kind kind;
+    bool exact; /* as precisely as the operands can hold, for models where that costs nothing; a device may
+                   ignore it */
     union {
         struct op_gemm gemm;
         struct op_copy copy;

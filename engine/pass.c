@@ -7,7 +7,9 @@ static const uint64_t WRITE_TIMEOUT_NS = 60ull * 1000 * 1000 * 1000;
 
 void queue_op(struct queue *queue, const struct op *op)
 {
-    if (!queue->failed && op_submit(queue->device, op, queue->err) != 0)
+    struct op precise = *op;
+    precise.exact = queue->exact;
+    if (!queue->failed && op_submit(queue->device, &precise, queue->err) != 0)
         queue->failed = true;
 }
 
@@ -16,7 +18,6 @@ void queue_gemm_nt(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
-                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .transpose_b = true,
@@ -35,7 +36,6 @@ void queue_gemm_nn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
-                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .alpha = alpha,
@@ -53,7 +53,6 @@ void queue_gemm_tn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, floa
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
-                                          .exact = queue->exact,
                                           .n = n,
                                           .k = k,
                                           .transpose_a = true,

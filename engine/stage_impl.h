@@ -37,7 +37,7 @@ struct stage {
 struct queue {
     struct device *device;
     struct err *err;
-    bool exact; /* products sum in double */
+    bool exact; /* of every op */
     bool failed;
 };
 

@@ -13,7 +13,8 @@ typedef float vf __attribute__((vector_size(4 * VECTOR)));
 typedef float vfu __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * VECTOR)));
 typedef uint32_t vu __attribute__((vector_size(4 * VECTOR)));
-typedef double vd __attribute__((vector_size(8 * VECTOR)));
+typedef double vn __attribute__((vector_size(4 * VECTOR))); /* VECTOR / 2 doubles: one register */
+typedef float vnf __attribute__((vector_size(2 * VECTOR), aligned(4), may_alias));
 typedef uint64_t vl __attribute__((vector_size(4 * VECTOR)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -100,17 +101,30 @@ INLINE void store_tail(float *p, vf x, size_t n)
     memcpy(p, tmp, n * sizeof *p);
 }
 
+/* Half a vector of floats as doubles. */
+INLINE vn widen(const float *p)
+{
+    return __builtin_convertvector(*(const vnf *)p, vn);
+}
+
+INLINE double wide_sum(vn x)
+{
+    double sum = 0;
+    for (int i = 0; i < VECTOR / 2; i++)
+        sum += x[i];
+    return sum;
+}
+
 static double square_sum(const float *x, size_t n)
 {
-    vd sum = {0};
+    vn sum0 = {0}, sum1 = {0};
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
-        vd v = __builtin_convertvector(load(x + i), vd);
-        sum += v * v;
+        vn a = widen(x + i), b = widen(x + i + VECTOR / 2);
+        sum0 += a * a;
+        sum1 += b * b;
     }
-    double total = 0;
-    for (int j = 0; j < VECTOR; j++)
-        total += sum[j];
+    double total = wide_sum(sum0 + sum1);
     for (; i < n; i++)
         total += (double)x[i] * (double)x[i];
     return total;
@@ -152,14 +166,15 @@ static void rmsnorm_backward(const float *x, const float *w, const float *dy, fl
                              bool accumulate)
 {
     double r = 1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps);
-    vd sum = {0};
-    size_t i = 0;
-    for (; i + VECTOR <= n; i += VECTOR)
-        sum += __builtin_convertvector(load(w + i) * load(dy + i), vd) *
-               __builtin_convertvector(load(x + i), vd);
-    double total = 0;
-    for (int j = 0; j < VECTOR; j++)
-        total += sum[j];
+    vn sum0 = {0}, sum1 = {0};
+    size_t i = 0, half = VECTOR / 2;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        float product[VECTOR];
+        store(product, load(w + i) * load(dy + i));
+        sum0 += widen(product) * widen(x + i);
+        sum1 += widen(product + half) * widen(x + i + half);
+    }
+    double total = wide_sum(sum0 + sum1);
     for (; i < n; i++)
         total += (double)(w[i] * dy[i]) * (double)x[i];
     float a = (float)r, b = (float)(r * r * r * total / (double)n);
@@ -337,17 +352,18 @@ static float row_max(const float *x, size_t n)
 static double cross_entropy(float *x, size_t n, size_t target, bool gradient)
 {
     float max = row_max(x, n), at_target = x[target];
-    vd sum = {0};
+    vn sum0 = {0}, sum1 = {0};
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
+        float exponentials[VECTOR];
         vf e = exp_f(load(x + i) - max);
-        sum += __builtin_convertvector(e, vd);
+        store(exponentials, e);
+        sum0 += widen(exponentials);
+        sum1 += widen(exponentials + VECTOR / 2);
         if (gradient)
             store(x + i, e);
     }
-    double total = 0;
-    for (int j = 0; j < VECTOR; j++)
-        total += sum[j];
+    double total = wide_sum(sum0 + sum1);
     if (i < n) {
         vf e = exp_f(load_tail(x + i, n - i, -INFINITY) - max);
         for (size_t j = 0; j < n - i; j++)

@@ -4,6 +4,7 @@
  * whatever the number of threads.
  */
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/exact.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,8 +45,6 @@ bool cpu_runs(const struct op *op)
         if (uses[i].operand.dtype != want)
             return false;
     }
-    if (op->kind == OP_GEMM && op->gemm.exact && op->gemm.transpose_a && op->gemm.transpose_b)
-        return false;
     uint32_t head_dim = 0, group = 1;
     if (op->kind == OP_ATTENTION) {
         head_dim = op->attention.head_dim;
@@ -94,7 +93,7 @@ static void gemm_piece(const struct job *job, uint32_t thread, uint32_t row, uin
                  at = column + done;
         const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
         float *to = c + (size_t)row * op->ldc + at;
-        if (op->exact)
+        if (job->op->exact && !(op->transpose_a && op->transpose_b))
             runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
                                         op->lda, part, op->ldb, op->beta, to, op->ldc);
         else if (gemm_is_thin(op, rows))
@@ -373,6 +372,8 @@ static void run_rows(struct cpu_runner *runner, const struct op *op, uint64_t ro
 
 void cpu_run(struct cpu_runner *runner, const struct op *op)
 {
+    if (op->exact && cpu_run_exact(runner, op))
+        return;
     switch (op->kind) {
     case OP_GEMM:
         run_gemm(runner, op);

@@ -8,8 +8,8 @@ static void gemm_case(struct bench *b, bool exact, uint32_t m, uint32_t n, uint3
     double *a = doubles(m * k), *w = doubles(n * k), *c = doubles(m * n);
     struct operand oa = normal(b, m * k, a), ob = normal(b, n * k, w), oc = normal(b, m * n, c);
     submit(b, (struct op){.kind = OP_GEMM,
-                          .gemm = {.exact = exact,
-                                   .m = m,
+                          .exact = exact,
+                          .gemm = {.m = m,
                                    .n = n,
                                    .k = k,
                                    .transpose_a = ta,

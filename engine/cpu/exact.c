@@ -1,0 +1,275 @@
+/* The definitions of the ops, written down in double. */
+#include "engine/cpu/exact.h"
+
+#include <math.h>
+#include <string.h>
+
+static double inverse_rms(const float *x, size_t n, double eps)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return 1.0 / sqrt(sum / (double)n + eps);
+}
+
+/* eps comes as a float; what was meant is the decimal number. */
+static double decimal(float eps)
+{
+    double scale = pow(10.0, 8 - floor(log10((double)eps)));
+    return eps > 0.0f ? round((double)eps * scale) / scale : 0.0;
+}
+
+static void rmsnorm(const struct op_rmsnorm *op)
+{
+    const float *x = operand_at(&op->x), *w = operand_at(&op->weight);
+    float *y = operand_at(&op->y);
+    double eps = decimal(op->eps);
+    for (size_t row = 0; row < op->rows; row++, x += op->width, y += op->width) {
+        double r = inverse_rms(x, op->width, eps);
+        for (size_t i = 0; i < op->width; i++)
+            y[i] = (float)((double)x[i] * r * (double)w[i]);
+    }
+}
+
+static void rmsnorm_backward(const struct op_rmsnorm_backward *op)
+{
+    const float *x = operand_at(&op->x), *w = operand_at(&op->weight), *dy = operand_at(&op->dy);
+    float *dx = operand_at(&op->dx);
+    double eps = decimal(op->eps);
+    size_t n = op->width;
+    for (size_t row = 0; row < op->rows; row++, x += n, dy += n, dx += n) {
+        double r = inverse_rms(x, n, eps), sum = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += (double)x[i] * (double)w[i] * (double)dy[i];
+        sum *= r * r * r / (double)n;
+        for (size_t i = 0; i < n; i++)
+            dx[i] = (float)((op->accumulate ? (double)dx[i] : 0.0) + (double)w[i] * (double)dy[i] * r -
+                            (double)x[i] * sum);
+    }
+}
+
+static void rope(const struct op_rope *op)
+{
+    const uint32_t *positions = operand_at(&op->positions);
+    const float *table = operand_at(&op->table);
+    size_t half = op->head_dim / 2;
+    double sign = op->inverse ? -1 : 1;
+    for (size_t t = 0; t < op->tokens; t++) {
+        float *x = (float *)operand_at(&op->x) + t * op->ldx;
+        const float *cosines = table + (size_t)positions[t] * op->head_dim, *sines = cosines + half;
+        for (uint32_t head = 0; head < op->heads; head++, x += op->head_dim)
+            for (size_t i = 0; i < half; i++) {
+                double a = (double)x[i], b = (double)x[half + i], c = (double)cosines[i],
+                       s = sign * (double)sines[i];
+                x[i] = (float)(a * c - b * s);
+                x[half + i] = (float)(b * c + a * s);
+            }
+    }
+}
+
+static void swiglu(const struct op_swiglu *op)
+{
+    const float *gate = operand_at(&op->gate_up);
+    float *act = operand_at(&op->act);
+    for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, act += op->width)
+        for (size_t i = 0; i < op->width; i++) {
+            double g = (double)gate[i];
+            act[i] = (float)(g / (1 + exp(-g)) * (double)gate[op->width + i]);
+        }
+}
+
+static void swiglu_backward(const struct op_swiglu_backward *op)
+{
+    float *gate = operand_at(&op->gate_up);
+    const float *dact = operand_at(&op->dact);
+    for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, dact += op->width)
+        for (size_t i = 0; i < op->width; i++) {
+            double g = (double)gate[i], u = (double)gate[op->width + i], d = (double)dact[i],
+                   s = 1 / (1 + exp(-g));
+            gate[i] = (float)(d * u * (s + g * s * (1 - s)));
+            gate[op->width + i] = (float)(d * g * s);
+        }
+}
+
+static void cross_entropy(const struct op_cross_entropy *op)
+{
+    const int32_t *targets = operand_at(&op->targets);
+    float *x = operand_at(&op->logits);
+    double *loss = operand_at(&op->loss);
+    for (size_t row = 0; row < op->rows; row++, x += op->vocab) {
+        double max = -INFINITY, sum = 0, at_target = (double)x[targets[row]];
+        for (size_t i = 0; i < op->vocab; i++)
+            max = (double)x[i] > max ? (double)x[i] : max;
+        for (size_t i = 0; i < op->vocab; i++)
+            sum += exp((double)x[i] - max);
+        *loss += log(sum) + max - at_target;
+        for (size_t i = 0; op->gradient && i < op->vocab; i++)
+            x[i] = (float)(exp((double)x[i] - max) / sum - (i == (size_t)targets[row] ? 1.0 : 0.0));
+    }
+}
+
+static double dot(const float *x, const float *y, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* p[0..count) = softmax(scale * q k^T); returns its logarithmic sum. Keys lie ld apart. */
+static double probabilities(const float *q, const float *k, size_t ld, size_t count, size_t dim, double scale,
+                            double *p)
+{
+    double max = -INFINITY, sum = 0;
+    for (size_t j = 0; j < count; j++) {
+        p[j] = scale * dot(q, k + j * ld, dim);
+        max = p[j] > max ? p[j] : max;
+    }
+    for (size_t j = 0; j < count; j++) {
+        p[j] = exp(p[j] - max);
+        sum += p[j];
+    }
+    for (size_t j = 0; j < count; j++)
+        p[j] /= sum;
+    return max + log(sum);
+}
+
+struct exact_job {
+    struct cpu_runner *runner;
+    const struct op *op;
+};
+
+static void attention_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct exact_job *job = context;
+    const struct op_attention *op = &job->op->attention;
+    const uint32_t *row_start = operand_at(&op->row_start);
+    uint32_t row = index / op->heads, head = index % op->heads, kv = head / (op->heads / op->kv_heads);
+    double *p = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
+    size_t begin = row_start[row], dim = op->head_dim, width = (size_t)op->heads * dim;
+    const float *q = (const float *)operand_at(&op->q) + head * dim;
+    const float *k = (const float *)operand_at(&op->k) + begin * op->ld + kv * dim;
+    const float *v = (const float *)operand_at(&op->v) + begin * op->ld + kv * dim;
+    float *out = (float *)operand_at(&op->out) + head * dim, *lse = operand_at(&op->lse);
+    for (size_t i = begin; i < row_start[row + 1]; i++) {
+        size_t count = i - begin + 1;
+        lse[i * op->heads + head] =
+            (float)probabilities(q + i * op->ld, k, op->ld, count, dim, (double)op->scale, p);
+        for (size_t d = 0; d < dim; d++) {
+            double sum = 0;
+            for (size_t j = 0; j < count; j++)
+                sum += p[j] * (double)v[j * op->ld + d];
+            out[i * width + d] = (float)sum;
+        }
+    }
+}
+
+/* Scratch of one (row, key head): p, dp [tokens]; dk, dv [tokens, dim]; dq [dim]. */
+static size_t backward_scratch_doubles(size_t tokens, size_t dim)
+{
+    return 2 * tokens + 2 * tokens * dim + dim;
+}
+
+/* Query i (of the whole micro-batch) of one head, against the keys of its row from `begin`. */
+static void attention_backward_query(const struct op_attention_backward *op, uint32_t head, size_t begin,
+                                     size_t i, double *scratch, size_t tokens)
+{
+    size_t dim = op->head_dim, count = i - begin + 1, ld = op->ld, kv = head / (op->heads / op->kv_heads);
+    double *p = scratch, *dp = p + tokens, *dk = dp + tokens, *dv = dk + tokens * dim,
+           *dq = dv + tokens * dim;
+    const float *q = (const float *)operand_at(&op->q) + i * ld + head * dim;
+    const float *k = (const float *)operand_at(&op->k) + begin * ld + kv * dim;
+    const float *v = (const float *)operand_at(&op->v) + begin * ld + kv * dim;
+    const float *dout = (const float *)operand_at(&op->dout) + (i * op->heads + head) * dim;
+    float *to = (float *)operand_at(&op->dq) + i * ld + head * dim;
+    double delta = 0, scale = (double)op->scale;
+    probabilities(q, k, ld, count, dim, scale, p);
+    memset(dq, 0, dim * sizeof *dq);
+    for (size_t j = 0; j < count; j++) {
+        dp[j] = dot(dout, v + j * ld, dim);
+        delta += p[j] * dp[j];
+    }
+    for (size_t j = 0; j < count; j++) {
+        double ds = p[j] * (dp[j] - delta) * scale;
+        for (size_t d = 0; d < dim; d++) {
+            dq[d] += ds * (double)k[j * ld + d];
+            dk[j * dim + d] += ds * (double)q[d];
+            dv[j * dim + d] += p[j] * (double)dout[d];
+        }
+    }
+    for (size_t d = 0; d < dim; d++)
+        to[d] = (float)dq[d];
+}
+
+static void attention_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct exact_job *job = context;
+    const struct op_attention_backward *op = &job->op->attention_backward;
+    const uint32_t *row_start = operand_at(&op->row_start);
+    uint32_t row = index / op->kv_heads, kv = index % op->kv_heads, group = op->heads / op->kv_heads;
+    size_t begin = row_start[row], tokens = row_start[row + 1] - begin, dim = op->head_dim;
+    double *scratch = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
+    double *dk = scratch + 2 * tokens, *dv = dk + tokens * dim;
+    float *dk_to = (float *)operand_at(&op->dk) + begin * op->ld + kv * dim;
+    float *dv_to = (float *)operand_at(&op->dv) + begin * op->ld + kv * dim, *delta = operand_at(&op->delta);
+    memset(dk, 0, 2 * tokens * dim * sizeof *dk);
+    for (uint32_t head = kv * group; head < (kv + 1) * group; head++)
+        for (size_t i = begin; i < begin + tokens; i++) {
+            delta[i * op->heads + head] = 0; /* not used here */
+            attention_backward_query(op, head, begin, i, scratch, tokens);
+        }
+    for (size_t j = 0; j < tokens; j++)
+        for (size_t d = 0; d < dim; d++) {
+            dk_to[j * op->ld + d] = (float)dk[j * dim + d];
+            dv_to[j * op->ld + d] = (float)dv[j * dim + d];
+        }
+}
+
+static bool rows_fit(const struct cpu_runner *runner, const struct operand *row_start, uint32_t rows,
+                     uint32_t dim)
+{
+    const uint32_t *start = operand_at(row_start);
+    for (uint32_t row = 0; row < rows; row++)
+        if (backward_scratch_doubles(start[row + 1] - start[row], dim) > runner->scratch_floats / 2)
+            return false;
+    return true;
+}
+
+bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
+{
+    struct exact_job job = {.runner = runner, .op = op};
+    switch (op->kind) {
+    case OP_RMSNORM:
+        rmsnorm(&op->rmsnorm);
+        return true;
+    case OP_RMSNORM_BACKWARD:
+        rmsnorm_backward(&op->rmsnorm_backward);
+        return true;
+    case OP_ROPE:
+        rope(&op->rope);
+        return true;
+    case OP_SWIGLU:
+        swiglu(&op->swiglu);
+        return true;
+    case OP_SWIGLU_BACKWARD:
+        swiglu_backward(&op->swiglu_backward);
+        return true;
+    case OP_CROSS_ENTROPY:
+        cross_entropy(&op->cross_entropy);
+        return true;
+    case OP_ATTENTION:
+        if (!rows_fit(runner, &op->attention.row_start, op->attention.rows, op->attention.head_dim))
+            return false;
+        pool_run(runner->pool, op->attention.rows * op->attention.heads, attention_part, &job);
+        return true;
+    case OP_ATTENTION_BACKWARD:
+        if (!rows_fit(runner, &op->attention_backward.row_start, op->attention_backward.rows,
+                      op->attention_backward.head_dim))
+            return false;
+        pool_run(runner->pool, op->attention_backward.rows * op->attention_backward.kv_heads,
+                 attention_backward_part, &job);
+        return true;
+    default:
+        return false;
+    }
+}
