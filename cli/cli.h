@@ -60,8 +60,9 @@ struct cli {
     int exit_status;   /* what a command that ends well wants; CLI_DONE */
 };
 
-/* Value of an option ("" for a flag), or NULL when it was not given. The nth of a repeated one. */
+/* Value of an option ("" for a flag), or NULL when it was not given. */
 const char *cli_option(const struct cli *cli, const char *name);
+/* The nth value of an option that may be given several times; NULL beyond the last. */
 const char *cli_option_nth(const struct cli *cli, const char *name, unsigned nth);
 /* A whole number within [min, max]; `missing` when not given. ERR_INVALID names the option. */
 int cli_option_i64(const struct cli *cli, const char *name, int64_t min, int64_t max, int64_t missing,
