@@ -4,8 +4,6 @@
  * ../shared); skips visibly without. */
 #include "agent/worker_fixture.h"
 
-#include "model/safetensors.h"
-
 static char model_path[512], golden[512], program[512];
 
 static bool find_files(void)
@@ -26,37 +24,18 @@ static bool find_files(void)
     return file_exists(model_path) && file_exists(golden) && file_exists(program);
 }
 
-/* ‖ours − golden‖ / ‖golden‖ over all tensors. */
-static double adapter_distance(const struct fixture *fix, const struct outcome *out)
+/* The rest of the 20 steps, and the adapter, are tests/system/test_golden_smollm2.py's. */
+enum { STEPS = 5 };
+
+static void stop_after_steps(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
 {
-    struct err err;
-    char path[600];
-    struct safetensors *ours = NULL, *theirs = NULL;
-    const json_t *file = json_object_get(out->artifacts, "adapter/adapter_model.safetensors");
-    double difference = 0, size = 0;
-    snprintf(path, sizeof path, "%s/%s", fix->store.dir, json_string_value(json_object_get(file, "sha256")));
-    must(safetensors_open_path(path, &ours, &err));
-    snprintf(path, sizeof path, "%s/adapter_after_20/adapter_model.safetensors", golden);
-    must(safetensors_open_path(path, &theirs, &err));
-    assert_int_equal(safetensors_count(ours), safetensors_count(theirs));
-    for (uint32_t t = 0; t < safetensors_count(theirs); t++) {
-        const struct safetensors_tensor *want = safetensors_at(theirs, t),
-                                        *got = safetensors_find(ours, want->name);
-        assert_non_null(got);
-        uint64_t count = want->shape[0] * want->shape[1];
-        float *a = calloc(count, sizeof *a), *b = calloc(count, sizeof *b);
-        must(safetensors_read_f32(ours, got, a, count, &err));
-        must(safetensors_read_f32(theirs, want, b, count, &err));
-        for (uint64_t i = 0; i < count; i++) {
-            difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-            size += (double)b[i] * b[i];
-        }
-        free(a);
-        free(b);
-    }
-    safetensors_close(ours);
-    safetensors_close(theirs);
-    return sqrt(difference / size);
+    bool *sent = arg;
+    const char *type = json_string_value(json_object_get(event, "type"));
+    if (*sent || strcmp(type, "step") != 0 || json_integer_value(json_object_get(event, "step")) < STEPS - 1)
+        return;
+    *sent = true;
+    fix_send(&workers[rank], json_pack("{s:s, s:i, s:i, s:s, s:b}", "type", "stop", "run", 70, "epoch", 1,
+                                       "why", "cancel", "checkpoint", 0));
 }
 
 static void run_split(uint32_t stages, uint32_t micro_rows, const char *first, const char *second)
@@ -72,22 +51,22 @@ static void run_split(uint32_t stages, uint32_t micro_rows, const char *first, c
     fix.isa[1] = second;
     json_t *spec = fix_spec(&fix);
     struct plan *plan = fix_plan(&fix, stages, micro_rows);
-    fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
+    bool sent = false;
+    fix_run(&fix, plan, spec, NULL, stop_after_steps, &sent, &out);
     if (json_array_size(out.failures))
         fail_msg("%s", json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
     double worst_loss = 0, worst_norm = 0;
-    assert_int_equal(out.steps, 20);
+    assert_true(out.steps >= STEPS);
+    assert_int_equal(json_array_size(out.stopped), stages);
     for (uint64_t t = 0; t < out.steps; t++) {
         double loss = fix_golden(&fix, "loss", t), norm = fix_golden(&fix, "grad_norm", t);
         worst_loss = fmax(worst_loss, fabs(out.loss[t] - loss) / loss);
         worst_norm = fmax(worst_norm, fabs(out.norm[t] - norm) / norm);
     }
-    double distance = adapter_distance(&fix, &out);
-    print_message("%u stages, micro-batches of %u: loss %.2g, norm %.2g, adapter %.2g\n", stages, micro_rows,
-                  worst_loss, worst_norm, distance);
+    print_message("%u stages, micro-batches of %u, %u steps: loss %.2g, norm %.2g\n", stages, micro_rows,
+                  out.steps, worst_loss, worst_norm);
     assert_true(worst_loss <= 1e-4);
     assert_true(worst_norm <= 2e-4);
-    assert_true(distance <= 1e-3);
     outcome_fini(&out);
     plan_destroy(plan);
     json_decref(spec);
