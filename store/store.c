@@ -259,9 +259,18 @@ static void ping_deliver(struct store_call *call, const struct pg_result *const 
     done(call->arg, NULL);
 }
 
+static void ping_fail(struct store_call *call, const struct err *err)
+{
+    struct err why = *err;
+    if (strstr(err->text, "42P01") != NULL) { /* undefined_table */
+        err_set(&why, ERR_UNSUPPORTED, "the database has no schema yet: run motley-scheduler --migrate");
+    }
+    ((store_done_fn *)call->done)(call->arg, &why);
+}
+
 int store_ping(struct store *store, store_done_fn *done, void *arg, struct err *err)
 {
     const struct pg_step step = {&schema_version, NULL};
     return store_run(store, &step, 1, 0,
-                     store_call_create(ping_deliver, done_fail, (void (*)(void))done, arg, NULL, err), err);
+                     store_call_create(ping_deliver, ping_fail, (void (*)(void))done, arg, NULL, err), err);
 }
