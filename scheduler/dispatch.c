@@ -165,7 +165,7 @@ static void remove_at(struct dispatch *dispatch, size_t i)
     dispatch->count--;
 }
 
-void dispatch_received(struct dispatch *dispatch, int64_t id)
+void dispatch_received(struct dispatch *dispatch, int64_t id, const char *node)
 {
     size_t low = 0, high = dispatch->count;
     while (low < high) {
@@ -176,7 +176,8 @@ void dispatch_received(struct dispatch *dispatch, int64_t id)
             high = middle;
         }
     }
-    if (low < dispatch->count && dispatch->kept[low].id == id) {
+    if (low < dispatch->count && dispatch->kept[low].id == id &&
+        strcmp(dispatch->kept[low].node, node) == 0) {
         remove_at(dispatch, low);
     }
 }

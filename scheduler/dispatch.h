@@ -26,8 +26,8 @@ void dispatch_destroy(struct dispatch *dispatch);
  * none. */
 int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64_t run, const char *type,
                   const json_t *payload, struct err *err);
-/* The agent has it. Unknown ids are fine. */
-void dispatch_received(struct dispatch *dispatch, int64_t id);
+/* The agent of `node` has it. Unknown ids and other nodes' messages are left alone. */
+void dispatch_received(struct dispatch *dispatch, int64_t id, const char *node);
 /* The run has ended: its messages are void. */
 void dispatch_drop_run(struct dispatch *dispatch, int64_t run);
 /* Forgets all (leadership lost). */

@@ -259,14 +259,16 @@ static int on_heartbeat(struct event_batch *batch, struct store_sched_node *node
     return 0;
 }
 
-static int on_received(struct event_batch *batch, const json_t *event, struct err *err)
+static int on_received(struct event_batch *batch, const struct store_sched_node *node, const json_t *event,
+                       struct err *err)
 {
     const json_t *message = json_object_get(event, "message");
     if (!json_is_integer(message)) {
         return err_set(err, ERR_INVALID, "received without the message's id");
     }
     batch->accepted++;
-    return event_append(batch->owned[E_RECEIVED], json_integer(json_integer_value(message)), err);
+    return event_append(batch->owned[E_RECEIVED],
+                        json_pack("{s:I, s:s}", "id", json_integer_value(message), "node", node->name), err);
 }
 
 /* Answers to measurements: `profile` and `link` with a document, `failed` with a reason. What else a
@@ -287,14 +289,15 @@ static int on_measured(struct event_batch *batch, const struct event_head *head,
     if (failed || !json_is_object(document)) {
         const char *why = json_string_value(json_object_get(event, failed ? "text" : "error"));
         return event_append(batch->owned[E_FAILURES],
-                            json_pack("{s:I, s:s}", "request", json_integer_value(request), "why",
-                                      why != NULL ? why : "the answer has no document"),
+                            json_pack("{s:I, s:s, s:s}", "request", json_integer_value(request), "node",
+                                      head->node, "why", why != NULL ? why : "the answer has no document"),
                             err);
     }
     if (profile) {
-        return event_append(
-            batch->owned[E_PROFILES],
-            json_pack("{s:I, s:O}", "request", json_integer_value(request), "document", document), err);
+        return event_append(batch->owned[E_PROFILES],
+                            json_pack("{s:I, s:s, s:O}", "request", json_integer_value(request), "node",
+                                      head->node, "document", document),
+                            err);
     }
     const char *to = json_string_value(json_object_get(document, "to"));
     if (to == NULL) {
@@ -354,7 +357,7 @@ int event_batch_add(struct event_batch *batch, const json_t *event, struct err *
         return on_heartbeat(batch, node, event, err);
     }
     if (strcmp(head.type, "received") == 0) {
-        return on_received(batch, event, err);
+        return on_received(batch, node, event, err);
     }
     if (json_is_string(json_object_get(event, "boot")) && !json_is_integer(json_object_get(event, "run"))) {
         return add_node_event(batch, node, &head, event, err);

@@ -126,7 +126,8 @@ static void learn(struct scheduler *scheduler)
     size_t i;
     json_array_foreach(batch->ingest.received, i, value)
     {
-        dispatch_received(scheduler->dispatch, json_integer_value(value));
+        dispatch_received(scheduler->dispatch, json_integer_value(json_object_get(value, "id")),
+                          json_string_value(json_object_get(value, "node")));
     }
     for (i = 0; i < batch->move_count; i++) {
         if (batch->moves[i].change != NULL) {

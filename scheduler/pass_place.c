@@ -362,6 +362,10 @@ void pass_queue(struct pass *pass)
         }
     }
     measure_wanted(pass);
+    pass->scheduler->devices_free = false;
+    for (size_t i = 0; i < view->device_count; i++) {
+        pass->scheduler->devices_free = pass->scheduler->devices_free || pass->free_devices[i];
+    }
 out:
     free(queue);
     free(index);

@@ -13,7 +13,10 @@
 #include "scheduler/leader_note.h"
 
 #define TICK_MS 250
-#define PASS_PAUSE_NS 10000000u /* between passes that nothing but submits ask for */
+/* Between passes that nothing but people ask for: short where a submit may start at once, longer while every
+ * device is taken (one that becomes free is news of its own). */
+#define PASS_PAUSE_NS_MIN 10000000u
+#define PASS_PAUSE_NS_MAX 100000000u
 #define RETRY_MS 100
 #define PRUNE_NS 600000000000u
 #define MARKER "motley:instance" /* gone: Redis was wiped */
@@ -107,9 +110,10 @@ static void turn(evutil_socket_t fd, short what, void *arg)
     if (!decide) {
         return;
     }
-    uint64_t now_ns = clock_mono_ns();
-    if (!scheduler->view_stale && scheduler->view != NULL && now_ns - scheduler->passed_ns < PASS_PAUSE_NS) {
-        wake_in_ms(scheduler, PASS_PAUSE_NS / 1000000u);
+    uint64_t since_ns = clock_mono_ns() - scheduler->passed_ns;
+    uint64_t pause_ns = scheduler->devices_free ? PASS_PAUSE_NS_MIN : PASS_PAUSE_NS_MAX;
+    if (!scheduler->view_stale && scheduler->view != NULL && since_ns < pause_ns) {
+        wake_in_ms(scheduler, (unsigned)((pause_ns - since_ns) / 1000000u) + 1);
         return;
     }
     start_pass(scheduler);

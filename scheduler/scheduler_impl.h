@@ -55,6 +55,7 @@ struct scheduler {
     bool busy, dirty, view_stale;
     bool events_next; /* whose turn it is when both have work */
     bool redis_up;
+    bool devices_free;  /* when the last pass ended */
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
 

@@ -9,200 +9,159 @@
 
 #include <stdio.h>
 
+/* clang-format off */
 #define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
 
 /* The fence, and the lock of everybody who writes events. */
 static const struct pg_statement fence = {
     "sched_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
 
-static const struct pg_statement move_ranks = {"ingest_ranks",
-                                               "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
-                                                   "run bigint, epoch bigint, rank integer, seq_before "
-                                                   "bigint, seq bigint, before text, state text, address "
-                                                   "text, "
-                                                   "identity text, code text, why text, own_fault boolean, "
-                                                   "memory json") "), "
-                                                                  "upd AS (UPDATE assignments a SET last_seq "
-                                                                  "= c.seq, state = c.state, address = "
-                                                                  "coalesce(c.address, a.address), "
-                                                                  "  identity = coalesce(c.identity, "
-                                                                  "a.identity), code = coalesce(c.code, "
-                                                                  "a.code), why = coalesce(c.why, a.why), "
-                                                                  "  own_fault = a.own_fault OR "
-                                                                  "coalesce(c.own_fault, false), memory = "
-                                                                  "coalesce(c.memory, a.memory) "
-                                                                  "  FROM c JOIN runs r ON r.id = c.run AND "
-                                                                  "r.epoch = c.epoch AND r.state IN "
-                                                                  "('starting', 'running', 'stopping') "
-                                                                  "  WHERE a.run = c.run AND a.rank = c.rank "
-                                                                  "AND a.last_seq = c.seq_before AND a.state "
-                                                                  "= c.before RETURNING 1) "
-                                                                  "SELECT motley_expect((SELECT count(*) "
-                                                                  "FROM upd), (SELECT count(*) FROM c), "
-                                                                  "'ranks')",
-                                               PG_WRITE};
+static const struct pg_statement move_ranks = {
+    "ingest_ranks",
+    "WITH c AS MATERIALIZED (SELECT * FROM "
+    RECORDS("run bigint, epoch bigint, rank integer, seq_before bigint, seq bigint, before text, state text, "
+            "address text, identity text, code text, why text, own_fault boolean, memory json") "), "
+    "upd AS (UPDATE assignments a SET last_seq = c.seq, state = c.state, address = coalesce(c.address, a.address), "
+    "  identity = coalesce(c.identity, a.identity), code = coalesce(c.code, a.code), why = coalesce(c.why, a.why), "
+    "  own_fault = a.own_fault OR coalesce(c.own_fault, false), memory = coalesce(c.memory, a.memory) "
+    "  FROM c JOIN runs r ON r.id = c.run AND r.epoch = c.epoch AND r.state IN ('starting', 'running', 'stopping') "
+    "  WHERE a.run = c.run AND a.rank = c.rank AND a.last_seq = c.seq_before AND a.state = c.before RETURNING 1) "
+    "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT count(*) FROM c), 'ranks')",
+    PG_WRITE};
 
 static const struct pg_statement add_metrics = {
     "ingest_metrics",
-    "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS "
-    "n FROM " RECORDS("job bigint, kind text, rank integer, step bigint, "
-                      "document json") "), "
-                                       "made AS (INSERT INTO metrics (job, "
-                                       "kind, rank, step, document) SELECT "
-                                       "job, kind, rank, step, document FROM c "
-                                       "  ORDER BY n ON CONFLICT DO NOTHING "
-                                       "RETURNING job, kind, rank, step) "
-                                       "INSERT INTO events (job, type, body) "
-                                       "SELECT c.job, c.kind, c.document FROM "
-                                       "c "
-                                       "JOIN made USING (job, kind, rank, "
-                                       "step) WHERE c.kind <> 'ranks' ORDER BY "
-                                       "c.n",
+    "WITH c AS MATERIALIZED (SELECT c.*, row_number() OVER () AS n FROM "
+    RECORDS("job bigint, kind text, rank integer, step bigint, document json") "), "
+    "made AS (INSERT INTO metrics (job, kind, rank, step, document) SELECT job, kind, rank, step, document FROM c "
+    "  ORDER BY n ON CONFLICT DO NOTHING RETURNING job, kind, rank, step) "
+    "INSERT INTO events (job, type, body) SELECT c.job, c.kind, c.document FROM c "
+    "JOIN made USING (job, kind, rank, step) WHERE c.kind <> 'ranks' ORDER BY c.n",
     PG_WRITE};
 
 static const struct pg_statement note_progress = {
     "ingest_progress",
     "UPDATE jobs j SET step = greatest(j.step, c.step), "
-    "loss = CASE WHEN c.step >= j.step THEN coalesce(c.loss, j.loss) ELSE j.loss END, updated_at = now() "
+    "  loss = CASE WHEN c.step >= j.step THEN coalesce(c.loss, j.loss) ELSE j.loss END, updated_at = now() "
     "FROM " RECORDS("job bigint, step bigint, loss double precision") " WHERE j.id = c.job",
     PG_WRITE};
 
 static const struct pg_statement add_events = {
     "ingest_events",
-    "INSERT INTO events (job, type, body) SELECT c.job, c.type, c.body FROM " RECORDS(
-        "job bigint, type text, body json"),
+    "INSERT INTO events (job, type, body) SELECT c.job, c.type, c.body FROM "
+    RECORDS("job bigint, type text, body json"),
     PG_WRITE};
 
 /* A part of a newer attempt starts an incomplete checkpoint of an older one anew; a complete one stays. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
-    "WITH one AS (SELECT c.job, c.step, max(c.run) AS run, max(c.parts) AS parts, array_agg(DISTINCT c.rank) "
-    "AS ranks, "
-    "    jsonb_object_agg(b.key, b.value) FILTER (WHERE b.key IS NOT NULL) AS blobs, bool_or(c.best) AS best "
-    "  FROM " RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs "
-                      "jsonb") "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true GROUP BY c.job, c.step), "
-                               "put AS (INSERT INTO checkpoints AS k (job, step, run, parts, ranks, blobs, "
-                               "best, complete) "
-                               "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, "
-                               "false), "
-                               "         cardinality(ranks) >= parts FROM one "
-                               "  ON CONFLICT (job, step) DO UPDATE SET run = excluded.run, parts = "
-                               "excluded.parts, "
-                               "    ranks = CASE WHEN k.run = excluded.run THEN "
-                               "      (SELECT array_agg(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) "
-                               "x) ELSE excluded.ranks END, "
-                               "    blobs = CASE WHEN k.run = excluded.run THEN k.blobs || excluded.blobs "
-                               "ELSE excluded.blobs END, "
-                               "    best = excluded.best OR (k.best AND k.run = excluded.run), "
-                               "    complete = CASE WHEN k.run = excluded.run THEN "
-                               "      (SELECT count(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) "
-                               "ELSE cardinality(excluded.ranks) END "
-                               "      >= excluded.parts, created_at = now() "
-                               "  WHERE NOT k.complete RETURNING job, step, best, complete), "
-                               "worse AS (UPDATE checkpoints w SET best = false FROM put "
-                               "  WHERE put.complete AND put.best AND w.job = put.job AND w.best AND w.step "
-                               "<> put.step RETURNING 1) "
-                               "INSERT INTO events (job, type, body) SELECT job, 'checkpoint', "
-                               "json_build_object('step', step, 'best', best) "
-                               "FROM put WHERE complete ORDER BY job, step",
+    "WITH one AS (SELECT c.job, c.step, max(c.run) AS run, max(c.parts) AS parts, array_agg(DISTINCT c.rank) AS ranks, "
+    "    jsonb_object_agg(b.key, b.value) FILTER (WHERE b.key IS NOT NULL) AS blobs, bool_or(c.best) AS best FROM "
+    RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs jsonb")
+    "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true GROUP BY c.job, c.step), "
+    "put AS (INSERT INTO checkpoints AS k (job, step, run, parts, ranks, blobs, best, complete) "
+    "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, false), "
+    "         cardinality(ranks) >= parts FROM one "
+    "  ON CONFLICT (job, step) DO UPDATE SET run = excluded.run, parts = excluded.parts, "
+    "    ranks = CASE WHEN k.run = excluded.run THEN "
+    "      (SELECT array_agg(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) ELSE excluded.ranks END, "
+    "    blobs = CASE WHEN k.run = excluded.run THEN k.blobs || excluded.blobs ELSE excluded.blobs END, "
+    "    best = excluded.best OR (k.best AND k.run = excluded.run), "
+    "    complete = CASE WHEN k.run = excluded.run THEN "
+    "      (SELECT count(DISTINCT x) FROM unnest(k.ranks || excluded.ranks) x) ELSE cardinality(excluded.ranks) END "
+    "      >= excluded.parts, created_at = now() "
+    "  WHERE NOT k.complete RETURNING job, step, best, complete), "
+    "worse AS (UPDATE checkpoints w SET best = false FROM put "
+    "  WHERE put.complete AND put.best AND w.job = put.job AND w.best AND w.step <> put.step RETURNING 1) "
+    "INSERT INTO events (job, type, body) SELECT job, 'checkpoint', json_build_object('step', step, 'best', best) "
+    "FROM put WHERE complete ORDER BY job, step",
     PG_WRITE};
 
 static const struct pg_statement add_artifacts = {
     "ingest_artifacts",
-    "INSERT INTO artifacts (job, name, sha256, size) SELECT DISTINCT ON (job, name) job, name, sha256, "
-    "coalesce(size, 0) "
-    "FROM " RECORDS("job bigint, name text, sha256 text, size bigint") " ORDER BY job, name "
-                                                                       "ON CONFLICT (job, name) DO UPDATE "
-                                                                       "SET sha256 = excluded.sha256, size = "
-                                                                       "excluded.size, created_at = now()",
+    "INSERT INTO artifacts (job, name, sha256, size) "
+    "SELECT DISTINCT ON (job, name) job, name, sha256, coalesce(size, 0) FROM "
+    RECORDS("job bigint, name text, sha256 text, size bigint") " ORDER BY job, name "
+    "ON CONFLICT (job, name) DO UPDATE SET sha256 = excluded.sha256, size = excluded.size, created_at = now()",
     PG_WRITE};
 
 static const struct pg_statement add_traces = {
     "ingest_traces",
-    "INSERT INTO traces (run, rank, seq, document) SELECT run, rank, seq, document FROM " RECORDS(
-        "run bigint, rank integer, seq bigint, document json") " ON CONFLICT DO NOTHING",
+    "INSERT INTO traces (run, rank, seq, document) SELECT run, rank, seq, document FROM "
+    RECORDS("run bigint, rank integer, seq bigint, document json") " ON CONFLICT DO NOTHING",
     PG_WRITE};
 
 static const struct pg_statement move_nodes = {
     "ingest_nodes",
-    "UPDATE nodes n SET boot = c.boot, last_seq = greatest(c.seq, CASE WHEN n.boot = c.boot THEN n.last_seq "
-    "ELSE 0 END), "
+    "UPDATE nodes n SET boot = c.boot, "
+    "  last_seq = greatest(c.seq, CASE WHEN n.boot = c.boot THEN n.last_seq ELSE 0 END), "
     "  state = CASE WHEN c.hello THEN 'alive' ELSE n.state END, last_seen = now(), "
     "  machine_id = coalesce(c.machine_id, n.machine_id), address = coalesce(c.address, n.address), "
-    "  inventory = coalesce(c.inventory, n.inventory) "
-    "FROM " RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, "
-                    "inventory json") " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
+    "  inventory = coalesce(c.inventory, n.inventory) FROM "
+    RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, inventory json")
+    " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
 static const struct pg_statement put_devices = {
     "ingest_devices",
-    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
-        "name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory "
-        "json") "), "
-                "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node "
-                "FROM c) "
-                "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
-                "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, "
-                "inventory) "
-                "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
-                "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = "
-                "excluded.digest, present = true, "
-                "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = "
-                "excluded.inventory "
-                "WHERE devices.node = excluded.node",
+    "WITH c AS MATERIALIZED (SELECT * FROM "
+    RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") "), "
+    "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node FROM c) "
+    "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
+    "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, inventory) "
+    "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
+    "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = excluded.digest, present = true, "
+    "  memory_limit_bytes = excluded.memory_limit_bytes, inventory = excluded.inventory "
+    "WHERE devices.node = excluded.node",
     PG_WRITE};
 
-static const struct pg_statement see_nodes = {"ingest_seen",
-                                              "UPDATE nodes SET last_seen = now(), state = 'alive' WHERE "
-                                              "name IN (SELECT json_array_elements_text($1::json)) "
-                                              "AND boot IS NOT NULL",
-                                              PG_WRITE};
+static const struct pg_statement see_nodes = {
+    "ingest_seen",
+    "UPDATE nodes SET last_seen = now(), state = 'alive' "
+    "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL",
+    PG_WRITE};
 
+/* A node answers for its own devices and links, and confirms its own messages, nobody else's. */
 static const struct pg_statement put_profiles = {
     "ingest_profiles",
-    "WITH gone AS (DELETE FROM requests r USING " RECORDS(
-        "request bigint, document json") "  WHERE r.id = c.request AND r.kind = 'profile' RETURNING "
-                                         "r.device, r.key, r.content, r.digest, c.document) "
-                                         "INSERT INTO profiles (device, key, content, digest, document) "
-                                         "SELECT device, key, content, digest, document FROM gone "
-                                         "ON CONFLICT (device, key) DO UPDATE SET content = "
-                                         "excluded.content, digest = excluded.digest, "
-                                         "  document = excluded.document, measured_at = now()",
+    "WITH gone AS (DELETE FROM requests r USING " RECORDS("request bigint, node text, document json")
+    "  WHERE r.id = c.request AND r.kind = 'profile' AND starts_with(r.device, c.node || '/') "
+    "  RETURNING r.device, r.key, r.content, r.digest, c.document) "
+    "INSERT INTO profiles (device, key, content, digest, document) "
+    "SELECT device, key, content, digest, document FROM gone "
+    "ON CONFLICT (device, key) DO UPDATE SET content = excluded.content, digest = excluded.digest, "
+    "  document = excluded.document, measured_at = now()",
     PG_WRITE};
 
 static const struct pg_statement put_links = {
     "ingest_links",
-    "WITH c AS MATERIALIZED (SELECT * FROM " RECORDS(
-        "\"from\" text, \"to\" text, request bigint, document json") "), "
-                                                                     "gone AS (DELETE FROM requests r USING "
-                                                                     "c WHERE r.id = c.request AND r.kind = "
-                                                                     "'links' RETURNING 1) "
-                                                                     "INSERT INTO links (from_node, to_node, "
-                                                                     "document) SELECT c.\"from\", c.\"to\", "
-                                                                     "c.document FROM c "
-                                                                     "JOIN nodes a ON a.name = c.\"from\" "
-                                                                     "JOIN nodes b ON b.name = c.\"to\" "
-                                                                     "ON CONFLICT (from_node, to_node) DO "
-                                                                     "UPDATE SET document = "
-                                                                     "excluded.document, measured_at = now()",
+    "WITH c AS MATERIALIZED (SELECT * FROM "
+    RECORDS("\"from\" text, \"to\" text, request bigint, document json") "), "
+    "gone AS (DELETE FROM requests r USING c WHERE r.id = c.request AND r.kind = 'links' AND r.device = c.\"from\" "
+    "         RETURNING 1) "
+    "INSERT INTO links (from_node, to_node, document) SELECT c.\"from\", c.\"to\", c.document FROM c "
+    "JOIN nodes a ON a.name = c.\"from\" JOIN nodes b ON b.name = c.\"to\" "
+    "ON CONFLICT (from_node, to_node) DO UPDATE SET document = excluded.document, measured_at = now()",
     PG_WRITE};
 
 static const struct pg_statement fail_requests = {
     "ingest_failures",
-    "UPDATE requests r SET state = 'failed', why = c.why, deadline_at = now() + r.tries * interval '1 s' "
-    "FROM " RECORDS("request bigint, why text") " WHERE r.id = c.request",
+    "UPDATE requests r SET state = 'failed', why = c.why, deadline_at = now() + r.tries * interval '1 s' FROM "
+    RECORDS("request bigint, node text, why text")
+    " WHERE r.id = c.request AND (r.device = c.node OR starts_with(r.device, c.node || '/'))",
     PG_WRITE};
 
 static const struct pg_statement drop_received = {
     "ingest_received",
-    "DELETE FROM outbox WHERE id IN (SELECT v::bigint FROM json_array_elements_text($1::json) v)", PG_WRITE};
+    "DELETE FROM outbox o USING " RECORDS("id bigint, node text") " WHERE o.id = c.id AND o.node = c.node",
+    PG_WRITE};
 
 /* Followers are woken at commit; PostgreSQL merges equal notifications. */
 static const struct pg_statement tell_followers = {
     "ingest_notify",
-    "SELECT pg_notify('motley_events', job) FROM (SELECT DISTINCT c.job FROM json_to_recordset($1::json) "
-    "AS c(job text)) t",
+    "SELECT pg_notify('motley_events', job) FROM (SELECT DISTINCT c.job FROM " RECORDS("job text") ") t",
     PG_WRITE};
+/* clang-format on */
 
 /* The parts, in the order of their statements. */
 struct part {

@@ -151,10 +151,10 @@ struct store_ingest {
     const json_t
         *devices; /* [{"name","node","kind","digest","memory_limit_bytes","inventory"}]: all of the node's */
     const json_t *seen;     /* ["node"]: alive now */
-    const json_t *profiles; /* [{"request","document"}] */
+    const json_t *profiles; /* [{"request","node","document"}] */
     const json_t *links;    /* [{"from","to","document","request"}] */
-    const json_t *failures; /* [{"request","why"}]: a measurement that failed */
-    const json_t *received; /* [outbox id] */
+    const json_t *failures; /* [{"request","node","why"}]: a measurement that failed */
+    const json_t *received; /* [{"id","node"}]: outbox rows that their agent has */
 };
 int store_ingest(struct store *store, const struct store_ingest *ingest, store_done_fn *done, void *arg,
                  struct err *err);

@@ -53,7 +53,8 @@ struct fake_agent {
     int64_t steps_max; /* workers freeze there; 0: no */
     bool reading;
     json_t *acted; /* ids of messages acted on */
-    unsigned assigns, kills, stops, profiles, repeats;
+    unsigned assigns, kills, stops, profiles, repeats, link_requests;
+    size_t links_told;  /* emulated links in the last assignment */
     uint64_t assign_ns; /* when the last assign came */
     char last_stop[40];
 };
@@ -182,6 +183,7 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
 {
     const json_t *spec = json_object_get(message, "spec");
     agent->assigns++;
+    agent->links_told = json_array_size(json_object_get(message, "links"));
     agent->assign_ns = clock_mono_ns();
     if (agent->worker_count == FAKE_WORKERS_MAX) {
         return;
@@ -283,6 +285,7 @@ static inline void fake_profile(struct fake_agent *agent, const json_t *message)
 
 static inline void fake_links(struct fake_agent *agent, const json_t *message)
 {
+    agent->link_requests++;
     size_t i;
     json_t *to;
     json_array_foreach(json_object_get(message, "to"), i, to)

@@ -46,6 +46,42 @@ static void finish(int64_t id, int64_t steps, int64_t attempts)
     assert_int_equal(world_number(&world, id, "attempt"), attempts);
 }
 
+static void emulated_links_are_told_and_not_measured(void **state)
+{
+    (void)state;
+    int64_t id = start("emulated", 3);
+    finish(id, 3, 1);
+    assert_int_equal(world.agents[0]->links_told, 2); /* one a direction */
+    assert_int_equal(world.agents[0]->link_requests + world.agents[1]->link_requests, 0);
+    struct answer answer;
+    AWAIT_OK(world.fixture, answer, store_cluster_get(world.fixture->store, NULL, on_doc, &answer, E));
+    json_t *link = json_array_get(json_object_get(answer.doc, "links"), 0);
+    assert_true(json_is_true(json_object_get(link, "emulated")));
+    assert_true(json_number_value(json_object_get(link, "bytes_per_s")) == 125e6);
+    json_decref(answer.doc);
+}
+
+static void a_node_confirms_only_its_own_messages(void **state)
+{
+    (void)state;
+    fresh_agents();
+    world.agents[1]->silent = true; /* does not confirm its assignment */
+    world.agents[0]->steps_max = 1;
+    const struct world_job job = {
+        .name = "confirmed", .devices = BOTH, .steps = 12, .every = 6, .retries = 3};
+    int64_t id = world_submit(&world, &job);
+    unsigned before = world.agents[1]->assigns;
+    WORLD_UNTIL(&world, world.agents[1]->assigns > before);
+    for (int64_t message = 1; message < 200; message++) {
+        fake_pass(world.agents[0], "received", json_pack("{s:I}", "message", (json_int_t)message));
+    }
+    unsigned repeats = world.agents[1]->repeats;
+    WORLD_UNTIL(&world, world.agents[1]->repeats > repeats + 1); /* it is still sent again */
+    world.agents[1]->silent = false;
+    world.agents[0]->steps_max = 0;
+    finish(id, 12, 1);
+}
+
 static void a_standby_takes_over_from_a_killed_leader_within_2_s(void **state)
 {
     (void)state;
@@ -242,6 +278,7 @@ static int setup(void **state)
     static char program[512];
     ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
     program[size > 0 ? size : 0] = '\0';
+    world.more = "links: [{between: [left, right], rate: 1Gbit/s, latency: 1ms}]\n";
     world_make(&world, program, state);
     return 0;
 }
@@ -259,6 +296,8 @@ int main(int argc, char **argv)
         return world_scheduler_main(argv[2]);
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emulated_links_are_told_and_not_measured),
+        cmocka_unit_test(a_node_confirms_only_its_own_messages),
         cmocka_unit_test(a_standby_takes_over_from_a_killed_leader_within_2_s),
         cmocka_unit_test(a_leader_killed_at_any_moment_loses_nothing),
         cmocka_unit_test(a_wiped_redis_loses_nothing),

@@ -18,6 +18,7 @@ struct world {
     pid_t schedulers[WORLD_SCHEDULERS];
     struct fake_agent *agents[WORLD_AGENTS];
     const char *program;
+    const char *more; /* of the schedulers' configuration, or NULL */
 };
 
 static const char world_key[] = "00000000000000000000000000000000000000000000000000000000000000aa";
@@ -105,14 +106,14 @@ static inline void world_spawn(struct world *world, int i)
     snprintf(path, sizeof(path), "%s/scheduler-%d.yaml", world->fixture->dir.path, i);
     snprintf(log, sizeof(log), "%s/scheduler-%d.log", world->fixture->dir.path, i);
     char text[1024];
-    int size =
-        snprintf(text, sizeof(text),
-                 "name: s%d\npostgres: \"%s\"\nredis: {address: \"%s\"}\n"
-                 "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 600, kill_ms: 400, "
-                 "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
-                 "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
-                 "leader_poll_ms: 50}\n",
-                 i, world->fixture->postgres.conninfo, world->redis.address);
+    int size = snprintf(
+        text, sizeof(text),
+        "name: s%d\npostgres: \"%s\"\nredis: {address: \"%s\"}\n"
+        "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 600, kill_ms: 400, "
+        "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
+        "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
+        "leader_poll_ms: 50}\n%s",
+        i, world->fixture->postgres.conninfo, world->redis.address, world->more != NULL ? world->more : "");
     if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0) {
         test_services_fail("scheduler", err.text);
     }
