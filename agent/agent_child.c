@@ -51,6 +51,7 @@ struct child {
     bool ended;
     bool is_gone; /* the process */
     int status;
+    char fault[200];    /* how it broke the protocol; or "" */
     struct buf waiting; /* frames for a worker that has not connected */
 };
 
@@ -175,10 +176,11 @@ static void gone_tell(struct child *child)
 {
     char status[64];
     char tail[300];
-    char why[400];
+    char why[600];
     process_status_text(child->status, status);
     child_log_tail(child->dir, tail, sizeof(tail));
-    snprintf(why, sizeof(why), "%s%s%s", status, tail[0] == '\0' ? "" : "; its last words: ", tail);
+    snprintf(why, sizeof(why), "%s%s%s%s", child->fault, status,
+             tail[0] == '\0' ? "" : "; its last words: ", tail);
     child->events.gone(child->arg, child, why);
 }
 
@@ -311,6 +313,18 @@ static void frame_arrived(struct child *child, json_t *document)
     }
 }
 
+/* A worker that breaks the protocol cannot be trusted with anything. */
+static void fault_end(struct child *child, const char *what)
+{
+    struct err err;
+    snprintf(child->fault, sizeof(child->fault), "it sent what is no message (%.140s) and was ended: ", what);
+    child->paused = true;
+    bufferevent_disable(child->stream, EV_READ);
+    if (!child->is_gone && process_is(child->pid, child->start_time)) {
+        process_kill_group(child->pid, SIGKILL, &err);
+    }
+}
+
 static void stream_readable(struct bufferevent *stream, void *arg)
 {
     struct child *child = arg;
@@ -331,7 +345,7 @@ static void stream_readable(struct bufferevent *stream, void *arg)
         size_t used = 0;
         struct err err;
         if (bytes == NULL || frame_take(bytes, want, &frame_limits_default, &document, &used, &err) <= 0) {
-            child_end(child, 0); /* a worker that breaks the protocol cannot be trusted with anything */
+            fault_end(child, bytes == NULL ? "no memory for its frame" : err.text);
             return;
         }
         evbuffer_drain(input, used);

@@ -559,7 +559,7 @@ static void mourn(struct supervisor *supervisor, const struct child_work *work, 
     struct err err;
     struct journal_stream *stream = stream_of(supervisor, work);
     if (work->run >= 0 ? stream != NULL && !stream->final : !finished) {
-        char text[480];
+        char text[720];
         snprintf(text, sizeof(text), "the worker of %s was lost: %s", work->device, why);
         tell_failed(supervisor, work, ended ? ERR_CANCELLED : ERR_PEER, text);
     }

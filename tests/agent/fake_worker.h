@@ -1,5 +1,5 @@
-/* A worker that does what its assignment's spec says ("do": steps:N, wait, stubborn, crash, quick-exit): for
- * tests of the daemon. It speaks the protocol of agent/worker.h. One thread. */
+/* A worker that does what its assignment's spec says ("do": steps:N, wait, stubborn, crash, liar,
+ * quick-exit): for tests of the daemon. It speaks the protocol of agent/worker.h. One thread. */
 #ifndef MOTLEY_TESTS_FAKE_WORKER_H
 #define MOTLEY_TESTS_FAKE_WORKER_H
 
@@ -119,6 +119,11 @@ static inline int fake_run(struct fake *fake, const char *what)
     if (strcmp(what, "crash") == 0) {
         fprintf(stderr, "the tensor was on fire\nand so was the card\n");
         raise(SIGKILL);
+    }
+    if (strcmp(what, "liar") == 0) { /* a length beyond any bound */
+        ssize_t wrote = write(fake->agent, "\xff\xff\xff\xffxyz", 7);
+        (void)wrote;
+        json_decref(fake_next(fake, false));
     }
     if (strcmp(what, "quick-exit") == 0) { /* all at once, then gone without waiting for anything */
         fake_emit(fake, "started", json_object());

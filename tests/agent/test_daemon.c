@@ -484,6 +484,17 @@ static void a_killed_worker_is_reported_at_once_with_its_last_words(void **state
     json_decref(failed);
 }
 
+static void a_worker_that_sends_a_frame_beyond_its_bound_is_ended(void **state)
+{
+    struct world *world = *state;
+    say(world, assign(20, 7, "left/cpu1", "liar"));
+    json_t *failed = await(world, "failed", 20);
+    const char *text = json_string_value(json_object_get(failed, "text"));
+    assert_string_equal(json_string_value(json_object_get(failed, "code")), "peer");
+    assert_non_null(strstr(text, "a frame of 4294967295 bytes, the limit is"));
+    json_decref(failed);
+}
+
 static void an_unknown_device_fails_the_rank(void **state)
 {
     struct world *world = *state;
@@ -692,6 +703,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_worker_that_writes_and_ends_at_once_loses_no_event),
         cmocka_unit_test(an_assignment_is_executed_once_an_epoch),
         cmocka_unit_test(a_killed_worker_is_reported_at_once_with_its_last_words),
+        cmocka_unit_test(a_worker_that_sends_a_frame_beyond_its_bound_is_ended),
         cmocka_unit_test(an_unknown_device_fails_the_rank),
         cmocka_unit_test(living_workers_are_adopted_by_the_next_agent),
         cmocka_unit_test(a_worker_that_died_while_the_agent_was_away_is_reported),
