@@ -42,61 +42,55 @@ enum {
     Q_COUNT
 };
 
-#define JOB_COLUMNS                                                                                          \
-    "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, "  \
+/* clang-format off */
+#define ACTIVE "('starting', 'running', 'stopping')"
+#define JOB_COLUMNS \
+    "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, " \
     "j.used_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why"
 
 static const struct pg_statement statements[Q_COUNT] = {
     [Q_NOW] = {"sched_now",
-               "SELECT " MICROS("now()") ", (SELECT " MICROS(
-                   "min(not_before)") " FROM jobs "
-                                      "WHERE state = 'queued' AND not_before > now())",
+               "SELECT " MICROS("now()") ", (SELECT " MICROS("min(not_before)") " FROM jobs "
+               "WHERE state = 'queued' AND not_before > now())",
                PG_READ},
     [Q_ACTIVE] = {"sched_active",
-                  "SELECT " JOB_COLUMNS " FROM jobs j WHERE j.id IN (SELECT job FROM runs "
-                  "WHERE state IN ('starting', 'running', 'stopping')) ORDER BY j.id",
+                  "SELECT " JOB_COLUMNS " FROM jobs j "
+                  "WHERE j.id IN (SELECT job FROM runs WHERE state IN " ACTIVE ") ORDER BY j.id",
                   PG_READ},
-    [Q_QUEUED] =
-        {"sched_queued",
-         "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
-         "(SELECT min((m.document ->> 'loss')::float8) FROM metrics m WHERE m.job = j.id AND m.kind = 'eval' "
-         " AND m.step <= c.step) FROM "
-         "(SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
-         " ORDER BY priority DESC, id LIMIT $1) j LEFT JOIN LATERAL "
-         "(SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete ORDER BY step DESC LIMIT 1) c "
-         "ON true ORDER BY j.priority DESC, j.id",
-         PG_READ},
-    [Q_RUNS] =
-        {"sched_runs",
-         "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS(
-             "started_at") ", " MICROS("stopping_at") ", " MICROS("killed_at") " FROM runs "
-                                                                               "WHERE state IN ('starting', "
-                                                                               "'running', 'stopping') ORDER "
-                                                                               "BY id",
-         PG_READ},
-    [Q_RANKS] =
-        {"sched_ranks",
-         "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
-         "a.why, a.own_fault FROM assignments a JOIN runs r ON r.id = a.run "
-         "WHERE r.state IN ('starting', 'running', 'stopping') ORDER BY a.run, a.rank",
-         PG_READ},
+    [Q_QUEUED] = {"sched_queued",
+                  "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
+                  "  (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
+                  "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step) "
+                  "FROM (SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
+                  "      ORDER BY priority DESC, id LIMIT $1) j "
+                  "LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete "
+                  "                   ORDER BY step DESC LIMIT 1) c ON true ORDER BY j.priority DESC, j.id",
+                  PG_READ},
+    [Q_RUNS] = {"sched_runs",
+                "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
+                ", " MICROS("stopping_at") ", " MICROS("killed_at") " FROM runs WHERE state IN " ACTIVE
+                " ORDER BY id",
+                PG_READ},
+    [Q_RANKS] = {"sched_ranks",
+                 "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
+                 "a.why, a.own_fault FROM assignments a JOIN runs r ON r.id = a.run WHERE r.state IN " ACTIVE
+                 " ORDER BY a.run, a.rank",
+                 PG_READ},
     [Q_NODES] = {"sched_nodes",
                  "SELECT name, boot, machine_id, address, state, last_seq FROM nodes ORDER BY name", PG_READ},
-    [Q_DEVICES] =
-        {"sched_devices",
-         "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
-         "ORDER BY name",
-         PG_READ},
+    [Q_DEVICES] = {"sched_devices",
+                   "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
+                   "ORDER BY name",
+                   PG_READ},
     [Q_REQUESTS] = {"sched_requests",
-                    "SELECT id, kind, device, key, digest, tries, state, why, " MICROS(
-                        "deadline_at") " FROM requests "
-                                       "ORDER BY id",
+                    "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at")
+                    " FROM requests ORDER BY id",
                     PG_READ},
     [Q_LINKS] = {"sched_links", "SELECT from_node, to_node, document FROM links", PG_READ},
     [Q_MEASURES] = {"sched_measures",
-                    "SELECT spec, inputs FROM measures WHERE until > now() ORDER BY until DESC LIMIT 16",
-                    PG_READ},
+                    "SELECT spec, inputs FROM measures WHERE until > now() ORDER BY until DESC LIMIT 16", PG_READ},
 };
+/* clang-format on */
 
 /* ---- memory ---- */
 
