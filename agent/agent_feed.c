@@ -15,8 +15,9 @@ enum {
     HEARTBEAT_TICKS = 4, /* one a second */
     BLOCK_MS = 5000,
     READ_COUNT = 64,
-    STREAM_LENGTH_MAX = 200000, /* of motley:events, should nobody read it */
+    STREAM_LENGTH_MAX = 50000, /* of motley:events, should nobody read it */
     WINDOW_EVENTS = 4096,
+    WINDOW_BYTES = 16 << 20,
     SEND_MS = 10000,
     AGAIN_MS_SOON = 500,
     AGAIN_MS_MIN = 2000,
@@ -79,13 +80,16 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
         return;
     }
     struct err err;
+    uint64_t out_bytes = 0; /* not acknowledged, up to this event */
     for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
+        out_bytes += event->size;
         if (event->seq <= stream->sent) {
             continue;
         }
-        if (event->seq > stream->acked + WINDOW_EVENTS ||
-            redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, event->bytes, event->size,
-                             SEND_MS, event_answered, feed, &err) < 0) {
+        bool beyond = event->seq > stream->acked + WINDOW_EVENTS ||
+                      (out_bytes > WINDOW_BYTES && event != stream->first);
+        if (beyond || redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, event->bytes,
+                                       event->size, SEND_MS, event_answered, feed, &err) < 0) {
             break; /* the next tick goes on */
         }
         if (stream->sent == stream->acked) {
