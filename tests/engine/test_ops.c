@@ -478,6 +478,56 @@ static void operands_are_checked_before_an_op_is_queued(void **state)
     bench_close(&b);
 }
 
+static void told_at_the_wait(struct bench *b, const struct op *op, const char *word)
+{
+    struct err err;
+    check(op_submit(b->device, op, &err));
+    assert_int_equal(device_sync(b->device, &err), -1);
+    assert_int_equal(err.code, ERR_INTERNAL);
+    if (strstr(err.text, word) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, word);
+}
+
+/* Each mistake on a device of its own: the first error stays. */
+static void the_checked_device_tells_what_the_cpu_lets_pass(void **state)
+{
+    (void)state;
+    for (int mistake = 0; mistake < 4; mistake++) {
+        struct bench b;
+        struct event *event;
+        struct err err;
+        double x[60];
+        const uint32_t far[] = {0, 7};
+        bench_open(&b, "checked");
+        struct operand a = normal(&b, 60, x), fresh = empty(&b, 60),
+                       index = bytes_in(&b, far, sizeof far, DTYPE_U32);
+        struct operand ids = index, within = a;
+        ids.dtype = DTYPE_I32;
+        within.at = 40;
+        const struct op ops[] = {
+            {.kind = OP_COPY, .copy = {.rows = 2, .width = 10, .ldx = 10, .ldy = 10, .x = fresh, .y = a}},
+            {.kind = OP_COPY, .copy = {.rows = 2, .width = 10, .ldx = 10, .ldy = 10, .x = a, .y = within}},
+            {.kind = OP_EMBED,
+             .embed = {.tokens = 2, .hidden = 10, .vocab = 6, .ids = ids, .table = a, .out = fresh}},
+            {.kind = OP_GATHER_ROWS,
+             .gather_rows = {.rows = 2, .width = 10, .x_rows = 6, .x = a, .index = index, .y = fresh}},
+        };
+        const char *const words[] = {"never written", "overlaps", "ids[1] is 7", "index[1] is 7"};
+        check(event_create(b.device, &event, &err));
+        check(event_record(event, &err));
+        assert_false(event_done(event)); /* nothing runs before somebody waits */
+        check(event_wait(event, 1000000000, &err));
+        assert_true(event_done(event));
+        told_at_the_wait(&b, &ops[mistake], words[mistake]);
+        event_destroy(event);
+        for (uint32_t i = 0; i < b.count; i++) {
+            buffer_destroy(b.buffers[i]);
+            free(b.kept[i]);
+        }
+        device_close(b.device);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +539,7 @@ int main(void)
         cmocka_unit_test(adamw_is_pytorchs),
         cmocka_unit_test(dropout_is_philox_by_row_position_and_feature),
         cmocka_unit_test(rows_are_gathered_scattered_and_embedded),
+        cmocka_unit_test(the_checked_device_tells_what_the_cpu_lets_pass),
         cmocka_unit_test(operands_are_checked_before_an_op_is_queued),
     };
     return run_each_isa(tests, sizeof tests / sizeof tests[0]);

@@ -35,6 +35,8 @@ static const struct model_config wide = {
     .rope = {.theta = 10000, .kind = ROPE_LINEAR, .factor = 2},
 };
 
+static const char *tested = "cpu"; /* every test runs on both devices */
+
 enum { SMALL_ROWS = 4, SMALL_TOKENS = 41 };
 
 struct made {
@@ -181,7 +183,7 @@ static void outcomes_compare(struct outcome *a, struct outcome *b, double tolera
 static void equal_calls_give_equal_bits(void **state)
 {
     (void)state;
-    struct outcome a = one_step("cpu", 2, NULL, 0, 4, false), b = one_step("cpu", 2, NULL, 0, 4, false);
+    struct outcome a = one_step(tested, 2, NULL, 0, 4, false), b = one_step(tested, 2, NULL, 0, 4, false);
     outcomes_compare(&a, &b, 0);
     free(a.gradients);
 }
@@ -190,9 +192,9 @@ static void splits_threads_and_recomputing_change_no_bit(void **state)
 {
     (void)state;
     const uint32_t cuts[] = {1, 3, 4};
-    struct outcome a = one_step("cpu", 1, NULL, 0, 2, false), b = one_step("cpu", 1, cuts, 3, 2, true);
+    struct outcome a = one_step(tested, 1, NULL, 0, 2, false), b = one_step(tested, 1, cuts, 3, 2, true);
     outcomes_compare(&a, &b, 0);
-    b = one_step("cpu", 2, cuts + 1, 1, 2, false);
+    b = one_step(tested, 2, cuts + 1, 1, 2, false);
     outcomes_compare(&a, &b, 0);
     b = one_step("checked", 1, cuts, 2, 2, true);
     outcomes_compare(&a, &b, 0);
@@ -202,7 +204,7 @@ static void splits_threads_and_recomputing_change_no_bit(void **state)
 static void micro_batches_change_nothing_with_dropout(void **state)
 {
     (void)state;
-    struct outcome a = one_step("cpu", 1, NULL, 0, 4, false), b = one_step("cpu", 1, NULL, 0, 1, false);
+    struct outcome a = one_step(tested, 1, NULL, 0, 4, false), b = one_step(tested, 1, NULL, 0, 1, false);
     outcomes_compare(&a, &b, 1e-6);
     free(a.gradients);
 }
@@ -272,7 +274,7 @@ static void gradient_check(struct stage *stage, uint32_t index, struct rand_stre
 static void gradients_check(const struct model_config *config, double tolerance)
 {
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *stage;
     struct rand_stream stream;
     struct made made = {.config = config};
@@ -310,7 +312,7 @@ static void memory_is_what_was_predicted(void **state)
     struct rand_stream stream;
     rand_stream_init(&stream, 11, 0);
     for (int trial = 0; trial < 40; trial++) {
-        struct device *device = device_make("cpu", 1);
+        struct device *device = device_make(tested, 1);
         struct stage *stage;
         struct stage_memory predicted;
         struct mem_account account;
@@ -341,7 +343,7 @@ static void a_step_allocates_nothing(void **state)
 {
     (void)state;
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *stage;
     struct mem_account before, after;
     struct micro_batch mb;
@@ -373,7 +375,7 @@ static void a_device_too_small_says_what_was_asked_held_and_allowed(void **state
     struct stage_options o = small_options(0, 5);
     check(stage_memory_predict(&o, &predicted, &err));
     struct device_options options = {
-        .kind = "cpu", .name = "left/cpu0", .threads = 1, .memory_limit_bytes = predicted.total};
+        .kind = tested, .name = "left/cpu0", .threads = 1, .memory_limit_bytes = predicted.total};
     check(device_open(&options, &device, &err));
     check(stage_create_from(device, &small_source, &o, &stage, &err));
     stage_destroy(stage);
@@ -462,7 +464,7 @@ static void a_value_that_is_not_finite_is_named(void **state)
 {
     (void)state;
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *stage;
     struct made made = {.poisoned = "model.layers.1.mlp.up_proj.weight"};
     struct weight_source source = {.read = small_read, .context = &made};
@@ -520,7 +522,7 @@ static void saved_state_goes_on_bit_by_bit_on_another_split(void **state)
 {
     (void)state;
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *first, *second;
     struct stage_options o = small_options(0, 5);
     check(stage_create_from(device, &small_source, &o, &first, &err));
@@ -560,39 +562,36 @@ static void a_cache_gives_the_logits_of_a_whole_pass(void **state)
 {
     (void)state;
     struct err err;
-    const char *const kinds[] = {"cpu", "checked"};
-    for (int k = 0; k < 2; k++) {
-        struct device *device = device_make(kinds[k], 1);
-        struct stage *stage;
-        struct kv_cache *cache;
-        struct stage_options o = small_options(0, 5);
-        o.positions_max = 64;
-        check(stage_create_from(device, &small_source, &o, &stage, &err));
-        check(kv_cache_create(stage, 16, &cache, &err));
-        steps_run(stage, 0, 1);
-        struct micro_batch mb;
-        const uint32_t starts[] = {0, 16};
-        float whole[16][101], got[101];
-        batch_fill(&mb, 0, 4);
-        mb.rows = 1;
-        mb.row_start = starts;
-        check(stage_logits(stage, &mb, NULL, &whole[0][0], &err));
-        check(stage_infer(stage, cache, mb.ids, 9, NULL, NULL, got, &err));
-        for (uint32_t t = 9; t <= 16; t++) {
-            for (uint32_t i = 0; i < 101; i++)
-                assert_true(fabs((double)got[i] - (double)whole[t - 1][i]) < 1e-5);
-            if (t < 16)
-                check(stage_infer(stage, cache, mb.ids + t, 1, NULL, NULL, got, &err));
-        }
-        assert_int_equal(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err), -1);
-        assert_int_equal(err.code, ERR_TOO_BIG);
-        assert_int_equal(kv_cache_tokens(cache), 16);
-        kv_cache_clear(cache);
-        check(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err));
-        kv_cache_destroy(cache);
-        stage_destroy(stage);
-        device_close(device);
+    struct device *device = device_make(tested, 1);
+    struct stage *stage;
+    struct kv_cache *cache;
+    struct stage_options o = small_options(0, 5);
+    o.positions_max = 64;
+    check(stage_create_from(device, &small_source, &o, &stage, &err));
+    check(kv_cache_create(stage, 16, &cache, &err));
+    steps_run(stage, 0, 1);
+    struct micro_batch mb;
+    const uint32_t starts[] = {0, 16};
+    float whole[16][101], got[101];
+    batch_fill(&mb, 0, 4);
+    mb.rows = 1;
+    mb.row_start = starts;
+    check(stage_logits(stage, &mb, NULL, &whole[0][0], &err));
+    check(stage_infer(stage, cache, mb.ids, 9, NULL, NULL, got, &err));
+    for (uint32_t t = 9; t <= 16; t++) {
+        for (uint32_t i = 0; i < 101; i++)
+            assert_true(fabs((double)got[i] - (double)whole[t - 1][i]) < 1e-5);
+        if (t < 16)
+            check(stage_infer(stage, cache, mb.ids + t, 1, NULL, NULL, got, &err));
     }
+    assert_int_equal(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err), -1);
+    assert_int_equal(err.code, ERR_TOO_BIG);
+    assert_int_equal(kv_cache_tokens(cache), 16);
+    kv_cache_clear(cache);
+    check(stage_infer(stage, cache, mb.ids, 1, NULL, NULL, got, &err));
+    kv_cache_destroy(cache);
+    stage_destroy(stage);
+    device_close(device);
 }
 
 static void sampling_is_greedy_seeded_and_bounded(void **state)
@@ -624,7 +623,7 @@ static void adapters_start_as_peft_starts_them(void **state)
 {
     (void)state;
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *whole, *part;
     struct stage_options o = small_options(0, 5), p = small_options(2, 4);
     check(stage_create_from(device, &small_source, &o, &whole, &err));
@@ -661,7 +660,7 @@ static void what_the_engine_lacks_is_refused_by_name(void **state)
 {
     (void)state;
     struct err err;
-    struct device *device = device_make("cpu", 1);
+    struct device *device = device_make(tested, 1);
     struct stage *stage;
     struct model_config config = small;
     struct stage_options o = small_options(0, 5);
@@ -679,7 +678,7 @@ static void what_the_engine_lacks_is_refused_by_name(void **state)
     assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
     device_close(device);
     assert_int_equal(
-        device_open(&(struct device_options){.kind = "cpu", .name = "x", .isa = "altivec"}, &device, &err),
+        device_open(&(struct device_options){.kind = tested, .name = "x", .isa = "altivec"}, &device, &err),
         -1);
     assert_non_null(strstr(err.text, "altivec"));
     assert_int_equal(device_open(&(struct device_options){.kind = "abacus", .name = "x"}, &device, &err), -1);
@@ -703,5 +702,7 @@ int main(void)
         cmocka_unit_test(adapters_start_as_peft_starts_them),
         cmocka_unit_test(what_the_engine_lacks_is_refused_by_name),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    tested = "checked";
+    return failed + cmocka_run_group_tests_name("checked", tests, NULL, NULL);
 }
