@@ -12,7 +12,7 @@ struct event {
 
 struct group_slots {
     int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, gradients, cache, token, barrier;
-    uint32_t ring_in, ring_out, ring_saved;
+    uint32_t ring_act, ring_grad, ring_out, ring_saved; /* of act_in, grad_in, both outs, saved */
 };
 
 struct groups {
@@ -24,6 +24,8 @@ struct groups {
     struct event *events;
     uint32_t event_count;
     int32_t *memory; /* [4 · micro_batches] */
+    uint32_t *given; /* [members]: micro-batches dealt so far */
+    uint32_t *live;  /* [micro_batches]: in flight on the rank looked at */
     struct err *err;
 };
 
@@ -45,20 +47,24 @@ static void owners_deal(struct groups *c, uint32_t s)
         }
         return;
     }
-    for (uint32_t m = 0; m < stage->member_count; m++)
+    uint32_t *given = c->given;
+    for (uint32_t m = 0; m < stage->member_count; m++) {
         total += c->choice->members[stage->member_first + m].micro_count;
+        given[m] = 0;
+    }
     for (k = 0; k < c->micro_batches; k++) {
         double most = -1e300;
+        uint32_t best = 0;
         for (uint32_t m = 0; m < stage->member_count; m++) {
-            uint32_t rank = stage->member_first + m, given = 0;
-            for (uint32_t j = 0; j < k; j++)
-                given += owner[j] == rank;
-            double due = (double)(k + 1) * c->choice->members[rank].micro_count / total - given;
+            double share = (double)c->choice->members[stage->member_first + m].micro_count / total;
+            double due = (double)(k + 1) * share - given[m];
             if (due > most + 1e-12) {
                 most = due;
-                owner[k] = rank;
+                best = m;
             }
         }
+        given[best]++;
+        owner[k] = stage->member_first + best;
     }
 }
 
@@ -75,51 +81,72 @@ static void events_fill(struct groups *c, uint32_t rank, uint32_t stage, uint32_
     }
 }
 
+/* Do two micro-batches in flight at once share an instance of such a ring? Also tells how many are in flight
+ * at most. */
+static bool ring_collides(const struct groups *c, uint32_t ring, uint32_t *most)
+{
+    uint32_t count = 0, first = 0; /* live[first, count): forwards and backwards come in one order */
+    *most = 1;
+    for (uint32_t i = 0; i < c->event_count; i++) {
+        if (c->events[i].backward) {
+            first++;
+            continue;
+        }
+        for (uint32_t j = first; j < count; j++) {
+            if (c->live[j] % ring == c->events[i].micro_batch % ring)
+                return true;
+        }
+        c->live[count++] = c->events[i].micro_batch;
+        *most = count - first > *most ? count - first : *most;
+    }
+    return false;
+}
+
 /* Most micro-batches between forward and backward on this rank, and the least ring in which none of them
- * collide. */
+ * collide; those in flight lie within the stage's window, so a ring of that never does. */
 static uint32_t window_local(const struct groups *c, uint32_t window, uint32_t *ring)
 {
-    uint32_t live = 0, most = 1;
-    for (uint32_t i = 0; i < c->event_count; i++) {
-        live += c->events[i].backward ? -1u : 1;
-        most = live > most ? live : most;
-    }
-    for (*ring = most; *ring < window; (*ring)++) {
-        bool collides = false;
-        for (uint32_t i = 0; i < c->event_count && !collides; i++) {
-            uint32_t done = 0;
-            for (uint32_t j = 0; j < i && !c->events[i].backward; j++) {
-                if (c->events[j].backward)
-                    continue;
-                bool over = false;
-                for (uint32_t b = j + 1; b < i; b++)
-                    over |= c->events[b].backward && c->events[b].micro_batch == c->events[j].micro_batch;
-                collides |= !over && c->events[j].micro_batch % *ring == c->events[i].micro_batch % *ring;
-                done++;
-            }
-        }
-        if (!collides)
-            break;
-    }
+    uint32_t most, ignored;
+    ring_collides(c, UINT32_MAX, &most);
+    for (*ring = most; *ring < window && ring_collides(c, *ring, &ignored); (*ring)++)
+        ;
     return most;
 }
 
-/* The least ring of at least two in which a rank's neighbouring micro-batches differ. */
-static uint32_t ring_boundary(const struct groups *c, uint32_t rank, uint32_t stage)
+/* The least ring of two or more in which no two of a rank's micro-batches at most `span` apart collide. */
+static uint32_t ring_for(const struct groups *c, uint32_t rank, uint32_t stage, uint32_t span)
 {
-    for (uint32_t ring = 2; ring < 8; ring++) {
-        uint32_t last = UINT32_MAX;
+    for (uint32_t ring = 2; ring <= span; ring++) {
+        uint32_t count = 0, first = 0;
         bool collides = false;
-        for (uint32_t k = 0; k < c->micro_batches; k++) {
+        for (uint32_t k = 0; k < c->micro_batches && !collides; k++) {
             if (owner_of(c, stage, k) != rank)
                 continue;
-            collides |= last != UINT32_MAX && last % ring == k % ring;
-            last = k;
+            while (first < count && k - c->live[first] > span)
+                first++;
+            for (uint32_t j = first; j < count && !collides; j++)
+                collides = c->live[j] % ring == k % ring;
+            c->live[count++] = k;
         }
         if (!collides)
             return ring;
     }
-    return 2;
+    return span + 1 > 2 ? span + 1 : 2;
+}
+
+/* The window of a stage in micro-batches of the step: at least one, falling towards the tail. */
+static uint32_t window_of(const struct groups *c, uint32_t stage)
+{
+    uint32_t window = c->choice->members[c->choice->stages[stage].member_first].window;
+    return window < 1 ? 1 : window < c->micro_batches ? window : c->micro_batches;
+}
+
+/* What may be under way between two stages is the difference of their windows: with less room a backward
+ * would wait for a forward that comes after it. */
+static uint32_t span_between(const struct groups *c, uint32_t stage)
+{
+    uint32_t a = window_of(c, stage), b = window_of(c, stage + 1);
+    return a > b ? a - b : 0;
 }
 
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
@@ -149,16 +176,16 @@ static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *ne
     uint64_t trained = need->purpose[PURPOSE_ADAPTERS] / 2; /* the other half are the values */
     s->act_in = s->act_out = s->grad_in = s->grad_out = s->gradients = s->cache = s->token = PLAN_NONE;
     if (!first) {
-        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_in,
-                             each, 0, bound, bound * s->ring_in);
+        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_act,
+                             each, 0, bound, bound * s->ring_act);
         s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
                                each, 0, bound, bound * s->ring_out);
     }
     if (!last) {
         s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
                               each, 0, bound, bound * s->ring_out);
-        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_in,
-                              each, 0, bound, bound * s->ring_in);
+        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_grad,
+                              each, 0, bound, bound * s->ring_grad);
     }
     s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_ACTIVATIONS, s->ring_saved, 0,
                         need->saved_bytes, need->saved_bytes, need->saved_bytes * rank->window);
@@ -225,7 +252,7 @@ static void forward_add(struct groups *c, struct program_builder *b, uint32_t r,
     bool first = stage == 0, last = stage + 1 == c->stages;
     int32_t got = first ? PLAN_NONE
                         : transfer_add(b, OP_RECV, owner_of(c, stage - 1, k), s->act_in, TAG_ACTIVATION,
-                                       rank->block_begin, k, past(h->forward, k, s->ring_in));
+                                       rank->block_begin, k, past(h->forward, k, s->ring_act));
     struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -250,7 +277,7 @@ static void backward_add(struct groups *c, struct program_builder *b, uint32_t r
     bool first = stage == 0, last = stage + 1 == c->stages;
     int32_t got = last ? PLAN_NONE
                        : transfer_add(b, OP_RECV, owner_of(c, stage + 1, k), s->grad_in, TAG_GRADIENT,
-                                      rank->block_end, k, past(h->backward, k, s->ring_in));
+                                      rank->block_end, k, past(h->backward, k, s->ring_grad));
     struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -393,21 +420,28 @@ static int rank_emit(struct groups *c, uint32_t s, uint32_t r, bool programs)
     struct plan_rank *rank = &c->plan->ranks[r];
     struct group_slots slots = {0};
     struct memory_need need;
-    uint32_t window = c->choice->members[stage->member_first].window;
-    window = window < 1 ? 1 : window < c->micro_batches ? window : c->micro_batches;
+    uint32_t window = window_of(c, s);
     rank->stage = (int32_t)s;
     rank->block_begin = stage->block_begin;
     rank->block_end = stage->block_end;
     events_fill(c, r, s, window);
     rank->window = window_local(c, window, &slots.ring_saved);
-    slots.ring_in = slots.ring_out = ring_boundary(c, r, s);
-    uint32_t sides = (uint32_t)(s > 0) + (uint32_t)(s + 1 < c->stages);
+    slots.ring_out = ring_for(c, r, s, 2);
+    uint32_t boundary = 0;
+    if (s > 0) {
+        slots.ring_act = ring_for(c, r, s, span_between(c, s - 1));
+        boundary += slots.ring_act + slots.ring_out;
+    }
+    if (s + 1 < c->stages) {
+        slots.ring_grad = ring_for(c, r, s, span_between(c, s));
+        boundary += slots.ring_grad + slots.ring_out;
+    }
     struct memory_stage m = {.block_begin = stage->block_begin,
                              .block_end = stage->block_end,
                              .window = rank->window,
                              .micro_batch_rows = c->plan->rows_bound,
                              .recompute = member->recompute,
-                             .boundary_buffers = sides * (slots.ring_in + slots.ring_out),
+                             .boundary_buffers = boundary,
                              .state_share = 1,
                              .tensor_share = 1};
     memory_stage_need(c->problem, &m, &need);
@@ -487,7 +521,9 @@ struct plan *group_emit(const struct problem *problem, const struct place_choice
     c.owner = calloc((size_t)c.stages * c.micro_batches + 1, sizeof(*c.owner));
     c.events = calloc((size_t)c.micro_batches * 2 + 1, sizeof(*c.events));
     c.memory = calloc((size_t)c.micro_batches * 4 + 1, sizeof(*c.memory));
-    if (result == 0 && (!c.owner || !c.events || !c.memory))
+    c.given = calloc((size_t)choice->member_count + 1, sizeof(*c.given));
+    c.live = calloc((size_t)c.micro_batches + 1, sizeof(*c.live));
+    if (result == 0 && (!c.owner || !c.events || !c.memory || !c.given || !c.live))
         result = err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t s = 0; s < c.stages && result == 0; s++)
         owners_deal(&c, s);
@@ -500,6 +536,8 @@ struct plan *group_emit(const struct problem *problem, const struct place_choice
     free(c.owner);
     free(c.events);
     free(c.memory);
+    free(c.given);
+    free(c.live);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

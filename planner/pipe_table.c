@@ -4,7 +4,7 @@
 
 #include "planner/pipeline.h"
 
-#define TABLE_ENTRIES_MAX ((size_t)1 << 17)
+#define TABLE_ENTRIES_MAX ((size_t)1 << 12) /* beyond, a period of means must do */
 
 int pipe_table_init(struct pipe_table *table, const struct problem *problem, uint32_t micro_batch_rows,
                     struct err *err)

@@ -25,9 +25,9 @@ void pipe_table_fini(struct pipe_table *table);
 double pipe_recurrence(uint32_t stages, uint32_t micro_batches, const double *f, const double *b,
                        const double *link_s, const uint32_t *windows, double *scratch);
 
-/* How hard to look at one order: every split that can compete (up to three stages; balanced ones beyond), or
- * moving blocks from the balanced split while the estimate falls. */
-enum pipeline_effort { PIPELINE_ENUMERATE, PIPELINE_REFINE };
+/* How hard to look at one order: the balanced split alone; every split that can compete (up to three stages;
+ * balanced ones beyond); or moving blocks from the balanced split while the estimate falls. */
+enum pipeline_effort { PIPELINE_BALANCE, PIPELINE_ENUMERATE, PIPELINE_REFINE };
 
 /* Splits the blocks over the devices in that order at that micro-batch size and adds what fits and competes.
  */

@@ -71,7 +71,7 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
                 struct pipe_table table;
                 result = pipe_table_init(&table, problem, sizes[i], err);
                 if (result == 0)
-                    result = pipeline_try(problem, &table, devices, stages, PIPELINE_REFINE, list, err);
+                    result = pipeline_try(problem, &table, devices, stages, PIPELINE_BALANCE, list, err);
                 pipe_table_fini(&table);
             }
         }

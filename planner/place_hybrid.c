@@ -9,24 +9,12 @@
 #include <string.h>
 
 #include "planner/group.h"
+#include "planner/hybrid.h"
 #include "planner/micro.h"
 
 #define HYBRID_CUTS 8u
-#define HYBRID_STAGES_MAX 16u
-#define HYBRID_DEVICES_MAX 256u
 #define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
-
-struct hybrid {
-    const struct problem *p;
-    struct choice_list *list;
-    uint32_t rows, micro_batches, device_count, stages;
-    uint32_t device[HYBRID_DEVICES_MAX];
-    struct micro_cost cost[HYBRID_DEVICES_MAX];
-    uint32_t first[HYBRID_STAGES_MAX + 1]; /* device[first[s]] … are stage s */
-    int32_t end[HYBRID_STAGES_MAX], capacity[HYBRID_STAGES_MAX];
-    uint32_t window[HYBRID_STAGES_MAX];
-    bool recompute[HYBRID_STAGES_MAX];
-};
+#define EVEN_ROUNDS 400u
 
 static int32_t block_begin(const struct hybrid *h, uint32_t s)
 {
@@ -60,14 +48,14 @@ static bool group_fits(const struct hybrid *h, uint32_t s, int32_t begin, int32_
     double slowest, together = group_seconds(h, s, begin, end, recompute, &slowest);
     for (uint32_t d = h->first[s]; d < h->first[s + 1]; d++) {
         double share = together / member_seconds(h, d, begin, end, recompute);
-        uint32_t local = (uint32_t)ceil(window * share) + (h->first[s + 1] - h->first[s] > 1);
+        uint32_t local = (uint32_t)ceil(window * share) + 2 * (h->first[s + 1] - h->first[s] > 1);
         struct memory_need need;
         struct memory_stage m = {.block_begin = begin,
                                  .block_end = end,
                                  .window = local < window ? local : window,
                                  .micro_batch_rows = h->rows,
                                  .recompute = recompute,
-                                 .boundary_buffers = 4 * ((uint32_t)(s > 0) + (s + 1 < h->stages)),
+                                 .boundary_buffers = 6 * ((uint32_t)(s > 0) + (s + 1 < h->stages)),
                                  .state_share = 1,
                                  .tensor_share = 1};
         uint64_t limit = h->p->cluster->devices[h->device[d]].memory_limit_bytes;
@@ -175,30 +163,47 @@ static double sync_seconds(const struct hybrid *h, uint32_t s)
     return 2 * bytes * worst + 2 * (count - 1) * delay;
 }
 
-/* Windows from the tail; returns the estimate of a step, INFINITY when memory has no room. */
+/* The largest window for which the stage fits; 0: none. */
+static uint32_t window_most(const struct hybrid *h, uint32_t s)
+{
+    uint32_t low = 0, high = h->micro_batches;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (group_fits(h, s, block_begin(h, s), h->end[s], middle, h->recompute[s]))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Windows from the tail, as far as memory has room; returns the estimate of a step, INFINITY when there is
+ * none. Windows fall towards the tail, so what memory allows a stage also bounds all later ones. */
 static double settle(struct hybrid *h)
 {
-    double period = 0, once = 0, sync = 0, back = 0;
+    double period = 0, once = 0, sync = 0, back = 0, slowest;
+    uint32_t most = h->micro_batches;
     for (uint32_t s = 0; s < h->stages; s++) {
-        double slowest;
         period = fmax(period, group_seconds(h, s, block_begin(h, s), h->end[s], h->recompute[s], &slowest));
         once += slowest + (s + 1 < h->stages ? 2 * link_seconds(h, s) : 0);
         sync = fmax(sync, sync_seconds(h, s));
+        uint32_t here = window_most(h, s);
+        most = here < most ? here : most;
+        h->window[s] = most;
     }
+    if (most == 0)
+        return INFINITY;
+    double steady = period;
     for (uint32_t s = h->stages; s-- > 0;) {
-        double slowest;
-        uint32_t least = h->first[s + 1] - h->first[s] + (s + 1 < h->stages ? h->window[s + 1] : 0);
+        uint32_t least = s + 1 < h->stages ? h->window[s + 1] : 0;
         group_seconds(h, s, block_begin(h, s), h->end[s], h->recompute[s], &slowest);
         back += slowest + (s + 1 < h->stages ? 2 * link_seconds(h, s) : 0);
-        double wanted = ceil(back / period - 1e-9);
-        h->window[s] = wanted > least ? (uint32_t)fmin(wanted, h->micro_batches) : least;
-        while (h->window[s] > least &&
-               !group_fits(h, s, block_begin(h, s), h->end[s], h->window[s], h->recompute[s]))
-            h->window[s]--;
-        if (!group_fits(h, s, block_begin(h, s), h->end[s], h->window[s], h->recompute[s]))
-            return INFINITY;
+        double wanted = fmax(ceil(back / period - 1e-9), least + (h->first[s + 1] - h->first[s]));
+        if (wanted < h->window[s])
+            h->window[s] = (uint32_t)wanted;
+        steady = fmax(steady, back / h->window[s]);
     }
-    return (h->micro_batches - 1) * period + once + sync;
+    return (h->micro_batches - 1) * steady + once + sync;
 }
 
 static int hybrid_add(struct hybrid *h, double estimate, struct err *err)
@@ -235,6 +240,51 @@ static int hybrid_add(struct hybrid *h, double estimate, struct err *err)
     int result = choice_list_add(h->list, &choice, err);
     free(members);
     return result;
+}
+
+/* Moves single blocks from the slowest stage to a neighbour while the slower of the two gets faster. */
+static void even_out(struct hybrid *h)
+{
+    double slowest;
+    for (uint32_t round = 0; round < EVEN_ROUNDS; round++) {
+        uint32_t worst = 0;
+        double most = -1;
+        bool moved = false;
+        for (uint32_t s = 0; s < h->stages; s++) {
+            double each = group_seconds(h, s, block_begin(h, s), h->end[s], h->recompute[s], &slowest);
+            if (each > most) {
+                most = each;
+                worst = s;
+            }
+        }
+        for (int side = 0; side < 2 && !moved && h->end[worst] - block_begin(h, worst) > 1; side++) {
+            uint32_t other = side ? worst + 1 : worst - 1, cut = side ? worst : worst - 1;
+            if ((side == 0 && worst == 0) || other >= h->stages)
+                continue;
+            int32_t old = h->end[cut];
+            h->end[cut] += side ? -1 : 1;
+            double theirs =
+                group_seconds(h, other, block_begin(h, other), h->end[other], h->recompute[other], &slowest);
+            moved = theirs < most * (1 - 1e-9) && group_fits(h, other, block_begin(h, other), h->end[other],
+                                                             window_least(h, other), h->recompute[other]);
+            if (!moved)
+                h->end[cut] = old;
+        }
+        if (!moved)
+            return;
+    }
+}
+
+int hybrid_finish(struct hybrid *h, struct err *err)
+{
+    double limit = h->list->count ? h->list->choices[0].estimate_s * CUTOFF : INFINITY;
+    if (!recompute_choose(h))
+        return 0;
+    even_out(h);
+    if (!recompute_choose(h))
+        return 0;
+    double estimate = settle(h);
+    return estimate < limit ? hybrid_add(h, estimate, err) : 0;
 }
 
 /* One cut of the devices into groups at one micro-batch size. */
@@ -337,15 +387,17 @@ static int order_try(struct hybrid *h, struct ranked *ranked, uint32_t count, st
         qsort(ranked, count, sizeof(*ranked), orders[o]);
         for (int turn = 0; turn < 2;
              turn++) { /* also from the other end: the head is heavy, the tail's window small */
-            h->device_count = count;
-            for (uint32_t d = 0; d < count; d++)
-                h->device[d] = ranked[turn ? count - 1 - d : d].device;
             for (uint32_t i = 0; i < size_count; i++) {
                 h->rows = sizes[i];
                 h->micro_batches = micro_count(h->p, sizes[i]);
-                for (uint32_t d = 0; d < count; d++)
+                h->device_count = count;
+                for (uint32_t d = 0; d < count; d++) {
+                    h->device[d] = ranked[turn ? count - 1 - d : d].device;
                     micro_cost_init(&h->cost[d], h->p, h->device[d], sizes[i]);
+                }
                 int result = count <= HYBRID_CUTS ? cuts_try(h, err) : nodes_try(h, err);
+                if (result == 0 && count > HYBRID_CUTS)
+                    result = hybrid_dynamic(h, err);
                 if (result < 0)
                     return -1;
             }

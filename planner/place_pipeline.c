@@ -441,9 +441,11 @@ static int order_look(struct pipe *pipe, enum pipeline_effort effort, struct err
         return 0;
     split_balance(pipe, &split);
     struct split settled = split;
-    bool fits = effort == PIPELINE_ENUMERATE && split_settle(pipe, &settled);
+    bool fits = effort != PIPELINE_REFINE && split_settle(pipe, &settled);
     if (fits && split_add(pipe, &settled, err) < 0)
         return -1;
+    if (effort == PIPELINE_BALANCE)
+        return 0;
     if (!fits) { /* asked for; or balance alone asks too much of some device: move blocks until it fits */
         split_refine(pipe, &split);
         return split.estimate_s < INFINITY ? split_add(pipe, &split, err) : 0;

@@ -115,7 +115,8 @@ static uint32_t step_read(const struct plan_graph *g, const struct trace *trace,
             continue;
         uint32_t n = g->base[e->rank] + e->instr;
         found += end[n] < 0;
-        begin[n] = (double)(e->begin_ns - trace->events[0].begin_ns) / 1e9; /* wall clocks are too long for a double */
+        begin[n] = (double)(e->begin_ns - trace->events[0].begin_ns) /
+                   1e9; /* wall clocks are too long for a double */
         end[n] = (double)(e->end_ns - trace->events[0].begin_ns) / 1e9;
     }
     return found;

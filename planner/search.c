@@ -17,10 +17,13 @@
 #define FINALISTS_SMALL CHOICES_MAX /* where simulating is cheap */
 #define POLISHED 2u                 /* finalists of a placement that are polished */
 #define POLISHED_SMALL 6u
-#define SMALL_CELLS 200u /* ranks * micro-batches up to which it is */
-#define POLISH_WITHIN 1.1 /* of the best so far */
-#define SIMULATIONS 40u   /* for polishing one */
-#define STEPS_FINALIST 4u /* priced steps while choosing; all of them for the chosen one */
+#define SMALL_CELLS 200u  /* ranks * micro-batches up to which it is */
+#define LARGE_CELLS 2000u /* and from which it is dear: few finalists, one step each, no polish */
+#define FINALISTS_LARGE 2u
+#define LEFT_OUT_SIMULATED 16u /* devices up to which those left out are tried again */
+#define POLISH_WITHIN 1.1      /* of the best so far */
+#define SIMULATIONS 40u        /* for polishing one */
+#define STEPS_FINALIST 4u      /* priced steps while choosing; all of them for the chosen one */
 
 struct search {
     const struct problem *problem;
@@ -82,11 +85,13 @@ static const struct place_choice *placement_best(struct search *s, struct choice
 {
     double each[FINALISTS_SMALL];
     bool small = list->count > 0 && choice_cells(s->problem, &list->choices[0]) <= SMALL_CELLS;
-    uint32_t most = small ? FINALISTS_SMALL : FINALISTS, polished = small ? POLISHED_SMALL : POLISHED;
+    bool large = list->count > 0 && choice_cells(s->problem, &list->choices[0]) >= LARGE_CELLS;
+    uint32_t most = small ? FINALISTS_SMALL : large ? FINALISTS_LARGE : FINALISTS;
+    uint32_t polished = small ? POLISHED_SMALL : POLISHED, steps = large ? 1 : STEPS_FINALIST;
     uint32_t count = list->count < most ? list->count : most;
     const struct place_choice *best = NULL;
     for (uint32_t i = 0; i < count; i++)
-        each[i] = choice_simulate(s->problem, &list->choices[i], STEPS_FINALIST, s->err);
+        each[i] = choice_simulate(s->problem, &list->choices[i], steps, s->err);
     for (uint32_t turn = 0; turn < polished; turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
@@ -97,7 +102,8 @@ static const struct place_choice *placement_best(struct search *s, struct choice
         if (pick == UINT32_MAX || (known > 0 && each[pick] > known * POLISH_WITHIN && best))
             break;
         double now = each[pick];
-        choice_polish(s->problem, &list->choices[pick], &now, SIMULATIONS, STEPS_FINALIST, s->err);
+        choice_polish(s->problem, &list->choices[pick], &now, large ? 0 : SIMULATIONS, STEPS_FINALIST,
+                      s->err);
         each[pick] = -1;
         if (!best || now < *seconds) {
             best = &list->choices[pick];
@@ -239,7 +245,7 @@ static int left_out_list(struct search *s)
         if (p->usable[d] && !s->answer->plan)
             why = "nothing fits";
         else if (p->usable[d]) {
-            line->step_s_with = p->device_count <= 64 ? seconds_with(s, d) : 0;
+            line->step_s_with = p->device_count <= LEFT_OUT_SIMULATED ? seconds_with(s, d) : 0;
             why = line->step_s_with > s->best_s ? "slower with it" : "not needed";
         }
         line->device = strdup(p->cluster->devices[d].name);
@@ -298,8 +304,9 @@ static int chosen_emit(struct search *s)
     const struct problem *p = s->problem;
     struct plan_answer *a = s->answer;
     double seconds = 0;
+    uint32_t steps = choice_cells(p, &s->best) >= LARGE_CELLS ? 1 : WORKLOAD_SAMPLE_STEPS;
     struct plan *plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
-    if (!plan || price_plan(p, plan, WORKLOAD_SAMPLE_STEPS, &seconds, s->err) < 0) {
+    if (!plan || price_plan(p, plan, steps, &seconds, s->err) < 0) {
         plan_destroy(plan);
         return -1;
     }
