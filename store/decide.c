@@ -162,18 +162,12 @@ static const struct pg_statement prune = {
     "prune",
     "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
     "           WHERE at < now() - $1::integer * interval '1 day' ORDER BY id LIMIT 10000) RETURNING 1), "
-    "old AS (SELECT c.job, c.step FROM (SELECT c.job, c.step, c.best, row_number() OVER (PARTITION BY c.job "
-    "          ORDER BY c.step DESC) AS n FROM checkpoints c WHERE c.complete) c JOIN jobs j ON j.id = c.job "
-    "        WHERE NOT c.best AND c.n > greatest(coalesce((j.spec #>> '{checkpoint,keep}')::bigint, 2), 1) "
-    "        LIMIT 10000), "
-    "k AS (DELETE FROM checkpoints c USING old WHERE c.job = old.job AND c.step = old.step RETURNING 1), "
     "t AS (DELETE FROM traces WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM traces t JOIN runs r ON r.id = t.run "
     "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT 10000)) RETURNING 1), "
     "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
     "q AS (DELETE FROM requests WHERE state = 'failed' AND deadline_at < now() - interval '10 minutes' RETURNING 1) "
-    "SELECT json_build_object('events', (SELECT count(*) FROM e), 'checkpoints', (SELECT count(*) FROM k), "
-    "  'traces', (SELECT count(*) FROM t), 'join_tokens', (SELECT count(*) FROM w), "
-    "  'requests', (SELECT count(*) FROM q))",
+    "SELECT json_build_object('events', (SELECT count(*) FROM e), 'traces', (SELECT count(*) FROM t), "
+    "  'join_tokens', (SELECT count(*) FROM w), 'requests', (SELECT count(*) FROM q))",
     PG_WRITE};
 /* clang-format on */
 

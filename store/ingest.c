@@ -77,6 +77,16 @@ static const struct pg_statement add_checkpoints = {
     "FROM put WHERE complete ORDER BY job, step",
     PG_WRITE};
 
+/* The job's last `keep` complete ones stay, and the best beside them. */
+static const struct pg_statement trim_checkpoints = {
+    "ingest_checkpoints_trim",
+    "DELETE FROM checkpoints k USING (SELECT c.job, c.step, c.best, j.spec, row_number() OVER "
+    "    (PARTITION BY c.job ORDER BY c.step DESC) AS n FROM checkpoints c JOIN jobs j ON j.id = c.job "
+    "  WHERE c.complete AND c.job IN (SELECT job FROM " RECORDS("job bigint") ")) o "
+    "WHERE k.job = o.job AND k.step = o.step AND NOT o.best "
+    "AND o.n > greatest(coalesce((o.spec #>> '{checkpoint,keep}')::bigint, 2), 1)",
+    PG_WRITE};
+
 static const struct pg_statement add_artifacts = {
     "ingest_artifacts",
     "INSERT INTO artifacts (job, name, sha256, size) "
@@ -169,7 +179,7 @@ struct part {
     const json_t *rows;
 };
 
-enum { PARTS_MAX = 15 };
+enum { PARTS_MAX = 16 };
 _Static_assert(PARTS_MAX + 1 <= PG_STEPS_MAX, "one work holds the fence and all parts");
 
 static json_t *jobs_with_news(const struct store_ingest *ingest)
@@ -209,6 +219,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
         {&add_events, ingest->events},
         {&add_traces, ingest->traces},
         {&add_checkpoints, ingest->checkpoints},
+        {&trim_checkpoints, ingest->checkpoints},
         {&add_artifacts, ingest->artifacts},
         {&put_profiles, ingest->profiles},
         {&put_links, ingest->links},

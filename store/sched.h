@@ -182,8 +182,8 @@ struct store_decision {
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
 
-/* Bounded tables: events older than `days` (and finished jobs' traces), checkpoints beyond each job's keep,
- * spent join tokens; at most 10,000 rows a table and call. {"events": n, …}. */
+/* Bounded tables: events older than `days` (and finished jobs' traces), spent join tokens, failed
+ * measurements; at most 10,000 rows a table and call. {"events": n, …}. */
 int store_prune(struct store *store, int64_t leader, unsigned event_days, store_doc_fn *done, void *arg,
                 struct err *err);
 
