@@ -102,6 +102,7 @@ struct pg_link {
     struct pg_work *culprit;
     struct err error;
     uint32_t listened; /* channels of the listener asked for on this connection */
+    uint32_t told;     /* of those: LISTEN is done, and whoever listens was told so */
 };
 
 struct pg_channel {

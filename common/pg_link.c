@@ -224,12 +224,52 @@ static void results_read(struct pg_link *link)
     }
 }
 
+static void listen_send(struct pg_link *link)
+{
+    struct pg *pg = link->pg;
+    if (link->state != PG_LINK_READY || link->listened == pg->channel_count || link->told < link->listened) {
+        return;
+    }
+    struct buf sql;
+    struct err err;
+    buf_init(&sql, 4096);
+    bool good = true;
+    for (uint32_t i = link->listened; good && i < pg->channel_count; i++) {
+        char *name = PQescapeIdentifier(link->conn, pg->channels[i].name, strlen(pg->channels[i].name));
+        good = name != NULL && buf_printf(&sql, &err, "LISTEN %s;", name) == 0;
+        PQfreemem(name);
+    }
+    if (good && PQsendQuery(link->conn, buf_str(&sql)) == 1) {
+        link->listened = pg->channel_count;
+        link_flush(link);
+    }
+    buf_fini(&sql);
+}
+
 static void notifications_read(struct pg_link *link)
 {
     struct pg *pg = link->pg;
-    PGresult *result;
-    while (!PQisBusy(link->conn) && (result = PQgetResult(link->conn)) != NULL) {
+    bool idle = false;
+    while (!idle && !PQisBusy(link->conn)) {
+        PGresult *result = PQgetResult(link->conn);
+        if (result != NULL && PQresultStatus(result) != PGRES_COMMAND_OK) {
+            struct err why;
+            pg_error_result(result, &why);
+            PQclear(result);
+            pg_link_lost(link, &why);
+            return;
+        }
+        idle = result == NULL;
         PQclear(result);
+    }
+    if (idle) { /* from here on nothing is missed: only now may what was there before be read */
+        while (link->told < link->listened && !pg->destroyed && link->state == PG_LINK_READY) {
+            const uint32_t i = link->told++;
+            pg->channels[i].notified(pg->channels[i].arg, pg->channels[i].name, NULL);
+        }
+        if (!pg->destroyed) {
+            listen_send(link);
+        }
     }
     PGnotify *notify;
     while (!pg->destroyed && link->state == PG_LINK_READY && (notify = PQnotifies(link->conn)) != NULL) {
@@ -309,6 +349,7 @@ void pg_link_close(struct pg_link *link)
     link->state = PG_LINK_DOWN;
     link->prepared.count = 0;
     link->listened = 0;
+    link->told = 0;
 }
 
 /* Close, answer or keep what was in flight, come back later. */
@@ -337,32 +378,6 @@ void pg_link_lost(struct pg_link *link, const struct err *why)
     }
     if (!pg->destroyed && pg->config.trouble != NULL) {
         pg->config.trouble(pg->config.arg, why);
-    }
-}
-
-static void listen_send(struct pg_link *link)
-{
-    struct pg *pg = link->pg;
-    if (link->state != PG_LINK_READY || link->listened == pg->channel_count || PQisBusy(link->conn)) {
-        return;
-    }
-    struct buf sql;
-    struct err err;
-    buf_init(&sql, 4096);
-    uint32_t from = link->listened;
-    bool good = true;
-    for (uint32_t i = from; good && i < pg->channel_count; i++) {
-        char *name = PQescapeIdentifier(link->conn, pg->channels[i].name, strlen(pg->channels[i].name));
-        good = name != NULL && buf_printf(&sql, &err, "LISTEN %s;", name) == 0;
-        PQfreemem(name);
-    }
-    if (good && PQsendQuery(link->conn, buf_str(&sql)) == 1) {
-        link->listened = pg->channel_count;
-        link_flush(link);
-    }
-    buf_fini(&sql);
-    for (uint32_t i = from; i < link->listened && !pg->destroyed; i++) {
-        pg->channels[i].notified(pg->channels[i].arg, pg->channels[i].name, NULL);
     }
 }
 
