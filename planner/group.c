@@ -1,14 +1,10 @@
 /* Emitting groups of replicas. */
 #include "planner/group.h"
 
+#include "planner/deal.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* One event of a rank's order: forward or backward of one micro-batch. */
-struct event {
-    uint32_t micro_batch;
-    bool backward;
-};
 
 struct group_slots {
     int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, gradients, cache, token, barrier;
@@ -20,133 +16,14 @@ struct groups {
     const struct place_choice *choice;
     struct plan *plan;
     uint32_t stages, micro_batches;
-    uint32_t *owner; /* [stages · micro_batches]: rank */
-    struct event *events;
-    uint32_t event_count;
+    struct deal deal;
     int32_t *memory; /* [4 · micro_batches] */
-    uint32_t *given; /* [members]: micro-batches dealt so far */
-    uint32_t *live;  /* [micro_batches]: in flight on the rank looked at */
     struct err *err;
 };
 
 static uint32_t owner_of(const struct groups *c, uint32_t stage, uint32_t k)
 {
-    return c->owner[(size_t)stage * c->micro_batches + k];
-}
-
-/* Deals micro-batches to members so that every prefix keeps their shares. */
-static void owners_deal(struct groups *c, uint32_t s)
-{
-    const struct place_stage *stage = &c->choice->stages[s];
-    uint32_t *owner = &c->owner[(size_t)s * c->micro_batches];
-    uint32_t k = 0, total = 0;
-    if (c->stages == 1) {
-        for (uint32_t m = 0; m < stage->member_count; m++) {
-            for (uint32_t n = 0; n < c->choice->members[m].micro_count && k < c->micro_batches; n++)
-                owner[k++] = m;
-        }
-        return;
-    }
-    uint32_t *given = c->given;
-    for (uint32_t m = 0; m < stage->member_count; m++) {
-        total += c->choice->members[stage->member_first + m].micro_count;
-        given[m] = 0;
-    }
-    for (k = 0; k < c->micro_batches; k++) {
-        double most = -1e300;
-        uint32_t best = 0;
-        for (uint32_t m = 0; m < stage->member_count; m++) {
-            double share = (double)c->choice->members[stage->member_first + m].micro_count / total;
-            double due = (double)(k + 1) * share - given[m];
-            if (due > most + 1e-12) {
-                most = due;
-                best = m;
-            }
-        }
-        given[best]++;
-        owner[k] = stage->member_first + best;
-    }
-}
-
-/* The rank's own part of its stage's order. */
-static void events_fill(struct groups *c, uint32_t rank, uint32_t stage, uint32_t window)
-{
-    uint32_t forward = 0, backward = 0;
-    c->event_count = 0;
-    while (backward < c->micro_batches) {
-        bool may_forward = forward < c->micro_batches && forward < backward + window;
-        uint32_t k = may_forward ? forward++ : backward++;
-        if (owner_of(c, stage, k) == rank)
-            c->events[c->event_count++] = (struct event){k, !may_forward};
-    }
-}
-
-/* Do two micro-batches in flight at once share an instance of such a ring? Also tells how many are in flight
- * at most. */
-static bool ring_collides(const struct groups *c, uint32_t ring, uint32_t *most)
-{
-    uint32_t count = 0, first = 0; /* live[first, count): forwards and backwards come in one order */
-    *most = 1;
-    for (uint32_t i = 0; i < c->event_count; i++) {
-        if (c->events[i].backward) {
-            first++;
-            continue;
-        }
-        for (uint32_t j = first; j < count; j++) {
-            if (c->live[j] % ring == c->events[i].micro_batch % ring)
-                return true;
-        }
-        c->live[count++] = c->events[i].micro_batch;
-        *most = count - first > *most ? count - first : *most;
-    }
-    return false;
-}
-
-/* Most micro-batches between forward and backward on this rank, and the least ring in which none of them
- * collide; those in flight lie within the stage's window, so a ring of that never does. */
-static uint32_t window_local(const struct groups *c, uint32_t window, uint32_t *ring)
-{
-    uint32_t most, ignored;
-    ring_collides(c, UINT32_MAX, &most);
-    for (*ring = most; *ring < window && ring_collides(c, *ring, &ignored); (*ring)++)
-        ;
-    return most;
-}
-
-/* The least ring of two or more in which no two of a rank's micro-batches at most `span` apart collide. */
-static uint32_t ring_for(const struct groups *c, uint32_t rank, uint32_t stage, uint32_t span)
-{
-    for (uint32_t ring = 2; ring <= span; ring++) {
-        uint32_t count = 0, first = 0;
-        bool collides = false;
-        for (uint32_t k = 0; k < c->micro_batches && !collides; k++) {
-            if (owner_of(c, stage, k) != rank)
-                continue;
-            while (first < count && k - c->live[first] > span)
-                first++;
-            for (uint32_t j = first; j < count && !collides; j++)
-                collides = c->live[j] % ring == k % ring;
-            c->live[count++] = k;
-        }
-        if (!collides)
-            return ring;
-    }
-    return span + 1 > 2 ? span + 1 : 2;
-}
-
-/* The window of a stage in micro-batches of the step: at least one, falling towards the tail. */
-static uint32_t window_of(const struct groups *c, uint32_t stage)
-{
-    uint32_t window = c->choice->members[c->choice->stages[stage].member_first].window;
-    return window < 1 ? 1 : window < c->micro_batches ? window : c->micro_batches;
-}
-
-/* What may be under way between two stages is the difference of their windows: with less room a backward
- * would wait for a forward that comes after it. */
-static uint32_t span_between(const struct groups *c, uint32_t stage)
-{
-    uint32_t a = window_of(c, stage), b = window_of(c, stage + 1);
-    return a > b ? a - b : 0;
+    return deal_owner(&c->deal, stage, k);
 }
 
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
@@ -312,9 +189,9 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
     const struct place_stage *stage = &c->choice->stages[rank->stage];
     struct history h = history_new(c);
     int32_t forward = PLAN_NONE, backward = PLAN_NONE, group = 1 + rank->stage;
-    for (uint32_t i = 0; i < c->event_count; i++) {
-        uint32_t k = c->events[i].micro_batch;
-        if (c->events[i].backward) {
+    for (uint32_t i = c->deal.first[r]; i < c->deal.first[r + 1]; i++) {
+        uint32_t k = c->deal.events[i].micro_batch;
+        if (c->deal.events[i].backward) {
             backward_add(c, b, r, s, &h, k);
             backward = h.backward[k];
         } else {
@@ -420,20 +297,18 @@ static int rank_emit(struct groups *c, uint32_t s, uint32_t r, bool programs)
     struct plan_rank *rank = &c->plan->ranks[r];
     struct group_slots slots = {0};
     struct memory_need need;
-    uint32_t window = window_of(c, s);
     rank->stage = (int32_t)s;
     rank->block_begin = stage->block_begin;
     rank->block_end = stage->block_end;
-    events_fill(c, r, s, window);
-    rank->window = window_local(c, window, &slots.ring_saved);
-    slots.ring_out = ring_for(c, r, s, 2);
+    rank->window = deal_window(&c->deal, r, &slots.ring_saved);
+    slots.ring_out = 2;
     uint32_t boundary = 0;
     if (s > 0) {
-        slots.ring_act = ring_for(c, r, s, span_between(c, s - 1));
+        slots.ring_act = deal_ring_activations(&c->deal, r);
         boundary += slots.ring_act + slots.ring_out;
     }
     if (s + 1 < c->stages) {
-        slots.ring_grad = ring_for(c, r, s, span_between(c, s));
+        slots.ring_grad = deal_ring_gradients(&c->deal, r);
         boundary += slots.ring_grad + slots.ring_out;
     }
     struct memory_stage m = {.block_begin = stage->block_begin,
@@ -518,26 +393,19 @@ struct plan *group_emit(const struct problem *problem, const struct place_choice
                        .stages = choice->stage_count,
                        .micro_batches = plan->micro_batch_count,
                        .err = err};
-    c.owner = calloc((size_t)c.stages * c.micro_batches + 1, sizeof(*c.owner));
-    c.events = calloc((size_t)c.micro_batches * 2 + 1, sizeof(*c.events));
     c.memory = calloc((size_t)c.micro_batches * 4 + 1, sizeof(*c.memory));
-    c.given = calloc((size_t)choice->member_count + 1, sizeof(*c.given));
-    c.live = calloc((size_t)c.micro_batches + 1, sizeof(*c.live));
-    if (result == 0 && (!c.owner || !c.events || !c.memory || !c.given || !c.live))
+    if (result == 0 && !c.memory)
         result = err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0; s < c.stages && result == 0; s++)
-        owners_deal(&c, s);
+    if (result == 0)
+        result = deal_init(&c.deal, problem, choice, c.micro_batches, err);
     if (result == 0)
         result = groups_fill(&c);
     for (uint32_t s = 0; s < c.stages && result == 0; s++) {
         for (uint32_t m = 0; m < choice->stages[s].member_count && result == 0; m++)
             result = rank_emit(&c, s, choice->stages[s].member_first + m, programs);
     }
-    free(c.owner);
-    free(c.events);
+    deal_fini(&c.deal);
     free(c.memory);
-    free(c.given);
-    free(c.live);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

@@ -1,10 +1,8 @@
 /* Programs of stages that are groups of replicas: what data (one stage) and hybrid share. For this room only.
  *
  * Every member of a stage holds all its blocks and all its trained state (LoRA: megabytes), takes whole
- * micro-batches, and the stage's gradients are summed over the group once a step. Micro-batches keep one
- * order over the whole step; stage s runs forward on micro-batch k before backward on j exactly when k < j +
- * window_s, on whichever member either lies: each member's order is a part of a chain's order, so what a
- * chain cannot block, a group cannot either.
+ * micro-batches, and the stage's gradients are summed over the group once a step. Who takes which, and in
+ * what order, is dealt by deal.h.
  */
 #ifndef MOTLEY_PLANNER_GROUP_H
 #define MOTLEY_PLANNER_GROUP_H

@@ -15,6 +15,8 @@
 #define HYBRID_CUTS 8u
 #define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
+#define WINDOW_SLACK                                                                                         \
+    1.4 /* members of a group are done at uneven times: what a period of means hides is not enough */
 
 static int32_t block_begin(const struct hybrid *h, uint32_t s)
 {
@@ -198,7 +200,8 @@ static double settle(struct hybrid *h)
         uint32_t least = s + 1 < h->stages ? h->window[s + 1] : 0;
         group_seconds(h, s, block_begin(h, s), h->end[s], h->recompute[s], &slowest);
         back += slowest + (s + 1 < h->stages ? 2 * link_seconds(h, s) : 0);
-        double wanted = fmax(ceil(back / period - 1e-9), least + (h->first[s + 1] - h->first[s]));
+        double wanted =
+            fmax(ceil(WINDOW_SLACK * back / period - 1e-9), least + (h->first[s + 1] - h->first[s]));
         if (wanted < h->window[s])
             h->window[s] = (uint32_t)wanted;
         steady = fmax(steady, back / h->window[s]);

@@ -1,0 +1,284 @@
+/* List scheduling of a pipeline of groups. */
+#include "planner/deal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/micro.h"
+
+/* A rank while it runs: its own micro-batches in order, how far forward and backward are, when it is free. */
+struct runner {
+    uint32_t first, count; /* in mine[] */
+    uint32_t forwards, backwards, limit;
+    double free, forward_s, backward_s;
+    double next; /* start of its next event, as far as is known; INFINITY: it waits for others */
+    bool next_backward;
+};
+
+struct run {
+    struct deal *d;
+    struct runner *runners;
+    uint32_t *mine; /* micro-batches by rank */
+    double *link_s; /* [stages] */
+};
+
+static void owners_fill(struct deal *d, const struct place_choice *choice, uint32_t s, uint32_t *given)
+{
+    const struct place_stage *stage = &choice->stages[s];
+    const struct place_member *members = &choice->members[stage->member_first];
+    uint32_t *owner = &d->owner[(size_t)s * d->micro_batches], k = 0;
+    double total = 0;
+    if (d->stages == 1) {
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            for (uint32_t n = 0; n < members[m].micro_count && k < d->micro_batches; n++)
+                owner[k++] = m;
+        }
+        return;
+    }
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        total += members[m].micro_count;
+        given[m] = 0;
+    }
+    for (k = 0; k < d->micro_batches; k++) { /* every prefix keeps the shares */
+        double most = -INFINITY;
+        uint32_t best = 0;
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            double due = (k + 1) * members[m].micro_count / total - given[m];
+            if (due > most + 1e-12) {
+                most = due;
+                best = m;
+            }
+        }
+        given[best]++;
+        owner[k] = stage->member_first + best;
+    }
+}
+
+static void runners_fill(struct run *r, const struct problem *problem, const struct place_choice *choice)
+{
+    struct deal *d = r->d;
+    uint32_t at = 0;
+    for (uint32_t rank = 0; rank < d->ranks; rank++) {
+        uint32_t s = d->stage_of[rank], count = 0;
+        const struct place_stage *stage = &choice->stages[s];
+        const struct place_member *member = &choice->members[rank];
+        struct micro_cost cost;
+        micro_cost_init(&cost, problem, member->device, choice->micro_batch_rows);
+        for (uint32_t k = 0; k < d->micro_batches; k++) {
+            if (deal_owner(d, s, k) == rank)
+                r->mine[at + count++] = k;
+        }
+        uint32_t window = choice->members[stage->member_first].window;
+        double share = (double)count / d->micro_batches;
+        uint32_t limit = (uint32_t)ceil((window ? window : 1) * share) + (stage->member_count > 1);
+        r->runners[rank] =
+            (struct runner){.first = at,
+                            .count = count,
+                            .limit = d->stages == 1 ? 1 : limit,
+                            .forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
+                            .backward_s = micro_backward(problem, &cost, stage->block_begin, stage->block_end,
+                                                         member->recompute)};
+        d->first[rank] = 2 * at;
+        at += count;
+    }
+    d->first[d->ranks] = 2 * at;
+}
+
+static void links_fill(struct run *r, const struct problem *problem, const struct place_choice *choice)
+{
+    double bytes = problem->bytes_per_token * problem->mean_step.tokens / r->d->micro_batches;
+    for (uint32_t s = 0; s + 1 < r->d->stages; s++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(problem->cluster, choice->members[choice->stages[s].member_first].device,
+                     choice->members[choice->stages[s + 1].member_first].device, &latency, &rate, &emulated);
+        r->link_s[s] = latency + bytes / rate;
+    }
+}
+
+/* What a rank would do next, from what has arrived so far. */
+static void runner_look(struct run *r, uint32_t rank)
+{
+    struct deal *d = r->d;
+    struct runner *at = &r->runners[rank];
+    uint32_t s = d->stage_of[rank];
+    size_t row = (size_t)s * d->micro_batches;
+    double forward = INFINITY, backward = INFINITY;
+    if (at->forwards < at->count && at->forwards - at->backwards < at->limit) {
+        uint32_t k = r->mine[at->first + at->forwards];
+        double came = s ? d->forward_end[row - d->micro_batches + k] : 0; /* negative: not yet */
+        if (came >= 0)
+            forward = fmax(at->free, came + (s ? r->link_s[s - 1] : 0));
+    }
+    if (at->backwards < at->forwards) {
+        uint32_t k = r->mine[at->first + at->backwards];
+        double came =
+            s + 1 < d->stages ? d->backward_end[row + d->micro_batches + k] : d->forward_end[row + k];
+        if (came >= 0)
+            backward = fmax(at->free, came + (s + 1 < d->stages ? r->link_s[s] : 0));
+    }
+    at->next_backward = backward <= forward;
+    at->next = at->next_backward ? backward : forward;
+}
+
+static void runner_go(struct run *r, uint32_t rank)
+{
+    struct deal *d = r->d;
+    struct runner *at = &r->runners[rank];
+    uint32_t s = d->stage_of[rank], n = at->forwards + at->backwards;
+    bool backward = at->next_backward;
+    uint32_t k = r->mine[at->first + (backward ? at->backwards++ : at->forwards++)];
+    size_t cell = (size_t)s * d->micro_batches + k;
+    (backward ? d->backward_begin : d->forward_begin)[cell] = at->next;
+    at->free = at->next + (backward ? at->backward_s : at->forward_s);
+    (backward ? d->backward_end : d->forward_end)[cell] = at->free;
+    d->events[d->first[rank] + n] = (struct deal_event){k, backward};
+    runner_look(r, rank);
+    if (!backward && s + 1 < d->stages)
+        runner_look(r, deal_owner(d, s + 1, k));
+    if (backward && s > 0)
+        runner_look(r, deal_owner(d, s - 1, k));
+}
+
+static int run_all(struct run *r, struct err *err)
+{
+    struct deal *d = r->d;
+    for (uint32_t rank = 0; rank < d->ranks; rank++)
+        runner_look(r, rank);
+    for (uint64_t left = d->first[d->ranks]; left > 0; left--) {
+        uint32_t best = 0;
+        for (uint32_t rank = 1; rank < d->ranks; rank++) {
+            if (r->runners[rank].next < r->runners[best].next)
+                best = rank;
+        }
+        if (!(r->runners[best].next < INFINITY))
+            return err_set(err, ERR_INTERNAL, "planner: a pipeline of groups stands still");
+        runner_go(r, best);
+    }
+    return 0;
+}
+
+static int deal_alloc(struct deal *d, struct run *r, struct err *err)
+{
+    size_t cells = (size_t)d->stages * d->micro_batches + 1;
+    d->owner = calloc(cells, sizeof(*d->owner));
+    d->stage_of = calloc((size_t)d->ranks + 1, sizeof(*d->stage_of));
+    d->first = calloc((size_t)d->ranks + 1, sizeof(*d->first));
+    d->events = calloc(2 * cells, sizeof(*d->events));
+    double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin};
+    bool good = d->owner && d->stage_of && d->first && d->events;
+    for (size_t t = 0; t < 4; t++) {
+        *times[t] = malloc(cells * sizeof(double));
+        for (size_t i = 0; *times[t] && i < cells; i++)
+            (*times[t])[i] = -1;
+        good = good && *times[t];
+    }
+    r->runners = calloc((size_t)d->ranks + 1, sizeof(*r->runners));
+    r->mine = calloc(cells, sizeof(*r->mine));
+    r->link_s = calloc((size_t)d->stages + 1, sizeof(*r->link_s));
+    return good && r->runners && r->mine && r->link_s ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+              uint32_t micro_batches, struct err *err)
+{
+    *deal = (struct deal){
+        .stages = choice->stage_count, .micro_batches = micro_batches, .ranks = choice->member_count};
+    struct run r = {.d = deal};
+    uint32_t *given = calloc((size_t)choice->member_count + 1, sizeof(*given));
+    int result = deal_alloc(deal, &r, err);
+    if (result == 0 && !given)
+        result = err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0) {
+        for (uint32_t s = 0; s < deal->stages; s++) {
+            for (uint32_t m = 0; m < choice->stages[s].member_count; m++)
+                deal->stage_of[choice->stages[s].member_first + m] = s;
+            owners_fill(deal, choice, s, given);
+        }
+        runners_fill(&r, problem, choice);
+        links_fill(&r, problem, choice);
+        result = run_all(&r, err);
+    }
+    free(given);
+    free(r.runners);
+    free(r.mine);
+    free(r.link_s);
+    if (result < 0)
+        deal_fini(deal);
+    return result;
+}
+
+void deal_fini(struct deal *deal)
+{
+    free(deal->owner);
+    free(deal->stage_of);
+    free(deal->first);
+    free(deal->events);
+    free(deal->forward_end);
+    free(deal->forward_begin);
+    free(deal->backward_end);
+    free(deal->backward_begin);
+    *deal = (struct deal){0};
+}
+
+/* The least ring of `least` or more in which micro-batches do not collide that are held at once: each from
+ * begin[k] to end[k], in the order of the rank's forwards or backwards (which both rise). */
+static uint32_t ring_search(const struct deal *d, uint32_t rank, bool backward, const double *begin,
+                            const double *end, uint32_t least)
+{
+    const struct deal_event *events = &d->events[d->first[rank]];
+    uint32_t count = d->first[rank + 1] - d->first[rank];
+    for (uint32_t ring = least;; ring++) {
+        bool collides = false;
+        for (uint32_t i = 0; i < count && !collides; i++) {
+            if (events[i].backward != backward)
+                continue;
+            uint32_t k = events[i].micro_batch;
+            for (uint32_t j = i; j-- > 0 && !collides;) {
+                uint32_t before = events[j].micro_batch;
+                if (events[j].backward != backward)
+                    continue;
+                if (end[before] <= begin[k])
+                    break;
+                collides = before % ring == k % ring;
+            }
+        }
+        if (!collides || ring >= d->micro_batches)
+            return ring;
+    }
+}
+
+uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)
+{
+    const struct deal_event *events = &deal->events[deal->first[rank]];
+    uint32_t live = 0, most = 1;
+    size_t row = (size_t)deal->stage_of[rank] * deal->micro_batches;
+    for (uint32_t i = 0; i < deal->first[rank + 1] - deal->first[rank]; i++) {
+        live += events[i].backward ? -1u : 1;
+        most = live > most ? live : most;
+    }
+    *ring = ring_search(deal, rank, false, &deal->forward_begin[row], &deal->backward_end[row], most);
+    return most;
+}
+
+static uint32_t ring_arrivals(const struct deal *d, uint32_t rank, bool backward)
+{
+    uint32_t s = d->stage_of[rank];
+    size_t row = (size_t)s * d->micro_batches,
+           from = backward ? row + d->micro_batches : row - d->micro_batches;
+    const double *sent = backward ? &d->backward_end[from] : &d->forward_end[from];
+    const double *used = backward ? &d->backward_end[row] : &d->forward_end[row];
+    uint32_t ring = ring_search(d, rank, backward, sent, used, 2);
+    return ring < d->micro_batches ? ring : d->micro_batches;
+}
+
+uint32_t deal_ring_activations(const struct deal *deal, uint32_t rank)
+{
+    return ring_arrivals(deal, rank, false);
+}
+
+uint32_t deal_ring_gradients(const struct deal *deal, uint32_t rank)
+{
+    return ring_arrivals(deal, rank, true);
+}

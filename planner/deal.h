@@ -1,0 +1,43 @@
+/* Dealing micro-batches to replicas, and in which order each of them works: by running the pipeline of groups
+ * once, at mean times and with unbounded buffers, first come first served, backwards first. An order that was
+ * run can be run again; the buffers it needs are read off it. For this room only; pure.
+ */
+#ifndef MOTLEY_PLANNER_DEAL_H
+#define MOTLEY_PLANNER_DEAL_H
+
+#include "planner/placement.h"
+
+struct deal_event { /* forward or backward of one micro-batch */
+    uint32_t micro_batch;
+    bool backward;
+};
+
+struct deal {
+    uint32_t stages, micro_batches, ranks;
+    uint32_t *owner;           /* [stages · micro_batches]: rank */
+    uint32_t *stage_of;        /* [ranks] */
+    uint32_t *first;           /* [ranks + 1] into events */
+    struct deal_event *events; /* every rank's order */
+    double *forward_end, *forward_begin, *backward_end,
+        *backward_begin; /* [stages · micro_batches], seconds */
+};
+
+/* With one stage, member i takes micro_count micro-batches in order, each forward and backward in turn; with
+ * more, they are dealt in proportion to micro_count. ERR_NOMEM, ERR_INTERNAL. */
+int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+              uint32_t micro_batches, struct err *err);
+void deal_fini(struct deal *deal);
+
+static inline uint32_t deal_owner(const struct deal *deal, uint32_t stage, uint32_t k)
+{
+    return deal->owner[(size_t)stage * deal->micro_batches + k];
+}
+
+/* Most micro-batches between forward and backward on a rank, and the least ring in which none of them
+ * collide. */
+uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring);
+/* The least rings, two or more, for what arrives at a rank before it is used. */
+uint32_t deal_ring_activations(const struct deal *deal, uint32_t rank);
+uint32_t deal_ring_gradients(const struct deal *deal, uint32_t rank);
+
+#endif
