@@ -32,6 +32,7 @@ struct scheduler_limits {
     uint32_t queue_max;          /* queued jobs looked at in one pass; 64 */
     uint32_t batch_max;          /* events in one transaction; 512 */
     uint32_t event_days;         /* events and traces are kept; 30 */
+    uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */
     uint32_t leader_poll_ms;     /* how often a standby tries; 250 */
     uint32_t start_wait_ms;      /* how long to wait for PostgreSQL and Redis at start; 30000 */
 };

@@ -392,6 +392,7 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
                                        .trouble_arg = scheduler};
     const struct store_leader_config candidate = {.conninfo = scheduler->config->postgres,
                                                   .name = scheduler->config->name,
+                                                  .silent_ms = scheduler->config->limits.leader_silent_ms,
                                                   .poll_ms = scheduler->config->limits.leader_poll_ms};
     const struct store_leader_events events = {gained, lost, NULL};
     if (store_create(scheduler->base, &store, &scheduler->store, err) < 0 ||

@@ -20,24 +20,37 @@ struct store_leader {
     struct store_leader_events events;
     void *arg;
     char name[104];
-    unsigned poll_ms;
+    unsigned poll_ms, silent_ms;
     bool asking;
     int64_t epoch, pid;
 };
 
-/* A dead peer on another machine must be noticed too, hence the keepalives. */
+/* clang-format off */
+/* $1 name, $2 silence in ms. A dead peer on another machine must be noticed too, hence the keepalives; a frozen one
+ * keeps its connection, hence the beat. Only the session that beat last is ended, never one that has just won. */
 static const struct pg_statement stand = {
     "leader_stand",
     "WITH alive AS MATERIALIZED (SELECT set_config('tcp_keepalives_idle', '2', false), "
     "  set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '2', false)), "
-    "taken AS MATERIALIZED (SELECT pg_try_advisory_lock(5570193040) AS ok FROM alive) "
-    "UPDATE leader SET epoch = epoch + 1, name = $1, since = now() FROM taken WHERE taken.ok "
-    "RETURNING epoch, pg_backend_pid()",
+    "taken AS MATERIALIZED (SELECT pg_try_advisory_lock(5570193040) AS ok FROM alive), "
+    "up AS (UPDATE leader SET epoch = epoch + 1, name = $1, since = now() FROM taken WHERE taken.ok RETURNING epoch), "
+    "beat AS (INSERT INTO leader_beat (pid, beat) SELECT pg_backend_pid(), now() FROM up "
+    "         ON CONFLICT (one) DO UPDATE SET pid = excluded.pid, beat = excluded.beat RETURNING 1), "
+    "frozen AS (SELECT count(pg_terminate_backend(l.pid)) AS ended FROM taken, pg_locks l, leader_beat b "
+    "           WHERE NOT taken.ok AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+    "           AND (l.classid::bigint << 32 | l.objid::bigint) = 5570193040 AND l.pid = b.pid "
+    "           AND b.beat < now() - $2::integer * interval '1 ms') "
+    "SELECT up.epoch, pg_backend_pid(), frozen.ended FROM frozen LEFT JOIN up ON true",
     PG_WRITE};
 
 /* Still the same session, and nobody else's epoch? */
-static const struct pg_statement confirm = {"leader_confirm", "SELECT epoch, pg_backend_pid() FROM leader",
-                                            PG_WRITE};
+static const struct pg_statement confirm = {
+    "leader_confirm",
+    "WITH beat AS (UPDATE leader_beat SET beat = now() WHERE pid = pg_backend_pid() "
+    "              AND beat < now() - interval '500 ms' RETURNING 1) "
+    "SELECT epoch, pg_backend_pid() FROM leader",
+    PG_WRITE};
+/* clang-format on */
 
 static void arm(struct store_leader *leader)
 {
@@ -67,8 +80,8 @@ static void answered(void *arg, const struct pg_result *const *results, int coun
         lose(leader, err);
         return;
     }
-    if (pg_rows(results[0]) == 0) {
-        return;
+    if (pg_rows(results[0]) == 0 || pg_is_null(results[0], 0, 0)) {
+        return; /* another leads */
     }
     int64_t epoch = pg_i64(results[0], 0, 0);
     int64_t pid = pg_i64(results[0], 0, 1);
@@ -93,6 +106,7 @@ static void ask(struct store_leader *leader)
     pg_params_init(&params);
     if (!leading) {
         pg_param_text(&params, leader->name);
+        pg_param_i64(&params, leader->silent_ms);
     }
     const struct pg_step step = {leading ? &confirm : &stand, &params};
     leader->asking = pg_query_with(leader->pg, &step, 1, 3000, true, answered, leader, &err) == 0;
@@ -130,6 +144,7 @@ struct store_leader *store_leader_create(struct event_base *base, const struct s
     leader->events = *events;
     leader->arg = arg;
     leader->poll_ms = config->poll_ms > 0 ? config->poll_ms : 250;
+    leader->silent_ms = config->silent_ms > 0 ? config->silent_ms : 15000;
     snprintf(leader->name, sizeof(leader->name), "%s", config->name);
     const struct pg_config pg = {
         .conninfo = config->conninfo,

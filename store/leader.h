@@ -6,7 +6,8 @@
  * A candidate has one connection of its own; the session that holds the lock
  * leads, and when the process dies the server gives the lock up at once. Every
  * write of a scheduler begins with motley_fence(epoch), so a leader that has been
- * replaced (frozen, cut off) can commit nothing more: ERR_STALE.
+ * replaced (frozen, cut off) can commit nothing more: ERR_STALE. A leader that holds
+ * the lock and gives no sign of life is deposed: a standby ends its session.
  */
 #include <stdint.h>
 #include "common/err.h"
@@ -22,8 +23,9 @@ struct store_leader_events {
 
 struct store_leader_config {
     const char *conninfo;
-    const char *name; /* of this scheduler, shown by status; 1..100 bytes */
-    unsigned poll_ms; /* how often a standby tries; 0: 250 */
+    const char *name;   /* of this scheduler, shown by status; 1..100 bytes */
+    unsigned silent_ms; /* a leader that gives no sign of life so long is deposed; 0: 15000 */
+    unsigned poll_ms;   /* how often a standby tries; 0: 250 */
 };
 
 /* Stands for election until destroyed. Thread: the event base's. */

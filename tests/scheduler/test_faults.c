@@ -101,6 +101,20 @@ static void a_standby_takes_over_from_a_killed_leader_within_2_s(void **state)
     world_spawn(&world, 0);
 }
 
+static void a_frozen_leader_is_deposed_and_writes_nothing_when_it_wakes(void **state)
+{
+    (void)state;
+    world_kill(&world, 0, SIGKILL); /* so that the other leads */
+    int64_t id = start("frozen", 150);
+    WORLD_UNTIL(&world, all_reached(10));
+    world_spawn(&world, 0);
+    kill(world.schedulers[1], SIGSTOP);
+    int64_t reached = world_number(&world, id, "step");
+    WORLD_UNTIL(&world, world_number(&world, id, "step") > reached + 20);
+    kill(world.schedulers[1], SIGCONT);
+    finish(id, 150, 1);
+}
+
 static void a_leader_killed_at_any_moment_loses_nothing(void **state)
 {
     (void)state;
@@ -299,6 +313,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(emulated_links_are_told_and_not_measured),
         cmocka_unit_test(a_node_confirms_only_its_own_messages),
         cmocka_unit_test(a_standby_takes_over_from_a_killed_leader_within_2_s),
+        cmocka_unit_test(a_frozen_leader_is_deposed_and_writes_nothing_when_it_wakes),
         cmocka_unit_test(a_leader_killed_at_any_moment_loses_nothing),
         cmocka_unit_test(a_wiped_redis_loses_nothing),
         cmocka_unit_test(a_restarted_redis_loses_nothing),

@@ -112,7 +112,7 @@ static inline void world_spawn(struct world *world, int i)
         "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 600, kill_ms: 400, "
         "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
         "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
-        "leader_poll_ms: 50}\n%s",
+        "leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
         i, world->fixture->postgres.conninfo, world->redis.address, world->more != NULL ? world->more : "");
     if (file_write_atomic(path, text, (size_t)size, 0600, &err) < 0) {
         test_services_fail("scheduler", err.text);
