@@ -123,7 +123,7 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct o
         queue_gemm_nt(queue, tokens, hidden, s->ffn, 1, act, s->ffn,
                       layer_weight(stage, layer, l->layer.down), s->ffn, 1, out, hidden);
     }
-    lora_forward(pass, layer, GROUP_DOWN, act, save.z[GROUP_DOWN], inner ? (struct operand){0} : out, hidden);
+    lora_forward(pass, layer, GROUP_DOWN, act, save.z[GROUP_DOWN], out, hidden);
 }
 
 static void norm_backward(struct pass *pass, struct operand x, struct operand weight, struct operand dy,

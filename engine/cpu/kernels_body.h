@@ -259,7 +259,7 @@ INLINE void multiply_wide(vu a, vu b, vu *high, vu *low)
 INLINE void philox(const struct dropout_key *key, uint32_t first, vu out[4])
 {
     const vu m0 = (vu){0} + 0xD2511F53u, m1 = (vu){0} + 0xCD9E8D57u;
-    vu c0 = key->position - (vu){0}, c1 = key->row_id - (vu){0}, c2 = key->step - (vu){0}, c3;
+    vu c0 = key->position - (vu){0}, c1 = key->row_id - (vu){0}, c2 = key->step - (vu){0}, c3 = {0};
     for (int i = 0; i < VECTOR; i++)
         c3[i] = key->site + first + (uint32_t)i;
     uint32_t k0 = key->key[0], k1 = key->key[1];
@@ -388,7 +388,7 @@ INLINE void adamw_vector(const struct adamw_scalars *s, vf *p, vf g, vf *m, vf *
     *p *= s->decay;
     *m = *m * s->beta1 + g * s->one_minus_beta1;
     *v = *v * s->beta2 + g * g * s->one_minus_beta2;
-    vf root;
+    vf root = {0};
     for (int i = 0; i < VECTOR; i++)
         root[i] = sqrtf((*v)[i]);
     *p -= s->step_size * *m / (root * s->inverse_root_correction2 + s->eps);

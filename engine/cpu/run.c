@@ -315,7 +315,7 @@ static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
 
 static void run_cross_entropy(struct cpu_runner *runner, const struct op *op)
 {
-    double losses[CROSS_ENTROPY_ROWS], *loss = operand_at(&op->cross_entropy.loss);
+    double losses[CROSS_ENTROPY_ROWS] = {0}, *loss = operand_at(&op->cross_entropy.loss);
     struct op piece = *op;
     for (uint32_t row = 0; row < op->cross_entropy.rows; row += CROSS_ENTROPY_ROWS) {
         uint32_t left = op->cross_entropy.rows - row;
