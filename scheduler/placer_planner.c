@@ -14,6 +14,17 @@
 #include "program/codec.h"
 #include "scheduler/placer.h"
 
+/* Whether any of the devices asked about is on the node: links to others mean nothing to this plan. */
+static bool has_node(const struct placer_request *request, const char *node)
+{
+    for (size_t i = 0; node != NULL && i < request->device_count; i++) {
+        if (strcmp(request->devices[i].device->node, node) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
 {
     struct cluster *cluster = cluster_create(err);
@@ -43,7 +54,10 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
         }
     }
     for (size_t i = 0; i < request->link_count; i++) {
-        if (cluster_add_link(cluster, request->links[i], err) < 0) {
+        const json_t *link = request->links[i];
+        if (has_node(request, json_string_value(json_object_get(link, "from"))) &&
+            has_node(request, json_string_value(json_object_get(link, "to"))) &&
+            cluster_add_link(cluster, link, err) < 0) {
             goto fail;
         }
     }

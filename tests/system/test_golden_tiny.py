@@ -57,5 +57,24 @@ def losses_norms_and_adapters_are_pytorchs():
     return "; ".join(details)
 
 
+def two_jobs_share_the_devices():
+    """Each asks for one device; the second is placed while the first holds the other."""
+    folder = os.path.join(GOLDEN, "llama")
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    with Motley(two_unlike()) as motley:
+        rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 4)
+        idents = []
+        for device in ("left/cpu0", "right/cpu0", "left/cpu0"):
+            spec = golden_spec(f"on-{device[:4]}", folder, rows, 0.005, expected, 16,
+                               placement={"kind": "single", "devices": [device]}, train={"steps": 40})
+            idents.append((device, motley.submit(spec)["id"]))
+        for device, ident in idents:
+            job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"))
+            expect(job["state"] == "succeeded", f"job {ident} on {device}: {job['state']}: {job.get('why')}")
+            expect([r["device"] for r in job["run"]["ranks"]] == [device], f"job {ident}: ran on {job['run']['ranks']}")
+    return None
+
+
 if __name__ == "__main__":
-    main(losses_norms_and_adapters_are_pytorchs)
+    main(two_jobs_share_the_devices, losses_norms_and_adapters_are_pytorchs)
