@@ -31,18 +31,6 @@ int stage_step_begin(struct stage *stage, struct err *err)
     return buffer_zero(stage->gradients, 0, state_bytes(stage), err);
 }
 
-int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err)
-{
-    *labelled = stage->labelled;
-    if (buffer_read(stage->scalars, 0, loss_sum, sizeof *loss_sum, err) != 0 ||
-        device_sync(stage->device, err) != 0)
-        return -1;
-    if (!isfinite(*loss_sum))
-        return err_set(err, ERR_NOT_FINITE, "the loss is not finite (%g over %llu labelled tokens)",
-                       *loss_sum, (unsigned long long)*labelled);
-    return 0;
-}
-
 /* Where parameter `index` lies: floats into the layer's adapter, and its shape. */
 static uint64_t parameter_place(const struct stage *stage, uint32_t index, uint32_t *layer, uint32_t *rows,
                                 uint32_t *columns)
@@ -90,13 +78,11 @@ int stage_parameter_find(const struct stage *stage, const char *name, uint32_t *
                    stage->layout.options.block_begin, stage->layout.options.block_end, name);
 }
 
-int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err)
+/* Sums of squares of each parameter's part of `buffer` into stage->sums. Waits. */
+static int square_sums(struct stage *stage, struct buffer *buffer, struct err *err)
 {
     uint32_t count = stage_parameter_count(stage);
     struct queue queue = {.device = stage->device, .err = err};
-    *sum = 0;
-    if (train_check(stage, "gradients", err) != 0)
-        return -1;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t layer, rows, columns;
         uint64_t at = parameter_place(stage, i, &layer, &rows, &columns);
@@ -104,21 +90,48 @@ int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err)
                              .kind = OP_SQUARE_SUM,
                              .square_sum = {
                                  .count = (uint64_t)rows * columns,
-                                 .x = adapter_at(stage, stage->gradients, layer, at),
+                                 .x = adapter_at(stage, buffer, layer, at),
                                  .out = {.buffer = stage->scalars, .at = 8 + 8ull * i, .dtype = DTYPE_F64}}});
     }
-    if (queue.failed)
+    if (queue.failed || (count > 0 && buffer_read(stage->scalars, 8, stage->sums, 8ull * count, err) != 0))
         return -1;
-    if (count > 0 && (buffer_read(stage->scalars, 8, stage->sums, 8ull * count, err) != 0))
+    return device_sync(stage->device, err);
+}
+
+int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err)
+{
+    *sum = 0;
+    if (train_check(stage, "gradients", err) != 0 || square_sums(stage, stage->gradients, err) != 0)
         return -1;
-    if (device_sync(stage->device, err) != 0)
-        return -1;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < stage_parameter_count(stage); i++) {
         if (!isfinite(stage->sums[i]))
             return err_set(err, ERR_NOT_FINITE, "the gradient of %s is not finite", stage->names[i]);
         *sum += stage->sums[i];
     }
     return 0;
+}
+
+/* The loss is not finite: say which trained parameter of this stage is not, or that none is. */
+static int loss_refuse(struct stage *stage, double loss, struct err *err)
+{
+    if (square_sums(stage, stage->values, err) != 0)
+        return -1;
+    for (uint32_t i = 0; i < stage_parameter_count(stage); i++)
+        if (!isfinite(stage->sums[i]))
+            return err_set(err, ERR_NOT_FINITE, "the loss is not finite: %s holds values that are not",
+                           stage->names[i]);
+    return err_set(err, ERR_NOT_FINITE,
+                   "the logits, and so the loss (%g over %llu labelled tokens), are not finite", loss,
+                   (unsigned long long)stage->labelled);
+}
+
+int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err)
+{
+    *labelled = stage->labelled;
+    if (buffer_read(stage->scalars, 0, loss_sum, sizeof *loss_sum, err) != 0 ||
+        device_sync(stage->device, err) != 0)
+        return -1;
+    return isfinite(*loss_sum) ? 0 : loss_refuse(stage, *loss_sum, err);
 }
 
 int stage_update(struct stage *stage, const struct step_update *update, struct err *err)

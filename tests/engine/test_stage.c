@@ -492,6 +492,7 @@ static void a_value_that_is_not_finite_is_named(void **state)
     check(stage_backward(stage, &mb, saved, NULL, NULL, 1, &err));
     assert_int_equal(stage_loss(stage, &sum, &labelled, &err), -1);
     assert_int_equal(err.code, ERR_NOT_FINITE);
+    assert_non_null(strstr(err.text, "logits"));
     assert_int_equal(stage_grad_square_sum(stage, &sum, &err), -1);
     assert_int_equal(err.code, ERR_NOT_FINITE);
     assert_non_null(strstr(err.text, "model.layers."));
