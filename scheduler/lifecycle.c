@@ -177,24 +177,29 @@ static void decide_stopping(const struct store_sched_run *run, const struct sche
     }
 }
 
-static void finish_lost(const struct store_sched_job *job, const struct tally *tally,
-                        const struct scheduler_limits *limits, struct run_verdict *verdict)
+/* The first loss is the cause and stands in run->why; what the peers said of it came later. */
+static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
+                        const struct tally *tally, const struct scheduler_limits *limits,
+                        struct run_verdict *verdict)
 {
-    const char *device = tally->lost != NULL ? tally->lost->device : "a worker";
-    const char *why =
-        tally->lost != NULL ? tally->lost_why : "it was not ready in time or was stopped by its agent";
+    char cause[300] = "a worker was lost";
+    if (run->why != NULL && run->stop_why == STOP_LOST) {
+        snprintf(cause, sizeof(cause), "%s", run->why);
+    } else if (tally->lost != NULL) {
+        snprintf(cause, sizeof(cause), "lost %s: %s", tally->lost->device, tally->lost_why);
+    }
     verdict->run_event = RUN_EVENT_LOSE;
     verdict->loss = true;
     if (job->losses + 1 > job->retries_max) {
         verdict->job_event = JOB_EVENT_FAULT;
         verdict->code = err_code_name(ERR_PEER);
-        say(verdict, "lost %u times, limits.retries is %u; the last was %s: %s", job->losses + 1,
-            job->retries_max, device, why);
+        say(verdict, "lost %u times, limits.retries is %u; the last time: %s", job->losses + 1,
+            job->retries_max, cause);
         return;
     }
     verdict->job_event = JOB_EVENT_REQUEUE;
     verdict->delay_ms = policy_backoff_ms(job->losses + 1, limits->retry_ms_min, limits->retry_ms_max);
-    say(verdict, "attempt %u lost %s (%s); goes on from its last checkpoint", job->attempt, device, why);
+    say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
 }
 
 /* Everybody has ended after a stop: what becomes of the job. */
@@ -226,7 +231,7 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
         verdict->job_event = JOB_EVENT_REQUEUE;
         say(verdict, "moves to other devices");
     } else {
-        finish_lost(job, tally, limits, verdict);
+        finish_lost(run, job, tally, limits, verdict);
     }
 }
 

@@ -68,7 +68,7 @@ static const struct pg_statement statements[Q_COUNT] = {
                   PG_READ},
     [Q_RUNS] = {"sched_runs",
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
-                ", " MICROS("stopping_at") ", " MICROS("killed_at") " FROM runs WHERE state IN " ACTIVE
+                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why FROM runs WHERE state IN " ACTIVE
                 " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
@@ -119,6 +119,7 @@ static void free_runs(struct store_view *view)
             free(rank->why);
         }
         free(run->ranks);
+        free(run->why);
     }
     free(view->runs);
 }
@@ -276,6 +277,7 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->started_us = pg_i64(runs, row, 7);
         run->stopping_us = pg_i64(runs, row, 8);
         run->killed_us = pg_i64(runs, row, 9);
+        run->why = text_of(runs, row, 10, true, bad);
         while (at < total && pg_i64(ranks, at, 0) < run->id) {
             at++;
         }
