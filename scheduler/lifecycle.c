@@ -8,6 +8,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/err.h"
 #include "scheduler/policy.h"
@@ -31,9 +32,17 @@ static void say(struct run_verdict *verdict, const char *fmt, ...)
     va_end(args);
 }
 
+/* A rank whose connection broke or that waited in vain tells of another's end, not of its own. */
+static bool is_consequence(const struct store_sched_rank *rank)
+{
+    return rank->state == ASSIGNMENT_FAILED && rank->code != NULL &&
+           (strcmp(rank->code, err_code_name(ERR_NET)) == 0 ||
+            strcmp(rank->code, err_code_name(ERR_TIMEOUT)) == 0);
+}
+
 static void note_loss(struct tally *tally, const struct store_sched_rank *rank, const char *why)
 {
-    if (tally->lost == NULL) {
+    if (tally->lost == NULL || (is_consequence(tally->lost) && !is_consequence(rank))) {
         tally->lost = rank;
         tally->lost_why = why != NULL ? why : "it ended without a reason";
     }
@@ -177,16 +186,16 @@ static void decide_stopping(const struct store_sched_run *run, const struct sche
     }
 }
 
-/* The first loss is the cause and stands in run->why; what the peers said of it came later. */
+/* The cause: a rank that was lost itself, else what was seen first (run->why). */
 static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
                         const struct tally *tally, const struct scheduler_limits *limits,
                         struct run_verdict *verdict)
 {
     char cause[300] = "a worker was lost";
-    if (run->why != NULL && run->stop_why == STOP_LOST) {
-        snprintf(cause, sizeof(cause), "%s", run->why);
-    } else if (tally->lost != NULL) {
+    if (tally->lost != NULL && (!is_consequence(tally->lost) || run->why == NULL)) {
         snprintf(cause, sizeof(cause), "lost %s: %s", tally->lost->device, tally->lost_why);
+    } else if (run->why != NULL) {
+        snprintf(cause, sizeof(cause), "%s", run->why);
     }
     verdict->run_event = RUN_EVENT_LOSE;
     verdict->loss = true;

@@ -215,18 +215,34 @@ static void reserve(struct pass *pass, const struct placer_answer *ideal)
     }
 }
 
+static const char *why_not_usable(const struct pass *pass, size_t i)
+{
+    const struct store_sched_device *device = &pass->view->devices[i];
+    const struct store_sched_node *node = pass_node(pass, device->node);
+    if (node == NULL || !node->reachable) {
+        return "unreachable";
+    }
+    if (device->drained) {
+        return "drained";
+    }
+    if (pass_is_measured(pass, device)) {
+        return "being measured";
+    }
+    return pass->reserved[i] && pass->free_devices[i] ? "kept for a job in front" : "busy";
+}
+
 static void say_busy(struct pass *pass, const struct candidate *candidate, const struct placer_answer *ideal)
 {
     char text[300] = "";
     size_t used = 0;
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
-        bool wanted = ideal == NULL && candidate->allowed[i];
-        for (size_t k = 0; ideal != NULL && k < ideal->rank_count; k++) {
+        bool wanted = false;
+        for (size_t k = 0; k < ideal->rank_count; k++) {
             wanted = wanted || strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0;
         }
         if (wanted && !candidate->usable[i]) {
-            int more = snprintf(text + used, sizeof(text) - used, "%s%s", used > 0 ? ", " : "",
-                                pass->view->devices[i].name);
+            int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
+                                pass->view->devices[i].name, why_not_usable(pass, i));
             used += more > 0 ? (size_t)more : 0;
         }
     }
@@ -248,8 +264,8 @@ static enum outcome not_now(struct pass *pass, const struct candidate *candidate
     if (!ideal.fits) {
         refuse(pass, candidate->job, ERR_NOFIT, ideal.words);
     } else {
-        reserve(pass, &ideal);
         say_busy(pass, candidate, &ideal);
+        reserve(pass, &ideal);
     }
     placer_answer_fini(&ideal);
     return OUTCOME_SETTLED;
@@ -269,7 +285,10 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
         return not_now(pass, candidate, none.words);
     }
     if (plan_on(pass, candidate, candidate->usable, &pass->answer, &err) < 0) {
-        return give_up(pass, candidate->job, &err);
+        /* "a pipeline needs two devices": it may be possible once more of them are free. */
+        return candidate->usable_count < candidate->allowed_count && err.code != ERR_NOMEM
+                   ? not_now(pass, candidate, err.text)
+                   : give_up(pass, candidate->job, &err);
     }
     if (!pass->answer.fits) {
         struct placer_answer small = pass->answer;

@@ -173,6 +173,17 @@ static void a_drained_device_is_left_and_not_used(void **state)
     world_drain(&world, "left/cpu0", false);
 }
 
+static void a_job_that_needs_a_drained_device_waits_for_it(void **state)
+{
+    fresh_agents(state);
+    world_drain(&world, "right/cpu0", true);
+    const struct world_job job = {.name = "needs-two", .devices = BOTH, .steps = 5, .every = 5};
+    int64_t id = world_submit(&world, &job); /* the placer refuses to plan it on one device */
+    WORLD_UNTIL(&world, world_says(&world, id, "waits for right/cpu0 (drained)"));
+    world_drain(&world, "right/cpu0", false);
+    WORLD_UNTIL(&world, world_is(&world, id, "succeeded"));
+}
+
 static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **state)
 {
     fresh_agents(state);
@@ -191,7 +202,7 @@ static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **
     int64_t a = world_submit(&world, &first);
     WORLD_UNTIL(&world, world_is(&world, a, "running"));
     int64_t b = world_submit(&world, &second);
-    WORLD_UNTIL(&world, world_says(&world, b, "waits for left/cpu0"));
+    WORLD_UNTIL(&world, world_says(&world, b, "waits for left/cpu0 (busy)"));
     world.agents[0]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, a, "succeeded"));
     WORLD_UNTIL(&world, world_is(&world, b, "succeeded"));
@@ -208,7 +219,7 @@ static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_device
     WORLD_UNTIL(&world, world_is(&world, a, "running"));
     int64_t b = world_submit(&world, &wide);
     int64_t c = world_submit(&world, &small); /* right/cpu0 is free, but kept for the one in front */
-    WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0"));
+    WORLD_UNTIL(&world, world_says(&world, c, "waits for right/cpu0 (kept for a job in front)"));
     assert_true(world_is(&world, b, "queued"));
     world.agents[0]->steps_max = world.agents[1]->steps_max = 0;
     WORLD_UNTIL(&world, world_is(&world, c, "succeeded"));
@@ -274,6 +285,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(cancel_writes_a_checkpoint_and_resume_goes_on_from_it),
         cmocka_unit_test(hold_and_release_of_a_running_job_lose_nothing),
         cmocka_unit_test(a_drained_device_is_left_and_not_used),
+        cmocka_unit_test(a_job_that_needs_a_drained_device_waits_for_it),
         cmocka_unit_test(what_fits_nowhere_fails_with_numbers_and_what_waits_says_why),
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),

@@ -56,6 +56,11 @@ static int world_plan(const struct placer_request *request, struct placer_answer
             answer->ranks[answer->rank_count++].device = strdup(device);
         }
     }
+    if (strcmp(name, "needs-two") == 0 && answer->rank_count < 2) {
+        placer_answer_fini(answer);
+        return err_set(err, ERR_UNSUPPORTED, "a pipeline needs two devices; %zu can be used",
+                       request->device_count);
+    }
     answer->fits = answer->rank_count == wanted && strcmp(name, "too-big") != 0;
     snprintf(answer->words, sizeof(answer->words), "needs 9.0 GiB, the largest device has 450 MiB");
     answer->plan = json_pack("{s:s}", "fake", "plan");
