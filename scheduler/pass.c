@@ -165,6 +165,9 @@ static void log_decision(const struct pass *pass)
     json_array_foreach(pass->jobs, i, row)
     {
         const char *why = json_string_value(json_object_get(row, "why"));
+        if (json_equal(json_object_get(row, "before"), json_object_get(row, "state"))) {
+            continue;
+        }
         log_event(LOG_LEVEL_INFO, "job_state", "job=%lld from=%s to=%s%s%s%s",
                   (long long)json_integer_value(json_object_get(row, "job")),
                   json_string_value(json_object_get(row, "before")),

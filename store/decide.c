@@ -68,7 +68,7 @@ static const struct pg_statement move_jobs = {
     "  RETURNING j.id, c.before, j.state, j.why, j.code, j.stop_why, j.attempt), "
     "said AS (INSERT INTO events (job, type, body) SELECT id, 'state', json_strip_nulls(json_build_object("
     "  'state', state, 'from', before, 'why', coalesce(why, stop_why), 'code', code, 'attempt', attempt)) "
-    "  FROM upd RETURNING job) "
+    "  FROM upd WHERE state <> before RETURNING job) "
     "SELECT motley_expect((SELECT count(*) FROM upd), (SELECT count(*) FROM c), 'jobs'), "
     "       (SELECT count(pg_notify('motley_events', job::text)) FROM said)",
     PG_WRITE};
