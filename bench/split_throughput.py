@@ -9,14 +9,14 @@ import time
 
 from harness import Motley, demo_rows, expect, report, smollm2, summary
 
-STEPS = 3
+STEPS = 2
 
 
 def spec(model, rows, name, micro_batches, placement):
     return {"name": name, "model": model, "data": {"train": rows, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
             "method": {"kind": "lora", "dropout": 0.0},
-            "train": {"batch_rows": 2 * micro_batches, "steps": STEPS, "learning_rate": 1e-4, "warmup_steps": 1},
-            "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": 2, **placement}}
+            "train": {"batch_rows": micro_batches, "steps": STEPS, "learning_rate": 1e-4, "warmup_steps": 1},
+            "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": 1, **placement}}
 
 
 def throughput(motley, ident):

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every benchmark, one after the other, on a machine that does nothing else; figures into bench/results/ of today.
+set -u
+cd "$(dirname "$0")/.."
+bin=$PWD/build/bin
+export MOTLEY_BENCH_OUT=$PWD/bench/results
+mkdir -p "$MOTLEY_BENCH_OUT"
+failed=0
+run() {
+    echo "== $*"
+    "$@" || failed=1
+}
+run "$bin/bench_agent_mesh"
+run "$bin/bench_api_submit" 10
+run python3 bench/start_latency.py
+run python3 bench/split_throughput.py 64 2
+run python3 bench/split_throughput.py 16 2
+exit $failed
