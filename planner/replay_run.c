@@ -37,38 +37,54 @@ static double replay_compute(void *context, uint32_t rank, const struct instr *x
     return r->change && r->change->device_speed ? seconds / r->change->device_speed[rank] : seconds;
 }
 
-/* Transfers carry their recorded seconds as "bytes" over a wire of 1 byte/s unless the link was changed. */
-static double replay_bytes(void *context, uint32_t rank, const struct instr *x)
-{
-    const struct replay *r = context;
-    double seconds = r->seconds[number_of(r, rank, x)];
-    return seconds < 0 ? -1 : seconds;
-}
-
 static bool link_matches(const char *a, const char *b, const char *from, const char *to)
 {
     return (strcmp(a, from) == 0 && strcmp(b, to) == 0) || (strcmp(a, to) == 0 && strcmp(b, from) == 0);
 }
 
+/* The change asked for the link between two ranks' nodes, or -1. */
+static int change_of(const struct replay *r, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
+        if (link_matches(r->change->links[i].from, r->change->links[i].to, r->plan->ranks[from].node,
+                         r->plan->ranks[to].node))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* What was known of the link when it was recorded: its index in the documents, or -1. */
+static int recorded_of(const struct replay *r, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < r->links->count; i++) {
+        if (link_matches(r->links->items[i].from, r->links->items[i].to, r->plan->ranks[from].node,
+                         r->plan->ranks[to].node))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* Transfers carry their recorded seconds as "bytes" over a wire of 1 byte/s. A changed link scales that by
+ * the rates, or, where the recorded rate is not known, moves the most bytes the slot holds at its own rate.
+ */
+static double replay_bytes(void *context, uint32_t rank, const struct instr *x)
+{
+    const struct replay *r = context;
+    if (change_of(r, rank, (uint32_t)x->peer) >= 0 && recorded_of(r, rank, (uint32_t)x->peer) < 0)
+        return (double)r->plan->ranks[rank].slots[x->slot_in].bytes_bound;
+    return r->seconds[number_of(r, rank, x)];
+}
+
 static void replay_wire(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
 {
     const struct replay *r = context;
-    const char *a = r->plan->ranks[from].node, *b = r->plan->ranks[to].node;
+    int change = change_of(r, from, to), recorded = recorded_of(r, from, to);
     *wire = (struct sim_wire){.latency_s = 0, .bytes_per_s = 1, .number = from * r->plan->rank_count + to};
-    double recorded_rate = 0, recorded_latency = 0;
-    for (uint32_t i = 0; i < r->links->count; i++) {
-        if (link_matches(r->links->items[i].from, r->links->items[i].to, a, b)) {
-            recorded_rate = r->links->items[i].bytes_per_s;
-            recorded_latency = r->links->items[i].latency_s;
-        }
-    }
-    for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
-        if (!link_matches(r->change->links[i].from, r->change->links[i].to, a, b) || recorded_rate <= 0)
-            continue;
-        wire->bytes_per_s = r->change->links[i].bytes_per_s / recorded_rate;
-        wire->latency_s = r->change->links[i].latency_s - recorded_latency;
-        wire->latency_s = wire->latency_s > 0 ? wire->latency_s : 0;
-    }
+    if (change < 0)
+        return;
+    double rate = r->change->links[change].bytes_per_s, latency = r->change->links[change].latency_s;
+    wire->bytes_per_s = recorded < 0 ? rate : rate / r->links->items[recorded].bytes_per_s;
+    wire->latency_s = recorded < 0 ? latency : fmax(0, latency - r->links->items[recorded].latency_s);
 }
 
 static double replay_collective(void *context, const struct plan_group *group, uint32_t rank,

@@ -111,12 +111,13 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
         if (plan->ranks[r].block_begin <= reached && reached < plan->ranks[r].block_end)
             holder = r;
     }
-    return err_set(err, ERR_INVALID,
-                   "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
-                   "which rank %u holds%s%s",
-                   program_kind_name(kind), micro, pass_names[pass], rows, reached, holder,
-                   near != UINT32_MAX ? ", behind " : "",
-                   near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one) : "");
+    return err_set(
+        err, ERR_INVALID,
+        "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
+        "which rank %u holds%s%s",
+        program_kind_name(kind), micro, pass_names[pass], rows, reached, holder,
+        near != UINT32_MAX ? ", behind " : "",
+        near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one) : "");
 }
 
 /* Instructions of one pass, sorted into micro-batches (CSR). */
@@ -367,7 +368,8 @@ static int norm_counts(const struct plan *plan, int32_t block, const bool *train
                 shards |= trains[o] && rank_shards(plan, o, block);
             }
             if (members != (shards || plan->placement == PLACE_TENSOR ? holders : 1))
-                return err_set(err, ERR_INVALID, "%s: %u of the %u ranks with gradients of block %d count for the norm",
+                return err_set(err, ERR_INVALID,
+                               "%s: %u of the %u ranks with gradients of block %d count for the norm",
                                check_where(plan, r, PROGRAM_TRAIN, i, where), members, holders, block);
         }
     }

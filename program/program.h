@@ -226,10 +226,10 @@ struct plan_rank {
     int32_t block_begin, block_end; /* held by this rank */
     uint32_t rows;                  /* of a full batch, that this rank works on */
     double rows_share;              /* rows / batch rows */
-    double state_share;             /* of the trained state kept here, 0..1: Σ over ranks = 1; each replica of all of
-                                       a stage's state has 1 */
-    bool owns_tied;                 /* it owns the embedding that the head shares */
-    bool copies_tied;               /* it holds a copy of it, updated by BROADCAST after STEP */
+    double state_share; /* of the trained state kept here, 0..1: Σ over ranks = 1; each replica of all of
+                           a stage's state has 1 */
+    bool owns_tied;     /* it owns the embedding that the head shares */
+    bool copies_tied;   /* it holds a copy of it, updated by BROADCAST after STEP */
     uint32_t expert_count;
     struct plan_experts *experts;
     bool recompute;                      /* its FORWARDs carry INSTR_RECOMPUTE */

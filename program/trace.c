@@ -181,3 +181,36 @@ json_t *trace_to_chrome(const struct trace *trace, const struct plan *plan, cons
     }
     return json_pack("{s:o,s:s}", "traceEvents", out, "displayTimeUnit", "ms");
 }
+
+int trace_from_chrome(const json_t *chrome, struct trace *trace, struct err *err)
+{
+    const json_t *events = json_object_get(chrome, "traceEvents");
+    if (!json_is_array(events) || json_array_size(events) > 2 * (size_t)TRACE_EVENTS_MAX)
+        return err_set(err, ERR_INVALID, "trace: no traceEvents, or more than %u", 2 * TRACE_EVENTS_MAX);
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *item = json_array_get(events, i), *args = json_object_get(item, "args");
+        const char *phase = json_string_value(json_object_get(item, "ph"));
+        const char *cat = json_string_value(json_object_get(item, "cat"));
+        int kind = cat ? program_kind_from_name(cat) : -1;
+        json_int_t rank = json_integer_value(json_object_get(item, "pid"));
+        json_int_t step = json_integer_value(json_object_get(args, "step"));
+        json_int_t instr = json_integer_value(json_object_get(args, "instr"));
+        double begin_us = json_number_value(json_object_get(item, "ts"));
+        double length_us = json_number_value(json_object_get(item, "dur"));
+        if (!phase || strcmp(phase, "X") != 0 || kind < 0)
+            continue;
+        if (rank < 0 || rank >= PLAN_RANKS_MAX || step < 0 || step > UINT32_MAX || instr < 0 ||
+            instr >= PROGRAM_INSTRS_MAX || !(length_us >= 0) || length_us > 1e12 ||
+            !(begin_us > -9e15 && begin_us < 9e15))
+            return err_set(err, ERR_INVALID, "trace.traceEvents[%zu]: a number is out of range", i);
+        int64_t begin_ns = (int64_t)(begin_us * 1e3);
+        trace_add(trace, &(struct trace_event){.rank = (uint32_t)rank,
+                                               .step = (uint32_t)step,
+                                               .instr = (uint32_t)instr,
+                                               .program = (uint8_t)kind,
+                                               .begin_ns = begin_ns,
+                                               .end_ns = begin_ns + (int64_t)(length_us * 1e3),
+                                               .ready_ns = begin_ns});
+    }
+    return 0;
+}

@@ -37,6 +37,10 @@ json_t *trace_to_json(const struct trace *trace, struct err *err);
  * Returns -1 with ERR_INVALID naming the path. */
 int trace_from_json(const json_t *json, struct trace *trace, struct err *err);
 
+/* The other way round: adds the instructions of a Chrome trace that trace_to_chrome made with pid_base 0 (as
+ * `motley get` writes it); events of other kinds are passed over. Returns -1 with ERR_INVALID. */
+int trace_from_chrome(const json_t *chrome, struct trace *trace, struct err *err);
+
 /* Chrome trace format: {"traceEvents":[…]}. `plan` gives names; `label` prefixes process names ("measured",
  * "simulated"), pid_base is added to ranks so that two traces fit in one file. Events of unknown instructions
  * are left out. Returns new or NULL with ERR_NOMEM. */

@@ -146,6 +146,16 @@ static void traces_have_one_shape(void **state)
     assert_memory_equal(again.events, trace.events, 3 * sizeof(*trace.events));
     json_t *chrome = trace_to_chrome(&trace, plan, "measured", 0, &err);
     assert_true(json_array_size(json_object_get(chrome, "traceEvents")) >= 5);
+    struct trace back;
+    trace_init(&back, 0);
+    assert_int_equal(trace_from_chrome(chrome, &back, &err), 0);
+    assert_int_equal(back.count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(back.events[i].rank, trace.events[i].rank);
+        assert_int_equal(back.events[i].instr, trace.events[i].instr);
+        assert_int_equal(back.events[i].end_ns - back.events[i].begin_ns, 5);
+    }
+    trace_fini(&back);
     json_array_append_new(json_object_get(json, "events"), json_pack("[i,i]", 1, 2));
     assert_int_equal(trace_from_json(json, &again, &err), -1);
     assert_non_null(strstr(err.text, "trace.events[3]"));
