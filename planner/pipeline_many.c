@@ -5,6 +5,8 @@
 #include "planner/micro.h"
 #include "planner/pipeline.h"
 
+#define REFINED_STAGES 10u /* blocks are moved one by one up to so many stages */
+
 struct candidate {
     uint32_t device, node;
     double seconds_per_row; /* all blocks, one row */
@@ -71,7 +73,9 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
                 struct pipe_table table;
                 result = pipe_table_init(&table, problem, sizes[i], err);
                 if (result == 0)
-                    result = pipeline_try(problem, &table, devices, stages, PIPELINE_BALANCE, list, err);
+                    result = pipeline_try(problem, &table, devices, stages,
+                                          stages <= REFINED_STAGES ? PIPELINE_REFINE : PIPELINE_BALANCE, list,
+                                          err);
                 pipe_table_fini(&table);
             }
         }

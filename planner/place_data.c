@@ -116,7 +116,8 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
                                       .cap_gib = 1};
     if (result > 0)
         result = cephalo_solve(&problem, parts, &seconds, err);
-    list->evaluations += 1 + (uint64_t)count * count / 16; /* what solving exactly costs, in pipelines looked at */
+    list->evaluations +=
+        1 + (uint64_t)count * count / 16; /* what solving exactly costs, in pipelines looked at */
     uint32_t rows = 1;
     for (uint32_t i = 0; i < count && result > 0; i++) {
         double latency, rate;

@@ -571,7 +571,7 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
         if (problem->usable[d] && usable++ < PIPELINE_EXHAUSTIVE)
             o.device[o.device_count++] = d;
     }
-    if (usable <= PIPELINE_EXHAUSTIVE)
+    if (usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off)
         return orders_all(&o, err);
     return pipeline_propose_many(problem, list, err);
 }

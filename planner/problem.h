@@ -44,6 +44,7 @@ struct problem {
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
     struct memory_widths widths;
+    bool exhaustive_off; /* search small clusters like large ones */
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,

@@ -386,6 +386,7 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
         return -1;
     struct search s = {.problem = &problem, .options = options ? options : &none, .err = err};
     int result = -1;
+    problem.exhaustive_off = s.options->exhaustive_off;
     s.answer = calloc(1, sizeof(*s.answer));
     if (!s.answer) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
