@@ -12,7 +12,10 @@
 #include "common/rand.h"
 #include "engine/layout.h"
 
-enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 3, HEAD_LABELLED_MAX = 128 };
+/* LAYERS_MEASURED: enough that their weights do not stay in a core's cache from one micro-batch to the next,
+ * as a real stage's do not: with 3 layers SmolLM2's predicted step was 19 % short of the measured one, with
+ * 10 0.1 %. */
+enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10, HEAD_LABELLED_MAX = 128 };
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASES };
 
