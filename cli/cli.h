@@ -112,8 +112,9 @@ void show_one_line(const char *text);
 const char *show_str(const json_t *object, const char *key);
 double show_num(const json_t *object, const char *key, double missing);
 
-/* Reads cli->words[0], uploads its files, submits. *answer becomes new, *id the job's. */
-int submit_spec(struct cli *cli, json_t **answer, int64_t *id, struct err *err);
+/* Submits a specification whose files are references by now (upload_spec_files). *answer becomes new, *id the
+ * job's. */
+int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *id, struct err *err);
 /* A plan's answer (INTERFACES.md, "What `motley plan --json` answers") for people: verdict, ranks,
  * alternatives. */
 int show_plan(const json_t *answer, struct err *err);

@@ -49,27 +49,24 @@ static int post_job(struct cli *cli, const json_t *spec, json_t **answer, struct
     return result;
 }
 
-int submit_spec(struct cli *cli, json_t **answer, int64_t *id, struct err *err)
+int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *id, struct err *err)
 {
-    json_t *spec = upload_read_spec(cli->words[0], err);
-    if (!spec)
+    if (post_job(cli, spec, answer, err) < 0)
         return -1;
-    int result = upload_spec_files(cli, spec, err);
-    if (result == 0)
-        result = post_job(cli, spec, answer, err);
-    json_decref(spec);
-    if (result == 0)
-        *id = (int64_t)show_num(*answer, "id", 0);
-    return result;
+    *id = (int64_t)show_num(*answer, "id", 0);
+    return 0;
 }
 
 int command_submit(struct cli *cli, struct err *err)
 {
-    json_t *answer = NULL, *job = NULL;
-    int64_t id;
-    if (submit_spec(cli, &answer, &id, err) < 0)
+    json_t *spec = upload_read_spec(cli->words[0], err), *answer = NULL, *job = NULL;
+    int64_t id = 0;
+    int result = spec ? upload_spec_files(cli, spec, err) : -1;
+    if (result == 0)
+        result = submit_spec(cli, spec, &answer, &id, err);
+    json_decref(spec);
+    if (result < 0)
         return -1;
-    int result = 0;
     if (cli_option(cli, "--wait")) {
         cli->quiet = cli->json;
         result = watch_job(cli, id, &job, err);

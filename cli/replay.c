@@ -85,7 +85,8 @@ static int read_speeds(const struct cli *cli, const struct plan *plan, double *s
             }
         }
         if (!mark || !end || *end || !(factor > 0) || !(factor < 1e6) || !known)
-            return err_set(err, ERR_INVALID, "--speed: \"%.80s\" is not DEVICE=X with a device of this run and X above 0",
+            return err_set(err, ERR_INVALID,
+                           "--speed: \"%.80s\" is not DEVICE=X with a device of this run and X above 0",
                            text);
     }
     return 0;
@@ -118,9 +119,9 @@ static int read_link(const char *text, char copy[256], struct replay_change *cha
 static int replay_show(struct cli *cli, int64_t id, bool changed, const double seconds[3], struct err *err)
 {
     if (cli->json) {
-        json_t *line = json_pack("{s:I, s:f, s:f, s:o}", "id", (json_int_t)id, "recorded_s", seconds[0],
-                                 "simulated_s", seconds[1], "changed_s",
-                                 changed ? json_real(seconds[2]) : json_null());
+        json_t *line =
+            json_pack("{s:I, s:f, s:f, s:o}", "id", (json_int_t)id, "recorded_s", seconds[0], "simulated_s",
+                      seconds[1], "changed_s", changed ? json_real(seconds[2]) : json_null());
         int result = line ? show_json(line, err) : err_set(err, ERR_NOMEM, "out of memory");
         json_decref(line);
         return result;
@@ -128,14 +129,15 @@ static int replay_show(struct cli *cli, int64_t id, bool changed, const double s
     char text[3][32];
     for (int i = 0; i < 3; i++)
         units_seconds(text[i], seconds[i]);
-    printf("recorded   %s a step\nsimulated  %s from its own instruction times (%+.1f %%)\n", text[0], text[1],
-           100 * (seconds[1] / seconds[0] - 1));
+    printf("recorded   %s a step\nsimulated  %s from its own instruction times (%+.1f %%)\n", text[0],
+           text[1], 100 * (seconds[1] / seconds[0] - 1));
     if (changed)
         printf("as changed %s (%+.1f %%)\n", text[2], 100 * (seconds[2] / seconds[1] - 1));
     return 0;
 }
 
-static int write_trace(const char *path, const struct trace *timeline, const struct plan *plan, struct err *err)
+static int write_trace(const char *path, const struct trace *timeline, const struct plan *plan,
+                       struct err *err)
 {
     struct buf text = {.limit = REPLAY_FILE_BYTES_MAX};
     json_t *chrome = trace_to_chrome(timeline, plan, "simulated", 0, err);
@@ -163,8 +165,8 @@ static int replay_recorded(struct cli *cli, int64_t id, const struct plan *plan,
     bool changed = cli_option(cli, "--speed") || change.link_count > 0;
     trace_init(&timeline, 0);
     if (result == 0)
-        result = replay_run(plan, recorded, NULL, changed ? &change : NULL, &seconds[0], &seconds[1], &seconds[2],
-                            &timeline, err);
+        result = replay_run(plan, recorded, NULL, changed ? &change : NULL, &seconds[0], &seconds[1],
+                            &seconds[2], &timeline, err);
     if (result == 0 && path)
         result = write_trace(path, &timeline, plan, err);
     if (result == 0)

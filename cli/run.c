@@ -218,7 +218,7 @@ int command_run(struct cli *cli, struct err *err)
         result = show_plan_of(cli, spec, err);
     }
     if (result == 0)
-        result = submit_spec(cli, &made, &id, err);
+        result = submit_spec(cli, spec, &made, &id, err);
     if (result == 0 && !cli->json)
         printf("job %lld submitted\n", (long long)id);
     if (result == 0)
