@@ -108,11 +108,12 @@ void worker_destroy(struct worker *worker)
 
 /* --- a run --- */
 
-/* Whose fault an error is: the job's own is not tried again. */
+/* Whose fault an error is: the job's own is not tried again. ERR_CORRUPT is the model's, the adapter's or the
+ * checkpoint's: what is damaged on the way (a chunk, a frame) is fetched again or is the peer's. */
 static bool is_own_fault(enum err_code code)
 {
     return code == ERR_INVALID || code == ERR_UNSUPPORTED || code == ERR_NOFIT || code == ERR_NOMEM ||
-           code == ERR_TOO_BIG || code == ERR_NOT_FINITE;
+           code == ERR_TOO_BIG || code == ERR_NOT_FINITE || code == ERR_CORRUPT;
 }
 
 static int emit_failed(struct worker *worker, const struct err *failure, struct err *err)

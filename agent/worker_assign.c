@@ -170,6 +170,8 @@ static int read_ranks(struct json_reader *top, struct assignment *assignment, st
 static int read_plan(const json_t *document, struct assignment *assignment, struct err *err)
 {
     assignment->plan = plan_from_json(document, err);
+    if (!assignment->plan && err->code == ERR_CORRUPT)
+        err->code = ERR_PEER; /* changed on its way here: not the job's fault */
     if (!assignment->plan)
         return err_wrap(err, "plan");
     if (plan_check(assignment->plan, err) < 0)

@@ -99,7 +99,7 @@ int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct e
     if (digest_sha256_hex(out->data + before, out->size - before, found, err) < 0)
         return -1;
     if (strcmp(found, sha256) != 0)
-        return err_set(err, ERR_CORRUPT, "the artifact store answered other bytes than %.12s…", sha256);
+        return err_set(err, ERR_PEER, "the artifact store answered other bytes than %.12s…", sha256);
     return 0;
 }
 

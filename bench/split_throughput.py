@@ -1,37 +1,79 @@
 #!/usr/bin/env python3
 """A split job against two separate jobs running at the same time, one on each of the two devices.
 
-Runs are interleaved (separate, split, separate, split …); the spread of equal runs is printed beside the ratio.
+Rounds are interleaved (separate, split, separate, split …); the spread of equal runs is printed beside the ratio. The two
+separate jobs are counted only while both run: the faster device's job is given more steps, and what each did within the
+common time is interpolated within its steps (alone, either would go faster: the two share the machine's memory).
+The split's own simulation, from its recorded instruction times and with links that cost nothing, is printed beside it.
   bench/split_throughput.py [micro-batches, default 64] [rounds, default 3]
 """
+import json
 import sys
 import time
+import urllib.request
 
 from harness import Motley, demo_rows, expect, report, smollm2, summary
 
-STEPS = 2
+STEPS = {"left": 3, "right": 2, "split": 2}
+FREE = ("--link", "left:right=100000Gbit/s,0ms", "--link", "right:left=100000Gbit/s,0ms")
 
 
-def spec(model, rows, name, micro_batches, placement):
+def spec(model, rows, name, micro_batches, steps, placement):
     return {"name": name, "model": model, "data": {"train": rows, "format": "alpaca", "sequence_tokens": 256, "shuffle": False},
             "method": {"kind": "lora", "dropout": 0.0},
-            "train": {"batch_rows": micro_batches, "steps": STEPS, "learning_rate": 1e-4, "warmup_steps": 1},
+            "train": {"batch_rows": micro_batches, "steps": steps, "learning_rate": 1e-4, "warmup_steps": 1},
             "checkpoint": {"every_steps": 0}, "placement": {"micro_batch_rows": 1, **placement}}
 
 
-def throughput(motley, ident):
-    """Tokens/s over the steps but the first, which warms up."""
-    steps = motley.metrics(ident)[0]
-    expect(len(steps) == STEPS, f"job {ident} told {len(steps)} steps")
-    return sum(s["tokens"] for s in steps[1:]) / sum(s["seconds"] for s in steps[1:])
+def submit(motley, document):
+    return motley.submit(document, name=f"{document['name']}.json")["id"]
 
 
-def run_all(motley, specs):
-    idents = [motley.submit(s, name=f"{s['name']}.json")["id"] for s in specs]
+def wait(motley, ident):
+    job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"), timeout=900)
+    expect(job["state"] == "succeeded", f"job {ident}: {job['state']}: {job.get('why')}")
+
+
+def steps_of(motley, ident):
+    """(begin, end, tokens) of each step, in seconds of the wall clock, by the run's own trace."""
+    with open(f"{motley.home}/client.json", encoding="utf-8") as handle:
+        client = json.load(handle)
+    request = urllib.request.Request(f"{client['address']}/v1/jobs/{ident}/trace",
+                                     headers={"Authorization": f"Bearer {client['token']}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        events = [e for e in json.load(answer)["traceEvents"] if e.get("ph") == "X" and e.get("cat") == "train"]
+    out = []
+    for line in motley.metrics(ident)[0]:
+        mine = [e for e in events if e["args"]["step"] == line["step"]]
+        expect(mine, f"job {ident}: step {line['step']} was not traced")
+        out.append((min(e["ts"] for e in mine) / 1e6, max(e["ts"] + e["dur"] for e in mine) / 1e6, line["tokens"]))
+    return out
+
+
+def rate(steps, begin, end):
+    """Tokens/s between two moments, evenly spread within each step."""
+    done = sum(tokens * max(0.0, min(e, end) - max(b, begin)) / (e - b) for b, e, tokens in steps)
+    return done / (end - begin)
+
+
+def separate_round(motley, model, rows, micro_batches):
+    idents = [submit(motley, spec(model, rows, f"alone-{side}", micro_batches, STEPS[side],
+                                  {"kind": "single", "devices": [f"{side}/cpu0"]})) for side in ("left", "right")]
     for ident in idents:
-        job = motley.wait_state(ident, ("succeeded", "failed", "cancelled"), timeout=900)
-        expect(job["state"] == "succeeded", f"job {ident}: {job['state']}: {job.get('why')}")
-    return [throughput(motley, ident) for ident in idents]
+        wait(motley, ident)
+    jobs = [steps_of(motley, ident) for ident in idents]
+    begin, end = max(job[0][0] for job in jobs), min(job[-1][1] for job in jobs)
+    return sum(rate(job, begin, end) for job in jobs)
+
+
+def split_round(motley, document):
+    """Tokens/s, and what the simulator makes of the same instructions with free links."""
+    ident = submit(motley, document)
+    wait(motley, ident)
+    steps = steps_of(motley, ident)
+    free = motley.run("replay", str(ident), *FREE, parse=True)
+    measured = sum(tokens for _, _, tokens in steps) / sum(e - b for b, e, _ in steps)
+    return measured, free["changed_s"] / free["recorded_s"]
 
 
 def main():
@@ -41,22 +83,23 @@ def main():
     config = {"agents": [
         {"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "native"}]},
         {"name": "right", "devices": [{"kind": "cpu", "threads": 1, "memory": "3GiB", "isa": "avx2"}]}]}
-    separate, split = [], []
+    separate, split, of_free = [], [], []
     with Motley(config) as motley:
-        rows, _ = demo_rows(motley.base)
-        plan = None
+        train, _ = demo_rows(motley.base)
+        both = spec(model, train, "split", micro_batches, STEPS["split"], {"kind": "pipeline", "stages": 2})
+        plan = motley.run("plan", motley.write("plan.json", both), parse=True, timeout=300)
         for _ in range(rounds):
-            alone = [spec(model, rows, f"alone-{side}", micro_batches, {"kind": "single", "devices": [f"{side}/cpu0"]})
-                     for side in ("left", "right")]
-            separate.append(sum(run_all(motley, alone)))
-            both = spec(model, rows, "split", micro_batches, {"kind": "pipeline", "stages": 2})
-            plan = plan or motley.run("plan", motley.write("plan.json", both), parse=True, timeout=300)
-            split.append(run_all(motley, [both])[0])
-            print(f"separate {separate[-1]:.1f} tokens/s, split {split[-1]:.1f}: {split[-1] / separate[-1]:.3f}", flush=True)
+            separate.append(separate_round(motley, model, train, micro_batches))
+            measured, free = split_round(motley, both)
+            split.append(measured)
+            of_free.append(free)
+            print(f"separate {separate[-1]:.1f} tokens/s, split {split[-1]:.1f}: {split[-1] / separate[-1]:.3f}; "
+                  f"{free:.3f} of its simulation with free links", flush=True)
     ratios = [s / a for s, a in zip(split, separate)]
     report(f"split_throughput_{micro_batches}", {
         "micro_batches": micro_batches, "separate_tokens_per_s": summary(separate), "split_tokens_per_s": summary(split),
         "ratio": summary(ratios), "spread_of_a_against_a": max(separate) / min(separate) - 1,
+        "spread_of_split": max(split) / min(split) - 1, "of_simulation_with_free_links": summary(of_free),
         "predicted_step_s": plan["step_s"], "lower_bound_s": plan["lower_bound_s"]})
 
 

@@ -72,16 +72,14 @@ static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
     return 0;
 }
 
-/* One artifact beside its final name, verified, then renamed: complete or absent. */
-static int fetch(struct cli *cli, int64_t id, const char *name, const char *sha256, const char *path,
+/* What a route answers, beside its final name, verified, then renamed: complete or absent. */
+static int fetch(struct cli *cli, const char *route, const char *name, const char *sha256, const char *path,
                  struct err *err)
 {
-    char part[PATH_MAX], escaped[512], route[640], hex[65];
+    char part[PATH_MAX], hex[65];
     uint8_t hash[32];
-    if (http_escape(name, escaped, sizeof escaped, err) < 0 ||
-        file_path(part, sizeof part, err, "%s.part", path) < 0)
+    if (file_path(part, sizeof part, err, "%s.part", path) < 0)
         return -1;
-    snprintf(route, sizeof route, "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
     struct download download = {open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), part,
                                 digest_create(err)};
     if (download.fd < 0)
@@ -118,6 +116,16 @@ static bool name_is_safe(const char *name)
     return *name && *name != '/' && !strstr(name, "..") && strlen(name) < 256 && !strchr(name, '\\');
 }
 
+static int fetch_artifact(struct cli *cli, int64_t id, const char *name, const char *sha256, const char *path,
+                          struct err *err)
+{
+    char escaped[512], route[640];
+    if (http_escape(name, escaped, sizeof escaped, err) < 0)
+        return -1;
+    snprintf(route, sizeof route, "/v1/jobs/%lld/artifacts/%s", (long long)id, escaped);
+    return fetch(cli, route, name, sha256, path, err);
+}
+
 static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct err *err)
 {
     json_t *answer = NULL, *artifact;
@@ -139,9 +147,61 @@ static int get_artifacts(struct cli *cli, int64_t id, const char *folder, struct
         *strrchr(parent, '/') = '\0';
         result = file_mkdirs(parent, 0755, err);
         if (result == 0)
-            result = fetch(cli, id, name, show_str(artifact, "sha256"), path, err);
+            result = fetch_artifact(cli, id, name, show_str(artifact, "sha256"), path, err);
     }
     json_decref(answer);
+    return result;
+}
+
+/* --- checkpoints --- */
+
+/* The checkpoint that "best", "last" or a number of steps means; borrowed. */
+static const json_t *pick_checkpoint(const json_t *job, const char *which, struct err *err)
+{
+    const json_t *checkpoint, *found = NULL;
+    size_t index;
+    char *end = NULL;
+    long long step = strtoll(which, &end, 10);
+    bool best = strcmp(which, "best") == 0, last = strcmp(which, "last") == 0;
+    if (!best && !last && (end == which || *end)) {
+        err_set(err, ERR_INVALID, "--checkpoint: \"%.40s\" is none of best, last and a number of steps", which);
+        return NULL;
+    }
+    json_array_foreach(json_object_get(job, "checkpoints"), index, checkpoint)
+    {
+        bool same = best ? json_is_true(json_object_get(checkpoint, "best"))
+                         : last || (long long)show_num(checkpoint, "step", -1) == step;
+        if (same) /* steps rise: the last one stays */
+            found = checkpoint;
+    }
+    if (!found)
+        err_set(err, ERR_NOT_FOUND, "job %.0f keeps no checkpoint \"%.40s\"", show_num(job, "id", 0), which);
+    return found;
+}
+
+/* All files of one checkpoint into DIR/checkpoint-STEP/: an adapter that peft loads, and what a run needs to go
+ * on. */
+static int get_checkpoint(struct cli *cli, const json_t *job, const char *which, const char *folder,
+                          struct err *err)
+{
+    const json_t *checkpoint = pick_checkpoint(job, which, err);
+    const char *name;
+    json_t *blob;
+    char parent[PATH_MAX], path[PATH_MAX], route[96];
+    if (!checkpoint || file_path(parent, sizeof parent, err, "%s/checkpoint-%.0f", folder,
+                                 show_num(checkpoint, "step", 0)) < 0)
+        return -1;
+    int result = file_mkdirs(parent, 0755, err);
+    json_object_foreach(json_object_get(checkpoint, "blobs"), name, blob)
+    {
+        const char *sha256 = json_is_string(blob) ? json_string_value(blob) : show_str(blob, "sha256");
+        if (result < 0 || !name_is_safe(name) || strchr(name, '/') || strlen(sha256) != 64)
+            continue;
+        snprintf(route, sizeof route, "/v1/blobs/%.64s", sha256);
+        result = file_path(path, sizeof path, err, "%s/%s", parent, name);
+        if (result == 0)
+            result = fetch(cli, route, name, sha256, path, err);
+    }
     return result;
 }
 
@@ -190,15 +250,19 @@ int command_get(struct cli *cli, struct err *err)
 {
     int64_t id;
     json_t *job = NULL;
+    const char *which = cli_option(cli, "--checkpoint");
     if (client_job_id(cli->words[0], &id, err) < 0 ||
         client_call(cli, "GET", NULL, &job, err, "/v1/jobs/%lld", (long long)id) < 0)
         return -1;
+    int result = get_job(cli, id, cli->words[1], err);
+    if (result == 0 && which)
+        result = get_checkpoint(cli, job, which, cli->words[1], err);
     json_decref(job);
-    if (get_job(cli, id, cli->words[1], err) < 0)
+    if (result < 0)
         return -1;
     if (cli->json) {
         json_t *answer = json_pack("{s:I, s:s}", "id", (json_int_t)id, "folder", cli->words[1]);
-        int result = show_json(answer, err);
+        result = show_json(answer, err);
         json_decref(answer);
         return result;
     }

@@ -83,7 +83,7 @@ static const struct cli_command commands[] = {
      2,
      2,
      "fetch adapter, plan, metrics, trace and samples",
-     {{NULL, NULL, NULL}},
+     {{"--checkpoint", "WHICH", "also a checkpoint that is kept: best, last, or its number of steps"}},
      command_get},
     {"join-token",
      "",

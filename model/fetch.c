@@ -114,13 +114,15 @@ static int load_remote(struct fetch *f, const struct fetched_file *file, uint32_
         status = f->transport.get(f->transport.self, path, (uint64_t)chunk * MANIFEST_CHUNK_BYTES, size, size,
                                   &body, err);
     if (status == 0 && body.size != size)
-        status = err_set(err, ERR_CORRUPT, "chunk %u: %zu bytes came where %zu were asked for", chunk,
-                         body.size, size);
+        status = err_set(err, ERR_PEER, "chunk %u: %zu bytes came where %zu were asked for", chunk, body.size,
+                         size);
     if (status == 0) {
         f->stats.fetched_bytes += size;
         f->stats.fetched_chunks++;
-        if (!verified(f, file, chunk, body.data, size, err))
+        if (!verified(f, file, chunk, body.data, size, err)) {
+            err->code = ERR_PEER; /* the store's answer is wrong, not the model: worth another attempt */
             status = -1;
+        }
     }
     if (status == 0) {
         memcpy(dst, body.data, size);

@@ -56,7 +56,7 @@ const struct model_file *model_source_file(const struct model_source *source, ui
 int model_source_find(const struct model_source *source, const char *name);
 
 /* Read bytes [offset, offset + size) of a file into dst. ERR_INVALID beyond its end; ERR_IO, ERR_NET,
- * ERR_CORRUPT (a chunk that does not hash as the manifest says), ERR_TIMEOUT. */
+ * ERR_PEER (a fetched chunk that does not hash as the manifest says), ERR_TIMEOUT. */
 int model_source_read(struct model_source *source, uint32_t file, uint64_t offset, size_t size, void *dst,
                       struct err *err);
 

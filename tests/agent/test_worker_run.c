@@ -392,7 +392,7 @@ static void wrong_assignments_are_refused_by_name(void **state)
     set(huge, "train", "learning_rate", json_real(0.9));
     struct plan *plan = fix_plan(&fix, 1, 4);
     fails_with(&fix, plan, spec, another_device, "invalid", true, "node9/cpu0");
-    fails_with(&fix, plan, spec, another_digest, "corrupt", false, "plan");
+    fails_with(&fix, plan, spec, another_digest, "peer", false, "plan");
     fails_with(&fix, plan, spec, no_epoch, "invalid", true, "epoch");
     fails_with(&fix, plan, spec, missing_rows, "not-found", false, "data.train");
     fails_with(&fix, plan, spec, little_memory, "no-memory", true, "300000");

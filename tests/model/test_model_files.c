@@ -485,7 +485,7 @@ static void damaged_bytes_are_refused_wherever_they_come_from(void **state)
     must(open_through(&store, cache, 64 << 20, NULL, NULL, &source, &err), &err);
     store.damage = 1;
     assert_int_equal(model_source_read(source, 0, 5, 16, got, &err), -1);
-    assert_int_equal(err.code, ERR_CORRUPT);
+    assert_int_equal(err.code, ERR_PEER);
     must(model_source_read(source, 0, 5, 16, got, &err), &err); /* asked again, it is right */
     must(model_source_read(store.source, 0, 5, 16, want, &err), &err);
     assert_memory_equal(got, want, 16);

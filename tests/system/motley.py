@@ -145,9 +145,23 @@ class Motley:
             poll()
         raise Failed(f"job {ident}: {len(steps)} steps after {timeout} s, not {count}; {self.job(ident)['state']}")
 
-    def get(self, ident, name="out"):
+    def get(self, ident, name="out", checkpoint=None):
         out = self.path(name)
-        self.run("get", str(ident), out)
+        self.run("get", str(ident), out, *(["--checkpoint", str(checkpoint)] if checkpoint else []))
+        return out
+
+    def gradients(self, ident, step, name):
+        """The gradients of step number `step`, before clipping, of a job with beta1 = 0: then AdamW's first moment is the
+        clipped gradient itself, and the checkpoint after that step holds it."""
+        folder = os.path.join(self.get(ident, name, checkpoint=step + 1), f"checkpoint-{step + 1}")
+        norm = self.metrics(ident)[0][step]["grad_norm"]
+        clip = min(1.0, 1.0 / (norm + 1e-6))
+        out = {}
+        for part in sorted(os.listdir(folder)):
+            if part.startswith("optimizer-"):
+                for key, (shape, values) in safetensors(os.path.join(folder, part)).items():
+                    if key.endswith(".exp_avg"):
+                        out[key[:-len(".exp_avg")]] = (shape, [v / clip for v in values])
         return out
 
     def processes(self):

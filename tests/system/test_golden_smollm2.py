@@ -10,7 +10,7 @@ from motley import SHARED, SOURCE, Motley, expect, golden_spec, largest_relative
     tokens_rows, two_unlike
 
 GOLDEN = os.path.join(SHARED, "golden", "smollm2")
-LOSS, NORM, ADAPTER = 1e-4, 2e-4, 1e-3  # PyTorch against itself: 4e-5, 6e-5, 0.8-2.4e-4 (golden README)
+LOSS, NORM, ADAPTER, GRADIENT = 1e-4, 2e-4, 1e-3, 1e-4  # PyTorch against itself: 4e-5, 6e-5, 0.8-2.4e-4 (golden README)
 
 
 def read(name):
@@ -49,6 +49,35 @@ def run_case(motley, model, train, placement, tag):
     return f"{tag}: loss {loss:.1e}, norm {norm:.1e}, adapter {adapter:.1e}", [m["loss"] for m in steps]
 
 
+def gradients_and_greedy_tokens(motley, model, train, placement, tag):
+    """One step from the golden adapter: its recorded gradients, and what the base model says before it, greedily."""
+    rows, greedy = motley.write_rows(f"{tag}.jsonl", tokens_rows(train["batches"])), read("forward.json")["greedy"]
+    spec = golden_spec(f"smollm2-{tag}", model, rows, train["peak_lr"], train, 4, placement=placement,
+                       method={"start_from": os.path.join(GOLDEN, "adapter_init")},
+                       train={"steps": 1, "betas": [0.0, 0.95]},
+                       sample={"prompt": greedy["prompt"], "tokens": len(greedy["new_ids"])})
+    job = motley.submit(spec, wait=True, timeout=280)
+    expect(job["state"] == "succeeded", f"{tag}: {job['state']}: {job.get('why')}")
+    ours, theirs = motley.gradients(job["id"], 0, tag), safetensors(os.path.join(GOLDEN, "grads_lora_step0.safetensors"))
+    expect(set(theirs) <= set(ours), f"{tag}: gradients are missing: {sorted(set(theirs) - set(ours))[:4]}")
+    _, worst = relative_difference({name: ours[name] for name in theirs}, theirs)
+    expect(worst <= GRADIENT, f"{tag}: a gradient is off by {worst:.2e}")
+    with open(os.path.join(motley.path(tag), "samples.jsonl"), encoding="utf-8") as handle:
+        before = json.loads(handle.readline())
+    expect(before["step"] == 0 and before["ids"] == greedy["new_ids"], f"{tag}: the greedy tokens are {before}")
+    expect(before["text"] == greedy["text"], f"{tag}: the sample's text is {before['text']!r}")
+    return f"{tag}: gradients {worst:.1e}, {len(before['ids'])} greedy tokens equal"
+
+
+def gradients_and_greedy_tokens_are_pytorchs():
+    model, train = model_path(), read("train.json")
+    with Motley(two_unlike("1GiB", "1GiB")) as motley:
+        single = gradients_and_greedy_tokens(motley, model, train, {"kind": "single"}, "one-single")
+        split = gradients_and_greedy_tokens(motley, model, train, {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1},
+                                            "one-split")
+        return f"{single}; {split}"
+
+
 def smollm2_learns_as_in_pytorch():
     model, train = model_path(), read("train.json")
     with Motley(two_unlike("1GiB", "1GiB")) as motley:
@@ -62,4 +91,4 @@ def smollm2_learns_as_in_pytorch():
 if __name__ == "__main__":
     if not os.path.isdir(GOLDEN):
         skip("../shared/golden/smollm2 is not here")
-    main(smollm2_learns_as_in_pytorch)
+    main(gradients_and_greedy_tokens_are_pytorchs, smollm2_learns_as_in_pytorch)

@@ -6,7 +6,7 @@ import os
 from motley import (GOLDEN, Failed, Motley, expect, golden_spec, largest_relative, main, relative_difference, safetensors,
                     tokens_rows, two_unlike)
 
-LOSS, NORM, ADAPTER = 1e-6, 1e-5, 1e-4  # relative; fp32 itself costs at most 6e-7 in these runs (golden README)
+LOSS, NORM, ADAPTER, GRADIENT = 1e-6, 1e-5, 1e-4, 1e-4  # relative; fp32 itself costs at most 6e-7 in these runs (golden README)
 
 
 def run_case(motley, model, placement, tag):
@@ -57,6 +57,34 @@ def losses_norms_and_adapters_are_pytorchs():
     return "; ".join(details)
 
 
+def gradients_of(motley, model, placement, tag):
+    """The worst tensor's relative difference from PyTorch's gradients at the second step."""
+    folder = os.path.join(GOLDEN, model)
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
+    spec = golden_spec(f"{model}-{tag}", folder, rows, expected["lora"]["peak_lr"], expected,
+                       len(expected["batches"][0]["ids"]), placement=placement,
+                       method={"start_from": os.path.join(folder, "adapter_init")},
+                       train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4}, checkpoint={"every_steps": 1, "keep": 2})
+    job = motley.submit(spec, wait=True)
+    expect(job["state"] == "succeeded", f"{model} {tag}: {job['state']}: {job.get('why')}")
+    ours = motley.gradients(job["id"], 1, f"{model}-{tag}")
+    _, worst = relative_difference(ours, safetensors(os.path.join(folder, "grads_lora_step1.safetensors")))
+    expect(worst <= GRADIENT, f"{model} {tag}: a gradient is off by {worst:.2e}")
+    return worst
+
+
+def gradients_are_pytorchs():
+    worst = {}
+    with Motley(two_unlike()) as motley:
+        for model in ("llama", "llama3-rope"):
+            for tag, placement in (("single", {"kind": "single"}),
+                                   ("split", {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})):
+                worst[f"{model} {tag}"] = gradients_of(motley, model, placement, f"gradients-{tag}")
+    return ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
+
+
 def two_jobs_share_the_devices():
     """Each asks for one device; the second is placed while the first holds the other."""
     folder = os.path.join(GOLDEN, "llama")
@@ -77,4 +105,4 @@ def two_jobs_share_the_devices():
 
 
 if __name__ == "__main__":
-    main(two_jobs_share_the_devices, losses_norms_and_adapters_are_pytorchs)
+    main(two_jobs_share_the_devices, gradients_are_pytorchs, losses_norms_and_adapters_are_pytorchs)
