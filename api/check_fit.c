@@ -116,7 +116,7 @@ static int search(struct check *check, struct cluster *cluster, const struct mod
                   struct err *err)
 {
     struct workload workload = {0};
-    struct plan_options options = {.programs = check->depth == CHECK_PROGRAM};
+    struct plan_options options = {.programs = check->depth == CHECK_PROGRAM, .runnable_only = true};
     struct buf text;
     buf_init(&text, PROGRAM_TEXT_BYTES_MAX);
     uint64_t began = clock_mono_ns();

@@ -83,6 +83,12 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
         err_set(err, ERR_NOMEM, "planner: out of memory for the answer");
         return NULL;
     }
+    json_object_set_new(root, "runnable", json_boolean(answer->runnable));
+    if (answer->from_words)
+        json_object_set_new(root, "from",
+                            json_pack("{s:o,s:s}", "step_s",
+                                      answer->from_step_s > 0 ? json_real(answer->from_step_s) : json_null(),
+                                      "words", answer->from_words));
     json_object_set_new(root, "words", json_string(answer->words ? answer->words : ""));
     json_object_set_new(root, "alternatives", alternatives);
     json_object_set_new(root, "left_out", left_out);
@@ -133,7 +139,8 @@ static int alternatives_print(const struct plan_answer *answer, struct buf *out,
 int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err)
 {
     char step[32];
-    if (buf_printf(out, err, "%s\n", answer->words ? answer->words : "") < 0)
+    if (buf_printf(out, err, "%s\n", answer->words ? answer->words : "") < 0 ||
+        (answer->from_words && buf_printf(out, err, "%s\n", answer->from_words) < 0))
         return -1;
     if (answer->plan) {
         const struct plan *plan = answer->plan;

@@ -16,6 +16,12 @@ const struct placement *placement_find(enum plan_placement kind)
     return NULL;
 }
 
+bool choice_runnable(const struct problem *problem, const struct place_choice *choice)
+{
+    const struct placement *placement = placement_find(choice->placement);
+    return placement && (!placement->runnable || placement->runnable(problem, choice));
+}
+
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err)
 {
     *to = *from;
@@ -48,6 +54,8 @@ static bool choice_equal(const struct place_choice *a, const struct place_choice
 int choice_list_add(struct choice_list *list, const struct place_choice *choice, struct err *err)
 {
     uint32_t at = list->count;
+    if (list->runnable_on && !choice_runnable(list->runnable_on, choice))
+        return 0;
     while (at > 0 && list->choices[at - 1].estimate_s > choice->estimate_s)
         at--;
     if (at >= CHOICES_MAX)

@@ -50,9 +50,11 @@ struct choice_list {
     uint64_t shortfall_bytes, needs_bytes, has_bytes;
     uint32_t shortfall_device;
     uint64_t evaluations, evaluations_max;
+    const struct problem *runnable_on; /* take only what a worker of this release can run on it; NULL: all */
 };
 
-/* Adds a copy if it is among the best; equal estimates keep the first. */
+/* Adds a copy if it is among the best (and can be run, where that is asked for); equal estimates keep the
+ * first. */
 int choice_list_add(struct choice_list *list, const struct place_choice *choice, struct err *err);
 /* Notes a choice whose worst rank needs more than it has. */
 void choice_list_short(struct choice_list *list, uint32_t device, uint64_t needs, uint64_t has);
@@ -69,7 +71,20 @@ struct placement {
      * (a rank too small), ERR_NOMEM. */
     struct plan *(*emit)(const struct problem *problem, const struct place_choice *choice, bool programs,
                          struct err *err);
+    /* Can a worker of this release carry the choice out? NULL: always. */
+    bool (*runnable)(const struct problem *problem, const struct place_choice *choice);
+    /* The choice that emits a plan of this placement, as nearly as can be said (choice_fini). NULL:
+     * choice_from_plan. ERR_INVALID when there is none, ERR_NOMEM. */
+    int (*from_plan)(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
+                     struct err *err);
 };
+
+/* Asks the choice's placement. */
+bool choice_runnable(const struct problem *problem, const struct place_choice *choice);
+/* Reads stages, members, windows and shares off a plan whose ranks stand in the order of their stages
+ * (from_plan.c). ERR_INVALID when a device is gone or the plan has another shape; ERR_NOMEM. */
+int choice_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
+                     struct err *err);
 
 extern const struct placement place_single, place_pipeline, place_data, place_hybrid;
 /* The table, NULL-terminated. */

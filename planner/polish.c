@@ -14,6 +14,8 @@ double choice_simulate(const struct problem *problem, const struct place_choice 
 {
     double seconds = 0;
     struct err why = {0};
+    if (problem->runnable_only && !choice_runnable(problem, choice))
+        return -1;
     struct plan *plan = placement_find(choice->placement)->emit(problem, choice, true, &why);
     if (!plan) {
         if (why.code == ERR_NOMEM)

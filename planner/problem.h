@@ -45,6 +45,7 @@ struct problem {
     double bytes_per_token;              /* of a boundary tensor */
     struct memory_widths widths;
     bool exhaustive_off; /* search small clusters like large ones */
+    bool runnable_only;  /* leave out what a worker of this release cannot run */
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,

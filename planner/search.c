@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/from_plan.h"
 #include "planner/placement.h"
 #include "planner/polish.h"
 #include "program/codec.h"
@@ -31,8 +32,13 @@ struct search {
     struct plan_answer *answer;
     struct choice_list lists[PLACE_COUNT];
     bool tried[PLACE_COUNT];
+    double fastest_s;         /* of the finalists so far; 0: none yet */
     struct place_choice best; /* borrowed from its list */
     double best_s;
+    uint32_t steps; /* over which the best of each placement are compared, and the chosen one is priced */
+    struct place_choice from; /* options->from as a choice, polished; no members: none */
+    struct plan *kept;        /* options->from as it is, when nothing is faster; until it is answered */
+    bool keeps;
     struct err *err;
 };
 
@@ -98,7 +104,7 @@ static const struct place_choice *placement_best(struct search *s, struct choice
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
                 pick = i;
         }
-        double known = best && (s->best.member_count == 0 || *seconds < s->best_s) ? *seconds : s->best_s;
+        double known = best && (s->fastest_s == 0 || *seconds < s->fastest_s) ? *seconds : s->fastest_s;
         if (pick == UINT32_MAX || (known > 0 && each[pick] > known * POLISH_WITHIN && best))
             break;
         double now = each[pick];
@@ -179,8 +185,7 @@ static int others_list(struct search *s, const struct place_choice *const best[P
 {
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
         const struct choice_list *list = &s->lists[kind];
-        bool chosen =
-            best[kind] && s->best.placement == (enum plan_placement)kind && s->best_s == seconds[kind];
+        bool chosen = best[kind] && !s->keeps && s->best.stages == best[kind]->stages;
         if (kind == PLACE_SINGLE || !s->tried[kind] || chosen || (!best[kind] && list->shortfall_bytes == 0))
             continue;
         struct plan_alternative *line = alternative_add(s, (enum plan_placement)kind);
@@ -202,8 +207,9 @@ static int others_list(struct search *s, const struct place_choice *const best[P
 
 static bool chosen_uses(const struct search *s, uint32_t device)
 {
-    for (uint32_t m = 0; m < s->best.member_count; m++) {
-        if (s->best.members[m].device == device)
+    const struct plan *plan = s->answer->plan;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        if (strcmp(plan->ranks[r].device, s->problem->cluster->devices[device].name) == 0)
             return true;
     }
     return false;
@@ -283,7 +289,7 @@ static int words_set(struct search *s)
                      "Does not fit: no placement of the kind asked for is possible here.");
     } else {
         int used = snprintf(text, sizeof(text), "Fits on %u of %u devices. %s per step, %.0f tokens/s",
-                            s->best.member_count, s->problem->device_count, units_seconds(step, a->step_s),
+                            a->plan->rank_count, s->problem->device_count, units_seconds(step, a->step_s),
                             a->tokens_per_s);
         for (uint32_t i = 0; i < a->left_out_count && i < 2 && used > 0 && (size_t)used < sizeof(text); i++) {
             if (a->left_out[i].step_s_with > 0)
@@ -291,31 +297,99 @@ static int words_set(struct search *s)
                                  a->left_out[i].device, units_seconds(other, a->left_out[i].step_s_with));
         }
         if (used > 0 && (size_t)used < sizeof(text))
+            used += snprintf(text + used, sizeof(text) - (size_t)used,
+                             a->uncertainty > 0 ? ". Estimated, not measured: give or take %.0f %%." : ".",
+                             a->uncertainty * 100);
+        if (!a->runnable && used > 0 && (size_t)used < sizeof(text))
             snprintf(text + used, sizeof(text) - (size_t)used,
-                     a->uncertainty > 0 ? ". Estimated, not measured: give or take %.0f %%." : ".",
-                     a->uncertainty * 100);
+                     " Workers of this release cannot run it yet (%s): it is a forecast.",
+                     plan_placement_name(a->plan->placement));
     }
     a->words = strdup(text);
     return a->words ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* options->from as a choice, polished, beside what the placements found. `kept`: the plan itself, with
+ * *kept_s its time; NULL when it cannot be kept, with the reason in *why. */
+static int from_read(struct search *s, struct plan **kept, double *kept_s, struct err *why)
+{
+    const struct problem *p = s->problem;
+    const struct plan *from = s->options->from;
+    struct err reason = {0};
+    double seconds = 0;
+    if (from_plan_check(p, from, why) < 0)
+        return 0;
+    bool read = from_plan_choice(p, from, &s->from, &reason) == 0;
+    if (p->runnable_only && (!read || !choice_runnable(p, &s->from))) {
+        choice_fini(&s->from);
+        err_set(why, ERR_UNSUPPORTED, "this release cannot run it");
+        return 0;
+    }
+    if (read)
+        seconds = choice_simulate(p, &s->from, STEPS_FINALIST, s->err);
+    if (seconds > 0 && choice_cells(p, &s->from) < LARGE_CELLS)
+        choice_polish(p, &s->from, &seconds, SIMULATIONS, STEPS_FINALIST, s->err);
+    else if (seconds <= 0)
+        choice_fini(&s->from);
+    *kept = from_plan_keep(p, from, s->steps, kept_s, why);
+    return *kept || why->code != ERR_NOMEM ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* Ties keep the plan that is there: a running job is not moved for nothing. */
+static int from_compare(struct search *s)
+{
+    struct plan_answer *a = s->answer;
+    struct plan *kept = NULL;
+    struct err why = {0};
+    char text[700], step[32], now[32];
+    double kept_s = 0;
+    if (from_read(s, &kept, &kept_s, &why) < 0)
+        return -1;
+    double polished_s = s->from.member_count ? choice_simulate(s->problem, &s->from, s->steps, s->err) : 0;
+    if (polished_s > 0 && (s->best.member_count == 0 || polished_s < s->best_s)) {
+        s->best = s->from;
+        s->best_s = polished_s;
+    }
+    a->from_step_s = kept ? kept_s : 0;
+    if (kept && (s->best.member_count == 0 || kept_s <= s->best_s)) {
+        s->kept = kept;
+        s->keeps = true;
+        s->best_s = kept_s;
+        snprintf(text, sizeof(text), "The plan given is kept.");
+    } else if (kept) {
+        snprintf(text, sizeof(text), "The plan given would take %s, this one takes %s.",
+                 units_seconds(step, kept_s), units_seconds(now, s->best_s));
+        plan_destroy(kept);
+    } else {
+        snprintf(text, sizeof(text), "The plan given cannot be kept: %s.", why.text);
+    }
+    a->from_words = strdup(text);
+    return a->from_words ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
 }
 
 static int chosen_emit(struct search *s)
 {
     const struct problem *p = s->problem;
     struct plan_answer *a = s->answer;
-    double seconds = 0;
-    uint32_t steps = choice_cells(p, &s->best) >= LARGE_CELLS ? 1 : WORKLOAD_SAMPLE_STEPS;
-    struct plan *plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
-    if (!plan || price_plan(p, plan, steps, &seconds, s->err) < 0) {
-        plan_destroy(plan);
-        return -1;
+    double seconds = s->best_s;
+    struct plan *plan = s->kept;
+    s->kept = NULL;
+    if (!plan) {
+        plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
+        if (!plan || price_plan(p, plan, s->steps, &seconds, s->err) < 0) {
+            plan_destroy(plan);
+            return -1;
+        }
+        a->runnable = choice_runnable(p, &s->best);
+    } else {
+        a->runnable = s->from.member_count == 0 || choice_runnable(p, &s->from);
     }
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
     a->step_s = seconds;
     a->tokens_per_s = plan->costs.tokens_per_s;
-    for (uint32_t m = 0; m < s->best.member_count; m++) {
-        double each = p->costs[s->best.members[m].device].uncertainty;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        double each = p->costs[cluster_device_find(p->cluster, plan->ranks[r].device)].uncertainty;
         a->uncertainty = each > a->uncertainty ? each : a->uncertainty;
     }
     char text[256];
@@ -325,6 +399,7 @@ static int chosen_emit(struct search *s)
              100 * plan->costs.share_estimated,
              p->workload->row_count ? "row lengths known" : "rows taken at full length", p->step_count,
              plan->costs.links_emulated ? "; emulated links" : "");
+    free(plan->costs.text);
     plan->costs.text = strdup(text);
     if (!plan->costs.text)
         return err_set(s->err, ERR_NOMEM, "planner: out of memory");
@@ -335,6 +410,32 @@ static int chosen_emit(struct search *s)
         }
     }
     return plan_seal(plan, s->err);
+}
+
+/* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
+static int best_choose(struct search *s, const struct place_choice *const best[PLACE_COUNT],
+                       double seconds[PLACE_COUNT])
+{
+    s->steps = WORKLOAD_SAMPLE_STEPS;
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        if (best[kind] && choice_cells(s->problem, best[kind]) >= LARGE_CELLS)
+            s->steps = 1;
+    }
+    const struct plan *from = s->options->from;
+    if (from && (uint64_t)from->rank_count * from->micro_batch_count >= LARGE_CELLS)
+        s->steps = 1;
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        if (!best[kind])
+            continue;
+        double now = choice_simulate(s->problem, best[kind], s->steps, s->err);
+        if (now > 0)
+            seconds[kind] = now;
+        if (s->best.member_count == 0 || seconds[kind] < s->best_s) {
+            s->best = *best[kind];
+            s->best_s = seconds[kind];
+        }
+    }
+    return from ? from_compare(s) : 0;
 }
 
 static int placements_run(struct search *s)
@@ -356,6 +457,7 @@ static int placements_run(struct search *s)
             }
             continue;
         }
+        list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
@@ -364,12 +466,12 @@ static int placements_run(struct search *s)
         if (!asked)
             continue;
         best[kind] = placement_best(s, list, &seconds[kind]);
-        if (best[kind] && (s->best.member_count == 0 || seconds[kind] < s->best_s)) {
-            s->best = *best[kind];
-            s->best_s = seconds[kind];
-        }
+        if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
+            s->fastest_s = seconds[kind];
     }
-    if (s->best.member_count && chosen_emit(s) < 0)
+    if (best_choose(s, best, seconds) < 0)
+        return -1;
+    if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
         return -1;
     if (singles_list(s) < 0 || others_list(s, best, seconds) < 0)
         return -1;
@@ -387,11 +489,13 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
     struct search s = {.problem = &problem, .options = options ? options : &none, .err = err};
     int result = -1;
     problem.exhaustive_off = s.options->exhaustive_off;
+    problem.runnable_only = s.options->runnable_only;
     s.answer = calloc(1, sizeof(*s.answer));
     if (!s.answer) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
         goto out;
     }
+    s.answer->runnable = true;
     if (workload->place >= 0 && !placement_find((enum plan_placement)workload->place)) {
         err_set(err, ERR_UNSUPPORTED, "placement.kind: %s is not built yet",
                 plan_placement_name(workload->place));
@@ -407,6 +511,8 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
 out:
     for (int kind = 0; kind < PLACE_COUNT; kind++)
         choice_list_fini(&s.lists[kind]);
+    choice_fini(&s.from);
+    plan_destroy(s.kept);
     problem_fini(&problem);
     if (result < 0) {
         plan_answer_destroy(s.answer);
@@ -428,6 +534,7 @@ void plan_answer_destroy(struct plan_answer *answer)
     }
     plan_destroy(answer->plan);
     free(answer->words);
+    free(answer->from_words);
     free(answer->alternatives);
     free(answer->left_out);
     free(answer);

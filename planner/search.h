@@ -20,7 +20,11 @@ struct plan_options {
     bool programs;           /* emit step programs into answer->plan (what a worker needs); without, only the
                                 assignment is filled and the answer is cheaper for thousands of devices */
     bool exhaustive_off;     /* tests: search small clusters like large ones */
-    const struct plan *from; /* a plan that runs now, to start from; or NULL */
+    bool runnable_only;      /* leave out what a worker of this release cannot run */
+    /* A plan to start from (one that runs now, with its programs), or NULL. What is answered is never slower
+     * than it, as long as it can be kept: same model and batch, its devices there and large enough, the
+     * placement allowed. answer->from_words says what became of it. */
+    const struct plan *from;
 };
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
@@ -52,6 +56,9 @@ struct plan_answer {
     uint32_t left_out_count;
     struct plan_left_out *left_out;
     uint64_t evaluations; /* spent */
+    bool runnable;        /* can workers of this release run the plan? true when there is none */
+    double from_step_s;   /* of plan_options.from under these costs; 0: it cannot be kept, or none was given */
+    char *from_words;     /* what became of it, in a sentence; NULL: none was given */
     double uncertainty;   /* relative, of step_s, where estimates dominate; 0 when all is measured */
 };
 

@@ -168,7 +168,7 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     if (cluster == NULL) {
         goto out;
     }
-    const struct plan_options options = {.programs = true};
+    const struct plan_options options = {.programs = true, .runnable_only = true};
     uint64_t begin_ns = clock_mono_ns();
     if (plan_search(&workload, cluster, &options, &found, err) < 0) {
         goto out;
