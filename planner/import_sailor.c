@@ -1,16 +1,20 @@
 /* Sailor's measured plans: step time and peak memory predicted from its layer profiles and link fits.
  *
- * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, and what was fitted to what:
- *   stage seconds a micro-batch = Σ layers (fwd + bwd − MEASURING_S), the slowest replica, + one boundary
- * message; message = bytes/link + bytes/STAGING + MESSAGE_S: it is copied, cut over the tensor-parallel ranks
- * and gathered again, and one direction of the two is exposed; step = (M − 1)·max stage + Σ stages +
- * gradients + update + STEP_S; gradients: a ring over the replicas moves 2(k − 1)/k of the whole stage's
- * bytes through the node's link (all ranks of a node share it) and through STAGING_GRADIENTS; memory =
- * CONTEXT_BYTES + 24·parameters + FRAGMENTS·(micro-batches in flight)·activations. The six
- * constants of time and two of memory were taken from a coarse grid on the seven usable homogeneous and three
- * mixed OPT-350 plans that are public; the form (one exposed message a stage), and the set among near-equal
- * ones, were chosen by hand after seeing the errors on GPT-Neo too, so those are no held-out figures; the 24
- * bytes are Sailor's count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each). */
+ * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, in the order in which it is used:
+ *   layer = max(forward + backward - LAYER_S, arithmetic): a profile of one layer waits for it at both ends,
+ * a run does not; but what the same GPU does per row at larger micro-batches is arithmetic, and cannot be
+ * hidden; exchange between stages, in each turn, both ways at once (their schedule alternates forward and
+ * backward, and a stage waits for its neighbours in between) = bytes/link + bytes/STAGING + MESSAGE_S: cut
+ * over the tensor-parallel ranks, copied, gathered again; each replica of the pipeline runs by itself: (M -
+ * 1) * max over stages of (layers + exchanges on both sides) + one micro-batch through all of them; a stage
+ * is over before those in front of it by their backwards and exchanges; gradients of a stage when its last
+ * replica is over: a ring moves 2(k - 1)/k of the stage's bytes through the node's link (all ranks of a node
+ * share it) and through STAGING_GRADIENTS; step = the last stage to be over + update + STEP_S; memory =
+ * CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations; the 24 bytes are Sailor's
+ *     count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
+ * The named constants are what tools/fit_sailor.py prints: fitted to the homogeneous OPT-350 plans alone
+ * (STAGING_GRADIENTS to their measured gradient times, the other four of time to their step times, the two of
+ * memory to their peaks). Nothing was fitted to GPT-Neo or to mixed plans. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,17 +24,18 @@
 #include "common/json.h"
 #include "planner/import.h"
 
-#define MEASURING_S 0.5e-3     /* a layer, both ways: what profiling one layer adds */
-#define MESSAGE_S 2e-3         /* a boundary message */
-#define STAGING 8e9            /* bytes/s of a boundary message beside its link */
-#define STAGING_GRADIENTS 40e9 /* bytes/s */
-#define STEP_S 30e-3           /* a step */
-#define CONTEXT_BYTES 4.07e9   /* driver, kernels, NCCL */
-#define FRAGMENTS 1.125        /* allocator's bytes per byte of activations */
-#define STATE_BYTES 24.0       /* a parameter */
-#define BUCKET_BYTES 5e8       /* gradients are reduced in pieces of this */
+#define LAYER_S 0.469e-3
+#define MESSAGE_S 2.207e-3
+#define STAGING 12.54e9           /* bytes/s */
+#define STAGING_GRADIENTS 45.58e9 /* bytes/s */
+#define STEP_S 31.02e-3
+#define CONTEXT_BYTES 4.083e9 /* driver, kernels, NCCL */
+#define FRAGMENTS 1.124       /* allocator's bytes per byte of activations */
+#define STATE_BYTES 24.0      /* a parameter */
+#define BUCKET_BYTES 5e8      /* gradients are reduced in pieces of this */
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
+#define LAYERS_MAX 4096
 
 static const char *const files[] = {"profiles.json", "network.json", NULL};
 
@@ -44,7 +49,9 @@ struct sailor_plan {
     int64_t micro_rows, tensor;
     const json_t *stage_list, *memory, *memory_whole; /* of the model, at its tp and at 1 */
     const json_t *times;
-    double compute_s[STAGES_MAX], params[STAGES_MAX], params_whole[STAGES_MAX], activations[STAGES_MAX];
+    double params[STAGES_MAX], params_whole[STAGES_MAX], activations[STAGES_MAX];
+    double layers_s[STAGES_MAX], backward_s[STAGES_MAX], exchange_s[STAGES_MAX]; /* of one replica: scratch */
+    double over_s[STAGES_MAX]; /* when the last replica has done its last backward */
     double update_s;
 };
 
@@ -117,56 +124,87 @@ static int number_of(const json_t *array, size_t index, const char *what, double
     return 0;
 }
 
-static int replica_seconds(struct sailor_plan *p, const json_t *replica, size_t begin, size_t end,
-                           double *seconds, struct err *err)
+/* The best seconds that any micro-batch of at least this size needs for as many rows: what is arithmetic. */
+static double arithmetic_seconds(const json_t *sizes, int64_t rows, int64_t tensor, const char *way,
+                                 size_t layer)
+{
+    const char *key;
+    json_t *by_tensor;
+    double best = INFINITY;
+    json_object_foreach((json_t *)(uintptr_t)sizes, key, by_tensor)
+    {
+        long long size = strtoll(key, NULL, 10);
+        const json_t *times = size >= rows ? by_number(by_tensor, tensor) : NULL;
+        const json_t *value = json_array_get(json_object_get(times, way), layer);
+        double each = json_number_value(value) / (double)(size > 0 ? size : 1) * (double)rows;
+        if (json_is_number(value) && each < best)
+            best = each;
+    }
+    return best;
+}
+
+static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_t s, size_t begin, size_t end,
+                           struct err *err)
 {
     const char *gpu = json_string_value(json_object_get(replica, "gpu"));
     json_int_t tensor = json_integer_value(json_object_get(replica, "tp"));
-    const json_t *times =
-        gpu ? by_number(by_number(json_object_get(p->times, gpu), p->micro_rows), tensor) : NULL;
+    const json_t *sizes = gpu ? json_object_get(p->times, gpu) : NULL;
+    const json_t *times = by_number(by_number(sizes, p->micro_rows), tensor);
     const json_t *forward = json_object_get(times, "fwd"), *backward = json_object_get(times, "bwd");
     double update = json_number_value(json_object_get(times, "update_s"));
     if (!times)
         return err_set(err, ERR_INVALID, "profiles.json: no times of %s on %s at mbs %lld, tp %lld", p->model,
                        gpu ? gpu : "?", (long long)p->micro_rows, (long long)tensor);
-    *seconds = 0;
+    p->layers_s[s] = p->backward_s[s] = 0;
     for (size_t layer = begin; layer < end; layer++) {
         double f, b;
         if (number_of(forward, layer, "fwd", &f, err) < 0 || number_of(backward, layer, "bwd", &b, err) < 0)
             return -1;
-        double both = f + b, less = both - MEASURING_S;
-        *seconds += less > both / 2 ? less : both / 2;
+        double least = arithmetic_seconds(sizes, p->micro_rows, tensor, "fwd", layer) +
+                       arithmetic_seconds(sizes, p->micro_rows, tensor, "bwd", layer);
+        double both = f + b - LAYER_S > least ? f + b - LAYER_S : least;
+        p->layers_s[s] += both;
+        p->backward_s[s] += f + b > 0 ? both * b / (f + b) : 0;
     }
+    if (!(p->layers_s[s] > 0))
+        return err_set(err, ERR_INVALID, "profiles.json: layers %zu to %zu of %s take no time on %s", begin,
+                       end, p->model, gpu);
     p->update_s = update > p->update_s ? update : p->update_s;
+    return 0;
+}
+
+static int stage_range(const struct sailor_plan *p, uint32_t s, size_t *begin, size_t *end, struct err *err)
+{
+    const json_t *stage = json_array_get(p->stage_list, s), *layers = json_object_get(stage, "layers");
+    json_int_t from = json_integer_value(json_array_get(layers, 0)),
+               to = json_integer_value(json_array_get(layers, 1));
+    if (from < 0 || to <= from || to > LAYERS_MAX ||
+        json_array_size(json_object_get(stage, "replicas")) != p->replicas)
+        return err_set(
+            err, ERR_INVALID,
+            "plan.stages[%u]: layers must be [first, end) within 0..%d and replicas %u (dp) in number", s,
+            LAYERS_MAX, p->replicas);
+    *begin = (size_t)from;
+    *end = (size_t)to;
     return 0;
 }
 
 static int stage_read(struct sailor_plan *p, uint32_t s, struct err *err)
 {
-    const json_t *stage = json_array_get(p->stage_list, s), *layers = json_object_get(stage, "layers");
-    const json_t *replicas = json_object_get(stage, "replicas");
-    json_int_t begin = json_integer_value(json_array_get(layers, 0)),
-               end = json_integer_value(json_array_get(layers, 1));
-    if (begin < 0 || end <= begin || end > 4096 || json_array_size(replicas) != p->replicas)
-        return err_set(err, ERR_INVALID, "plan.stages[%u]: layers or replicas out of range", s);
-    for (json_int_t layer = begin; layer < end; layer++) {
+    size_t begin, end;
+    if (stage_range(p, s, &begin, &end, err) < 0)
+        return -1;
+    for (size_t layer = begin; layer < end; layer++) {
         double params, whole, activations;
-        if (number_of(json_object_get(p->memory, "param_floats"), (size_t)layer, "param_floats", &params,
-                      err) < 0 ||
-            number_of(json_object_get(p->memory_whole, "param_floats"), (size_t)layer, "param_floats", &whole,
-                      err) < 0 ||
-            number_of(json_object_get(p->memory, "act_mem_floats"), (size_t)layer, "act_mem_floats",
-                      &activations, err) < 0)
+        if (number_of(json_object_get(p->memory, "param_floats"), layer, "param_floats", &params, err) < 0 ||
+            number_of(json_object_get(p->memory_whole, "param_floats"), layer, "param_floats", &whole, err) <
+                0 ||
+            number_of(json_object_get(p->memory, "act_mem_floats"), layer, "act_mem_floats", &activations,
+                      err) < 0)
             return -1;
         p->params[s] += params;
         p->params_whole[s] += whole;
         p->activations[s] += activations;
-    }
-    for (uint32_t k = 0; k < p->replicas; k++) {
-        double seconds = 0;
-        if (replica_seconds(p, json_array_get(replicas, k), (size_t)begin, (size_t)end, &seconds, err) < 0)
-            return -1;
-        p->compute_s[s] = seconds > p->compute_s[s] ? seconds : p->compute_s[s];
     }
     return 0;
 }
@@ -209,48 +247,62 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     return 0;
 }
 
-/* The exposed message of a stage: forward to the next one, or for the last one back. */
-static int message_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
-                           double *seconds, struct err *err)
+/* Between stages s and s + 1 of one replica, both ways at once. */
+static int exchange_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
+                            uint32_t replica, double *seconds, struct err *err)
 {
-    double floats = 0, worst = 0;
-    *seconds = 0;
-    if (p->stages == 1)
-        return 0;
+    double floats = 0, ahead, back;
     if (number_of(json_object_get(p->memory_whole, "act_output_floats"), 1, "act_output_floats", &floats,
                   err) < 0)
         return -1;
     double bytes = 4 * (double)p->micro_rows * floats;
-    for (uint32_t k = 0; k < p->replicas; k++) {
-        for (int back = 0; back < 2; back++) {
-            if ((back && s == 0) || (!back && s + 1 == p->stages))
-                continue;
-            double rate;
-            if (link_rate(state, replica_at(p, s, k), replica_at(p, back ? s - 1 : s + 1, k), bytes, &rate,
-                          err) < 0)
-                return -1;
-            worst = bytes / rate > worst ? bytes / rate : worst;
-        }
-    }
-    *seconds = worst + bytes / STAGING + MESSAGE_S;
+    const json_t *from = replica_at(p, s, replica), *to = replica_at(p, s + 1, replica);
+    if (link_rate(state, from, to, bytes, &ahead, err) < 0 ||
+        link_rate(state, to, from, bytes, &back, err) < 0)
+        return -1;
+    *seconds = bytes / (ahead < back ? ahead : back) + bytes / STAGING + MESSAGE_S;
     return 0;
 }
 
-static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, double *seconds,
-                        struct err *err)
+/* One replica of the pipeline by itself; keeps the latest end of each stage. */
+static int replica_run(const struct sailor_state *state, struct sailor_plan *p, uint32_t replica,
+                       struct err *err)
 {
+    double period = 0, once = 0, before = 0;
+    for (uint32_t s = 0; s < p->stages; s++) {
+        size_t begin, end;
+        p->exchange_s[s] = 0;
+        if (stage_range(p, s, &begin, &end, err) < 0 ||
+            replica_seconds(p, replica_at(p, s, replica), s, begin, end, err) < 0 ||
+            (s + 1 < p->stages && exchange_seconds(state, p, s, replica, &p->exchange_s[s], err) < 0))
+            return -1;
+        double turn = before + p->layers_s[s] + p->exchange_s[s];
+        period = turn > period ? turn : period;
+        once += p->layers_s[s] + 2 * p->exchange_s[s];
+        before = p->exchange_s[s];
+    }
+    double over = (p->micro_batches - 1) * period + once;
+    for (uint32_t s = 0; s < p->stages; s++) {
+        p->over_s[s] = over > p->over_s[s] ? over : p->over_s[s];
+        over -= p->backward_s[s] + p->exchange_s[s];
+    }
+    return 0;
+}
+
+/* The ring over a stage's replicas. */
+static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
+                        double *seconds, struct err *err)
+{
+    double bytes = 4 * p->params_whole[s], n = p->replicas;
+    double piece = (bytes < BUCKET_BYTES ? bytes : BUCKET_BYTES) / n;
     *seconds = 0;
-    for (uint32_t s = 0; s < p->stages && p->replicas > 1; s++) {
-        double bytes = 4 * p->params_whole[s], n = p->replicas;
-        double piece = (bytes < BUCKET_BYTES ? bytes : BUCKET_BYTES) / n;
-        for (uint32_t k = 0; k < p->replicas; k++) {
-            double rate;
-            if (link_rate(state, replica_at(p, s, k), replica_at(p, s, (k + 1) % p->replicas), piece, &rate,
-                          err) < 0)
-                return -1;
-            double each = 2 * (n - 1) / n * bytes * (1 / rate + 1 / STAGING_GRADIENTS);
-            *seconds = each > *seconds ? each : *seconds;
-        }
+    for (uint32_t k = 0; k < p->replicas && p->replicas > 1; k++) {
+        double rate;
+        if (link_rate(state, replica_at(p, s, k), replica_at(p, s, (k + 1) % p->replicas), piece, &rate,
+                      err) < 0)
+            return -1;
+        double each = 2 * (n - 1) / n * bytes * (1 / rate + 1 / STAGING_GRADIENTS);
+        *seconds = each > *seconds ? each : *seconds;
     }
     return 0;
 }
@@ -273,7 +325,7 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct sailor_state *state = opaque;
     struct sailor_plan *p = calloc(1, sizeof(*p));
-    double slowest = 0, once = 0, sync = 0, peak = 0;
+    double step = 0, sync = 0, peak = 0;
     json_t *line = NULL;
     if (!p) {
         err_set(err, ERR_NOMEM, "sailor: out of memory");
@@ -282,19 +334,24 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
     if (plan_read(state, one, p, err) < 0)
         goto out;
     for (uint32_t s = 0; s < p->stages; s++) {
-        double message;
-        if (stage_read(p, s, err) < 0 || message_seconds(state, p, s, &message, err) < 0)
+        if (stage_read(p, s, err) < 0)
             goto out;
-        double stage = p->compute_s[s] + message;
-        slowest = stage > slowest ? stage : slowest;
-        once += stage;
     }
-    if (sync_seconds(state, p, &sync, err) < 0)
-        goto out;
+    for (uint32_t r = 0; r < p->replicas; r++) {
+        if (replica_run(state, p, r, err) < 0)
+            goto out;
+    }
+    for (uint32_t s = 0; s < p->stages; s++) {
+        double each;
+        if (sync_seconds(state, p, s, &each, err) < 0)
+            goto out;
+        sync = each > sync ? each : sync;
+        step = p->over_s[s] + each > step ? p->over_s[s] + each : step;
+    }
     json_t *memory = memory_json(p, &peak);
     line = json_pack("{s:s,s:s,s:f,s:f,s:o,s:f}", "id", p->id, "status", "ok", "iter_s",
-                     (p->micro_batches - 1) * slowest + once + sync + p->update_s + STEP_S, "grad_sync_s",
-                     sync, "stage_mem_bytes", memory, "peak_mem_bytes", peak);
+                     step + p->update_s + STEP_S, "grad_sync_s", sync, "stage_mem_bytes", memory,
+                     "peak_mem_bytes", peak);
     if (!line)
         err_set(err, ERR_NOMEM, "sailor: out of memory");
 out:

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Fit the constants of planner/import_sailor.c, and say how well they do.
+
+    tools/fit_sailor.py [DIR] [--motley PROGRAM]
+
+DIR holds plans.json (or plans_public.json), profiles.json and network.json: tests/data/planner/sailor unless given.
+What is fitted to what, decided before looking at any error:
+  * only homogeneous OPT-350 plans are read while fitting; GPT-Neo and mixed plans are priced afterwards;
+  * STAGING_GRADIENTS by least squares to their measured gradient times (grad_reduce_s, more than one replica);
+  * LAYER_S, STAGING, MESSAGE_S and STEP_S by least squares of the relative errors of step time;
+  * CONTEXT_BYTES and FRAGMENTS by least squares of the relative errors of peak memory.
+"Left out" is the error of each plan when the others alone are fitted: the honest figure for seven plans and five
+constants. With --motley the program's own predictions are compared with this script's, which uses the constants that
+stand in planner/import_sailor.c. Exits 1 when the two disagree, or when those constants are not the fitted ones.
+"""
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TIME = ["LAYER_S", "STAGING", "MESSAGE_S", "STEP_S"]
+START = {"LAYER_S": 3e-4, "STAGING": 1e10, "MESSAGE_S": 1e-3, "STEP_S": 1e-2}
+NEVER = {"STAGING": math.inf, "STAGING_GRADIENTS": math.inf, "LAYER_S": 0.0, "MESSAGE_S": 0.0, "STEP_S": 0.0}
+
+
+class Sailor:
+    def __init__(self, folder):
+        names = ["plans.json", "plans_public.json"]
+        plans = next(os.path.join(folder, n) for n in names if os.path.exists(os.path.join(folder, n)))
+        self.plans_file = plans
+        self.plans = json.load(open(plans))["plans"]
+        self.models = json.load(open(os.path.join(folder, "profiles.json")))["models"]
+        self.links = json.load(open(os.path.join(folder, "network.json")))["inter_node"]
+
+    def rate(self, a, b, size):
+        def fit(x, y):
+            return self.links.get(x["gpu"], {}).get(str(x["tp"]), {}).get(y["gpu"], {}).get(str(y["tp"]))
+        c = fit(a, b) or fit(b, a) or self.links[a["gpu"]]["1"][b["gpu"]]["1"]
+        u = math.log2(size / 1e6)
+        return (c[0] * u * u + c[1] * u + c[2]) * 1e9
+
+    def layer(self, plan, replica, layer, c):
+        """Seconds of one layer both ways, and of its backward."""
+        times = self.models[plan["model"]]["times"][replica["gpu"]]
+        tp, rows = str(replica["tp"]), plan["mbs"]
+        own = times[str(rows)][tp]
+        least = sum(min(t[tp][way][layer] / int(m) * rows for m, t in times.items() if int(m) >= rows and tp in t)
+                    for way in ("fwd", "bwd"))
+        table = own["fwd"][layer] + own["bwd"][layer]
+        both = max(table - c["LAYER_S"], least)
+        return both, both * own["bwd"][layer] / table if table > 0 else 0.0
+
+    def replica(self, plan, r, c):
+        """When each stage of one replica has done its last backward."""
+        ends, turns, layers, back, between = [], [], [], [], []
+        size = 4 * plan["mbs"] * self.models[plan["model"]]["memory"]["1"]["act_output_floats"][1]
+        members = [s["replicas"][r] for s in plan["stages"]]
+        for member, stage in zip(members, plan["stages"]):
+            each = [self.layer(plan, member, n, c) for n in range(*stage["layers"])]
+            layers.append(sum(e[0] for e in each))
+            back.append(sum(e[1] for e in each))
+        for a, b in zip(members, members[1:]):
+            rate = min(self.rate(a, b, size), self.rate(b, a, size))
+            between.append(size / rate + size / c["STAGING"] + c["MESSAGE_S"])
+        between.append(0.0)
+        for s, seconds in enumerate(layers):
+            turns.append((between[s - 1] if s else 0.0) + seconds + between[s])
+        over = (plan["num_microbatches"] - 1) * max(turns) + sum(layers) + 2 * sum(between)
+        for s in range(len(layers)):
+            ends.append(over)
+            over -= back[s] + between[s]
+        return ends
+
+    def sync(self, plan, stage, c):
+        n, whole = plan["dp"], self.models[plan["model"]]["memory"]["1"]["param_floats"]
+        size = 4 * sum(whole[x] for x in range(*stage["layers"]))
+        if n < 2:
+            return 0.0, 0.0
+        piece = min(size, 5e8) / n
+        ring = stage["replicas"]
+        moved = 2 * (n - 1) / n * size
+        slowest = min(self.rate(ring[k], ring[(k + 1) % n], piece) for k in range(n))
+        return moved / slowest + moved / c["STAGING_GRADIENTS"], moved
+
+    def step_s(self, plan, c):
+        ends = [self.replica(plan, r, c) for r in range(plan["dp"])]
+        over = [max(e[s] for e in ends) + self.sync(plan, stage, c)[0] for s, stage in enumerate(plan["stages"])]
+        times = self.models[plan["model"]]["times"]
+        update = max(times[m["gpu"]][str(plan["mbs"])][str(m["tp"])]["update_s"]
+                     for s in plan["stages"] for m in s["replicas"])
+        return max(over) + update + c["STEP_S"]
+
+    def memory_terms(self, plan):
+        """Bytes of state and of activations in flight, for each stage."""
+        memory = self.models[plan["model"]]["memory"][str(plan["tp"])]
+        for s, stage in enumerate(plan["stages"]):
+            window = min(plan["pp"] - s, plan["num_microbatches"])
+            layers = range(*stage["layers"])
+            yield (24 * sum(memory["param_floats"][n] for n in layers),
+                   4 * window * plan["mbs"] * sum(memory["act_mem_floats"][n] for n in layers))
+
+    def peak(self, plan, c):
+        return max(c["CONTEXT_BYTES"] + state + c["FRAGMENTS"] * acts for state, acts in self.memory_terms(plan))
+
+
+def solve(a, b):
+    """Gauss with pivoting; a and b are small."""
+    n = len(b)
+    m = [row[:] + [b[i]] for i, row in enumerate(a)]
+    for i in range(n):
+        p = max(range(i, n), key=lambda r: abs(m[r][i]))
+        m[i], m[p] = m[p], m[i]
+        for r in range(n):
+            if r != i and m[i][i]:
+                f = m[r][i] / m[i][i]
+                m[r] = [x - f * y for x, y in zip(m[r], m[i])]
+    return [m[i][n] / m[i][i] if m[i][i] else 0.0 for i in range(n)]
+
+
+def least_squares(errors, start):
+    """Levenberg-Marquardt over the logarithms of the constants (they are positive)."""
+    x = [math.log(v) for v in start]
+    damp, e = 1e-2, errors([math.exp(v) for v in x])
+    for _ in range(400):
+        columns = []
+        for i in range(len(x)):
+            y = x[:]
+            y[i] += 1e-4
+            columns.append([(p - q) / 1e-4 for p, q in zip(errors([math.exp(v) for v in y]), e)])
+        a = [[sum(p * q for p, q in zip(u, v)) for v in columns] for u in columns]
+        for i in range(len(x)):
+            a[i][i] = a[i][i] * (1 + damp) + 1e-12
+        move = solve(a, [-sum(p * q for p, q in zip(u, e)) for u in columns])
+        y = [v + max(-1.0, min(1.0, d)) for v, d in zip(x, move)]
+        f = errors([math.exp(v) for v in y])
+        if sum(v * v for v in f) < sum(v * v for v in e):
+            done = sum(v * v for v in e) - sum(v * v for v in f) < 1e-14
+            x, e, damp = y, f, max(damp / 3, 1e-9)
+            if done:
+                break
+        else:
+            damp *= 4
+            if damp > 1e9:
+                break
+    return [math.exp(v) for v in x]
+
+
+def fit_gradients(data, plans):
+    top = bottom = 0.0
+    for plan in plans:
+        c = dict(NEVER)
+        if plan["dp"] < 2:
+            continue
+        ring, moved = max(data.sync(plan, stage, c) for stage in plan["stages"])
+        top += moved * (plan["measured"]["grad_reduce_s"] - ring)
+        bottom += moved * moved
+    return bottom / top
+
+
+def fit_time(data, plans):
+    c = {"STAGING_GRADIENTS": fit_gradients(data, plans)}
+
+    def errors(values):
+        d = dict(c, **dict(zip(TIME, values)))
+        return [data.step_s(p, d) / p["measured"]["iter_s"] - 1 for p in plans]
+    c.update(zip(TIME, least_squares(errors, [START[k] for k in TIME])))
+    return c
+
+
+def fit_memory(data, plans):
+    def errors(values):
+        c = {"CONTEXT_BYTES": values[0], "FRAGMENTS": values[1]}
+        return [data.peak(p, c) / p["measured"]["peak_mem_bytes"] - 1 for p in plans]
+    return dict(zip(["CONTEXT_BYTES", "FRAGMENTS"], least_squares(errors, [4e9, 1.0])))
+
+
+def ranks(values):
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    out = [0] * len(values)
+    for place, i in enumerate(order):
+        out[i] = place
+    return out
+
+
+def rank_correlation(a, b):
+    x, y, n = ranks(a), ranks(b), len(a)
+    return 1 - 6 * sum((p - q) ** 2 for p, q in zip(x, y)) / (n * (n * n - 1)) if n > 1 else 1.0
+
+
+def group(plan):
+    return ("mixed " if not plan["homogeneous"] else "homogeneous ") + plan["model"]
+
+
+def report(data, c):
+    seen = {}
+    print("%-32s %9s %9s %8s %9s" % ("plan", "measured", "predicted", "time", "memory"))
+    for p in data.plans:
+        if not p["quality"]["time_ok"]:
+            continue
+        step = data.step_s(p, c)
+        error = step / p["measured"]["iter_s"] - 1
+        memory = data.peak(p, c) / p["measured"]["peak_mem_bytes"] - 1 if p["quality"]["memory_ok"] else None
+        seen.setdefault(group(p), []).append((p, step, error, memory))
+        print("%-32s %9.3f %9.3f %+7.1f%% %9s" % (p["id"], p["measured"]["iter_s"], step, 100 * error,
+                                                  "%+.1f%%" % (100 * memory) if memory is not None else "-"))
+    print()
+    everything = [("all homogeneous", [x for k, v in seen.items() if k.startswith("homog") for x in v])]
+    for name, rows in sorted(seen.items()) + everything:
+        memory = [abs(r[3]) for r in rows if r[3] is not None]
+        line = "%-26s %2d plans: time mean %5.1f%% worst %5.1f%%" % (
+            name, len(rows), 100 * sum(abs(r[2]) for r in rows) / len(rows), 100 * max(abs(r[2]) for r in rows))
+        if not name.startswith("all"):
+            line += ", rank correlation %.3f" % rank_correlation([r[1] for r in rows],
+                                                                 [r[0]["measured"]["iter_s"] for r in rows])
+        if memory:
+            line += "; memory mean %.1f%% over %d" % (100 * sum(memory) / len(memory), len(memory))
+        print(line)
+
+
+def constants_in_source():
+    text = open(os.path.join(ROOT, "planner", "import_sailor.c"), encoding="utf-8").read()
+    names = ["LAYER_S", "MESSAGE_S", "STAGING", "STAGING_GRADIENTS", "STEP_S", "CONTEXT_BYTES", "FRAGMENTS"]
+    return {n: float(re.search(r"#define %s\s+(\S+)" % n, text).group(1)) for n in names}
+
+
+def compare(data, folder, motley, c):
+    out = subprocess.run([motley, "replay", "--from", "sailor", "--data", folder, "--cases", data.plans_file, "--json"],
+                         capture_output=True, text=True, check=True).stdout
+    worst = 0.0
+    for line in map(json.loads, out.splitlines()):
+        plan = next(p for p in data.plans if p["id"] == line["id"])
+        worst = max(worst, abs(line["iter_s"] / data.step_s(plan, c) - 1),
+                    abs(line["peak_mem_bytes"] / data.peak(plan, c) - 1))
+    print("\nmotley replay and this script differ by %.1e at most" % worst)
+    return worst < 1e-9
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default=os.path.join(ROOT, "tests/data/planner/sailor"))
+    parser.add_argument("--motley", help="compare the program's predictions with this script's")
+    options = parser.parse_args()
+    data = Sailor(options.folder)
+    mine = [p for p in data.plans if p["homogeneous"] and p["model"] == "OPT-350"]
+    timed = [p for p in mine if p["quality"]["time_ok"]]
+    sized = [p for p in mine if p["quality"]["memory_ok"]]
+    c = dict(fit_time(data, timed), **fit_memory(data, sized))
+    print("fitted to %d plans (time) and %d (memory):" % (len(timed), len(sized)))
+    for name, value in c.items():
+        print("    %-18s %.4g" % (name, value))
+    left_out = []
+    for i, plan in enumerate(timed):
+        d = fit_time(data, timed[:i] + timed[i + 1:])
+        left_out.append(abs(data.step_s(plan, d) / plan["measured"]["iter_s"] - 1))
+    print("left out: time mean %.1f%%, worst %.1f%%\n" % (100 * sum(left_out) / len(left_out), 100 * max(left_out)))
+    source = constants_in_source()
+    print("with the constants in planner/import_sailor.c:")
+    report(data, source)
+    stale = [n for n in source if abs(source[n] / c[n] - 1) > 0.005]
+    if stale:
+        print("\nplanner/import_sailor.c does not have what was fitted: " + ", ".join(stale))
+        return 1
+    if options.motley and not compare(data, options.folder, options.motley, source):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
