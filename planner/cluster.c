@@ -27,6 +27,7 @@ struct cluster *cluster_create(struct err *err)
     cluster->within_bytes_per_s = 1e9;
     cluster->between_latency_s = 200e-6;
     cluster->between_bytes_per_s = 110e6;
+    cluster->within_origin = cluster->between_origin = ORIGIN_ESTIMATED;
     return cluster;
 }
 
@@ -121,7 +122,8 @@ static int device_check(const struct cluster *cluster, const struct cluster_devi
                        (unsigned long long)device->memory_limit_bytes);
     if ((device->speed != 0 && !positive(device->speed, 1e6)) ||
         (device->heat != 0 && !positive(device->heat, 1)) || !isfinite(device->price_per_hour) ||
-        device->price_per_hour < 0 || !isfinite(device->watts) || device->watts < 0)
+        device->price_per_hour < 0 || !isfinite(device->watts) || device->watts < 0 ||
+        !isfinite(device->idle_watts) || device->idle_watts < 0)
         return err_set(err, ERR_INVALID, "device %s: speed, heat, price or power is not a sensible number",
                        device->name);
     if (device->like && !catalogue_find(device->like))
@@ -160,11 +162,13 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
                         .heat = device->heat > 0 ? device->heat : 1,
                         .price_per_hour = device->price_per_hour,
                         .watts = device->watts,
+                        .idle_watts = device->idle_watts,
                         .like = device->like ? catalogue_find(device->like) : NULL};
     return 0;
 }
 
-static const char *const block_names[] = {"embedding", "layer", "head", NULL};
+static const char *const block_names[] = {"embedding", "layer",  "head",   "attention",
+                                          "ffn",       "router", "expert", NULL};
 
 static int point_read(struct json_reader *r, struct profile *profile, const char *device)
 {
@@ -234,7 +238,7 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
         if (jr_item(r, "points", points, i, &item) < 0 || point_read(&item, profile, device) < 0)
             return -1;
     }
-    if (profile->point_count[PROFILE_LAYER] == 0)
+    if (profile->point_count[PROFILE_LAYER] == 0 && profile->point_count[PROFILE_ATTENTION] == 0)
         return jr_fail(r, "points", "none is of a layer");
     profile->present = true;
     profile->origin = (enum cost_origin)origin;
@@ -292,6 +296,8 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
 {
     struct json_reader r;
     const char *from = "", *to = "";
+    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
+    int origin = ORIGIN_MEASURED;
     struct link_pair link = {0};
     jr_init(&r, document, "link", err);
     jr_str(&r, "from", JR_REQUIRED, 1, 255, &from);
@@ -299,8 +305,10 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
     jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
     jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
     jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
+    jr_choice(&r, "origin", JR_OPTIONAL, origins, &origin);
     if (jr_finish_loose(&r) < 0)
         return -1;
+    link.origin = (enum cost_origin)origin;
     link.from = cluster_node_find(cluster, from);
     link.to = cluster_node_find(cluster, to);
     if (link.from == UINT32_MAX || link.to == UINT32_MAX)
@@ -316,6 +324,11 @@ int cluster_set_defaults(struct cluster *cluster, double within_latency_s, doubl
         between_latency_s < 0 || !positive(within_bytes_per_s, RATE_MAX) ||
         !positive(between_bytes_per_s, RATE_MAX))
         return err_set(err, ERR_INVALID, "links: latency must be at least 0 s and rate above 0 bytes/s");
+    if (within_latency_s != cluster->within_latency_s || within_bytes_per_s != cluster->within_bytes_per_s)
+        cluster->within_origin = ORIGIN_IMPORTED;
+    if (between_latency_s != cluster->between_latency_s ||
+        between_bytes_per_s != cluster->between_bytes_per_s)
+        cluster->between_origin = ORIGIN_IMPORTED;
     cluster->within_latency_s = within_latency_s;
     cluster->within_bytes_per_s = within_bytes_per_s;
     cluster->between_latency_s = between_latency_s;
@@ -365,6 +378,13 @@ void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t 
         if (b > 0 && b < *bytes_per_s)
             *bytes_per_s = b;
     }
+}
+
+enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
+{
+    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
+    const struct link_pair *link = link_find(cluster, from, to);
+    return link ? link->origin : from == to ? cluster->within_origin : cluster->between_origin;
 }
 
 uint32_t cluster_device_count(const struct cluster *cluster)

@@ -34,6 +34,7 @@ struct cluster_device {
     double heat;           /* φ of PLANNER.md, moving ratio of table time to measured time, (0,1]; 0: 1 */
     double price_per_hour; /* any currency; 0: unknown */
     double watts;          /* while computing; 0: unknown */
+    double idle_watts;     /* in a plan but not computing; 0: not counted */
 };
 
 /* Returns new (cluster_destroy), or NULL with ERR_NOMEM. */
@@ -45,7 +46,8 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
 /* A profile document (docs/CONTRACTS.md) for the device it names, added before; a later one for the same
  * device replaces. Unknown keys are ignored (older and newer workers). The document is not kept. */
 int cluster_add_profile(struct cluster *cluster, const json_t *document, struct err *err);
-/* A link document {"from","to","latency_s","bytes_per_s","emulated"} between nodes, one direction. Missing
+/* A link document {"from","to","latency_s","bytes_per_s","emulated","origin"} between nodes, one direction;
+ * "origin" (measured, imported, estimated) is measured unless said otherwise. Missing
  * directions take the other one's values; missing pairs the defaults below. */
 int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err);
 /* Defaults for pairs on the same node and on different nodes; otherwise 20 µs, 1 GB/s and 200 µs, 110 MB/s.

@@ -17,6 +17,7 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
     jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
     jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
     jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
+    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
     jr_object(r, "profile", JR_OPTIONAL, &profile);
     if (device.like && !(like = catalogue_find(device.like)))
         return jr_fail(r, "like", "\"%s\" is not in the catalogue (motley devices --catalogue)", device.like);
@@ -67,9 +68,12 @@ static int link_values(struct json_reader *r, double *latency_s, double *bytes_p
 static int file_pair(struct json_reader *r, struct cluster *cluster)
 {
     const char *a = "", *b = "";
+    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
+    int origin = ORIGIN_IMPORTED; /* somebody wrote it down */
     double latency_s = 0, bytes_per_s = 0;
     jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
     jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
+    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
     link_values(r, &latency_s, &bytes_per_s);
     if (jr_finish(r) < 0)
         return -1;
@@ -79,8 +83,8 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
             return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
     }
     for (int k = 0; k < 2; k++) {
-        json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s",
-                                 latency_s, "bytes_per_s", bytes_per_s);
+        json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
+                                 latency_s, "bytes_per_s", bytes_per_s, "origin", origins[origin]);
         int result =
             link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
         json_decref(link);
@@ -93,7 +97,7 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
 static int file_links(struct json_reader *root, struct cluster *cluster)
 {
     struct json_reader links, part;
-    const json_t *pairs = NULL;
+    const json_t *pairs = NULL, *directed = NULL; /* link documents, as they were measured: one way each */
     double within[2] = {cluster->within_latency_s, cluster->within_bytes_per_s};
     double between[2] = {cluster->between_latency_s, cluster->between_bytes_per_s};
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
@@ -114,6 +118,7 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
     }
     pairs = NULL;
     jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);
+    jr_array(&links, "directed", JR_OPTIONAL, 0, 1000000, &directed);
     if (jr_finish(&links) < 0 ||
         cluster_set_defaults(cluster, within[0], within[1], between[0], between[1], root->err) < 0)
         return -1;
@@ -122,6 +127,9 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
         if (jr_item(&links, "pairs", pairs, i, &item) < 0 || file_pair(&item, cluster) < 0)
             return -1;
     }
+    for (size_t i = 0; i < json_array_size(directed); i++)
+        if (cluster_add_link(cluster, json_array_get(directed, i), root->err) < 0)
+            return err_wrap(root->err, "links.directed[%zu]", i);
     return 0;
 }
 

@@ -10,7 +10,17 @@ struct profile_point {
     double forward_s, backward_s, recompute_s;
 };
 
-enum profile_block { PROFILE_EMBEDDING, PROFILE_LAYER, PROFILE_HEAD, PROFILE_BLOCKS };
+/* Of a layer with experts also its parts, one expert among them (docs/CONTRACTS.md, Profile document). */
+enum profile_block {
+    PROFILE_EMBEDDING,
+    PROFILE_LAYER,
+    PROFILE_HEAD,
+    PROFILE_ATTENTION,
+    PROFILE_FFN,
+    PROFILE_ROUTER,
+    PROFILE_EXPERT,
+    PROFILE_BLOCKS
+};
 
 struct profile {
     bool present;
@@ -40,7 +50,7 @@ struct device {
     uint32_t node;
     uint64_t memory_limit_bytes;
     uint32_t threads;
-    double speed, heat, price_per_hour, watts;
+    double speed, heat, price_per_hour, watts, idle_watts;
     const struct catalogue_entry *like; /* NULL: none given */
     struct profile profile;
 };
@@ -49,6 +59,7 @@ struct link_pair { /* directed, between nodes */
     uint32_t from, to;
     double latency_s, bytes_per_s;
     bool emulated;
+    enum cost_origin origin;
 };
 
 struct node {
@@ -64,6 +75,7 @@ struct cluster {
     uint32_t link_count, link_capacity;
     struct link_pair *links; /* sorted by (from, to) once link_find was called */
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
+    enum cost_origin within_origin, between_origin; /* of these: estimated until somebody says otherwise */
     bool sorted;
 };
 
@@ -75,5 +87,7 @@ uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 /* Latency (s), rate (bytes/s, the two NICs' caps included) from one device to another. */
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
                   double *bytes_per_s, bool *emulated);
+/* Where those come from. */
+enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
 #endif

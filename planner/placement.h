@@ -11,6 +11,7 @@
 #define MOTLEY_PLANNER_PLACEMENT_H
 
 #include "planner/memory.h"
+#include "planner/price.h"
 #include "planner/problem.h"
 #include "planner/simulate.h"
 
@@ -20,6 +21,7 @@ struct place_member {     /* one rank */
     uint32_t micro_count; /* how many a step */
     double state_share;
     uint32_t window; /* 0: the generator's choice */
+    uint32_t delay;  /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later */
     bool recompute;
 };
 
@@ -30,7 +32,8 @@ struct place_stage {
 
 struct place_choice {
     enum plan_placement placement;
-    uint32_t micro_batch_rows; /* of a pipeline's micro-batches */
+    enum plan_schedule schedule; /* of a pipeline; interleaved, stage j is of member j mod member_count */
+    uint32_t micro_batch_rows;   /* of a pipeline's micro-batches */
     uint32_t stage_count, member_count;
     struct place_stage *stages;
     struct place_member *members;
@@ -100,24 +103,5 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
                    const struct memory_need *need, struct err *err);
 /* Appends a slot; returns its number, or −1 out of memory. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
-
-/* --- pricing a plan (price.c) --- */
-
-struct price {
-    const struct problem *problem;
-    const struct plan *plan;
-    uint32_t *device; /* [rank_count]: cluster device of each rank */
-    uint32_t step;    /* priced step */
-    bool free_links;  /* for comparisons: transfers take no time */
-};
-
-int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
-void price_fini(struct price *price);
-/* What the simulator asks for; borrows price until the run ends. */
-struct sim_costs price_costs(struct price *price);
-/* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
- * them. */
-int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
-               struct err *err);
 
 #endif

@@ -4,14 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/placement.h"
+#include "planner/micro.h"
+#include "planner/price.h"
+#include "planner/steady.h"
+
+#define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
+#define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
-    if (!price->device)
+    price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
+    if (!price->device || !price->groups) {
+        price_fini(price);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         price->device[r] = cluster_device_find(problem->cluster, plan->ranks[r].device);
         if (price->device[r] == UINT32_MAX) {
@@ -27,7 +35,9 @@ int price_init(struct price *price, const struct problem *problem, const struct 
 void price_fini(struct price *price)
 {
     free(price->device);
+    free(price->groups);
     price->device = NULL;
+    price->groups = NULL;
 }
 
 static struct cost_load instr_load(const struct price *price, const struct instr *x)
@@ -57,15 +67,20 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     case OP_BACKWARD_WEIGHT: {
         load = instr_load(price, x);
         double seconds = problem_seconds(p, device, x->block_begin, x->block_end, COST_BACKWARD, &load);
-        if (x->op != OP_BACKWARD)
-            seconds /= 2;
+        if (x->op != OP_BACKWARD) {
+            double share = micro_weight_share(p, x->block_begin, x->block_end, &load);
+            seconds *= x->op == OP_BACKWARD_WEIGHT ? share : 1 - share;
+        }
         if (x->flags & INSTR_RECOMPUTE)
             seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
         return seconds;
     }
     case OP_STEP: {
         const struct plan_rank *r = &price->plan->ranks[rank];
-        return problem_step_seconds(p, device, r->block_begin, r->block_end);
+        double seconds = r->range_count ? 0 : problem_step_seconds(p, device, r->block_begin, r->block_end);
+        for (uint32_t i = 0; i < r->range_count; i++)
+            seconds += problem_step_seconds(p, device, r->ranges[i].begin, r->ranges[i].end);
+        return seconds;
     }
     default:
         return 0;
@@ -85,51 +100,83 @@ static double transfer_bytes(void *context, uint32_t rank, const struct instr *x
 static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
 {
     const struct price *price = context;
-    bool emulated;
     const struct cluster *cluster = price->problem->cluster;
-    uint32_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
+    uint64_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
+    bool emulated;
+    *wire = (struct sim_wire){0};
     cluster_link(cluster, price->device[from], price->device[to], &wire->latency_s, &wire->bytes_per_s,
                  &emulated);
-    /* one wire out of each node to each other one, shared by its ranks; inside a node each pair has its own
-     */
-    wire->number = a == b ? from * price->plan->rank_count + to : a * cluster->node_count + b;
-    if (a != b && cluster->nodes[a].nic_bytes_per_s > 0)
-        wire->number = a * cluster->node_count + a;
-    wire->number += a == b ? cluster->node_count * cluster->node_count : 0;
     if (price->free_links) {
         wire->latency_s = 0;
         wire->bytes_per_s = INFINITY;
+        return;
+    }
+    if (a == b) /* inside a node each pair has its own */
+        return;
+    /* one wire from each node to each other one; the cards pass one direction beside the other */
+    wire->shared[wire->shared_count].number = a * CLUSTER_NODES_MAX + b;
+    wire->shared[wire->shared_count++].bytes_per_s = wire->bytes_per_s;
+    for (int receives = 0; receives < 2; receives++) {
+        uint64_t node = receives ? b : a;
+        if (cluster->nodes[node].nic_bytes_per_s <= 0)
+            continue;
+        wire->shared[wire->shared_count].number =
+            (uint64_t)CLUSTER_NODES_MAX * CLUSTER_NODES_MAX + 2 * node + (uint64_t)receives;
+        wire->shared[wire->shared_count++].bytes_per_s = cluster->nodes[node].nic_bytes_per_s;
     }
 }
 
-/* Worst latency and rate over neighbours in a group's order. */
-static void group_links(const struct price *price, const struct plan_group *group, double *latency_s,
-                        double *bytes_per_s)
+/* Worst latency and rate over neighbours in a group's order. Links of one ring between the same two nodes, or
+ * through the same card, are busy at once, so each has its part. */
+static void group_links(const struct price *price, const struct plan_group *group, struct price_group *links)
 {
-    *latency_s = 0;
-    *bytes_per_s = INFINITY;
-    for (uint32_t i = 0; i < group->rank_count && group->rank_count > 1; i++) {
-        uint32_t a = price->device[group->ranks[i]],
-                 b = price->device[group->ranks[(i + 1) % group->rank_count]];
+    const struct cluster *cluster = price->problem->cluster;
+    uint32_t n = group->rank_count;
+    *links = (struct price_group){.latency_s = 0, .bytes_per_s = INFINITY, .known = true};
+    for (uint32_t i = 0; i < n && n > 1; i++) {
+        uint32_t a = price->device[group->ranks[i]], b = price->device[group->ranks[(i + 1) % n]];
+        uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
+        uint32_t alike = 0, leaving = 0, arriving = 0;
         double latency, rate;
         bool emulated;
-        cluster_link(price->problem->cluster, a, b, &latency, &rate, &emulated);
-        *latency_s = latency > *latency_s ? latency : *latency_s;
-        *bytes_per_s = rate < *bytes_per_s ? rate : *bytes_per_s;
+        cluster_link(cluster, a, b, &latency, &rate, &emulated);
+        for (uint32_t k = 0; k < n && n <= GROUP_SHARING_MAX && from != to; k++) {
+            uint32_t c = cluster->devices[price->device[group->ranks[k]]].node;
+            uint32_t d = cluster->devices[price->device[group->ranks[(k + 1) % n]]].node;
+            alike += c == from && d == to;
+            leaving += c == from && d != from;
+            arriving += d == to && c != to;
+        }
+        rate /= alike > 1 ? alike : 1;
+        if (from != to && leaving > 1 && cluster->nodes[from].nic_bytes_per_s > 0)
+            rate = fmin(rate, cluster->nodes[from].nic_bytes_per_s / leaving);
+        if (from != to && arriving > 1 && cluster->nodes[to].nic_bytes_per_s > 0)
+            rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
+        links->latency_s = fmax(links->latency_s, latency);
+        links->bytes_per_s = fmin(links->bytes_per_s, rate);
     }
 }
 
 static double collective_seconds(void *context, const struct plan_group *group, uint32_t rank,
                                  const struct instr *x)
 {
-    const struct price *price = context;
-    double latency, rate, n = group->rank_count;
+    struct price *price = context;
+    double n = group->rank_count;
     if (group->rank_count < 2 || price->free_links)
         return 0;
-    group_links(price, group, &latency, &rate);
+    struct price_group *links = &price->groups[group - price->plan->groups];
+    if (!links->known)
+        group_links(price, group, links);
+    double latency = links->latency_s, rate = links->bytes_per_s;
     const struct plan_rank *r = &price->plan->ranks[rank];
     const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
     double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
+    if (x->micro_batch >= 0) { /* of this micro-batch's rows; nothing is done for none */
+        struct cost_load load = instr_load(price, x);
+        if (load.rows <= 0)
+            return 0;
+        bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
+    }
     bool small = slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR ||
                  slot->kind == SLOT_BARRIER || slot->kind == SLOT_TOKEN;
     if (small) /* up and down a tree */
@@ -140,13 +187,11 @@ static double collective_seconds(void *context, const struct plan_group *group, 
 
 struct sim_costs price_costs(struct price *price)
 {
-    uint32_t nodes = price->problem->cluster->node_count, ranks = price->plan->rank_count;
     return (struct sim_costs){.context = price,
                               .compute_s = compute_seconds,
                               .bytes = transfer_bytes,
                               .wire = wire_between,
-                              .collective_s = collective_seconds,
-                              .wire_count = nodes * nodes + ranks * ranks};
+                              .collective_s = collective_seconds};
 }
 
 static void costs_fill(const struct price *price, struct plan *plan, double step_s, const double *busy)
@@ -175,24 +220,77 @@ static void costs_fill(const struct price *price, struct plan *plan, double step
     c->share_estimated = all > 0 ? by_origin[ORIGIN_ESTIMATED] / all : 0;
 }
 
-static int steps_run(struct price *price, struct sim *sim, uint32_t count, double *step_s, double *busy,
-                     struct err *err)
+/* Micro-batches of equal class hold rows of one and the same length, equally many: whatever part of them an
+ * instruction works on costs alike. */
+static int classes_of(const struct price *price, uint32_t **out, struct err *err)
+{
+    const struct plan *plan = price->plan;
+    const struct problem_step *step = &price->problem->steps[price->step];
+    uint32_t *classes = calloc((size_t)plan->micro_batch_count + 1, sizeof(*classes)), last = 0;
+    struct cost_load shape = {0};
+    *out = classes;
+    if (!classes)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
+        uint32_t begin, end;
+        bool alike = true;
+        plan_micro_batch_rows(plan, k, step->rows, &begin, &end);
+        struct cost_load row = problem_load(price->problem, price->step, begin, begin + 1);
+        for (uint32_t i = begin + 1; i < end && alike; i++) {
+            struct cost_load other = problem_load(price->problem, price->step, i, i + 1);
+            alike = other.tokens == row.tokens && other.labelled == row.labelled;
+        }
+        row.rows = end - begin;
+        if (k == 0 || !alike || row.rows != shape.rows || row.tokens != shape.tokens ||
+            row.labelled != shape.labelled)
+            last++;
+        classes[k] = last;
+        shape = alike ? row : (struct cost_load){.rows = -1};
+    }
+    return 0;
+}
+
+int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
 {
     struct sim_costs costs = price_costs(price);
+    uint64_t instructions = 0;
+    int done = 0;
+    for (uint32_t r = 0; r < price->plan->rank_count; r++)
+        instructions += price->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
+    if (instructions >= STEADY_WORTH && !price->whole) {
+        struct steady *steady = NULL;
+        uint32_t *classes = NULL;
+        done = classes_of(price, &classes, err);
+        if (done == 0)
+            done = steady_create(price->plan, PROGRAM_TRAIN, classes, &steady, err);
+        if (done == 0 && steady)
+            done = steady_run(steady, &costs, seconds, sums, err);
+        steady_destroy(steady);
+        free(classes);
+    }
+    if (done == 0 && !*sim)
+        done = sim_create(price->plan, PROGRAM_TRAIN, sim, err);
+    if (done == 0)
+        done = sim_run(*sim, &costs, seconds, sums, NULL, 0, err);
+    return done < 0 ? -1 : 0;
+}
+
+static int steps_run(struct price *price, uint32_t count, double *step_s, double *busy, struct err *err)
+{
     uint32_t ranks = price->plan->rank_count, steps = price->problem->step_count;
+    struct sim *sim = NULL;
     struct sim_rank *sums = calloc(ranks, sizeof(*sums));
-    if (!sums)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    int result = 0;
+    int result = sums ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     *step_s = 0;
     for (uint32_t s = 0; s < count && result == 0; s++) {
         double seconds = 0;
         price->step = count > 1 ? (uint32_t)((uint64_t)s * (steps - 1) / (count - 1)) : 0;
-        result = sim_run(sim, &costs, &seconds, sums, NULL, 0, err);
+        result = price_step(price, &sim, &seconds, sums, err);
         *step_s += seconds / count;
         for (uint32_t r = 0; r < ranks; r++)
             busy[r] += sums[r].compute_s / count;
     }
+    sim_destroy(sim);
     free(sums);
     return result;
 }
@@ -201,18 +299,15 @@ int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_
                struct err *err)
 {
     struct price price;
-    struct sim *sim = NULL;
     uint32_t count = steps_max < problem->step_count ? steps_max : problem->step_count;
     if (price_init(&price, problem, plan, err) < 0)
         return -1;
     double *busy = calloc((size_t)plan->rank_count + 1, sizeof(*busy));
-    int result =
-        busy ? sim_create(plan, PROGRAM_TRAIN, &sim, err) : err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = busy ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)
-        result = steps_run(&price, sim, count ? count : 1, step_s, busy, err);
+        result = steps_run(&price, count ? count : 1, step_s, busy, err);
     if (result == 0)
         costs_fill(&price, plan, *step_s, busy);
-    sim_destroy(sim);
     free(busy);
     price_fini(&price);
     return result;

@@ -8,29 +8,45 @@
 
 #include "program/program.h"
 
+struct graph_pair { /* an ordered pair of ranks between which something is transferred */
+    uint32_t from, to;
+    uint32_t meeting_first, meeting_count; /* its transfers, in the order of its queue */
+};
+
 struct plan_graph {
     const struct plan *plan; /* borrowed */
     int kind;
+    bool loose;        /* the two sides of a meeting were not compared */
     uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
     uint32_t total;    /* instructions */
     uint32_t *rank_of; /* [total] */
     uint32_t *waits;   /* [total]: local predecessors, by queue and `after` */
     uint32_t *dependent_first,
-        *dependents;   /* local successors of n: dependents[dependent_first[n] …[n + 1]) */
-    uint32_t *meeting; /* [total]: number of the meeting, or UINT32_MAX */
-    uint32_t meeting_count;
+        *dependents;        /* local successors of n: dependents[dependent_first[n] …[n + 1]) */
+    uint32_t *meeting;      /* [total]: number of the meeting, or UINT32_MAX */
+    uint32_t meeting_count; /* transfers, pair by pair; then collectives */
+    uint32_t pair_count;
+    struct graph_pair *pairs;         /* sorted by (from, to) */
     uint32_t *member_first, *members; /* members of meeting m, as above */
 };
 
 /* The fields of the plan must be in range (plan_check looks first). Returns 0, or -1: ERR_INVALID with the
  * sentence, ERR_TOO_BIG, ERR_NOMEM; *graph is then empty. */
 int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
+/* The same for programs from which equal turns were taken out: what meets is found by order alone, so
+ * different micro-batches may meet. For the simulator, of plans that were checked whole. */
+int plan_graph_init_loose(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err);
 void plan_graph_fini(struct plan_graph *graph);
+
+static inline const struct instr *graph_instr_of(const struct plan_graph *graph, uint32_t rank,
+                                                 uint32_t number)
+{
+    return &graph->plan->ranks[rank].programs[graph->kind].instrs[number - graph->base[rank]];
+}
 
 static inline const struct instr *graph_instr(const struct plan_graph *graph, uint32_t number)
 {
-    uint32_t rank = graph->rank_of[number];
-    return &graph->plan->ranks[rank].programs[graph->kind].instrs[number - graph->base[rank]];
+    return graph_instr_of(graph, graph->rank_of[number], number);
 }
 
 /* "rank 1 train instruction 5 (RECV mb0 from 0)" of a global number. */
