@@ -1,26 +1,16 @@
-/* Emitting chains: 1F1B with a window per stage.
+/* Emitting chains: one rank a stage, or ranks that hold several ranges of blocks (interleaved); who computes
+ * what when is pipe_order.h's, the instructions are chain_program.c's. Here: assignment, rings, memory.
  *
- * Stage s runs forward on window_s micro-batches, then backward and forward in turn, then the backwards that
- * are left. A receive may start as soon as its ring has room; a send holds its buffer until the transport
- * took it. */
+ * Windows may say more than there are micro-batches: saved values are kept for those there are, but the
+ * difference of neighbours' windows still says how many may be on the link between them. */
 #include "planner/chain.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Slot numbers of one rank; PLAN_NONE where it has none. */
-struct chain_slots {
-    int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, cache, token, barrier;
-    uint32_t ring_act_in, ring_act_out, ring_grad_in, ring_grad_out;
-};
-
-struct chain {
-    const struct problem *problem;
-    struct plan *plan;
-    uint32_t stages, micro_batches;
-    const uint32_t *windows;
-    struct err *err;
-};
+#include "planner/chain_private.h"
+#include "planner/micro.h"
 
 uint32_t chain_ring(uint32_t w, uint32_t v, uint32_t micro_batches)
 {
@@ -29,20 +19,24 @@ uint32_t chain_ring(uint32_t w, uint32_t v, uint32_t micro_batches)
     return depth < micro_batches ? depth : micro_batches;
 }
 
-static uint32_t ring_out(uint32_t micro_batches)
-{
-    return micro_batches < 2 ? micro_batches : 2;
-}
-
 uint32_t chain_boundary_buffers(uint32_t stage, uint32_t stage_count, const uint32_t *windows,
                                 uint32_t micro_batches)
 {
-    uint32_t buffers = 0;
+    uint32_t buffers = 0, out = chain_ring_out(micro_batches);
     if (stage > 0)
-        buffers += chain_ring(windows[stage - 1], windows[stage], micro_batches) + ring_out(micro_batches);
+        buffers += chain_ring(windows[stage - 1], windows[stage], micro_batches) + out;
     if (stage + 1 < stage_count)
-        buffers += chain_ring(windows[stage], windows[stage + 1], micro_batches) + ring_out(micro_batches);
+        buffers += chain_ring(windows[stage], windows[stage + 1], micro_batches) + out;
     return buffers;
+}
+
+uint64_t chain_held_gradients(const struct problem *problem, uint32_t tokens, int32_t begin, int32_t end)
+{
+    const struct memory_widths *s = &problem->widths;
+    int32_t first = begin > 1 ? begin : 1,
+            last = end < problem->block_count - 1 ? end : problem->block_count - 1;
+    uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
+    return 4 * (s->qkv + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
 }
 
 static int32_t boundary_slot(struct chain *c, struct plan_rank *rank, int kind, uint32_t ring)
@@ -76,288 +70,373 @@ static int32_t fixed_slot(struct plan_rank *rank, int kind, int lifetime, int pl
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t saved_slot(struct plan_rank *rank, uint32_t window, uint64_t bytes)
+/* Split backwards also keep the gradients of every matrix's output from one half to the other. */
+static uint64_t held_bytes(const struct chain *c, uint32_t stage)
 {
+    const struct place_stage *s = &c->choice->stages[stage];
+    return c->choice->schedule == SCHEDULE_SPLIT
+               ? chain_held_gradients(c->problem, c->plan->tokens_bound, s->block_begin, s->block_end)
+               : 0;
+}
+
+static uint64_t held_total(const struct chain *c, uint32_t stage)
+{
+    return held_bytes(c, stage) * (c->delays[stage % c->ranks] + 1);
+}
+
+static int32_t saved_slot(struct chain *c, struct plan_rank *rank, uint32_t stage)
+{
+    const struct chain_stage *s = &c->stage[stage];
     struct plan_slot slot = {.kind = SLOT_SAVED,
                              .place = SLOT_ON_DEVICE,
                              .lifetime = SLOT_FOR_INSTRUCTIONS,
                              .purpose = PURPOSE_ACTIVATIONS,
-                             .ring_micro_batches = window,
+                             .ring_micro_batches = s->live,
                              .ring_blocks = 1,
-                             .block_begin = rank->block_begin,
-                             .block_end = rank->block_end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = bytes * window};
+                             .block_begin = c->choice->stages[stage].block_begin,
+                             .block_end = c->choice->stages[stage].block_end,
+                             .bytes_fixed = s->saved_bytes + held_bytes(c, stage),
+                             .bytes_bound = s->saved_bytes + held_bytes(c, stage),
+                             .bytes_total = s->saved_bytes * s->live + held_total(c, stage)};
     return plan_rank_slot(rank, &slot);
 }
 
-static int slots_fill(struct chain *c, uint32_t s, const struct memory_need *need, struct chain_slots *slots)
+static void stage_slots(struct chain *c, struct plan_rank *rank, uint32_t stage)
 {
-    struct plan_rank *rank = &c->plan->ranks[s];
-    bool first = s == 0, last = s + 1 == c->stages;
-    uint32_t window = c->windows[s];
-    memset(slots, 0xff, sizeof(*slots));
-    slots->ring_act_out = slots->ring_grad_out = ring_out(c->micro_batches);
-    if (!first) {
-        slots->ring_act_in = chain_ring(c->windows[s - 1], window, c->micro_batches);
-        slots->act_in = boundary_slot(c, rank, SLOT_ACTIVATION, slots->ring_act_in);
-        slots->grad_out = boundary_slot(c, rank, SLOT_GRADIENT, slots->ring_grad_out);
+    struct chain_stage *s = &c->stage[stage];
+    uint32_t out = chain_ring_out(c->micro_batches);
+    s->act_in = s->act_out = s->grad_in = s->grad_out = PLAN_NONE;
+    if (stage > 0) {
+        s->act_in = boundary_slot(c, rank, SLOT_ACTIVATION, s->ring_act);
+        s->grad_out = boundary_slot(c, rank, SLOT_GRADIENT, out);
     }
-    if (!last) {
-        slots->ring_grad_in = chain_ring(window, c->windows[s + 1], c->micro_batches);
-        slots->act_out = boundary_slot(c, rank, SLOT_ACTIVATION, slots->ring_act_out);
-        slots->grad_in = boundary_slot(c, rank, SLOT_GRADIENT, slots->ring_grad_in);
+    if (stage + 1 < c->stages) {
+        s->act_out = boundary_slot(c, rank, SLOT_ACTIVATION, out);
+        s->grad_in = boundary_slot(c, rank, SLOT_GRADIENT, s->ring_grad);
     }
-    slots->saved = saved_slot(rank, window, need->saved_bytes);
-    slots->scalars =
+    s->saved = saved_slot(c, rank, stage);
+}
+
+static int32_t tied_slot(struct chain *c, struct plan_rank *rank, int kind)
+{
+    int32_t slot = fixed_slot(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, 4 * c->problem->blocks.tied_params);
+    if (slot >= 0) {
+        rank->slots[slot].purpose = PURPOSE_ADAPTERS;
+        rank->slots[slot].block_begin = 0;
+        rank->slots[slot].block_end = 1;
+    }
+    return slot;
+}
+
+static int slots_fill(struct chain *c, uint32_t r, uint64_t cache_bytes)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    struct chain_rank *s = &c->slots;
+    uint32_t expected = 3;
+    memset(s, 0xff, sizeof(*s));
+    for (uint32_t j = r; j < c->stages; j += c->ranks) {
+        stage_slots(c, rank, j);
+        expected += 1 + 2 * (uint32_t)(j > 0) + 2 * (uint32_t)(j + 1 < c->stages);
+    }
+    s->scalars =
         fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(struct plan_step_scalars));
-    slots->norm = fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
-    slots->barrier = fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
-    bool samples = c->problem->workload->sample_tokens > 0;
-    if (samples) { /* a rank without layers has an empty cache: it still takes part */
-        slots->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, need->cache_bytes);
-        slots->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(int32_t));
+    s->norm = fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
+    s->barrier = fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
+    if (c->problem->workload->sample_tokens > 0) { /* a rank without layers has an empty cache: it still takes
+                                                      part */
+        s->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, cache_bytes);
+        s->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(int32_t));
+        expected += 2;
     }
-    uint32_t expected = 4 + 2 * (uint32_t)!first + 2 * (uint32_t)!last + 2 * (uint32_t)samples;
+    if (c->tied_group >= 0 && plan_group_position(&c->plan->groups[c->tied_group], r) >= 0) {
+        s->tied_gradients = tied_slot(c, rank, SLOT_GRADIENTS);
+        s->tied_parameters = tied_slot(c, rank, SLOT_PARAMETERS);
+        expected += 2;
+    }
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* The numbers of the last instructions, by micro-batch, of one rank while its program is made. */
-struct chain_history {
-    int32_t *forward, *backward, *send_act, *send_grad; /* [micro_batches] */
-};
-
-static int32_t past(const int32_t *numbers, int64_t k)
+/* What a rank's stages need together: workspace and tables are shared, all else adds up. */
+static void rank_need(struct chain *c, uint32_t r, struct memory_need *need)
 {
-    return k >= 0 ? numbers[k] : PLAN_NONE;
-}
-
-static int32_t add_recv(struct program_builder *b, uint32_t peer, int32_t slot, uint32_t tag,
-                        int32_t boundary, int64_t k, int32_t freed)
-{
-    struct instr x = instr_init(OP_RECV, QUEUE_RECV);
-    x.peer = (int32_t)peer;
-    x.slot_out = slot;
-    x.tag = tag;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = boundary;
-    return program_add(b, &x, &freed, 1);
-}
-
-static int32_t add_send(struct program_builder *b, uint32_t peer, int32_t slot, uint32_t tag,
-                        int32_t boundary, int64_t k, int32_t after)
-{
-    struct instr x = instr_init(OP_SEND, QUEUE_SEND);
-    x.peer = (int32_t)peer;
-    x.slot_in = slot;
-    x.flags = INSTR_FREES_IN;
-    x.tag = tag;
-    x.micro_batch = (int32_t)k;
-    x.block_begin = x.block_end = boundary;
-    return program_add(b, &x, &after, 1);
-}
-
-/* Receive, forward, send of micro-batch k. `save`: the slot for what backward needs, or the KV cache, or
- * none. */
-static void add_forward(struct chain *c, struct program_builder *b, uint32_t s,
-                        const struct chain_slots *slots, struct chain_history *h, int64_t k, int32_t save)
-{
-    const struct plan_rank *rank = &c->plan->ranks[s];
-    int32_t received = PLAN_NONE;
-    if (s > 0)
-        received = add_recv(b, s - 1, slots->act_in, TAG_ACTIVATION, rank->block_begin, k,
-                            past(h->forward, k - slots->ring_act_in));
-    struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
-    x.micro_batch = (int32_t)k;
-    x.block_begin = rank->block_begin;
-    x.block_end = rank->block_end;
-    x.slot_in = slots->act_in;
-    x.slot_out = slots->act_out;
-    x.slot_save = save;
-    x.flags = (uint16_t)((s > 0 ? INSTR_FREES_IN : 0) |
-                         (rank->recompute && save == slots->saved && save >= 0 ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {received, s + 1 < c->stages ? past(h->send_act, k - slots->ring_act_out) : PLAN_NONE};
-    h->forward[k] = program_add(b, &x, after, 2);
-    if (s + 1 < c->stages)
-        h->send_act[k] =
-            add_send(b, s + 1, slots->act_out, TAG_ACTIVATION, rank->block_end, k, h->forward[k]);
-}
-
-static void add_backward(struct chain *c, struct program_builder *b, uint32_t s,
-                         const struct chain_slots *slots, struct chain_history *h, int64_t k)
-{
-    const struct plan_rank *rank = &c->plan->ranks[s];
-    int32_t received = PLAN_NONE;
-    if (s + 1 < c->stages)
-        received = add_recv(b, s + 1, slots->grad_in, TAG_GRADIENT, rank->block_end, k,
-                            past(h->backward, k - slots->ring_grad_in));
-    struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
-    x.micro_batch = (int32_t)k;
-    x.block_begin = rank->block_begin;
-    x.block_end = rank->block_end;
-    x.slot_in = slots->grad_in;
-    x.slot_out = slots->grad_out;
-    x.slot_save = slots->saved;
-    x.flags = (uint16_t)(INSTR_FREES_SAVE | (s + 1 < c->stages ? INSTR_FREES_IN : 0) |
-                         (rank->recompute ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {received, s > 0 ? past(h->send_grad, k - slots->ring_grad_out) : PLAN_NONE};
-    h->backward[k] = program_add(b, &x, after, 2);
-    if (s > 0)
-        h->send_grad[k] =
-            add_send(b, s - 1, slots->grad_out, TAG_GRADIENT, rank->block_begin, k, h->backward[k]);
-}
-
-static int32_t add_all_reduce(struct program_builder *b, int32_t slot, uint32_t tag, int32_t after)
-{
-    struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
-    x.group = 0;
-    x.slot_in = x.slot_out = slot;
-    x.tag = tag;
-    return program_add(b, &x, &after, 1);
-}
-
-static void train_build(struct chain *c, struct program_builder *b, uint32_t s,
-                        const struct chain_slots *slots, struct chain_history *h)
-{
-    int64_t count = c->micro_batches, window = c->windows[s] < count ? c->windows[s] : count;
-    for (int64_t k = 0; k < window; k++)
-        add_forward(c, b, s, slots, h, k, slots->saved);
-    for (int64_t k = 0; k < count; k++) {
-        add_backward(c, b, s, slots, h, k);
-        if (k + window < count)
-            add_forward(c, b, s, slots, h, k + window, slots->saved);
+    uint32_t out = chain_ring_out(c->micro_batches);
+    uint64_t shared = 0;
+    memset(need, 0, sizeof(*need));
+    need->exact = c->stages == c->ranks && c->choice->schedule != SCHEDULE_SPLIT;
+    for (uint32_t j = r; j < c->stages; j += c->ranks) {
+        const struct place_stage *stage = &c->choice->stages[j];
+        struct chain_stage *s = &c->stage[j];
+        struct memory_stage m = {.block_begin = stage->block_begin,
+                                 .block_end = stage->block_end,
+                                 .window = s->live,
+                                 .micro_batch_rows = c->plan->rows_bound,
+                                 .recompute = c->choice->members[stage->member_first].recompute,
+                                 .boundary_buffers = (j > 0 ? s->ring_act + out : 0) +
+                                                     (j + 1 < c->stages ? s->ring_grad + out : 0),
+                                 .state_share = 1,
+                                 .tensor_share = 1};
+        struct memory_need each, bare;
+        memory_stage_need(c->problem, &m, &each);
+        m.boundary_buffers = 0;
+        memory_stage_need(c->problem, &m, &bare);
+        s->saved_bytes = each.saved_bytes;
+        each.purpose[PURPOSE_ACTIVATIONS] += held_total(c, j);
+        uint64_t work = bare.purpose[PURPOSE_BUFFERS] - bare.cache_bytes;
+        each.purpose[PURPOSE_BUFFERS] -= work < shared ? work : shared;
+        shared = work > shared ? work : shared;
+        for (int p = 0; p < PURPOSE_COUNT; p++)
+            need->purpose[p] += each.purpose[p];
+        need->cache_bytes += each.cache_bytes;
+        need->exact = need->exact && each.exact;
     }
-    /* the loss is complete when the last forward is; it travels while the backwards drain */
-    int32_t scalars = add_all_reduce(b, slots->scalars, TAG_STEP_SCALARS, h->forward[count - 1]);
-    int32_t norm = add_all_reduce(b, slots->norm, TAG_NORM, h->backward[count - 1]);
-    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
-    x.block_begin = c->plan->ranks[s].block_begin;
-    x.block_end = c->plan->ranks[s].block_end;
-    int32_t after[2] = {scalars, norm};
-    program_add(b, &x, after, 2);
+    for (int p = 0; p < PURPOSE_COUNT; p++)
+        need->total += need->purpose[p];
 }
 
-static void evaluate_build(struct chain *c, struct program_builder *b, uint32_t s,
-                           const struct chain_slots *slots, struct chain_history *h)
+static int ranges_fill(struct chain *c, uint32_t r)
 {
-    for (int64_t k = 0; k < c->micro_batches; k++)
-        add_forward(c, b, s, slots, h, k, PLAN_NONE);
-    add_all_reduce(b, slots->scalars, TAG_STEP_SCALARS, h->forward[c->micro_batches - 1]);
-}
-
-/* Prefill and generate look the same: the prompt, or the last token, through all stages; the last one
- * chooses. */
-static void token_build(struct chain *c, struct program_builder *b, uint32_t s,
-                        const struct chain_slots *slots, struct chain_history *h)
-{
-    bool last = s + 1 == c->stages;
-    add_forward(c, b, s, slots, h, 0, slots->cache);
-    int32_t ready = h->forward[0];
-    if (last) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = slots->token;
-        ready = program_add(b, &x, &ready, 1);
+    struct plan_rank *rank = &c->plan->ranks[r];
+    uint32_t laps = c->stages / c->ranks;
+    rank->block_begin = c->choice->stages[r].block_begin;
+    rank->block_end = c->choice->stages[r + (laps - 1) * c->ranks].block_end;
+    if (laps == 1)
+        return 0;
+    rank->ranges = calloc(laps, sizeof(*rank->ranges));
+    if (!rank->ranges)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    rank->range_count = laps;
+    for (uint32_t lap = 0; lap < laps; lap++) {
+        const struct place_stage *stage = &c->choice->stages[r + lap * c->ranks];
+        rank->ranges[lap] = (struct plan_range){stage->block_begin, stage->block_end};
     }
-    struct instr x = instr_init(OP_BROADCAST, QUEUE_GROUP);
-    x.group = 0;
-    x.peer = (int32_t)c->stages - 1;
-    x.slot_in = x.slot_out = slots->token;
-    x.tag = TAG_TOKEN;
-    program_add(b, &x, &ready, 1);
+    return 0;
 }
 
-static void save_build(struct program_builder *b, const struct chain_slots *slots)
+static double state_share(const struct chain *c, uint32_t r)
 {
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-    int32_t saved = program_add(b, &x, NULL, 0);
-    add_all_reduce(b, slots->barrier, TAG_BARRIER, saved);
+    bool full = c->problem->workload->method == METHOD_FULL;
+    const struct block_list *list = &c->problem->blocks;
+    uint64_t mine = 0, all = full ? list->params : list->lora_params;
+    for (uint32_t j = r; j < c->stages; j += c->ranks) {
+        for (int32_t b = c->choice->stages[j].block_begin; b < c->choice->stages[j].block_end; b++)
+            mine += full ? list->blocks[b].params : list->blocks[b].lora_params;
+    }
+    return all ? (double)mine / (double)all : 1.0 / c->ranks;
 }
 
-static int programs_fill(struct chain *c, uint32_t s, const struct chain_slots *slots, int32_t *memory)
+static int rank_emit(struct chain *c, uint32_t r, bool programs)
 {
-    struct plan_rank *rank = &c->plan->ranks[s];
-    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-        struct program_builder b = {0};
-        size_t count = c->micro_batches;
-        struct chain_history h = {memory, memory + count, memory + 2 * count, memory + 3 * count};
-        if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && slots->cache < 0)
+    const struct place_member *member = &c->choice->members[c->choice->stages[r].member_first];
+    struct plan_rank *rank = &c->plan->ranks[r];
+    struct memory_need need;
+    uint32_t forwards = c->micro_batches * (c->stages / c->ranks);
+    if (ranges_fill(c, r) < 0)
+        return -1;
+    rank_need(c, r, &need);
+    rank->stage = (int32_t)r;
+    rank->rows = c->plan->batch_rows;
+    rank->rows_share = 1;
+    rank->window = c->windows[r] < forwards ? c->windows[r] : forwards;
+    rank->state_share = state_share(c, r);
+    if (c->tied_group >= 0) {
+        rank->owns_tied = rank->block_begin == 0;
+        rank->copies_tied = rank->block_end == c->plan->block_count;
+    }
+    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, r, need.cache_bytes) < 0)
+        return -1;
+    return programs ? chain_programs(c, r) : 0;
+}
+
+/* --- rings --- */
+
+static void parts_fill(const struct chain *c, double *f, double *b)
+{
+    for (uint32_t j = 0; j < c->stages; j++) {
+        const struct place_stage *stage = &c->choice->stages[j];
+        const struct place_member *member = &c->choice->members[stage->member_first];
+        struct micro_cost cost;
+        micro_cost_init(&cost, c->problem, member->device, c->choice->micro_batch_rows);
+        for (uint32_t k = 0; k < c->micro_batches; k++) {
+            size_t at = (size_t)j * c->micro_batches + k;
+            f[at] = micro_forward(c->problem, &cost, stage->block_begin, stage->block_end);
+            b[at] =
+                micro_backward(c->problem, &cost, stage->block_begin, stage->block_end, member->recompute);
+        }
+    }
+}
+
+void chain_links(const struct problem *problem, const struct place_choice *choice, double *latency_s,
+                 double *occupied_s)
+{
+    double bytes =
+        problem->bytes_per_token * problem->mean_step.tokens / micro_count(problem, choice->micro_batch_rows);
+    for (uint32_t j = 0; j + 1 < choice->stage_count; j++) {
+        double rate;
+        bool emulated;
+        cluster_link(problem->cluster, choice->members[choice->stages[j].member_first].device,
+                     choice->members[choice->stages[j + 1].member_first].device, &latency_s[j], &rate,
+                     &emulated);
+        occupied_s[j] = bytes / rate;
+    }
+}
+
+/* Most transfers that were begun and not used up at once: sent[k] to used[k], both rising. */
+static uint32_t overlap(const double *sent, const double *used, uint32_t count)
+{
+    uint32_t most = 1, done = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        while (done < k && used[done] <= sent[k])
+            done++;
+        most = k - done + 1 > most ? k - done + 1 : most;
+    }
+    return most;
+}
+
+/* Interleaved: what is on the way to a range at once is read off a run at mean times, and off the lists. */
+static int rings_interleaved(struct chain *c)
+{
+    uint32_t count = c->micro_batches;
+    size_t cells = (size_t)c->stages * count;
+    double *memory = calloc(6 * cells + 2 * (size_t)c->stages, sizeof(*memory));
+    uint32_t *waiting = calloc(2 * (size_t)c->stages, sizeof(*waiting));
+    int result = memory && waiting ? chain_waiting(c, waiting, waiting + c->stages)
+                                   : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0) {
+        double *latency = memory + 6 * cells, *occupied = latency + c->stages;
+        struct pipe_order_times t = {memory, memory + cells, memory + 2 * cells, memory + 3 * cells};
+        struct pipe_order_costs costs = {.forward = memory + 4 * cells,
+                                         .backward = memory + 5 * cells,
+                                         .latency_s = latency,
+                                         .occupied_s = occupied};
+        parts_fill(c, memory + 4 * cells, memory + 5 * cells);
+        chain_links(c->problem, c->choice, latency, occupied);
+        double seconds = pipe_order_seconds(&c->train, &costs, &t, c->err);
+        if (!(seconds >= 0 && seconds < INFINITY))
+            result =
+                err_set(c->err, seconds < 0 ? ERR_NOMEM : ERR_NOFIT,
+                        "planner: %u micro-batches cannot go round %u ranks in this order", count, c->ranks);
+        for (uint32_t j = 0; j < c->stages && result == 0; j++) {
+            size_t row = (size_t)j * count;
+            uint32_t act = j ? overlap(&t.forward_sent[row - count], &t.forward_end[row], count) : 0;
+            uint32_t grad =
+                j + 1 < c->stages ? overlap(&t.backward_sent[row + count], &t.backward_end[row], count) : 0;
+            uint32_t least_act = waiting[j] + 1, least_grad = waiting[c->stages + j] + 1;
+            act = act > least_act ? act : least_act;
+            grad = grad > least_grad ? grad : least_grad;
+            c->stage[j].ring_act = act < count ? act : count;
+            c->stage[j].ring_grad = grad < count ? grad : count;
+        }
+    }
+    free(memory);
+    free(waiting);
+    return result;
+}
+
+static int rings_fill(struct chain *c)
+{
+    for (uint32_t j = 0; j < c->stages; j++) {
+        c->stage[j].live = pipe_order_live(&c->train, j);
+        if (c->stages > c->ranks)
             continue;
-        if (kind == PROGRAM_TRAIN)
-            train_build(c, &b, s, slots, &h);
-        else if (kind == PROGRAM_EVALUATE)
-            evaluate_build(c, &b, s, slots, &h);
-        else if (kind == PROGRAM_SAVE)
-            save_build(&b, slots);
-        else
-            token_build(c, &b, s, slots, &h);
-        if (program_builder_take(&b, &rank->programs[kind], c->err) < 0)
+        if (j > 0)
+            c->stage[j].ring_act = chain_ring(c->windows[j - 1], c->windows[j], c->micro_batches);
+        if (j + 1 < c->stages)
+            c->stage[j].ring_grad = chain_ring(c->windows[j], c->windows[j + 1], c->micro_batches);
+    }
+    return c->stages > c->ranks ? rings_interleaved(c) : 0;
+}
+
+/* --- the whole --- */
+
+static void schedule_note(struct chain *c)
+{
+    c->plan->schedule = c->choice->schedule;
+    bool turns = c->choice->schedule == SCHEDULE_1F1B || c->choice->schedule == SCHEDULE_GPIPE;
+    if (!turns || c->stages == 1)
+        return;
+    bool all = c->micro_batches > 1; /* a last window of all micro-batches makes 1F1B all forwards first */
+    for (uint32_t r = 0; r < c->ranks; r++)
+        all = all && c->windows[r] >= c->micro_batches;
+    c->plan->schedule = all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
+}
+
+static int orders_fill(struct chain *c)
+{
+    enum plan_schedule s = c->choice->schedule;
+    if (pipe_order_init(&c->train, s, c->ranks, c->stages, c->micro_batches, c->windows, c->delays, false,
+                        c->err) < 0 ||
+        pipe_order_init(&c->forwards, s, c->ranks, c->stages, c->micro_batches, c->windows, c->delays, true,
+                        c->err) < 0 ||
+        pipe_order_init(&c->once, s, c->ranks, c->stages, 1, c->windows, c->delays, true, c->err) < 0)
+        return -1;
+    return rings_fill(c);
+}
+
+static int tied_fill(struct chain *c)
+{
+    if (c->tied_group < 0)
+        return 0;
+    struct plan_group *group = &c->plan->groups[c->tied_group];
+    group->ranks = calloc(2, sizeof(*group->ranks));
+    if (!group->ranks)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    group->rank_count = 2;
+    group->ranks[1] = c->ranks - 1;
+    return 0;
+}
+
+static int chain_fill(struct chain *c, bool programs)
+{
+    c->windows = calloc(c->ranks, sizeof(*c->windows));
+    c->delays = calloc(c->ranks, sizeof(*c->delays));
+    c->stage = calloc(c->stages, sizeof(*c->stage));
+    if (!c->windows || !c->delays || !c->stage)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        const struct place_member *member = &c->choice->members[c->choice->stages[r].member_first];
+        c->windows[r] = member->window ? member->window : 1;
+        c->delays[r] = member->delay < c->micro_batches ? member->delay : c->micro_batches;
+    }
+    schedule_note(c);
+    if (tied_fill(c) < 0 || orders_fill(c) < 0)
+        return -1;
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        if (rank_emit(c, r, programs) < 0)
             return -1;
     }
     return 0;
 }
 
-static int rank_emit(struct chain *c, const struct place_choice *choice, uint32_t s, bool programs,
-                     int32_t *memory)
-{
-    const struct place_stage *stage = &choice->stages[s];
-    const struct place_member *member = &choice->members[stage->member_first];
-    struct plan_rank *rank = &c->plan->ranks[s];
-    struct memory_stage m = {.block_begin = stage->block_begin,
-                             .block_end = stage->block_end,
-                             .window = c->windows[s],
-                             .micro_batch_rows = c->plan->rows_bound,
-                             .recompute = member->recompute,
-                             .boundary_buffers =
-                                 chain_boundary_buffers(s, c->stages, c->windows, c->micro_batches),
-                             .state_share = 1,
-                             .tensor_share = 1};
-    struct memory_need need;
-    struct chain_slots slots;
-    uint64_t blocks = 0;
-    memory_stage_need(c->problem, &m, &need);
-    rank->stage = (int32_t)s;
-    rank->block_begin = stage->block_begin;
-    rank->block_end = stage->block_end;
-    rank->rows = c->plan->batch_rows;
-    rank->rows_share = 1;
-    rank->window = c->windows[s];
-    bool full = c->problem->workload->method == METHOD_FULL;
-    for (int32_t b = stage->block_begin; b < stage->block_end; b++)
-        blocks += full ? c->problem->blocks.blocks[b].params : c->problem->blocks.blocks[b].lora_params;
-    uint64_t all = full ? c->problem->blocks.params : c->problem->blocks.lora_params;
-    rank->state_share = all ? (double)blocks / (double)all : 1.0 / c->stages;
-    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, s, &need, &slots) < 0)
-        return -1;
-    return programs ? programs_fill(c, s, &slots, memory) : 0;
-}
-
 struct plan *chain_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                         struct err *err)
 {
+    uint32_t ranks = choice->schedule == SCHEDULE_INTERLEAVED ? choice->member_count : choice->stage_count;
+    bool tied = problem->workload->method == METHOD_FULL && problem->blocks.tied && ranks > 1;
+    if (ranks == 0 || choice->stage_count % ranks != 0) {
+        err_set(err, ERR_INTERNAL, "planner: %u ranges of blocks for %u ranks", choice->stage_count, ranks);
+        return NULL;
+    }
     struct plan *plan =
-        plan_create(choice->stage_count, 1, problem->workload->batch_rows, choice->micro_batch_rows, err);
+        plan_create(ranks, tied ? 2 : 1, problem->workload->batch_rows, choice->micro_batch_rows, err);
     if (!plan)
         return NULL;
     struct chain c = {.problem = problem,
+                      .choice = choice,
                       .plan = plan,
+                      .ranks = ranks,
                       .stages = choice->stage_count,
                       .micro_batches = plan->micro_batch_count,
+                      .tied_group = tied ? 1 : PLAN_NONE,
                       .err = err};
-    uint32_t *windows = calloc(c.stages, sizeof(*windows));
-    int32_t *memory = calloc((size_t)c.micro_batches * 4, sizeof(*memory));
-    int result = windows && memory ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    c.windows = windows;
     plan_frame_fill(plan, problem, choice);
-    for (uint32_t s = 0; s < c.stages && result == 0; s++) {
-        uint32_t window = choice->members[choice->stages[s].member_first].window;
-        windows[s] = window < 1 ? 1 : window < c.micro_batches ? window : c.micro_batches;
-    }
-    for (uint32_t s = 0; s < c.stages && result == 0; s++)
-        result = rank_emit(&c, choice, s, programs, memory);
-    free(windows);
-    free(memory);
+    int result = chain_fill(&c, programs);
+    pipe_order_fini(&c.train);
+    pipe_order_fini(&c.forwards);
+    pipe_order_fini(&c.once);
+    free(c.windows);
+    free(c.delays);
+    free(c.stage);
+    free(c.memory);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;

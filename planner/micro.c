@@ -71,3 +71,21 @@ double micro_backward(const struct problem *problem, const struct micro_cost *co
     double seconds = classes_sum(problem, cost, begin, end, COST_BACKWARD);
     return recompute ? seconds + classes_sum(problem, cost, begin, end, COST_RECOMPUTE) : seconds;
 }
+
+double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
+                          const struct cost_load *load)
+{
+    bool full = problem->workload->method == METHOD_FULL;
+    double weight = 0, input = 0;
+    for (int32_t b = begin; b < end; b++) {
+        const struct block *block = &problem->blocks.blocks[b];
+        double tokens = block->kind == BLOCK_HEAD ? load->labelled : load->tokens, adapters = 0;
+        for (uint32_t i = 0; i < block->part_count; i++)
+            adapters += block->parts[i].lora_flops_per_token * block->parts[i].active;
+        adapters = full ? 0 : adapters * tokens;
+        double matrices = block->flops_per_token * tokens - adapters;
+        weight += full ? matrices : adapters;
+        input += matrices + adapters + 2 * block->flops_per_square * load->sum_sq;
+    }
+    return weight > 0 ? weight / (weight + input) : 0;
+}

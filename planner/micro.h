@@ -28,4 +28,11 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
 
+/* Share of the seconds of a backward of blocks [begin, end) (recomputation not counted) that only gradients
+ * of parameters need, 0..1: what BACKWARD_WEIGHT takes. By FLOPs: a matrix takes as many for its input's
+ * gradient as for its own, attention twice its forward's for its inputs alone, a frozen matrix none for
+ * itself. */
+double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
+                          const struct cost_load *load);
+
 #endif

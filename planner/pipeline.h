@@ -34,6 +34,9 @@ enum pipeline_effort { PIPELINE_BALANCE, PIPELINE_ENUMERATE, PIPELINE_REFINE };
 int pipeline_try(const struct problem *problem, const struct pipe_table *table, const uint32_t *devices,
                  uint32_t count, enum pipeline_effort effort, struct choice_list *list, struct err *err);
 
+/* Interleaved and split variants of the best pipelines in the list; adds those that are faster by estimate. */
+int pipeline_variants(const struct problem *problem, struct choice_list *list, struct err *err);
+
 /* More devices than that. */
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err);
 

@@ -1,4 +1,5 @@
-/* pipeline: contiguous blocks, one device a stage, 1F1B with windows that hide the links.
+/* pipeline: contiguous blocks, one device a stage, 1F1B with windows that hide the links, or GPipe; other
+ * schedules are made of the best of them (pipe_variants.c).
  *
  * Up to PIPELINE_EXHAUSTIVE devices: every ordered subset, every micro-batch size, and for up to three stages
  * every split; longer ones are balanced by bisection and refined by moving blocks. More devices: a few
@@ -101,15 +102,15 @@ static uint32_t window_wanted(const struct pipe *pipe, const struct split *split
 static uint64_t stage_memory(const struct pipe *pipe, const struct split *split, uint32_t s,
                              struct memory_need *need)
 {
-    struct memory_stage m = {.block_begin = split_begin(split, s),
-                             .block_end = split->end[s],
-                             .window = split->window[s],
-                             .micro_batch_rows = pipe->rows,
-                             .recompute = split->recompute[s],
-                             .boundary_buffers =
-                                 chain_boundary_buffers(s, pipe->stages, split->window, pipe->micro_batches),
-                             .state_share = 1,
-                             .tensor_share = 1};
+    struct memory_stage m = {
+        .block_begin = split_begin(split, s),
+        .block_end = split->end[s],
+        .window = split->window[s] < pipe->micro_batches ? split->window[s] : pipe->micro_batches,
+        .micro_batch_rows = pipe->rows,
+        .recompute = split->recompute[s],
+        .boundary_buffers = chain_boundary_buffers(s, pipe->stages, split->window, pipe->micro_batches),
+        .state_share = 1,
+        .tensor_share = 1};
     memory_stage_need(pipe->p, &m, need);
     return need->total;
 }
@@ -176,6 +177,34 @@ static bool memory_settle(const struct pipe *pipe, struct split *split)
     return true;
 }
 
+/* All forwards, then all backwards: windows of all micro-batches, differing by what is on the links between
+ * stages. Returns false when some stage cannot hold as many. */
+static bool windows_gpipe(const struct pipe *pipe, struct split *split)
+{
+    struct memory_need need;
+    for (uint32_t s = 0; s < pipe->stages; s++)
+        split->recompute[s] = !micro_recompute_allowed(pipe->p, false);
+    split_times(pipe, split);
+    split->window[pipe->stages - 1] = pipe->micro_batches;
+    for (uint32_t s = pipe->stages - 1; s-- > 0;) {
+        double each =
+            fmin(fmax(split->f[s + 1], pipe->occupied_s[s]), fmax(split->b[s], pipe->occupied_s[s]));
+        double wait = fmax(split->f[s + 1], split->b[s]) + pipe->link_s[s];
+        double depth = each > 0 ? fmin(ceil(wait / each - 1e-9), pipe->micro_batches) : 1;
+        split->window[s] = split->window[s + 1] + (depth > 2 ? (uint32_t)depth - 1 : 0);
+    }
+    for (uint32_t s = 0; s < pipe->stages; s++) {
+        if (stage_memory(pipe, split, s, &need) <= stage_limit(pipe, s))
+            continue;
+        split->recompute[s] = true;
+        if (!micro_recompute_allowed(pipe->p, true) ||
+            stage_memory(pipe, split, s, &need) > stage_limit(pipe, s))
+            return false;
+    }
+    split_times(pipe, split);
+    return true;
+}
+
 /* A step of real micro-batches: rows differ in length, which a period of means does not see. */
 static double split_recurrence(const struct pipe *pipe, const struct split *split)
 {
@@ -236,6 +265,12 @@ static bool split_settle(const struct pipe *pipe, struct split *split)
         if (trial.estimate_s < best.estimate_s)
             best = trial;
     }
+    struct split trial = *split;
+    if (pipe->stages > 1 && windows_gpipe(pipe, &trial)) {
+        trial.estimate_s = split_estimate(pipe, &trial);
+        if (trial.estimate_s < best.estimate_s)
+            best = trial;
+    }
     *split = best;
     return best.estimate_s < INFINITY;
 }
@@ -256,7 +291,9 @@ static int split_add(const struct pipe *pipe, const struct split *split, struct 
                                            .window = split->window[s],
                                            .recompute = split->recompute[s]};
     }
+    bool all = split->window[pipe->stages - 1] >= pipe->micro_batches && pipe->micro_batches > 1;
     struct place_choice choice = {.placement = PLACE_PIPELINE,
+                                  .schedule = all ? SCHEDULE_GPIPE : SCHEDULE_1F1B,
                                   .micro_batch_rows = pipe->rows,
                                   .stage_count = pipe->stages,
                                   .member_count = pipe->stages,
@@ -571,10 +608,21 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
         if (problem->usable[d] && usable++ < PIPELINE_EXHAUSTIVE)
             o.device[o.device_count++] = d;
     }
-    if (usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off)
-        return orders_all(&o, err);
-    return pipeline_propose_many(problem, list, err);
+    int result = usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off
+                     ? orders_all(&o, err)
+                     : pipeline_propose_many(problem, list, err);
+    return result < 0 ? -1 : pipeline_variants(problem, list, err);
 }
 
-const struct placement place_pipeline = {
-    .kind = PLACE_PIPELINE, .supports = pipeline_supports, .propose = pipeline_propose, .emit = chain_emit};
+/* The worker runs one range of blocks at once, and whole backwards. */
+static bool pipeline_runnable(const struct problem *problem, const struct place_choice *choice)
+{
+    (void)problem;
+    return choice->schedule == SCHEDULE_1F1B || choice->schedule == SCHEDULE_GPIPE;
+}
+
+const struct placement place_pipeline = {.kind = PLACE_PIPELINE,
+                                         .supports = pipeline_supports,
+                                         .propose = pipeline_propose,
+                                         .emit = chain_emit,
+                                         .runnable = pipeline_runnable};

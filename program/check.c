@@ -114,6 +114,10 @@ static const char *queue_problem(const struct plan *plan, uint32_t rank, const s
     if (instr_op_queue(x->op) != x->queue &&
         !(instr_op_queue(x->op) == QUEUE_COMPUTE && x->queue == QUEUE_COPY))
         return "it is on a queue that does not carry this instruction";
+    if (x->op == OP_STEP && x->group != PLAN_NONE &&
+        (x->group < 0 || (uint32_t)x->group >= plan->group_count ||
+         plan_group_position(&plan->groups[x->group], rank) < 0))
+        return "it updates a shard of a group that it is not in";
     if ((x->op == OP_REDUCE || x->op == OP_BROADCAST) &&
         (x->peer < 0 || plan_group_position(&plan->groups[x->group], (uint32_t)x->peer) < 0))
         return "its root is not in its group";
@@ -138,10 +142,13 @@ static const char *field_problem(const struct plan *plan, uint32_t number, const
                     x->op == OP_ROUTE;
     if (computes && (x->micro_batch < 0 || x->block_begin == x->block_end))
         return "it computes on no micro-batch or no blocks";
-    bool holds = x->op == OP_FORWARD || x->op == OP_BACKWARD || x->op == OP_BACKWARD_INPUT ||
-                 x->op == OP_BACKWARD_WEIGHT || x->op == OP_ATTENTION;
-    if (holds && (x->block_begin < rank->block_begin || x->block_end > rank->block_end))
+    bool passes = x->op == OP_FORWARD || x->op == OP_BACKWARD || x->op == OP_BACKWARD_INPUT ||
+                  x->op == OP_BACKWARD_WEIGHT;
+    if ((passes || x->op == OP_ATTENTION) && !plan_rank_holds(rank, x->block_begin, x->block_end))
         return "this rank does not hold its blocks";
+    int halves = !!(x->flags & INSTR_FIRST_HALF) + !!(x->flags & INSTR_SECOND_HALF);
+    if (halves > 1 || (halves == 1 && (!passes || x->block_end != x->block_begin + 1)))
+        return "a half is of one block, and of a forward or backward";
     if (instr_sends(x) && x->slot_in < 0)
         return "it sends from no slot";
     if (instr_receives(x) && x->slot_out < 0)
@@ -252,10 +259,28 @@ static int check_local(const struct plan *plan, uint32_t rank, int kind, struct 
     if (check_order_init(&order, plan, rank, kind, err) < 0)
         return -1;
     int result = check_slots(plan, rank, kind, &order, err);
+    if (result == 0)
+        result = check_held(plan, rank, kind, &order, err);
     if (result == 0 && kind == PROGRAM_TRAIN)
         result = check_step(plan, rank, &order, err);
     check_order_fini(&order);
     return result;
+}
+
+static int check_ranges_held(const struct plan_rank *rank, uint32_t number, struct err *err)
+{
+    for (uint32_t i = 0; i < rank->range_count; i++) {
+        const struct plan_range *range = &rank->ranges[i];
+        bool first = i == 0, last = i + 1 == rank->range_count;
+        if (range->begin >= range->end || (!first && range->begin <= rank->ranges[i - 1].end) ||
+            (first && range->begin != rank->block_begin) || (last && range->end != rank->block_end) ||
+            rank->range_count == 1)
+            return err_set(err, ERR_INVALID,
+                           "rank %u: range %u of its blocks, %d..%d, does not follow the one before within "
+                           "blocks %d..%d",
+                           number, i, range->begin, range->end, rank->block_begin, rank->block_end);
+    }
+    return 0;
 }
 
 int plan_check(const struct plan *plan, struct err *err)
@@ -268,7 +293,7 @@ int plan_check(const struct plan *plan, struct err *err)
             rank->block_end > plan->block_count)
             return err_set(err, ERR_INVALID, "rank %u: blocks %d..%d of %d", r, rank->block_begin,
                            rank->block_end, plan->block_count);
-        if (check_memory(plan, r, err) < 0)
+        if (check_ranges_held(rank, r, err) < 0 || check_memory(plan, r, err) < 0)
             return -1;
         for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
             if (check_program(plan, r, kind, err) < 0)

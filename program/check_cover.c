@@ -1,11 +1,12 @@
-/* Coverage: every row passes every block once forward and once backward; each gradient is reduced once; the
- * step's scalars and the norm come before the one STEP. */
+/* Coverage: every row passes every block once forward and once backward; the step's scalars and the norm come
+ * before the one STEP. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/check_private.h"
 
-/* A rectangle of blocks × rows that one instruction works on. */
+/* A rectangle of blocks × rows that one instruction works on; blocks are counted in halves, since a tensor
+ * group sums between them. */
 struct rect {
     int32_t block_begin, block_end;
     uint32_t row_begin, row_end;
@@ -66,7 +67,7 @@ static int rects_merge(const struct plan *plan, struct rect *rects, uint32_t cou
         if (end - i != members)
             return err_set(err, ERR_INVALID,
                            "micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it", micro,
-                           rects[i].block_begin, rects[i].block_end, end - i, members,
+                           rects[i].block_begin / 2, (rects[i].block_end + 1) / 2, end - i, members,
                            plan->ranks[rects[i].rank].stage);
         rects[out++] = rects[i];
         i = end;
@@ -77,7 +78,7 @@ static int rects_merge(const struct plan *plan, struct rect *rects, uint32_t cou
 static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct rect *rects, uint32_t count,
                       uint32_t micro, uint32_t rows, struct err *err)
 {
-    uint64_t area = 0, wanted = (uint64_t)plan->block_count * rows;
+    uint64_t area = 0, wanted = 2 * (uint64_t)plan->block_count * rows;
     char one[200], two[200];
     qsort(rects, count, sizeof(*rects), rect_compare);
     if (plan->placement == PLACE_TENSOR) {
@@ -108,14 +109,14 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
             near = i;
     }
     for (uint32_t r = plan->rank_count; r-- > 0;) {
-        if (plan->ranks[r].block_begin <= reached && reached < plan->ranks[r].block_end)
+        if (plan_rank_holds(&plan->ranks[r], reached / 2, reached / 2 + 1))
             holder = r;
     }
     return err_set(
         err, ERR_INVALID,
         "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
         "which rank %u holds%s%s",
-        program_kind_name(kind), micro, pass_names[pass], rows, reached, holder,
+        program_kind_name(kind), micro, pass_names[pass], rows, reached / 2, holder,
         near != UINT32_MAX ? ", behind " : "",
         near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one) : "");
 }
@@ -152,8 +153,8 @@ static int pass_rects(const struct plan *plan, int kind, enum pass pass, struct 
                 }
                 uint32_t rows = plan->micro_batch_start[micro + 1] - plan->micro_batch_start[micro];
                 (*out)[first[micro + 1]++] =
-                    (struct rect){.block_begin = x->block_begin,
-                                  .block_end = x->block_end,
+                    (struct rect){.block_begin = 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF),
+                                  .block_end = 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF),
                                   .row_begin = x->row_begin < rows ? x->row_begin : rows,
                                   .row_end = x->row_end < rows ? x->row_end : rows,
                                   .rank = r,
@@ -202,7 +203,7 @@ int check_rows(const struct plan *plan, int kind, struct err *err)
     return check_pass(plan, kind, PASS_WEIGHT, err);
 }
 
-static bool backward_weight(const struct instr *x)
+bool check_trains(const struct instr *x)
 {
     return works(x, PASS_WEIGHT) || (x->op == OP_EXPERTS && (x->flags & INSTR_BACKWARD));
 }
@@ -262,140 +263,21 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
                        rank, parts.scalars, parts.norms);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        bool gradients = x->queue == QUEUE_GROUP && x->tag == TAG_PARAMETER_GRADIENTS;
+        bool gradients = x->queue != QUEUE_COMPUTE && x->tag == TAG_PARAMETER_GRADIENTS;
+        bool parameters = x->tag == TAG_PARAMETERS && (x->op == OP_PUSH || x->op == OP_ALL_GATHER);
         if (works(x, PASS_FORWARD) &&
             step_before(plan, rank, order, i, parts.scalar, "the loss would be incomplete", err) < 0)
             return -1;
-        if ((backward_weight(x) || gradients) &&
+        if ((check_trains(x) || gradients) &&
             step_before(plan, rank, order, i, parts.norm, "the norm would be incomplete", err) < 0)
             return -1;
-        if (parts.steps && (backward_weight(x) || gradients || i == parts.scalar || i == parts.norm) &&
+        if (parts.steps && (check_trains(x) || gradients || i == parts.scalar || i == parts.norm) &&
             step_before(plan, rank, order, i, parts.step, "the update would come too early", err) < 0)
+            return -1;
+        if (parts.steps && parameters &&
+            step_before(plan, rank, order, i, parts.step, "others would get parameters half updated", err) <
+                0)
             return -1;
     }
     return 0;
-}
-
-/* Which ranks take gradients of a block. */
-static bool rank_trains(const struct plan *plan, uint32_t rank, int32_t block)
-{
-    const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
-    if (block < plan->ranks[rank].block_begin || block >= plan->ranks[rank].block_end)
-        return false;
-    for (uint32_t i = 0; i < program->instr_count; i++) {
-        const struct instr *x = &program->instrs[i];
-        if (backward_weight(x) && x->block_begin <= block && block < x->block_end)
-            return true;
-    }
-    return false;
-}
-
-static bool reduces(const struct plan_rank *rank, const struct instr *x, int32_t block)
-{
-    if (x->tag != TAG_PARAMETER_GRADIENTS || x->slot_in < 0 || rank->slots[x->slot_in].kind != SLOT_GRADIENTS)
-        return false;
-    if (x->op != OP_ALL_REDUCE && x->op != OP_REDUCE && x->op != OP_REDUCE_SCATTER && x->op != OP_PUSH)
-        return false;
-    const struct plan_slot *slot = &rank->slots[x->slot_in];
-    bool own = x->block_end > x->block_begin;
-    return (own ? x->block_begin : slot->block_begin) <= block &&
-           block < (own ? x->block_end : slot->block_end);
-}
-
-static int reductions_of(const struct plan *plan, uint32_t rank, int32_t block, uint32_t holders,
-                         const bool *trains, struct err *err)
-{
-    const struct plan_rank *r = &plan->ranks[rank];
-    const struct program *program = &r->programs[PROGRAM_TRAIN];
-    uint32_t count = 0, last = 0;
-    char where[200];
-    for (uint32_t i = 0; i < program->instr_count; i++) {
-        if (reduces(r, &program->instrs[i], block)) {
-            count++;
-            last = i;
-        }
-    }
-    bool tied = block == 0 && (r->owns_tied || r->copies_tied);
-    bool edge = (block == 0 || block == plan->block_count - 1) && !plan->trains_embedding;
-    if (count > 1 || (count == 1 && holders == 1 && !tied && program->instrs[last].op != OP_PUSH))
-        return err_set(err, ERR_INVALID, "%s: the gradients of block %d are reduced %s",
-                       check_where(plan, rank, PROGRAM_TRAIN, last, where), block,
-                       count > 1 ? "more than once" : "although only this rank has them");
-    if (count == 0 && holders > 1 && !edge && plan->placement != PLACE_TENSOR)
-        return err_set(err, ERR_INVALID,
-                       "rank %u train: the gradients of block %d, which %u ranks take, are never reduced",
-                       rank, block, holders);
-    if (count == 0 || program->instrs[last].op == OP_PUSH || tied)
-        return 0;
-    const struct plan_group *group = &plan->groups[program->instrs[last].group];
-    for (uint32_t other = 0; other < plan->rank_count; other++) {
-        if (trains[other] && plan_group_position(group, other) < 0)
-            return err_set(err, ERR_INVALID,
-                           "%s: rank %u also has gradients of block %d and is not in the group",
-                           check_where(plan, rank, PROGRAM_TRAIN, last, where), other, block);
-    }
-    return 0;
-}
-
-/* Does this rank's gradient of the block end up as a shard of the sum, rather than as the whole sum? */
-static bool rank_shards(const struct plan *plan, uint32_t rank, int32_t block)
-{
-    const struct plan_rank *r = &plan->ranks[rank];
-    const struct program *program = &r->programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < program->instr_count; i++) {
-        if (reduces(r, &program->instrs[i], block))
-            return program->instrs[i].op == OP_REDUCE_SCATTER;
-    }
-    return false;
-}
-
-/* The ranks that sum the norm count every gradient once: all shards, or one of the replicas. */
-static int norm_counts(const struct plan *plan, int32_t block, const bool *trains, struct err *err)
-{
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct program *program = &plan->ranks[r].programs[PROGRAM_TRAIN];
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            const struct instr *x = &program->instrs[i];
-            if (x->op != OP_ALL_REDUCE || x->tag != TAG_NORM || plan->groups[x->group].ranks[0] != r)
-                continue;
-            const struct plan_group *group = &plan->groups[x->group];
-            uint32_t members = 0, holders = 0;
-            bool shards = false;
-            char where[200];
-            for (uint32_t o = 0; o < plan->rank_count; o++) {
-                holders += trains[o];
-                members += trains[o] && plan_group_position(group, o) >= 0;
-                shards |= trains[o] && rank_shards(plan, o, block);
-            }
-            if (members != (shards || plan->placement == PLACE_TENSOR ? holders : 1))
-                return err_set(err, ERR_INVALID,
-                               "%s: %u of the %u ranks with gradients of block %d count for the norm",
-                               check_where(plan, r, PROGRAM_TRAIN, i, where), members, holders, block);
-        }
-    }
-    return 0;
-}
-
-int check_reductions(const struct plan *plan, struct err *err)
-{
-    bool *trains = calloc(plan->rank_count, sizeof(*trains));
-    if (!trains)
-        return err_set(err, ERR_NOMEM, "plan: out of memory while checking reductions");
-    int result = 0;
-    for (int32_t block = 0; block < plan->block_count && result == 0; block++) {
-        uint32_t holders = 0;
-        for (uint32_t r = 0; r < plan->rank_count; r++) {
-            trains[r] = rank_trains(plan, r, block);
-            holders += trains[r];
-        }
-        for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
-            if (trains[r])
-                result = reductions_of(plan, r, block, holders, trains, err);
-        }
-        bool edge = (block == 0 || block == plan->block_count - 1) && !plan->trains_embedding;
-        if (result == 0 && holders > 0 && !edge)
-            result = norm_counts(plan, block, trains, err);
-    }
-    free(trains);
-    return result;
 }

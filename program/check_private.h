@@ -26,10 +26,17 @@ const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32
 /* The parts; each returns 0, or -1 with the sentence. */
 int check_slots(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
                 struct err *err);
+int check_held(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
+               struct err *err);
 int check_step(const struct plan *plan, uint32_t rank, const struct check_order *order, struct err *err);
 int check_walk(const struct plan *plan, int kind, struct err *err);
 int check_rows(const struct plan *plan, int kind, struct err *err);
 int check_reductions(const struct plan *plan, struct err *err);
+
+/* Does it take gradients of its blocks' parameters? */
+bool check_trains(const struct instr *x);
+/* Is the slot followed by check_held.c: weights gathered, gradients to be reduced? */
+bool check_slot_held(const struct plan_slot *slot);
 
 static inline bool instr_sends(const struct instr *x)
 {

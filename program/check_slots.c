@@ -15,6 +15,7 @@ struct list {
 
 struct instance {
     bool written, freed;
+    bool whole; /* of a part of a sum: it was summed over the group, or came whole */
     uint32_t writer, freer;
     int32_t micro_batch, boundary; /* what it holds, for boundary tensors */
     struct list readers;
@@ -76,7 +77,7 @@ static uint64_t rows_full(const struct plan *plan, const struct instr *x)
 
 static bool kind_is_boundary(int kind)
 {
-    return kind == SLOT_ACTIVATION || kind == SLOT_GRADIENT;
+    return kind == SLOT_ACTIVATION || kind == SLOT_GRADIENT || kind == SLOT_PARTIAL;
 }
 
 static struct instance *instance_of(struct slots_state *s, const struct instr *x, int32_t slot)
@@ -94,19 +95,40 @@ static int settled(struct slots_state *s, uint32_t i, int32_t slot, const struct
     return 0;
 }
 
-/* The tensor that enters block `boundary` (or its gradient), as written and as read. */
+/* The tensor that enters block `boundary` (or its gradient), as written and as read; counted in halves of
+ * blocks. */
 static int32_t boundary_out(const struct instr *x)
 {
     bool forward =
         x->op == OP_FORWARD || (x->op != OP_RECV && x->op != OP_SEND && !(x->flags & INSTR_BACKWARD) &&
                                 x->op != OP_BACKWARD && x->op != OP_BACKWARD_INPUT);
-    return forward ? x->block_end : x->block_begin;
+    return forward ? 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF)
+                   : 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF);
 }
 
 static int32_t boundary_in(const struct instr *x)
 {
     bool forward = x->op == OP_FORWARD || x->op == OP_SEND || x->op == OP_ATTENTION;
-    return forward ? x->block_begin : x->block_end;
+    return forward ? 2 * x->block_begin + !!(x->flags & INSTR_SECOND_HALF)
+                   : 2 * x->block_end - !!(x->flags & INSTR_FIRST_HALF);
+}
+
+/* A sum over the group makes the whole of the parts, once, in the place where they are. */
+static int slot_sum(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
+{
+    struct instance *it = instance_of(s, x, slot);
+    if (!it->written || it->freed || it->micro_batch != x->micro_batch)
+        return refuse(s, i, slot, "holds no part of this micro-batch to sum", 0, false);
+    if (it->whole)
+        return refuse(s, i, slot, "is summed twice, before by", it->writer, true);
+    if (!check_order_before(s->order, it->writer, i))
+        return refuse(s, i, slot, "may be summed before it is written by", it->writer, true);
+    if (settled(s, i, slot, it) < 0)
+        return -1;
+    it->whole = true;
+    it->writer = i;
+    it->readers.count = 0;
+    return 0;
 }
 
 static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, int32_t slot)
@@ -140,6 +162,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     it->micro_batch = x->micro_batch;
     it->boundary = boundary_out(x);
     it->rows_written = x->op == OP_RECV ? rows_of(s->plan, x) : rows_full(s->plan, x);
+    it->whole = x->op == OP_RECV || x->op == OP_BROADCAST;
     return 0;
 }
 
@@ -177,6 +200,9 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
         if (it->rows_written < rows_of(s->plan, x))
             return refuse(s, i, slot, "holds fewer rows than are read; written by", it->writer, true);
     }
+    if (table->kind == SLOT_PARTIAL && !it->whole)
+        return refuse(s, i, slot, "is a part that was not summed over its group; written by", it->writer,
+                      true);
     if (it->written && table->kind == SLOT_SAVED && x->op != OP_RELEASE && it->micro_batch != x->micro_batch)
         return refuse(s, i, slot, "holds another micro-batch, saved by", it->writer, true);
     return reader_add(s, it, i);
@@ -207,11 +233,20 @@ static bool writes_save(const struct instr *x)
                                    !(x->flags & INSTR_BACKWARD));
 }
 
+/* The slot, unless check_held.c follows it. */
+static int32_t followed(const struct slots_state *s, int32_t slot)
+{
+    return slot >= 0 && check_slot_held(&s->rank->slots[slot]) ? PLAN_NONE : slot;
+}
+
 static int instr_slots(struct slots_state *s, uint32_t i)
 {
     const struct instr *x = &s->rank->programs[s->kind].instrs[i];
+    int32_t in = followed(s, x->slot_in), out = followed(s, x->slot_out);
     bool in_place = x->queue == QUEUE_GROUP && (x->slot_out == x->slot_in || x->slot_out < 0);
-    if (x->slot_in >= 0 && slot_read(s, i, x, x->slot_in) < 0)
+    if (x->op == OP_ALL_REDUCE && x->slot_in >= 0 && s->rank->slots[x->slot_in].kind == SLOT_PARTIAL)
+        return slot_sum(s, i, x, x->slot_in);
+    if (in >= 0 && slot_read(s, i, x, in) < 0)
         return -1;
     if (x->slot_save >= 0) {
         bool run = s->rank->slots[x->slot_save].lifetime == SLOT_FOR_RUN;
@@ -220,14 +255,13 @@ static int instr_slots(struct slots_state *s, uint32_t i)
         if (result < 0)
             return -1;
     }
-    if (x->slot_out >= 0 && !in_place && slot_write(s, i, x, x->slot_out) < 0)
+    if (out >= 0 && !in_place && slot_write(s, i, x, out) < 0)
         return -1;
-    if ((x->flags & INSTR_FREES_IN || x->op == OP_RELEASE) && x->slot_in >= 0 &&
-        slot_free(s, i, x, x->slot_in) < 0)
+    if ((x->flags & INSTR_FREES_IN || x->op == OP_RELEASE) && in >= 0 && slot_free(s, i, x, in) < 0)
         return -1;
     if ((x->flags & INSTR_FREES_SAVE) && slot_free(s, i, x, x->slot_save) < 0)
         return -1;
-    return x->flags & INSTR_FREES_OUT ? slot_free(s, i, x, x->slot_out) : 0;
+    return x->flags & INSTR_FREES_OUT && out >= 0 ? slot_free(s, i, x, out) : 0;
 }
 
 static int nothing_left(struct slots_state *s)

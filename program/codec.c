@@ -52,6 +52,28 @@ static json_t *programs_json(const struct plan_rank *rank, struct err *err)
     return programs;
 }
 
+/* Keys that only some placements have. */
+static int rank_json_special(const struct plan_rank *rank, json_t *object)
+{
+    const struct plan_tensor *t = &rank->tensor;
+    int bad = 0;
+    if (rank->range_count) {
+        json_t *ranges = json_array();
+        for (uint32_t i = 0; i < rank->range_count; i++)
+            bad |=
+                json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));
+        bad |= json_object_set_new(object, "ranges", ranges);
+    }
+    if (t->kv_head_end || t->column_end || t->vocabulary_end)
+        bad |= json_object_set_new(object, "tensor",
+                                   json_pack("{s:[I,I],s:[I,I],s:[I,I]}", "kv_heads",
+                                             (json_int_t)t->kv_head_begin, (json_int_t)t->kv_head_end,
+                                             "columns", (json_int_t)t->column_begin,
+                                             (json_int_t)t->column_end, "vocabulary",
+                                             (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+    return bad;
+}
+
 static json_t *rank_json(const struct plan_rank *rank, struct err *err)
 {
     json_t *memory = json_object(), *slots = json_array();
@@ -70,7 +92,7 @@ static json_t *rank_json(const struct plan_rank *rank, struct err *err)
         json_decref(programs);
         return NULL;
     }
-    return json_pack(
+    json_t *object = json_pack(
         "{s:s,s:s,s:i,s:[i,i],s:I,s:f,s:f,s:b,s:b,s:o,s:b,s:I,s:o,s:I,s:I,s:I,s:f,s:o,s:o}", "device",
         rank->device ? rank->device : "", "node", rank->node ? rank->node : "", "stage", rank->stage,
         "blocks", rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "rows_share",
@@ -79,6 +101,11 @@ static json_t *rank_json(const struct plan_rank *rank, struct err *err)
         (json_int_t)rank->window, "memory", memory, "memory_bytes", (json_int_t)rank->memory_bytes,
         "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
         (json_int_t)rank->process_base_bytes, "busy_s", rank->busy_s, "slots", slots, "programs", programs);
+    if (object && rank_json_special(rank, object) < 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
 }
 
 static json_t *group_json(const struct plan_group *group)
@@ -147,13 +174,19 @@ static json_t *plan_body(const struct plan *plan, struct err *err)
         err_set(err, ERR_NOMEM, "plan: out of memory while encoding %u ranks", plan->rank_count);
         return NULL;
     }
-    return json_pack("{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version",
-                     (json_int_t)plan->version, "placement", plan_placement_name(plan->placement),
-                     "block_count", plan->block_count, "batch_rows", (json_int_t)plan->batch_rows,
-                     "micro_batches", micro, "tokens_bound", (json_int_t)plan->tokens_bound, "rows_bound",
-                     (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound,
-                     "sequence_bound", (json_int_t)plan->sequence_bound, "trains_embedding",
-                     plan->trains_embedding, "ranks", ranks, "groups", groups, "costs", costs);
+    json_t *body = json_pack(
+        "{s:I,s:s,s:i,s:I,s:o,s:I,s:I,s:I,s:I,s:b,s:o,s:o,s:o}", "version", (json_int_t)plan->version,
+        "placement", plan_placement_name(plan->placement), "block_count", plan->block_count, "batch_rows",
+        (json_int_t)plan->batch_rows, "micro_batches", micro, "tokens_bound", (json_int_t)plan->tokens_bound,
+        "rows_bound", (json_int_t)plan->rows_bound, "labelled_bound", (json_int_t)plan->labelled_bound,
+        "sequence_bound", (json_int_t)plan->sequence_bound, "trains_embedding", plan->trains_embedding,
+        "ranks", ranks, "groups", groups, "costs", costs);
+    if (body && plan->schedule != SCHEDULE_1F1B &&
+        json_object_set_new(body, "schedule", json_string(plan_schedule_name(plan->schedule))) < 0) {
+        json_decref(body);
+        return NULL;
+    }
+    return body;
 }
 
 static int body_digest(const json_t *body, char hex[PLAN_DIGEST_HEX], struct err *err)

@@ -140,6 +140,56 @@ static int programs_read(struct json_reader *r, struct plan_rank *rank, uint32_t
     return jr_finish(&programs);
 }
 
+static int ranges_read(struct json_reader *r, struct plan_rank *rank)
+{
+    const json_t *ranges = NULL;
+    int got = jr_array(r, "ranges", JR_OPTIONAL, 2, PLAN_BLOCKS_MAX, &ranges);
+    if (got <= 0)
+        return got;
+    size_t count = json_array_size(ranges);
+    rank->ranges = calloc(count, sizeof(*rank->ranges));
+    if (!rank->ranges)
+        return err_set(r->err, ERR_NOMEM, "plan: out of memory");
+    rank->range_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(ranges, i);
+        const json_t *a = json_array_get(item, 0), *b = json_array_get(item, 1);
+        json_int_t begin = json_integer_value(a), end = json_integer_value(b);
+        if (json_array_size(item) != 2 || !json_is_integer(a) || !json_is_integer(b) || begin < 0 ||
+            end < begin || end > PLAN_BLOCKS_MAX)
+            return jr_fail(r, "ranges", "entry %zu is not a range of blocks within 0..%d", i,
+                           PLAN_BLOCKS_MAX);
+        rank->ranges[i] = (struct plan_range){(int32_t)begin, (int32_t)end};
+    }
+    return 0;
+}
+
+static int span_read(struct json_reader *r, const char *key, uint32_t *begin, uint32_t *end)
+{
+    const json_t *span = NULL;
+    if (jr_array(r, key, JR_REQUIRED, 2, 2, &span) < 0)
+        return -1;
+    const json_t *a = json_array_get(span, 0), *b = json_array_get(span, 1);
+    json_int_t first = json_integer_value(a), last = json_integer_value(b);
+    if (!json_is_integer(a) || !json_is_integer(b) || first < 0 || last < first || last > INT32_MAX)
+        return jr_fail(r, key, "not a range");
+    *begin = (uint32_t)first;
+    *end = (uint32_t)last;
+    return 0;
+}
+
+static int tensor_read(struct json_reader *r, struct plan_tensor *tensor)
+{
+    struct json_reader sub;
+    int got = jr_sub(r, "tensor", JR_OPTIONAL, &sub);
+    if (got <= 0)
+        return got;
+    span_read(&sub, "kv_heads", &tensor->kv_head_begin, &tensor->kv_head_end);
+    span_read(&sub, "columns", &tensor->column_begin, &tensor->column_end);
+    span_read(&sub, "vocabulary", &tensor->vocabulary_begin, &tensor->vocabulary_end);
+    return jr_finish(&sub);
+}
+
 static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *budget)
 {
     int64_t stage = 0;
@@ -166,7 +216,8 @@ static int rank_read(struct json_reader *r, struct plan_rank *rank, uint32_t *bu
     u64_of(r, "memory_limit_bytes", &rank->memory_limit_bytes);
     u64_of(r, "process_base_bytes", &rank->process_base_bytes);
     jr_f64(r, "busy_s", JR_REQUIRED, 0, 1e15, &rank->busy_s);
-    if (experts_read(r, rank) < 0 || slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0)
+    if (experts_read(r, rank) < 0 || ranges_read(r, rank) < 0 || tensor_read(r, &rank->tensor) < 0 ||
+        slots_read(r, rank) < 0 || programs_read(r, rank, budget) < 0)
         return -1;
     return jr_finish(r);
 }
@@ -283,11 +334,26 @@ static struct plan *plan_frame(struct json_reader *r)
     return plan;
 }
 
+static int schedule_from_name(const char *name, enum plan_schedule *out)
+{
+    for (int i = 0; i < SCHEDULE_COUNT; i++) {
+        if (strcmp(plan_schedule_name(i), name) == 0) {
+            *out = (enum plan_schedule)i;
+            return 0;
+        }
+    }
+    return -1;
+}
+
 static int plan_read(struct json_reader *r, struct plan *plan, const char **digest)
 {
     const json_t *ranks = NULL, *groups = NULL;
     int64_t blocks = 0;
     uint32_t budget = PLAN_INSTRS_MAX;
+    const char *schedule = plan_schedule_name(SCHEDULE_1F1B);
+    jr_str(r, "schedule", JR_OPTIONAL, 1, 64, &schedule);
+    if (!r->failed && schedule_from_name(schedule, &plan->schedule) < 0)
+        jr_fail(r, "schedule", "\"%s\" is not known to this version", schedule);
     jr_i64(r, "block_count", JR_REQUIRED, 1, PLAN_BLOCKS_MAX, &blocks);
     plan->block_count = (int32_t)blocks;
     jr_u32(r, "tokens_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->tokens_bound);

@@ -13,6 +13,7 @@ static const char *const placement_names[PLACE_COUNT] = {
     [PLACE_SINGLE] = "single", [PLACE_PIPELINE] = "pipeline", [PLACE_DATA] = "data",
     [PLACE_HYBRID] = "hybrid", [PLACE_EXPERT] = "expert",     [PLACE_TENSOR] = "tensor",
     [PLACE_SERVER] = "server"};
+static const char *const schedule_names[SCHEDULE_COUNT] = {"1f1b", "gpipe", "interleaved", "split backward"};
 static const char *const program_names[PROGRAM_KINDS] = {"train", "evaluate", "prefill", "generate", "save"};
 static const char *const purpose_names[PURPOSE_COUNT] = {"weights", "adapters", "optimizer", "activations",
                                                          "buffers"};
@@ -23,8 +24,8 @@ static const char *const op_names[OP_COUNT] = {
     "SAVE"};
 static const char *const queue_names[QUEUE_KINDS] = {"compute", "copy", "send", "recv", "group"};
 static const char *const slot_names[SLOT_KINDS] = {
-    "activation", "gradient", "saved",  "step_scalars",    "norm",   "gradients", "parameters", "kv_cache",
-    "token",      "gathered", "routed", "routed_gradient", "barrier"};
+    "activation", "gradient", "saved",  "step_scalars",    "norm",    "gradients", "parameters", "kv_cache",
+    "token",      "gathered", "routed", "routed_gradient", "barrier", "partial"};
 static const char *const tag_names[TAG_COUNT] = {
     "none",       "activation", "gradient", "step_scalars", "norm", "parameter_gradients",
     "parameters", "token",      "routed",   "barrier"};
@@ -46,6 +47,11 @@ static int number_of(const char *const *names, int count, const char *name)
 const char *plan_placement_name(int placement)
 {
     return name_of(placement_names, PLACE_COUNT, placement);
+}
+
+const char *plan_schedule_name(int schedule)
+{
+    return name_of(schedule_names, SCHEDULE_COUNT, schedule);
 }
 
 const char *program_kind_name(int kind)
@@ -163,6 +169,7 @@ void plan_destroy(struct plan *plan)
         free(rank->device);
         free(rank->node);
         free(rank->experts);
+        free(rank->ranges);
         free(rank->slots);
         for (int kind = 0; kind < PROGRAM_KINDS; kind++)
             program_fini(&rank->programs[kind]);
@@ -224,6 +231,17 @@ uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr)
     default:
         return 0;
     }
+}
+
+bool plan_rank_holds(const struct plan_rank *rank, int32_t begin, int32_t end)
+{
+    if (rank->range_count == 0)
+        return begin >= rank->block_begin && end <= rank->block_end;
+    for (uint32_t i = 0; i < rank->range_count; i++) {
+        if (begin >= rank->ranges[i].begin && end <= rank->ranges[i].end)
+            return true;
+    }
+    return false;
 }
 
 int plan_group_position(const struct plan_group *group, uint32_t rank)
@@ -410,6 +428,9 @@ void instr_describe(const struct instr *instr, char *text, size_t size)
         snprintf(peer, sizeof(peer), " group %d", instr->group);
     const char *name = instr_op_name(instr->op);
     const char *tag = instr->tag > TAG_GRADIENT ? instr_tag_name((int)instr->tag) : NULL;
-    snprintf(text, size, "%-8s%s%s%s%s%s%s", name ? name : "?", micro, blocks, peer, tag ? " " : "",
+    const char *half = instr->flags & INSTR_FIRST_HALF    ? " first half"
+                       : instr->flags & INSTR_SECOND_HALF ? " second half"
+                                                          : "";
+    snprintf(text, size, "%-8s%s%s%s%s%s%s%s", name ? name : "?", micro, blocks, half, peer, tag ? " " : "",
              tag ? tag : "", instr->flags & INSTR_RECOMPUTE ? " recompute" : "");
 }

@@ -55,6 +55,17 @@ enum plan_placement {
     PLACE_COUNT
 };
 
+/* In which order the ranks of a pipeline work through the micro-batches. The programs say all of it; this is
+ * for people, and for workers that do not run every kind. */
+enum plan_schedule {
+    SCHEDULE_1F1B,        /* a window of forwards, then backward and forward in turn; also where there is
+                             one stage only */
+    SCHEDULE_GPIPE,       /* all forwards, then all backwards */
+    SCHEDULE_INTERLEAVED, /* ranks hold several ranges of blocks each, and a micro-batch goes round */
+    SCHEDULE_SPLIT,       /* 1F1B with BACKWARD_WEIGHT put off to where a rank would wait */
+    SCHEDULE_COUNT
+};
+
 /* `train`: one optimiser step. `evaluate`: forward and Σ loss over one batch of held-out
  * rows. `prefill`: the prompt through the KV caches and the first token. `generate`: one
  * more token. `save`: write what each rank owns. */
@@ -111,7 +122,8 @@ enum instr_op {
     OP_EXPERTS,
     OP_COMBINE,
     /* compute queue. */
-    OP_STEP,    /* scale by 1/labelled, clip, update what this rank owns, zero the gradients */
+    OP_STEP,    /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; `group`: it owns
+                   its share of that group of the blocks, else all of them */
     OP_RELEASE, /* frees slot_in and does nothing else */
     OP_SAVE,    /* write the parameters, optimiser state and generator state this rank owns */
     OP_COUNT
@@ -134,8 +146,15 @@ enum instr_flag {
     INSTR_ACCUMULATE = 1u << 4, /* adds to slot_out instead of replacing it */
     INSTR_BACKWARD = 1u << 5,   /* the backward of ATTENTION, ROUTE, DISPATCH, EXPERTS, COMBINE */
     INSTR_KEEP = 1u << 6,       /* REDUCE_SCATTER, ALL_GATHER: the rank's own shard is kept, not freed */
+    /* FORWARD or BACKWARD of half a block, where sums over a tensor group come between the halves. A layer:
+     * attention, then its FFN, each with its norm; the first of the group adds the residual (backward: the
+     * gradient that passes by), so that the sum is the boundary tensor itself. The head: the softmax
+     * statistics of the rank's part of the vocabulary, then the loss (which the first of the group counts).
+     */
+    INSTR_FIRST_HALF = 1u << 7,
+    INSTR_SECOND_HALF = 1u << 8,
 };
-#define INSTR_FLAGS_ALL 0x7fu
+#define INSTR_FLAGS_ALL 0x1ffu
 
 /* Tags name streams between a pair: the wire's tag is (tag, micro_batch, block_begin, chunk). */
 enum instr_tag {
@@ -180,14 +199,22 @@ enum slot_kind {
     SLOT_SAVED,           /* what forward leaves for backward; the engine decides what is inside */
     SLOT_STEP_SCALARS,    /* struct plan_step_scalars */
     SLOT_NORM_SCALAR,     /* one double: Σ of squares of the gradients this rank owns, unscaled */
-    SLOT_GRADIENTS,       /* gradients of all trained parameters of blocks [block_begin, block_end) */
+    SLOT_GRADIENTS,       /* gradients of all trained parameters of blocks [block_begin, block_end): the rank's
+                             own, to be stepped with (SLOT_FOR_RUN), or whole ones, block after block, until they
+                             are reduced (SLOT_FOR_INSTRUCTIONS): backward adds to the first slot that covers its
+                             block */
     SLOT_PARAMETERS,      /* trained parameters of blocks [block_begin, block_end) */
     SLOT_KV_CACHE,        /* of the rank's blocks */
     SLOT_TOKEN,           /* one int32 a row */
-    SLOT_GATHERED,        /* all weights of a block, gathered from their shards */
+    SLOT_GATHERED,        /* all weights of a block, gathered from their shards, or pulled from their holder
+                             (of LoRA: the adapters'): forward and backward take a block's weights from the first
+                             such slot that covers it, and where there is none from the rank's own */
     SLOT_ROUTED,          /* tokens on their way to or from experts [tokens, hidden], with their counts */
     SLOT_ROUTED_GRADIENT, /* likewise backward */
     SLOT_BARRIER,         /* nothing but the fact of arrival: one double, zero */
+    SLOT_PARTIAL,         /* a rank's part of a sum over its tensor group [tokens, hidden], which ALL_REDUCE
+                             makes the whole in place: a boundary tensor or its gradient, alike on all
+                             members; after the head's first half, the softmax statistics [tokens, 3] */
     SLOT_KINDS
 };
 
@@ -220,10 +247,27 @@ struct plan_experts { /* experts [begin, end) of one block */
     int32_t block, begin, end;
 };
 
+struct plan_range { /* blocks [begin, end) */
+    int32_t begin, end;
+};
+
+/* What of each matrix a member of a tensor group keeps; half-open, members in group order one after the
+ * other. Key and value heads come with the query heads they serve. All zero: whole matrices. */
+struct plan_tensor {
+    uint32_t kv_head_begin, kv_head_end;
+    uint32_t column_begin, column_end; /* of the FFN: rows of gate and up, columns of down */
+    uint32_t vocabulary_begin, vocabulary_end; /* rows of the embedding and of the head */
+};
+
 struct plan_rank {
     char *device, *node;            /* names, as in INTERFACES.md ("left/cpu0", "left") */
     int32_t stage;                  /* position in the pipeline, 0 where there is none */
-    int32_t block_begin, block_end; /* held by this rank */
+    int32_t block_begin, block_end; /* held by this rank: all of them, unless it has ranges */
+    /* interleaved pipelines: the blocks held, two ranges or more, rising, blocks of other ranks between
+     * them; the first begins at block_begin, the last ends at block_end */
+    uint32_t range_count; /* 0: one range */
+    struct plan_range *ranges;
+    struct plan_tensor tensor;
     uint32_t rows;                  /* of a full batch, that this rank works on */
     double rows_share;              /* rows / batch rows */
     double state_share; /* of the trained state kept here, 0..1: Σ over ranks = 1; each replica of all of
@@ -233,7 +277,8 @@ struct plan_rank {
     uint32_t expert_count;
     struct plan_experts *experts;
     bool recompute;                      /* its FORWARDs carry INSTR_RECOMPUTE */
-    uint32_t window;                     /* most micro-batches in flight between forward and backward */
+    uint32_t window; /* most micro-batches in flight between forward and backward; of a rank with ranges,
+                        each range's counted by itself */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */
     uint64_t memory_bytes;               /* predicted peak of the sum, bytes */
     uint64_t memory_limit_bytes;         /* the device allocator's limit */
@@ -263,6 +308,7 @@ struct plan_costs {
 struct plan {
     uint32_t version; /* PLAN_VERSION */
     enum plan_placement placement;
+    enum plan_schedule schedule;
     int32_t block_count; /* L + 2 */
     uint32_t batch_rows; /* of a full step */
     uint32_t micro_batch_count;
@@ -302,6 +348,7 @@ enum plan_control {
 
 /* Names as used in JSON and on screen; NULL out of range. */
 const char *plan_placement_name(int placement);
+const char *plan_schedule_name(int schedule);
 const char *program_kind_name(int kind);
 const char *plan_purpose_name(int purpose);
 const char *instr_op_name(int op);
@@ -334,6 +381,9 @@ uint64_t slot_bytes(const struct plan_slot *slot, uint64_t tokens, uint64_t rows
  * 3 + 2·peer receive from, 2 + 2·ranks + group. Below plan_queue_count(). */
 uint32_t instr_queue_index(const struct plan *plan, const struct instr *instr);
 uint32_t plan_queue_count(const struct plan *plan);
+
+/* Does the rank hold all of blocks [begin, end), in one range? */
+bool plan_rank_holds(const struct plan_rank *rank, int32_t begin, int32_t end);
 
 /* Position of a rank in a group, or -1. */
 int plan_group_position(const struct plan_group *group, uint32_t rank);
