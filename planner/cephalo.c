@@ -145,39 +145,61 @@ static void least_of(double *restrict to, const double *restrict from, double ad
     }
 }
 
-/* Least total memory of all GPUs doing the whole batch within `ms` each; INFINITY if they cannot. */
+/* to[j + total] = min(from[j] + gib) for one way of a GPU to do `total` rows, within both windows. */
+static void way_add(double *to, const uint32_t to_window[2], const double *from,
+                    const uint32_t from_window[2], uint32_t total, double gib)
+{
+    uint32_t begin = to_window[0] > total ? to_window[0] - total : 0;
+    if (to_window[1] < total)
+        return;
+    begin = from_window[0] > begin ? from_window[0] : begin;
+    uint32_t end = from_window[1] < to_window[1] - total ? from_window[1] : to_window[1] - total;
+    if (begin <= end)
+        least_of(&to[begin + total], &from[begin], gib, end - begin + 1);
+}
+
+/* Least total memory of all GPUs doing the whole batch within `ms` each; INFINITY if they cannot. Only
+ * batches that the GPUs before can have done and those behind can finish are looked at: few, near the least
+ * time. */
 static double memory_at(struct solver *s, double ms)
 {
     const struct cephalo_problem *p = s->p;
-    uint32_t width = p->batch + 1, low = 0, high = 0;
-    double *table = s->table;
-    table[0] = 0;
+    uint32_t width = p->batch + 1, from_window[2] = {0, 0};
+    uint64_t low = 0, high = 0, low_left = 0,
+             high_left = 0; /* rows at least and at most: before, and behind */
+    s->table[0] = 0;
     for (uint32_t k = 0; k < p->kind_count; k++)
         kind_options(s, k, ms);
     for (uint32_t g = 0; g < p->gpu_count; g++) {
-        double *from = &table[(size_t)g * width], *to = from + width;
-        uint32_t count = s->total_count[p->kind_of[g]];
-        const uint32_t *totals = &s->totals[(size_t)p->kind_of[g] * width];
-        const double *least = &s->least[(size_t)p->kind_of[g] * width];
+        const uint32_t *totals = &s->totals[(size_t)p->kind_of[g] * width],
+                       count = s->total_count[p->kind_of[g]];
         if (count == 0)
             return INFINITY;
-        uint32_t next_low = low + totals[0], next_high = high + totals[count - 1];
-        next_high = next_high < p->batch ? next_high : p->batch;
-        if (next_low > p->batch)
-            return INFINITY;
-        for (uint32_t j = next_low; j <= next_high; j++)
-            to[j] = INFINITY;
-        for (uint32_t t = 0; t < count; t++) {
-            uint32_t total = totals[t];
-            double gib = least[t];
-            uint32_t end = high < p->batch - total ? high : p->batch - total;
-            if (total <= p->batch && low <= end)
-                least_of(&to[low + total], &from[low], gib, end - low + 1);
-        }
-        low = next_low;
-        high = next_high;
+        low_left += totals[0];
+        high_left += totals[count - 1];
     }
-    return low <= p->batch && high >= p->batch ? table[(size_t)p->gpu_count * width + p->batch] : INFINITY;
+    for (uint32_t g = 0; g < p->gpu_count; g++) {
+        double *from = &s->table[(size_t)g * width], *to = from + width;
+        const uint32_t *totals = &s->totals[(size_t)p->kind_of[g] * width],
+                       count = s->total_count[p->kind_of[g]];
+        const double *least = &s->least[(size_t)p->kind_of[g] * width];
+        low += totals[0];
+        high += totals[count - 1];
+        low_left -= totals[0];
+        high_left -= totals[count - 1];
+        if (low + low_left > p->batch || high + high_left < p->batch)
+            return INFINITY;
+        uint64_t begin = high_left < p->batch && p->batch - high_left > low ? p->batch - high_left : low;
+        uint64_t end = high < p->batch - low_left ? high : p->batch - low_left;
+        uint32_t to_window[2] = {(uint32_t)begin, (uint32_t)end};
+        for (uint64_t j = begin; j <= end; j++)
+            to[j] = INFINITY;
+        for (uint32_t t = 0; t < count && begin <= end; t++)
+            way_add(to, to_window, from, from_window, totals[t], least[t]);
+        from_window[0] = to_window[0];
+        from_window[1] = to_window[1];
+    }
+    return s->table[(size_t)p->gpu_count * width + p->batch];
 }
 
 static bool feasible_at(struct solver *s, double ms)

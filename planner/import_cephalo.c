@@ -11,7 +11,8 @@
 #include "planner/import_gpu.h"
 
 #define GIB 1073741824.0
-#define GROWTH_POINTS 5 /* section 4 */
+#define GROWTH_POINTS 5      /* section 4 */
+#define CELLS_MAX (1u << 24) /* GPUs times batch: 128 MiB of table */
 
 static const char *const files[] = {"model_latencies.json", "model_memory.json", NULL};
 
@@ -102,6 +103,9 @@ static int inputs_read(const json_t *one, struct cephalo_case *c, uint32_t *micr
     jr_f64(&in, "ga_overhead_ms", JR_OPTIONAL, 0, 1e9, &p->accumulate_ms);
     jr_u32(&in, "max_microbatch_size", JR_OPTIONAL, 1, UINT32_MAX, micro_max);
     p->gpu_count = (uint32_t)count;
+    if (!in.failed && (uint64_t)p->batch * count > CELLS_MAX)
+        jr_fail(&in, "batch_size", "%u rows on %zu GPUs; rows times GPUs must be at most %u", p->batch, count,
+                CELLS_MAX);
     return jr_finish_loose(&in);
 }
 
@@ -180,6 +184,18 @@ static int memory_fill(const struct cephalo_state *state, struct cephalo_case *c
     return 0;
 }
 
+static int curve_read(const struct cephalo_case *c, uint32_t kind, uint32_t rows, double *forward,
+                      double *backward, struct err *err)
+{
+    *forward = gpu_curve_ms(&c->curves[kind], 0, rows);
+    *backward = gpu_curve_ms(&c->curves[kind], 1, rows);
+    if (*forward >= 0 && *backward >= 0 && *forward + *backward > 0 && *forward + *backward < 1e12)
+        return 0;
+    return err_set(err, ERR_INVALID,
+                   "model_latencies.json: %s.%s.%lld.%s makes a micro-batch of %u take %g and %g ms",
+                   c->model, c->kind_name[kind], (long long)c->sequence, c->dtype, rows, *forward, *backward);
+}
+
 static int kinds_fill(struct cephalo_case *c, uint32_t micro_max, struct err *err)
 {
     struct cephalo_problem *p = &c->problem;
@@ -194,8 +210,8 @@ static int kinds_fill(struct cephalo_case *c, uint32_t micro_max, struct err *er
         struct cephalo_kind *kind = &c->kinds[k];
         *kind = (struct cephalo_kind){.forward_ms = forward, .backward_ms = backward};
         for (uint32_t m = 1; m <= p->batch; m++) {
-            forward[m] = gpu_curve_ms(&c->curves[k], 0, m);
-            backward[m] = gpu_curve_ms(&c->curves[k], 1, m);
+            if (curve_read(c, k, m, &forward[m], &backward[m], err) < 0)
+                return -1;
             kind->micro_max = c->memory[m] <= limit ? m : kind->micro_max;
             kind->even_max = c->memory[m] <= even ? m : kind->even_max;
         }
