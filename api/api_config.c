@@ -110,6 +110,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     if (read_redis(&reader, config) < 0)
         return -1;
     take(&reader, "blobs", JR_REQUIRED, &config->blobs);
+    jr_u32(&reader, "unused_seconds", JR_OPTIONAL, 0, 1u << 30, &config->unused_seconds);
     if (jr_sub(&reader, "ca", JR_OPTIONAL, &ca) == 1) {
         take(&ca, "cert", JR_REQUIRED, &config->ca_cert);
         take(&ca, "key", JR_REQUIRED, &config->ca_key);
@@ -148,6 +149,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->start_seconds = 30;
     config->wait_seconds = 10;
     config->measure_seconds = 60;
+    config->unused_seconds = 24 * 3600;
     config->threads = 2;
     config->rows_bytes_max = UINT64_C(2) << 30;
     config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;

@@ -20,6 +20,7 @@ struct datasets;
 struct known_files;
 struct followers;
 struct submits;
+struct sweep;
 struct route;
 
 /* Numbers for /metrics; the loop's thread alone touches them. */
@@ -44,6 +45,7 @@ struct app {
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;
+    struct sweep *sweep;
     struct app_counters counters;
     bool stopping;
 };

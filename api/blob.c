@@ -244,6 +244,23 @@ int blob_put(const struct blob_dir *dir, const void *data, size_t size, struct m
     return rc;
 }
 
+bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
+{
+    char path[BLOB_PATH_MAX], aside[BLOB_PATH_MAX];
+    struct stat found, taken;
+    blob_path(dir, sha256, path);
+    snprintf(aside, sizeof aside, "%s/tmp/dropped-%.64s", dir->path, sha256);
+    if (lstat(path, &found) < 0)
+        return errno == ENOENT;
+    if (found.st_mtime >= before || rename(path, aside) < 0)
+        return false;
+    if (lstat(aside, &taken) == 0 && taken.st_ino != found.st_ino) {
+        rename(aside, path); /* somebody sent it between the two: equal names hold equal bytes */
+        return false;
+    }
+    return unlink(aside) == 0;
+}
+
 static int link_file(const struct blob_dir *dir, const char *folder, const json_t *file, struct err *err)
 {
     const char *name = json_string_value(json_object_get(file, "name"));

@@ -11,6 +11,7 @@
 #include "api/known.h"
 #include "api/route.h"
 #include "api/stream.h"
+#include "api/sweep.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
@@ -98,7 +99,8 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->auth || datasets_create(app, &app->datasets, err) < 0 ||
         submits_create(app, &app->submits, err) < 0)
         return -1;
-    return followers_create(app, &app->followers, err);
+    app->sweep = sweep_create(app, err);
+    return app->sweep ? followers_create(app, &app->followers, err) : -1;
 }
 
 static int write_address(const struct serve *serve, struct err *err)
@@ -200,6 +202,7 @@ static void destroy_parts(struct serve *serve)
     if (app->redis)
         redis_destroy(app->redis);
     store_destroy(app->store);
+    sweep_destroy(app->sweep);
     followers_destroy(app->followers);
     httpd_server_destroy(app->server);
     submits_destroy(app->submits);

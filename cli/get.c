@@ -164,7 +164,8 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
     long long step = strtoll(which, &end, 10);
     bool best = strcmp(which, "best") == 0, last = strcmp(which, "last") == 0;
     if (!best && !last && (end == which || *end)) {
-        err_set(err, ERR_INVALID, "--checkpoint: \"%.40s\" is none of best, last and a number of steps", which);
+        err_set(err, ERR_INVALID, "--checkpoint: \"%.40s\" is none of best, last and a number of steps",
+                which);
         return NULL;
     }
     json_array_foreach(json_object_get(job, "checkpoints"), index, checkpoint)
@@ -179,8 +180,8 @@ static const json_t *pick_checkpoint(const json_t *job, const char *which, struc
     return found;
 }
 
-/* All files of one checkpoint into DIR/checkpoint-STEP/: an adapter that peft loads, and what a run needs to go
- * on. */
+/* All files of one checkpoint into DIR/checkpoint-STEP/: an adapter that peft loads, and what a run needs to
+ * go on. */
 static int get_checkpoint(struct cli *cli, const json_t *job, const char *which, const char *folder,
                           struct err *err)
 {

@@ -29,7 +29,8 @@ static const struct pg_statement put_model = {
     PG_WRITE};
 static const struct pg_statement get_model = {
     "model_get",
-    "SELECT json_build_object('name', coalesce(n.name, (SELECT name FROM model_names WHERE content = m.content "
+    "SELECT json_build_object('name', coalesce(n.name, (SELECT name FROM model_names WHERE content = "
+    "m.content "
     " ORDER BY created_at DESC, name LIMIT 1), $1), 'content', m.content, 'config', m.config, "
     " 'files', m.files, 'info', m.info, 'created', motley_time(m.created_at)) "
     "FROM models m LEFT JOIN model_names n ON n.content = m.content AND n.name = $1 "
@@ -130,14 +131,52 @@ static const struct pg_statement put_blob = {
     "blob_put",
     "INSERT INTO blobs (sha256, size, path, manifest) VALUES ($1, $2, $3, $4) ON CONFLICT (sha256) DO UPDATE "
     "SET "
-    "manifest = coalesce(excluded.manifest, blobs.manifest), "
+    "manifest = coalesce(excluded.manifest, blobs.manifest), used_at = now(), "
     "path = CASE WHEN excluded.path IS NULL THEN NULL ELSE blobs.path END",
     PG_WRITE};
 static const struct pg_statement get_blob = {
-    "blob_get",
+    "blob_get", /* who asks may be about to refer to it */
+    "WITH used AS (UPDATE blobs SET used_at = now() WHERE sha256 = $1 AND used_at < now() - interval '1 "
+    "minute') "
     "SELECT json_build_object('sha256', sha256, 'size', size, 'path', path, 'manifest', manifest) FROM blobs "
     "WHERE sha256 = $1",
     PG_READ};
+
+/* Everything that names a file: checkpoints that are kept, artifacts, encoded rows, models, and the adapters
+ * and whatever else jobs start from. A row touched meanwhile is looked at again by the DELETE itself. */
+static const struct pg_statement drop_blobs = {
+    "blobs_drop",
+    "WITH old AS (SELECT sha256 FROM blobs WHERE path IS NULL AND used_at < now() - make_interval(secs => "
+    "$1) "
+    "    ORDER BY used_at LIMIT $2), "
+    "named AS (SELECT coalesce(b.value ->> 'sha256', b.value #>> '{}') AS sha256 FROM checkpoints c, "
+    "      jsonb_each(c.blobs) b "
+    "  UNION SELECT sha256 FROM artifacts UNION SELECT blob FROM datasets "
+    "  UNION SELECT f.value ->> 'sha256' FROM models m, json_array_elements(m.files) f "
+    "  UNION SELECT coalesce(a.value ->> 'sha256', a.value #>> '{}') FROM jobs j, "
+    "      json_each(CASE json_typeof(j.inputs -> 'adapter') WHEN 'object' THEN j.inputs -> 'adapter' "
+    "                ELSE '{}'::json END) a), "
+    "gone AS (DELETE FROM blobs b USING old WHERE b.sha256 = old.sha256 AND b.used_at < now() - "
+    "    make_interval(secs => $1) AND NOT EXISTS (SELECT 1 FROM named n WHERE n.sha256 = b.sha256) "
+    "    RETURNING b.sha256), "
+    "kept AS (UPDATE blobs b SET used_at = now() FROM old WHERE b.sha256 = old.sha256 "
+    "    AND EXISTS (SELECT 1 FROM named n WHERE n.sha256 = b.sha256)) "
+    "SELECT json_build_object('sha256', coalesce(json_agg(sha256), '[]'::json), 'looked_at', "
+    "    (SELECT count(*) FROM old)) FROM gone",
+    PG_WRITE};
+
+int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_doc_fn *done, void *arg,
+                     struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_f64(&params, unused_s);
+    pg_param_i64(&params, most);
+    const struct pg_step step = {&drop_blobs, &params};
+    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    pg_params_fini(&params);
+    return rc;
+}
 
 int store_blob_put(struct store *store, const struct store_blob *blob, store_done_fn *done, void *arg,
                    struct err *err)

@@ -37,6 +37,12 @@ int store_blob_put(struct store *store, const struct store_blob *blob, store_don
 /* {"sha256","size","path"|null,"manifest"|null}; ERR_NOT_FOUND. */
 int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, void *arg, struct err *err);
 
+/* Forgets files under the api's folder that nothing refers to and nobody asked for or sent in the last
+ * `unused_s` seconds, looking at the `most` oldest: {"sha256": [those forgotten, now the caller's to remove],
+ * "looked_at": n}. What is referred to counts as used now, so that the next call looks further. */
+int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_doc_fn *done, void *arg,
+                     struct err *err);
+
 #define STORE_SIZES_MAX (64u << 20)
 struct store_dataset_new {
     const char *key;  /* SHA-256 over source blob, tokenizer, template, sequence_tokens, learn: encode once */

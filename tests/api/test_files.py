@@ -148,8 +148,34 @@ def a_full_disk_answers_507_and_leaves_nothing():
         subprocess.run(["umount", folder], check=False)
 
 
+def what_nothing_refers_to_goes_and_the_rest_stays():
+    with Api(unused_seconds=1) as swept:
+        swept.tiny_model()
+        rows = swept.upload_rows(token_rows(20))
+        job = swept.good("POST", "/v1/jobs", spec(rows))["id"]
+        encoded = swept.psql("SELECT blob FROM datasets").strip()
+        model = swept.psql("SELECT f.value ->> 'sha256' FROM models, json_array_elements(files) f").split()
+        artifact, kept_part, dropped_part, lone = (swept.upload(noise(1000, seed)) for seed in range(20, 24))
+        swept.psql(f"INSERT INTO artifacts (job, name, sha256, size) VALUES ({job}, 'a', '{artifact}', 1000)")
+        swept.psql(f"INSERT INTO runs (id, job, attempt, epoch, state, plan) VALUES (1, {job}, 1, 1, 'done', '{{}}')")
+        for step, part in ((5, dropped_part), (10, kept_part)):
+            swept.psql("INSERT INTO checkpoints (job, step, run, parts, ranks, blobs, complete) VALUES "
+                       f"({job}, {step}, 1, 1, '{{0}}', '{{\"state.json\": {{\"sha256\": \"{part}\", \"size\": 1000}}}}', true)")
+        swept.psql("DELETE FROM checkpoints WHERE step = 5")
+        gone = {lone, dropped_part}
+        wait_for(lambda: not gone & set(kept(swept.config["blobs"])[0]), "files nothing refers to are removed")
+        looked = swept.psql("SELECT max(used_at) FROM blobs").strip()
+        wait_for(lambda: swept.psql("SELECT max(used_at) FROM blobs").strip() > looked, "another look")
+        there = set(kept(swept.config["blobs"])[0])
+        expect({artifact, kept_part, encoded} | {sha for sha in model if sha in there} <= there, "something in use was removed")
+        expect(all(swept.call("GET", f"/v1/blobs/{sha}").status == 200 for sha in (artifact, kept_part, encoded, *model)),
+               "a file in use is not served")
+        swept.refused(404, "GET", f"/v1/blobs/{dropped_part}")
+        expect(swept.upload(noise(1000, 23)) == lone and swept.call("GET", f"/v1/blobs/{lone}").status == 200, "and can come again")
+
+
 with Api() as api:
     main(what_was_uploaded_comes_back_by_any_range, the_manifest_holds_every_chunks_hash,
          an_upload_that_hashes_otherwise_is_not_kept, an_upload_cut_short_is_not_kept, an_upload_without_a_length_or_in_chunks,
          the_same_file_from_many_at_once_is_kept_once, an_agents_token_reaches_files_and_nothing_else,
-         a_full_disk_answers_507_and_leaves_nothing)
+         a_full_disk_answers_507_and_leaves_nothing, what_nothing_refers_to_goes_and_the_rest_stays)
