@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURNS_UNIT 24u /* turns are taken out in multiples of it, so that periods of 1, 2, 3, 4, 6 … fit */
-#define TURNS_KEPT 64u /* at first, beside the spread between ranks */
+#define TURNS_UNIT 24u     /* turns are taken out in multiples of it at first: most periods divide it */
+#define PERIOD_MAX 512u    /* turns */
+#define TURNS_KEPT 64u     /* at first, beside the spread between ranks */
 #define TURN_MICRO_MAX 64u /* micro-batches of a turn */
 #define WORTH 2u           /* of the turns, this many times more must go than stay */
 #define ROUNDING 1e-12     /* of the time simulated: ends this near are equal */
@@ -214,11 +215,12 @@ static void shorter_drop(struct steady *s)
     s->shorter = (struct plan){0};
 }
 
-/* Builds the plan with about `kept` turns. *possible: false when that is not much fewer. */
-static int shorter_build(struct steady *s, uint32_t kept, bool *possible, struct err *err)
+/* Builds the plan with `kept` turns or a few more, so that a multiple of `unit` is gone. *possible: false
+ * when that is not much fewer. */
+static int shorter_build(struct steady *s, uint32_t kept, uint32_t unit, bool *possible, struct err *err)
 {
     shorter_drop(s);
-    s->removed = s->turns_min > kept ? (s->turns_min - kept) / TURNS_UNIT * TURNS_UNIT : 0;
+    s->removed = s->turns_min > kept ? (s->turns_min - kept) / unit * unit : 0;
     *possible = s->removed >= WORTH * (s->turns_min - s->removed);
     if (!*possible)
         return 0;
@@ -254,7 +256,7 @@ int steady_create(const struct plan *plan, int kind, const uint32_t *micro_class
     if (result == 0 && stretches_find(s))
         result = turns_match(s, &possible, err);
     if (result == 0 && possible)
-        result = shorter_build(s, TURNS_KEPT + 2 * s->spread, &possible, err);
+        result = shorter_build(s, TURNS_KEPT + 2 * s->spread, TURNS_UNIT, &possible, err);
     s->micro_class = NULL;
     if (result < 0 || !possible) {
         steady_destroy(s);
@@ -326,7 +328,6 @@ static bool repeats(const struct steady *s, double from, double to, uint32_t tur
 /* The period of the shortened run: turns, and seconds to all the digits there are. 0: none. */
 static uint32_t period_of(const struct steady *s, double *shift)
 {
-    static const uint32_t candidates[] = {1, 2, 3, 4, 6, 8, 12, 24};
     const struct plan_graph *g = sim_graph(s->sim);
     const struct stretch *t = &s->stretches[0];
     double from, to;
@@ -337,15 +338,15 @@ static uint32_t period_of(const struct steady *s, double *shift)
     uint32_t last = g->base[0] + t->begin + t->kept * t->period - 1, first = g->base[0] + t->begin;
     while (last > first && sim_end(s->sim, last) > to)
         last--;
-    for (uint32_t c = 0; c < sizeof(candidates) / sizeof(candidates[0]); c++) {
-        uint32_t far = candidates[c] * t->period, times = 0;
+    for (uint32_t turns = 1; turns <= PERIOD_MAX; turns++) {
+        uint32_t far = turns * t->period, times = 0;
         while (last >= first + (times + 1) * far && sim_end(s->sim, last - (times + 1) * far) > from)
             times++;
         if (times < 3)
             break;
         *shift = (sim_end(s->sim, last) - sim_end(s->sim, last - times * far)) / times;
-        if (*shift > 0 && repeats(s, from, to, candidates[c], *shift))
-            return candidates[c];
+        if (*shift > 0 && repeats(s, from, to, turns, *shift))
+            return turns;
     }
     return 0;
 }
@@ -377,10 +378,11 @@ int steady_run(struct steady *s, const struct sim_costs *costs, double *seconds,
     bool possible = s->sim != NULL;
     while (possible && costs->jitter_sigma <= 0) {
         double shift = 0;
+        uint32_t kept = s->turns_min - s->removed;
         if (sim_run(s->sim, costs, seconds, ranks, NULL, 0, err) < 0)
             return -1;
         uint32_t turns = period_of(s, &shift);
-        if (turns > 0) {
+        if (turns > 0 && s->removed % turns == 0) {
             double more = shift * (s->removed / turns);
             *seconds += more;
             for (uint32_t r = 0; ranks && r < s->plan->rank_count; r++) {
@@ -389,7 +391,8 @@ int steady_run(struct steady *s, const struct sim_costs *costs, double *seconds,
             }
             return 1;
         }
-        if (shorter_build(s, 2 * (s->turns_min - s->removed), &possible, err) < 0)
+        /* whole periods, or more of it to find one in */
+        if (shorter_build(s, turns ? kept : 2 * kept, turns ? turns : TURNS_UNIT, &possible, err) < 0)
             return -1;
     }
     return 0;
