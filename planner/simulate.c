@@ -329,6 +329,26 @@ static inline void finish(struct run *run, uint32_t n, double end)
     }
 }
 
+/* A receive is over when the last byte is there; the next from the same peer may be under way meanwhile, as
+ * soon as the wire is free. */
+static inline void finish_receive(struct run *run, uint32_t n, double off_wire, double end)
+{
+    struct sim *sim = run->sim;
+    const struct plan_graph *g = &sim->graph;
+    const struct instr *x = graph_instr(g, n);
+    sim->end[n] = end;
+    run->finished++;
+    for (uint32_t d = g->dependent_first[n]; d < g->dependent_first[n + 1]; d++) {
+        struct sim_node *next = &sim->nodes[g->dependents[d]];
+        const struct instr *y = graph_instr(g, g->dependents[d]);
+        double ready = y->queue == QUEUE_RECV && y->peer == x->peer ? off_wire : end;
+        if (next->ready < ready)
+            next->ready = ready;
+        if (--next->waits == 0)
+            sim->stack[run->top++] = g->dependents[d];
+    }
+}
+
 static void transfer(struct run *run, uint32_t meeting, double start)
 {
     struct sim *sim = run->sim;
@@ -345,7 +365,7 @@ static void transfer(struct run *run, uint32_t meeting, double start)
     }
     double latency = sim->pairs[sim->pair_of[meeting]].wire.latency_s;
     finish(run, send, start + occupied);
-    finish(run, recv, start + occupied + latency);
+    finish_receive(run, recv, start + occupied, start + occupied + latency);
 }
 
 static void collective(struct run *run, uint32_t meeting, double start)

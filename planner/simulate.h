@@ -2,7 +2,8 @@
  *
  * Execution as docs/PROGRAM.md has it: queues in order, `after`, meetings. A compute instruction takes its
  * seconds; a transfer starts when both sides are ready (a receive is ready when its buffer is free, so rings
- * of buffers bound what is in flight), frees the sender after bytes/rate and the receiver one latency later;
+ * of buffers bound what is in flight), frees the sender after bytes/rate and the receiver one latency later
+ * (the receiver's queue with the sender: the next transfer does not wait for the last one's latency);
  * a collective ends for all members some seconds after the last is ready.
  *
  * What links share. A pair of ranks may share things with other pairs: the wire between two nodes, a node's
