@@ -209,7 +209,7 @@ static int make_key(json_t *document, enum check_depth depth, uint8_t key[32], s
     if (name)
         json_object_set_new(document, "name", name);
     if (rc == 0)
-        rc = buf_append(&text, (const char[]){"SPX"[depth]}, 1, err);
+        rc = buf_append(&text, (const char[]){"SPXI"[depth]}, 1, err);
     if (rc == 0)
         rc = digest_sha256(text.data, text.size, key, err);
     buf_fini(&text);

@@ -138,6 +138,8 @@ static int search(struct check *check, struct cluster *cluster, const struct mod
         return -1;
     json_object_set_new(check->plan_json, "words", json_string(check->plan->words ? check->plan->words : ""));
     json_object_set_new(check->plan_json, "unmeasured", unmeasured(cluster));
+    if (check->depth == CHECK_INPUTS)
+        json_object_set_new(check->plan_json, "inputs", check_plan_inputs(check));
     check->never_fits = check->plan->verdict == VERDICT_DOES_NOT_FIT;
     return 0;
 }

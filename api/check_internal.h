@@ -64,6 +64,9 @@ void check_sample(struct check *check);
 /* Devices, measurements, the plan. */
 void check_cluster(struct check *check);
 
+/* All that the plan rests on, as planner/inputs.h has it: new, or NULL. Pool thread. */
+json_t *check_plan_inputs(const struct check *check);
+
 /* store_job_new.inputs: new, or NULL. */
 json_t *check_inputs(const struct check *check);
 

@@ -14,7 +14,7 @@
 
 static const struct route routes[] = {
     {HTTP_POST, "/v1/jobs", SCOPE_JOBS_WRITE, BODY_JSON, 0, "", jobs_submit},
-    {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, 0, "programs",
+    {HTTP_POST, "/v1/jobs:validate", SCOPE_JOBS_READ | SCOPE_JOBS_WRITE, BODY_JSON, 0, "programs inputs",
      jobs_validate},
     {HTTP_GET, "/v1/jobs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " state", jobs_list},
     {HTTP_GET, "/v1/jobs/{id}", SCOPE_JOBS_READ, BODY_NONE, 0, "", jobs_get},

@@ -119,11 +119,15 @@ static void checked_to_answer(void *arg, const struct err *err, struct checked *
 
 void jobs_validate(struct call *call)
 {
-    int64_t programs;
+    int64_t programs, inputs;
     struct err err = {0};
-    if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0)
+    if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
+        call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
         call_fail(call, &err);
     else
-        check_spec(call->app->submits, call->body, programs ? CHECK_PROGRAM : CHECK_PLAN, checked_to_answer,
-                   call);
+        check_spec(call->app->submits, call->body,
+                   inputs     ? CHECK_INPUTS
+                   : programs ? CHECK_PROGRAM
+                              : CHECK_PLAN,
+                   checked_to_answer, call);
 }

@@ -24,7 +24,7 @@ enum cli_status {
     CLI_DENIED = 6,
 };
 
-enum { CLI_OPTIONS_MAX = 16, CLI_WORDS_MAX = 8, CLI_REPEATS_MAX = 16 };
+enum { CLI_OPTIONS_MAX = 16, CLI_WORDS_MAX = 64, CLI_REPEATS_MAX = 16 };
 
 struct cli;
 
@@ -119,6 +119,27 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
  * alternatives. */
 int show_plan(const json_t *answer, struct err *err);
 
+struct draw_input;
+/* Writes a plan's picture (planner/draw.h) to a file; `layout` is found here, by Graphviz if it is installed. */
+int draw_write(const char *path, const struct draw_input *input, struct err *err);
+
+/* ---- what a plan rests on (cli/given.c) ---- */
+
+struct plan_inputs;
+/* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
+json_t *given_document(const char *path, struct err *err);
+/* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
+json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
+/* The server's inputs document for a specification whose files are references (planner/inputs.h), new; the
+ * server's own plan to *answer (may be NULL), new. */
+json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);
+/* Fills *inputs (plan_inputs_fini) for a specification file and a cluster file, without a server. */
+int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs,
+                   struct err *err);
+
+/* `motley replay JOB` (cli/replay_job.c): a recorded run, simulated and changed as the options say. */
+int replay_job(struct cli *cli, const char *word, struct err *err);
+
 /* ---- following a job (cli/watch.c) ---- */
 
 /* Follows the job's events until it ends, telling each; `live` redraws a terminal. *job becomes the final
@@ -151,5 +172,6 @@ int command_nodes(struct cli *cli, struct err *err);
 int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);
 int command_replay(struct cli *cli, struct err *err);
+int command_profile(struct cli *cli, struct err *err);
 
 #endif

@@ -1,21 +1,20 @@
 /* `motley plan`: with a server its devices and measured costs, with --cluster none at all. */
 #include "cli/cli.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "common/yaml.h"
-#include "model/blocks.h"
-#include "planner/from_spec.h"
+#include "planner/draw.h"
+#include "planner/inputs.h"
+#include "planner/search.h"
+#include "program/codec.h"
 
-enum { PLAN_FILE_BYTES_MAX = 64 << 20, PLAN_MS = 120000 };
+enum { PLAN_MS = 120000, PLAN_PROGRAM_BYTES_MAX = 4 << 20, PLAN_SAVE_BYTES_MAX = 1 << 30 };
 
 static void print_ranks(const json_t *ranks)
 {
@@ -85,88 +84,161 @@ int show_plan(const json_t *answer, struct err *err)
     return 0;
 }
 
-static json_t *read_document(const char *path, struct err *err)
+/* --- planning here --- */
+
+/* A plan's file: the codec form, or what `motley get` writes of a job ({"plan": …}). */
+static struct plan *read_plan(const char *path, struct err *err)
 {
-    struct buf text = {.limit = PLAN_FILE_BYTES_MAX};
-    json_t *document = NULL;
-    if (file_read_all(path, PLAN_FILE_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND)
-            err->code = ERR_INVALID;
-    } else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err))) {
-        err_wrap(err, "%s", path);
-    }
-    buf_fini(&text);
-    return document;
+    json_t *document = given_document(path, err);
+    if (!document)
+        return NULL;
+    const json_t *inner = json_object_get(document, "plan");
+    struct plan *plan = plan_from_json(inner ? inner : document, err);
+    if (!plan)
+        err_wrap(err, "--from: %s", path);
+    json_decref(document);
+    return plan;
 }
 
-/* The config.json of the model a specification names: a folder, or the file itself. */
-static json_t *read_config(struct cli *cli, const char *model, struct err *err)
+static int read_objective(const struct cli *cli, enum workload_objective *objective, struct err *err)
 {
-    char path[PATH_MAX], folder[PATH_MAX];
-    struct stat status;
-    snprintf(path, sizeof path, "%s", model);
-    if (stat(path, &status) < 0 && *model != '/') {
-        snprintf(folder, sizeof folder, "%s", cli->words[0]);
-        char *slash = strrchr(folder, '/');
-        if (slash) {
-            *slash = '\0';
-            if (file_path(path, sizeof path, err, "%s/%s", folder, model) < 0)
-                return NULL;
+    static const char *const names[] = {"time", "cost", "energy"};
+    const char *word = cli_option(cli, "--objective");
+    for (int k = 0; word && k < 3; k++) {
+        if (strcmp(word, names[k]) == 0) {
+            *objective = (enum workload_objective)k;
+            return 0;
         }
     }
-    if (stat(path, &status) < 0) {
-        err_set(err, ERR_INVALID, "model: with --cluster it is a folder with a config.json; there is no %s",
-                model);
-        return NULL;
-    }
-    if (S_ISDIR(status.st_mode)) {
-        size_t size = strlen(path);
-        snprintf(path + size, sizeof path - size, "/config.json");
-    }
-    return read_document(path, err);
+    return word ? err_set(err, ERR_INVALID, "--objective: \"%.40s\" is none of time, cost, energy", word) : 0;
 }
 
-static int plan_alone(struct cli *cli, const char *cluster_path, struct err *err)
+static int read_options(const struct cli *cli, struct plan_inputs *inputs, struct plan_options *options,
+                        struct plan **from, struct err *err)
 {
-    json_t *spec = upload_read_spec(cli->words[0], err), *cluster = NULL, *config = NULL, *answer_json = NULL;
-    struct plan_answer *answer = NULL;
-    struct plan_options options = {.programs = true};
-    int result = -1;
-    if (!spec || !(cluster = read_document(cluster_path, err)) ||
-        !(config = read_config(cli, json_string_value(json_object_get(spec, "model")), err)))
-        goto out;
-    uint64_t began = clock_mono_ns();
-    if (plan_from_cluster(spec, cluster, config, &options, &answer, err) < 0)
-        goto out;
-    answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
-    if (!(answer_json = answer_to_json(answer, err)))
-        goto out;
-    result = cli->json ? show_json(answer_json, err) : show_plan(answer_json, err);
-    if (result == 0 && answer->verdict != VERDICT_FITS)
-        cli->exit_status = CLI_NOFIT;
-out:
-    plan_answer_destroy(answer);
-    json_decref(answer_json);
-    json_decref(spec);
-    json_decref(cluster);
-    json_decref(config);
+    const char *path = cli_option(cli, "--from");
+    int64_t evaluations = 0, seed = 0;
+    if (read_objective(cli, &inputs->workload.objective, err) < 0 ||
+        cli_option_i64(cli, "--evaluations", 1, 1000000000, 0, &evaluations, err) < 0 ||
+        cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0)
+        return -1;
+    options->evaluations = (uint64_t)evaluations;
+    options->seed = (uint64_t)seed;
+    if (path && !(*from = read_plan(path, err)))
+        return -1;
+    options->from = *from;
+    return 0;
+}
+
+static int draw(const struct cli *cli, const char *path, const struct plan_inputs *inputs,
+                const struct plan_answer *answer, struct err *err)
+{
+    struct trace timeline;
+    double step_s = 0;
+    (void)cli;
+    trace_init(&timeline, 0);
+    int result = plan_simulate(answer->plan, &inputs->workload, inputs->cluster, &timeline, &step_s, err);
+    const struct draw_input picture = {.plan = answer->plan,
+                                       .timeline = &timeline,
+                                       .step_s = answer->step_s,
+                                       .title = inputs->spec.name,
+                                       .words = answer->words,
+                                       .cluster = inputs->cluster,
+                                       .answer = answer};
+    if (result == 0)
+        result = draw_write(path, &picture, err);
+    trace_fini(&timeline);
+    return result < 0 ? err_wrap(err, "--draw") : 0;
+}
+
+static int save(const char *path, const struct plan *plan, struct err *err)
+{
+    struct buf text = {.limit = PLAN_SAVE_BYTES_MAX};
+    json_t *document = plan_to_json(plan, err);
+    int result = document ? json_print(document, false, &text, err) : -1;
+    if (result == 0)
+        result = file_write_atomic(path, text.data, text.size, 0644, err);
+    buf_fini(&text);
+    json_decref(document);
+    return result < 0 ? err_wrap(err, "--save") : 0;
+}
+
+static int print_program(const struct plan_inputs *inputs, const struct plan_answer *answer, json_t *told,
+                         bool json, struct err *err)
+{
+    struct buf text = {.limit = PLAN_PROGRAM_BYTES_MAX};
+    int result = answer_print_program(answer, &inputs->workload, inputs->cluster, 0, &text, err);
+    if (result == 0 && json)
+        json_object_set_new(told, "program", json_string(buf_str(&text)));
+    else if (result == 0)
+        printf("\n%s", buf_str(&text));
+    buf_fini(&text);
     return result;
 }
 
-int command_plan(struct cli *cli, struct err *err)
+static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
+                struct err *err)
 {
-    const char *cluster = cli_option(cli, "--cluster");
-    if (cluster)
-        return plan_alone(cli, cluster, err);
-    json_t *spec = upload_read_spec(cli->words[0], err), *answer = NULL;
-    if (!spec)
-        return -1;
-    int result = upload_spec_files(cli, spec, err);
+    const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
+    json_t *told = answer_to_json(answer, err);
+    int result = told ? 0 : -1;
+    if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
+        json_object_set_new(told, "drawn", json_string(picture));
+    if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)
+        json_object_set_new(told, "saved", json_string(saved));
+    if (result == 0 && !cli->json)
+        result = show_plan(told, err);
+    if (result == 0 && cli_option(cli, "--program"))
+        result = print_program(inputs, answer, told, cli->json, err);
+    if (result == 0 && cli->json)
+        result = show_json(told, err);
+    if (result == 0 && !cli->json && answer->plan && picture)
+        printf("  drawn in %s\n", picture);
+    if (result == 0 && answer->verdict != VERDICT_FITS)
+        cli->exit_status = CLI_NOFIT;
+    json_decref(told);
+    return result;
+}
+
+static int plan_here(struct cli *cli, struct plan_inputs *inputs, bool runnable_only, struct err *err)
+{
+    struct plan_answer *answer = NULL;
+    struct plan *from = NULL;
+    struct plan_options options = {.programs = true, .runnable_only = runnable_only};
+    int result = read_options(cli, inputs, &options, &from, err);
+    if (result == 0) {
+        uint64_t began = clock_mono_ns();
+        result = plan_search(&inputs->workload, inputs->cluster, &options, &answer, err);
+        if (result == 0)
+            answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
+    }
     if (result == 0)
-        result =
-            http_json(cli->http, "POST",
-                      cli_option(cli, "--program") ? "/v1/jobs:validate?programs=1" : "/v1/jobs:validate",
-                      spec, PLAN_MS, &answer, err);
+        result = tell(cli, inputs, answer, err);
+    plan_answer_destroy(answer);
+    plan_destroy(from);
+    return result;
+}
+
+/* The server's devices, costs and rows, planned on here: for what the server's answer does not have. */
+static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err)
+{
+    struct plan_inputs inputs = {0};
+    json_t *document = given_by_server(cli, spec, NULL, err);
+    int result = document ? plan_inputs_read(document, &inputs, err) : -1;
+    json_decref(document);
+    if (result == 0)
+        result = plan_here(cli, &inputs, true, err);
+    plan_inputs_fini(&inputs);
+    return result;
+}
+
+static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
+{
+    json_t *answer = NULL;
+    int result =
+        http_json(cli->http, "POST",
+                  cli_option(cli, "--program") ? "/v1/jobs:validate?programs=1" : "/v1/jobs:validate", spec,
+                  PLAN_MS, &answer, err);
     if (result == 0) {
         result = cli->json ? show_json(answer, err) : show_plan(answer, err);
         if (result == 0 && strcmp(show_str(answer, "verdict"), "fits") != 0)
@@ -174,7 +246,32 @@ int command_plan(struct cli *cli, struct err *err)
     }
     if (result == 0 && !cli->json && *show_str(answer, "program"))
         printf("\n%s", show_str(answer, "program"));
-    json_decref(spec);
     json_decref(answer);
+    return result;
+}
+
+int command_plan(struct cli *cli, struct err *err)
+{
+    static const char *const here[] = {"--draw",      "--save",        "--from",
+                                       "--objective", "--evaluations", "--seed"};
+    const char *cluster = cli_option(cli, "--cluster");
+    if (cluster) {
+        struct plan_inputs inputs;
+        int planned = given_by_files(cli->words[0], cluster, &inputs, err);
+        if (planned == 0)
+            planned = plan_here(cli, &inputs, false, err);
+        plan_inputs_fini(&inputs);
+        return planned;
+    }
+    json_t *spec = upload_read_spec(cli->words[0], err);
+    if (!spec)
+        return -1;
+    bool asked = false;
+    for (size_t k = 0; k < sizeof here / sizeof here[0]; k++)
+        asked |= cli_option(cli, here[k]) != NULL;
+    int result = upload_spec_files(cli, spec, err);
+    if (result == 0)
+        result = asked ? plan_with_inputs(cli, spec, err) : plan_by_server(cli, spec, err);
+    json_decref(spec);
     return result;
 }

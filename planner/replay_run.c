@@ -4,228 +4,354 @@
 #include <string.h>
 
 #include "planner/cluster_private.h"
+#include "planner/inputs.h"
+#include "planner/placement.h"
 #include "planner/replay.h"
-#include "planner/simulate.h"
+#include "planner/replay_walk.h"
 
 #define STEPS_MAX 64u
+#define LINKS_MAX 1000000u
 
 struct replay {
     const struct plan *plan;
-    const struct plan_graph *graph;
-    const struct replay_change *change; /* NULL: as recorded */
-    double *seconds;                    /* per global instruction: recorded, own work only */
-    const struct link_list *links;
+    struct plan_graph graph;
+    const struct replay_change *change; /* or NULL */
+    struct replay_wire wires[16];       /* of change->links */
+    struct replay_step step;
+    double *begin, *end;                              /* [graph total] */
+    double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] */
+    uint32_t reporter; /* the rank whose steps the run measures: it has the head */
 };
 
-struct link_list {
-    uint32_t count;
-    struct {
-        const char *from, *to;
-        double latency_s, bytes_per_s;
-    } items[256];
-};
+/* --- what was recorded --- */
 
-static uint32_t number_of(const struct replay *r, uint32_t rank, const struct instr *x)
+/* Fills beginning and end of every instruction of one step; how many there are. */
+static uint32_t step_read(const struct replay *r, const struct trace *trace, uint32_t step)
 {
-    return r->graph->base[rank] + (uint32_t)(x - r->plan->ranks[rank].programs[r->graph->kind].instrs);
-}
-
-static double replay_compute(void *context, uint32_t rank, const struct instr *x)
-{
-    const struct replay *r = context;
-    double seconds = r->seconds[number_of(r, rank, x)];
-    return r->change && r->change->device_speed ? seconds / r->change->device_speed[rank] : seconds;
-}
-
-static bool link_matches(const char *a, const char *b, const char *from, const char *to)
-{
-    return (strcmp(a, from) == 0 && strcmp(b, to) == 0) || (strcmp(a, to) == 0 && strcmp(b, from) == 0);
-}
-
-/* The change asked for the link between two ranks' nodes, or -1. */
-static int change_of(const struct replay *r, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
-        if (link_matches(r->change->links[i].from, r->change->links[i].to, r->plan->ranks[from].node,
-                         r->plan->ranks[to].node))
-            return (int)i;
-    }
-    return -1;
-}
-
-/* What was known of the link when it was recorded: its index in the documents, or -1. */
-static int recorded_of(const struct replay *r, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = 0; i < r->links->count; i++) {
-        if (link_matches(r->links->items[i].from, r->links->items[i].to, r->plan->ranks[from].node,
-                         r->plan->ranks[to].node))
-            return (int)i;
-    }
-    return -1;
-}
-
-/* Transfers carry their recorded seconds as "bytes" over a wire of 1 byte/s. A changed link scales that by
- * the rates, or, where the recorded rate is not known, moves the most bytes the slot holds at its own rate.
- */
-static double replay_bytes(void *context, uint32_t rank, const struct instr *x)
-{
-    const struct replay *r = context;
-    if (change_of(r, rank, (uint32_t)x->peer) >= 0 && recorded_of(r, rank, (uint32_t)x->peer) < 0)
-        return (double)r->plan->ranks[rank].slots[x->slot_in].bytes_bound;
-    return r->seconds[number_of(r, rank, x)];
-}
-
-static void replay_wire(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
-{
-    const struct replay *r = context;
-    int change = change_of(r, from, to), recorded = recorded_of(r, from, to);
-    *wire = (struct sim_wire){.latency_s = 0, .bytes_per_s = 1, .number = from * r->plan->rank_count + to};
-    if (change < 0)
-        return;
-    double rate = r->change->links[change].bytes_per_s, latency = r->change->links[change].latency_s;
-    wire->bytes_per_s = recorded < 0 ? rate : rate / r->links->items[recorded].bytes_per_s;
-    wire->latency_s = recorded < 0 ? latency : fmax(0, latency - r->links->items[recorded].latency_s);
-}
-
-static double replay_collective(void *context, const struct plan_group *group, uint32_t rank,
-                                const struct instr *x)
-{
-    const struct replay *r = context;
-    (void)group;
-    double seconds = r->seconds[number_of(r, rank, x)];
-    return seconds > 0 ? seconds : 0;
-}
-
-static int links_read(const json_t *links, struct link_list *list, struct err *err)
-{
-    list->count = 0;
-    for (size_t i = 0; i < json_array_size(links); i++) {
-        const json_t *item = json_array_get(links, i);
-        const char *from = json_string_value(json_object_get(item, "from"));
-        const char *to = json_string_value(json_object_get(item, "to"));
-        double latency = json_number_value(json_object_get(item, "latency_s"));
-        double rate = json_number_value(json_object_get(item, "bytes_per_s"));
-        if (!from || !to || !(latency >= 0) || !(rate > 0))
-            return err_set(err, ERR_INVALID, "links[%zu]: from, to, latency_s and bytes_per_s are needed", i);
-        if (list->count < sizeof(list->items) / sizeof(list->items[0])) {
-            list->items[list->count].from = from;
-            list->items[list->count].to = to;
-            list->items[list->count].latency_s = latency;
-            list->items[list->count++].bytes_per_s = rate;
-        }
-    }
-    return 0;
-}
-
-/* Fills begin and end of every instruction of one recorded step; returns how many there are. */
-static uint32_t step_read(const struct plan_graph *g, const struct trace *trace, uint32_t step, double *begin,
-                          double *end)
-{
+    const struct plan_graph *g = &r->graph;
     uint32_t found = 0;
     for (uint32_t n = 0; n < g->total; n++)
-        end[n] = -1;
+        r->end[n] = -INFINITY;
     for (uint32_t i = 0; i < trace->count; i++) {
         const struct trace_event *e = &trace->events[i];
         if (e->step != step || e->program != g->kind || e->rank >= g->plan->rank_count ||
             e->instr >= g->base[e->rank + 1] - g->base[e->rank])
             continue;
         uint32_t n = g->base[e->rank] + e->instr;
-        found += end[n] < 0;
-        begin[n] = (double)(e->begin_ns - trace->events[0].begin_ns) /
-                   1e9; /* wall clocks are too long for a double */
-        end[n] = (double)(e->end_ns - trace->events[0].begin_ns) / 1e9;
+        found += isinf(r->end[n]) != 0;
+        /* from the trace's beginning: wall clocks are too long for a double */
+        r->begin[n] = (double)(e->begin_ns - trace->events[0].begin_ns) / 1e9;
+        r->end[n] = (double)(e->end_ns - trace->events[0].begin_ns) / 1e9;
+    }
+    if (found == g->total) {
+        double first = INFINITY;
+        for (uint32_t n = 0; n < g->total; n++)
+            first = fmin(first, r->begin[n]);
+        for (uint32_t n = 0; n < g->total; n++) {
+            r->begin[n] -= first;
+            r->end[n] -= first;
+        }
     }
     return found;
 }
 
-/* A transfer is under way from when the later side began until the receiver has it; a collective from its
- * last member's beginning until its end there; the rest is waiting, which the simulator makes itself. */
-static void work_of(const struct plan_graph *g, const double *begin, const double *end, double *seconds)
+static void metrics_read(const json_t *metrics, struct replay_step *step)
 {
-    for (uint32_t n = 0; n < g->total; n++)
-        seconds[n] = end[n] - begin[n] > 0 ? end[n] - begin[n] : 0;
-    for (uint32_t m = 0; m < g->meeting_count; m++) {
-        double ready = -INFINITY, over = INFINITY;
-        bool group = graph_instr(g, g->members[g->member_first[m]])->queue == QUEUE_GROUP;
-        for (uint32_t k = g->member_first[m]; k < g->member_first[m + 1]; k++) {
-            uint32_t n = g->members[k];
-            bool receives = graph_instr(g, n)->queue == QUEUE_RECV;
-            ready = begin[n] > ready ? begin[n] : ready;
-            if ((group || receives) && end[n] < over)
-                over = end[n];
-        }
-        double work = over - ready > 0 ? over - ready : 0;
-        for (uint32_t k = g->member_first[m]; k < g->member_first[m + 1]; k++)
-            seconds[g->members[k]] = work;
+    size_t index;
+    const json_t *line;
+    step->measured_s = step->tokens = step->rows = 0;
+    json_array_foreach(metrics, index, line)
+    {
+        const json_t *number = json_object_get(line, "step");
+        if (json_object_get(line, "eval") || !json_is_integer(number) ||
+            json_integer_value(number) != (json_int_t)step->step)
+            continue;
+        step->measured_s = json_number_value(json_object_get(line, "seconds"));
+        step->tokens = json_number_value(json_object_get(line, "tokens"));
+        step->rows = json_number_value(json_object_get(line, "rows"));
     }
 }
 
-static int replay_steps(struct replay *r, struct sim *sim, const struct trace *recorded, double *recorded_s,
-                        double *simulated_s, double *changed_s, const struct replay_change *change,
-                        struct trace *timeline, struct err *err)
+/* --- what is changed --- */
+
+static bool same_link(const char *a, const char *b, const char *from, const char *to)
 {
-    const struct plan_graph *g = r->graph;
-    double *begin = calloc((size_t)g->total + 1, sizeof(double)),
-           *end = calloc((size_t)g->total + 1, sizeof(double));
-    uint32_t used = 0, last = UINT32_MAX;
-    int result = begin && end ? 0 : err_set(err, ERR_NOMEM, "replay: out of memory");
-    *recorded_s = *simulated_s = *changed_s = 0;
-    for (uint32_t i = 0; i < recorded->count && result == 0 && used < STEPS_MAX; i++) {
-        uint32_t step = recorded->events[i].step;
-        if (recorded->events[i].program != g->kind || recorded->events[i].rank != 0 || step == last)
-            continue;
-        last = step;
-        if (step_read(g, recorded, step, begin, end) != g->total)
-            continue;
-        double first = INFINITY, over = -INFINITY, seconds = 0;
-        for (uint32_t n = 0; n < g->total; n++) {
-            first = begin[n] < first ? begin[n] : first;
-            over = end[n] > over ? end[n] : over;
+    return (strcmp(a, from) == 0 && strcmp(b, to) == 0) || (strcmp(a, to) == 0 && strcmp(b, from) == 0);
+}
+
+static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t to, int *direction)
+{
+    struct replay *r = context;
+    const char *a = r->plan->ranks[from].node, *b = r->plan->ranks[to].node;
+    for (uint32_t i = 0; i < r->change->link_count; i++) {
+        if (same_link(r->change->links[i].from, r->change->links[i].to, a, b)) {
+            *direction = strcmp(r->change->links[i].from, a) != 0;
+            return &r->wires[i];
         }
-        work_of(g, begin, end, r->seconds);
-        struct sim_costs costs = {.context = r,
-                                  .compute_s = replay_compute,
-                                  .bytes = replay_bytes,
-                                  .wire = replay_wire,
-                                  .collective_s = replay_collective,
-                                  .wire_count = r->plan->rank_count * r->plan->rank_count};
-        r->change = NULL;
-        result = sim_run(sim, &costs, &seconds, NULL, change ? NULL : timeline, step, err);
-        *simulated_s += seconds;
-        *recorded_s += over - first;
-        r->change = change;
-        if (result == 0 && change)
-            result = sim_run(sim, &costs, &seconds, NULL, timeline, step, err);
-        *changed_s += seconds;
-        used++;
     }
-    free(begin);
-    free(end);
-    if (result < 0)
-        return -1;
-    if (used == 0)
-        return err_set(err, ERR_INVALID,
-                       "replay: the trace holds no complete step of this plan (%u instructions)", g->total);
-    *recorded_s /= used;
-    *simulated_s /= used;
-    *changed_s /= used;
+    return NULL;
+}
+
+/* The wires of the change, with what is known of how they were. */
+static int wires_init(struct replay *r, const json_t *links, struct err *err)
+{
+    for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
+        struct replay_wire *wire = &r->wires[i];
+        *wire = (struct replay_wire){.bytes_per_s = r->change->links[i].bytes_per_s,
+                                     .latency_s = r->change->links[i].latency_s};
+        size_t index;
+        const json_t *link;
+        json_array_foreach(links, index, link)
+        {
+            const char *from = json_string_value(json_object_get(link, "from"));
+            const char *to = json_string_value(json_object_get(link, "to"));
+            double latency = json_number_value(json_object_get(link, "latency_s"));
+            double rate = json_number_value(json_object_get(link, "bytes_per_s"));
+            if (!from || !to || !(latency >= 0) || !(rate > 0))
+                return err_set(err, ERR_INVALID, "links[%zu]: from, to, latency_s and bytes_per_s are needed",
+                               index);
+            if (same_link(r->change->links[i].from, r->change->links[i].to, from, to)) {
+                wire->was_bytes_per_s = rate;
+                wire->was_latency_s = latency;
+            }
+        }
+    }
     return 0;
 }
 
-int replay_run(const struct plan *plan, const struct trace *recorded, const json_t *links,
-               const struct replay_change *change, double *recorded_s, double *simulated_s, double *changed_s,
+/* Each changed link must be one that this run's ranks meet over. */
+static int links_used(const struct replay *r, struct err *err)
+{
+    const struct plan_graph *g = &r->graph;
+    for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
+        const char *a = r->change->links[i].from, *b = r->change->links[i].to;
+        bool used = false;
+        for (uint32_t m = 0; m < g->meeting_count && !used; m++) {
+            bool at_a = false, at_b = false;
+            for (uint32_t k = g->member_first[m]; k < g->member_first[m + 1]; k++) {
+                const char *node = r->plan->ranks[g->rank_of[g->members[k]]].node;
+                at_a |= strcmp(node, a) == 0;
+                at_b |= strcmp(node, b) == 0;
+            }
+            used = at_a && at_b;
+        }
+        if (!used)
+            return err_set(err, ERR_INVALID,
+                           "link %.80s:%.80s: no ranks of this run exchange anything over it", a, b);
+    }
+    return 0;
+}
+
+/* --- the steps --- */
+
+/* From when the reporting rank began its program until it ended it; what the run measures, but for what lies
+ * outside the program. */
+static double reporter_s(const struct replay *r)
+{
+    const struct plan_graph *g = &r->graph;
+    double first = INFINITY, last = 0;
+    for (uint32_t n = g->base[r->reporter]; n < g->base[r->reporter + 1]; n++) {
+        first = fmin(first, r->begin[n]);
+        last = fmax(last, r->end[n]);
+    }
+    return isfinite(first) ? last - first : 0;
+}
+
+static void sums_add(const struct replay *r, struct replay_answer *answer)
+{
+    const struct plan_graph *g = &r->graph;
+    for (uint32_t n = 0; n < g->total; n++) {
+        if (graph_instr(g, n)->queue != QUEUE_COMPUTE)
+            continue;
+        answer->gaps_s += r->step.parts[n].gap;
+        if (answer->compute_s)
+            answer->compute_s[g->rank_of[n]] += r->step.parts[n].work;
+    }
+}
+
+static void timeline_add(const struct replay *r, struct trace *timeline)
+{
+    const struct plan_graph *g = &r->graph;
+    timeline->count = 0;
+    for (uint32_t n = 0; n < g->total; n++)
+        trace_add(timeline, &(struct trace_event){.rank = g->rank_of[n],
+                                                  .step = r->step.step,
+                                                  .instr = n - g->base[g->rank_of[n]],
+                                                  .program = (uint8_t)g->kind,
+                                                  .begin_ns = (int64_t)(r->begin[n] * 1e9),
+                                                  .end_ns = (int64_t)(r->end[n] * 1e9),
+                                                  .ready_ns = (int64_t)(r->begin[n] * 1e9)});
+}
+
+static int step_replay(struct replay *r, struct replay_answer *answer, struct trace *timeline,
+                       struct err *err)
+{
+    uint32_t k = answer->steps;
+    double program_s = reporter_s(r);
+    struct replay_costs costs = {
+        .device_speed = r->change ? r->change->device_speed : NULL, .context = r, .wire = wire_between};
+    if (replay_take_apart(&r->graph, r->begin, r->end, &r->step, err) < 0)
+        return -1;
+    sums_add(r, answer);
+    r->recorded[k] = r->step.measured_s > 0 ? r->step.measured_s : program_s;
+    r->outside[k] = fmax(0, r->recorded[k] - program_s);
+    if (replay_put_together(&r->graph, &r->step, NULL, r->begin, r->end, err) < 0)
+        return -1;
+    r->simulated[k] = r->changed[k] = reporter_s(r) + r->outside[k];
+    if (r->change) {
+        for (uint32_t i = 0; i < r->change->link_count; i++)
+            r->wires[i].free_s[0] = r->wires[i].free_s[1] = 0;
+        if (replay_put_together(&r->graph, &r->step, &costs, r->begin, r->end, err) < 0)
+            return -1;
+        r->changed[k] = reporter_s(r) + r->outside[k];
+    }
+    if (timeline)
+        timeline_add(r, timeline);
+    answer->steps++;
+    return 0;
+}
+
+static int rising(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+static double median(double *values, uint32_t count)
+{
+    qsort(values, count, sizeof *values, rising);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static int steps_replay(struct replay *r, const struct trace *recorded, const json_t *metrics,
+                        struct replay_answer *answer, struct trace *timeline, struct err *err)
+{
+    uint32_t last = UINT32_MAX;
+    int result = 0;
+    for (uint32_t i = 0; i < recorded->count && result == 0 && answer->steps < STEPS_MAX; i++) {
+        const struct trace_event *e = &recorded->events[i];
+        if (e->program != r->graph.kind || e->rank != 0 || e->step == last)
+            continue;
+        last = e->step;
+        if (step_read(r, recorded, last) != r->graph.total)
+            continue;
+        r->step.step = last;
+        metrics_read(metrics, &r->step);
+        result = step_replay(r, answer, timeline, err);
+    }
+    if (result == 0 && answer->steps == 0)
+        result = err_set(err, ERR_INVALID,
+                         "replay: the trace holds no complete step of this plan (%u instructions)",
+                         r->graph.total);
+    if (result < 0)
+        return -1;
+    answer->recorded_s = median(r->recorded, answer->steps);
+    answer->simulated_s = median(r->simulated, answer->steps);
+    answer->changed_s = median(r->changed, answer->steps);
+    answer->outside_s = median(r->outside, answer->steps);
+    answer->gaps_s /= answer->steps;
+    for (uint32_t k = 0; answer->compute_s && k < r->plan->rank_count; k++)
+        answer->compute_s[k] /= answer->steps;
+    return 0;
+}
+
+static void replay_fini(struct replay *r)
+{
+    plan_graph_fini(&r->graph);
+    free(r->begin);
+    free(r->end);
+    free(r->step.parts);
+    free(r->step.rank_begin);
+    free(r->recorded);
+    free(r->simulated);
+    free(r->changed);
+    free(r->outside);
+}
+
+static int replay_init(struct replay *r, struct err *err)
+{
+    if (plan_graph_init(&r->graph, r->plan, PROGRAM_TRAIN, err) < 0)
+        return -1;
+    size_t total = (size_t)r->graph.total + 1;
+    r->begin = calloc(total, sizeof *r->begin);
+    r->end = calloc(total, sizeof *r->end);
+    r->step.parts = calloc(total, sizeof *r->step.parts);
+    r->step.rank_begin = calloc((size_t)r->plan->rank_count + 1, sizeof *r->step.rank_begin);
+    r->recorded = calloc(STEPS_MAX, sizeof(double));
+    r->simulated = calloc(STEPS_MAX, sizeof(double));
+    r->changed = calloc(STEPS_MAX, sizeof(double));
+    r->outside = calloc(STEPS_MAX, sizeof(double));
+    if (!r->begin || !r->end || !r->step.parts || !r->step.rank_begin || !r->recorded || !r->simulated ||
+        !r->changed || !r->outside)
+        return err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);
+    for (uint32_t k = 0; k < r->plan->rank_count; k++)
+        if (r->plan->ranks[k].block_end == r->plan->block_count)
+            r->reporter = k;
+    return 0;
+}
+
+int replay_run(const struct plan *plan, const struct trace *recorded, const json_t *metrics,
+               const json_t *links, const struct replay_change *change, struct replay_answer *answer,
                struct trace *timeline, struct err *err)
 {
-    struct sim *sim = NULL;
-    struct link_list list;
-    if (links_read(links, &list, err) < 0 || sim_create(plan, PROGRAM_TRAIN, &sim, err) < 0)
-        return -1;
-    struct replay r = {.plan = plan, .graph = sim_graph(sim), .links = &list};
-    r.seconds = calloc((size_t)r.graph->total + 1, sizeof(double));
-    int result =
-        r.seconds ? replay_steps(&r, sim, recorded, recorded_s, simulated_s, changed_s, change, timeline, err)
-                  : err_set(err, ERR_NOMEM, "replay: out of memory");
-    free(r.seconds);
-    sim_destroy(sim);
+    struct replay r = {.plan = plan, .change = change};
+    double *compute_s = answer->compute_s;
+    *answer = (struct replay_answer){.compute_s = compute_s};
+    for (uint32_t k = 0; compute_s && k < plan->rank_count; k++)
+        compute_s[k] = 0;
+    if (json_array_size(links) > LINKS_MAX)
+        return err_set(err, ERR_TOO_BIG, "links: more than %u", LINKS_MAX);
+    int result = replay_init(&r, err);
+    if (result == 0)
+        result = wires_init(&r, links, err);
+    if (result == 0)
+        result = links_used(&r, err);
+    if (result == 0)
+        result = steps_replay(&r, recorded, metrics, answer, timeline, err);
+    replay_fini(&r);
     return result;
+}
+
+/* --- costs of a run, for planning again --- */
+
+/* What the plan takes at the document's costs; fills the ranks' busy_s. 0 when a device is missing. */
+static int price(struct plan *plan, const json_t *inputs, double *step_s, struct err *err)
+{
+    struct plan_inputs given;
+    struct problem problem = {0};
+    *step_s = 0;
+    int result = plan_inputs_read(inputs, &given, err);
+    for (uint32_t r = 0; result == 0 && r < plan->rank_count; r++) {
+        if (cluster_device_find(given.cluster, plan->ranks[r].device) == UINT32_MAX) {
+            plan_inputs_fini(&given);
+            return 0;
+        }
+    }
+    if (result == 0)
+        result = problem_init(&problem, &given.workload, given.cluster, err);
+    if (result == 0) {
+        result = price_plan(&problem, plan, UINT32_MAX, step_s, err);
+        problem_fini(&problem);
+    }
+    plan_inputs_fini(&given);
+    return result;
+}
+
+int replay_calibrate(struct plan *plan, const double *compute_s, json_t *inputs, double *priced_s,
+                     struct err *err)
+{
+    int result = price(plan, inputs, priced_s, err);
+    if (result < 0 || *priced_s <= 0)
+        return result;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        if (!(compute_s[r] > 0) || !(plan->ranks[r].busy_s > 0))
+            continue;
+        bool first = true; /* a device that holds several ranks is corrected once, by its first */
+        for (uint32_t before = 0; before < r; before++)
+            first &= strcmp(plan->ranks[before].device, plan->ranks[r].device) != 0;
+        if (first &&
+            plan_inputs_speed(inputs, plan->ranks[r].device, plan->ranks[r].busy_s / compute_s[r], err) < 0)
+            return -1;
+    }
+    return price(plan, inputs, priced_s, err);
 }

@@ -1,0 +1,163 @@
+/* What a plan rests on: from files alone, or from the server. */
+#include "cli/cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/buf.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "planner/inputs.h"
+#include "planner/profile_key.h"
+#include "planner/profiles.h"
+
+enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
+
+json_t *given_document(const char *path, struct err *err)
+{
+    struct buf text = {.limit = GIVEN_FILE_BYTES_MAX};
+    json_t *document = NULL;
+    if (file_read_all(path, GIVEN_FILE_BYTES_MAX, &text, err) < 0) {
+        if (err->code == ERR_NOT_FOUND)
+            err->code = ERR_INVALID;
+    } else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err))) {
+        err_wrap(err, "%s", path);
+    }
+    buf_fini(&text);
+    return document;
+}
+
+/* A file that is named beside another: as it is, else in the other's folder. */
+static int beside(const char *name, const char *other, char path[PATH_MAX], struct err *err)
+{
+    struct stat status;
+    const char *slash = strrchr(other, '/');
+    if (stat(name, &status) == 0 || *name == '/' || !slash)
+        return file_path(path, PATH_MAX, err, "%s", name);
+    return file_path(path, PATH_MAX, err, "%.*s/%s", (int)(slash - other), other, name);
+}
+
+/* The config.json of the model a specification names: a folder, or the file itself. */
+static json_t *read_config(const char *spec_path, const char *model, struct err *err)
+{
+    char path[PATH_MAX];
+    struct stat status;
+    if (beside(model, spec_path, path, err) < 0)
+        return NULL;
+    if (stat(path, &status) < 0) {
+        err_set(err, ERR_INVALID, "model: with --cluster it is a folder with a config.json; there is no %s",
+                model);
+        return NULL;
+    }
+    size_t size = strlen(path);
+    if (S_ISDIR(status.st_mode))
+        snprintf(path + size, sizeof path - size, "/config.json");
+    return given_document(path, err);
+}
+
+/* One device's `"profile": "FILE"` or `"FILE#DEVICE"` replaced by the profile document it means. */
+static int take_profile(json_t *device, const char *where, const char *cluster_path, const char *key,
+                        struct err *err)
+{
+    const char *word = json_string_value(json_object_get(device, "profile"));
+    const char *name = json_string_value(json_object_get(device, "name"));
+    char file[PATH_MAX], path[PATH_MAX];
+    const char *mark = strrchr(word, '#');
+    snprintf(file, sizeof file, "%.*s", mark ? (int)(mark - word) : (int)strlen(word), word);
+    if (beside(file, cluster_path, path, err) < 0)
+        return -1;
+    json_t *document = given_document(path, err), *profile = NULL;
+    if (!document)
+        return err_wrap(err, "%s.profile", where);
+    profile = profiles_pick(document, mark ? mark + 1 : name ? name : "", mark != NULL, key, err);
+    if (!profile)
+        err_wrap(err, "%s.profile: %s", where, file);
+    else
+        profiles_describe(document, mark ? mark + 1 : name, device);
+    json_decref(document);
+    if (!profile)
+        return -1;
+    json_object_set(profile, "device", json_object_get(device, "name"));
+    return json_object_set_new(device, "profile", profile);
+}
+
+json_t *given_cluster(const char *path, const char *profile_key, struct err *err)
+{
+    json_t *cluster = given_document(path, err), *node, *device;
+    size_t n, d;
+    if (!cluster)
+        return NULL;
+    if (profiles_is(cluster)) { /* what `motley profile export` wrote is the cluster it was written on */
+        json_t *made = profiles_cluster(cluster, profile_key, err);
+        json_decref(cluster);
+        if (!made)
+            err_wrap(err, "%s", path);
+        return made;
+    }
+    json_array_foreach(json_object_get(cluster, "nodes"), n, node)
+    {
+        json_array_foreach(json_object_get(node, "devices"), d, device)
+        {
+            char where[80];
+            snprintf(where, sizeof where, "cluster: nodes[%zu].devices[%zu]", n, d);
+            if (json_is_string(json_object_get(device, "profile")) &&
+                take_profile(device, where, path, profile_key, err) < 0) {
+                json_decref(cluster);
+                return NULL;
+            }
+        }
+    }
+    return cluster;
+}
+
+/* Under which key profiles of such a job are kept. */
+static int key_of(const json_t *spec_json, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+{
+    struct job_spec spec;
+    if (spec_parse(spec_json, &spec, err) < 0)
+        return -1;
+    json_t *full = spec_to_json(&spec, err);
+    int result = full ? profile_key(full, config, key, err) : -1;
+    json_decref(full);
+    spec_fini(&spec);
+    return result;
+}
+
+int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs,
+                   struct err *err)
+{
+    char key[DIGEST_HEX_SIZE] = "";
+    json_t *spec = upload_read_spec(spec_path, err), *config = NULL, *cluster = NULL;
+    int result = -1;
+    *inputs = (struct plan_inputs){0};
+    if (spec &&
+        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), err)) != NULL &&
+        key_of(spec, config, key, err) == 0 && (cluster = given_cluster(cluster_path, key, err)) != NULL)
+        result = plan_inputs_from_files(spec, cluster, config, inputs, err);
+    json_decref(spec);
+    json_decref(config);
+    json_decref(cluster);
+    return result;
+}
+
+json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err)
+{
+    json_t *got = NULL;
+    if (client_open(cli, err) < 0 ||
+        http_json(cli->http, "POST", "/v1/jobs:validate?inputs=1", spec, GIVEN_MS, &got, err) < 0)
+        return NULL;
+    json_t *inputs = json_incref(json_object_get(got, "inputs"));
+    if (!json_is_object(inputs)) {
+        json_decref(inputs);
+        inputs = NULL;
+        err_set(err, ERR_PEER, "the server's answer says nothing of what the plan rests on");
+    }
+    json_object_del(got, "inputs");
+    if (answer && inputs)
+        *answer = json_incref(got);
+    json_decref(got);
+    return inputs;
+}
