@@ -133,6 +133,7 @@ static void runner_go(struct run *r, uint32_t rank)
     (backward ? d->backward_begin : d->forward_begin)[cell] = at->next;
     at->free = at->next + (backward ? at->backward_s : at->forward_s);
     (backward ? d->backward_end : d->forward_end)[cell] = at->free;
+    d->end_s = fmax(d->end_s, at->free);
     d->events[d->first[rank] + n] = (struct deal_event){k, backward};
     runner_look(r, rank);
     if (!backward && s + 1 < d->stages)
@@ -159,25 +160,52 @@ static int run_all(struct run *r, struct err *err)
     return 0;
 }
 
-static int deal_alloc(struct deal *d, struct run *r, struct err *err)
+static int deal_alloc(struct deal *d, struct err *err)
 {
     size_t cells = (size_t)d->stages * d->micro_batches + 1;
     d->owner = calloc(cells, sizeof(*d->owner));
     d->stage_of = calloc((size_t)d->ranks + 1, sizeof(*d->stage_of));
     d->first = calloc((size_t)d->ranks + 1, sizeof(*d->first));
     d->events = calloc(2 * cells, sizeof(*d->events));
+    d->soonest = calloc(2 * (size_t)d->micro_batches + 1, sizeof(*d->soonest));
+    d->held = calloc((size_t)d->micro_batches + 1, sizeof(*d->held));
+    d->apart = calloc((size_t)d->micro_batches + 1, sizeof(*d->apart));
     double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin};
-    bool good = d->owner && d->stage_of && d->first && d->events;
+    bool good = d->owner && d->stage_of && d->first && d->events && d->soonest && d->held && d->apart;
     for (size_t t = 0; t < 4; t++) {
         *times[t] = malloc(cells * sizeof(double));
         for (size_t i = 0; *times[t] && i < cells; i++)
             (*times[t])[i] = -1;
         good = good && *times[t];
     }
-    r->runners = calloc((size_t)d->ranks + 1, sizeof(*r->runners));
-    r->mine = calloc(cells, sizeof(*r->mine));
-    r->link_s = calloc((size_t)d->stages + 1, sizeof(*r->link_s));
-    return good && r->runners && r->mine && r->link_s ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    return good ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+static int deal_shares(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+                       struct err *err)
+{
+    size_t cells = (size_t)deal->stages * deal->micro_batches + 1;
+    struct run r = {.d = deal,
+                    .runners = calloc((size_t)deal->ranks + 1, sizeof(*r.runners)),
+                    .mine = calloc(cells, sizeof(*r.mine)),
+                    .link_s = calloc((size_t)deal->stages + 1, sizeof(*r.link_s))};
+    uint32_t *given = calloc((size_t)choice->member_count + 1, sizeof(*given));
+    int result = -1;
+    if (!r.runners || !r.mine || !r.link_s || !given) {
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+        goto out;
+    }
+    for (uint32_t s = 0; s < deal->stages; s++)
+        owners_fill(deal, choice, s, given);
+    runners_fill(&r, problem, choice);
+    links_fill(&r, problem, choice);
+    result = run_all(&r, err);
+out:
+    free(given);
+    free(r.runners);
+    free(r.mine);
+    free(r.link_s);
+    return result;
 }
 
 int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
@@ -185,25 +213,15 @@ int deal_init(struct deal *deal, const struct problem *problem, const struct pla
 {
     *deal = (struct deal){
         .stages = choice->stage_count, .micro_batches = micro_batches, .ranks = choice->member_count};
-    struct run r = {.d = deal};
-    uint32_t *given = calloc((size_t)choice->member_count + 1, sizeof(*given));
-    int result = deal_alloc(deal, &r, err);
-    if (result == 0 && !given)
-        result = err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result == 0) {
-        for (uint32_t s = 0; s < deal->stages; s++) {
-            for (uint32_t m = 0; m < choice->stages[s].member_count; m++)
-                deal->stage_of[choice->stages[s].member_first + m] = s;
-            owners_fill(deal, choice, s, given);
-        }
-        runners_fill(&r, problem, choice);
-        links_fill(&r, problem, choice);
-        result = run_all(&r, err);
+    int result = deal_alloc(deal, err);
+    for (uint32_t s = 0; s < deal->stages && result == 0; s++) {
+        for (uint32_t m = 0; m < choice->stages[s].member_count; m++)
+            deal->stage_of[choice->stages[s].member_first + m] = s;
     }
-    free(given);
-    free(r.runners);
-    free(r.mine);
-    free(r.link_s);
+    if (result == 0 && choice->members[0].micro_count == 0)
+        result = deal_flow(deal, problem, choice, err);
+    else if (result == 0)
+        result = deal_shares(deal, problem, choice, err);
     if (result < 0)
         deal_fini(deal);
     return result;
@@ -215,6 +233,9 @@ void deal_fini(struct deal *deal)
     free(deal->stage_of);
     free(deal->first);
     free(deal->events);
+    free(deal->soonest);
+    free(deal->held);
+    free(deal->apart);
     free(deal->forward_end);
     free(deal->forward_begin);
     free(deal->backward_end);
@@ -223,30 +244,43 @@ void deal_fini(struct deal *deal)
 }
 
 /* The least ring of `least` or more in which micro-batches do not collide that are held at once: each from
- * begin[k] to end[k], in the order of the rank's forwards or backwards (which both rise). */
+ * begin[k] to end[k]. Two collide when the ring divides their distance, so the distances are collected. */
 static uint32_t ring_search(const struct deal *d, uint32_t rank, bool backward, const double *begin,
                             const double *end, uint32_t least)
 {
     const struct deal_event *events = &d->events[d->first[rank]];
-    uint32_t count = d->first[rank + 1] - d->first[rank];
-    for (uint32_t ring = least;; ring++) {
-        bool collides = false;
-        for (uint32_t i = 0; i < count && !collides; i++) {
-            if (events[i].backward != backward)
-                continue;
-            uint32_t k = events[i].micro_batch;
-            for (uint32_t j = i; j-- > 0 && !collides;) {
-                uint32_t before = events[j].micro_batch;
-                if (events[j].backward != backward)
-                    continue;
-                if (end[before] <= begin[k])
-                    break;
-                collides = before % ring == k % ring;
+    uint32_t count = d->first[rank + 1] - d->first[rank], held = 0, furthest = 0;
+    double soonest = INFINITY;
+    for (uint32_t i = count; i-- > 0;) { /* the least begin from here on: what ends before it is never met */
+        if (events[i].backward == backward)
+            soonest = fmin(soonest, begin[events[i].micro_batch]);
+        d->soonest[i] = soonest;
+    }
+    memset(d->apart, 0, d->micro_batches + 1);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t kept = 0, k = events[i].micro_batch;
+        if (events[i].backward != backward)
+            continue;
+        for (uint32_t h = 0; h < held; h++) {
+            uint32_t before = d->held[h], distance = k > before ? k - before : before - k;
+            if (end[before] > begin[k]) {
+                d->apart[distance] = 1;
+                furthest = distance > furthest ? distance : furthest;
             }
+            if (end[before] > d->soonest[i])
+                d->held[kept++] = before;
         }
-        if (!collides || ring >= d->micro_batches)
+        d->held[kept++] = k;
+        held = kept;
+    }
+    for (uint32_t ring = least; ring < d->micro_batches; ring++) {
+        bool collides = false;
+        for (uint32_t at = ring; at <= furthest && !collides; at += ring)
+            collides = d->apart[at];
+        if (!collides)
             return ring;
     }
+    return least > d->micro_batches ? least : d->micro_batches;
 }
 
 uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)

@@ -20,10 +20,16 @@ struct deal {
     struct deal_event *events; /* every rank's order */
     double *forward_end, *forward_begin, *backward_end,
         *backward_begin; /* [stages · micro_batches], seconds */
+    double end_s;        /* of the last of them */
+    /* for looking for rings: [2 · micro_batches], [micro_batches], [micro_batches + 1] */
+    double *soonest;
+    uint32_t *held;
+    uint8_t *apart;
 };
 
 /* With one stage, member i takes micro_count micro-batches in order, each forward and backward in turn; with
- * more, they are dealt in proportion to micro_count. ERR_NOMEM, ERR_INTERNAL. */
+ * more, they are dealt in proportion to micro_count, or, where the first member's is 0, to whoever would be
+ * done first (deal_flow.c), each member's window then being its own limit. ERR_NOMEM, ERR_INTERNAL. */
 int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
               uint32_t micro_batches, struct err *err);
 void deal_fini(struct deal *deal);
@@ -32,6 +38,10 @@ static inline uint32_t deal_owner(const struct deal *deal, uint32_t stage, uint3
 {
     return deal->owner[(size_t)stage * deal->micro_batches + k];
 }
+
+/* Fills owners, events and times of a deal whose arrays are there, as it comes. For deal_init. */
+int deal_flow(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+              struct err *err);
 
 /* Most micro-batches between forward and backward on a rank, and the least ring in which none of them
  * collide. */

@@ -82,7 +82,8 @@ static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *ne
                : 0;
 }
 
-/* Last instructions by micro-batch of the rank whose program is being made; PLAN_NONE: not yet. */
+/* Last instructions by instance of their rings (act_in, grad_in, and both outs) of the rank whose program is
+ * being made; PLAN_NONE: not yet. */
 struct history {
     int32_t *forward, *backward, *send_act, *send_grad;
 };
@@ -94,14 +95,10 @@ static struct history history_new(struct groups *c)
     return (struct history){c->memory, c->memory + count, c->memory + 2 * count, c->memory + 3 * count};
 }
 
-/* The instruction of the latest earlier micro-batch that used the same instance of a ring. */
-static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
+/* Where a micro-batch's instance of a ring stands in a history: what is there used it last. */
+static uint32_t place(uint32_t k, uint32_t ring)
 {
-    for (int64_t j = (int64_t)k - ring; j >= 0; j -= ring) {
-        if (numbers[j] >= 0)
-            return numbers[j];
-    }
-    return PLAN_NONE;
+    return ring ? k % ring : k;
 }
 
 static int32_t transfer_add(struct program_builder *b, enum instr_op op, uint32_t peer, int32_t slot,
@@ -121,7 +118,7 @@ static int32_t transfer_add(struct program_builder *b, enum instr_op op, uint32_
     return program_add(b, &x, &after, 1);
 }
 
-static void forward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
+static int32_t forward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
                         struct history *h, uint32_t k, int32_t save)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
@@ -129,7 +126,7 @@ static void forward_add(struct groups *c, struct program_builder *b, uint32_t r,
     bool first = stage == 0, last = stage + 1 == c->stages;
     int32_t got = first ? PLAN_NONE
                         : transfer_add(b, OP_RECV, owner_of(c, stage - 1, k), s->act_in, TAG_ACTIVATION,
-                                       rank->block_begin, k, past(h->forward, k, s->ring_act));
+                                       rank->block_begin, k, h->forward[place(k, s->ring_act)]);
     struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -139,14 +136,16 @@ static void forward_add(struct groups *c, struct program_builder *b, uint32_t r,
     x.slot_save = save;
     x.flags = (uint16_t)((first ? 0 : INSTR_FREES_IN) |
                          (rank->recompute && save >= 0 && save == s->saved ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {got, last ? PLAN_NONE : past(h->send_act, k, s->ring_out)};
-    h->forward[k] = program_add(b, &x, after, 2);
+    int32_t after[2] = {got, last ? PLAN_NONE : h->send_act[place(k, s->ring_out)]};
+    int32_t done = program_add(b, &x, after, 2);
+    h->forward[place(k, s->ring_act)] = done;
     if (!last)
-        h->send_act[k] = transfer_add(b, OP_SEND, owner_of(c, stage + 1, k), s->act_out, TAG_ACTIVATION,
-                                      rank->block_end, k, h->forward[k]);
+        h->send_act[place(k, s->ring_out)] = transfer_add(b, OP_SEND, owner_of(c, stage + 1, k), s->act_out, TAG_ACTIVATION,
+                                      rank->block_end, k, done);
+    return done;
 }
 
-static void backward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
+static int32_t backward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
                          struct history *h, uint32_t k)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
@@ -154,7 +153,7 @@ static void backward_add(struct groups *c, struct program_builder *b, uint32_t r
     bool first = stage == 0, last = stage + 1 == c->stages;
     int32_t got = last ? PLAN_NONE
                        : transfer_add(b, OP_RECV, owner_of(c, stage + 1, k), s->grad_in, TAG_GRADIENT,
-                                      rank->block_end, k, past(h->backward, k, s->ring_grad));
+                                      rank->block_end, k, h->backward[place(k, s->ring_grad)]);
     struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -164,11 +163,13 @@ static void backward_add(struct groups *c, struct program_builder *b, uint32_t r
     x.slot_save = s->saved;
     x.flags =
         (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {got, first ? PLAN_NONE : past(h->send_grad, k, s->ring_out)};
-    h->backward[k] = program_add(b, &x, after, 2);
+    int32_t after[2] = {got, first ? PLAN_NONE : h->send_grad[place(k, s->ring_out)]};
+    int32_t done = program_add(b, &x, after, 2);
+    h->backward[place(k, s->ring_grad)] = done;
     if (!first)
-        h->send_grad[k] = transfer_add(b, OP_SEND, owner_of(c, stage - 1, k), s->grad_out, TAG_GRADIENT,
-                                       rank->block_begin, k, h->backward[k]);
+        h->send_grad[place(k, s->ring_out)] = transfer_add(b, OP_SEND, owner_of(c, stage - 1, k), s->grad_out, TAG_GRADIENT,
+                                       rank->block_begin, k, done);
+    return done;
 }
 
 static int32_t collective_add(struct program_builder *b, enum instr_op op, int32_t group, int32_t root,
@@ -192,11 +193,9 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
     for (uint32_t i = c->deal.first[r]; i < c->deal.first[r + 1]; i++) {
         uint32_t k = c->deal.events[i].micro_batch;
         if (c->deal.events[i].backward) {
-            backward_add(c, b, r, s, &h, k);
-            backward = h.backward[k];
+            backward = backward_add(c, b, r, s, &h, k);
         } else {
-            forward_add(c, b, r, s, &h, k, s->saved);
-            forward = h.forward[k];
+            forward = forward_add(c, b, r, s, &h, k, s->saved);
         }
     }
     int32_t scalars =
@@ -228,8 +227,7 @@ static void evaluate_build(struct groups *c, struct program_builder *b, uint32_t
     for (uint32_t k = 0; k < c->micro_batches; k++) {
         if (owner_of(c, (uint32_t)c->plan->ranks[r].stage, k) != r)
             continue;
-        forward_add(c, b, r, s, &h, k, PLAN_NONE);
-        last = h.forward[k];
+        last = forward_add(c, b, r, s, &h, k, PLAN_NONE);
     }
     collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &last, 1);
 }
@@ -240,8 +238,7 @@ static void token_build(struct groups *c, struct program_builder *b, uint32_t r,
     uint32_t stage = (uint32_t)c->plan->ranks[r].stage, chooser = owner_of(c, c->stages - 1, 0);
     int32_t ready = PLAN_NONE;
     if (owner_of(c, stage, 0) == r) {
-        forward_add(c, b, r, s, &h, 0, s->cache);
-        ready = h.forward[0];
+        ready = forward_add(c, b, r, s, &h, 0, s->cache);
     }
     if (r == chooser) {
         struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
@@ -356,7 +353,7 @@ static int groups_fill(struct groups *c)
 }
 
 /* One stage: members' micro-batches one after the other, of unlike sizes. */
-static int starts_fill(struct plan *plan, const struct place_choice *choice, struct err *err)
+int group_starts_fill(struct plan *plan, const struct place_choice *choice, struct err *err)
 {
     uint32_t count = 0, row = 0;
     for (uint32_t m = 0; m < choice->member_count; m++)
@@ -385,7 +382,7 @@ struct plan *group_emit(const struct problem *problem, const struct place_choice
                                     problem->workload->batch_rows, choice->micro_batch_rows, err);
     if (!plan)
         return NULL;
-    int result = choice->stage_count == 1 ? starts_fill(plan, choice, err) : 0;
+    int result = choice->stage_count == 1 ? group_starts_fill(plan, choice, err) : 0;
     plan_frame_fill(plan, problem, choice);
     struct groups c = {.problem = problem,
                        .choice = choice,

@@ -13,6 +13,10 @@
  * one stage, member i takes micro_count micro-batches of micro_rows rows each, in order; with more,
  * micro-batches of choice->micro_batch_rows rows are dealt in proportion to micro_count. NULL with ERR_NOFIT,
  * ERR_NOMEM. */
+/* One stage: cuts the step's rows into the members' micro-batches, one member after the other. Replaces what
+ * plan_create cut. ERR_INTERNAL when they are not the batch's rows; ERR_NOMEM. */
+int group_starts_fill(struct plan *plan, const struct place_choice *choice, struct err *err);
+
 struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                         struct err *err);
 

@@ -74,7 +74,8 @@ static int rank_json_special(const struct plan_rank *rank, json_t *object)
     return bad;
 }
 
-static json_t *rank_json(const struct plan_rank *rank, struct err *err)
+/* `programs` false: an empty object for them. */
+static json_t *rank_json(const struct plan_rank *rank, bool programs_too, struct err *err)
 {
     json_t *memory = json_object(), *slots = json_array();
     int bad = !memory || !slots;
@@ -84,7 +85,7 @@ static json_t *rank_json(const struct plan_rank *rank, struct err *err)
     for (uint32_t s = 0; !bad && s < rank->slot_count; s++)
         bad |= json_array_append_new(slots, slot_json(&rank->slots[s]));
     json_t *experts = bad ? NULL : experts_json(rank);
-    json_t *programs = experts ? programs_json(rank, err) : NULL;
+    json_t *programs = !experts ? NULL : programs_too ? programs_json(rank, err) : json_object();
     if (bad || !experts || !programs) {
         json_decref(memory);
         json_decref(slots);
@@ -157,12 +158,12 @@ static json_t *costs_json(const struct plan_costs *costs)
                      "links_emulated", costs->links_emulated, "text", costs->text);
 }
 
-static json_t *plan_body(const struct plan *plan, struct err *err)
+static json_t *plan_body(const struct plan *plan, bool programs, struct err *err)
 {
     json_t *ranks = json_array(), *groups = json_array();
     int bad = !ranks || !groups;
     for (uint32_t r = 0; !bad && r < plan->rank_count; r++)
-        bad |= json_array_append_new(ranks, rank_json(&plan->ranks[r], err));
+        bad |= json_array_append_new(ranks, rank_json(&plan->ranks[r], programs, err));
     for (uint32_t g = 0; !bad && g < plan->group_count; g++)
         bad |= json_array_append_new(groups, group_json(&plan->groups[g]));
     json_t *micro = bad ? NULL : micro_batches_json(plan), *costs = bad ? NULL : costs_json(&plan->costs);
@@ -189,30 +190,108 @@ static json_t *plan_body(const struct plan *plan, struct err *err)
     return body;
 }
 
-static int body_digest(const json_t *body, char hex[PLAN_DIGEST_HEX], struct err *err)
+#define WORDS_EACH 14u /* of an instruction, beside its `after` */
+#define WORDS_MAX 4096u
+
+/* Little-endian words on their way into a digest. */
+struct word_run {
+    struct digest *digest;
+    uint32_t count;
+    uint8_t bytes[4 * WORDS_MAX];
+};
+
+static int words_flush(struct word_run *run, struct err *err)
 {
+    size_t size = (size_t)run->count * 4;
+    run->count = 0;
+    return size ? digest_update(run->digest, run->bytes, size, err) : 0;
+}
+
+static int words_put(struct word_run *run, const uint32_t *words, uint32_t count, struct err *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (run->count == WORDS_MAX && words_flush(run, err) < 0)
+            return -1;
+        uint8_t *at = &run->bytes[4 * (size_t)run->count++];
+        at[0] = (uint8_t)words[i];
+        at[1] = (uint8_t)(words[i] >> 8);
+        at[2] = (uint8_t)(words[i] >> 16);
+        at[3] = (uint8_t)(words[i] >> 24);
+    }
+    return 0;
+}
+
+static int program_words(struct word_run *run, const struct program *program, struct err *err)
+{
+    if (words_put(run, &program->instr_count, 1, err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        const uint32_t words[WORDS_EACH] = {x->op | (uint32_t)x->queue << 8 | (uint32_t)x->flags << 16,
+                                            x->tag,
+                                            (uint32_t)x->micro_batch,
+                                            (uint32_t)x->block_begin,
+                                            (uint32_t)x->block_end,
+                                            (uint32_t)x->peer,
+                                            (uint32_t)x->group,
+                                            (uint32_t)x->slot_in,
+                                            (uint32_t)x->slot_out,
+                                            (uint32_t)x->slot_save,
+                                            x->row_begin,
+                                            x->row_end,
+                                            (uint32_t)x->chunk,
+                                            x->after_count};
+        if (words_put(run, words, WORDS_EACH, err) < 0 ||
+            (x->after_count && words_put(run, &program->after[x->after_first], x->after_count, err) < 0))
+            return -1;
+    }
+    return 0;
+}
+
+/* The frame as JSON, the programs as words: folding and printing them costs more than planning did. */
+static int plan_digest(const struct plan *plan, const json_t *frame, char hex[PLAN_DIGEST_HEX],
+                       struct err *err)
+{
+    uint8_t sum[DIGEST_SIZE];
     struct buf text;
+    int result = -1;
+    struct word_run *run = calloc(1, sizeof(*run));
+    if (!run)
+        return err_set(err, ERR_NOMEM, "plan: out of memory while sealing");
     buf_init(&text, PLAN_JSON_BYTES_MAX);
-    int result = json_print(body, true, &text, err);
-    if (result == 0)
-        result = digest_sha256_hex(text.data, text.size, hex, err);
+    if (!(run->digest = digest_create(err)) || json_print(frame, true, &text, err) < 0 ||
+        digest_update(run->digest, text.data, text.size, err) < 0)
+        goto out;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+            if (program_words(run, &plan->ranks[r].programs[kind], err) < 0)
+                goto out;
+        }
+    }
+    if (words_flush(run, err) < 0 || digest_final(run->digest, sum, err) < 0)
+        goto out;
+    digest_hex(sum, sizeof(sum), hex);
+    result = 0;
+out:
+    digest_destroy(run->digest);
     buf_fini(&text);
+    free(run);
     return result;
 }
 
 int plan_seal(struct plan *plan, struct err *err)
 {
-    json_t *body = plan_body(plan, err);
-    if (!body)
+    json_t *frame = plan_body(plan, false, err);
+    if (!frame)
         return -1;
-    int result = body_digest(body, plan->digest, err);
-    json_decref(body);
+    int result = plan_digest(plan, frame, plan->digest, err);
+    json_decref(frame);
     return result;
 }
 
 json_t *plan_to_json(const struct plan *plan, struct err *err)
 {
-    json_t *body = plan_body(plan, err);
+    json_t *body = plan_body(plan, true, err);
     if (body && json_object_set_new(body, "digest", json_string(plan->digest)) < 0) {
         json_decref(body);
         err_set(err, ERR_NOMEM, "plan: out of memory while encoding");

@@ -10,8 +10,9 @@
 
 #include "program/program.h"
 
-/* Computes plan->digest: SHA-256 over the sorted compact JSON of the codec form without "digest". A generator
- * calls it last; any later change makes plan_from_json refuse. Returns -1 with ERR_NOMEM. */
+/* Computes plan->digest: SHA-256 over the sorted compact JSON of the codec form without "digest" and programs,
+ * and then all programs expanded, as little-endian words (codec.c: program_words). A generator calls it last;
+ * any later change makes plan_from_json refuse. Returns -1 with ERR_NOMEM. */
 int plan_seal(struct plan *plan, struct err *err);
 
 /* Returns new (caller decrefs), or NULL with ERR_NOMEM. Seal first. */

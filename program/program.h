@@ -325,7 +325,7 @@ struct plan {
     uint32_t group_count;
     struct plan_group *groups; /* group 0 holds every rank, in rank order */
     struct plan_costs costs;
-    char digest[PLAN_DIGEST_HEX]; /* of the codec form without itself; "" until plan_seal */
+    char digest[PLAN_DIGEST_HEX]; /* of everything else here (codec.h); "" until plan_seal */
 };
 #define PLAN_VERSION 1u
 

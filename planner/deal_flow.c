@@ -1,0 +1,323 @@
+/* Dealing as it comes: a pipeline of groups run once by events, each micro-batch given to the member that
+ * would be done with it first.
+ *
+ * Members of one group may be very unlike: a fast one carries the first and the last micro-batches, a slow
+ * one works in between, and nobody waits for it, since every rank works in the order of arrival. Buffers are
+ * bounded as in the programs: a rank has a few arrivals waiting and two results on their way out, and the
+ * rest waits where it is. Greedy by earliest finish: docs/PLANNER.md, Time. */
+#include "planner/deal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/micro.h"
+
+#define WAITING_MAX 2u /* arrivals that a rank has waiting before it is given more */
+#define LEAVING_MAX 2u /* results that a rank holds until somebody takes them; group.c's ring_out */
+#define NONE UINT32_MAX
+#define WIRES_MAX ((uint64_t)1 << 22) /* beyond, links are taken as unshared */
+
+enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES };
+
+struct flow_event {
+    double at;
+    uint64_t order; /* of creation, so that ties are settled */
+    uint32_t what;  /* rank, or cell */
+    uint32_t kind;
+};
+
+struct flow_list { /* of cells, first in first out */
+    uint32_t head, tail;
+};
+
+struct flow_rank {
+    double forward_s, backward_s;
+    double promised; /* when all that was given to it would be done, if it never waited */
+    uint32_t limit;  /* micro-batches between forward and backward */
+    uint32_t held, waiting, leaving;
+    uint32_t busy; /* cell, or NONE */
+    bool busy_backward;
+    struct flow_list forwards, backwards; /* arrived */
+};
+
+struct flow_past { /* what was done, in the order of its ends */
+    uint32_t rank;
+    struct deal_event event;
+};
+
+struct flow {
+    struct deal *d;
+    const struct problem *p;
+    const struct place_choice *choice;
+    struct flow_rank *ranks;
+    struct flow_list *pending; /* [stages]: micro-batches that no member has been given yet */
+    uint32_t *next;            /* [cells]: of whichever list a cell is in */
+    struct flow_past *past;    /* [2 · cells] */
+    uint64_t past_count;
+    struct flow_event *heap;
+    uint32_t heap_count, heap_capacity;
+    uint64_t created;
+    double *wire_free; /* [nodes · nodes]; NULL: unshared */
+    double bytes, now;
+    bool failed;
+};
+
+static void list_put(struct flow *f, struct flow_list *list, uint32_t cell)
+{
+    f->next[cell] = NONE;
+    if (list->head == NONE)
+        list->head = cell;
+    else
+        f->next[list->tail] = cell;
+    list->tail = cell;
+}
+
+static uint32_t list_take(struct flow *f, struct flow_list *list)
+{
+    uint32_t cell = list->head;
+    list->head = f->next[cell];
+    return cell;
+}
+
+static bool earlier(const struct flow_event *a, const struct flow_event *b)
+{
+    return a->at < b->at || (a->at == b->at && a->order < b->order);
+}
+
+static void event_put(struct flow *f, double at, uint32_t kind, uint32_t what)
+{
+    struct flow_event event = {at, f->created++, what, kind};
+    if (f->heap_count == f->heap_capacity) {
+        uint32_t capacity = f->heap_capacity * 2 + 64;
+        struct flow_event *grown = realloc(f->heap, capacity * sizeof(*grown));
+        if (!grown) {
+            f->failed = true;
+            return;
+        }
+        f->heap = grown;
+        f->heap_capacity = capacity;
+    }
+    uint32_t i = f->heap_count++;
+    while (i > 0 && earlier(&event, &f->heap[(i - 1) / 2])) {
+        f->heap[i] = f->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    f->heap[i] = event;
+}
+
+static struct flow_event event_take(struct flow *f)
+{
+    struct flow_event first = f->heap[0], last = f->heap[--f->heap_count];
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= f->heap_count)
+            break;
+        if (child + 1 < f->heap_count && earlier(&f->heap[child + 1], &f->heap[child]))
+            child++;
+        if (!earlier(&f->heap[child], &last))
+            break;
+        f->heap[i] = f->heap[child];
+        i = child;
+    }
+    f->heap[i] = last;
+    return first;
+}
+
+/* When a boundary tensor that leaves now is there. */
+static double arrival(struct flow *f, uint32_t from, uint32_t to)
+{
+    const struct cluster *cluster = f->p->cluster;
+    uint32_t a = f->choice->members[from].device, b = f->choice->members[to].device;
+    uint32_t here = cluster->devices[a].node, there = cluster->devices[b].node;
+    double latency, rate, begin = f->now;
+    bool emulated;
+    cluster_link(cluster, a, b, &latency, &rate, &emulated);
+    double occupied = f->bytes / rate;
+    if (here != there && f->wire_free) { /* shared as price.c has it */
+        bool card = cluster->nodes[here].nic_bytes_per_s > 0;
+        double *busy = &f->wire_free[(size_t)here * cluster->node_count + (card ? here : there)];
+        begin = *busy > begin ? *busy : begin;
+        *busy = begin + occupied;
+    }
+    return begin + occupied + latency;
+}
+
+static void rank_start(struct flow *f, uint32_t rank);
+
+/* Gives what is pending before a stage to those who would be done first. A member whose memory is full takes
+ * none; one that merely has enough waiting is waited for, if it would still be the first. */
+static void stage_give(struct flow *f, uint32_t s)
+{
+    struct deal *d = f->d;
+    const struct place_stage *stage = &f->choice->stages[s];
+    while (f->pending[s].head != NONE) {
+        uint32_t best = NONE, cell = f->pending[s].head, k = cell % d->micro_batches;
+        double done = INFINITY;
+        for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
+            const struct flow_rank *r = &f->ranks[m];
+            double each = fmax(r->promised, f->now) + r->forward_s + r->backward_s;
+            if (r->held + r->waiting < r->limit + 1 && each < done) {
+                done = each;
+                best = m;
+            }
+        }
+        if (best == NONE || f->ranks[best].waiting >= WAITING_MAX)
+            return;
+        list_take(f, &f->pending[s]);
+        f->ranks[best].promised = done;
+        f->ranks[best].waiting++;
+        d->owner[cell] = best;
+        if (s == 0) {
+            list_put(f, &f->ranks[best].forwards, cell);
+            rank_start(f, best);
+            continue;
+        }
+        uint32_t from = deal_owner(d, s - 1, k);
+        event_put(f, arrival(f, from, best), FLOW_FORWARD_COMES, cell);
+        f->ranks[from].leaving--;
+        rank_start(f, from);
+    }
+}
+
+static void rank_start(struct flow *f, uint32_t rank)
+{
+    struct deal *d = f->d;
+    struct flow_rank *r = &f->ranks[rank];
+    if (r->busy != NONE)
+        return;
+    r->busy_backward = r->backwards.head != NONE;
+    if (!r->busy_backward && (r->forwards.head == NONE || r->held >= r->limit || r->leaving >= LEAVING_MAX))
+        return;
+    r->busy = list_take(f, r->busy_backward ? &r->backwards : &r->forwards);
+    (r->busy_backward ? d->backward_begin : d->forward_begin)[r->busy] = f->now;
+    event_put(f, f->now + (r->busy_backward ? r->backward_s : r->forward_s), FLOW_DONE, rank);
+    if (!r->busy_backward) {
+        r->held++;
+        r->waiting--;
+        stage_give(f, d->stage_of[rank]);
+    }
+}
+
+static void rank_done(struct flow *f, uint32_t rank)
+{
+    struct deal *d = f->d;
+    struct flow_rank *r = &f->ranks[rank];
+    uint32_t cell = r->busy, s = d->stage_of[rank], k = cell % d->micro_batches;
+    bool backward = r->busy_backward;
+    (backward ? d->backward_end : d->forward_end)[cell] = f->now;
+    f->past[f->past_count++] = (struct flow_past){rank, {k, backward}};
+    d->end_s = fmax(d->end_s, f->now);
+    r->busy = NONE;
+    if (backward) {
+        r->held--;
+        if (s > 0) {
+            uint32_t to = deal_owner(d, s - 1, k);
+            event_put(f, arrival(f, rank, to), FLOW_BACKWARD_COMES, cell - d->micro_batches);
+        }
+        stage_give(f, s);
+    } else if (s + 1 < d->stages) {
+        r->leaving++;
+        list_put(f, &f->pending[s + 1], cell + d->micro_batches);
+        stage_give(f, s + 1);
+    } else {
+        list_put(f, &r->backwards, cell);
+    }
+    rank_start(f, rank);
+}
+
+static void ranks_fill(struct flow *f)
+{
+    const struct place_choice *choice = f->choice;
+    for (uint32_t rank = 0; rank < f->d->ranks; rank++) {
+        const struct place_stage *stage = &choice->stages[f->d->stage_of[rank]];
+        const struct place_member *member = &choice->members[rank];
+        int32_t begin = stage->block_begin, end = stage->block_end;
+        struct micro_cost cost;
+        micro_cost_init(&cost, f->p, member->device, choice->micro_batch_rows);
+        f->ranks[rank] =
+            (struct flow_rank){.forward_s = micro_forward(f->p, &cost, begin, end),
+                               .backward_s = micro_backward(f->p, &cost, begin, end, member->recompute),
+                               .limit = member->window ? member->window : 1,
+                               .busy = NONE,
+                               .forwards = {NONE, NONE},
+                               .backwards = {NONE, NONE}};
+    }
+}
+
+/* Every rank's events in a row of its own. */
+static void events_sort(struct flow *f)
+{
+    struct deal *d = f->d;
+    for (uint64_t i = 0; i < f->past_count; i++)
+        d->first[f->past[i].rank + 1]++;
+    for (uint32_t rank = 0; rank < d->ranks; rank++)
+        d->first[rank + 1] += d->first[rank];
+    for (uint64_t i = f->past_count; i-- > 0;)
+        d->events[--d->first[f->past[i].rank + 1]] = f->past[i].event;
+    memmove(d->first, d->first + 1, d->ranks * sizeof(*d->first));
+    d->first[d->ranks] = (uint32_t)f->past_count;
+}
+
+static int flow_alloc(struct flow *f, struct err *err)
+{
+    size_t cells = (size_t)f->d->stages * f->d->micro_batches + 1;
+    uint64_t nodes = f->p->cluster->node_count;
+    f->ranks = calloc((size_t)f->d->ranks + 1, sizeof(*f->ranks));
+    f->pending = malloc(((size_t)f->d->stages + 1) * sizeof(*f->pending));
+    f->next = malloc(cells * sizeof(*f->next));
+    f->past = malloc(2 * cells * sizeof(*f->past));
+    f->wire_free = nodes * nodes <= WIRES_MAX ? calloc(nodes * nodes, sizeof(double)) : NULL;
+    if (!f->ranks || !f->pending || !f->next || !f->past || (nodes * nodes <= WIRES_MAX && !f->wire_free))
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    return 0;
+}
+
+static int flow_run(struct flow *f, struct err *err)
+{
+    struct deal *d = f->d;
+    for (uint32_t s = 0; s < d->stages; s++)
+        f->pending[s] = (struct flow_list){NONE, NONE};
+    for (uint32_t k = 0; k < d->micro_batches; k++)
+        list_put(f, &f->pending[0], k);
+    stage_give(f, 0);
+    while (f->heap_count > 0 && !f->failed) {
+        struct flow_event event = event_take(f);
+        f->now = event.at;
+        if (event.kind == FLOW_DONE) {
+            rank_done(f, event.what);
+            continue;
+        }
+        struct flow_rank *r = &f->ranks[d->owner[event.what]];
+        list_put(f, event.kind == FLOW_BACKWARD_COMES ? &r->backwards : &r->forwards, event.what);
+        rank_start(f, d->owner[event.what]);
+    }
+    if (f->failed)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (f->past_count != 2 * (uint64_t)d->stages * d->micro_batches)
+        return err_set(err, ERR_INTERNAL, "planner: a pipeline of groups stands still");
+    events_sort(f);
+    return 0;
+}
+
+int deal_flow(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+              struct err *err)
+{
+    struct flow f = {.d = deal,
+                     .p = problem,
+                     .choice = choice,
+                     .bytes = problem->bytes_per_token * problem->mean_step.tokens / deal->micro_batches};
+    int result = flow_alloc(&f, err);
+    if (result == 0) {
+        ranks_fill(&f);
+        result = flow_run(&f, err);
+    }
+    free(f.ranks);
+    free(f.pending);
+    free(f.next);
+    free(f.past);
+    free(f.heap);
+    free(f.wire_free);
+    return result;
+}
