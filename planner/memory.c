@@ -169,29 +169,71 @@ static void weights_exact(const struct problem *p, const struct memory_widths *s
     need->purpose[PURPOSE_OPTIMIZER] = 2 * adapters;
 }
 
-/* docs/PLANNER.md, Memory: frozen base 4, 2 or 0.516 bytes a parameter; 16 bytes a trained one, 4 of them
- * weights, 4 gradients, 8 moments. */
+static double frozen_bytes(const struct problem *p, const struct block *block, double params)
+{
+    double each = p->workload->base == BASE_FP32 ? 4 : 2;
+    double packed = p->workload->base == BASE_NF4 ? (double)block->matrix_params : 0;
+    return (params - packed) * each + packed * 0.516;
+}
+
+static double value_bytes(const struct problem *p)
+{
+    const struct workload *w = p->workload;
+    return w->method == METHOD_FULL && w->compute == COMPUTE_BF16 ? 6 : 4;
+}
+
+double memory_state_bytes(const struct problem *problem)
+{
+    return value_bytes(problem) + 4 + 8;
+}
+
+uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t end)
+{
+    bool full = problem->workload->method == METHOD_FULL;
+    uint64_t count = 0;
+    for (int32_t b = begin; b < end; b++)
+        count += full ? problem->blocks.blocks[b].params : problem->blocks.blocks[b].lora_params;
+    return count;
+}
+
+uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end)
+{
+    const struct workload *w = problem->workload;
+    double bytes = 0;
+    for (int32_t b = begin; b < end; b++) {
+        const struct block *block = &problem->blocks.blocks[b];
+        double params = (double)block->params;
+        bytes += w->method == METHOD_LORA ? frozen_bytes(problem, block, params)
+                                          : params * (w->compute == COMPUTE_BF16 ? 2 : 4);
+    }
+    return (uint64_t)bytes;
+}
+
+uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end)
+{
+    return 4 * memory_trained(problem, begin, end);
+}
+
+/* docs/PLANNER.md, Memory: frozen base 4, 2 or 0.516 bytes a parameter; 16 or 18 bytes a trained one. */
 static void weights_estimated(const struct problem *p, const struct memory_stage *m, struct memory_need *need)
 {
     const struct workload *w = p->workload;
     double frozen = 0, trained = 0;
-    double each = w->base == BASE_FP32 ? 4 : 2;
     for (int32_t b = m->block_begin; b < m->block_end; b++) {
         const struct block *block = &p->blocks.blocks[b];
         double params = (double)block->params;
-        bool copy = block->kind == BLOCK_HEAD && p->blocks.tied && m->block_begin > 0;
+        bool copy = block->kind == BLOCK_HEAD && p->blocks.tied && m->block_begin > 0 && !m->sharded;
         params += copy ? (double)p->blocks.tied_params : 0;
         if (w->method == METHOD_FULL) {
             trained += params;
             continue;
         }
-        double packed = w->base == BASE_NF4 ? (double)block->matrix_params : 0;
-        frozen += (params - packed) * each + packed * 0.516;
+        frozen += frozen_bytes(p, block, params);
         trained += (double)block->lora_params;
     }
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
-    need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * share * cut);
-    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * 8 * share * cut);
+    need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * (m->sharded ? m->frozen_share : share) * cut);
+    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (value_bytes(p) + 4) * share * cut);
     need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * 8 * share * cut);
 }
 
@@ -214,7 +256,8 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     int32_t first_layer = stage->block_begin > 1 ? stage->block_begin : 1;
     int32_t end_layer = stage->block_end < last ? stage->block_end : last;
     z.layers = end_layer > first_layer ? (uint64_t)(end_layer - first_layer) : 0;
-    need->exact = engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1;
+    need->exact = engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1 &&
+                  !stage->sharded;
     if (need->exact)
         weights_exact(problem, s, &z, need);
     else
@@ -224,7 +267,8 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
     uint64_t boundary = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
     need->purpose[PURPOSE_BUFFERS] = granule(workspace(s, &z)) + granule(8 * (1 + s->parameters * z.layers)) +
-                                     stage->boundary_buffers * boundary + need->cache_bytes;
+                                     stage->boundary_buffers * boundary + need->cache_bytes +
+                                     stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

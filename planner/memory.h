@@ -17,8 +17,15 @@ struct memory_stage {
     bool recompute;
     uint32_t boundary_buffers; /* boundary tensors of tokens_bound that the rank's slots hold, all rings
                                   together */
-    double state_share;        /* of optimiser state and sharded weights kept here; 1: all of it */
+    double state_share;        /* of the trained state kept here; 1: all of it. Where the stage is not
+                                  `sharded`, of frozen weights too */
     double tensor_share;       /* of each matrix kept here (tensor placement); 1: all */
+    /* Weights come from elsewhere, block by block or all at a time: what is kept is the share of the trained
+     * state (of a tied embedding only where it is among the blocks) and frozen_share of the frozen base;
+     * buffer_bytes are the places where weights come to and whole gradients wait. */
+    bool sharded;
+    double frozen_share;
+    uint64_t buffer_bytes;
 };
 
 struct memory_need {
@@ -28,6 +35,18 @@ struct memory_need {
     uint64_t cache_bytes; /* of the KV cache, inside buffers */
     bool exact;
 };
+
+/* Full fine-tuning: a parameter's values, gradient and moments, bytes. 16 in fp32; 18 in bf16, whose
+ * gradients are summed in fp32 (2 the bf16 values, 4 the fp32 ones, 4, 8). Of LoRA: of an adapter's
+ * parameter. */
+double memory_state_bytes(const struct problem *problem);
+/* Parameters trained in blocks [begin, end). */
+uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t end);
+/* Bytes of what is gathered before blocks [begin, end) compute: full fine-tuning, all weights as computed
+ * with; LoRA, the frozen base. */
+uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end);
+/* Bytes of the gradients of blocks [begin, end), fp32. */
+uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
 
 /* Reads the widths off the model and method; problem_init calls it. */
 void memory_widths_init(struct memory_widths *widths, const struct problem *problem);

@@ -1,9 +1,11 @@
-/* data: every device holds the whole model and takes its part of the rows, as much as it is fast.
+/* data: every device works on all blocks and takes its part of the rows, as much as it is fast.
  *
  * Replicas (LoRA): the frozen base is everywhere, the adapters' gradients are summed once a step, so
  * megabytes cross the network per step instead of per micro-batch. Rows and micro-batch sizes per device are
  * Cephalo's problem without sharding, solved exactly (cephalo.h); slow devices are left out one by one while
- * that helps. */
+ * that helps.
+ *
+ * Sharded (full fine-tuning; LoRA whose base no device holds alone): sharded_plan.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 #include "planner/cephalo.h"
 #include "planner/group.h"
 #include "planner/micro.h"
+#include "planner/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
 
@@ -23,9 +26,9 @@ struct replica {
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
-    if (problem->workload->method == METHOD_LORA)
+    if (problem->workload->method == METHOD_LORA || problem->workload->config->experts == 0)
         return true;
-    err_set(err, ERR_UNSUPPORTED, "data: full fine-tuning by replicas is not built yet; LoRA is");
+    err_set(err, ERR_UNSUPPORTED, "data: full fine-tuning of a mixture of experts is not built yet");
     return false;
 }
 
@@ -179,7 +182,7 @@ static int caps_try(const struct problem *p, const struct replica *replicas, uin
     return result;
 }
 
-static int data_propose(const struct problem *p, struct choice_list *list, struct err *err)
+static int replicas_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
     struct replica *replicas = calloc((size_t)p->device_count + 1, sizeof(*replicas));
     double *zeros = calloc((size_t)p->workload->batch_rows + 1, sizeof(*zeros));
@@ -202,5 +205,38 @@ static int data_propose(const struct problem *p, struct choice_list *list, struc
     return result;
 }
 
-const struct placement place_data = {
-    .kind = PLACE_DATA, .supports = data_supports, .propose = data_propose, .emit = group_emit};
+/* A base in shards is gathered anew for every pass: worth it only where no two devices hold it whole. */
+static int data_propose(const struct problem *p, struct choice_list *list, struct err *err)
+{
+    bool lora = p->workload->method == METHOD_LORA;
+    if (lora && replicas_propose(p, list, err) < 0)
+        return -1;
+    return lora && list->count > 0 ? 0 : sharded_propose(p, list, err);
+}
+
+static struct plan *data_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+                              struct err *err)
+{
+    return choice->gathered_layers ? layered_emit(problem, choice, programs, err)
+                                   : group_emit(problem, choice, programs, err);
+}
+
+static bool data_runnable(const struct problem *problem, const struct place_choice *choice)
+{
+    return problem->workload->method == METHOD_LORA && choice->gathered_layers == 0;
+}
+
+static int data_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
+                          struct err *err)
+{
+    bool sharded = plan->group_count > 1 && plan->groups[1].shares != NULL;
+    return sharded ? layered_from_plan(problem, plan, choice, err)
+                   : choice_from_plan(problem, plan, choice, err);
+}
+
+const struct placement place_data = {.kind = PLACE_DATA,
+                                     .supports = data_supports,
+                                     .propose = data_propose,
+                                     .emit = data_emit,
+                                     .runnable = data_runnable,
+                                     .from_plan = data_from_plan};

@@ -46,7 +46,8 @@ void choice_fini(struct place_choice *choice)
 static bool choice_equal(const struct place_choice *a, const struct place_choice *b)
 {
     return a->placement == b->placement && a->schedule == b->schedule &&
-           a->micro_batch_rows == b->micro_batch_rows && a->stage_count == b->stage_count &&
+           a->micro_batch_rows == b->micro_batch_rows &&
+           a->gathered_layers == b->gathered_layers && a->stage_count == b->stage_count &&
            a->member_count == b->member_count &&
            memcmp(a->stages, b->stages, a->stage_count * sizeof(*a->stages)) == 0 &&
            memcmp(a->members, b->members, a->member_count * sizeof(*a->members)) == 0;

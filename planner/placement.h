@@ -38,6 +38,8 @@ struct place_choice {
     struct place_stage *stages;
     struct place_member *members;
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
+    uint32_t gathered_layers; /* data, server: layers whose weights a member has places for at a time, when
+                                 they are kept in shards or by the holder; 0: every member keeps all */
 };
 
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err);

@@ -8,6 +8,7 @@
 #include "planner/price.h"
 #include "planner/steady.h"
 
+#include "planner/memory.h"
 #define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
 #define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
 
@@ -60,6 +61,24 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     struct cost_load load;
     switch (x->op) {
     case OP_FORWARD:
+static double group_share(const struct plan_group *group, uint32_t rank)
+{
+    int position = plan_group_position(group, rank);
+    return group->shares && position >= 0 ? group->shares[position] : 1.0 / group->rank_count;
+}
+
+/* Bytes of the blocks' weights or gradients that an instruction moves; negative: it moves something else. */
+static double blocks_bytes(const struct problem *p, const struct instr *x)
+{
+    bool parameters = x->tag == TAG_PARAMETERS, lora = p->workload->method == METHOD_LORA;
+    bool moves = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH;
+    if (!moves || x->block_end <= x->block_begin || (!parameters && x->tag != TAG_PARAMETER_GRADIENTS))
+        return -1;
+    if (parameters && (x->op == OP_ALL_GATHER || !lora))
+        return (double)memory_gathered_bytes(p, x->block_begin, x->block_end);
+    return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
+}
+
         load = instr_load(price, x);
         return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load);
     case OP_BACKWARD:
@@ -80,7 +99,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         double seconds = r->range_count ? 0 : problem_step_seconds(p, device, r->block_begin, r->block_end);
         for (uint32_t i = 0; i < r->range_count; i++)
             seconds += problem_step_seconds(p, device, r->ranges[i].begin, r->ranges[i].end);
-        return seconds;
+        return x->group < 0 ? seconds : seconds * group_share(&price->plan->groups[x->group], rank);
     }
     default:
         return 0;
@@ -94,7 +113,7 @@ static double transfer_bytes(void *context, uint32_t rank, const struct instr *x
     struct cost_load load = instr_load(price, x);
     if (x->micro_batch >= 0 && load.rows <= 0)
         return -1;
-    return (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
+    return blocks >= 0 ? blocks : (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
 }
 
 static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
@@ -104,6 +123,7 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     uint64_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
     bool emulated;
     *wire = (struct sim_wire){0};
+    double blocks = blocks_bytes(price->problem, x);
     cluster_link(cluster, price->device[from], price->device[to], &wire->latency_s, &wire->bytes_per_s,
                  &emulated);
     if (price->free_links) {
@@ -166,6 +186,10 @@ static double collective_seconds(void *context, const struct plan_group *group, 
         return 0;
     struct price_group *links = &price->groups[group - price->plan->groups];
     if (!links->known)
+        double mine = group->shares ? group->shares[i] : 1.0 / n;
+        double next = group->shares ? group->shares[(i + 1) % n] : 1.0 / n;
+        links->gather_s = fmax(links->gather_s, (1 - next) / rate);
+        links->scatter_s = fmax(links->scatter_s, (1 - mine) / rate);
         group_links(price, group, links);
     double latency = links->latency_s, rate = links->bytes_per_s;
     const struct plan_rank *r = &price->plan->ranks[rank];
@@ -184,6 +208,9 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
     return x->op == OP_ALL_REDUCE ? 2 * share : share;
 }
+    double blocks = blocks_bytes(price->problem, x);
+    if (blocks >= 0)
+        return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
 
 struct sim_costs price_costs(struct price *price)
 {

@@ -1,0 +1,108 @@
+/* Which shard of the state each member keeps. Both aims are water filling: for a level, each member's share
+ * lies between bounds that the level moves one way, so the least level at which the bounds hold 1 is found by
+ * bisection. */
+#include <math.h>
+
+#include "planner/sharded.h"
+
+#define TURNS 200 /* until a double cannot be halved further */
+
+static double room_of(const struct share_member *member)
+{
+    return member->room < 0 ? 0 : member->room > 1 ? 1 : member->room;
+}
+
+/* The least share with which a link is done within `level` seconds a byte. */
+static double floor_at(const struct share_member *member, double level)
+{
+    double floor = 1 - level * member->bytes_per_s;
+    return floor > 0 ? floor : 0; /* a link of infinite rate needs none */
+}
+
+static double level_search(const struct share_member *members, uint32_t count, bool rooms)
+{
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < count; i++)
+        high = fmax(high, 1 / members[i].bytes_per_s);
+    for (int turn = 0; turn < TURNS && low < high; turn++) {
+        double level = (low + high) / 2, sum = 0;
+        bool fits = true;
+        for (uint32_t i = 0; i < count; i++) {
+            double floor = floor_at(&members[i], level);
+            sum += floor;
+            fits = fits && (!rooms || floor <= room_of(&members[i]));
+        }
+        if (fits && sum <= 1)
+            high = level;
+        else
+            low = level;
+        if (level == low && level == high)
+            break;
+    }
+    return high;
+}
+
+double share_level_least(const struct share_member *members, uint32_t count)
+{
+    return level_search(members, count, false);
+}
+
+/* share_i = clamp(water, floor_i, room_i) with Σ = 1. */
+static void fill_evenly(const struct share_member *members, uint32_t count, double level, double *shares)
+{
+    double low = 0, high = 1;
+    for (int turn = 0; turn < TURNS; turn++) {
+        double water = (low + high) / 2, sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            double floor = floor_at(&members[i], level), room = room_of(&members[i]);
+            shares[i] = fmin(fmax(water, fmin(floor, room)), room);
+            sum += shares[i];
+        }
+        if (sum < 1)
+            low = water;
+        else
+            high = water;
+    }
+}
+
+static void fill_by_step(const struct share_member *members, uint32_t count, double *shares)
+{
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < count; i++)
+        high = fmax(high, members[i].step_s);
+    for (int turn = 0; turn < TURNS; turn++) {
+        double level = (low + high) / 2, sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            double most = members[i].step_s > 0 ? level / members[i].step_s : 1;
+            shares[i] = fmin(most, room_of(&members[i]));
+            sum += shares[i];
+        }
+        if (sum < 1)
+            low = level;
+        else
+            high = level;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        shares[i] = fmin(members[i].step_s > 0 ? high / members[i].step_s : 1, room_of(&members[i]));
+}
+
+bool share_state(const struct share_member *members, uint32_t count, enum share_aim aim, double *shares)
+{
+    double all = 0, sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        all += room_of(&members[i]);
+    if (all < 1)
+        return false;
+    if (aim == SHARE_FOR_STEP)
+        fill_by_step(members, count, shares);
+    else
+        fill_evenly(members, count, level_search(members, count, true), shares);
+    for (uint32_t i = 0; i < count; i++)
+        sum += shares[i];
+    for (uint32_t i = 0; i < count && sum != 1; i++) { /* what bisection left over */
+        double more = fmax(-shares[i], fmin(1 - sum, room_of(&members[i]) - shares[i]));
+        shares[i] += more;
+        sum += more;
+    }
+    return true;
+}
