@@ -37,9 +37,9 @@ struct place_choice {
     uint32_t stage_count, member_count;
     struct place_stage *stages;
     struct place_member *members;
-    double estimate_s; /* the generator's own estimate of a mean step, to rank by */
     uint32_t gathered_layers; /* data, server: layers whose weights a member has places for at a time, when
                                  they are kept in shards or by the holder; 0: every member keeps all */
+    double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
 
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err);

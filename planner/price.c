@@ -7,8 +7,8 @@
 #include "planner/micro.h"
 #include "planner/price.h"
 #include "planner/steady.h"
-
 #include "planner/memory.h"
+
 #define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
 #define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
 
@@ -53,14 +53,6 @@ static struct cost_load instr_load(const struct price *price, const struct instr
     return problem_load(price->problem, price->step, first, last);
 }
 
-static double compute_seconds(void *context, uint32_t rank, const struct instr *x)
-{
-    const struct price *price = context;
-    const struct problem *p = price->problem;
-    uint32_t device = price->device[rank];
-    struct cost_load load;
-    switch (x->op) {
-    case OP_FORWARD:
 static double group_share(const struct plan_group *group, uint32_t rank)
 {
     int position = plan_group_position(group, rank);
@@ -79,6 +71,14 @@ static double blocks_bytes(const struct problem *p, const struct instr *x)
     return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
 }
 
+static double compute_seconds(void *context, uint32_t rank, const struct instr *x)
+{
+    const struct price *price = context;
+    const struct problem *p = price->problem;
+    uint32_t device = price->device[rank];
+    struct cost_load load;
+    switch (x->op) {
+    case OP_FORWARD:
         load = instr_load(price, x);
         return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load);
     case OP_BACKWARD:
@@ -111,6 +111,7 @@ static double transfer_bytes(void *context, uint32_t rank, const struct instr *x
     const struct price *price = context;
     const struct plan_slot *slot = &price->plan->ranks[rank].slots[x->slot_in];
     struct cost_load load = instr_load(price, x);
+    double blocks = blocks_bytes(price->problem, x);
     if (x->micro_batch >= 0 && load.rows <= 0)
         return -1;
     return blocks >= 0 ? blocks : (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
@@ -123,7 +124,6 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     uint64_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
     bool emulated;
     *wire = (struct sim_wire){0};
-    double blocks = blocks_bytes(price->problem, x);
     cluster_link(cluster, price->device[from], price->device[to], &wire->latency_s, &wire->bytes_per_s,
                  &emulated);
     if (price->free_links) {
@@ -174,6 +174,10 @@ static void group_links(const struct price *price, const struct plan_group *grou
             rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
         links->latency_s = fmax(links->latency_s, latency);
         links->bytes_per_s = fmin(links->bytes_per_s, rate);
+        double mine = group->shares ? group->shares[i] : 1.0 / n;
+        double next = group->shares ? group->shares[(i + 1) % n] : 1.0 / n;
+        links->gather_s = fmax(links->gather_s, (1 - next) / rate);
+        links->scatter_s = fmax(links->scatter_s, (1 - mine) / rate);
     }
 }
 
@@ -186,14 +190,13 @@ static double collective_seconds(void *context, const struct plan_group *group, 
         return 0;
     struct price_group *links = &price->groups[group - price->plan->groups];
     if (!links->known)
-        double mine = group->shares ? group->shares[i] : 1.0 / n;
-        double next = group->shares ? group->shares[(i + 1) % n] : 1.0 / n;
-        links->gather_s = fmax(links->gather_s, (1 - next) / rate);
-        links->scatter_s = fmax(links->scatter_s, (1 - mine) / rate);
         group_links(price, group, links);
     double latency = links->latency_s, rate = links->bytes_per_s;
     const struct plan_rank *r = &price->plan->ranks[rank];
     const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
+    double blocks = blocks_bytes(price->problem, x);
+    if (blocks >= 0)
+        return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
     double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
     if (x->micro_batch >= 0) { /* of this micro-batch's rows; nothing is done for none */
         struct cost_load load = instr_load(price, x);
@@ -208,9 +211,6 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
     return x->op == OP_ALL_REDUCE ? 2 * share : share;
 }
-    double blocks = blocks_bytes(price->problem, x);
-    if (blocks >= 0)
-        return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
 
 struct sim_costs price_costs(struct price *price)
 {

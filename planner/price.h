@@ -9,11 +9,11 @@
 struct price_group { /* the worst of a group's ring */
     bool known;
     double latency_s, bytes_per_s;
-};
-
     /* seconds a byte gathered from, or scattered to, the group's shards: every link of the ring passes all of
      * them but one (docs/PLANNER.md, Time) */
     double gather_s, scatter_s;
+};
+
 struct price {
     const struct problem *problem;
     const struct plan *plan;
