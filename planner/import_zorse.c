@@ -1,5 +1,7 @@
 /* Zorse's cases: its recorded layout under its formula, and its and our layouts simulated in true units. */
+#include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +125,12 @@ static int gpu_read(const struct zorse_state *state, const struct zorse_inputs *
     for (uint32_t k = 0; k < ZORSE_MICRO_SIZES; k++) {
         p->forward_ms[rank][k] = gpu_curve_ms(&curve, 0, 1u << k);
         p->backward_ms[rank][k] = gpu_curve_ms(&curve, 1, 1u << k);
+        if (1u << k <= p->batch && !(p->forward_ms[rank][k] >= 0 && p->backward_ms[rank][k] >= 0 &&
+                                     p->forward_ms[rank][k] + p->backward_ms[rank][k] > 0))
+            return err_set(err, ERR_INVALID,
+                           "model_latencies.json: %s.%s.%lld.%s makes a micro-batch of %u take %g and %g ms",
+                           in->model, name, (long long)in->sequence, in->autocast, 1u << k,
+                           p->forward_ms[rank][k], p->backward_ms[rank][k]);
     }
     p->memory_bytes[rank] = json_number_value(memory) * GIB;
     p->machine_of[rank] = machine;
@@ -229,13 +237,37 @@ static json_t *ours_json(const struct zorse_layout *l)
     return json_pack("{s:o,s:i}", "stages", stages, "microbatch_size", 1 << l->micro_shift);
 }
 
+/* Null where a link that is needed does not exist. */
+static json_t *real_json(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *infeasible_json(const struct zorse_inputs *in, const struct zorse_problem *p, json_t *latency)
+{
+    uint32_t most = zorse_capacity(p);
+    double have = 0;
+    char why[256];
+    for (uint32_t r = 0; r < p->gpu_count; r++)
+        have += p->memory_bytes[r];
+    snprintf(why, sizeof(why),
+             "however the %u GPUs are grouped they hold at most %u of %u layers: 14 bytes a parameter are "
+             "%.1f GiB, and "
+             "all memory together is %.1f GiB, %.1f GiB a GPU of it reserved",
+             p->gpu_count, most, p->layers, 14 * p->params_per_layer * p->layers / GIB, have / GIB,
+             p->reserved_bytes / GIB);
+    return json_pack("{s:s,s:s,s:O,s:n,s:n,s:n,s:s}", "id", in->id, "status", "infeasible",
+                     "theirs_latency_ms", latency, "theirs_step_s", "ours_step_s", "ours", "why", why);
+}
+
 static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct zorse_state *state = opaque;
     struct zorse_inputs in;
     struct zorse_problem *p = calloc(1, sizeof(*p));
     struct zorse_layout *theirs = calloc(1, sizeof(*theirs)), *ours = calloc(1, sizeof(*ours));
-    json_t *line = NULL, *latency = NULL, *theirs_s = NULL;
+    json_t *line = NULL, *latency = NULL;
+    double theirs_ms = NAN;
     if (!p || !theirs || !ours) {
         err_set(err, ERR_NOMEM, "zorse: out of memory");
         goto out;
@@ -245,22 +277,22 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
     int recorded = theirs_read(one, p, theirs, err);
     if (recorded < 0)
         goto out;
-    latency = recorded ? json_real(zorse_formula_ms(p, theirs)) : json_null();
-    if (recorded)
+    latency = recorded ? real_json(zorse_formula_ms(p, theirs)) : json_null();
+    if (recorded) {
         zorse_links_fill(p, theirs);
-    theirs_s = recorded ? json_real(zorse_simulate_ms(p, theirs) / 1e3) : json_null();
-    int found = zorse_search(p, recorded ? theirs : NULL, EVALUATIONS, ours, err);
+        theirs_ms = zorse_simulate_ms(p, theirs);
+    }
+    int found = zorse_search(p, recorded && isfinite(theirs_ms) ? theirs : NULL, EVALUATIONS, ours, err);
     if (found < 0)
         goto out;
-    line = json_pack("{s:s,s:s,s:O,s:O,s:o,s:o}", "id", in.id, "status", found ? "ok" : "infeasible",
-                     "theirs_latency_ms", latency, "theirs_step_s", theirs_s, "ours_step_s",
-                     found ? json_real(zorse_simulate_ms(p, ours) / 1e3) : json_null(), "ours",
-                     found ? ours_json(ours) : json_null());
+    line = !found ? infeasible_json(&in, p, latency)
+                  : json_pack("{s:s,s:s,s:O,s:o,s:o,s:o}", "id", in.id, "status", "ok", "theirs_latency_ms",
+                              latency, "theirs_step_s", real_json(theirs_ms / 1e3), "ours_step_s",
+                              real_json(zorse_simulate_ms(p, ours) / 1e3), "ours", ours_json(ours));
     if (!line)
         err_set(err, ERR_NOMEM, "zorse: out of memory");
 out:
     json_decref(latency);
-    json_decref(theirs_s);
     free(p);
     free(theirs);
     free(ours);

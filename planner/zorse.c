@@ -224,6 +224,13 @@ double zorse_simulate_ms(const struct zorse_problem *p, const struct zorse_layou
     return sweep(p, l, true, forward, ready, gpu_free);
 }
 
+double zorse_bytes(const struct zorse_problem *p, double gpus, double layers, double active, double rows)
+{
+    return (active + (layers - active) / gpus) * p->params_per_layer * 2 +
+           3 * rows * p->sequence * p->hidden * 2 + layers * p->params_per_layer * 12 / gpus +
+           p->reserved_bytes;
+}
+
 bool zorse_fits(const struct zorse_problem *p, const struct zorse_layout *l)
 {
     double rows = ldexp(1, (int)l->micro_shift);
@@ -240,10 +247,7 @@ bool zorse_fits(const struct zorse_problem *p, const struct zorse_layout *l)
         for (uint32_t i = 0; i < group->count; i++)
             smallest =
                 p->memory_bytes[group->rank[i]] < smallest ? p->memory_bytes[group->rank[i]] : smallest;
-        double params = p->params_per_layer, n = group->count;
-        double bytes = (active + (total - active) / n) * params * 2 + 3 * rows * p->sequence * p->hidden * 2 +
-                       total * params * 12 / n + p->reserved_bytes;
-        if (bytes > smallest)
+        if (zorse_bytes(p, group->count, total, active, rows) > smallest)
             return false;
     }
     return true;

@@ -54,11 +54,19 @@ void zorse_links_fill(const struct zorse_problem *problem, struct zorse_layout *
 /* Its step by events: all forwards, then all backwards with recomputation, gathers ahead of each stage, ms.
  */
 double zorse_simulate_ms(const struct zorse_problem *problem, const struct zorse_layout *layout);
+/* Bytes that each GPU of a group of `gpus` holds by Zorse's memory formula: `layers` in all, at most `active`
+ * of them gathered at a time, micro-batches of `rows`. */
+double zorse_bytes(const struct zorse_problem *problem, double gpus, double layers, double active,
+                   double rows);
+/* Most layers that fit, over all ways to group the GPUs and to cut the layers into chunks, at one row a
+ * micro-batch: below problem->layers there is no plan. */
+uint32_t zorse_capacity(const struct zorse_problem *problem);
 /* Does each group fit its smallest GPU, by Zorse's memory formula? */
 bool zorse_fits(const struct zorse_problem *problem, const struct zorse_layout *layout);
 
 /* Searches within `evaluations`. `theirs` (links filled, or NULL) is one of the starts; the answer is at
- * least as good by formula and by events. Returns 1 with *best, 0 when nothing fits, −1 ERR_NOMEM. */
+ * least as good by formula and by events. Returns 1 with *best, 0 when nothing fits (exact: zorse_capacity),
+ * −1 ERR_NOMEM. */
 int zorse_search(const struct zorse_problem *problem, const struct zorse_layout *theirs, uint32_t evaluations,
                  struct zorse_layout *best, struct err *err);
 

@@ -251,8 +251,10 @@ static void climb_run(struct climb *c)
     }
 }
 
-/* Starts: all in one group, a group a machine, a group a kind of GPU, each GPU alone; kinds are told by their
- * times. */
+/* Starts: all in one group, a group a machine, a group a kind of GPU, a group a kind and machine, each GPU
+ * alone, and the groups that hold the most layers; kinds are told by their times. */
+#define STARTS 6
+
 static void start_groups(const struct zorse_problem *p, int kind, struct genome *g)
 {
     g->group_count = 0;
@@ -270,6 +272,93 @@ static void start_groups(const struct zorse_problem *p, int kind, struct genome 
     }
 }
 
+/* Most layers that `count` GPUs, the smallest with `memory` bytes, hold in `interleave` chunks; 0 when not
+ * even one a chunk. */
+static uint32_t group_capacity(const struct zorse_problem *p, uint32_t count, double memory,
+                               uint32_t interleave, double rows)
+{
+    uint32_t low = interleave - 1, high = p->layers;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2, rest = middle % interleave;
+        uint32_t chunk = middle / interleave + (rest > 0), next = middle / interleave + (rest > 1);
+        uint32_t active = interleave > 1 ? chunk + next : chunk;
+        if (zorse_bytes(p, count, middle, active, rows) <= memory)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low >= interleave ? low : 0;
+}
+
+/* Groups that together hold the most layers. Only a group's size and its smallest memory count, so some best
+ * division is contiguous once GPUs are sorted by memory (swapping two GPUs between groups towards that order
+ * lowers no minimum): exact by a table over the sorted GPUs, each of which may be left out. Returns the
+ * layers held. */
+static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome *g)
+{
+    uint32_t order[ZORSE_GPUS_MAX], most[ZORSE_GPUS_MAX + 1] = {0}, size[ZORSE_GPUS_MAX + 1] = {0};
+    double rows = ldexp(1, (int)g->shift);
+    for (uint32_t i = 0; i < p->gpu_count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && p->memory_bytes[order[at - 1]] < p->memory_bytes[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    for (uint32_t i = 1; i <= p->gpu_count; i++) {
+        most[i] = most[i - 1];
+        for (uint32_t n = 1; n <= i; n++) {
+            uint32_t held = group_capacity(p, n, p->memory_bytes[order[i - 1]], g->interleave, rows);
+            if (held > 0 && most[i - n] + held > most[i]) {
+                most[i] = most[i - n] + held;
+                size[i] = n;
+            }
+        }
+    }
+    g->group_count = 0;
+    for (uint32_t i = p->gpu_count; i > 0; i -= size[i] ? size[i] : 1) {
+        g->group_of[order[i - 1]] = ZORSE_GROUPS_MAX;
+        for (uint32_t n = 0; n < size[i]; n++)
+            g->group_of[order[i - 1 - n]] = g->group_count;
+        if (size[i])
+            g->layers[g->group_count++] = most[i] - most[i - size[i]];
+    }
+    return most[p->gpu_count];
+}
+
+/* Takes away what is held beyond the model's layers, whole groups where chunks leave no other way. */
+static bool layers_trim(const struct zorse_problem *p, struct genome *g, uint32_t held)
+{
+    for (uint32_t k = 0; k < g->group_count && held > p->layers; k++) {
+        uint32_t spare = g->layers[k] - g->interleave, more = held - p->layers;
+        g->layers[k] -= more < spare ? more : spare;
+        held -= more < spare ? more : spare;
+    }
+    return held == p->layers && g->group_count < ZORSE_GROUPS_MAX &&
+           g->group_count * g->interleave <= ZORSE_STAGES_MAX;
+}
+
+uint32_t zorse_capacity(const struct zorse_problem *p)
+{
+    uint32_t best = 0;
+    for (uint32_t d = 1; d <= p->layers; d++) {
+        struct genome g = {.interleave = d};
+        uint32_t held = groups_holding_most(p, &g);
+        best = held > best ? held : best;
+    }
+    return best;
+}
+
+static void start_holding_most(struct climb *c, uint32_t shift)
+{
+    for (uint32_t d = 1; d <= c->p->layers; d += d < INTERLEAVE_MAX ? 1 : d / 4) {
+        struct genome g = {.shift = shift, .interleave = d};
+        uint32_t held = groups_holding_most(c->p, &g);
+        c->left = c->left ? c->left : 1;
+        if (held >= c->p->layers && layers_trim(c->p, &g, held))
+            genome_try(c, &g);
+    }
+}
+
 int zorse_search(const struct zorse_problem *p, const struct zorse_layout *theirs, uint32_t evaluations,
                  struct zorse_layout *best, struct err *err)
 {
@@ -284,10 +373,14 @@ int zorse_search(const struct zorse_problem *p, const struct zorse_layout *their
         *best = *theirs;
         best_score = 1;
     }
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < STARTS; kind++) {
         c->best_score = INFINITY;
         for (uint32_t shift = 0; shift < 8; shift++) {
             struct genome g = {.shift = shift, .interleave = 1};
+            if (kind == STARTS - 1) {
+                start_holding_most(c, shift);
+                continue;
+            }
             start_groups(p, kind, &g);
             if (g.group_count > p->layers || g.group_count >= ZORSE_GROUPS_MAX)
                 continue;
@@ -295,7 +388,7 @@ int zorse_search(const struct zorse_problem *p, const struct zorse_layout *their
             c->left = c->left ? c->left : 1;
             genome_try(c, &g);
         }
-        c->left = evaluations / 5;
+        c->left = evaluations / STARTS;
         climb_run(c);
         if (c->best_score < best_score) {
             best_score = c->best_score;
