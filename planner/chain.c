@@ -81,7 +81,8 @@ static uint64_t held_bytes(const struct chain *c, uint32_t stage)
 
 static uint64_t held_total(const struct chain *c, uint32_t stage)
 {
-    return held_bytes(c, stage) * (c->delays[stage % c->ranks] + 1);
+    uint32_t most = c->delays[stage % c->ranks] + 1;
+    return held_bytes(c, stage) * (most < c->stage[stage].live ? most : c->stage[stage].live);
 }
 
 static int32_t saved_slot(struct chain *c, struct plan_rank *rank, uint32_t stage)

@@ -91,7 +91,7 @@ struct world {
     struct rand_stream *random;
     struct cell *cells[8][BUFFERS_MAX]; /* [rank][slot] → ring */
     bool *done[8];
-    int forward[64][64], backward[64][64]; /* [micro][block] */
+    int forward[64][64], backward[64][64], weights[64][64]; /* [micro][block] */
     uint64_t live[8];                      /* bytes of live instances */
     char why[128];
 };
@@ -150,9 +150,18 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
                        fill(w, rank, x->slot_out, x, x->block_end)
                    ? -1
                    : 0;
+    case OP_BACKWARD_WEIGHT:
+        for (int b = x->block_begin; b < x->block_end; b++) {
+            if (++w->weights[x->micro_batch][b] > w->backward[x->micro_batch][b])
+                return wrong(w, "weights before the input");
+        }
+        return take(w, rank, x->slot_save, x, -1, save);
     case OP_BACKWARD:
-        for (int b = x->block_begin; b < x->block_end; b++)
+    case OP_BACKWARD_INPUT:
+        for (int b = x->block_begin; b < x->block_end; b++) {
             w->backward[x->micro_batch][b]++;
+            w->weights[x->micro_batch][b] += x->op == OP_BACKWARD;
+        }
         if (x->block_end < w->plan->block_count && x->slot_in < 0)
             return wrong(w, "no gradient");
         return take(w, rank, x->slot_in, x, x->block_end, in) || take(w, rank, x->slot_save, x, -1, save) ||
@@ -262,7 +271,7 @@ static int finished(struct world *w)
     const struct plan *plan = w->plan;
     for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
         for (int b = 0; b < plan->block_count; b++) {
-            if (w->forward[k][b] != 1 || w->backward[k][b] != 1)
+            if (w->forward[k][b] != 1 || w->backward[k][b] != 1 || w->weights[k][b] != 1)
                 return wrong(w, "a row passes a block not exactly once");
         }
     }
@@ -277,7 +286,8 @@ static int finished(struct world *w)
         }
         for (uint32_t o = 0; o < plan->rank_count; o++)
             replicas += plan->ranks[o].stage == plan->ranks[r].stage;
-        if (steps != 1 || scalars != 1 || norms != 1 || sums != (replicas > 1))
+        bool updates = plan->ranks[r].state_share > 0; /* a rank with the head alone trains nothing */
+        if (steps > 1 || (steps == 0 && updates) || scalars != 1 || norms != 1 || sums != (replicas > 1))
             return wrong(w, "steps or reductions");
         for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
             const struct plan_slot *slot = &plan->ranks[r].slots[s];
