@@ -237,6 +237,12 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
     need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * 8 * share * cut);
 }
 
+/* docs/PLANNER.md, Memory: what is computed in bf16 is kept in bf16. The engine keeps fp32. */
+static uint64_t kept_bytes(const struct problem *p, uint64_t fp32_bytes)
+{
+    return p->workload->compute == COMPUTE_BF16 ? fp32_bytes / 2 : fp32_bytes;
+}
+
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
                        struct memory_need *need)
 {
@@ -262,11 +268,11 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
         weights_exact(problem, s, &z, need);
     else
         weights_estimated(problem, stage, need);
-    need->saved_bytes = granule(slot_place(s, &z));
+    need->saved_bytes = granule(kept_bytes(problem, slot_place(s, &z)));
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * (stage->window ? stage->window : 1);
     need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
     uint64_t boundary = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
-    need->purpose[PURPOSE_BUFFERS] = granule(workspace(s, &z)) + granule(8 * (1 + s->parameters * z.layers)) +
+    need->purpose[PURPOSE_BUFFERS] = granule(kept_bytes(problem, workspace(s, &z))) + granule(8 * (1 + s->parameters * z.layers)) +
                                      stage->boundary_buffers * boundary + need->cache_bytes +
                                      stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
