@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid,
+const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid, &place_expert,
                                               NULL};
 
 const struct placement *placement_find(enum plan_placement kind)
@@ -20,6 +20,15 @@ bool choice_runnable(const struct problem *problem, const struct place_choice *c
 {
     const struct placement *placement = placement_find(choice->placement);
     return placement && (!placement->runnable || placement->runnable(problem, choice));
+}
+
+bool choice_uses(const struct place_choice *choice, uint32_t device)
+{
+    for (uint32_t m = 0; m < choice->member_count; m++) {
+        if (choice->members[m].device == device)
+            return true;
+    }
+    return false;
 }
 
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err)
@@ -57,6 +66,8 @@ int choice_list_add(struct choice_list *list, const struct place_choice *choice,
 {
     uint32_t at = list->count;
     if (list->runnable_on && !choice_runnable(list->runnable_on, choice))
+        return 0;
+    if (list->must_use && !choice_uses(choice, list->must_use - 1))
         return 0;
     while (at > 0 && list->choices[at - 1].estimate_s > choice->estimate_s)
         at--;

@@ -20,6 +20,7 @@ struct place_member {     /* one rank */
     uint32_t micro_rows;  /* rows of each of its micro-batches; where members share a stage's rows */
     uint32_t micro_count; /* how many a step */
     double state_share;
+    double expert_share; /* expert: of every layer's experts (planner/expert.h) */
     uint32_t window; /* 0: the generator's choice */
     uint32_t delay;  /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later */
     bool recompute;
@@ -44,6 +45,8 @@ struct place_choice {
 
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err);
 void choice_fini(struct place_choice *choice);
+/* Is the device of the cluster one of its members? */
+bool choice_uses(const struct place_choice *choice, uint32_t device);
 
 /* The best choices seen, by estimate; and what was too small for memory. */
 #define CHOICES_MAX 24u
@@ -56,6 +59,7 @@ struct choice_list {
     uint32_t shortfall_device;
     uint64_t evaluations, evaluations_max;
     const struct problem *runnable_on; /* take only what a worker of this release can run on it; NULL: all */
+    uint32_t must_use; /* take only choices with this device of the cluster, plus 1; 0: all */
 };
 
 /* Adds a copy if it is among the best (and can be run, where that is asked for); equal estimates keep the
@@ -91,7 +95,7 @@ bool choice_runnable(const struct problem *problem, const struct place_choice *c
 int choice_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
 
-extern const struct placement place_single, place_pipeline, place_data, place_hybrid;
+extern const struct placement place_single, place_pipeline, place_data, place_hybrid, place_expert;
 /* The table, NULL-terminated. */
 extern const struct placement *const placements[];
 const struct placement *placement_find(enum plan_placement kind);

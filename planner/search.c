@@ -9,8 +9,13 @@
 
 #include "common/units.h"
 #include "planner/from_plan.h"
+#include "planner/insight.h"
+#include "planner/left_out.h"
+#include "planner/objective.h"
 #include "planner/placement.h"
 #include "planner/polish.h"
+#include "planner/provenance.h"
+#include "planner/verdict.h"
 #include "program/codec.h"
 
 #define EVALUATIONS_DEFAULT 20000u
@@ -21,10 +26,9 @@
 #define SMALL_CELLS 200u  /* ranks * micro-batches up to which it is */
 #define LARGE_CELLS 2000u /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define LEFT_OUT_SIMULATED 16u /* devices up to which those left out are tried again */
-#define POLISH_WITHIN 1.1      /* of the best so far */
-#define SIMULATIONS 40u        /* for polishing one */
-#define STEPS_FINALIST 4u      /* priced steps while choosing; all of them for the chosen one */
+#define POLISH_WITHIN 1.1 /* of the best so far */
+#define SIMULATIONS 40u   /* for polishing one */
+#define STEPS_FINALIST 4u /* priced steps while choosing; all of them for the chosen one */
 
 struct search {
     const struct problem *problem;
@@ -39,6 +43,9 @@ struct search {
     struct place_choice from; /* options->from as a choice, polished; no members: none */
     struct plan *kept;        /* options->from as it is, when nothing is faster; until it is answered */
     bool keeps;
+    double
+        *with_s; /* [device_count]: the best found with a device that is left out, 0: none; NULL: not tried */
+    struct place_choice with; /* what left_out_try found to be faster than all else */
     struct err *err;
 };
 
@@ -205,110 +212,6 @@ static int others_list(struct search *s, const struct place_choice *const best[P
     return 0;
 }
 
-static bool chosen_uses(const struct search *s, uint32_t device)
-{
-    const struct plan *plan = s->answer->plan;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        if (strcmp(plan->ranks[r].device, s->problem->cluster->devices[device].name) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* The best simulated choice of any placement that uses the device; 0 when there is none in the lists. */
-static double seconds_with(struct search *s, uint32_t device)
-{
-    double best = 0;
-    for (int kind = 0; kind < PLACE_COUNT; kind++) {
-        for (uint32_t i = 0; i < s->lists[kind].count; i++) {
-            const struct place_choice *c = &s->lists[kind].choices[i];
-            bool uses = false;
-            for (uint32_t m = 0; m < c->member_count && !uses; m++)
-                uses = c->members[m].device == device;
-            double seconds =
-                uses && c->member_count > 1 ? choice_simulate(s->problem, c, STEPS_FINALIST, s->err) : 0;
-            if (seconds > 0 && (best == 0 || seconds < best))
-                best = seconds;
-            if (best > 0)
-                break;
-        }
-    }
-    return best;
-}
-
-static int left_out_list(struct search *s)
-{
-    const struct problem *p = s->problem;
-    struct plan_answer *a = s->answer;
-    a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
-    if (!a->left_out)
-        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t d = 0; d < p->device_count; d++) {
-        if (s->answer->plan && chosen_uses(s, d))
-            continue;
-        struct plan_left_out *line = &a->left_out[a->left_out_count++];
-        const char *why = "not asked for";
-        if (p->usable[d] && !s->answer->plan)
-            why = "nothing fits";
-        else if (p->usable[d]) {
-            line->step_s_with = p->device_count <= LEFT_OUT_SIMULATED ? seconds_with(s, d) : 0;
-            why = line->step_s_with > s->best_s ? "slower with it" : "not needed";
-        }
-        line->device = strdup(p->cluster->devices[d].name);
-        line->why = strdup(why);
-        if (!line->device || !line->why)
-            return err_set(s->err, ERR_NOMEM, "planner: out of memory");
-    }
-    return 0;
-}
-
-static int words_set(struct search *s)
-{
-    struct plan_answer *a = s->answer;
-    char text[600], step[32], other[32], third[32];
-    if (!a->plan) {
-        uint64_t needs = 0, has = 0;
-        uint32_t device = 0;
-        for (int kind = 0; kind < PLACE_COUNT; kind++) {
-            const struct choice_list *list = &s->lists[kind];
-            if (list->shortfall_bytes &&
-                (a->shortfall_bytes == 0 || list->shortfall_bytes < a->shortfall_bytes)) {
-                a->shortfall_bytes = list->shortfall_bytes;
-                needs = list->needs_bytes;
-                has = list->has_bytes;
-                device = list->shortfall_device;
-            }
-        }
-        if (a->shortfall_bytes)
-            snprintf(text, sizeof(text),
-                     "Does not fit: the nearest placement needs %s on %s, which has %s: %s too little.",
-                     units_bytes(step, needs), s->problem->cluster->devices[device].name,
-                     units_bytes(other, has), units_bytes(third, a->shortfall_bytes));
-        else
-            snprintf(text, sizeof(text),
-                     "Does not fit: no placement of the kind asked for is possible here.");
-    } else {
-        int used = snprintf(text, sizeof(text), "Fits on %u of %u devices. %s per step, %.0f tokens/s",
-                            a->plan->rank_count, s->problem->device_count, units_seconds(step, a->step_s),
-                            a->tokens_per_s);
-        for (uint32_t i = 0; i < a->left_out_count && i < 2 && used > 0 && (size_t)used < sizeof(text); i++) {
-            if (a->left_out[i].step_s_with > 0)
-                used += snprintf(text + used, sizeof(text) - (size_t)used, "; %s is left out: with it, %s",
-                                 a->left_out[i].device, units_seconds(other, a->left_out[i].step_s_with));
-        }
-        if (used > 0 && (size_t)used < sizeof(text))
-            used += snprintf(text + used, sizeof(text) - (size_t)used,
-                             a->uncertainty > 0 ? ". Estimated, not measured: give or take %.0f %%." : ".",
-                             a->uncertainty * 100);
-        if (!a->runnable && used > 0 && (size_t)used < sizeof(text))
-            snprintf(text + used, sizeof(text) - (size_t)used,
-                     " Workers of this release cannot run it yet (%s): it is a forecast.",
-                     plan_placement_name(a->plan->placement));
-    }
-    a->words = strdup(text);
-    return a->words ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
-}
-
 /* options->from as a choice, polished, beside what the placements found. `kept`: the plan itself, with
  * *kept_s its time; NULL when it cannot be kept, with the reason in *why. */
 static int from_read(struct search *s, struct plan **kept, double *kept_s, struct err *why)
@@ -388,21 +291,9 @@ static int chosen_emit(struct search *s)
     a->plan = plan;
     a->step_s = seconds;
     a->tokens_per_s = plan->costs.tokens_per_s;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        double each = p->costs[cluster_device_find(p->cluster, plan->ranks[r].device)].uncertainty;
-        a->uncertainty = each > a->uncertainty ? each : a->uncertainty;
-    }
-    char text[256];
-    snprintf(text, sizeof(text),
-             "%.0f %% measured, %.0f %% imported, %.0f %% estimated; %s, %u steps priced by their own rows%s",
-             100 * plan->costs.share_measured, 100 * plan->costs.share_imported,
-             100 * plan->costs.share_estimated,
-             p->workload->row_count ? "row lengths known" : "rows taken at full length", p->step_count,
-             plan->costs.links_emulated ? "; emulated links" : "");
-    free(plan->costs.text);
-    plan->costs.text = strdup(text);
-    if (!plan->costs.text)
-        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    if (answer_rests(p, a, s->err) < 0)
+        return -1;
+    answer_value(p->cluster, a);
     if (!s->options->programs) {
         for (uint32_t r = 0; r < plan->rank_count; r++) {
             for (int kind = 0; kind < PROGRAM_KINDS; kind++)
@@ -410,6 +301,41 @@ static int chosen_emit(struct search *s)
         }
     }
     return plan_seal(plan, s->err);
+}
+
+/* Devices of a small cluster that the best choice leaves out are each tried again; what turns out faster with
+ * one is taken, and the devices that it drops have the old best as theirs. */
+static int left_out_run(struct search *s)
+{
+    const struct problem *p = s->problem;
+    uint64_t evaluations = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
+    if (s->options->brief || p->device_count > LEFT_OUT_TRIED || s->best.member_count == 0 || s->keeps ||
+        choice_cells(p, &s->best) >= LARGE_CELLS)
+        return 0;
+    s->with_s = calloc((size_t)p->device_count + 1, sizeof(*s->with_s));
+    if (!s->with_s)
+        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        struct place_choice choice;
+        double seconds = 0;
+        if (!p->usable[d] || choice_uses(&s->best, d))
+            continue;
+        if (left_out_try(p, &s->best, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
+            return -1;
+        s->with_s[d] = seconds;
+        if (choice.member_count == 0 || seconds >= s->best_s) {
+            choice_fini(&choice);
+            continue;
+        }
+        for (uint32_t other = 0; other < p->device_count; other++) {
+            if (choice_uses(&s->best, other) && !choice_uses(&choice, other))
+                s->with_s[other] = s->best_s;
+        }
+        choice_fini(&s->with);
+        s->with = s->best = choice;
+        s->best_s = seconds;
+    }
+    return 0;
 }
 
 /* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
@@ -469,10 +395,12 @@ static int placements_run(struct search *s)
         if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
             s->fastest_s = seconds[kind];
     }
-    if (best_choose(s, best, seconds) < 0)
+    if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
         return -1;
     if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
         return -1;
+    if (s->options->brief)
+        return 0;
     if (singles_list(s) < 0 || others_list(s, best, seconds) < 0)
         return -1;
     return 0;
@@ -484,6 +412,8 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
     static const struct plan_options none = {0};
     struct problem problem;
     *answer = NULL;
+    if (workload->objective != OBJECTIVE_TIME)
+        return objective_search(workload, cluster, options ? options : &none, answer, err);
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
     struct search s = {.problem = &problem, .options = options ? options : &none, .err = err};
@@ -505,13 +435,20 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
     if (placements_run(&s) < 0)
         goto out;
     s.answer->verdict = s.answer->plan ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;
-    if (left_out_list(&s) < 0 || words_set(&s) < 0)
+    if (!s.options->brief && left_out_fill(&problem, s.with_s, s.answer, err) < 0)
+        goto out;
+    if (answer_words(&problem, s.lists, s.answer, err) < 0)
+        goto out;
+    if (s.options->insight && s.answer->plan &&
+        plan_insight_fill(workload, cluster, s.options, s.answer, err) < 0)
         goto out;
     result = 0;
 out:
     for (int kind = 0; kind < PLACE_COUNT; kind++)
         choice_list_fini(&s.lists[kind]);
     choice_fini(&s.from);
+    choice_fini(&s.with);
+    free(s.with_s);
     plan_destroy(s.kept);
     problem_fini(&problem);
     if (result < 0) {
@@ -533,6 +470,7 @@ void plan_answer_destroy(struct plan_answer *answer)
         free(answer->left_out[i].why);
     }
     plan_destroy(answer->plan);
+    plan_insight_destroy(answer->insight);
     free(answer->words);
     free(answer->from_words);
     free(answer->alternatives);

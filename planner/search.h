@@ -25,7 +25,12 @@ struct plan_options {
      * than it, as long as it can be kept: same model and batch, its devices there and large enough, the
      * placement allowed. answer->from_words says what became of it. */
     const struct plan *from;
+    bool brief;   /* no alternatives and nothing of devices left out */
+    bool insight; /* fill answer->insight (insight.h): the critical path, and what each improvement would save */
+    uint64_t insight_evaluations; /* for all of it; 0: the default */
 };
+
+struct plan_insight; /* insight.h */
 
 enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
 
@@ -60,6 +65,9 @@ struct plan_answer {
     double from_step_s;   /* of plan_options.from under these costs; 0: it cannot be kept, or none was given */
     char *from_words;     /* what became of it, in a sentence; NULL: none was given */
     double uncertainty;   /* relative, of step_s, where estimates dominate; 0 when all is measured */
+    double cost_per_million_tokens; /* in the currency of the devices' prices; 0: one of the plan's is missing */
+    double kwh_per_million_tokens;  /* 0: the power of a device of the plan is not known */
+    struct plan_insight *insight;   /* NULL: not asked for, or nothing fits */
 };
 
 /* Returns 0 and an answer also when nothing fits (verdict says so). −1: ERR_INVALID (nonsense in the workload

@@ -1,0 +1,149 @@
+/* Provenance along the critical path: what is hidden behind something else does not make the step uncertain.
+ */
+#include "planner/provenance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
+ * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
+ * that order. */
+static const double link_uncertainty[ORIGIN_COUNT] = {
+    [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+
+#define PATH_INSTRUCTIONS_MAX (1u << 21) /* longer programs are judged without a path */
+
+struct hop {
+    enum cost_origin origin;
+    bool emulated;
+};
+
+static struct hop hop_of(const struct price *price, uint32_t from_rank, uint32_t to_rank)
+{
+    const struct cluster *cluster = price->problem->cluster;
+    uint32_t a = price->device[from_rank], b = price->device[to_rank];
+    double latency, rate;
+    struct hop hop = {.origin = cluster_link_origin(cluster, a, b)};
+    cluster_link(cluster, a, b, &latency, &rate, &hop.emulated);
+    return hop;
+}
+
+/* The least known hop of a group's ring. */
+static struct hop ring_of(const struct price *price, const struct plan_group *group)
+{
+    struct hop worst = {.origin = ORIGIN_MEASURED};
+    for (uint32_t i = 0; i < group->rank_count && group->rank_count > 1; i++) {
+        struct hop hop = hop_of(price, group->ranks[i], group->ranks[(i + 1) % group->rank_count]);
+        worst.origin = hop.origin > worst.origin ? hop.origin : worst.origin;
+        worst.emulated |= hop.emulated;
+    }
+    return worst;
+}
+
+void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
+                   struct rests_on *rests)
+{
+    *rests = (struct rests_on){0};
+    double whole = 0;
+    for (uint32_t i = 0; i < path->count; i++) {
+        const struct sim_path_part *part = &path->parts[i];
+        double seconds = part->end_s - part->begin_s;
+        enum cost_origin origin;
+        double uncertainty;
+        if (part->kind == PATH_COMPUTE) {
+            const struct cost_device *cost = &price->problem->costs[price->device[part->rank]];
+            origin = cost->origin;
+            uncertainty = cost->uncertainty;
+        } else {
+            const struct instr *x = graph_instr(graph, part->number);
+            origin = part->kind == PATH_COLLECTIVE ? ring_of(price, &graph->plan->groups[x->group]).origin
+                                                   : hop_of(price, part->rank, (uint32_t)part->peer).origin;
+            uncertainty = link_uncertainty[origin];
+            rests->links_share += seconds;
+        }
+        rests->share[origin] += seconds;
+        rests->uncertainty += seconds * uncertainty;
+        whole += seconds;
+    }
+    for (int o = 0; o < ORIGIN_COUNT && whole > 0; o++)
+        rests->share[o] /= whole;
+    rests->links_share /= whole > 0 ? whole : 1;
+    rests->uncertainty /= whole > 0 ? whole : 1;
+    for (uint32_t p = 0; p < graph->pair_count; p++)
+        rests->links_emulated |= hop_of(price, graph->pairs[p].from, graph->pairs[p].to).emulated;
+    for (uint32_t g = 0; g < graph->plan->group_count; g++)
+        rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
+}
+
+static int step_path(const struct problem *problem, const struct plan *plan, struct rests_on *rests,
+                     struct err *err)
+{
+    struct price price;
+    struct sim *sim = NULL;
+    struct sim_path path;
+    double seconds;
+    if (price_init(&price, problem, plan, err) < 0)
+        return -1;
+    price.step = problem->step_count / 2;
+    struct sim_costs costs = price_costs(&price);
+    int result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
+    if (result == 0)
+        result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
+    if (result == 0)
+        result = sim_path(sim, &path, err);
+    if (result == 0) {
+        rests_of_path(&price, sim_graph(sim), &path, rests);
+        sim_path_fini(&path);
+    }
+    sim_destroy(sim);
+    price_fini(&price);
+    return result;
+}
+
+/* Without a path: by busy seconds, links not counted. */
+static void rests_of_busy(const struct problem *problem, const struct plan *plan, struct rests_on *rests)
+{
+    double all = 0;
+    *rests = (struct rests_on){
+        .share = {plan->costs.share_measured, plan->costs.share_imported, plan->costs.share_estimated},
+        .links_emulated = plan->costs.links_emulated};
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t device = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        rests->uncertainty += plan->ranks[r].busy_s * problem->costs[device].uncertainty;
+        all += plan->ranks[r].busy_s;
+    }
+    rests->uncertainty /= all > 0 ? all : 1;
+}
+
+int answer_rests(const struct problem *problem, struct plan_answer *answer, struct err *err)
+{
+    struct plan *plan = answer->plan;
+    struct rests_on rests;
+    uint64_t instructions = 0;
+    char text[320], links[48] = "";
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
+    bool walked = instructions > 0 && instructions <= PATH_INSTRUCTIONS_MAX;
+    if (!walked)
+        rests_of_busy(problem, plan, &rests);
+    else if (step_path(problem, plan, &rests, err) < 0)
+        return -1;
+    plan->costs.share_measured = rests.share[ORIGIN_MEASURED];
+    plan->costs.share_imported = rests.share[ORIGIN_IMPORTED];
+    plan->costs.share_estimated = rests.share[ORIGIN_ESTIMATED];
+    plan->costs.links_emulated = rests.links_emulated;
+    answer->uncertainty = rests.uncertainty;
+    if (walked)
+        snprintf(links, sizeof(links), " (links are %.0f %% of it)", 100 * rests.links_share);
+    snprintf(text, sizeof(text),
+             "%.0f %% measured, %.0f %% imported, %.0f %% estimated%s; %s; %u step%s priced by %s own rows%s",
+             100 * rests.share[ORIGIN_MEASURED], 100 * rests.share[ORIGIN_IMPORTED],
+             100 * rests.share[ORIGIN_ESTIMATED], links,
+             problem->workload->row_count ? "row lengths known" : "rows taken at full length",
+             problem->step_count, problem->step_count == 1 ? "" : "s",
+             problem->step_count == 1 ? "its" : "their", rests.links_emulated ? "; emulated links" : "");
+    free(plan->costs.text);
+    plan->costs.text = strdup(text);
+    return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}
