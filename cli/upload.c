@@ -17,7 +17,10 @@
 #include "model/source.h"
 #include "model/spec.h"
 
-enum { UPLOAD_IDLE_MS = 60000 };
+enum {
+    UPLOAD_IDLE_MS = 60000,
+    MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes all of the model before it answers */
+};
 
 /* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
 json_t *upload_read_spec(const char *path, struct err *err)
@@ -188,7 +191,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     if (server_is_here(cli)) {
         /* The server reads the same disk: an administrator needs no copy. */
         json_t *body = json_pack("{s:s, s:s}", "name", name, "path", path);
-        int result = client_call(cli, "POST", body, answer, err, "/v1/models");
+        int result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
         if (result == 0 || (err->code != ERR_DENIED && err->code != ERR_NOT_FOUND))
             return result;
@@ -201,7 +204,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
                                          : add_file(cli, dirname(folder), basename(base), files, err);
     if (result == 0) {
         json_t *body = json_pack("{s:s, s:O}", "name", name, "files", files);
-        result = client_call(cli, "POST", body, answer, err, "/v1/models");
+        result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
     }
     json_decref(files);
