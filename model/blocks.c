@@ -166,6 +166,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
         struct block_part *p = &b->parts[i];
         p->lora_flops_per_token = 2.0 * (double)p->lora_params;
         b->params += p->params * p->copies;
+        b->active_params += p->params * p->active;
         b->matrix_params += p->matrix_params * p->copies;
         b->lora_params += p->lora_params * p->copies;
         b->flops_per_token += p->active * (p->flops_per_token + p->lora_flops_per_token);
@@ -197,6 +198,7 @@ int model_blocks(const struct model_config *config, const struct block_options *
         fill_block(config, options, i, &list->blocks[i]);
         list->params += list->blocks[i].params;
         list->lora_params += list->blocks[i].lora_params;
+        list->active_params += list->blocks[i].active_params;
     }
     return 0;
 }

@@ -64,6 +64,7 @@ struct block {
     struct block_part parts[BLOCK_PARTS_MAX];
     /* sums over parts and their copies */
     uint64_t params, matrix_params, lora_params;
+    uint64_t active_params;                   /* of the copies that one token passes */
     double flops_per_token, flops_per_square; /* active copies only, adapters included */
     uint64_t saved_per_token;                 /* active copies only */
 };
@@ -81,12 +82,47 @@ struct block_list {
     uint64_t tied_params;        /* vocab * hidden when tied: what a second holder keeps as a copy; else 0 */
     uint64_t boundary_per_token; /* values that cross from any block to the next: hidden */
     uint64_t params, lora_params;
+    uint64_t
+        active_params; /* that one token passes: what "A3B" in a model's name counts, embedding included */
 };
 
 /* Fill *list; block_list_fini() releases it. Errors: ERR_INVALID for options out of range, ERR_NOMEM. */
 int model_blocks(const struct model_config *config, const struct block_options *options,
                  struct block_list *list, struct err *err);
 void block_list_fini(struct block_list *list);
+
+/* How a block is used: by which method, kept how, and on what. */
+enum block_base { BLOCK_BASE_FP32, BLOCK_BASE_BF16, BLOCK_BASE_NF4 };
+
+struct block_use {
+    bool full;             /* every parameter is trained; else the adapters of the list's options alone */
+    enum block_base base;  /* how frozen weights are kept; full fine-tuning trains what is kept, so not NF4 */
+    bool compute_bf16;     /* activations and products in bf16; else fp32 */
+    bool recompute;        /* backward runs forward again from the block's input */
+    double tokens, sum_sq; /* of the micro-batch: Σ length and Σ length² of its rows */
+};
+
+/* What a part (one copy, or those a token passes) or a block costs. FLOPs of backward are those for the
+ * input's gradient and for the trained weights'; attention's scores cost twice their forward. Bytes: weights
+ * as kept (NF4 with double quantisation 0.516 a parameter of its matrices, QLoRA, Dettmers et al. 2023,
+ * section 3; norms, embedding and head in bf16), gradients in fp32 (bf16 when weights of full fine-tuning
+ * are), optimiser AdamW's two fp32 moments and the fp32 master copy of bf16 weights that are trained
+ * (docs/PLANNER.md, Memory: 16 a parameter). */
+struct block_cost {
+    double forward_flops, input_flops, weight_flops, recompute_flops;
+    double weight_bytes, adapter_bytes, gradient_bytes, optimizer_bytes;
+    double saved_bytes;    /* kept from forward to backward: all of it, or the block's input with recompute */
+    double boundary_bytes; /* crosses to the next block, or to and from experts, for each token that does */
+};
+
+/* One copy of a part on `use->tokens` tokens; a part inside a block keeps no input of its own with recompute
+ * but the block's first. */
+void block_part_cost(const struct block_list *list, const struct block *block, uint32_t part,
+                     const struct block_use *use, struct block_cost *cost);
+/* The whole block: each token passes `active` copies of its experts; weights, gradients and optimiser of all
+ * copies. */
+void block_cost(const struct block_list *list, uint32_t block, const struct block_use *use,
+                struct block_cost *cost);
 
 /* One tensor that a model of this config has, under its Hugging Face name. */
 struct block_tensor {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/expert.h"
 #include "planner/placement.h"
 #include "planner/search.h"
 
@@ -19,13 +20,16 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
     json_t *memory = json_object();
     for (int p = 0; memory && p < PURPOSE_COUNT; p++)
         json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
-    return json_pack("{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank",
+    json_t *all = json_pack("{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank",
                      (json_int_t)number, "device", rank->device, "stage", rank->stage, "blocks",
                      rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "state_share",
                      rank->state_share, "experts", experts, "memory_bytes", (json_int_t)rank->memory_bytes,
                      "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
                      (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s,
                      "recompute", rank->recompute, "window", (json_int_t)rank->window);
+    if (all && rank->expert_count)
+        json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
+    return all;
 }
 
 static json_t *alternative_json(const struct plan_alternative *a)
@@ -103,12 +107,13 @@ static int ranks_print(const struct plan *plan, struct buf *out, struct err *err
         return -1;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
-        char blocks[32];
+        char blocks[32], experts[96];
+        expert_words(rank, experts, sizeof(experts));
         snprintf(blocks, sizeof(blocks), "%d..%d", rank->block_begin, rank->block_end);
-        if (buf_printf(out, err, "%-5u %-20s %-12s %9u %6u %10s of %9s %10s%s\n", r, rank->device, blocks,
+        if (buf_printf(out, err, "%-5u %-20s %-12s %9u %6u %10s of %9s %10s%s%s%s\n", r, rank->device, blocks,
                        rank->rows, rank->window, units_bytes(have, rank->memory_bytes),
                        units_bytes(limit, rank->memory_limit_bytes), units_seconds(busy, rank->busy_s),
-                       rank->recompute ? "  recomputes" : "") < 0)
+                       experts[0] ? "  " : "", experts, rank->recompute ? "  recomputes" : "") < 0)
             return -1;
     }
     return 0;

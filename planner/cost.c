@@ -7,8 +7,8 @@
 
 /* Attention does less of the peak than matrix products; used only where no two measured points differ in
  * shape. */
-#define SQUARE_SLOWNESS 2.0
-#define KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device */
+#define SQUARE_SLOWNESS COST_SQUARE_SLOWNESS
+#define KERNEL_OVERHEAD_S COST_KERNEL_OVERHEAD_S
 
 enum cost_class cost_class_of(const struct block *block)
 {
@@ -161,11 +161,19 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     return NULL;
 }
 
-static const struct catalogue_entry *entry_of(const struct device *device)
+const struct catalogue_entry *cost_entry_of(const struct device *device)
 {
     if (device->like)
         return device->like;
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
+}
+
+void cost_entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
+                      double *flops_per_s, double *bytes_per_s)
+{
+    bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
+    *flops_per_s = (half ? entry->flops_16 : entry->flops_fp32) * entry->efficiency * threads;
+    *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
 static int curve_estimate(struct cost_curve *curve, const struct block *block, enum cost_class cls,
@@ -173,8 +181,8 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
                           struct err *err)
 {
     static const double sizes[] = {1, 8, 32, 128, 512, 2048, 8192, 32768};
-    bool half = w->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
-    double rate = (half ? entry->flops_16 : entry->flops_fp32) * entry->efficiency * threads;
+    double rate, bytes_per_s;
+    cost_entry_rates(entry, w, threads, &rate, &bytes_per_s);
     double weight_bytes = (double)block->params * (w->base == BASE_FP32 ? 4 : 2);
     double per_unit = block->flops_per_token > 0 ? block->flops_per_token : 1;
     bool head = cls == COST_HEAD;
@@ -187,8 +195,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
         return err_set(err, ERR_NOMEM, "costs: out of memory");
     double back = cls == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
     for (uint32_t i = 0; i < curve->count; i++) {
-        double compute = sizes[i] * per_unit / rate,
-               read = weight_bytes / (entry->memory_bytes_per_s * threads);
+        double compute = sizes[i] * per_unit / rate, read = weight_bytes / bytes_per_s;
         if (cls == COST_EMBEDDING)
             compute = sizes[i] * 1e-9, read = 0;
         double forward = KERNEL_OVERHEAD_S + (compute > read ? compute : read);
@@ -201,7 +208,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
 static int device_estimate(struct cost_device *cost, const struct device *device,
                            const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
-    const struct catalogue_entry *entry = entry_of(device);
+    const struct catalogue_entry *entry = cost_entry_of(device);
     if (!entry)
         return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from",
                        device->name);
@@ -256,6 +263,8 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
     *cost = (struct cost_device){0};
     int result = device->profile.present ? device_measured(cost, device, blocks, err)
                                          : device_estimate(cost, device, workload, blocks, err);
+    if (result == 0)
+        result = cost_parts_init(cost, device, workload, blocks, err);
     if (result < 0) {
         cost_device_fini(cost);
         return -1;
@@ -269,6 +278,15 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         }
         cost->step_s[cls] *= factor;
     }
+    for (int part = 0; part < COST_PARTS; part++) {
+        struct cost_curve *curve = &cost->parts[part];
+        for (uint32_t i = 0; i < curve->count; i++) {
+            for (int way = 0; way < COST_WAYS; way++)
+                curve->points[i].seconds[way] *= factor;
+        }
+        cost->part_step_s[part] *= factor;
+    }
+    cost->experts_overhead_s *= factor;
     return 0;
 }
 
@@ -276,5 +294,7 @@ void cost_device_fini(struct cost_device *cost)
 {
     for (int cls = 0; cls < COST_CLASSES; cls++)
         free(cost->curves[cls].points);
+    for (int part = 0; part < COST_PARTS; part++)
+        free(cost->parts[part].points);
     *cost = (struct cost_device){0};
 }

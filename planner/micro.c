@@ -36,7 +36,7 @@ void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uin
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         for (int way = 0; way < COST_WAYS; way++)
             cost->seconds[cls][way] =
-                cost_curve_seconds(&problem->costs[device].curves[cls], (enum cost_way)way, load);
+                cost_class_seconds(&problem->costs[device], (enum cost_class)cls, (enum cost_way)way, load);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/expert.h"
 #include "planner/micro.h"
 #include "planner/price.h"
 #include "planner/steady.h"
@@ -30,6 +31,11 @@ int price_init(struct price *price, const struct problem *problem, const struct 
             return -1;
         }
     }
+    if (plan->placement == PLACE_EXPERT &&
+        expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
+        price_fini(price);
+        return -1;
+    }
     return 0;
 }
 
@@ -37,8 +43,10 @@ void price_fini(struct price *price)
 {
     free(price->device);
     free(price->groups);
+    expert_price_fini(price->expert);
     price->device = NULL;
     price->groups = NULL;
+    price->expert = NULL;
 }
 
 static struct cost_load instr_load(const struct price *price, const struct instr *x)
@@ -77,6 +85,10 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     const struct problem *p = price->problem;
     uint32_t device = price->device[rank];
     struct cost_load load;
+    if (price->expert && (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
+        load = instr_load(price, x);
+        return expert_compute_seconds(price->expert, rank, x, &load);
+    }
     switch (x->op) {
     case OP_FORWARD:
         load = instr_load(price, x);
@@ -188,6 +200,8 @@ static double collective_seconds(void *context, const struct plan_group *group, 
     double n = group->rank_count;
     if (group->rank_count < 2 || price->free_links)
         return 0;
+    if (x->op == OP_DISPATCH || x->op == OP_COMBINE)
+        return price->expert ? expert_group_seconds(price->expert, x, price->step) : 0;
     struct price_group *links = &price->groups[group - price->plan->groups];
     if (!links->known)
         group_links(price, group, links);

@@ -6,6 +6,8 @@
 #include "planner/problem.h"
 #include "planner/simulate.h"
 
+struct expert_price;
+
 struct price_group { /* the worst of a group's ring */
     bool known;
     double latency_s, bytes_per_s;
@@ -21,6 +23,7 @@ struct price {
     struct price_group *groups; /* [group_count]: found when first asked for */
     uint32_t step;              /* priced step */
     bool free_links;            /* for comparisons: transfers take no time */
+    struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
     bool whole;                 /* simulate steady stretches turn by turn */
 };
 

@@ -238,7 +238,7 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         uint32_t count = problem->prefix[end][cls] - problem->prefix[begin][cls];
         if (count)
-            seconds += count * cost_curve_seconds(&cost->curves[cls], way, load);
+            seconds += count * cost_class_seconds(cost, (enum cost_class)cls, way, load);
     }
     return seconds;
 }

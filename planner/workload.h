@@ -48,6 +48,9 @@ struct workload {
     struct workload_row *rows; /* owned; row_count of them */
     uint32_t eval_row_count;   /* 0: none */
     struct workload_row *eval_rows; /* owned */
+    /* Share of a layer's routed tokens that each of its experts gets, measured; [layers][experts] of the model, each
+     * layer's summing to 1 (dense layers: ignored). Borrowed; NULL: even. */
+    const double *expert_share;
     uint32_t sample_tokens;         /* prompt and answer together that a KV cache must hold; 0: no sampling */
     uint32_t prompt_tokens;         /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
     int place;                      /* enum plan_placement, or −1: any */

@@ -301,12 +301,13 @@ int plan_check(const struct plan *plan, struct err *err)
         }
     }
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-        if (check_walk(plan, kind, err) < 0 || check_rows(plan, kind, err) < 0)
+        if (check_walk(plan, kind, err) < 0 || check_rows(plan, kind, err) < 0 ||
+            check_experts(plan, kind, err) < 0)
             return -1;
         for (uint32_t r = 0; r < plan->rank_count; r++) {
             if (check_local(plan, r, kind, err) < 0)
                 return -1;
         }
     }
-    return check_reductions(plan, err);
+    return check_has_experts(plan) ? check_expert_reductions(plan, err) : check_reductions(plan, err);
 }

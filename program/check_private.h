@@ -32,6 +32,10 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
 int check_walk(const struct plan *plan, int kind, struct err *err);
 int check_rows(const struct plan *plan, int kind, struct err *err);
 int check_reductions(const struct plan *plan, struct err *err);
+/* Attention and experts apart (check_expert.c). */
+bool check_has_experts(const struct plan *plan);
+int check_experts(const struct plan *plan, int kind, struct err *err);
+int check_expert_reductions(const struct plan *plan, struct err *err);
 
 /* Does it take gradients of its blocks' parameters? */
 bool check_trains(const struct instr *x);

@@ -18,6 +18,7 @@ struct instance {
     bool whole; /* of a part of a sum: it was summed over the group, or came whole */
     uint32_t writer, freer;
     int32_t micro_batch, boundary; /* what it holds, for boundary tensors */
+    int32_t block;                 /* and routed tokens */
     struct list readers;
     struct list parts; /* earlier writers of other rows of the same micro-batch */
     /* rows of the micro-batch written so far: parts come from several neighbours */
@@ -161,6 +162,7 @@ static int slot_write(struct slots_state *s, uint32_t i, const struct instr *x, 
     it->readers.count = it->parts.count = 0;
     it->micro_batch = x->micro_batch;
     it->boundary = boundary_out(x);
+    it->block = x->block_begin;
     it->rows_written = x->op == OP_RECV ? rows_of(s->plan, x) : rows_full(s->plan, x);
     it->whole = x->op == OP_RECV || x->op == OP_BROADCAST;
     return 0;
@@ -200,6 +202,10 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
         if (it->rows_written < rows_of(s->plan, x))
             return refuse(s, i, slot, "holds fewer rows than are read; written by", it->writer, true);
     }
+    bool routed = table->kind == SLOT_ROUTED || table->kind == SLOT_ROUTED_GRADIENT;
+    if (it->written && routed && x->op != OP_RELEASE &&
+        (it->micro_batch != x->micro_batch || it->block != x->block_begin))
+        return refuse(s, i, slot, "holds tokens of another micro-batch or layer, written by", it->writer, true);
     if (table->kind == SLOT_PARTIAL && !it->whole)
         return refuse(s, i, slot, "is a part that was not summed over its group; written by", it->writer,
                       true);

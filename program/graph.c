@@ -207,10 +207,13 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
     const struct instr *a = graph_instr(w, first), *b = graph_instr(w, other);
     const struct plan_slot *sa = &w->plan->ranks[w->rank_of[first]].slots[exchanged_slot(a)];
     const struct plan_slot *sb = &w->plan->ranks[w->rank_of[other]].slots[exchanged_slot(b)];
+    /* between attention and experts one side's tensor becomes the other side's routed tokens */
+    bool apart = a->op == OP_DISPATCH || a->op == OP_COMBINE;
+    bool backward_differs = apart && ((a->flags ^ b->flags) & INSTR_BACKWARD);
     bool root_differs = (a->op == OP_REDUCE || a->op == OP_BROADCAST) && a->peer != b->peer;
     if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
-        a->block_begin == b->block_begin && a->block_end == b->block_end && sa->kind == sb->kind &&
-        !root_differs)
+        a->block_begin == b->block_begin && a->block_end == b->block_end &&
+        (sa->kind == sb->kind || apart) && !root_differs && !backward_differs)
         return 0;
     char one[200], two[200];
     return err_set(err, ERR_INVALID,
