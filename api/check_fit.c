@@ -194,7 +194,7 @@ static bool has_profile(const struct check *check, const char *device)
     json_array_foreach(check->profiles, index, row)
     {
         const char *name = json_string_value(json_object_get(row, "device"));
-        if (name && strcmp(name, device) == 0)
+        if (name && strcmp(name, device) == 0 && !json_is_true(json_object_get(row, "imported")))
             return true;
     }
     return false;
@@ -308,7 +308,7 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
     check->cluster = json_incref(doc);
     if (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
         names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0 ||
-        store_profiles_get(check->app->store, check->profile_key, profiles_found, check, &check->err) < 0)
+        store_profile_plan(check->app->store, check->profile_key, profiles_found, check, &check->err) < 0)
         fail(check);
 }
 

@@ -3,6 +3,7 @@
 
 #include "api/blob.h"
 #include "common/json.h"
+#include "planner/profiles.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)
@@ -44,18 +45,6 @@ void devices_undrain(struct call *call)
     drain(call, false);
 }
 
-static void profiles_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    if (err)
-        call_fail(call, err);
-    else
-        call_json(call, 200,
-                  json_pack("{s:O, s:O}", "profiles", json_object_get(doc, "profiles"), "links",
-                            json_object_get(doc, "links")),
-                  NULL);
-}
-
 void profiles_list(struct call *call)
 {
     struct err err = {0};
@@ -63,6 +52,33 @@ void profiles_list(struct call *call)
     if (content && !blob_name_valid(content))
         call_problem(call, 400, "invalid", NULL,
                      "model: \"%.80s\" is no content id (64 lower-case hex digits)", content);
-    else if (store_cluster_get(call->app->store, content, profiles_found, call, &err) < 0)
+    else if (store_profile_list(call->app->store, content, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
+}
+
+/* The document's profiles as the store keeps them. */
+static json_t *profile_rows(const json_t *document)
+{
+    size_t index;
+    json_t *profile, *rows = json_array();
+    json_array_foreach(json_object_get(document, "profiles"), index, profile) json_array_append_new(
+        rows, json_pack("{s:O, s:O, s:O?, s:O?, s:O}", "device", json_object_get(profile, "device"), "key",
+                        json_object_get(profile, "key"), "content", json_object_get(profile, "content"),
+                        "digest", json_object_get(profile, "digest"), "document", profile));
+    return rows;
+}
+
+void profiles_import(struct call *call)
+{
+    struct err err = {0};
+    const char *origin = json_string_value(json_object_get(call->body, "origin"));
+    if (profiles_check(call->body, &err) < 0) {
+        call_refuse(call, &err);
+        return;
+    }
+    json_t *rows = profile_rows(call->body);
+    if (store_profile_import(call->app->store, rows, origin ? origin : "unknown", call->user, call_answer_doc,
+                             call, &err) < 0)
+        call_fail(call, &err);
+    json_decref(rows);
 }

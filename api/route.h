@@ -65,6 +65,7 @@ void devices_list(struct call *call);
 void devices_drain(struct call *call);
 void devices_undrain(struct call *call);
 void profiles_list(struct call *call);
+void profiles_import(struct call *call);
 void enroll_post(struct call *call); /* enroll.c */
 void join_tokens_post(struct call *call);
 void users_list(struct call *call); /* tokens.c */

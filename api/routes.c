@@ -11,6 +11,7 @@
 
 #define PAGE "limit after"
 #define SMALL 65536
+#define PROFILES_BYTES (16 << 20)
 
 static const struct route routes[] = {
     {HTTP_POST, "/v1/jobs", SCOPE_JOBS_WRITE, BODY_JSON, 0, "", jobs_submit},
@@ -46,6 +47,7 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/devices/{name}/undrain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "",
      devices_undrain},
     {HTTP_GET, "/v1/profiles", SCOPE_NODES_READ, BODY_NONE, 0, "model", profiles_list},
+    {HTTP_POST, "/v1/profiles", SCOPE_NODES_WRITE, BODY_JSON, PROFILES_BYTES, "", profiles_import},
     {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
     {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},
     {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, "", users_list},

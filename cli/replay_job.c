@@ -200,7 +200,7 @@ static int read_run(struct cli *cli, struct recorded *run, struct err *err)
 static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct err *err)
 {
     const char *text, *cluster = cli_option(cli, "--cluster"), *place = cli_option(cli, "--placement");
-    int result = 0;
+    int result;
     if (cluster) {
         const char *key = json_string_value(json_object_get(inputs, "profile_key"));
         json_t *file = given_cluster(cluster, key ? key : "", err);
@@ -235,9 +235,9 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
         if (plan_inputs_link(inputs, ends[0], ends[1], rate, latency, err) < 0)
             return err_wrap(err, "--link");
     }
-    if (place && (result = plan_inputs_place(inputs, place, err)) < 0)
-        return err_wrap(err, "--placement");
-    return result;
+    /* on other devices any placement may be right, whatever was asked for on these */
+    result = plan_inputs_place(inputs, place ? place : "auto", err);
+    return result < 0 ? err_wrap(err, "--placement") : 0;
 }
 
 static int plan_again(struct cli *cli, struct recorded *run, struct again *again, struct err *err)

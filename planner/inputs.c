@@ -482,9 +482,9 @@ int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err
 int plan_inputs_place(json_t *document, const char *placement, struct err *err)
 {
     json_t *part = json_object_get(json_object_get(document, "spec"), "placement");
-    if (plan_placement_from_name(placement) < 0)
+    if (strcmp(placement, "auto") != 0 && plan_placement_from_name(placement) < 0)
         return err_set(err, ERR_INVALID,
-                       "\"%.40s\" is none of single, pipeline, data, hybrid, expert, tensor, server",
+                       "\"%.40s\" is none of auto, single, pipeline, data, hybrid, expert, tensor, server",
                        placement);
     if (json_object_set_new(part, "kind", json_string(placement)) < 0 ||
         json_object_set_new(part, "stages", json_string("auto")) < 0 ||

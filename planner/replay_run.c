@@ -20,7 +20,7 @@ struct replay {
     struct replay_step step;
     double *begin, *end;                              /* [graph total] */
     double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] */
-    uint32_t reporter; /* the rank whose steps the run measures: it has the head */
+    uint32_t reporter; /* the rank whose steps the run measures: the first with the head */
 };
 
 /* --- what was recorded --- */
@@ -127,13 +127,13 @@ static int links_used(const struct replay *r, struct err *err)
         const char *a = r->change->links[i].from, *b = r->change->links[i].to;
         bool used = false;
         for (uint32_t m = 0; m < g->meeting_count && !used; m++) {
-            bool at_a = false, at_b = false;
+            uint32_t at_a = 0, at_b = 0;
             for (uint32_t k = g->member_first[m]; k < g->member_first[m + 1]; k++) {
                 const char *node = r->plan->ranks[g->rank_of[g->members[k]]].node;
-                at_a |= strcmp(node, a) == 0;
-                at_b |= strcmp(node, b) == 0;
+                at_a += strcmp(node, a) == 0;
+                at_b += strcmp(node, b) == 0;
             }
-            used = at_a && at_b;
+            used = strcmp(a, b) == 0 ? at_a > 1 : at_a > 0 && at_b > 0;
         }
         if (!used)
             return err_set(err, ERR_INVALID,
@@ -284,7 +284,7 @@ static int replay_init(struct replay *r, struct err *err)
     if (!r->begin || !r->end || !r->step.parts || !r->step.rank_begin || !r->recorded || !r->simulated ||
         !r->changed || !r->outside)
         return err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);
-    for (uint32_t k = 0; k < r->plan->rank_count; k++)
+    for (uint32_t k = r->plan->rank_count; k-- > 0;)
         if (r->plan->ranks[k].block_end == r->plan->block_count)
             r->reporter = k;
     return 0;

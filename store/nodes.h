@@ -25,6 +25,20 @@ int store_device_drain(struct store *store, const char *device, bool drained, st
 int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
                       struct err *err);
 
+/* Every profile of a model (content NULL: of all): {"profiles":[profile documents, each with "device", "key",
+ * "content", "digest", "measured_at", "origin" ("measured" | "imported")], "links":[link documents]}. */
+int store_profile_list(struct store *store, const char *content, store_doc_fn *done, void *arg,
+                       struct err *err);
+
+/* What a plan may rest on under `key` (planner/profile_key.h): [{"device","document","imported"}]; an imported
+ * one only of the very device (name and inventory) and only while that is not measured. */
+int store_profile_plan(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
+
+/* Keeps profiles that were measured elsewhere: [{"device","key","content"?,"digest"?,"document"}]; `source`
+ * says where; user 0: nobody's. A later import of the same device and key replaces. {"imported": n}. */
+int store_profile_import(struct store *store, const json_t *profiles, const char *source, int64_t user,
+                         store_doc_fn *done, void *arg, struct err *err);
+
 /* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (planner/profile_key.h): the
  * scheduler has free devices measured as it would for a queued job of this specification. Idempotent. Wakes
  * the scheduler. */
