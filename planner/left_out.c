@@ -115,8 +115,18 @@ int left_out_try(const struct problem *problem, const struct place_choice *best,
     }
     if (result == 0)
         result = insert_anywhere(problem, best, device, steps_max, choice, seconds, err);
-    if (result == 0 && choice->member_count)
-        choice_polish(problem, choice, seconds, POLISHED_WITH, steps_max, err);
+    if (result == 0 && choice->member_count && steps_max > 1) {
+        uint64_t cells = (uint64_t)choice->member_count *
+                         (problem->workload->batch_rows / choice->micro_batch_rows + 1) * steps_max;
+        struct polish *polish = polish_create(problem, steps_max, POLISHED_WITH * cells, 0, err);
+        if (!polish) {
+            result = -1;
+        } else {
+            polish_must_use(polish, device);
+            polish_descend(polish, choice, seconds);
+            polish_destroy(polish);
+        }
+    }
     if (result < 0)
         choice_fini(choice);
     return result;

@@ -1,13 +1,21 @@
-/* Rows differ in length, so a period of means flatters tight windows: what is found by estimate is tried in
- * earnest, with one thing changed at a time. */
+/* Rows differ in length, links are shared and rings are short, so estimates mislead: what is found by
+ * estimate is tried in earnest. Descent over all moves; a move that changes who does what is judged after its
+ * windows, cuts and rows have settled. */
 #include "planner/polish.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rand.h"
 #include "planner/micro.h"
+#include "planner/moves.h"
 
-#define BETTER 0.9995 /* a change must be worth this much */
+#define BETTER 0.999999 /* a change must be worth this much */
+#define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
+#define GROUP_SLACK 0.7 /* members of groups take micro-batches lighter than the mean at best so much */
+#define KICK_MOVES 5u
+#define MEMO_FIRST 1024u
 
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,
                        struct err *err)
@@ -30,154 +38,360 @@ double choice_simulate(const struct problem *problem, const struct place_choice 
     return seconds;
 }
 
+struct memo_entry {
+    uint64_t hash; /* 0: empty */
+    double seconds;
+};
+
+/* Seconds of all of a step's micro-batches of one size through one block of each class. */
+struct work {
+    double seconds[COST_CLASSES][COST_WAYS];
+};
+
 struct polish {
     const struct problem *problem;
-    struct place_choice *choice;
-    double *seconds;
-    uint32_t left, spent, steps_max;
+    uint32_t steps_max;
+    uint32_t must_use; /* device + 1; 0: any */
+    uint64_t left;
+    struct rand_stream random;
+    struct memo_entry *memo;
+    uint32_t memo_count, memo_size; /* a power of two */
+    struct work **work;             /* [batch_rows + 1] → [device_count]; made when asked for */
     struct err *err;
 };
 
-/* Keeps what stands in the choice if it is faster; the caller undoes it otherwise. */
-static bool faster(struct polish *p)
+struct polish *polish_create(const struct problem *problem, uint32_t steps_max, uint64_t budget,
+                             uint64_t seed, struct err *err)
 {
-    if (p->left == 0)
-        return false;
-    p->left--;
-    p->spent++;
-    double seconds = choice_simulate(p->problem, p->choice, p->steps_max, p->err);
-    if (seconds <= 0 || seconds >= *p->seconds * BETTER)
-        return false;
-    *p->seconds = seconds;
-    return true;
-}
-
-static uint32_t *window_at(struct polish *p, uint32_t stage)
-{
-    return &p->choice->members[p->choice->stages[stage].member_first].window;
-}
-
-/* Windows fall towards the tail: raising one raises the earlier ones that would be below. */
-static bool windows_move(struct polish *p, uint32_t stage, int step)
-{
-    uint32_t count = p->choice->stage_count;
-    uint32_t *old = calloc(count, sizeof(*old));
-    if (!old)
-        return false;
-    for (uint32_t s = 0; s < count; s++)
-        old[s] = *window_at(p, s);
-    bool valid = step > 0 || (old[stage] > 1 && (stage + 1 == count || old[stage] > old[stage + 1]));
-    *window_at(p, stage) += (uint32_t)step;
-    for (uint32_t s = stage; s-- > 0;) {
-        if (*window_at(p, s) < *window_at(p, s + 1))
-            *window_at(p, s) = *window_at(p, s + 1);
+    struct polish *p = calloc(1, sizeof(*p));
+    if (p) {
+        *p = (struct polish){.problem = problem, .steps_max = steps_max, .left = budget, .err = err};
+        p->memo_size = MEMO_FIRST;
+        p->memo = calloc(p->memo_size, sizeof(*p->memo));
+        p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
+        rand_stream_init(&p->random, seed, 17);
     }
-    bool better = valid && faster(p);
-    for (uint32_t s = 0; s < count && !better; s++)
-        *window_at(p, s) = old[s];
-    free(old);
-    return better;
+    if (!p || !p->memo || !p->work) {
+        polish_destroy(p);
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+        return NULL;
+    }
+    return p;
 }
 
-static bool blocks_move(struct polish *p, uint32_t stage, int step)
+void polish_destroy(struct polish *p)
 {
-    struct place_stage *a = &p->choice->stages[stage], *b = a + 1;
-    int32_t old = a->block_end;
-    if (old + step <= a->block_begin || old + step >= b->block_end)
-        return false;
-    a->block_end = b->block_begin = old + step;
-    if (faster(p))
-        return true;
-    a->block_end = b->block_begin = old;
-    return false;
+    if (!p)
+        return;
+    for (uint32_t rows = 0; p->work && rows <= p->problem->workload->batch_rows; rows++)
+        free(p->work[rows]);
+    free(p->work);
+    free(p->memo);
+    free(p);
 }
 
-static bool recompute_flip(struct polish *p, uint32_t stage)
+bool polish_spent(const struct polish *p)
 {
-    const struct place_stage *s = &p->choice->stages[stage];
-    struct place_member *members = &p->choice->members[s->member_first];
-    if (!micro_recompute_allowed(p->problem, !members[0].recompute))
-        return false;
-    for (uint32_t m = 0; m < s->member_count; m++)
-        members[m].recompute = !members[m].recompute;
-    if (faster(p))
-        return true;
-    for (uint32_t m = 0; m < s->member_count; m++)
-        members[m].recompute = !members[m].recompute;
-    return false;
+    return p->left == 0;
 }
 
-static bool devices_swap(struct polish *p, uint32_t a, uint32_t b)
+/* --- what was simulated before --- */
+
+static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    struct place_member *members = p->choice->members;
-    uint32_t old = members[a].device;
-    if (old == members[b].device)
-        return false;
-    members[a].device = members[b].device;
-    members[b].device = old;
-    if (faster(p))
-        return true;
-    members[b].device = members[a].device;
-    members[a].device = old;
-    return false;
+    hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
+    hash *= 0xff51afd7ed558ccdu;
+    return hash ^ (hash >> 32);
 }
 
-/* One micro-batch of a stage's from one member to another. */
-static bool shares_move(struct polish *p, uint32_t stage)
+static uint64_t choice_hash(const struct place_choice *c)
 {
-    const struct place_stage *s = &p->choice->stages[stage];
-    struct place_member *members = &p->choice->members[s->member_first];
-    uint32_t total = 0, unit;
-    bool any = false;
-    for (uint32_t m = 0; m < s->member_count; m++)
-        total += members[m].micro_count;
-    unit = total / micro_count(p->problem, p->choice->micro_batch_rows);
-    for (uint32_t a = 0; a < s->member_count && s->member_count <= 4; a++) {
-        for (uint32_t b = 0; b < s->member_count; b++) {
-            if (a == b || unit == 0 || members[a].micro_count <= unit)
-                continue;
-            members[a].micro_count -= unit;
-            members[b].micro_count += unit;
-            if (faster(p)) {
-                any = true;
-                continue;
+    uint64_t hash = mix(mix(c->placement, c->schedule), mix(c->micro_batch_rows, c->gathered_layers));
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        hash = mix(mix(hash, (uint64_t)c->stages[s].block_end), c->stages[s].member_count);
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        const struct place_member *x = &c->members[m];
+        uint64_t share;
+        memcpy(&share, &x->state_share, sizeof(share));
+        hash = mix(mix(mix(mix(hash, x->device), x->micro_rows), x->micro_count), share);
+        hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), x->delay);
+    }
+    return hash ? hash : 1;
+}
+
+static struct memo_entry *memo_find(struct polish *p, uint64_t hash)
+{
+    uint32_t at = (uint32_t)hash & (p->memo_size - 1);
+    while (p->memo[at].hash && p->memo[at].hash != hash)
+        at = (at + 1) & (p->memo_size - 1);
+    return &p->memo[at];
+}
+
+static void memo_add(struct polish *p, uint64_t hash, double seconds)
+{
+    if (2 * p->memo_count >= p->memo_size) {
+        struct memo_entry *old = p->memo, *grown = calloc(2 * (size_t)p->memo_size, sizeof(*grown));
+        if (!grown)
+            return; /* then it is simulated again */
+        uint32_t size = p->memo_size;
+        p->memo = grown;
+        p->memo_size = 2 * size;
+        for (uint32_t i = 0; i < size; i++) {
+            if (old[i].hash)
+                *memo_find(p, old[i].hash) = old[i];
+        }
+        free(old);
+    }
+    *memo_find(p, hash) = (struct memo_entry){hash, seconds};
+    p->memo_count++;
+}
+
+void polish_must_use(struct polish *p, uint32_t device)
+{
+    p->must_use = device + 1;
+}
+
+double polish_seconds(struct polish *p, const struct place_choice *choice)
+{
+    bool used = p->must_use == 0;
+    for (uint32_t m = 0; m < choice->member_count && !used; m++)
+        used = choice->members[m].device + 1 == p->must_use;
+    if (!used)
+        return -1;
+    uint64_t hash = choice_hash(choice);
+    struct memo_entry *known = memo_find(p, hash);
+    if (known->hash)
+        return known->seconds;
+    uint32_t steps = p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count;
+    uint64_t cost = (uint64_t)choice->member_count * micro_count(p->problem, choice->micro_batch_rows);
+    cost *= steps;
+    if (p->left == 0)
+        return -1;
+    double seconds = choice_simulate(p->problem, choice, p->steps_max, p->err);
+    if (seconds <= 0) /* cheaper: nothing was simulated */
+        cost = cost / 4 + 1;
+    p->left -= p->left < cost ? p->left : cost;
+    memo_add(p, hash, seconds);
+    return seconds;
+}
+
+/* --- bounds --- */
+
+static const struct work *work_of(struct polish *p, uint32_t rows, uint32_t device)
+{
+    const struct problem *problem = p->problem;
+    if (!p->work[rows]) {
+        uint32_t steps = p->steps_max < problem->step_count ? p->steps_max : problem->step_count;
+        struct work *all = calloc(problem->device_count, sizeof(*all));
+        for (uint32_t d = 0; all && d < problem->device_count; d++) {
+            for (uint32_t t = 0; t < steps && problem->usable[d]; t++) {
+                uint32_t step =
+                    steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
+                for (uint32_t row = 0; row < problem->workload->batch_rows; row += rows) {
+                    struct cost_load load = problem_load(problem, step, row, row + rows);
+                    struct micro_cost cost;
+                    micro_cost_load(&cost, problem, d, &load);
+                    for (int cls = 0; cls < COST_CLASSES; cls++) {
+                        for (int way = 0; way < COST_WAYS; way++)
+                            all[d].seconds[cls][way] += cost.seconds[cls][way] / steps;
+                    }
+                }
             }
-            members[a].micro_count += unit;
-            members[b].micro_count -= unit;
+        }
+        p->work[rows] = all;
+    }
+    return p->work[rows] ? &p->work[rows][device] : NULL;
+}
+
+/* What the busiest rank has to compute; no schedule is faster. */
+static double choice_lower(struct polish *p, const struct place_choice *c)
+{
+    const struct problem *problem = p->problem;
+    double worst = 0;
+    if (c->stage_count < 2) /* which rows a replica has matters more than how many: simulating is as cheap */
+        return 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct place_stage *stage = &c->stages[s];
+        uint64_t total = 0;
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            total += c->members[stage->member_first + m].micro_count;
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            const struct place_member *x = &c->members[stage->member_first + m];
+            const struct work *work = work_of(p, c->micro_batch_rows, x->device);
+            double own = 0;
+            for (int cls = 0; work && cls < COST_CLASSES; cls++) {
+                uint32_t count =
+                    problem->prefix[stage->block_end][cls] - problem->prefix[stage->block_begin][cls];
+                own += count * (work->seconds[cls][COST_FORWARD] + work->seconds[cls][COST_BACKWARD] +
+                                (x->recompute ? work->seconds[cls][COST_RECOMPUTE] : 0));
+            }
+            if (stage->member_count > 1)
+                own *= GROUP_SLACK * x->micro_count / (double)total;
+            worst = own > worst ? own : worst;
+        }
+    }
+    return worst;
+}
+
+/* --- descent --- */
+
+static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT, MOVE_ROWS, MOVE_RECOMPUTE, MOVE_DELAY};
+static const enum move_kind coarse[] = {MOVE_SWAP,    MOVE_MICRO, MOVE_REPLACE,
+                                        MOVE_REGROUP, MOVE_ADD,   MOVE_DROP};
+
+/* One pass over the fine moves; takes what is faster at once. Returns whether anything was. */
+static bool fine_pass(struct polish *p, struct place_choice *c, double *seconds)
+{
+    bool any = false;
+    for (size_t f = 0; f < sizeof(fine) / sizeof(fine[0]); f++) {
+        uint32_t a_count, b_count;
+        move_range(p->problem, c, fine[f], &a_count, &b_count);
+        for (uint32_t a = 0; a < a_count; a++) {
+            for (uint32_t b = 0; b < b_count && p->left; b++) {
+                struct place_choice trial;
+                if (choice_copy(&trial, c, p->err) < 0)
+                    return any;
+                double now = -1;
+                if (move_apply(p->problem, &trial, fine[f], a, b, p->err) > 0 &&
+                    choice_lower(p, &trial) < *seconds)
+                    now = polish_seconds(p, &trial);
+                if (now > 0 && now < *seconds * BETTER) {
+                    choice_fini(c);
+                    *c = trial;
+                    *seconds = now;
+                    any = true;
+                    continue;
+                }
+                choice_fini(&trial);
+            }
         }
     }
     return any;
 }
 
-static bool round_move(struct polish *p)
+/* Replicas' buffers are of the largest micro-batch: single rows, if more do not fit. */
+static bool rows_single(const struct polish *p, struct place_choice *c)
 {
-    uint32_t count = p->choice->stage_count;
-    bool any = false;
-    for (uint32_t s = count; s-- > 0;)
-        any |= windows_move(p, s, 1);
-    for (uint32_t s = 0; s + 1 < count; s++)
-        any |= blocks_move(p, s, 1) || blocks_move(p, s, -1);
-    for (uint32_t s = 0; s < count; s++)
-        any |= shares_move(p, s);
-    for (uint32_t s = 0; s < count; s++)
-        any |= recompute_flip(p, s);
-    for (uint32_t s = 0; s + 1 < count && p->choice->member_count <= 8; s++)
-        any |= devices_swap(p, p->choice->stages[s].member_first, p->choice->stages[s + 1].member_first);
+    if (c->placement != PLACE_DATA || c->micro_batch_rows == 1 || p->problem->workload->micro_batch_rows)
+        return false;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        c->members[m].micro_count *= c->members[m].micro_rows;
+        c->members[m].micro_rows = 1;
+    }
+    c->micro_batch_rows = 1;
+    return true;
+}
+
+/* Makes a choice fit, if recomputing, smaller windows or smaller micro-batches do. */
+static double made_fit(struct polish *p, struct place_choice *c)
+{
+    double seconds = polish_seconds(p, c);
+    if (seconds <= 0 && rows_single(p, c))
+        seconds = polish_seconds(p, c);
+    for (int way = 1; way < 4 && seconds <= 0 && p->left; way++) {
+        for (uint32_t s = 0; s < c->stage_count; s++) {
+            for (uint32_t m = 0; m < c->stages[s].member_count; m++) {
+                struct place_member *x = &c->members[c->stages[s].member_first + m];
+                if (micro_recompute_allowed(p->problem, way % 2))
+                    x->recompute = way % 2;
+                if (way >= 2 && x->window > c->stage_count - s)
+                    x->window = c->stage_count - s;
+            }
+        }
+        seconds = polish_seconds(p, c);
+    }
+    return seconds;
+}
+
+/* One change of who does what, settled; *c becomes it when it is faster then. */
+static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds, enum move_kind kind,
+                       uint32_t a, uint32_t b)
+{
+    struct place_choice trial;
+    if (choice_copy(&trial, c, p->err) < 0)
+        return false;
+    double now = -1;
+    if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0 && choice_lower(p, &trial) < *seconds * NEAR) {
+        now = made_fit(p, &trial);
+        while (now > 0 && now < *seconds * NEAR && fine_pass(p, &trial, &now))
+            ;
+    }
+    if (now > 0 && now < *seconds * BETTER) {
+        choice_fini(c);
+        *c = trial;
+        *seconds = now;
+        return true;
+    }
+    choice_fini(&trial);
+    return false;
+}
+
+bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
+{
+    bool any = false, again = move_knows(c);
+    while (again && p->left) {
+        again = false;
+        while (fine_pass(p, c, seconds))
+            any = true;
+        for (size_t k = 0; k < sizeof(coarse) / sizeof(coarse[0]); k++) {
+            uint32_t a_count, b_count;
+            move_range(p->problem, c, coarse[k], &a_count, &b_count);
+            for (uint32_t a = 0; a < a_count; a++) {
+                for (uint32_t b = 0; b < b_count && p->left; b++) {
+                    if (!coarse_try(p, c, seconds, coarse[k], a, b))
+                        continue;
+                    any = again = true; /* ranges may be others now; those beyond do not apply */
+                    move_range(p->problem, c, coarse[k], &a_count, &b_count);
+                }
+            }
+        }
+    }
     return any;
 }
 
-uint32_t choice_polish(const struct problem *problem, struct place_choice *choice, double *seconds,
-                       uint32_t simulations, uint32_t steps_max, struct err *err)
+static bool kick(struct polish *p, struct place_choice *c)
 {
-    struct polish p = {.problem = problem,
-                       .choice = choice,
-                       .seconds = seconds,
-                       .left = simulations,
-                       .steps_max = steps_max,
-                       .err = err};
-    if (choice->stage_count < 2)
-        return 0;
-    while (p.left > 0 && round_move(&p))
-        ;
-    return p.spent;
+    uint32_t done = 0, wanted = 1 + rand_stream_below(&p->random, KICK_MOVES);
+    for (uint32_t turn = 0; turn < 40 && done < wanted; turn++) {
+        enum move_kind kind = (enum move_kind)rand_stream_below(&p->random, MOVE_KINDS);
+        uint32_t a_count, b_count;
+        struct place_choice trial;
+        move_range(p->problem, c, kind, &a_count, &b_count);
+        if (a_count == 0 || b_count == 0)
+            continue;
+        uint32_t a = rand_stream_below(&p->random, a_count), b = rand_stream_below(&p->random, b_count);
+        if (choice_copy(&trial, c, p->err) < 0)
+            return false;
+        if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0) {
+            choice_fini(c);
+            *c = trial;
+            done++;
+        } else {
+            choice_fini(&trial);
+        }
+    }
+    return done > 0;
+}
+
+void polish_search(struct polish *p, struct place_choice *choice, double *seconds, uint32_t kicks)
+{
+    if (!move_knows(choice))
+        return;
+    polish_descend(p, choice, seconds);
+    for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
+        struct place_choice trial;
+        if (choice_copy(&trial, choice, p->err) < 0)
+            return;
+        double now = kick(p, &trial) ? made_fit(p, &trial) : -1;
+        if (now > 0)
+            polish_descend(p, &trial, &now);
+        if (now > 0 && now < *seconds * BETTER) {
+            choice_fini(choice);
+            *choice = trial;
+            *seconds = now;
+            idle = 0;
+            continue;
+        }
+        choice_fini(&trial);
+    }
 }

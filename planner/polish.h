@@ -1,5 +1,5 @@
-/* Polishing a choice by simulation: windows, blocks between neighbours, recomputation, who takes which stage.
- * For this room only. */
+/* Polishing by simulation: what is found by estimate is emitted and simulated in earnest, and changed one
+ * thing at a time (moves.h) while it gets faster. For this room only. */
 #ifndef MOTLEY_PLANNER_POLISH_H
 #define MOTLEY_PLANNER_POLISH_H
 
@@ -10,9 +10,25 @@
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,
                        struct err *err);
 
-/* Changes *choice (owned by the caller) while simulation says it gets faster, at most `simulations` of them;
- * *seconds is its time before and after. Returns how many simulations were spent. */
-uint32_t choice_polish(const struct problem *problem, struct place_choice *choice, double *seconds,
-                       uint32_t simulations, uint32_t steps_max, struct err *err);
+struct polish;
+
+/* A polisher for choices of one problem: it remembers what it has simulated. `budget` in rank-micro-batches
+ * simulated (a choice of 4 ranks and 16 micro-batches over 2 steps spends 128). Returns new, or NULL with
+ * ERR_NOMEM. */
+struct polish *polish_create(const struct problem *problem, uint32_t steps_max, uint64_t budget,
+                             uint64_t seed, struct err *err);
+void polish_destroy(struct polish *polish);
+
+/* Seconds of a choice, as choice_simulate, out of the budget; negative also when that is spent. */
+double polish_seconds(struct polish *polish, const struct place_choice *choice);
+/* Changes *choice (owned by the caller) while simulation says it gets faster; *seconds is its time before and
+ * after. Returns whether it did. */
+bool polish_descend(struct polish *polish, struct place_choice *choice, double *seconds);
+/* Descends, then kicks it about at random and descends again, keeping the best, until `kicks` in a row found
+ * nothing or the budget is spent. */
+void polish_search(struct polish *polish, struct place_choice *choice, double *seconds, uint32_t kicks);
+bool polish_spent(const struct polish *polish);
+/* From now on only choices that use this device count. */
+void polish_must_use(struct polish *polish, uint32_t device);
 
 #endif

@@ -20,15 +20,14 @@
 
 #define EVALUATIONS_DEFAULT 20000u
 #define FINALISTS 12u
-#define FINALISTS_SMALL CHOICES_MAX /* where simulating is cheap */
-#define POLISHED 2u                 /* finalists of a placement that are polished */
-#define POLISHED_SMALL 6u
-#define SMALL_CELLS 200u  /* ranks * micro-batches up to which it is */
-#define LARGE_CELLS 2000u /* and from which it is dear: few finalists, one step each, no polish */
+#define POLISHED 6u              /* finalists of a placement that are polished */
+#define KICKS 200u               /* in vain, until the best one is let be */
+#define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
+#define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
+#define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define POLISH_WITHIN 1.1 /* of the best so far */
-#define SIMULATIONS 40u   /* for polishing one */
-#define STEPS_FINALIST 4u /* priced steps while choosing; all of them for the chosen one */
+#define POLISH_WITHIN 1.25 /* of the best so far */
+#define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
 struct search {
     const struct problem *problem;
@@ -93,37 +92,49 @@ static uint64_t choice_cells(const struct problem *p, const struct place_choice 
     return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1);
 }
 
+/* Steps over which choices of about this size are compared while choosing. */
+static uint32_t finalist_steps(const struct problem *p, uint64_t cells)
+{
+    if (cells >= LARGE_CELLS)
+        return 1;
+    return cells * p->step_count <= SMALL_CELLS ? p->step_count : STEPS_FINALIST;
+}
+
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
 static const struct place_choice *placement_best(struct search *s, struct choice_list *list, double *seconds)
 {
-    double each[FINALISTS_SMALL];
-    bool small = list->count > 0 && choice_cells(s->problem, &list->choices[0]) <= SMALL_CELLS;
-    bool large = list->count > 0 && choice_cells(s->problem, &list->choices[0]) >= LARGE_CELLS;
-    uint32_t most = small ? FINALISTS_SMALL : large ? FINALISTS_LARGE : FINALISTS;
-    uint32_t polished = small ? POLISHED_SMALL : POLISHED, steps = large ? 1 : STEPS_FINALIST;
-    uint32_t count = list->count < most ? list->count : most;
-    const struct place_choice *best = NULL;
+    double each[CHOICES_MAX];
+    uint64_t cells = list->count > 0 ? choice_cells(s->problem, &list->choices[0]) : 0;
+    bool small = cells <= SMALL_CELLS, large = cells >= LARGE_CELLS;
+    uint32_t most = small ? CHOICES_MAX : large ? FINALISTS_LARGE : FINALISTS;
+    uint32_t count = list->count < most ? list->count : most, best = UINT32_MAX;
+    uint64_t budget = large ? 0 : list->evaluations_max * CELLS_PER_EVALUATION;
+    struct polish *polish =
+        polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
+    if (!polish)
+        return NULL;
     for (uint32_t i = 0; i < count; i++)
-        each[i] = choice_simulate(s->problem, &list->choices[i], steps, s->err);
-    for (uint32_t turn = 0; turn < polished; turn++) {
+        each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
+    for (uint32_t turn = 0; turn < POLISHED; turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
                 pick = i;
         }
-        double known = best && (s->fastest_s == 0 || *seconds < s->fastest_s) ? *seconds : s->fastest_s;
-        if (pick == UINT32_MAX || (known > 0 && each[pick] > known * POLISH_WITHIN && best))
+        if (pick == UINT32_MAX || (best != UINT32_MAX && each[pick] > *seconds * POLISH_WITHIN))
             break;
         double now = each[pick];
-        choice_polish(s->problem, &list->choices[pick], &now, large ? 0 : SIMULATIONS, STEPS_FINALIST,
-                      s->err);
+        polish_descend(polish, &list->choices[pick], &now);
         each[pick] = -1;
-        if (!best || now < *seconds) {
-            best = &list->choices[pick];
+        if (best == UINT32_MAX || now < *seconds) {
+            best = pick;
             *seconds = now;
         }
     }
-    return best;
+    if (best != UINT32_MAX && (s->fastest_s == 0 || *seconds < s->fastest_s * POLISH_WITHIN))
+        polish_search(polish, &list->choices[best], seconds, KICKS);
+    polish_destroy(polish);
+    return best == UINT32_MAX ? NULL : &list->choices[best];
 }
 
 static uint64_t choice_needs(struct search *s, const struct place_choice *choice, uint64_t *has)
@@ -230,10 +241,17 @@ static int from_read(struct search *s, struct plan **kept, double *kept_s, struc
     }
     if (read)
         seconds = choice_simulate(p, &s->from, STEPS_FINALIST, s->err);
-    if (seconds > 0 && choice_cells(p, &s->from) < LARGE_CELLS)
-        choice_polish(p, &s->from, &seconds, SIMULATIONS, STEPS_FINALIST, s->err);
-    else if (seconds <= 0)
+    if (seconds > 0 && choice_cells(p, &s->from) < LARGE_CELLS) {
+        uint64_t evaluations = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
+        struct polish *polish =
+            polish_create(p, STEPS_FINALIST, evaluations * CELLS_PER_EVALUATION, s->options->seed, s->err);
+        if (!polish)
+            return -1;
+        polish_search(polish, &s->from, &seconds, KICKS);
+        polish_destroy(polish);
+    } else if (seconds <= 0) {
         choice_fini(&s->from);
+    }
     *kept = from_plan_keep(p, from, s->steps, kept_s, why);
     return *kept || why->code != ERR_NOMEM ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
 }

@@ -40,7 +40,7 @@ static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
         fixture_device(m->cluster, name, node, (60 + rand_stream_below(&r, 200)) * MIB,
                        0.3 + rand_stream_unit(&r));
     }
-    struct plan_options options = {.programs = true};
+    struct plan_options options = {.programs = true, .evaluations = 400};
     if (plan_search(&m->workload, m->cluster, &options, &m->answer, &err) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
 }

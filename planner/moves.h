@@ -1,0 +1,37 @@
+/* What can be changed about a choice: the neighbourhoods of polish.c. For this room only.
+ *
+ * A move changes a copy; whether the result fits memory and is faster, only emitting and simulating tells. */
+#ifndef MOTLEY_PLANNER_MOVES_H
+#define MOTLEY_PLANNER_MOVES_H
+
+#include "planner/placement.h"
+
+enum move_kind {
+    MOVE_CUT,       /* a: first cut, b: last cut · 2 + direction: a block from one stage to another */
+    MOVE_WINDOW,    /* a: stage, or the stage count for all; b: up or down */
+    MOVE_DELAY,     /* a: member whose BACKWARD_WEIGHTs come later or earlier; b: up or down */
+    MOVE_RECOMPUTE, /* a: member, or the member count for all, b: off or on */
+    MOVE_ROWS,      /* a: member that gives, b: member that takes: a micro-batch (groups) or rows (data) */
+    MOVE_SWAP,      /* a, b: members whose devices change places */
+    MOVE_REPLACE,   /* a: member, b: device that is not used */
+    MOVE_DROP,      /* a: member; b: what becomes of its blocks or rows: to the one before or after */
+    MOVE_ADD,       /* a: device that is not used, b: place */
+    MOVE_MICRO,     /* a: rows of a micro-batch (of all, or of member b) */
+    MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:
+                       its place among the others */
+    MOVE_KINDS
+};
+
+/* How many values a and b take for a choice: moves are (a, b) in [0, *a_count) × [0, *b_count). */
+void move_range(const struct problem *problem, const struct place_choice *choice, enum move_kind kind,
+                uint32_t *a_count, uint32_t *b_count);
+
+/* Changes *choice (whose arrays may be reallocated). Returns 1 when it is another choice now, 0 when the move
+ * does not apply (the choice may be spoilt: throw the copy away), −1 with ERR_NOMEM. */
+int move_apply(const struct problem *problem, struct place_choice *choice, enum move_kind kind, uint32_t a,
+               uint32_t b, struct err *err);
+
+/* Does polishing know this choice's shape? */
+bool move_knows(const struct place_choice *choice);
+
+#endif
