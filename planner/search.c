@@ -312,7 +312,7 @@ static int chosen_emit(struct search *s)
     if (answer_rests(p, a, s->err) < 0)
         return -1;
     answer_value(p->cluster, a);
-    if (!s->options->programs) {
+    if (!s->options->programs && !s->options->insight) {
         for (uint32_t r = 0; r < plan->rank_count; r++) {
             for (int kind = 0; kind < PROGRAM_KINDS; kind++)
                 program_fini(&plan->ranks[r].programs[kind]);
