@@ -96,6 +96,10 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
     json_object_set_new(root, "words", json_string(answer->words ? answer->words : ""));
     json_object_set_new(root, "alternatives", alternatives);
     json_object_set_new(root, "left_out", left_out);
+    json_t *warnings = json_array();
+    for (uint32_t i = 0; i < answer->warning_count; i++)
+        json_array_append_new(warnings, json_string(answer->warnings[i]));
+    json_object_set_new(root, "warnings", warnings);
     return root;
 }
 
@@ -147,6 +151,10 @@ int answer_print(const struct plan_answer *answer, struct buf *out, struct err *
     if (buf_printf(out, err, "%s\n", answer->words ? answer->words : "") < 0 ||
         (answer->from_words && buf_printf(out, err, "%s\n", answer->from_words) < 0))
         return -1;
+    for (uint32_t i = 0; i < answer->warning_count; i++) {
+        if (buf_printf(out, err, "warning: %s\n", answer->warnings[i]) < 0)
+            return -1;
+    }
     if (answer->plan) {
         const struct plan *plan = answer->plan;
         if (buf_printf(out, err,

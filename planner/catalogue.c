@@ -1,5 +1,11 @@
-/* Devices one does not own: peak rates and memory bandwidth as their makers publish them, a stated share of
- * peak that training reaches, and a stated uncertainty. A measured or imported profile always wins. */
+/* Devices one does not own: dense peak rates and memory bandwidth as their makers publish them, the share of
+ * the peak that training reaches, and a stated uncertainty. A measured or imported profile always wins.
+ *
+ * The share is measured where somebody has published layers that ran on the device: Cephalo's
+ * (benson-guo/cephalo and /zorse, MIT), read by tools/catalogue_rates.py, the median over its models; those
+ * entries are "imported". Elsewhere it is a rule of thumb, 0.45 of the peak, which those medians straddle
+ * (0.22 to 0.93): "estimated", 35 % uncertain. 16-bit peaks are of products accumulated in 32 bits, which is
+ * what training does; consumer cards run them at half the rate that is advertised. */
 #include <string.h>
 
 #include "planner/cluster_private.h"
@@ -8,63 +14,107 @@
 #define TERA 1e12
 #define GIGA 1e9
 
-/* name, kind, memory, dense peak fp32 and 16-bit (tensor cores where there are), memory bandwidth */
-#define GPU(n, mem, f32, f16, bw)                                                                            \
+/* name, kind, GiB, dense peak fp32 and 16-bit TFLOP/s, GB/s, where from */
+#define CARD(n, k, mem, f32, f16, bw, sheet)                                                                 \
     {                                                                                                        \
-        .name = n, .kind = "cuda", .memory_bytes = (uint64_t)((mem) * (double)GIB),                          \
-        .flops_fp32 = (f32)*TERA, .flops_16 = (f16)*TERA, .memory_bytes_per_s = (bw)*GIGA,                   \
-        .efficiency = 0.45, .uncertainty = 0.35, .source = "data sheet"                                      \
+        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
+        .flops_16 = (f16)*TERA, .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.45, .efficiency_16 = 0.45,  \
+        .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED, .source = sheet                                     \
+    }
+/* the same, and the shares of both peaks that were measured */
+#define SEEN(n, k, mem, f32, f16, bw, s32, s16, sheet)                                                       \
+    {                                                                                                        \
+        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
+        .flops_16 = (f16)*TERA, .memory_bytes_per_s = (bw)*GIGA, .efficiency = s32, .efficiency_16 = s16,    \
+        .uncertainty = 0.25, .origin = ORIGIN_IMPORTED,                                                      \
+        .source = sheet "; shares of peak: layers that Cephalo measured"                                     \
+    }
+/* name, GFLOP/s of one thread fp32 and 16-bit, where from; memory is whatever the host gives */
+#define CORE(n, f32, f16, why)                                                                               \
+    {                                                                                                        \
+        .name = n, .kind = "cpu", .memory_bytes = 8 * GIB, .flops_fp32 = (f32)*GIGA, .flops_16 = (f16)*GIGA, \
+        .memory_bytes_per_s = 10 * GIGA, .efficiency = 0.5, .efficiency_16 = 0.5, .uncertainty = 0.6,        \
+        .origin = ORIGIN_ESTIMATED, .source = "one thread: " why                                             \
     }
 
 static const struct catalogue_entry entries[] = {
-    GPU("a100x40", 40, 19.5, 312, 1555),
-    GPU("a100x80", 80, 19.5, 312, 2039),
-    GPU("a10g", 22.49, 31.2, 70, 600),
-    GPU("a6000", 47.99, 38.7, 154.8, 768),
-    GPU("h100", 80, 66.9, 989, 3350),
-    GPU("h100-nvl", 94, 60, 835, 3938),
-    GPU("h200", 139, 66.9, 989, 4800),
-    GPU("gh200", 96, 66.9, 989, 4000),
-    GPU("l4", 22.5, 30.3, 121, 300),
-    GPU("l40s", 44.99, 91.6, 362, 864),
-    GPU("p100", 12, 9.3, 18.7, 549),
-    GPU("p40", 22.5, 11.8, 0.18, 346),
-    GPU("m40", 24, 6.8, 0, 288),
-    GPU("titan-x", 12, 6.7, 0, 336),
-    GPU("titan-rtx", 24, 16.3, 130, 672),
-    GPU("rtx-2080", 8, 10.1, 80.5, 448),
-    GPU("rtx-3090", 24, 35.6, 142, 936),
-    GPU("rtx_3090", 24, 35.6, 142, 936),
-    GPU("rtx3090", 24, 35.6, 142, 936),
-    GPU("rtx-4090", 24, 82.6, 330, 1008),
-    GPU("t4", 15, 8.1, 65, 300),
-    GPU("v100", 16, 15.7, 125, 900),
-    GPU("v100x16", 16, 15.7, 125, 900),
-    GPU("v100-pciex16", 16, 14, 112, 900),
-    GPU("v100x32", 32, 15.7, 125, 900),
-    GPU("mi100", 32, 23.1, 184.6, 1229),
-    GPU("mi210", 64, 22.6, 181, 1638),
-    GPU("mi250", 64, 22.6, 181, 1638),
-    GPU("mi300x", 192, 163.4, 1307, 5300),
-    GPU("w6800", 32, 17.8, 35.7, 512),
-    {.name = "cpu",
-     .kind = "cpu",
-     .memory_bytes = 8 * GIB,
-     .flops_fp32 = 1.2e11,
-     .flops_16 = 1.2e11,
-     .memory_bytes_per_s = 2e10,
-     .efficiency = 0.5,
-     .uncertainty = 0.6,
-     .source = "one thread with AVX2, rule of thumb"},
-    {.name = "cpu-avx512",
-     .kind = "cpu",
-     .memory_bytes = 8 * GIB,
-     .flops_fp32 = 1.8e11,
-     .flops_16 = 1.8e11,
-     .memory_bytes_per_s = 2e10,
-     .efficiency = 0.5,
-     .uncertainty = 0.6,
-     .source = "one thread with AVX-512, rule of thumb"},
+    /* Maxwell and Pascal: no 16-bit units worth using, P100 apart; 16-bit work runs in fp32 */
+    CARD("titan-x", "cuda", 12, 6.7, 0, 336, "NVIDIA GeForce GTX Titan X specifications"),
+    CARD("m40", "cuda", 24, 6.8, 0, 288, "NVIDIA Tesla M40 data sheet"),
+    CARD("titan-xp", "cuda", 12, 12.1, 0, 547, "NVIDIA Titan Xp specifications"),
+    CARD("gtx-1080", "cuda", 8, 8.9, 0, 320, "NVIDIA GeForce GTX 1080 whitepaper"),
+    CARD("gtx-1080ti", "cuda", 11, 11.3, 0, 484, "NVIDIA GeForce GTX 1080 Ti specifications"),
+    SEEN("p40", "cuda", 22.5, 11.8, 0, 346, 0.39, 0.39, "NVIDIA Tesla P40 data sheet"),
+    SEEN("p100", "cuda", 12, 9.3, 18.7, 549, 0.52, 0.33, "NVIDIA Tesla P100 PCIe data sheet"),
+    CARD("p100x16", "cuda", 16, 9.3, 18.7, 732, "NVIDIA Tesla P100 PCIe data sheet"),
+    CARD("p100-sxm2", "cuda", 16, 10.6, 21.2, 732, "NVIDIA Tesla P100 SXM2 data sheet"),
+    /* Volta, Turing */
+    SEEN("v100", "cuda", 16, 15.7, 125, 900, 0.77, 0.61, "NVIDIA V100 data sheet"),
+    SEEN("v100x16", "cuda", 16, 15.7, 125, 900, 0.77, 0.61, "NVIDIA V100 data sheet"),
+    SEEN("v100x32", "cuda", 32, 15.7, 125, 900, 0.78, 0.61, "NVIDIA V100 data sheet"),
+    SEEN("v100-pciex16", "cuda", 16, 14, 112, 900, 0.91, 0.58, "NVIDIA V100 data sheet"),
+    CARD("titan-v", "cuda", 12, 14.9, 110, 653, "NVIDIA Titan V specifications"),
+    SEEN("t4", "cuda", 15, 8.1, 65, 320, 0.47, 0.33, "NVIDIA T4 data sheet"),
+    CARD("rtx-2080", "cuda", 8, 10.1, 40.3, 448, "NVIDIA Turing architecture whitepaper"),
+    CARD("rtx-2080ti", "cuda", 11, 13.4, 53.8, 616, "NVIDIA Turing architecture whitepaper"),
+    CARD("titan-rtx", "cuda", 24, 16.3, 130.5, 672, "NVIDIA Titan RTX specifications"),
+    CARD("rtx-8000", "cuda", 48, 16.3, 130.5, 672, "NVIDIA Quadro RTX 8000 data sheet"),
+    /* Ampere */
+    CARD("rtx-3060", "cuda", 12, 12.7, 25.5, 360, "NVIDIA Ampere GA102 whitepaper"),
+    CARD("rtx-3080", "cuda", 10, 29.8, 59.5, 760, "NVIDIA Ampere GA102 whitepaper"),
+    CARD("rtx-3090", "cuda", 24, 35.6, 71, 936, "NVIDIA Ampere GA102 whitepaper"),
+    CARD("rtx_3090", "cuda", 24, 35.6, 71, 936, "NVIDIA Ampere GA102 whitepaper"),
+    CARD("rtx3090", "cuda", 24, 35.6, 71, 936, "NVIDIA Ampere GA102 whitepaper"),
+    CARD("a4000", "cuda", 16, 19.2, 76.7, 448, "NVIDIA RTX A4000 data sheet"),
+    CARD("a5000", "cuda", 24, 27.8, 111.1, 768, "NVIDIA RTX A5000 data sheet"),
+    SEEN("a6000", "cuda", 47.99, 38.7, 154.8, 768, 0.38, 0.51, "NVIDIA RTX A6000 data sheet"),
+    CARD("a10", "cuda", 24, 31.2, 125, 600, "NVIDIA A10 data sheet"),
+    SEEN("a10g", "cuda", 22.49, 31.2, 70, 600, 0.48, 0.81, "NVIDIA A10G product brief"),
+    CARD("a40", "cuda", 48, 37.4, 149.7, 696, "NVIDIA A40 data sheet"),
+    CARD("a30", "cuda", 24, 10.3, 165, 933, "NVIDIA A30 data sheet"),
+    SEEN("a100x40", "cuda", 40, 19.5, 312, 1555, 0.93, 0.62, "NVIDIA A100 data sheet"),
+    SEEN("a100x80", "cuda", 80, 19.5, 312, 2039, 0.93, 0.68, "NVIDIA A100 data sheet"),
+    /* Ada */
+    CARD("rtx-4080", "cuda", 16, 48.7, 97.5, 717, "NVIDIA Ada GPU architecture whitepaper"),
+    CARD("rtx-4090", "cuda", 24, 82.6, 165.2, 1008, "NVIDIA Ada GPU architecture whitepaper"),
+    CARD("rtx-6000-ada", "cuda", 48, 91.1, 364, 960, "NVIDIA RTX 6000 Ada data sheet"),
+    SEEN("l4", "cuda", 22.5, 30.3, 121, 300, 0.22, 0.36, "NVIDIA L4 data sheet"),
+    CARD("l40", "cuda", 48, 90.5, 181, 864, "NVIDIA L40 data sheet"),
+    SEEN("l40s", "cuda", 44.99, 91.6, 362, 864, 0.28, 0.45, "NVIDIA L40S data sheet (16 bit: rule of thumb)"),
+    /* Hopper, Blackwell */
+    CARD("h100", "cuda", 80, 66.9, 989, 3350, "NVIDIA H100 data sheet (SXM)"),
+    CARD("h100-pcie", "cuda", 80, 51.2, 756, 2000, "NVIDIA H100 data sheet (PCIe)"),
+    SEEN("h100-nvl", "cuda", 94, 60, 835, 3938, 0.65, 0.42, "NVIDIA H100 NVL data sheet"),
+    CARD("h200", "cuda", 139, 66.9, 989, 4800, "NVIDIA H200 data sheet"),
+    CARD("gh200", "cuda", 96, 66.9, 989, 4000, "NVIDIA GH200 data sheet (HBM3)"),
+    CARD("rtx-5090", "cuda", 32, 104.8, 209.5, 1792, "NVIDIA RTX Blackwell architecture whitepaper"),
+    CARD("b200", "cuda", 180, 75, 2250, 7700, "NVIDIA DGX B200 data sheet, an eighth of it"),
+    /* AMD; of two-die cards one die, as the system shows them */
+    CARD("mi50", "hip", 16, 13.3, 26.5, 1024, "AMD Instinct MI50 data sheet"),
+    CARD("mi50x32", "hip", 32, 13.3, 26.5, 1024, "AMD Instinct MI50 data sheet"),
+    CARD("mi60", "hip", 32, 14.7, 29.5, 1024, "AMD Instinct MI60 data sheet"),
+    CARD("mi100", "hip", 32, 46.1, 184.6, 1229, "AMD Instinct MI100 data sheet (matrix rates)"),
+    CARD("mi210", "hip", 64, 45.3, 181, 1638, "AMD Instinct MI210 data sheet (matrix rates)"),
+    CARD("mi250", "hip", 64, 45.3, 181, 1638, "AMD Instinct MI250 data sheet (matrix rates), one die of two"),
+    CARD("mi250x", "hip", 64, 47.9, 191.5, 1638,
+         "AMD Instinct MI250X data sheet (matrix rates), one die of two"),
+    CARD("mi300x", "hip", 192, 163.4, 1307, 5300, "AMD Instinct MI300X data sheet"),
+    SEEN("w6800", "hip", 32, 17.8, 35.7, 512, 0.45, 0.38,
+         "AMD Radeon Pro W6800 data sheet (fp32: rule of thumb)"),
+    CARD("w7900", "hip", 48, 61.3, 122.6, 864, "AMD Radeon Pro W7900 data sheet"),
+    CARD("rx-7900xtx", "hip", 24, 61.4, 122.8, 960, "AMD Radeon RX 7900 XTX specifications"),
+    /* Intel */
+    CARD("arc-a770", "xpu", 16, 19.7, 131, 560, "Intel Arc A770 specifications (16 bit: half its INT8 rate)"),
+    CARD("arc-b580", "xpu", 12, 13.7, 117, 456, "Intel Arc B580 specifications (16 bit: half its INT8 rate)"),
+    /* processors: widths of their units at a clock they hold under load; per thread, so `threads` multiplies
+     */
+    CORE("cpu", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
+    CORE("cpu-sse42", 31, 31, "SSE, 4 lanes, multiply and add apart, at 3.9 GHz"),
+    CORE("cpu-avx2", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
+    CORE("cpu-avx512", 180, 180, "AVX-512, two units of 16 lanes at 2.8 GHz"),
+    CORE("cpu-avx512-bf16", 180, 360, "AVX-512 with BF16 products"),
+    CORE("cpu-amx", 180, 2800, "AMX, 2048 16-bit operations a cycle at 2.8 GHz, half of it fed"),
+    CORE("cpu-neon", 96, 192, "NEON, four units of 4 lanes at 3 GHz"),
 };
 
 #define ENTRY_COUNT (sizeof(entries) / sizeof(entries[0]))
@@ -78,16 +128,36 @@ const struct catalogue_entry *catalogue_find(const char *name)
     return NULL;
 }
 
+const struct catalogue_entry *catalogue_fastest(const char *kind)
+{
+    const struct catalogue_entry *best = NULL;
+    double rate = 0;
+    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+        double each = catalogue_peak(&entries[i]);
+        if (strcmp(entries[i].kind, kind) == 0 && each > rate) {
+            rate = each;
+            best = &entries[i];
+        }
+    }
+    return best;
+}
+
+double catalogue_peak(const struct catalogue_entry *entry)
+{
+    return entry->flops_16 > entry->flops_fp32 ? entry->flops_16 : entry->flops_fp32;
+}
+
 json_t *cluster_catalogue(struct err *err)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < ENTRY_COUNT; i++) {
         const struct catalogue_entry *e = &entries[i];
-        json_t *item = json_pack(
-            "{s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:s,s:s}", "name", e->name, "kind", e->kind, "memory_bytes",
-            (json_int_t)e->memory_bytes, "flops_fp32", e->flops_fp32, "flops_16", e->flops_16,
-            "memory_bytes_per_s", e->memory_bytes_per_s, "efficiency", e->efficiency, "uncertainty",
-            e->uncertainty, "origin", cost_origin_name(ORIGIN_ESTIMATED), "source", e->source);
+        json_t *item =
+            json_pack("{s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:s,s:s}", "name", e->name, "kind", e->kind,
+                      "memory_bytes", (json_int_t)e->memory_bytes, "flops_fp32", e->flops_fp32, "flops_16",
+                      e->flops_16, "memory_bytes_per_s", e->memory_bytes_per_s, "efficiency", e->efficiency,
+                      "efficiency_16", e->efficiency_16, "uncertainty", e->uncertainty, "origin",
+                      cost_origin_name(e->origin), "source", e->source);
         if (json_array_append_new(list, item) < 0) {
             json_decref(list);
             list = NULL;

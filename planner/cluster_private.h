@@ -39,11 +39,16 @@ struct catalogue_entry {
     uint64_t memory_bytes;
     double flops_fp32, flops_16; /* peak of dense matrix products, FLOP/s */
     double memory_bytes_per_s;
-    double efficiency;  /* of peak that training reaches */
-    double uncertainty; /* relative, of a time estimated from these */
+    double efficiency, efficiency_16; /* of either peak that training reaches */
+    double uncertainty;               /* relative, of a time estimated from these */
+    enum cost_origin origin;          /* of the efficiencies: imported where others measured them */
     const char *source;
 };
 const struct catalogue_entry *catalogue_find(const char *name);
+/* The entry of a kind with the highest peak; NULL for a kind that has none. */
+const struct catalogue_entry *catalogue_fastest(const char *kind);
+/* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */
+double catalogue_peak(const struct catalogue_entry *entry);
 
 struct device {
     char *name, *kind;

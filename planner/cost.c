@@ -122,6 +122,22 @@ static void points_merge(struct cost_curve *curve)
     curve->count = out;
 }
 
+/* More work never takes less time: where measured times fall, neighbours are averaged until they do not (the rising
+ * curve that is nearest by least squares; pool adjacent violators, Ayer et al. 1955). */
+static void points_level(struct cost_curve *curve, int way)
+{
+    for (uint32_t end = 1; end < curve->count; end++) {
+        if (curve->points[end].seconds[way] >= curve->points[end - 1].seconds[way])
+            continue;
+        double sum = curve->points[end].seconds[way];
+        uint32_t begin = end;
+        while (begin > 0 && curve->points[begin - 1].seconds[way] > sum / (end - begin + 1))
+            sum += curve->points[--begin].seconds[way];
+        for (uint32_t i = begin; i <= end; i++)
+            curve->points[i].seconds[way] = sum / (end - begin + 1);
+    }
+}
+
 int cost_curve_build(struct cost_curve *curve, const struct profile_point *points, uint32_t count,
                      enum profile_block kind, double flops_square_per_token, double flops_token_per_labelled,
                      struct err *err)
@@ -147,6 +163,8 @@ int cost_curve_build(struct cost_curve *curve, const struct profile_point *point
     }
     curve->count = count;
     points_merge(curve);
+    for (int way = 0; way < COST_WAYS; way++)
+        points_level(curve, way);
     return 0;
 }
 
@@ -172,7 +190,7 @@ void cost_entry_rates(const struct catalogue_entry *entry, const struct workload
                       double *flops_per_s, double *bytes_per_s)
 {
     bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
-    *flops_per_s = (half ? entry->flops_16 : entry->flops_fp32) * entry->efficiency * threads;
+    *flops_per_s = (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
@@ -213,7 +231,7 @@ static int device_estimate(struct cost_device *cost, const struct device *device
         return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from",
                        device->name);
     double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
-    cost->origin = ORIGIN_ESTIMATED;
+    cost->origin = entry->origin;
     cost->uncertainty = entry->uncertainty;
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         const struct block *block = block_of_class(blocks, (enum cost_class)cls);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/doubts.h"
 #include "planner/from_plan.h"
 #include "planner/insight.h"
 #include "planner/left_out.h"
@@ -455,6 +456,8 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
     s.answer->verdict = s.answer->plan ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;
     if (!s.options->brief && left_out_fill(&problem, s.with_s, s.answer, err) < 0)
         goto out;
+    if (!s.options->brief && problem_doubts(&problem, s.answer, err) < 0)
+        goto out;
     if (answer_words(&problem, s.lists, s.answer, err) < 0)
         goto out;
     if (s.options->insight && s.answer->plan &&
@@ -487,6 +490,9 @@ void plan_answer_destroy(struct plan_answer *answer)
         free(answer->left_out[i].device);
         free(answer->left_out[i].why);
     }
+    for (uint32_t i = 0; i < answer->warning_count; i++)
+        free(answer->warnings[i]);
+    free(answer->warnings);
     plan_destroy(answer->plan);
     plan_insight_destroy(answer->insight);
     free(answer->words);

@@ -65,6 +65,8 @@ struct plan_answer {
     double from_step_s;   /* of plan_options.from under these costs; 0: it cannot be kept, or none was given */
     char *from_words;     /* what became of it, in a sentence; NULL: none was given */
     double uncertainty;   /* relative, of step_s, where estimates dominate; 0 when all is measured */
+    uint32_t warning_count;
+    char **warnings; /* what looks wrong in the tables it rests on, a sentence each (doubts.h) */
     double cost_per_million_tokens; /* in the currency of the devices' prices; 0: one of the plan's is missing */
     double kwh_per_million_tokens;  /* 0: the power of a device of the plan is not known */
     struct plan_insight *insight;   /* NULL: not asked for, or nothing fits */

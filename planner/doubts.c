@@ -1,0 +1,175 @@
+/* Doubts about measured and imported tables. */
+#include "planner/doubts.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PEAK_MOST 1.1 /* of the peak: clocks are not nailed down */
+#define PEAK_LEAST                                                                                           \
+    2e-4          /* of the peak, at the largest size measured: below it something is off by a thousand */
+#define FALL 0.95 /* of a smaller size's time: more is noise */
+#define POINTS_TOLD 4096u /* points of a table that are looked at */
+
+struct doubts {
+    const struct problem *problem;
+    struct plan_answer *answer;
+    uint32_t more; /* beyond DOUBTS_MAX */
+    struct err *err;
+};
+
+static int doubt(struct doubts *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static int doubt(struct doubts *d, const char *fmt, ...)
+{
+    char text[384];
+    va_list args;
+    if (d->answer->warning_count >= DOUBTS_MAX) {
+        d->more++;
+        return 0;
+    }
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    d->answer->warnings[d->answer->warning_count] = strdup(text);
+    if (!d->answer->warnings[d->answer->warning_count])
+        return err_set(d->err, ERR_NOMEM, "planner: out of memory");
+    d->answer->warning_count++;
+    return 0;
+}
+
+static const char *const names[] = {[PROFILE_LAYER] = "layer", [PROFILE_HEAD] = "head"};
+
+static const struct block *block_of(const struct problem *p, enum profile_block kind)
+{
+    for (uint32_t b = 0; b < p->blocks.count; b++) {
+        const struct block *block = &p->blocks.blocks[b];
+        if (block->kind == (kind == PROFILE_HEAD ? BLOCK_HEAD : BLOCK_LAYER))
+            return block;
+    }
+    return NULL;
+}
+
+static double point_flops(const struct block *block, enum profile_block kind,
+                          const struct profile_point *point)
+{
+    if (kind == PROFILE_HEAD)
+        return block->flops_per_token * point->labelled;
+    return block->flops_per_token * point->tokens + block->flops_per_square * point->sum_sq;
+}
+
+/* The peak that a device's own entry has, or the fastest one of its kind. */
+static double peak_of(const struct device *device, const char **of)
+{
+    const struct catalogue_entry *entry = device->like ? device->like : catalogue_fastest(device->kind);
+    bool cpu = strcmp(device->kind, "cpu") == 0;
+    *of = entry ? entry->name : NULL;
+    return entry ? catalogue_peak(entry) * (cpu ? device->threads : 1) : 0;
+}
+
+static int rate_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
+{
+    const struct profile *profile = &device->profile;
+    const struct block *block = block_of(d->problem, kind);
+    const struct profile_point *fastest = NULL, *largest = NULL;
+    double best = 0, most = 0;
+    const char *like = NULL;
+    double peak = peak_of(device, &like);
+    for (uint32_t i = 0; block && i < profile->point_count[kind]; i++) {
+        const struct profile_point *point = &profile->points[kind][i];
+        double flops = point_flops(block, kind, point), rate = flops / point->forward_s;
+        if (rate > best) {
+            best = rate;
+            fastest = point;
+        }
+        if (flops > most) {
+            most = flops;
+            largest = point;
+        }
+    }
+    if (!fastest || !largest || !(peak > 0))
+        return 0;
+    if (best > peak * PEAK_MOST)
+        return doubt(
+            d,
+            "profile of %s: a %s of %.0f tokens forward in %g s would be %.3g FLOP/s, %.1f times the peak of "
+            "%s (%.3g): are its times in seconds, and of this model?",
+            device->name, names[kind], fastest->tokens, fastest->forward_s, best, best / peak, like, peak);
+    if (most / largest->forward_s < peak * PEAK_LEAST && device->like)
+        return doubt(d,
+                     "profile of %s: a %s of %.0f tokens forward in %g s is %.3g FLOP/s, %.2g of the peak of "
+                     "%s (%.3g): "
+                     "are its times in seconds?",
+                     device->name, names[kind], largest->tokens, largest->forward_s,
+                     most / largest->forward_s, most / largest->forward_s / peak, like, peak);
+    return 0;
+}
+
+static int work_compare(const void *left, const void *right)
+{
+    const struct profile_point *a = left, *b = right;
+    if (a->tokens != b->tokens)
+        return a->tokens < b->tokens ? -1 : 1;
+    return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
+}
+
+/* Points that hold no less in any way and yet take clearly less time than one before. */
+static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
+{
+    uint32_t count = device->profile.point_count[kind];
+    if (count < 2 || count > POINTS_TOLD)
+        return 0;
+    struct profile_point *points = malloc(count * sizeof(*points));
+    if (!points)
+        return err_set(d->err, ERR_NOMEM, "planner: out of memory");
+    memcpy(points, device->profile.points[kind], count * sizeof(*points));
+    qsort(points, count, sizeof(*points), work_compare);
+    const struct profile_point *slowest = &points[0];
+    int result = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        const struct profile_point *p = &points[i];
+        bool more =
+            p->tokens >= slowest->tokens && p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
+        if (more &&
+            (p->forward_s < FALL * slowest->forward_s || p->backward_s < FALL * slowest->backward_s)) {
+            result = doubt(
+                d,
+                "profile of %s: a %s of %.0f tokens takes %g s forward and %g s backward, less than one of "
+                "%.0f (%g s and %g s); times that fall are levelled out",
+                device->name, names[kind], p->tokens, p->forward_s, p->backward_s, slowest->tokens,
+                slowest->forward_s, slowest->backward_s);
+            break;
+        }
+        if (p->forward_s + p->backward_s > slowest->forward_s + slowest->backward_s)
+            slowest = p;
+    }
+    free(points);
+    return result;
+}
+
+int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
+{
+    static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
+    struct doubts d = {.problem = problem, .answer = answer, .err = err};
+    answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
+    if (!answer->warnings)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < problem->device_count; i++) {
+        const struct device *device = &problem->cluster->devices[i];
+        for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++) {
+            if (rate_doubt(&d, device, kinds[k]) < 0 || fall_doubt(&d, device, kinds[k]) < 0)
+                return -1;
+        }
+    }
+    if (d.more == 0)
+        return 0;
+    char text[64];
+    snprintf(text, sizeof(text), "%u more doubts about profiles", d.more);
+    answer->warnings[answer->warning_count] = strdup(text);
+    if (!answer->warnings[answer->warning_count])
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    answer->warning_count++;
+    return 0;
+}
