@@ -9,7 +9,10 @@
  * Three kinds of rank. A member of a group gathers from all members' shards and scatters sums over them; a
  * worker pulls from the holder and pushes to it; the holder sends, adds up what comes, in rank order, and may
  * compute as well. All walk the same sequence, so the k-th collective or transfer means the same block
- * everywhere. */
+ * everywhere.
+ *
+ * With a server and LoRA what moves are the adapters, small enough to move all at once: then all blocks are
+ * one unit, and each micro-batch goes forward and back before the next. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +34,7 @@ struct layered {
     struct plan *plan;
     struct sharded_buffers buffers;
     bool server, full, tied;
+    bool at_once; /* all blocks are one unit */
     int32_t blocks;
     struct err *err;
     /* of the rank being made */
@@ -44,6 +48,12 @@ struct layered {
     int32_t last_reduce;
 };
 
+/* Where the unit of an instruction ends that begins at the block. */
+static int32_t unit_end(const struct layered *c, int32_t block)
+{
+    return c->at_once ? c->blocks : block + 1;
+}
+
 static bool computing(const struct layered *c)
 {
     return c->count > 0;
@@ -52,7 +62,7 @@ static bool computing(const struct layered *c)
 /* Where a block's weights or gradients go, and whose turn it takes there. */
 static int place_of(const struct layered *c, int32_t block)
 {
-    return block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
+    return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
 }
 
 static int32_t *turn_of(const struct layered *c, int32_t *freers, int32_t block, uint32_t ring)
@@ -122,17 +132,19 @@ static void places_fill(struct layered *c, struct plan_rank *rank)
     struct layered_slots *s = &c->slots;
     if (!computing(c) || c->role == ROLE_HOLDER)
         return;
-    s->gathered[PLACE_LAYERS] =
-        slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, u->layers, 1,
-                 u->ring_end, u->layer_weights, u->layer_weights * u->layers);
+    if (!c->at_once)
+        s->gathered[PLACE_LAYERS] =
+            slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
+                     u->layers, 1, u->ring_end, u->layer_weights, u->layer_weights * u->layers);
     s->gathered[PLACE_EDGES] =
         slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
                  c->blocks, u->edge_weights, u->edge_weights);
-    if (!c->full)
+    if (!c->full && !c->server)
         return;
-    s->whole[PLACE_LAYERS] =
-        slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, u->wholes,
-                 1, u->ring_end, u->layer_gradients, u->layer_gradients * u->wholes);
+    if (!c->at_once)
+        s->whole[PLACE_LAYERS] =
+            slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
+                     u->wholes, 1, u->ring_end, u->layer_gradients, u->layer_gradients * u->wholes);
     s->whole[PLACE_EDGES] =
         slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
                  c->blocks, u->edge_gradients, u->edge_gradients);
@@ -150,13 +162,14 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
     uint64_t own = (uint64_t)(4 * all * share), kept_bytes = need->purpose[PURPOSE_ADAPTERS];
     int32_t end = c->blocks;
     memset(s, 0xff, sizeof(*s));
-    for (int i = 0; i < 2 && computing(c); i++)
+    for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
         s->act[i] = boundary_slot(c, rank, SLOT_ACTIVATION, tokens);
-    for (int i = 0; i < 2 && computing(c); i++)
+    for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
         s->grad[i] = boundary_slot(c, rank, SLOT_GRADIENT, tokens);
     if (computing(c))
         s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS,
-                            c->count, (uint32_t)end, 0, end, need->saved_bytes, need->saved_bytes * c->count);
+                            c->at_once ? 1 : c->count, c->at_once ? 1 : (uint32_t)end, 0, end,
+                            need->saved_bytes, need->saved_bytes * (c->at_once ? 1 : c->count));
     s->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end,
                           scalars, scalars);
     s->norm =
@@ -164,10 +177,11 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
     s->barrier =
         slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
     /* what is shared out: the trained values, or of LoRA the frozen base */
-    uint64_t values = c->full ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
+    bool trained = c->full || c->server;
+    uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
     if (c->role != ROLE_WORKER) {
         s->values = slot_add(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                             c->full ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, 1, 1, 0, end, values, values);
+                             trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, 1, 1, 0, end, values, values);
         own = own < kept_bytes ? own : kept_bytes;
         s->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, 1, 1, 0,
                                 end, own, own);
@@ -179,20 +193,22 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
         s->token =
             slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 4, 4);
     }
-    uint32_t expected = 3 + (c->role == ROLE_WORKER ? 0 : 2) + (computing(c) ? 5 : 0) +
-                        (computing(c) && c->role != ROLE_HOLDER ? (c->full ? 4 : 2) : 0) +
+    uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
+    uint32_t expected = 3 + (c->role == ROLE_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +
+                        (computing(c) && c->role != ROLE_HOLDER ? places : 0) +
                         (c->problem->workload->sample_tokens ? 2 : 0);
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 
 /* --- moving weights and gradients --- */
 
-static struct instr moves(enum instr_op op, uint32_t tag, int32_t block, int32_t in, int32_t out)
+static struct instr moves(const struct layered *c, enum instr_op op, uint32_t tag, int32_t block, int32_t in,
+                          int32_t out)
 {
     struct instr x = instr_init(op, instr_op_queue(op));
     x.tag = tag;
     x.block_begin = block;
-    x.block_end = block + 1;
+    x.block_end = unit_end(c, block);
     x.slot_in = in;
     x.slot_out = out;
     if (x.queue == QUEUE_GROUP)
@@ -211,15 +227,15 @@ static void fetch(struct layered *c, int32_t block)
     int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
     const int32_t *free_since = weights_turn(c, block);
     if (c->role == ROLE_MEMBER) {
-        struct instr x = moves(OP_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
+        struct instr x = moves(c, OP_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
     } else if (c->role == ROLE_WORKER && computing(c)) {
-        struct instr x = moves(OP_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
+        struct instr x = moves(c, OP_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
         x.peer = 0;
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
     }
     for (uint32_t w = 1; c->role == ROLE_HOLDER && w < c->plan->rank_count; w++) {
-        struct instr x = moves(OP_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
+        struct instr x = moves(c, OP_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
         x.peer = (int32_t)w;
         if (works_for(c, w))
             c->pushed[w] = program_add(c->b, &x, NULL, 0);
@@ -231,7 +247,7 @@ static void release(struct layered *c, int32_t block)
     int32_t place = c->slots.gathered[place_of(c, block)];
     if (place < 0)
         return;
-    struct instr x = moves(OP_RELEASE, TAG_NONE, block, place, PLAN_NONE);
+    struct instr x = moves(c, OP_RELEASE, TAG_NONE, block, place, PLAN_NONE);
     *weights_turn(c, block) = program_add(c->b, &x, &c->fetched[block], 1);
     c->fetched[block] = PLAN_NONE;
 }
@@ -240,21 +256,22 @@ static void release(struct layered *c, int32_t block)
 static void reduce(struct layered *c, int32_t block, int32_t after)
 {
     int32_t whole = c->slots.whole[place_of(c, block)];
-    if (!c->full)
+    if (!c->full && !c->server)
         return;
     if (c->role == ROLE_MEMBER) {
-        struct instr x = moves(OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole, c->slots.gradients);
+        struct instr x =
+            moves(c, OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole, c->slots.gradients);
         x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     } else if (c->role == ROLE_WORKER && computing(c)) {
-        struct instr x = moves(OP_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
+        struct instr x = moves(c, OP_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
         x.peer = 0;
         x.flags = INSTR_FREES_IN;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     }
     int32_t before = after; /* sums are made in one order, so that a plan repeated is bit-identical */
     for (uint32_t w = 1; c->role == ROLE_HOLDER && w < c->plan->rank_count; w++) {
-        struct instr x = moves(OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
+        struct instr x = moves(c, OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
         x.peer = (int32_t)w;
         x.flags = INSTR_ACCUMULATE;
         int32_t waits[2] = {before, c->last_reduce};
@@ -268,11 +285,11 @@ static void reduce(struct layered *c, int32_t block, int32_t after)
 static int32_t forward(struct layered *c, uint32_t k, int32_t block, int32_t save)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
-    bool first = block == 0, last = block + 1 == c->blocks;
+    bool first = block == 0, last = unit_end(c, block) == c->blocks;
     struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
-    x.block_end = block + 1;
+    x.block_end = unit_end(c, block);
     x.slot_in = first ? PLAN_NONE : c->slots.act[block & 1];
     x.slot_out = last ? PLAN_NONE : c->slots.act[(block + 1) & 1];
     x.slot_save = save;
@@ -285,18 +302,18 @@ static int32_t forward(struct layered *c, uint32_t k, int32_t block, int32_t sav
 static int32_t backward(struct layered *c, uint32_t k, int32_t block)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
-    bool first = block == 0, last = block + 1 == c->blocks;
+    bool first = block == 0, last = unit_end(c, block) == c->blocks;
     struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = block;
-    x.block_end = block + 1;
+    x.block_end = unit_end(c, block);
     x.slot_in = last ? PLAN_NONE : c->slots.grad[(block + 1) & 1];
     x.slot_out = first ? PLAN_NONE : c->slots.grad[block & 1];
     x.slot_save = c->slots.saved;
     x.flags =
         (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
     /* weights there, and the last gradients gone from where these will wait */
-    int32_t after[3] = {first ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
+    int32_t after[3] = {first && !c->at_once ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
                         last && c->tied ? *whole_turn(c, 0) : PLAN_NONE};
     return program_add(c->b, &x, after, 3);
 }
@@ -305,7 +322,7 @@ static int32_t backward(struct layered *c, uint32_t k, int32_t block)
 static int32_t forward_all(struct layered *c, uint32_t first, uint32_t count, int32_t save, bool returns)
 {
     int32_t done = PLAN_NONE;
-    for (int32_t block = 0; block < c->blocks; block++) {
+    for (int32_t block = 0; block < c->blocks; block = unit_end(c, block)) {
         fetch(c, block);
         for (uint32_t k = first; k < first + count; k++)
             done = forward(c, k, block, save);
@@ -336,6 +353,20 @@ static int32_t backward_all(struct layered *c)
     return done;
 }
 
+/* One unit: each micro-batch forward and back in turn. */
+static int32_t both_all(struct layered *c, int32_t *last_forward)
+{
+    int32_t done = PLAN_NONE;
+    fetch(c, 0);
+    for (uint32_t k = c->first; k < c->first + c->count; k++) {
+        *last_forward = forward(c, k, 0, c->slots.saved);
+        done = backward(c, k, 0);
+    }
+    release(c, 0);
+    reduce(c, 0, done);
+    return done;
+}
+
 /* --- programs --- */
 
 static int32_t collective(struct layered *c, enum instr_op op, int32_t group, int32_t root, int32_t slot,
@@ -354,13 +385,17 @@ static void train_build(struct layered *c)
 {
     const struct plan_rank *rank = &c->plan->ranks[c->r];
     uint32_t ranks = c->plan->rank_count;
-    int32_t last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
-    int32_t scalars = PLAN_NONE, norm = PLAN_NONE, last = PLAN_NONE;
-    scalars =
+    int32_t last_forward = PLAN_NONE, norm = PLAN_NONE, last = PLAN_NONE;
+    if (c->at_once)
+        last = both_all(c, &last_forward);
+    else
+        last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
+    int32_t scalars =
         collective(c, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last_forward, 1);
-    last = backward_all(c);
+    if (!c->at_once)
+        last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
-    if (!c->full) { /* equal adapters everywhere: summed, and counted by the first */
+    if (!c->full && !c->server) { /* equal adapters everywhere: summed, and counted by the first */
         summed[1] =
             collective(c, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients, TAG_PARAMETER_GRADIENTS, &last, 1);
         if (c->r == 0)
@@ -458,6 +493,10 @@ static void need_of(const struct layered *c, const struct place_member *member, 
         server_holder_need(c->problem, member->micro_rows, member->micro_count, member->recompute, need);
         return;
     }
+    if (c->at_once) {
+        server_worker_need(c->problem, member->micro_rows, member->micro_count, member->recompute, need);
+        return;
+    }
     sharded_need(c->problem, &c->buffers, member->micro_rows, member->micro_count, member->recompute,
                  c->role == ROLE_WORKER ? 0 : member->state_share, need);
 }
@@ -471,7 +510,7 @@ static int rank_emit(struct layered *c, uint32_t r, bool programs)
     c->count = member->micro_count;
     c->role = !c->server ? ROLE_MEMBER : r == 0 ? ROLE_HOLDER : ROLE_WORKER;
     rank->block_end = c->blocks;
-    rank->window = c->count ? c->count : 1;
+    rank->window = c->count && !c->at_once ? c->count : 1;
     rank->rows = member->micro_count * member->micro_rows;
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
     rank->state_share = c->server ? r == 0 : c->full ? member->state_share : 1;
@@ -519,17 +558,19 @@ struct plan *layered_emit(const struct problem *problem, const struct place_choi
                           struct err *err)
 {
     bool full = problem->workload->method == METHOD_FULL, server = choice->placement == PLACE_SERVER;
-    struct plan *plan = plan_create(choice->member_count, full ? 2 : 3, problem->workload->batch_rows,
-                                    choice->micro_batch_rows, err);
+    struct plan *plan = plan_create(choice->member_count, full || server ? 2 : 3,
+                                    problem->workload->batch_rows, choice->micro_batch_rows, err);
     if (!plan)
         return NULL;
     struct layered c = {.problem = problem,
                         .choice = choice,
                         .plan = plan,
-                        .buffers = sharded_buffers(problem, choice->gathered_layers),
+                        .buffers = server && !full ? server_buffers(problem)
+                                                   : sharded_buffers(problem, choice->gathered_layers),
                         .server = server,
                         .full = full,
-                        .tied = problem->blocks.tied,
+                        .at_once = server && !full,
+                        .tied = problem->blocks.tied && (full || !server),
                         .blocks = problem->block_count,
                         .err = err};
     int result = group_starts_fill(plan, choice, err);
@@ -539,7 +580,7 @@ struct plan *layered_emit(const struct problem *problem, const struct place_choi
     if (result == 0)
         result = group_of(&plan->groups[1], server ? 1 : choice->member_count,
                           server ? NULL : choice->members, err);
-    if (result == 0 && !full)
+    if (result == 0 && !full && !server)
         result = group_of(&plan->groups[2], 1, NULL, err);
     for (uint32_t r = 0; r < choice->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);

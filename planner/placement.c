@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid, &place_expert,
+const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid, &place_server, &place_expert,
                                               NULL};
 
 const struct placement *placement_find(enum plan_placement kind)

@@ -95,7 +95,7 @@ bool choice_runnable(const struct problem *problem, const struct place_choice *c
 int choice_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
 
-extern const struct placement place_single, place_pipeline, place_data, place_hybrid, place_expert;
+extern const struct placement place_single, place_pipeline, place_data, place_hybrid, place_server, place_expert;
 /* The table, NULL-terminated. */
 extern const struct placement *const placements[];
 const struct placement *placement_find(enum plan_placement kind);

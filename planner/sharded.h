@@ -86,6 +86,11 @@ int sharded_propose(const struct problem *problem, struct choice_list *list, str
  * is not 0. */
 void server_holder_need(const struct problem *problem, uint32_t rows, uint32_t count, bool recompute,
                         struct memory_need *need);
+/* LoRA: what a worker must hold: the frozen base, adapters and gradients that come and go at once, one
+ * micro-batch at a time; and where they come to and wait. */
+void server_worker_need(const struct problem *problem, uint32_t rows, uint32_t count, bool recompute,
+                        struct memory_need *need);
+struct sharded_buffers server_buffers(const struct problem *problem);
 
 /* --- programs by layers (layered.c) --- */
 

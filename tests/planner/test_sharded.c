@@ -1,0 +1,343 @@
+/* data with sharded state: the plans are right, the rows are split exactly, uneven beats even. */
+#include "planner/layered_world.h"
+
+#include <math.h>
+
+#include "planner/sharded.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+struct made {
+    struct model_config config;
+    struct workload workload;
+    struct cluster *cluster;
+    struct plan_answer *answer;
+};
+
+static uint64_t times(uint64_t usual, uint64_t longer)
+{
+    return getenv("MOTLEY_LONG") ? longer : usual;
+}
+
+/* A random full fine-tuning (or LoRA whose base is too large for a device) on random devices. */
+static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool lora)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    rand_stream_init(&r, seed, 2);
+    uint32_t layers = (lora ? 6 : 1) + rand_stream_below(&r, 7), devices = 2 + rand_stream_below(&r, devices_max - 1);
+    m->config = fixture_config(layers);
+    m->config.vocab = 2048;
+    m->config.tied = rand_stream_below(&r, 2);
+    m->workload = fixture_workload(&m->config, 10 + rand_stream_below(&r, 60), 2 + rand_stream_below(&r, 23));
+    m->workload.method = lora ? METHOD_LORA : METHOD_FULL;
+    m->workload.compute = rand_stream_below(&r, 2) ? COMPUTE_BF16 : COMPUTE_FP32;
+    m->workload.recompute = (enum workload_recompute)rand_stream_below(&r, 3);
+    m->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
+    m->workload.prompt_tokens = m->workload.sample_tokens / 2;
+    m->workload.place = PLACE_DATA;
+    m->cluster = cluster_create(&err);
+    uint64_t base = lora ? 45 : 60, more = lora ? 16 * layers : 120 * layers;
+    for (uint32_t d = 0; d < devices; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d / 2);
+        snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
+        fixture_device(m->cluster, name, node, (base + rand_stream_below(&r, (uint32_t)more)) * MIB,
+                       0.3 + rand_stream_unit(&r));
+        if (d > 1 && d % 2 == 0)
+            fixture_link(m->cluster, "n0", node, 1e-4, 2e7 + 2e9 * rand_stream_unit(&r));
+    }
+    struct plan_options options = {.programs = true};
+    if (plan_search(&m->workload, m->cluster, &options, &m->answer, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+}
+
+static void made_fini(struct made *m)
+{
+    plan_answer_destroy(m->answer);
+    cluster_destroy(m->cluster);
+    workload_fini(&m->workload);
+}
+
+static void shares_and_rows_add_up(const struct plan *plan, uint64_t seed)
+{
+    double sum = 0;
+    uint32_t rows = 0;
+    assert_non_null(plan->groups[1].shares);
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        assert_true(plan->groups[1].shares[r] >= 0);
+        sum += plan->groups[1].shares[r];
+        rows += plan->ranks[r].rows;
+        if (plan->ranks[r].memory_bytes > plan->ranks[r].memory_limit_bytes)
+            fail_msg("seed %llu: rank %u overflows", (unsigned long long)seed, r);
+        assert_true(plan->trains_embedding ? plan->ranks[r].state_share == plan->groups[1].shares[r]
+                                           : plan->ranks[r].state_share == 1);
+    }
+    assert_true(fabs(sum - 1) < 1e-9);
+    assert_int_equal(rows, plan->batch_rows);
+}
+
+static uint32_t plans_are_right(uint64_t first, uint64_t count, bool lora, uint32_t *idle)
+{
+    struct rand_stream random;
+    uint32_t plans = 0;
+    rand_stream_init(&random, 5, first);
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct made m;
+        struct err err = {0};
+        char why[160] = "";
+        made_init(&m, seed, 5, lora);
+        struct plan *plan = m.answer->plan;
+        if (plan && plan->groups[1].shares) {
+            plans++;
+            if (plan_check(plan, &err) < 0)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            shares_and_rows_add_up(plan, seed);
+            if (world_holds(plan) && !world_right(plan, &random, 2, why))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, why);
+            for (uint32_t r = 0; r < plan->rank_count; r++)
+                *idle += plan->ranks[r].rows == 0;
+            json_t *json = plan_to_json(plan, &err);
+            struct plan *again = plan_from_json(json, &err);
+            if (!again || plan_check(again, &err) < 0)
+                fail_msg("seed %llu: read again: %s", (unsigned long long)seed, err.text);
+            plan_destroy(again);
+            json_decref(json);
+        }
+        made_fini(&m);
+    }
+    return plans;
+}
+
+static void every_plan_passes_the_checker_and_an_execution(void **state)
+{
+    (void)state;
+    uint32_t idle = 0, count = (uint32_t)times(150, 2000);
+    uint32_t plans = plans_are_right(0, count, false, &idle);
+    print_message("%u plans of %u clusters, %u ranks keep state and take no rows\n", plans, count, idle);
+    assert_true(plans > count / 2);
+}
+
+static void a_base_too_large_for_a_device_is_sharded_for_lora(void **state)
+{
+    (void)state;
+    uint32_t idle = 0, count = (uint32_t)times(150, 1500);
+    uint32_t plans = plans_are_right(100000, count, true, &idle);
+    print_message("%u plans of %u clusters shard the base\n", plans, count);
+    assert_true(plans > count / 20);
+}
+
+static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
+{
+    (void)state;
+    struct rand_stream random;
+    uint32_t found = 0, refused_only = 0, wanted = (uint32_t)times(150, 1000);
+    rand_stream_init(&random, 99, 7);
+    for (uint64_t seed = 0; found < wanted && seed < 20 * wanted; seed++) {
+        struct made m;
+        struct err err = {0};
+        char why[160] = "";
+        made_init(&m, seed % 61, 3, false);
+        struct plan *plan = m.answer->plan;
+        for (int turn = 0; turn < 12 && plan && world_holds(plan) && plan->micro_batch_count <= 8; turn++) {
+            json_t *json = plan_to_json(plan, &err);
+            struct plan *copy = plan_from_json(json, &err);
+            json_decref(json);
+            assert_non_null(copy);
+            if (world_spoil(copy, &random)) {
+                bool good = world_right(copy, &random, 4, why), accepted = plan_check(copy, &err) == 0;
+                if (!good && accepted)
+                    fail_msg("seed %llu: accepted, but %s", (unsigned long long)seed, why);
+                if (!good && (!strstr(err.text, "rank") || !strstr(err.text, "instruction")))
+                    if (!strstr(err.text, "micro-batch") && !strstr(err.text, "collectives") &&
+                        !strstr(err.text, "train"))
+                        fail_msg("\"%s\" names no rank and instruction", err.text);
+                found += !good;
+                refused_only += good && !accepted;
+            }
+            plan_destroy(copy);
+        }
+        made_fini(&m);
+    }
+    print_message("%u spoilt programs found wrong, all refused; %u more refused\n", found, refused_only);
+    assert_true(found >= wanted);
+}
+
+/* --- the exact split --- */
+
+static double brute(const struct split_member *members, uint32_t count, uint32_t left, int64_t state,
+                    double worst)
+{
+    double best = INFINITY;
+    if (count == 0)
+        return left == 0 && state <= 0 ? worst : INFINITY;
+    for (uint32_t i = 0; i < members->option_count; i++) {
+        const struct split_option *o = &members->options[i];
+        if (o->total <= left)
+            best = fmin(best, brute(members + 1, count - 1, left - o->total, state - o->room,
+                                    fmax(worst, o->seconds)));
+    }
+    return best;
+}
+
+static int by_total(const void *left, const void *right)
+{
+    const struct split_option *a = left, *b = right;
+    return a->total < b->total ? -1 : a->total > b->total;
+}
+
+static void rows_are_split_as_brute_force_does(void **state)
+{
+    (void)state;
+    struct rand_stream r;
+    uint32_t feasible = 0;
+    rand_stream_init(&r, 11, 3);
+    for (int turn = 0; turn < 3000; turn++) {
+        struct split_option options[4][24], chosen[4];
+        struct split_member members[4];
+        uint32_t count = 2 + rand_stream_below(&r, 3), batch = 2 + rand_stream_below(&r, 9);
+        int64_t wanted = rand_stream_below(&r, 300);
+        for (uint32_t m = 0; m < count; m++) {
+            members[m] =
+                (struct split_member){.option_count = 1 + rand_stream_below(&r, 10), .options = options[m]};
+            for (uint32_t i = 0; i < members[m].option_count; i++)
+                options[m][i] = (struct split_option){.seconds = rand_stream_below(&r, 40),
+                                                      .room = rand_stream_below(&r, 100),
+                                                      .total = rand_stream_below(&r, batch + 1)};
+            qsort(options[m], members[m].option_count, sizeof(options[m][0]), by_total);
+        }
+        struct err err;
+        double seconds = 0, best = brute(members, count, batch, wanted, 0);
+        int result = split_solve(members, count, batch, wanted, chosen, &seconds, &err);
+        assert_int_equal(result, best < INFINITY);
+        if (result == 0)
+            continue;
+        feasible++;
+        assert_true(seconds == best);
+        uint32_t total = 0;
+        int64_t room = 0;
+        for (uint32_t m = 0; m < count; m++) {
+            total += chosen[m].total;
+            room += chosen[m].room;
+        }
+        assert_int_equal(total, batch);
+        assert_true(room >= wanted);
+    }
+    assert_true(feasible > 500);
+}
+
+/* --- shards --- */
+
+static double level_of(const struct share_member *members, const double *shares, uint32_t count)
+{
+    double level = 0;
+    for (uint32_t i = 0; i < count; i++)
+        level = fmax(level, (1 - shares[i]) / members[i].bytes_per_s);
+    return level;
+}
+
+static double step_of(const struct share_member *members, const double *shares, uint32_t count)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < count; i++)
+        worst = fmax(worst, shares[i] * members[i].step_s);
+    return worst;
+}
+
+static void shards_fit_and_no_other_division_is_better(void **state)
+{
+    (void)state;
+    struct rand_stream r;
+    uint32_t divided = 0;
+    rand_stream_init(&r, 12, 3);
+    for (int turn = 0; turn < 2000; turn++) {
+        struct share_member members[5];
+        double shares[2][5], other[5], rooms = 0;
+        uint32_t count = 2 + rand_stream_below(&r, 4);
+        for (uint32_t i = 0; i < count; i++) {
+            members[i] = (struct share_member){.room = 1.2 * rand_stream_unit(&r) - 0.1,
+                                               .bytes_per_s = 1 + 9 * rand_stream_unit(&r),
+                                               .step_s = rand_stream_unit(&r)};
+            rooms += fmin(1, fmax(0, members[i].room));
+        }
+        for (int aim = 0; aim < SHARE_AIMS; aim++) {
+            double sum = 0;
+            assert_int_equal(share_state(members, count, (enum share_aim)aim, shares[aim]), rooms >= 1);
+            for (uint32_t i = 0; i < count && rooms >= 1; i++) {
+                sum += shares[aim][i];
+                assert_true(shares[aim][i] >= 0 && shares[aim][i] <= fmax(0, members[i].room) + 1e-15);
+            }
+            assert_true(rooms < 1 || fabs(sum - 1) < 1e-12);
+        }
+        if (rooms < 1)
+            continue;
+        divided++;
+        for (int tries = 0; tries < 20; tries++) { /* any other division, within the rooms */
+            double left = 1;
+            for (uint32_t i = 0; i < count; i++) {
+                double after = 0;
+                for (uint32_t k = i + 1; k < count; k++)
+                    after += fmin(1, fmax(0, members[k].room));
+                double least = fmax(0, left - after), most = fmin(left, fmin(1, fmax(0, members[i].room)));
+                other[i] = least + (most - least) * (tries ? rand_stream_unit(&r) : 0.5);
+                left -= other[i];
+            }
+            if (fabs(left) > 1e-9)
+                continue;
+            assert_true(level_of(members, other, count) >=
+                        level_of(members, shares[SHARE_FOR_LINKS], count) - 1e-9);
+            assert_true(step_of(members, other, count) >=
+                        step_of(members, shares[SHARE_FOR_STEP], count) - 1e-9);
+        }
+    }
+    assert_true(divided > 500);
+}
+
+/* --- memory --- */
+
+static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        struct err err = {0};
+        struct made m = {.config = fixture_config(4)};
+        m.config.vocab = 4096;
+        m.workload = fixture_workload(&m.config, 40, 16);
+        m.workload.method = METHOD_FULL;
+        m.workload.compute = half ? COMPUTE_BF16 : COMPUTE_FP32;
+        m.workload.place = PLACE_DATA;
+        m.cluster = cluster_create(&err);
+        for (int d = 0; d < 3; d++) {
+            char name[16], node[8];
+            snprintf(node, sizeof(node), "n%d", d);
+            snprintf(name, sizeof(name), "n%d/0", d);
+            fixture_device(m.cluster, name, node, (170 + 60 * (uint64_t)d) * MIB, 1 + d);
+        }
+        struct plan_options options = {.programs = true};
+        assert_int_equal(plan_search(&m.workload, m.cluster, &options, &m.answer, &err), 0);
+        assert_non_null(m.answer->plan);
+        struct block_list blocks;
+        struct block_options none = {0};
+        assert_int_equal(model_blocks(&m.config, &none, &blocks, &err), 0);
+        double kept = 0, each = half ? 18 : 16;
+        for (uint32_t r = 0; r < m.answer->plan->rank_count; r++)
+            kept += (double)m.answer->plan->ranks[r].memory_peak[PURPOSE_ADAPTERS] +
+                    (double)m.answer->plan->ranks[r].memory_peak[PURPOSE_OPTIMIZER];
+        assert_true(fabs(kept - each * (double)blocks.params) < 64);
+        block_list_fini(&blocks);
+        made_fini(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_split_as_brute_force_does),
+        cmocka_unit_test(shards_fit_and_no_other_division_is_better),
+        cmocka_unit_test(sixteen_bytes_a_parameter_are_kept_once_in_all),
+        cmocka_unit_test(every_plan_passes_the_checker_and_an_execution),
+        cmocka_unit_test(a_base_too_large_for_a_device_is_sharded_for_lora),
+        cmocka_unit_test(what_an_execution_finds_wrong_the_checker_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
