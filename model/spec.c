@@ -15,6 +15,7 @@ static const char *const format_names[] = {"auto", "alpaca", "chat", "text", "to
 static const char *const learn_names[] = {"answer", "all", NULL};
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const recompute_names[] = {"auto", "true", "false", NULL};
+static const char *const objective_names[] = {"time", "cost", "energy", NULL};
 static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
                                               "expert", "tensor", "server",   NULL};
 static const char *const target_names[] = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
@@ -56,6 +57,11 @@ const char *spec_recompute_name(enum spec_recompute value)
 {
     return NAME_OF(recompute_names, value);
 }
+const char *spec_objective_name(enum spec_objective value)
+{
+    return NAME_OF(objective_names, value);
+}
+
 const char *spec_placement_name(enum spec_placement value)
 {
     return NAME_OF(placement_names, value);
@@ -341,12 +347,14 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     struct spec_placement_part *p = &spec->placement;
     jr_sub(root, "placement", JR_OPTIONAL, &r);
-    int kind = SPEC_PLACEMENT_AUTO;
+    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME;
     jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
     names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
     names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
     auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
     auto_u32(&r, "stages", 4096, &p->stages);
+    jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
+    p->objective = (enum spec_objective)objective;
     p->kind = (enum spec_placement)kind;
     if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
         jr_fail(&r, "micro_batch_rows", "%u is more than train.batch_rows, %u", p->micro_batch_rows,

@@ -55,6 +55,9 @@ enum spec_placement {
     SPEC_PLACEMENT_SERVER
 };
 
+/* What a placement is chosen by: seconds a step, price a token, energy a token. */
+enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
+
 /* A list of names. names[i] is NUL-terminated. given: false when the specification said null or nothing. */
 struct spec_names {
     bool given;
@@ -101,11 +104,12 @@ struct spec_train_part {
 };
 
 struct spec_placement_part {
-    enum spec_placement kind;  /* auto */
-    struct spec_names devices; /* null: any */
-    struct spec_names exclude; /* none */
-    uint32_t micro_batch_rows; /* 0: auto */
-    uint32_t stages;           /* 0: auto */
+    enum spec_placement kind;      /* auto */
+    struct spec_names devices;     /* null: any */
+    struct spec_names exclude;     /* none */
+    uint32_t micro_batch_rows;     /* 0: auto */
+    uint32_t stages;               /* 0: auto */
+    enum spec_objective objective; /* time */
 };
 
 struct job_spec {
@@ -172,3 +176,4 @@ const char *spec_learn_name(enum spec_learn);
 const char *spec_schedule_name(enum spec_schedule);
 const char *spec_recompute_name(enum spec_recompute);
 const char *spec_placement_name(enum spec_placement);
+const char *spec_objective_name(enum spec_objective);

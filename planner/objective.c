@@ -1,10 +1,383 @@
 /* Sets of devices, each searched for time. */
 #include "planner/objective.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cluster_change.h"
+#include "planner/insight.h"
+#include "planner/left_out.h"
+#include "planner/price.h"
+#include "planner/verdict.h"
+#include "program/codec.h"
+
+#define ALL_SETS 5u      /* devices up to which every set is searched */
+#define SEARCHES_MAX 48u /* beyond, at most so many */
+#define EVALUATIONS_DEFAULT 20000u
+#define EVALUATIONS_LEAST 1000u
+#define BETTER 1e-9 /* relative */
+#define WARP_STRENGTH_COUNT 2
+
+/* Devices are slowed down by (their joules a row / the least)^strength. */
+static const double warp_strengths[WARP_STRENGTH_COUNT] = {1, 3};
+
+struct sets {
+    const struct workload *workload; /* as asked */
+    const struct cluster *cluster;
+    struct plan_options options; /* of a search of one set */
+    struct problem problem;      /* of all usable devices */
+    uint32_t count, *device;     /* the usable ones */
+    double *speed;               /* [count]: rows a second, alone, memory and links ignored */
+    bool *chosen;                /* [count]: the best set so far */
+    struct plan_answer *best;
+    double best_score;
+    double lower_bound_s; /* of all usable devices together */
+    uint32_t searches;
+    struct err *err;
+};
+
+/* What a plan is judged by: its step's price, or its energy; infinite when there is none. */
+static double score_of(const struct sets *s, const struct plan_answer *answer)
+{
+    double score = 0;
+    if (!answer || !answer->plan)
+        return INFINITY;
+    if (s->workload->objective == OBJECTIVE_COST)
+        score = plan_step_price(s->cluster, answer->plan, answer->step_s);
+    else
+        score = plan_step_joules(s->cluster, answer->plan, answer->step_s);
+    return score > 0 ? score : INFINITY;
+}
+
+/* Every usable device must say what is weighed. */
+static int known_check(const struct sets *s)
+{
+    bool cost = s->workload->objective == OBJECTIVE_COST;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct device *d = &s->cluster->devices[s->device[i]];
+        if (cost && d->price_per_hour <= 0)
+            return err_set(s->err, ERR_INVALID,
+                           "objective cost: device %s has no price_per_hour, so what a plan with it costs is "
+                           "not known (give one, or exclude it)",
+                           d->name);
+        if (!cost && d->watts <= 0)
+            return err_set(s->err, ERR_INVALID,
+                           "objective energy: device %s has no watts, so what a plan with it takes is not "
+                           "known (give them, or exclude it)",
+                           d->name);
+    }
+    return 0;
+}
+
+/* One search for time over a set, on this cluster (the real one, or a warped copy of it). *answer is NULL
+ * when the set cannot be planned for; the reason is told only of the first, the set of all. */
+static int set_search(struct sets *s, const struct cluster *cluster, const bool *in,
+                      const struct plan_options *options, struct plan_answer **answer)
+{
+    struct workload w = *s->workload;
+    struct err why = {0};
+    w.objective = OBJECTIVE_TIME;
+    w.device_count = 0;
+    w.devices = calloc((size_t)s->count + 1, sizeof(*w.devices));
+    *answer = NULL;
+    if (!w.devices)
+        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (in[i])
+            w.devices[w.device_count++] = s->cluster->devices[s->device[i]].name;
+    }
+    int result = plan_search(&w, cluster, options, answer, &why);
+    free(w.devices);
+    if (result < 0 && (why.code == ERR_NOMEM || !s->best)) {
+        *s->err = why;
+        return -1;
+    }
+    s->searches++;
+    return 0;
+}
+
+/* A plan found on a warped cluster, priced on the real one. */
+static int reprice(struct sets *s, struct plan_answer *answer)
+{
+    double seconds;
+    if (!answer || !answer->plan)
+        return 0;
+    for (uint32_t r = 0; r < answer->plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(s->cluster, answer->plan->ranks[r].device);
+        answer->plan->ranks[r].memory_limit_bytes = s->cluster->devices[d].memory_limit_bytes;
+    }
+    if (price_plan(&s->problem, answer->plan, s->problem.step_count, &seconds, s->err) < 0)
+        return -1;
+    answer->step_s = seconds;
+    answer->tokens_per_s = answer->plan->costs.tokens_per_s;
+    return plan_seal(answer->plan, s->err);
+}
+
+/* Takes the answer if it is better than the best so far, else destroys it. */
+static void consider(struct sets *s, const bool *in, struct plan_answer *answer, double *score)
+{
+    double each = score_of(s, answer);
+    if (!s->best && answer)
+        s->lower_bound_s = answer->lower_bound_s;
+    *score = each < *score ? each : *score;
+    bool better = s->best == NULL || each < s->best_score * (1 - BETTER) ||
+                  (each <= s->best_score && answer && s->best->plan && answer->step_s < s->best->step_s);
+    if (!answer || !better) {
+        plan_answer_destroy(answer);
+        return;
+    }
+    plan_answer_destroy(s->best);
+    s->best = answer;
+    s->best_score = each;
+    memcpy(s->chosen, in, s->count * sizeof(*in));
+}
+
+/* The set searched as it is and, for energy, with the hungry devices slowed down. *score: the best of it. */
+static int set_try(struct sets *s, const bool *in, double *score)
+{
+    struct plan_answer *answer = NULL;
+    *score = INFINITY;
+    if (set_search(s, s->cluster, in, &s->options, &answer) < 0)
+        return -1;
+    consider(s, in, answer, score);
+    for (int k = 0; k < WARP_STRENGTH_COUNT && s->workload->objective == OBJECTIVE_ENERGY; k++) {
+        double least = INFINITY;
+        struct cluster *warped = cluster_copy(s->cluster, s->err);
+        if (!warped)
+            return -1;
+        for (uint32_t i = 0; i < s->count; i++) {
+            if (in[i] && s->speed[i] > 0)
+                least = fmin(least, s->cluster->devices[s->device[i]].watts / s->speed[i]);
+        }
+        for (uint32_t i = 0; i < s->count; i++) {
+            struct device *d = &warped->devices[s->device[i]];
+            double joules = s->speed[i] > 0 ? d->watts / s->speed[i] : least;
+            d->speed /= pow(joules / least, warp_strengths[k]);
+        }
+        answer = NULL;
+        int result = set_search(s, warped, in, &s->options, &answer);
+        if (result == 0)
+            result = reprice(s, answer);
+        cluster_destroy(warped);
+        if (result < 0) {
+            plan_answer_destroy(answer);
+            return -1;
+        }
+        consider(s, in, answer, score);
+    }
+    return 0;
+}
+
+static int sets_all(struct sets *s)
+{
+    bool in[ALL_SETS] = {false};
+    double score;
+    for (uint32_t mask = (1u << s->count) - 1; mask > 0; mask--) {
+        for (uint32_t i = 0; i < s->count; i++)
+            in[i] = mask >> i & 1;
+        if (set_try(s, in, &score) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+struct worth { /* of a device: work for its price, or for its power */
+    uint32_t at;
+    double value;
+};
+
+static int worth_compare(const void *left, const void *right)
+{
+    const struct worth *a = left, *b = right;
+    if (a->value != b->value)
+        return a->value > b->value ? -1 : 1;
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+/* The best devices for their price, 1, 2, 3, 4, 6, 8, 12 … of them; then one more or one less while it pays.
+ */
+static int sets_some(struct sets *s)
+{
+    struct worth *order = calloc((size_t)s->count + 1, sizeof(*order));
+    bool *in = calloc((size_t)s->count + 1, sizeof(*in));
+    double score;
+    int result = order && in ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < s->count && result == 0; i++) {
+        const struct device *d = &s->cluster->devices[s->device[i]];
+        double paid = s->workload->objective == OBJECTIVE_COST ? d->price_per_hour : d->watts;
+        order[i] = (struct worth){.at = i, .value = s->speed[i] / paid};
+        in[i] = true;
+    }
+    if (result == 0)
+        result = set_try(s, in, &score);
+    if (result == 0)
+        qsort(order, s->count, sizeof(*order), worth_compare);
+    for (uint32_t n = 1; n < s->count && result == 0 && s->searches < SEARCHES_MAX / 2;
+         n += n < 4 ? 1 : (n + 2) / 3) {
+        for (uint32_t i = 0; i < s->count; i++)
+            in[order[i].at] = i < n;
+        result = set_try(s, in, &score);
+    }
+    for (bool moved = true; moved && result == 0 && s->searches < SEARCHES_MAX;) {
+        double before = s->best_score;
+        for (uint32_t i = s->count; i-- > 0 && result == 0 && s->searches < SEARCHES_MAX;) {
+            memcpy(in, s->chosen, s->count * sizeof(*in));
+            in[order[i].at] = !in[order[i].at];
+            result = set_try(s, in, &score);
+        }
+        moved = s->best_score < before * (1 - BETTER);
+    }
+    free(order);
+    free(in);
+    return result;
+}
+
+static bool plan_uses(const struct plan *plan, const char *device)
+{
+    for (uint32_t r = 0; plan && r < plan->rank_count; r++) {
+        if (strcmp(plan->ranks[r].device, device) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What the answer would cost with each usable device that it does without. */
+static int left_out_weigh(struct sets *s, struct plan_answer *answer)
+{
+    bool *in = calloc((size_t)s->count + 1, sizeof(*in));
+    char why[160];
+    int result = in ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t k = 0; k < answer->left_out_count && result == 0; k++) {
+        struct plan_left_out *line = &answer->left_out[k];
+        struct plan_answer *with = NULL;
+        uint32_t i = 0;
+        while (i < s->count && strcmp(s->cluster->devices[s->device[i]].name, line->device) != 0)
+            i++;
+        if (i == s->count)
+            continue;
+        snprintf(why, sizeof(why), "not needed");
+        if (s->count <= LEFT_OUT_TRIED) {
+            for (uint32_t j = 0; j < s->count; j++)
+                in[j] = j == i || plan_uses(answer->plan, s->cluster->devices[s->device[j]].name);
+            result = set_search(s, s->cluster, in, &s->options, &with);
+        }
+        if (with && with->plan && plan_uses(with->plan, line->device)) {
+            bool cost = s->workload->objective == OBJECTIVE_COST;
+            answer_value(s->cluster, with);
+            line->step_s_with = with->step_s;
+            snprintf(why, sizeof(why), "%.4g%s per million tokens with it, %.4g without",
+                     cost ? with->cost_per_million_tokens : with->kwh_per_million_tokens, cost ? "" : " kWh",
+                     cost ? answer->cost_per_million_tokens : answer->kwh_per_million_tokens);
+        }
+        plan_answer_destroy(with);
+        free(line->why);
+        line->why = strdup(why);
+        if (!line->why)
+            result = err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    }
+    free(in);
+    return result;
+}
+
+/* The whole answer: alternatives of the chosen set, the plan with the best score, words. */
+static int finish(struct sets *s, const struct plan_options *options, struct plan_answer **out)
+{
+    struct plan_answer *answer = NULL;
+    struct plan_options last = *options;
+    last.programs = true;
+    last.insight = false;
+    if (set_search(s, s->cluster, s->chosen, &last, &answer) < 0)
+        return -1;
+    if (!answer || !answer->plan || score_of(s, answer) > s->best_score) { /* what was found before stands */
+        struct plan_answer *found = s->best;
+        if (answer && found->plan) {
+            struct plan *plan = answer->plan;
+            answer->plan = found->plan;
+            found->plan = plan;
+            answer->step_s = found->step_s;
+            answer->tokens_per_s = found->tokens_per_s;
+            answer->uncertainty = found->uncertainty;
+            answer->runnable = found->runnable;
+        } else if (!answer) {
+            answer = found;
+            s->best = NULL;
+        }
+    }
+    answer->lower_bound_s = s->lower_bound_s;
+    if (answer->plan)
+        answer->plan->costs.lower_bound_s = s->lower_bound_s;
+    answer_value(s->cluster, answer);
+    if (!options->brief) {
+        for (uint32_t i = 0; i < answer->left_out_count; i++) {
+            free(answer->left_out[i].device);
+            free(answer->left_out[i].why);
+        }
+        free(answer->left_out);
+        answer->left_out = NULL;
+        answer->left_out_count = 0;
+    }
+    *out = answer;
+    if ((!options->brief && left_out_fill(&s->problem, NULL, answer, s->err) < 0) ||
+        (!options->brief && left_out_weigh(s, answer) < 0))
+        return -1;
+    if (!answer->plan)
+        return 0;
+    if (answer_words(&s->problem, NULL, answer, s->err) < 0 ||
+        (options->insight && plan_insight_fill(s->workload, s->cluster, options, answer, s->err) < 0))
+        return -1;
+    for (uint32_t r = 0; r < answer->plan->rank_count && !options->programs && !options->insight; r++) {
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+            program_fini(&answer->plan->ranks[r].programs[kind]);
+    }
+    return plan_seal(answer->plan, s->err);
+}
+
+static int sets_init(struct sets *s)
+{
+    uint32_t devices = s->cluster->device_count;
+    s->device = calloc((size_t)devices + 1, sizeof(*s->device));
+    s->speed = calloc((size_t)devices + 1, sizeof(*s->speed));
+    s->chosen = calloc((size_t)devices + 1, sizeof(*s->chosen));
+    if (!s->device || !s->speed || !s->chosen)
+        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    const struct problem *p = &s->problem;
+    for (uint32_t d = 0; d < devices; d++) {
+        if (!p->usable[d])
+            continue;
+        double seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row) +
+                         problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &p->mean_row);
+        s->speed[s->count] = seconds > 0 ? 1 / seconds : 0;
+        s->device[s->count++] = d;
+    }
+    return known_check(s);
+}
+
 int objective_search(const struct workload *workload, const struct cluster *cluster,
                      const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
-    struct workload time = *workload;
-    time.objective = OBJECTIVE_TIME;
-    return plan_search(&time, cluster, options, answer, err);
+    struct sets s = {.workload = workload, .cluster = cluster, .options = *options, .err = err};
+    uint64_t all = options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT;
+    *answer = NULL;
+    if (problem_init(&s.problem, workload, cluster, err) < 0)
+        return -1;
+    int result = sets_init(&s);
+    s.options.programs = s.options.brief = true;
+    s.options.insight = false;
+    s.options.evaluations = all / 4 > EVALUATIONS_LEAST ? all / 4 : EVALUATIONS_LEAST;
+    if (result == 0)
+        result = s.count <= ALL_SETS ? sets_all(&s) : sets_some(&s);
+    if (result == 0)
+        result = finish(&s, options, answer);
+    if (result < 0) {
+        plan_answer_destroy(*answer);
+        *answer = NULL;
+    }
+    plan_answer_destroy(s.best);
+    free(s.device);
+    free(s.speed);
+    free(s.chosen);
+    problem_fini(&s.problem);
+    return result;
 }
