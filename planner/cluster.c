@@ -1,5 +1,4 @@
-/* Devices, nodes and links: checked as they are added. Names are found by linear search while small and by a
- * scan over a sorted index when large; links by binary search. */
+/* Devices, nodes and links: checked as they are added, found by hash. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +51,17 @@ void cluster_destroy(struct cluster *cluster)
     free(cluster->devices);
     free(cluster->nodes);
     free(cluster->links);
+    cluster_index_fini(&cluster->device_index);
+    cluster_index_fini(&cluster->node_index);
+    cluster_index_fini(&cluster->link_index);
     free(cluster);
 }
 
 uint32_t cluster_node_find(const struct cluster *cluster, const char *name)
 {
-    for (uint32_t n = cluster->node_count; n-- > 0;) {
+    uint32_t cursor = 0, n;
+    uint64_t hash = cluster_hash_name(name);
+    while ((n = cluster_index_next(&cluster->node_index, hash, &cursor)) != UINT32_MAX) {
         if (strcmp(cluster->nodes[n].name, name) == 0)
             return n;
     }
@@ -66,7 +70,9 @@ uint32_t cluster_node_find(const struct cluster *cluster, const char *name)
 
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name)
 {
-    for (uint32_t d = cluster->device_count; d-- > 0;) {
+    uint32_t cursor = 0, d;
+    uint64_t hash = cluster_hash_name(name);
+    while ((d = cluster_index_next(&cluster->device_index, hash, &cursor)) != UINT32_MAX) {
         if (strcmp(cluster->devices[d].name, name) == 0)
             return d;
     }
@@ -100,6 +106,10 @@ static uint32_t node_intern(struct cluster *cluster, const char *name, struct er
     if (!grown || !copy) {
         free(copy);
         err_set(err, ERR_NOMEM, "cluster: out of memory");
+        return UINT32_MAX;
+    }
+    if (cluster_index_add(&cluster->node_index, cluster_hash_name(name), cluster->node_count, err) < 0) {
+        free(copy);
         return UINT32_MAX;
     }
     cluster->nodes[cluster->node_count] = (struct node){.name = copy};
@@ -152,6 +162,11 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
         free(kind);
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     }
+    if (cluster_index_add(&cluster->device_index, cluster_hash_name(name), cluster->device_count, err) < 0) {
+        free(name);
+        free(kind);
+        return -1;
+    }
     cluster->devices[cluster->device_count++] =
         (struct device){.name = name,
                         .kind = kind,
@@ -188,9 +203,19 @@ static int point_read(struct json_reader *r, struct profile *profile, const char
         return -1;
     /* a difference of two noisy times: running forward again takes about what forward takes */
     p.recompute_s = p.recompute_s < 0.8 * p.forward_s ? p.forward_s : p.recompute_s;
+    bool whole = block == PROFILE_LAYER || block == PROFILE_HEAD;
     if (block != PROFILE_EMBEDDING && p.forward_s <= 0)
         return jr_fail(r, "forward_s", "device %s measured no time at all for a %s", device,
                        block_names[block]);
+    if (whole && p.backward_s <= 0)
+        return jr_fail(r, "backward_s", "device %s measured no time at all for a %s", device,
+                       block_names[block]);
+    if (p.labelled > p.tokens)
+        return jr_fail(r, "labelled", "%g of %g tokens are learnt", p.labelled, p.tokens);
+    if (block == PROFILE_LAYER && p.rows >= 1 &&
+        (p.sum_sq > 1.001 * p.tokens * p.tokens || p.sum_sq < 0.999 * p.tokens * p.tokens / p.rows))
+        return jr_fail(r, "sum_sq", "%g is no sum of squared lengths of %g rows that hold %g tokens",
+                       p.sum_sq, p.rows, p.tokens);
     uint32_t count = profile->point_count[block];
     if (count >= CLUSTER_POINTS_MAX)
         return jr_fail(r, NULL, "more than %u points", CLUSTER_POINTS_MAX);
@@ -240,6 +265,8 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
     }
     if (profile->point_count[PROFILE_LAYER] == 0 && profile->point_count[PROFILE_ATTENTION] == 0)
         return jr_fail(r, "points", "none is of a layer");
+    if (profile->point_count[PROFILE_HEAD] == 0)
+        return jr_fail(r, "points", "none is of a head");
     profile->present = true;
     profile->origin = (enum cost_origin)origin;
     profile->process_base_bytes = (uint64_t)base;
@@ -266,29 +293,34 @@ int cluster_add_profile(struct cluster *cluster, const json_t *document, struct 
     return 0;
 }
 
-static int link_compare(const void *left, const void *right)
+/* Number of the link from one node to another as it was added, or UINT32_MAX. */
+static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t to)
 {
-    const struct link_pair *a = left, *b = right;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
-    return a->to < b->to ? -1 : a->to > b->to;
+    uint32_t cursor = 0, i;
+    uint64_t hash = cluster_hash_pair(from, to);
+    while ((i = cluster_index_next(&cluster->link_index, hash, &cursor)) != UINT32_MAX) {
+        if (cluster->links[i].from == from && cluster->links[i].to == to)
+            return i;
+    }
+    return UINT32_MAX;
 }
 
 static int link_put(struct cluster *cluster, struct link_pair link, struct err *err)
 {
-    for (uint32_t i = 0; i < cluster->link_count; i++) {
-        if (cluster->links[i].from == link.from && cluster->links[i].to == link.to) {
-            cluster->links[i] = link;
-            return 0;
-        }
+    uint32_t known = link_at(cluster, link.from, link.to);
+    if (known != UINT32_MAX) {
+        cluster->links[known] = link;
+        return 0;
     }
     struct link_pair *grown =
         grow(cluster->links, &cluster->link_capacity, cluster->link_count, sizeof(*grown));
     if (!grown)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
     cluster->links = grown;
+    if (cluster_index_add(&cluster->link_index, cluster_hash_pair(link.from, link.to), cluster->link_count,
+                          err) < 0)
+        return -1;
     cluster->links[cluster->link_count++] = link;
-    qsort(cluster->links, cluster->link_count, sizeof(*cluster->links), link_compare);
     return 0;
 }
 
@@ -349,15 +381,14 @@ int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_
 
 static const struct link_pair *link_find(const struct cluster *cluster, uint32_t from, uint32_t to)
 {
-    struct link_pair key = {.from = from, .to = to};
-    if (cluster->link_count == 0)
-        return NULL;
-    const struct link_pair *found =
-        bsearch(&key, cluster->links, cluster->link_count, sizeof(*cluster->links), link_compare);
-    if (found)
-        return found;
-    key = (struct link_pair){.from = to, .to = from};
-    return bsearch(&key, cluster->links, cluster->link_count, sizeof(*cluster->links), link_compare);
+    uint32_t i = link_at(cluster, from, to);
+    i = i == UINT32_MAX ? link_at(cluster, to, from) : i;
+    return i == UINT32_MAX ? NULL : &cluster->links[i];
+}
+
+bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node)
+{
+    return link_at(cluster, from_node, to_node) != UINT32_MAX;
 }
 
 void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,

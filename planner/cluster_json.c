@@ -36,7 +36,7 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
         r->failed = true;
         return err_wrap(r->err, "%s", r->path);
     }
-    return profile ? cluster_add_profile(cluster, profile, r->err) : 0;
+    return profile && cluster_add_profile(cluster, profile, r->err) < 0 ? err_wrap(r->err, "%s", r->path) : 0;
 }
 
 static int file_node(struct json_reader *r, struct cluster *cluster)
@@ -82,6 +82,10 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
         if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
             return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
     }
+    if (strcmp(a, b) == 0)
+        return jr_fail(r, "b", "a link of %s to itself; what is within a node is links.within", b);
+    if (cluster_link_known(cluster, cluster_node_find(cluster, a), cluster_node_find(cluster, b)))
+        return jr_fail(r, "b", "the link between %s and %s is given twice", a, b);
     for (int k = 0; k < 2; k++) {
         json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
                                  latency_s, "bytes_per_s", bytes_per_s, "origin", origins[origin]);

@@ -3,6 +3,7 @@
 #define MOTLEY_PLANNER_CLUSTER_PRIVATE_H
 
 #include "planner/cluster.h"
+#include "planner/cluster_index.h"
 
 /* One measured point of one block kind. */
 struct profile_point {
@@ -78,14 +79,16 @@ struct cluster {
     uint32_t node_count, node_capacity;
     struct node *nodes;
     uint32_t link_count, link_capacity;
-    struct link_pair *links; /* sorted by (from, to) once link_find was called */
+    struct link_pair *links; /* as they were added */
+    struct cluster_index device_index, node_index, link_index;
     double within_latency_s, within_bytes_per_s, between_latency_s, between_bytes_per_s;
     enum cost_origin within_origin, between_origin; /* of these: estimated until somebody says otherwise */
-    bool sorted;
 };
 
 /* Index of a node by name, or UINT32_MAX. */
 uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
+/* Was a link of that direction added? */
+bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node);
 /* Index of a device by name, or UINT32_MAX. */
 uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
 
