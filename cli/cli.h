@@ -133,8 +133,23 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
 /* The server's inputs document for a specification whose files are references (planner/inputs.h), new; the
  * server's own plan to *answer (may be NULL), new. */
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);
-/* Fills *inputs (plan_inputs_fini) for a specification file and a cluster file, without a server. */
-int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs,
+/* Row sizes of a specification's data (cli/given_rows.c). */
+struct row_size;
+struct job_spec;
+struct given_rows {
+    struct row_size *train, *eval; /* owned; NULL: not at hand */
+    uint32_t train_count, eval_count, prompt_tokens;
+    int format;    /* enum spec_format that the rows turned out to have */
+    char why[320]; /* not at hand: why; else "" */
+};
+/* Reads them from files, NULL when there are none; what cannot be read is only said in `why`. */
+void given_rows_read(const struct job_spec *spec, const char *train, const char *eval,
+                     const char *model_folder, uint32_t vocab, struct given_rows *given);
+void given_rows_fini(struct given_rows *given);
+
+/* Fills *inputs (plan_inputs_fini) for a specification file and a cluster file, without a server. *rows
+ * becomes {"count", "from" | null, "why"?}, new: whether the data's own lengths were used. */
+int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err);
 
 /* `motley replay JOB` (cli/replay_job.c): a recorded run, simulated and changed as the options say. */

@@ -40,21 +40,27 @@ static int beside(const char *name, const char *other, char path[PATH_MAX], stru
     return file_path(path, PATH_MAX, err, "%.*s/%s", (int)(slash - other), other, name);
 }
 
-/* The config.json of the model a specification names: a folder, or the file itself. */
-static json_t *read_config(const char *spec_path, const char *model, struct err *err)
+/* The config.json of the model a specification names: a folder, or the file itself. *folder: where it is. */
+static json_t *read_config(const char *spec_path, const char *model, char folder[PATH_MAX], struct err *err)
 {
     char path[PATH_MAX];
     struct stat status;
-    if (beside(model, spec_path, path, err) < 0)
+    if (beside(model, spec_path, folder, err) < 0)
         return NULL;
-    if (stat(path, &status) < 0) {
+    if (stat(folder, &status) < 0) {
         err_set(err, ERR_INVALID, "model: with --cluster it is a folder with a config.json; there is no %s",
                 model);
         return NULL;
     }
-    size_t size = strlen(path);
-    if (S_ISDIR(status.st_mode))
-        snprintf(path + size, sizeof path - size, "/config.json");
+    if (file_path(path, sizeof path, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
+        return NULL;
+    if (!S_ISDIR(status.st_mode)) {
+        char *slash = strrchr(folder, '/');
+        if (slash)
+            *slash = '\0';
+        else
+            snprintf(folder, PATH_MAX, ".");
+    }
     return given_document(path, err);
 }
 
@@ -113,30 +119,82 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
     return cluster;
 }
 
-/* Under which key profiles of such a job are kept. */
-static int key_of(const json_t *spec_json, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+/* Under which key profiles of such a job are kept: the server takes a model's config as it understood it. */
+static int key_of(const json_t *spec_json, const json_t *config_json, char key[DIGEST_HEX_SIZE],
+                  struct err *err)
 {
     struct job_spec spec;
+    struct model_config config;
     if (spec_parse(spec_json, &spec, err) < 0)
         return -1;
-    json_t *full = spec_to_json(&spec, err);
-    int result = full ? profile_key(full, config, key, err) : -1;
+    json_t *full = spec_to_json(&spec, err), *understood = NULL;
+    int result = full ? 0 : -1;
+    if (result == 0 && model_config_parse(config_json, &config, err) < 0)
+        result = err_wrap(err, "config.json");
+    if (result == 0)
+        result = (understood = model_config_to_json(&config, err)) ? 0 : -1;
+    if (result == 0)
+        result = profile_key(full, understood, key, err);
     json_decref(full);
+    json_decref(understood);
     spec_fini(&spec);
     return result;
 }
 
-int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs,
+/* A data file that a specification names, as a path into out; NULL when it is not there. */
+static const char *data_file(const char *spec_path, const char *word, char out[PATH_MAX])
+{
+    struct err ignored = {0};
+    return word && beside(word, spec_path, out, &ignored) == 0 && file_exists(out) ? out : NULL;
+}
+
+static json_t *read_rows(const char *spec_path, const json_t *spec_json, const json_t *config_json,
+                         const char *folder, struct given_rows *rows, struct err *err)
+{
+    struct job_spec spec;
+    struct model_config config;
+    char train[PATH_MAX], eval[PATH_MAX];
+    *rows = (struct given_rows){0};
+    if (spec_parse(spec_json, &spec, err) < 0)
+        return NULL;
+    if (model_config_parse(config_json, &config, err) < 0) {
+        spec_fini(&spec);
+        err_wrap(err, "config.json");
+        return NULL;
+    }
+    const char *from = data_file(spec_path, spec.data.train, train);
+    given_rows_read(&spec, from, data_file(spec_path, spec.data.eval, eval), folder, config.vocab, rows);
+    spec_fini(&spec);
+    json_t *told =
+        json_pack("{s:I, s:s?}", "count", (json_int_t)rows->train_count, "from", rows->train ? from : NULL);
+    if (told && *rows->why)
+        json_object_set_new(told, "why", json_string(rows->why));
+    if (!told)
+        err_set(err, ERR_NOMEM, "out of memory");
+    return told;
+}
+
+int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err)
 {
-    char key[DIGEST_HEX_SIZE] = "";
+    char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX];
+    struct given_rows given = {0};
     json_t *spec = upload_read_spec(spec_path, err), *config = NULL, *cluster = NULL;
     int result = -1;
     *inputs = (struct plan_inputs){0};
+    *rows = NULL;
     if (spec &&
-        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), err)) != NULL &&
-        key_of(spec, config, key, err) == 0 && (cluster = given_cluster(cluster_path, key, err)) != NULL)
-        result = plan_inputs_from_files(spec, cluster, config, inputs, err);
+        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), folder, err)) &&
+        key_of(spec, config, key, err) == 0 && (cluster = given_cluster(cluster_path, key, err)) &&
+        (*rows = read_rows(spec_path, spec, config, folder, &given, err)))
+        result = plan_inputs_from_files(spec, cluster, config,
+                                        &(struct plan_rows){.train = given.train,
+                                                            .train_count = given.train_count,
+                                                            .eval = given.eval,
+                                                            .eval_count = given.eval_count,
+                                                            .prompt_tokens = given.prompt_tokens},
+                                        inputs, err);
+    given_rows_fini(&given);
     json_decref(spec);
     json_decref(config);
     json_decref(cluster);

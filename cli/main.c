@@ -45,6 +45,8 @@ static const struct cli_command commands[] = {
       {"--from", "PLAN", "start from this plan: the answer is never slower where it can be kept"},
       {"--save", "PLAN", "write the plan, for --from"},
       {"--objective", "NAME", "time (default), cost or energy"},
+      {"--insight", NULL, "the critical path, and what each single improvement would save"},
+      {"--runnable", NULL, "only what workers of this release can run (a server's plan always is)"},
       {"--evaluations", "N", "how long to search; default 20000"},
       {"--seed", "N", "of the search"}},
      command_plan},

@@ -11,10 +11,17 @@
 #include "common/units.h"
 #include "planner/draw.h"
 #include "planner/inputs.h"
+#include "planner/insight.h"
 #include "planner/search.h"
 #include "program/codec.h"
 
-enum { PLAN_MS = 120000, PLAN_PROGRAM_BYTES_MAX = 4 << 20, PLAN_SAVE_BYTES_MAX = 1 << 30 };
+enum {
+    PLAN_MS = 120000,
+    PLAN_PROGRAM_BYTES_MAX = 4 << 20,
+    PLAN_SAVE_BYTES_MAX = 1 << 30,
+    RANKS_TOLD = 32,
+    SHARES_TOLD = 6
+};
 
 static void print_ranks(const json_t *ranks)
 {
@@ -47,6 +54,8 @@ static void print_alternatives(const json_t *alternatives)
         printf("  %-10s %-16s ", show_str(other, "placement"), show_str(other, "device"));
         if (strcmp(show_str(other, "verdict"), "fits") == 0)
             printf("%s a step\n", units_seconds(step, show_num(other, "step_s", 0)));
+        else if (show_num(other, "needs_bytes", 0) <= show_num(other, "has_bytes", 0))
+            printf("not asked for\n");
         else
             printf("%s: needs %s, has %s\n", show_str(other, "verdict"),
                    units_bytes(needs, (uint64_t)show_num(other, "needs_bytes", 0)),
@@ -81,6 +90,8 @@ int show_plan(const json_t *answer, struct err *err)
         double with = show_num(out, "step_s_with", 0);
         printf(with > 0 ? " (with it %s a step)\n" : "\n", units_seconds(step, with));
     }
+    json_array_foreach(json_object_get(answer, "warnings"), index, out)
+        printf("  beware: %s\n", json_string_value(out));
     return 0;
 }
 
@@ -123,6 +134,8 @@ static int read_options(const struct cli *cli, struct plan_inputs *inputs, struc
         cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0)
         return -1;
     options->evaluations = (uint64_t)evaluations;
+    options->insight = cli_option(cli, "--insight") != NULL;
+    options->runnable_only |= cli_option(cli, "--runnable") != NULL;
     options->seed = (uint64_t)seed;
     if (path && !(*from = read_plan(path, err)))
         return -1;
@@ -176,18 +189,59 @@ static int print_program(const struct plan_inputs *inputs, const struct plan_ans
     return result;
 }
 
+/* What the rows were taken from, where that was not the server's business. */
+static void tell_rows(const json_t *rows)
+{
+    if (json_is_string(json_object_get(rows, "from")))
+        printf("  rows as in %s (%.0f)\n", show_str(rows, "from"), show_num(rows, "count", 0));
+    else if (rows)
+        printf("  rows at full length: %s\n", show_str(rows, "why"));
+}
+
+static void tell_insight(const struct plan_insight *insight)
+{
+    char compute[32], wait[32], idle[32];
+    printf("\n  %s\n", insight->words);
+    for (uint32_t r = 0; r < insight->rank_count && r < RANKS_TOLD; r++) {
+        const struct plan_rank_time *time = &insight->ranks[r];
+        printf("  rank %-4u computes %s, waits %s", r, units_seconds(compute, time->compute_s),
+               units_seconds(wait, time->wait_s));
+        if (time->waits_on >= 0)
+            printf(" (most on rank %d)", (int)time->waits_on);
+        printf(", is idle %s\n", units_seconds(idle, time->idle_s));
+    }
+    for (uint32_t i = 0; i < insight->share_count && i < SHARES_TOLD; i++)
+        printf("  %4.0f %% of the critical path is %s %s\n", 100 * insight->shares[i].share,
+               insight->shares[i].what, insight->shares[i].where);
+}
+
+static void tell_more(const struct plan_answer *answer, const json_t *rows)
+{
+    if (answer->from_words)
+        printf("  %s\n", answer->from_words);
+    if (answer->plan && answer->cost_per_million_tokens > 0)
+        printf("  %.4g a million tokens at the devices' prices\n", answer->cost_per_million_tokens);
+    if (answer->insight)
+        tell_insight(answer->insight);
+    tell_rows(rows);
+}
+
 static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
-                struct err *err)
+                const json_t *rows, struct err *err)
 {
     const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
     json_t *told = answer_to_json(answer, err);
     int result = told ? 0 : -1;
+    if (result == 0 && answer->insight && !json_object_get(told, "insight"))
+        result = plan_insight_json(answer->insight, told, err);
     if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
         json_object_set_new(told, "drawn", json_string(picture));
     if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)
         json_object_set_new(told, "saved", json_string(saved));
-    if (result == 0 && !cli->json)
-        result = show_plan(told, err);
+    if (result == 0 && rows)
+        json_object_set(told, "rows", (json_t *)rows);
+    if (result == 0 && !cli->json && (result = show_plan(told, err)) == 0)
+        tell_more(answer, rows);
     if (result == 0 && cli_option(cli, "--program"))
         result = print_program(inputs, answer, told, cli->json, err);
     if (result == 0 && cli->json)
@@ -200,7 +254,8 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
     return result;
 }
 
-static int plan_here(struct cli *cli, struct plan_inputs *inputs, bool runnable_only, struct err *err)
+static int plan_here(struct cli *cli, struct plan_inputs *inputs, const json_t *rows, bool runnable_only,
+                     struct err *err)
 {
     struct plan_answer *answer = NULL;
     struct plan *from = NULL;
@@ -213,7 +268,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, bool runnable_
             answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
     }
     if (result == 0)
-        result = tell(cli, inputs, answer, err);
+        result = tell(cli, inputs, answer, rows, err);
     plan_answer_destroy(answer);
     plan_destroy(from);
     return result;
@@ -227,7 +282,7 @@ static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err
     int result = document ? plan_inputs_read(document, &inputs, err) : -1;
     json_decref(document);
     if (result == 0)
-        result = plan_here(cli, &inputs, true, err);
+        result = plan_here(cli, &inputs, NULL, true, err);
     plan_inputs_fini(&inputs);
     return result;
 }
@@ -252,14 +307,16 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 
 int command_plan(struct cli *cli, struct err *err)
 {
-    static const char *const here[] = {"--draw",      "--save",        "--from",
-                                       "--objective", "--evaluations", "--seed"};
+    static const char *const here[] = {"--draw",        "--save", "--from",   "--objective",
+                                       "--evaluations", "--seed", "--insight"};
     const char *cluster = cli_option(cli, "--cluster");
     if (cluster) {
         struct plan_inputs inputs;
-        int planned = given_by_files(cli->words[0], cluster, &inputs, err);
+        json_t *rows = NULL;
+        int planned = given_by_files(cli->words[0], cluster, &inputs, &rows, err);
         if (planned == 0)
-            planned = plan_here(cli, &inputs, false, err);
+            planned = plan_here(cli, &inputs, rows, false, err);
+        json_decref(rows);
         plan_inputs_fini(&inputs);
         return planned;
     }

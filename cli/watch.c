@@ -21,6 +21,7 @@ enum {
     VIEW_RANKS_MAX = 64,
     VIEW_BAR = 24,
     VIEW_LINE_NS = 1000000000, /* lines are told at most once a second where there is no terminal */
+    VIEW_RANKS_STEPS = 10,     /* and what the devices do, after so many of them */
     SILENCE_MS = 40000,        /* the server sends a comment more often than this */
     GONE_NS_SECONDS = 120,     /* how long a server may be away */
 };
@@ -40,6 +41,7 @@ struct view {
     unsigned rank_count, lines_drawn;
     struct view_rank ranks[VIEW_RANKS_MAX];
     uint64_t told_ns;
+    unsigned told_lines;
     struct buf line, data; /* the SSE line under way, the event's data so far */
     char type[64];
     int64_t event_id;
@@ -69,10 +71,19 @@ static void print_bar(const struct view_rank *rank)
 
 static void print_step(struct view *view)
 {
-    char step[32], left[32];
+    char step[32], left[32] = "nothing";
+    double steps_left = view->steps - view->step - 1;
+    if (steps_left > 0)
+        units_seconds(left, view->step_s * steps_left);
     printf("step %4.0f/%.0f  loss %.4f  norm %.3f  %5.0f tokens/s  %s/step  left %s\n", view->step + 1,
            view->steps, view->loss, view->grad_norm, view->tokens_per_s, units_seconds(step, view->step_s),
-           units_seconds(left, view->step_s * (view->steps - view->step - 1)));
+           left);
+}
+
+static void print_bars(const struct view *view)
+{
+    for (unsigned i = 0; i < view->rank_count; i++)
+        print_bar(&view->ranks[i]);
 }
 
 static void draw(struct view *view)
@@ -80,12 +91,13 @@ static void draw(struct view *view)
     if (view->terminal) {
         erase(view);
         print_step(view);
-        for (unsigned i = 0; i < view->rank_count; i++)
-            print_bar(&view->ranks[i]);
+        print_bars(view);
         view->lines_drawn = 1 + view->rank_count;
     } else if (clock_mono_ns() - view->told_ns >= VIEW_LINE_NS || view->step + 1 >= view->steps) {
         view->told_ns = clock_mono_ns();
         print_step(view);
+        if (++view->told_lines % VIEW_RANKS_STEPS == 0 || view->step + 1 >= view->steps)
+            print_bars(view);
     }
     fflush(stdout);
 }

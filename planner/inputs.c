@@ -174,7 +174,7 @@ int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct 
 }
 
 int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
-                           struct plan_inputs *inputs, struct err *err)
+                           const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err)
 {
     *inputs = (struct plan_inputs){0};
     if (spec_parse(spec, &inputs->spec, err) < 0)
@@ -183,7 +183,8 @@ int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json
         return err_wrap(err, "config.json");
     if (!(inputs->cluster = cluster_from_json(cluster, err)))
         return err_wrap(err, "cluster");
-    return workload_from_spec(&inputs->spec, &inputs->config, NULL, 0, NULL, 0, 0, &inputs->workload, err);
+    return workload_from_spec(&inputs->spec, &inputs->config, rows->train, rows->train_count, rows->eval,
+                              rows->eval_count, rows->prompt_tokens, &inputs->workload, err);
 }
 
 void plan_inputs_fini(struct plan_inputs *inputs)

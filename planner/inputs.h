@@ -18,6 +18,7 @@
 #include <jansson.h>
 
 #include "model/config.h"
+#include "model/rows.h"
 #include "model/spec.h"
 #include "planner/cluster.h"
 #include "planner/workload.h"
@@ -34,9 +35,14 @@ struct plan_inputs {
 
 /* Fills *inputs, which plan_inputs_fini releases also after an error. ERR_INVALID with the path. */
 int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err);
-/* The same from a specification, a config.json and a cluster file (INTERFACES.md), with no data at hand. */
+/* The same from a specification, a config.json, a cluster file (INTERFACES.md) and what is known of the rows:
+ * borrowed; NULL sizes: not at hand. */
+struct plan_rows {
+    const struct row_size *train, *eval;
+    uint32_t train_count, eval_count, prompt_tokens;
+};
 int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
-                           struct plan_inputs *inputs, struct err *err);
+                           const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
 void plan_inputs_fini(struct plan_inputs *inputs);
 
 /* Changes to such a document, as `motley replay` offers them. Each names what it does not find. */

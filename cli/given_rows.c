@@ -1,0 +1,116 @@
+/* Row sizes of a specification's data, when file and tokenizer are at hand: what the server would find. When
+ * they are not, a plan without a server is made with rows of full length, and says so. */
+#include "cli/cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/buf.h"
+#include "common/file.h"
+#include "model/rows.h"
+#include "model/spec.h"
+#include "model/tokenizer.h"
+
+enum { TOKENIZER_BYTES_MAX = 256 << 20, DATA_BYTES_MAX = 1 << 30 };
+
+/* The tokenizer in a model's folder; NULL without an error when there is none. */
+static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, struct err *err)
+{
+    char path[PATH_MAX];
+    struct buf text = {.limit = TOKENIZER_BYTES_MAX}, config = {.limit = TOKENIZER_BYTES_MAX};
+    struct err absent = {0};
+    *tokenizer = NULL;
+    if (file_path(path, sizeof path, err, "%s/tokenizer.json", folder) < 0)
+        return -1;
+    if (!file_exists(path))
+        return 0;
+    int result = file_read_all(path, TOKENIZER_BYTES_MAX, &text, err);
+    if (result == 0)
+        result = file_path(path, sizeof path, err, "%s/tokenizer_config.json", folder);
+    if (result == 0 && file_read_all(path, TOKENIZER_BYTES_MAX, &config, &absent) < 0)
+        buf_clear(&config);
+    if (result == 0)
+        result =
+            tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, tokenizer, err);
+    buf_fini(&text);
+    buf_fini(&config);
+    return result;
+}
+
+static int encode(const char *path, const struct rows_options *options, struct given_rows *given,
+                  struct row_size **sizes, uint32_t *count, struct err *err)
+{
+    struct buf text = {.limit = DATA_BYTES_MAX};
+    struct rows *rows = NULL;
+    struct rows_report report;
+    int result = file_read_all(path, DATA_BYTES_MAX, &text, err);
+    if (result == 0)
+        result = rows_encode(buf_str(&text), text.size, options, &rows, &report, err);
+    if (result == 0 && !(*sizes = calloc((size_t)rows->count + 1, sizeof **sizes)))
+        result = err_set(err, ERR_NOMEM, "no memory for %u rows", rows->count);
+    if (result == 0) {
+        rows_sizes(rows, *sizes);
+        *count = rows->count;
+        given->format = report.format;
+    }
+    rows_destroy(rows);
+    buf_fini(&text);
+    return result < 0 ? err_wrap(err, "%s", path) : 0;
+}
+
+static int prompt_size(const struct job_spec *spec, struct rows_options *options, struct given_rows *given,
+                       struct err *err)
+{
+    struct ids ids = {0};
+    if (!spec->sample.prompt || !options->tokenizer)
+        return 0;
+    int result = rows_render_prompt(spec->sample.prompt, given->format, options, &ids, err);
+    given->prompt_tokens = (uint32_t)ids.count;
+    ids_fini(&ids);
+    return result < 0 ? err_wrap(err, "sample.prompt") : 0;
+}
+
+/* Everything at hand is read, or the first thing that is wrong said. */
+static int read_all(const struct job_spec *spec, const char *train, const char *eval,
+                    const char *model_folder, uint32_t vocab, struct given_rows *given, struct err *err)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat = NULL;
+    struct rows_options options, same;
+    int result = open_tokenizer(model_folder, &tokenizer, err);
+    if (result == 0)
+        result = rows_options_from_spec(&spec->data, tokenizer, vocab, &options, &chat, err);
+    same = options;
+    if (result == 0)
+        result = encode(train, &options, given, &given->train, &given->train_count, err);
+    if (result == 0 && eval)
+        result = encode(eval, &same, given, &given->eval, &given->eval_count, err);
+    if (result == 0)
+        result = prompt_size(spec, &options, given, err);
+    chat_template_destroy(chat);
+    tokenizer_destroy(tokenizer);
+    return result;
+}
+
+void given_rows_read(const struct job_spec *spec, const char *train, const char *eval,
+                     const char *model_folder, uint32_t vocab, struct given_rows *given)
+{
+    struct err why = {0};
+    *given = (struct given_rows){0};
+    if (!train) {
+        snprintf(given->why, sizeof given->why, "there is no file %.200s", spec->data.train);
+    } else if (read_all(spec, train, eval, model_folder, vocab, given, &why) < 0) {
+        given_rows_fini(given);
+        snprintf(given->why, sizeof given->why, "%.300s", why.text);
+    }
+}
+
+void given_rows_fini(struct given_rows *given)
+{
+    free(given->train);
+    free(given->eval);
+    *given = (struct given_rows){0};
+}
