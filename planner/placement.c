@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data, &place_hybrid, &place_server, &place_expert,
-                                              NULL};
+const struct placement *const placements[] = {&place_single, &place_pipeline, &place_data,   &place_hybrid,
+                                              &place_server, &place_expert,   &place_tensor, NULL};
 
 const struct placement *placement_find(enum plan_placement kind)
 {
@@ -55,8 +55,8 @@ void choice_fini(struct place_choice *choice)
 static bool choice_equal(const struct place_choice *a, const struct place_choice *b)
 {
     return a->placement == b->placement && a->schedule == b->schedule &&
-           a->micro_batch_rows == b->micro_batch_rows &&
-           a->gathered_layers == b->gathered_layers && a->stage_count == b->stage_count &&
+           a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers &&
+           a->together == b->together && a->stage_count == b->stage_count &&
            a->member_count == b->member_count &&
            memcmp(a->stages, b->stages, a->stage_count * sizeof(*a->stages)) == 0 &&
            memcmp(a->members, b->members, a->member_count * sizeof(*a->members)) == 0;

@@ -21,9 +21,10 @@ struct place_member {     /* one rank */
     uint32_t micro_count; /* how many a step */
     double state_share;
     double expert_share; /* expert: of every layer's experts (planner/expert.h) */
-    uint32_t window; /* 0: the generator's choice */
-    uint32_t delay;  /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later */
+    uint32_t window;     /* 0: the generator's choice */
+    uint32_t delay;      /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later */
     bool recompute;
+    struct plan_tensor tensor; /* tensor: what of each matrix it keeps */
 };
 
 struct place_stage {
@@ -40,6 +41,8 @@ struct place_choice {
     struct place_member *members;
     uint32_t gathered_layers; /* data, server: layers whose weights a member has places for at a time, when
                                  they are kept in shards or by the holder; 0: every member keeps all */
+    uint32_t together; /* tensor: micro-batches worked on in turns, so that the sums of one travel while the
+                          next computes; 0: 1 */
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
 
@@ -59,7 +62,7 @@ struct choice_list {
     uint32_t shortfall_device;
     uint64_t evaluations, evaluations_max;
     const struct problem *runnable_on; /* take only what a worker of this release can run on it; NULL: all */
-    uint32_t must_use; /* take only choices with this device of the cluster, plus 1; 0: all */
+    uint32_t must_use;                 /* take only choices with this device of the cluster, plus 1; 0: all */
 };
 
 /* Adds a copy if it is among the best (and can be run, where that is asked for); equal estimates keep the
@@ -95,7 +98,8 @@ bool choice_runnable(const struct problem *problem, const struct place_choice *c
 int choice_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
 
-extern const struct placement place_single, place_pipeline, place_data, place_hybrid, place_server, place_expert;
+extern const struct placement place_single, place_pipeline, place_data, place_hybrid, place_server,
+    place_expert, place_tensor;
 /* The table, NULL-terminated. */
 extern const struct placement *const placements[];
 const struct placement *placement_find(enum plan_placement kind);

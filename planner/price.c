@@ -8,6 +8,7 @@
 #include "planner/micro.h"
 #include "planner/price.h"
 #include "planner/steady.h"
+#include "planner/tensor.h"
 #include "planner/memory.h"
 
 #define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
@@ -88,6 +89,10 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     if (price->expert && (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
+    }
+    if (price->plan->placement == PLACE_TENSOR) {
+        load = instr_load(price, x);
+        return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
     }
     switch (x->op) {
     case OP_FORWARD:
@@ -222,6 +227,8 @@ static double collective_seconds(void *context, const struct plan_group *group, 
                  slot->kind == SLOT_BARRIER || slot->kind == SLOT_TOKEN;
     if (small) /* up and down a tree */
         return (x->op == OP_ALL_REDUCE ? 2 : 1) * depth * (latency + bytes / rate);
+    if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
+        return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
     return x->op == OP_ALL_REDUCE ? 2 * share : share;
 }

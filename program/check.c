@@ -153,6 +153,8 @@ static const char *field_problem(const struct plan *plan, uint32_t number, const
         return "it sends from no slot";
     if (instr_receives(x) && x->slot_out < 0)
         return "it receives into no slot";
+    if (x->op == OP_PULL && x->tag == TAG_PARAMETER_GRADIENTS && !(x->flags & INSTR_ACCUMULATE))
+        return "it pulls gradients without ACCUMULATE: they would replace those of others";
     if (x->queue == QUEUE_GROUP && x->slot_in < 0 && x->slot_out < 0)
         return "it exchanges no slot";
     if (((x->flags & INSTR_FREES_IN) && x->slot_in < 0) ||
@@ -300,6 +302,8 @@ int plan_check(const struct plan *plan, struct err *err)
                 return -1;
         }
     }
+    if (check_tensor(plan, err) < 0)
+        return -1;
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         if (check_walk(plan, kind, err) < 0 || check_rows(plan, kind, err) < 0 ||
             check_experts(plan, kind, err) < 0)

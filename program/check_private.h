@@ -30,6 +30,7 @@ int check_held(const struct plan *plan, uint32_t rank, int kind, const struct ch
                struct err *err);
 int check_step(const struct plan *plan, uint32_t rank, const struct check_order *order, struct err *err);
 int check_walk(const struct plan *plan, int kind, struct err *err);
+int check_tensor(const struct plan *plan, struct err *err);
 int check_rows(const struct plan *plan, int kind, struct err *err);
 int check_reductions(const struct plan *plan, struct err *err);
 /* Attention and experts apart (check_expert.c). */

@@ -205,7 +205,8 @@ static int slot_read(struct slots_state *s, uint32_t i, const struct instr *x, i
     bool routed = table->kind == SLOT_ROUTED || table->kind == SLOT_ROUTED_GRADIENT;
     if (it->written && routed && x->op != OP_RELEASE &&
         (it->micro_batch != x->micro_batch || it->block != x->block_begin))
-        return refuse(s, i, slot, "holds tokens of another micro-batch or layer, written by", it->writer, true);
+        return refuse(s, i, slot, "holds tokens of another micro-batch or layer, written by", it->writer,
+                      true);
     if (table->kind == SLOT_PARTIAL && !it->whole)
         return refuse(s, i, slot, "is a part that was not summed over its group; written by", it->writer,
                       true);
@@ -251,7 +252,9 @@ static int instr_slots(struct slots_state *s, uint32_t i)
     int32_t in = followed(s, x->slot_in), out = followed(s, x->slot_out);
     bool in_place = x->queue == QUEUE_GROUP && (x->slot_out == x->slot_in || x->slot_out < 0);
     if (x->op == OP_ALL_REDUCE && x->slot_in >= 0 && s->rank->slots[x->slot_in].kind == SLOT_PARTIAL)
-        return slot_sum(s, i, x, x->slot_in);
+        return slot_sum(s, i, x, x->slot_in) < 0 ? -1
+               : x->flags & INSTR_FREES_IN       ? slot_free(s, i, x, x->slot_in)
+                                                 : 0;
     if (in >= 0 && slot_read(s, i, x, in) < 0)
         return -1;
     if (x->slot_save >= 0) {

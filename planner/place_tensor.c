@@ -1,0 +1,472 @@
+/* tensor: every matrix cut over the devices of a group that a fast link joins; several groups make a
+ * pipeline.
+ *
+ * A group is looked at only where its sums could pay: where with all of them hidden behind computing, or all
+ * computing behind them, a layer would take less than on its fastest member alone. Simulation decides.
+ *
+ * The embedding and the head are cut by rows of the vocabulary: replicated they would cost every member their
+ * memory and all of the head's time, and the sums they need are of a boundary tensor and of three numbers a
+ * token. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/chain.h"
+#include "planner/micro.h"
+#include "planner/tensor.h"
+
+#define SUBSETS_MAX 6u   /* devices up to which every subset is a group */
+#define STAGES_MAX 64u   /* groups in a pipeline */
+#define DEVICES_MAX 256u /* in all of them */
+#define BALANCE_TURNS 30
+
+/* Devices in groups, and how they work. */
+struct arrangement {
+    const struct problem *p;
+    struct choice_list *list;
+    uint32_t stages, devices, rows, micro_batches, together;
+    uint32_t first[STAGES_MAX + 1], device[DEVICES_MAX];
+    struct plan_tensor part[DEVICES_MAX];
+    double latency_s[STAGES_MAX], rate[STAGES_MAX]; /* worst of each group's ring */
+    /* seconds of a micro-batch in one block of each class, sums included, without and with recomputation */
+    double block_s[STAGES_MAX][COST_CLASSES][2];
+    int32_t end[STAGES_MAX];
+    bool recompute;
+};
+
+static struct cost_load mean_load(const struct problem *p, uint32_t micro_batches)
+{
+    return (struct cost_load){.rows = p->mean_step.rows / micro_batches,
+                              .tokens = p->mean_step.tokens / micro_batches,
+                              .sum_sq = p->mean_step.sum_sq / micro_batches,
+                              .labelled = p->mean_step.labelled / micro_batches};
+}
+
+static void ring_links(const struct problem *p, const uint32_t *devices, uint32_t count, double *latency_s,
+                       double *rate)
+{
+    *latency_s = 0;
+    *rate = INFINITY;
+    for (uint32_t i = 0; i < count && count > 1; i++) {
+        double latency, bytes_per_s;
+        bool emulated;
+        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &bytes_per_s, &emulated);
+        *latency_s = fmax(*latency_s, latency);
+        *rate = fmin(*rate, bytes_per_s);
+    }
+}
+
+/* A half of a block on a whole group: its slowest member. */
+static double group_half(const struct problem *p, const uint32_t *devices, const struct plan_tensor *parts,
+                         uint32_t count, int32_t block, enum tensor_half half, enum cost_way way,
+                         const struct cost_load *load)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < count; i++)
+        most = fmax(most, tensor_seconds(p, devices[i], &parts[i], block, half, way, load));
+    return most;
+}
+
+static int32_t block_of_class(const struct problem *p, enum cost_class cls)
+{
+    for (int32_t b = 0; b < p->block_count; b++) {
+        if (cost_class_of(&p->blocks.blocks[b]) == cls)
+            return b;
+    }
+    return -1;
+}
+
+static double group_block(const struct arrangement *a, uint32_t s, int32_t block, bool recompute,
+                          double *sums)
+{
+    const struct problem *p = a->p;
+    const uint32_t *devices = &a->device[a->first[s]];
+    const struct plan_tensor *parts = &a->part[a->first[s]];
+    uint32_t count = a->first[s + 1] - a->first[s];
+    struct cost_load load = mean_load(p, a->micro_batches);
+    double seconds = 0;
+    bool layer = block > 0 && block + 1 < p->block_count;
+    for (int way = 0; way < (recompute ? 3 : 2); way++) {
+        for (int half = TENSOR_FIRST; half <= TENSOR_SECOND; half++)
+            seconds +=
+                layer || half == TENSOR_FIRST
+                    ? group_half(p, devices, parts, count, block,
+                                 layer ? (enum tensor_half)half : TENSOR_WHOLE, (enum cost_way)way, &load)
+                    : 0;
+    }
+    double one = tensor_sum_seconds(count, p->bytes_per_token * load.tokens, a->latency_s[s], a->rate[s]);
+    *sums = (layer ? 4 : 1) * one;
+    return seconds;
+}
+
+static void blocks_price(struct arrangement *a)
+{
+    for (uint32_t s = 0; s < a->stages; s++) {
+        for (int cls = 0; cls < COST_CLASSES; cls++) {
+            int32_t block = block_of_class(a->p, (enum cost_class)cls);
+            for (int again = 0; again < 2; again++) {
+                double sums = 0, compute = block < 0 ? 0 : group_block(a, s, block, again, &sums);
+                a->block_s[s][cls][again] = a->together > 1 ? fmax(compute, sums) : compute + sums;
+            }
+        }
+    }
+}
+
+static double stage_seconds(const struct arrangement *a, uint32_t s, int32_t begin, int32_t end)
+{
+    double seconds = 0;
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        seconds += (a->p->prefix[end][cls] - a->p->prefix[begin][cls]) * a->block_s[s][cls][a->recompute];
+    return seconds;
+}
+
+static int32_t begin_of(const struct arrangement *a, uint32_t s)
+{
+    return s ? a->end[s - 1] : 0;
+}
+
+/* Blocks by bisection over the period. */
+static void blocks_balance(struct arrangement *a)
+{
+    double low = 0, high = 0;
+    for (uint32_t s = 0; s < a->stages; s++)
+        high = fmax(high, stage_seconds(a, s, 0, a->p->block_count));
+    for (int turn = 0; turn <= BALANCE_TURNS && a->stages > 1; turn++) {
+        double period = turn == 0 || turn == BALANCE_TURNS ? high : (low + high) / 2;
+        for (uint32_t s = 0; s < a->stages; s++) {
+            int32_t last = a->p->block_count - (int32_t)(a->stages - s - 1), end = begin_of(a, s) + 1;
+            while (end < last && stage_seconds(a, s, begin_of(a, s), end + 1) <= period)
+                end++;
+            a->end[s] = end;
+        }
+        if (a->end[a->stages - 1] == a->p->block_count)
+            high = period;
+        else
+            low = period;
+    }
+    a->end[a->stages - 1] = a->p->block_count;
+}
+
+static void choice_fill(const struct arrangement *a, uint32_t slack, struct place_choice *choice)
+{
+    uint32_t units = (a->micro_batches - 1) / a->together + 1;
+    choice->placement = PLACE_TENSOR;
+    choice->micro_batch_rows = a->rows;
+    choice->together = a->together;
+    choice->stage_count = a->stages;
+    choice->member_count = a->devices;
+    for (uint32_t s = 0; s < a->stages; s++) {
+        uint32_t window = a->stages - s + (s + 1 < a->stages ? slack : 0);
+        choice->stages[s] = (struct place_stage){.block_begin = begin_of(a, s),
+                                                 .block_end = a->end[s],
+                                                 .member_first = a->first[s],
+                                                 .member_count = a->first[s + 1] - a->first[s]};
+        for (uint32_t d = a->first[s]; d < a->first[s + 1]; d++) {
+            memset(&choice->members[d], 0, sizeof(choice->members[d]));
+            choice->members[d].device = a->device[d];
+            choice->members[d].micro_rows = a->rows;
+            choice->members[d].micro_count = a->micro_batches;
+            choice->members[d].state_share = 1;
+            choice->members[d].window = window < units ? window : units;
+            choice->members[d].recompute = a->recompute;
+            choice->members[d].tensor = a->part[d];
+        }
+    }
+}
+
+/* Does every member hold what it is given? Notes who does not. */
+static bool choice_fits(const struct arrangement *a, const struct place_choice *choice)
+{
+    for (uint32_t s = 0; s < a->stages; s++) {
+        for (uint32_t d = a->first[s]; d < a->first[s + 1]; d++) {
+            struct tensor_need need;
+            uint64_t live = (uint64_t)choice->members[d].window * a->together;
+            uint64_t limit = a->p->cluster->devices[a->device[d]].memory_limit_bytes;
+            tensor_stage_need(a->p, &choice->stages[s], &a->part[d], a->rows, a->recompute,
+                              live < a->micro_batches ? (uint32_t)live : a->micro_batches,
+                              tensor_partials(choice, s, a->micro_batches), &need);
+            if (need.need.total > limit) {
+                choice_list_short(a->list, a->device[d], need.need.total, limit);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* docs/PLANNER.md, Time: the period of 1F1B over units, and its step. */
+static double arrangement_estimate(const struct arrangement *a, const struct place_choice *choice)
+{
+    uint32_t units = (a->micro_batches - 1) / a->together + 1;
+    double period = 0, once = 0, update = 0, each[STAGES_MAX], link[STAGES_MAX] = {0};
+    double bytes = a->together * a->p->bytes_per_token * a->p->mean_step.tokens / a->micro_batches;
+    for (uint32_t s = 0; s < a->stages; s++) {
+        uint32_t members = a->first[s + 1] - a->first[s];
+        each[s] = a->together * stage_seconds(a, s, begin_of(a, s), a->end[s]);
+        update = fmax(update, problem_step_seconds(a->p, a->device[a->first[s]], begin_of(a, s), a->end[s]) /
+                                  members);
+        if (s + 1 < a->stages) {
+            double latency, rate;
+            bool emulated;
+            cluster_link(a->p->cluster, a->device[a->first[s]], a->device[a->first[s + 1]], &latency, &rate,
+                         &emulated);
+            link[s] = latency + bytes / rate;
+            period = fmax(period, bytes / rate);
+        }
+        once += each[s] + 2 * link[s];
+    }
+    for (uint32_t s = 0; s < a->stages; s++) {
+        double cycle = 0;
+        for (uint32_t j = s; j < a->stages; j++) {
+            uint32_t w = choice->members[a->first[s]].window, v = choice->members[a->first[j]].window;
+            cycle += each[j] + (j > s ? 2 * link[j - 1] : 0);
+            period = fmax(period, cycle / (w - v + 1));
+        }
+    }
+    return (units - 1) * period + once + update;
+}
+
+/* One arrangement at one micro-batch size: the first way to deal and recompute that fits. */
+static int arrangement_try(struct arrangement *a, struct err *err)
+{
+    struct place_stage stages[STAGES_MAX];
+    struct place_member *members = calloc(a->devices, sizeof(*members));
+    struct place_choice choice = {.stages = stages, .members = members};
+    int result = members ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    bool done = false;
+    for (int way = 0; way < 2 * TENSOR_WAYS && result == 0 && !done; way++) {
+        a->recompute = way >= TENSOR_WAYS;
+        bool dealt = micro_recompute_allowed(a->p, a->recompute);
+        for (uint32_t s = 0; s < a->stages && dealt; s++)
+            dealt = tensor_deal(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], a->rows,
+                                (enum tensor_by)(way % TENSOR_WAYS), &a->part[a->first[s]]);
+        if (!dealt)
+            continue;
+        a->list->evaluations++;
+        blocks_price(a);
+        blocks_balance(a);
+        for (uint32_t slack = a->stages > 1; slack < 2 && !done; slack--) {
+            choice_fill(a, slack, &choice);
+            done = choice_fits(a, &choice);
+        }
+        if (done) {
+            choice.estimate_s = arrangement_estimate(a, &choice);
+            result = choice_list_add(a->list, &choice, err);
+        }
+    }
+    free(members);
+    return result;
+}
+
+static int arrangement_sizes(struct arrangement *a, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(a->p, sizes);
+    for (uint32_t s = 0; s < a->stages; s++)
+        ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
+                   &a->rate[s]);
+    for (uint32_t i = 0; i < count; i++) {
+        a->rows = sizes[i];
+        a->micro_batches = micro_count(a->p, sizes[i]);
+        for (a->together = 1; a->together <= 2 && a->together <= a->micro_batches; a->together++) {
+            if (a->list->evaluations >= a->list->evaluations_max)
+                return 0;
+            if (arrangement_try(a, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+/* Could the group's sums pay, at any micro-batch size? */
+static bool group_pays(const struct problem *p, const uint32_t *devices, uint32_t count)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
+    struct plan_tensor parts[TENSOR_GROUP_MAX];
+    int32_t layer = block_of_class(p, COST_LAYER);
+    double latency, rate;
+    if (layer < 0 || !tensor_deal(p, devices, count, sizes[0], TENSOR_BY_SPEED, parts))
+        return false;
+    ring_links(p, devices, count, &latency, &rate);
+    for (uint32_t i = 0; i < size_count; i++) {
+        struct cost_load load = mean_load(p, micro_count(p, sizes[i]));
+        double alone = INFINITY, together = 0;
+        for (uint32_t d = 0; d < count; d++)
+            alone = fmin(alone, problem_seconds(p, devices[d], layer, layer + 1, COST_FORWARD, &load) +
+                                    problem_seconds(p, devices[d], layer, layer + 1, COST_BACKWARD, &load));
+        for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
+            for (int half = TENSOR_FIRST; half <= TENSOR_SECOND; half++)
+                together += group_half(p, devices, parts, count, layer, (enum tensor_half)half,
+                                       (enum cost_way)way, &load);
+        }
+        double sums = 4 * tensor_sum_seconds(count, p->bytes_per_token * load.tokens, latency, rate);
+        if (fmax(together, sums) < alone)
+            return true;
+    }
+    return false;
+}
+
+struct ranked {
+    uint32_t device, node;
+    double seconds;
+};
+
+static int by_node(const void *left, const void *right)
+{
+    const struct ranked *a = left, *b = right;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    if (a->seconds != b->seconds)
+        return a->seconds < b->seconds ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+/* One group of the devices named. */
+static int group_try(struct arrangement *a, const uint32_t *devices, uint32_t count, struct err *err)
+{
+    uint32_t asked = a->p->workload->stages;
+    if (count < 2 || count > TENSOR_GROUP_MAX || asked > 1 || !group_pays(a->p, devices, count))
+        return 0;
+    a->stages = 1;
+    a->devices = a->first[1] = count;
+    memcpy(a->device, devices, count * sizeof(*devices));
+    a->end[0] = a->p->block_count;
+    return arrangement_sizes(a, err);
+}
+
+static int subsets_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    for (uint32_t mask = (1u << count) - 1; mask > 0; mask--) {
+        uint32_t devices[SUBSETS_MAX], chosen = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (mask >> i & 1)
+                devices[chosen++] = all[i].device;
+        }
+        if (group_try(a, devices, chosen, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* More devices: of each node the fastest 2, 3, 4, 6, 8, … */
+static int nodes_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    for (uint32_t from = 0, end; from < count; from = end) {
+        uint32_t devices[TENSOR_GROUP_MAX];
+        for (end = from; end < count && all[end].node == all[from].node; end++) {
+            if (end - from < TENSOR_GROUP_MAX)
+                devices[end - from] = all[end].device;
+        }
+        uint32_t most = end - from < TENSOR_GROUP_MAX ? end - from : TENSOR_GROUP_MAX;
+        for (uint32_t size = most; size >= 2; size = size > 4 ? size * 3 / 4 : size - 1) {
+            if (group_try(a, devices, size, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+/* A pipeline of groups of at most `size` neighbours of one node; groups that do not pay are single devices.
+ */
+static int pipeline_try_groups(struct arrangement *a, const struct ranked *all, uint32_t count, uint32_t size,
+                               bool backwards, struct err *err)
+{
+    bool group = false;
+    a->stages = a->devices = 0;
+    for (uint32_t at = 0, taken; at < count; at += taken) {
+        uint32_t devices[TENSOR_GROUP_MAX];
+        for (taken = 0; taken < size && at + taken < count; taken++) {
+            uint32_t i = backwards ? count - 1 - at - taken : at + taken;
+            uint32_t start = backwards ? count - 1 - at : at;
+            if (all[i].node != all[start].node)
+                break;
+            devices[taken] = all[i].device;
+        }
+        if (taken > 1 && !group_pays(a->p, devices, taken))
+            taken = 1;
+        group = group || taken > 1;
+        if (a->stages == STAGES_MAX || a->devices + taken > DEVICES_MAX)
+            return 0;
+        memcpy(&a->device[a->devices], devices, taken * sizeof(*devices));
+        a->first[a->stages] = a->devices;
+        a->devices += taken;
+        a->first[++a->stages] = a->devices;
+    }
+    uint32_t asked = a->p->workload->stages;
+    if (!group || a->stages < 2 || (asked && asked != a->stages) || (int32_t)a->stages > a->p->block_count)
+        return 0;
+    return arrangement_sizes(a, err);
+}
+
+static int pipelines_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    /* a tied embedding that is trained is cut alike on its owner and its copy, or not at all */
+    if (a->p->workload->method == METHOD_FULL && a->p->blocks.tied)
+        return 0;
+    for (uint32_t size = 2; size <= TENSOR_GROUP_MAX && size <= count; size *= 2) {
+        for (int backwards = 0; backwards < 2; backwards++) {
+            if (pipeline_try_groups(a, all, count, size, backwards, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static bool tensor_supports(const struct problem *problem, struct err *err)
+{
+    uint32_t usable = 0;
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        usable += problem->usable[d];
+    if (problem->workload->config->experts > 0) {
+        err_set(err, ERR_UNSUPPORTED, "placement.kind: tensor does not cut mixtures of experts");
+        return false;
+    }
+    if (usable < 2 || problem->workload->config->kv_heads < 2) {
+        err_set(err, ERR_UNSUPPORTED,
+                "placement.kind: tensor needs two devices and two key heads; %u devices can be used, the "
+                "model has "
+                "%u",
+                usable, problem->workload->config->kv_heads);
+        return false;
+    }
+    return true;
+}
+
+static int tensor_propose(const struct problem *problem, struct choice_list *list, struct err *err)
+{
+    struct ranked *all = calloc(problem->device_count, sizeof(*all));
+    struct arrangement *a = calloc(1, sizeof(*a));
+    uint32_t count = 0;
+    int result = all && a ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < problem->device_count && result == 0; d++) {
+        if (problem->usable[d])
+            all[count++] = (struct ranked){.device = d,
+                                           .node = problem->cluster->devices[d].node,
+                                           .seconds = problem_seconds(problem, d, 0, problem->block_count,
+                                                                      COST_FORWARD, &problem->mean_row)};
+    }
+    if (result == 0 && !list->runnable_on) { /* no worker of this release does it */
+        qsort(all, count, sizeof(*all), by_node);
+        *a = (struct arrangement){.p = problem, .list = list};
+        result = count <= SUBSETS_MAX && !problem->exhaustive_off ? subsets_try(a, all, count, err)
+                                                                  : nodes_try(a, all, count, err);
+        if (result == 0)
+            result = pipelines_try(a, all, count, err);
+    }
+    free(all);
+    free(a);
+    return result;
+}
+
+/* The worker does not run halves of blocks. */
+static bool tensor_runnable(const struct problem *problem, const struct place_choice *choice)
+{
+    (void)problem;
+    (void)choice;
+    return false;
+}
+
+const struct placement place_tensor = {.kind = PLACE_TENSOR,
+                                       .supports = tensor_supports,
+                                       .propose = tensor_propose,
+                                       .emit = tensor_emit,
+                                       .runnable = tensor_runnable};
