@@ -104,6 +104,14 @@ void expert_member_need(const struct problem *problem, const struct expert_model
                         const struct place_choice *choice, const struct expert_split *split, uint32_t member,
                         struct expert_need *need);
 
+/* The same in two parts, for searching: what attention and all around it take (a little if there are no
+ * rows), and what `count` experts of every layer add under even routing with `tokens` of a micro-batch in
+ * all. */
+uint64_t expert_attention_bytes(const struct problem *problem, const struct expert_model *model,
+                                const struct place_member *member);
+uint64_t expert_even_bytes(const struct problem *problem, const struct expert_model *model,
+                           const struct place_member *member, double tokens, uint32_t count);
+
 struct plan *expert_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                          struct err *err);
 

@@ -43,15 +43,13 @@ static double dense_saved(const struct problem *p, const struct block *block, do
 }
 
 static void attention_need(const struct problem *p, const struct expert_model *model,
-                           const struct place_choice *choice, const struct place_member *m,
-                           struct expert_need *need)
+                           const struct place_member *m, struct expert_need *need)
 {
     const struct memory_widths *s = &p->widths;
     double tokens = problem_tokens_bound(p, m->micro_rows),
            labelled = problem_labelled_bound(p, m->micro_rows);
     double hidden = (double)p->blocks.boundary_per_token, range = 0, window = m->window;
     struct held held = {0};
-    (void)choice;
     for (int32_t b = 0; b < p->block_count; b++) {
         const struct block *block = &p->blocks.blocks[b];
         bool sparse = cost_class_of(block) == COST_LAYER_SPARSE;
@@ -91,35 +89,48 @@ static void attention_need(const struct problem *p, const struct expert_model *m
         need->all.cache_bytes;
 }
 
-static void experts_need(const struct problem *p, const struct expert_model *model,
-                         const struct place_choice *choice, const struct expert_split *split, uint32_t member,
-                         struct expert_need *need)
+/* What the experts of one layer keep of a micro-batch, and their pairs of token and expert at most. */
+static double layer_saved(const struct problem *p, const struct expert_model *model, double tokens,
+                          double count, double load, bool recompute, double *pairs)
 {
-    const struct place_member *m = &choice->members[member];
-    double tokens = 0, hidden = (double)p->blocks.boundary_per_token, window = m->window, pairs_most = 0;
-    double inner =
-        (double)model->expert->saved_per_token - hidden; /* kept of a pair, beside the token itself */
+    double hidden = (double)p->blocks.boundary_per_token;
+    double inner = (double)model->expert->saved_per_token - hidden; /* of a pair, beside the token itself */
+    double some = fmin(1, ROUTE_HEADROOM * expert_touched(model->experts, model->active, load)) * tokens;
+    *pairs = fmin(fmin(model->active, count) * tokens, ROUTE_HEADROOM * model->active * load * tokens);
+    return ceil(FLOAT_BYTES * (some * hidden + (recompute ? 0 : *pairs * inner)));
+}
+
+static double tokens_all(const struct problem *p, const struct place_choice *choice)
+{
+    double tokens = 0;
     for (uint32_t i = 0; i < choice->member_count; i++)
         tokens += choice->members[i].micro_rows ? problem_tokens_bound(p, choice->members[i].micro_rows) : 0;
-    need->routed_all_bytes = (uint64_t)(model->routed_bytes * tokens);
-    for (uint32_t l = 0; l < split->sparse_count; l++) {
-        double load = split->load[member * split->sparse_count + l];
-        double count = split->count[member * split->sparse_count + l];
-        double some = fmin(1, ROUTE_HEADROOM * expert_touched(model->experts, model->active, load)) * tokens;
-        double pairs =
-            fmin(fmin(model->active, count) * tokens, ROUTE_HEADROOM * model->active * load * tokens);
-        double saved = FLOAT_BYTES * (some * hidden + (m->recompute ? 0 : pairs * inner));
-        pairs_most = fmax(pairs_most, pairs);
-        need->saved_experts_total += (uint64_t)ceil(saved);
-        need->saved_experts_bytes = (uint64_t)fmax((double)need->saved_experts_bytes, ceil(saved));
-    }
+    return tokens;
+}
+
+static void experts_put(const struct problem *p, const struct expert_model *model,
+                        const struct place_member *m, double tokens, double total, double pairs,
+                        struct expert_need *need)
+{
+    double hidden = (double)p->blocks.boundary_per_token, window = m->window;
+    double inner = (double)model->expert->saved_per_token - hidden;
     struct held held = {0};
-    part_add(p, model->expert, split->total[member], &held);
+    need->routed_all_bytes = (uint64_t)(model->routed_bytes * tokens);
+    part_add(p, model->expert, total, &held);
     need->expert_gradient_bytes = (uint64_t)(held.trained * 4);
     held_put(p, &held, &need->all);
     need->all.purpose[PURPOSE_ACTIVATIONS] += (uint64_t)(window * (double)need->saved_experts_total);
-    double workspace = pairs_most * FLOAT_BYTES * (hidden + (m->recompute ? inner : inner / 3));
+    double workspace = pairs * FLOAT_BYTES * (hidden + (m->recompute ? inner : inner / 3));
     need->all.purpose[PURPOSE_BUFFERS] += (uint64_t)(workspace + window * 4 * (double)need->routed_all_bytes);
+}
+
+static void need_sum(struct expert_need *need)
+{
+    need->all.purpose[PURPOSE_BUFFERS] += 64; /* scalars */
+    need->all.purpose[PURPOSE_ADAPTERS] += 16;
+    need->all.total = 0;
+    for (int i = 0; i < PURPOSE_COUNT; i++)
+        need->all.total += need->all.purpose[i];
 }
 
 void expert_member_need(const struct problem *problem, const struct expert_model *model,
@@ -127,13 +138,44 @@ void expert_member_need(const struct problem *problem, const struct expert_model
                         struct expert_need *need)
 {
     const struct place_member *m = &choice->members[member];
+    double pairs_most = 0, tokens = tokens_all(problem, choice);
     memset(need, 0, sizeof(*need));
     if (m->micro_rows)
-        attention_need(problem, model, choice, m, need);
+        attention_need(problem, model, m, need);
+    for (uint32_t l = 0; l < split->sparse_count && m->expert_share > 0; l++) {
+        double pairs, load = split->load[member * split->sparse_count + l];
+        double count = split->count[member * split->sparse_count + l];
+        double saved = layer_saved(problem, model, tokens, count, load, m->recompute, &pairs);
+        pairs_most = fmax(pairs_most, pairs);
+        need->saved_experts_total += (uint64_t)saved;
+        need->saved_experts_bytes = (uint64_t)fmax((double)need->saved_experts_bytes, saved);
+    }
     if (m->expert_share > 0)
-        experts_need(problem, model, choice, split, member, need);
-    need->all.purpose[PURPOSE_BUFFERS] += 64; /* scalars */
-    need->all.purpose[PURPOSE_ADAPTERS] += 16;
+        experts_put(problem, model, m, tokens, split->total[member], pairs_most, need);
+    need_sum(need);
+}
+
+uint64_t expert_attention_bytes(const struct problem *problem, const struct expert_model *model,
+                                const struct place_member *member)
+{
+    struct expert_need need;
+    memset(&need, 0, sizeof(need));
+    if (member->micro_rows)
+        attention_need(problem, model, member, &need);
+    need_sum(&need);
+    return need.all.total;
+}
+
+uint64_t expert_even_bytes(const struct problem *problem, const struct expert_model *model,
+                           const struct place_member *member, double tokens, uint32_t count)
+{
+    struct expert_need need;
+    double pairs = 0, load = (double)count / model->experts;
+    memset(&need, 0, sizeof(need));
+    double saved = layer_saved(problem, model, tokens, count, load, member->recompute, &pairs);
+    need.saved_experts_total = (uint64_t)saved * model->sparse_count;
+    experts_put(problem, model, member, tokens, (double)count * model->sparse_count, pairs, &need);
     for (int i = 0; i < PURPOSE_COUNT; i++)
-        need->all.total += need->all.purpose[i];
+        need.all.total += need.all.purpose[i];
+    return need.all.total;
 }

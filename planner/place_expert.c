@@ -217,33 +217,87 @@ static void trial_init(struct seeker *s, struct trial *t, uint32_t wave, bool re
     }
 }
 
-/* Does the choice with shares x fit? Lowers the caps of members that are too full; 1 yes, 0 no, −1 out of
- * memory. */
-static int fits(struct seeker *s, struct trial *t, const double *x, double *cap)
+/* Most experts of every layer that each member holds beside its attention; false when attention alone is too
+ * much somewhere, or all together hold too few. */
+static bool caps_find(struct seeker *s, uint32_t wave, bool recompute, double *cap)
+{
+    double tokens = 0;
+    uint64_t held = 0, worst_needs = 0, worst_has = 0;
+    uint32_t worst = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->members[i].window = wave;
+        s->members[i].recompute = recompute;
+        tokens += s->members[i].micro_rows ? problem_tokens_bound(s->p, s->members[i].micro_rows) : 0;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t limit = s->p->cluster->devices[s->device[i]].memory_limit_bytes;
+        uint64_t own = expert_attention_bytes(s->p, &s->model, &s->members[i]);
+        uint32_t low = 0, high = s->role[i] & ROLE_EXPERTS ? s->model.experts : 0;
+        if (own > limit) {
+            choice_list_short(s->list, s->device[i], own, limit);
+            return false;
+        }
+        while (low < high) {
+            uint32_t middle = (low + high + 1) / 2;
+            if (own + expert_even_bytes(s->p, &s->model, &s->members[i], tokens, middle) <= limit)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        cap[i] = (double)low / s->model.experts;
+        held += low;
+        if (s->role[i] & ROLE_EXPERTS && limit > worst_has) {
+            worst_has = limit;
+            worst = i;
+            worst_needs = own;
+        }
+    }
+    if (held >= s->model.experts)
+        return true;
+    /* what the largest would need to take those that nobody has room for */
+    uint32_t count = (uint32_t)(s->model.experts - held) + (uint32_t)lround(cap[worst] * s->model.experts);
+    worst_needs += expert_even_bytes(s->p, &s->model, &s->members[worst], tokens, count);
+    choice_list_short(s->list, s->device[worst], worst_needs, worst_has);
+    return false;
+}
+
+/* The longest wave that memory has room for: all micro-batches, or what bisection finds; 0: none. */
+static uint32_t wave_find(struct seeker *s, bool recompute, double *cap)
+{
+    uint32_t low = 1, high = s->micro_batches;
+    if (caps_find(s, high, recompute, cap))
+        return high;
+    if (!caps_find(s, 1, recompute, cap))
+        return 0;
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (caps_find(s, middle, recompute, cap))
+            low = middle;
+        else
+            high = middle;
+    }
+    caps_find(s, low, recompute, cap);
+    /* equal waves */
+    uint32_t waves = (s->micro_batches + low - 1) / low;
+    return (s->micro_batches + waves - 1) / waves;
+}
+
+/* Experts are whole and routing may be uneven: does what each would hold fit? 1 yes, 0 no, −1 out of memory.
+ */
+static int fits(struct seeker *s, const struct trial *t)
 {
     struct expert_split split;
     int result = 1;
-    for (uint32_t i = 0; i < s->n; i++)
-        s->members[i].expert_share = x[i];
     if (expert_split_init(&split, &s->model, s->p->workload->expert_share, s->members, s->n, s->err) < 0)
         return -1;
-    for (uint32_t i = 0; i < s->n; i++) {
-        struct expert_need need, bare;
+    for (uint32_t i = 0; i < s->n && result > 0; i++) {
+        struct expert_need need;
         uint64_t limit = s->p->cluster->devices[s->device[i]].memory_limit_bytes;
         expert_member_need(s->p, &s->model, &t->choice, &split, i, &need);
-        s->list->evaluations++;
-        if (need.all.total <= limit)
-            continue;
-        result = 0;
-        s->members[i].expert_share = 0;
-        expert_member_need(s->p, &s->model, &t->choice, &split, i, &bare);
-        s->members[i].expert_share = x[i];
-        double over = (double)need.all.total - (double)bare.all.total,
-               room = (double)limit - (double)bare.all.total;
-        cap[i] = x[i] > 0 && room > 0 && over > 0 ? fmin(cap[i], 0.97 * x[i] * room / over) : -1;
-        if (cap[i] <= 0)
+        if (need.all.total > limit) {
             choice_list_short(s->list, s->device[i], need.all.total, limit);
-        cap[i] = cap[i] > 0 ? cap[i] : x[i] > 0 && room > 0 ? 0 : -1;
+            result = 0;
+        }
     }
     expert_split_fini(&split);
     return result;
@@ -251,77 +305,68 @@ static int fits(struct seeker *s, struct trial *t, const double *x, double *cap)
 
 /* --- proposing --- */
 
+static double limit_of(const struct seeker *s)
+{
+    return s->list->count ? s->list->choices[0].estimate_s * CUTOFF : INFINITY;
+}
+
 static int share_try(struct seeker *s, struct trial *t, struct layer_times *times, const double *x,
-                     double outside, double limit)
+                     double outside)
 {
     bool recompute = s->members[0].recompute;
     experts_times(s, recompute, x, times);
     exchange_times(s, x, times);
     t->choice.estimate_s = step_seconds(s, times, s->members[0].window, outside);
     /* where the exchange does not hide (HeterMoE's gate), a choice must be the best one to be looked into */
-    if (t->choice.estimate_s >= (zebra_gate(&times->forward) || s->list->count == 0 ? limit : limit / CUTOFF))
+    double limit = limit_of(s) / (zebra_gate(&times->forward) ? 1 : CUTOFF);
+    if (t->choice.estimate_s >= limit)
         return 0;
-    return choice_list_add(s->list, &t->choice, s->err);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->members[i].expert_share = x[i];
+    int fit = fits(s, t);
+    return fit > 0 ? choice_list_add(s->list, &t->choice, s->err) : fit;
 }
 
-/* The roles with a wave and with or without recomputation: shares that fit, in fractions and in whole
- * experts. Returns 1 when it fits memory. */
-static int wave_try(struct seeker *s, uint32_t wave, bool recompute, double limit)
+/* The roles with or without recomputation, in the longest wave that fits: shares in whole experts, then in
+ * fractions that are carried from layer to layer. */
+static int recompute_try(struct seeker *s, bool recompute)
 {
     struct trial t;
     struct layer_times times;
     double base[EXPERT_DEVICES_MAX], each[EXPERT_DEVICES_MAX], cap[EXPERT_DEVICES_MAX], x[EXPERT_DEVICES_MAX];
     uint32_t count[EXPERT_DEVICES_MAX];
-    trial_init(s, &t, wave, recompute);
     attention_times(s, recompute, &times);
     for (uint32_t i = 0; i < s->n; i++) {
-        bool both = s->role[i] == (ROLE_ATTENTION | ROLE_EXPERTS);
-        base[i] = both ? times.attention_s[i] : 0;
+        base[i] = s->role[i] == (ROLE_ATTENTION | ROLE_EXPERTS) ? times.attention_s[i] : 0;
         each[i] =
             experts_all(s, s->device[i], false, recompute) + experts_all(s, s->device[i], true, recompute);
         cap[i] = s->role[i] & ROLE_EXPERTS ? 1 : 0;
     }
     double outside = outside_seconds(s, recompute);
-    times.forward.dispatch_s = times.backward.dispatch_s = 0;
     if (!expert_fill(s->n, base, each, cap, x))
         return 0;
     experts_times(s, recompute, x, &times);
-    if (step_seconds(s, &times, wave, outside) >= limit) /* even with no exchange and no rounding */
-        return 1;
-    int fit = 0;
-    for (int turn = 0; turn < FIT_TURNS && fit == 0; turn++) {
-        fit = expert_fill_whole(s->n, s->model.experts, base, each, cap, count) ? 2 : 0;
-        for (uint32_t i = 0; i < s->n && fit; i++)
+    /* with no exchange, no rounding and all the memory one could wish for */
+    if (step_seconds(s, &times, s->micro_batches, outside) >= limit_of(s))
+        return 0;
+    uint32_t wave = wave_find(s, recompute, cap);
+    if (wave == 0)
+        return 0;
+    trial_init(s, &t, wave, recompute);
+    if (expert_fill_whole(s->n, s->model.experts, base, each, cap, count)) {
+        for (uint32_t i = 0; i < s->n; i++)
             x[i] = (double)count[i] / s->model.experts;
-        if (fit == 0)
-            return 0;
-        fit = fits(s, &t, x, cap);
-        for (uint32_t i = 0; i < s->n && fit == 0; i++) {
-            if (cap[i] < 0)
-                return 0;
-        }
+        if (share_try(s, &t, &times, x, outside) < 0)
+            return -1;
     }
-    if (fit <= 0)
-        return fit;
-    if (share_try(s, &t, &times, x, outside, limit) < 0)
-        return -1;
-    if (!expert_fill(s->n, base, each, cap, x) || (fit = fits(s, &t, x, cap)) <= 0)
-        return fit < 0 ? -1 : 1;
-    return share_try(s, &t, &times, x, outside, limit) < 0 ? -1 : 1;
+    return expert_fill(s->n, base, each, cap, x) ? share_try(s, &t, &times, x, outside) : 0;
 }
 
-/* Waves as long as memory has room for; without recomputation and with it. */
 static int rows_try(struct seeker *s)
 {
-    double limit = s->list->count ? s->list->choices[0].estimate_s * CUTOFF : INFINITY;
     rows_divide(s);
     for (int recompute = 0; recompute < 2; recompute++) {
-        int fit = 0;
-        if (!micro_recompute_allowed(s->p, recompute))
-            continue;
-        for (uint32_t wave = s->micro_batches; wave > 0 && fit == 0; wave /= 2)
-            fit = wave_try(s, wave, recompute, limit);
-        if (fit < 0)
+        if (micro_recompute_allowed(s->p, recompute) && recompute_try(s, recompute) < 0)
             return -1;
     }
     return 0;

@@ -57,8 +57,8 @@ void rests_of_path(const struct price *price, const struct plan_graph *graph, co
             uncertainty = cost->uncertainty;
         } else {
             const struct instr *x = graph_instr(graph, part->number);
-            origin = part->kind == PATH_COLLECTIVE ? ring_of(price, &graph->plan->groups[x->group]).origin
-                                                   : hop_of(price, part->rank, (uint32_t)part->peer).origin;
+            origin = x->queue == QUEUE_GROUP ? ring_of(price, &graph->plan->groups[x->group]).origin
+                                             : hop_of(price, part->rank, (uint32_t)part->peer).origin;
             uncertainty = link_uncertainty[origin];
             rests->links_share += seconds;
         }

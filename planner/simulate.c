@@ -36,14 +36,52 @@ static bool moves_tensors(const struct plan_graph *g, uint32_t n)
            kind != SLOT_TOKEN;
 }
 
+/* Between attention and experts nothing goes round a ring: every member that gives sends to every other one
+ * that takes. How many pairs that is; written to `pairs` unless NULL. */
+static uint32_t exchange_pairs(const struct plan_graph *g, uint32_t meeting, struct graph_pair *pairs)
+{
+    uint32_t count = 0;
+    for (uint32_t a = g->member_first[meeting]; a < g->member_first[meeting + 1]; a++) {
+        if (graph_instr(g, g->members[a])->slot_in < 0)
+            continue;
+        for (uint32_t b = g->member_first[meeting]; b < g->member_first[meeting + 1]; b++) {
+            if (a == b || graph_instr(g, g->members[b])->slot_out < 0)
+                continue;
+            if (pairs)
+                pairs[count] =
+                    (struct graph_pair){.from = g->rank_of[g->members[a]], .to = g->rank_of[g->members[b]]};
+            count++;
+        }
+    }
+    return count;
+}
+
+/* The pairs that a group's meetings use, of which `sample` is one (+ 1; 0: there is none). */
+static uint32_t group_pairs(const struct plan_graph *g, const struct plan_group *group, uint32_t sample,
+                            struct graph_pair *pairs)
+{
+    uint32_t n = group->rank_count;
+    if (sample == 0 || n < 2)
+        return 0;
+    const struct instr *x = graph_instr(g, g->members[g->member_first[sample - 1]]);
+    if (x->op == OP_DISPATCH || x->op == OP_COMBINE)
+        return exchange_pairs(g, sample - 1, pairs);
+    for (uint32_t k = 0; k < n && pairs; k++)
+        pairs[k] = (struct graph_pair){.from = group->ranks[k], .to = group->ranks[(k + 1) % n]};
+    return n;
+}
+
 /* Pairs of every transfer, and the rings of the groups that move tensors. */
 static int pairs_init(struct sim *sim, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t groups = g->plan->group_count, ring = 0;
     sim->group_first = calloc((size_t)groups + 1, sizeof(uint32_t));
-    if (!sim->group_first)
+    uint32_t *sample = calloc((size_t)groups + 1, sizeof(*sample)); /* group → a meeting of it + 1 */
+    if (!sim->group_first || !sample) {
+        free(sample);
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
+    }
     for (uint32_t p = 0; p < g->pair_count; p++) {
         for (uint32_t k = 0; k < g->pairs[p].meeting_count; k++)
             sim->pair_of[g->pairs[p].meeting_first + k] = p;
@@ -51,27 +89,21 @@ static int pairs_init(struct sim *sim, struct err *err)
     for (uint32_t m = 0; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
         const struct instr *x = graph_instr(g, n);
-        if (x->queue == QUEUE_GROUP && moves_tensors(g, n))
-            sim->group_first[x->group] = 1;
+        if (x->queue == QUEUE_GROUP && moves_tensors(g, n) && sample[x->group] == 0)
+            sample[x->group] = m + 1;
     }
     for (uint32_t i = 0; i < groups; i++) {
-        uint32_t count = sim->group_first[i] ? g->plan->groups[i].rank_count : 0;
         sim->group_first[i] = g->pair_count + ring;
-        ring += count > 1 ? count : 0;
+        ring += group_pairs(g, &g->plan->groups[i], sample[i], NULL);
     }
     sim->group_first[groups] = sim->pair_count = g->pair_count + ring;
     sim->ring = calloc((size_t)ring + 1, sizeof(*sim->ring));
     sim->pairs = calloc((size_t)sim->pair_count + 1, sizeof(*sim->pairs));
+    for (uint32_t i = 0; i < groups && sim->ring && sim->pairs; i++)
+        group_pairs(g, &g->plan->groups[i], sample[i], &sim->ring[sim->group_first[i] - g->pair_count]);
+    free(sample);
     if (!sim->ring || !sim->pairs)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
-    for (uint32_t i = 0; i < groups; i++) {
-        const struct plan_group *group = &g->plan->groups[i];
-        for (uint32_t p = sim->group_first[i]; p < sim->group_first[i + 1]; p++) {
-            uint32_t k = p - sim->group_first[i];
-            sim->ring[p - g->pair_count] =
-                (struct graph_pair){.from = group->ranks[k], .to = group->ranks[(k + 1) % group->rank_count]};
-        }
-    }
     for (uint32_t m = 0; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
         const struct instr *x = graph_instr(g, n);
