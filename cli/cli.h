@@ -128,6 +128,9 @@ int draw_write(const char *path, const struct draw_input *input, struct err *err
 struct plan_inputs;
 /* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
 json_t *given_document(const char *path, struct err *err);
+/* What is wrong inside a given file (a name twice, a name not there, too much of it) is the file's fault:
+ * ERR_INVALID. Always -1. */
+int given_wrong(struct err *err);
 /* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
 /* The server's inputs document for a specification whose files are references (planner/inputs.h), new; the

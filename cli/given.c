@@ -30,6 +30,20 @@ json_t *given_document(const char *path, struct err *err)
     return document;
 }
 
+int given_wrong(struct err *err)
+{
+    switch (err->code) {
+    case ERR_CONFLICT:
+    case ERR_NOT_FOUND:
+    case ERR_TOO_BIG:
+    case ERR_CORRUPT:
+        err->code = ERR_INVALID;
+        return -1;
+    default:
+        return -1;
+    }
+}
+
 /* A file that is named beside another: as it is, else in the other's folder. */
 static int beside(const char *name, const char *other, char path[PATH_MAX], struct err *err)
 {
@@ -108,6 +122,9 @@ json_t *given_cluster(const char *path, const char *profile_key, struct err *err
         json_array_foreach(json_object_get(node, "devices"), d, device)
         {
             char where[80];
+            json_t *inside = json_object_get(device, "profile");
+            if (json_is_object(inside) && !json_object_get(inside, "device"))
+                json_object_set(inside, "device", json_object_get(device, "name"));
             snprintf(where, sizeof where, "cluster: nodes[%zu].devices[%zu]", n, d);
             if (json_is_string(json_object_get(device, "profile")) &&
                 take_profile(device, where, path, profile_key, err) < 0) {
@@ -198,7 +215,7 @@ int given_by_files(const char *spec_path, const char *cluster_path, struct plan_
     json_decref(spec);
     json_decref(config);
     json_decref(cluster);
-    return result;
+    return result < 0 ? given_wrong(err) : 0;
 }
 
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err)

@@ -105,8 +105,10 @@ static struct plan *read_plan(const char *path, struct err *err)
         return NULL;
     const json_t *inner = json_object_get(document, "plan");
     struct plan *plan = plan_from_json(inner ? inner : document, err);
-    if (!plan)
+    if (!plan) {
+        (void)given_wrong(err);
         err_wrap(err, "--from: %s", path);
+    }
     json_decref(document);
     return plan;
 }

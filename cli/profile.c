@@ -66,6 +66,8 @@ static int profile_import(struct cli *cli, struct err *err)
     if (!document)
         return -1;
     int result = profiles_check(document, err) < 0 ? err_wrap(err, "%s", cli->words[1]) : 0;
+    if (result < 0)
+        (void)given_wrong(err);
     if (result == 0)
         result = client_call(cli, "POST", document, &answer, err, "/v1/profiles");
     if (result == 0 && cli->json)

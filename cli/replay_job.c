@@ -207,7 +207,7 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
         result = file ? plan_inputs_cluster(inputs, file, err) : -1;
         json_decref(file);
         if (result < 0)
-            return err_wrap(err, "--cluster");
+            return given_wrong(err) < 0 ? err_wrap(err, "--cluster") : -1;
     }
     for (unsigned n = 0; (text = cli_option_nth(cli, "--add", n)) != NULL; n++) {
         char name[256];

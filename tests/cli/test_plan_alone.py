@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""`motley plan --cluster` and `--draw` with no server; bad files are refused by the path inside them."""
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
+MOTLEY = os.path.join(BIN, "motley")
+SVG = "{http://www.w3.org/2000/svg}"
+COMMANDS = ("up down status run submit plan jobs job why watch logs cancel hold release resume metrics get join-token drain "
+            "undrain nodes devices model replay profile").split()
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+         "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+         "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
+         "hidden_act": "silu", "bos_token_id": 128000, "eos_token_id": 128001}
+CLUSTER = {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "rtx-3090"}, {"name": "a/1", "like": "t4"}]},
+                     {"name": "b", "nic_bytes_per_s": 1.25e9, "devices": [{"name": "b/0", "like": "p40"}]}],
+           "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1e9}}}
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+        os.mkdir(os.path.join(path, "model"))
+        self.write("model/config.json", LLAMA)
+        self.spec = self.write("spec.json", self.spec_of())
+        self.cluster = self.write("cluster.json", CLUSTER)
+
+    @staticmethod
+    def spec_of(**changes):
+        spec = {"name": "try", "model": "model", "data": {"train": "rows.jsonl"}, "train": {"batch_rows": 8, "steps": 4}}
+        for key, value in changes.items():
+            spec[key] = {**spec.get(key, {}), **value}
+        return spec
+
+    def write(self, name, document):
+        path = os.path.join(self.path, name)
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    def run(self, *words, status=0, path=None):
+        env = dict(os.environ, HOME=self.path, MOTLEY_HOME=os.path.join(self.path, "no-server"))
+        if path is not None:
+            env["PATH"] = path
+        done = subprocess.run([MOTLEY, *words], capture_output=True, text=True, timeout=120, check=False, env=env, cwd=self.path)
+        expect(done.returncode == status, f"{words}: status {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def plan(self, *words, **keywords):
+        return json.loads(self.run("plan", self.spec, "--cluster", self.cluster, "--json", *words, **keywords).stdout)
+
+
+@contextlib.contextmanager
+def folder():
+    with tempfile.TemporaryDirectory(prefix="motley-test-") as path:
+        yield Folder(path)
+
+
+def texts(root):
+    return " ".join("".join(element.itertext()) for element in root.iter(SVG + "text"))
+
+
+def every_command_tells_its_usage():
+    with folder() as f:
+        for command in COMMANDS:
+            done = f.run(command, "--help")
+            expect(done.stdout.startswith(f"usage: motley {command}"), f"{command} --help: {done.stdout[:80]}")
+            done = f.run(command, "--no-such-option", status=2)
+            expect("--no-such-option" in done.stderr, f"{command}: {done.stderr}")
+    return f"{len(COMMANDS)} commands"
+
+
+def a_plan_needs_no_server_and_no_weights():
+    with folder() as f:
+        answer = f.plan()
+        expect(answer["verdict"] == "fits" and answer["step_s"] > 0, f"{answer['verdict']}")
+        expect(answer["rows"]["from"] is None and "rows.jsonl" in answer["rows"]["why"], f"{answer['rows']}")
+        expect(answer["tokens_per_s"] * answer["step_s"] > 0.99 * 8 * 512, "rows are not taken at full length")
+        return f"{answer['placement']}, {answer['step_s']:.3f} s"
+
+
+def rows_that_are_at_hand_are_planned_with_their_own_lengths():
+    with folder() as f:
+        rows = [{"ids": list(range(1, 65)), "labels": list(range(1, 65))}] * 16
+        f.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        f.write("spec.json", f.spec_of(data={"format": "tokens"}))
+        answer = f.plan()
+        expect(answer["rows"]["count"] == 16, f"{answer['rows']}")
+        tokens = answer["tokens_per_s"] * answer["step_s"]
+        expect(abs(tokens - 8 * 64) < 1, f"{tokens} tokens a step, not 512")
+        f.write("rows.jsonl", "this is no JSON\n")
+        answer = f.plan()
+        expect(answer["rows"]["count"] == 0 and "line 1" in answer["rows"]["why"], f"{answer['rows']}")
+
+
+def the_picture_shows_each_rank_its_memory_and_the_step_time():
+    with folder() as f:
+        f.write("spec.json", f.spec_of(placement={"kind": "pipeline", "micro_batch_rows": 1}))
+        for path in (None, "/nonexistent"):  # with Graphviz, if it is installed, and without
+            answer = f.plan("--draw", "out.svg", path=path)
+            expect(answer["drawn"] == "out.svg", "the answer does not say where the picture is")
+            root = xml.parse(os.path.join(f.path, "out.svg")).getroot()
+            words = texts(root)
+            for rank in answer["ranks"]:
+                expect(f"{rank['rank']} {rank['device']}" in words, f"{rank['device']} has no lane")
+            expect(words.count("GiB of") >= len(answer["ranks"]), "memory is not written against its limit")
+            for name in ("forward", "backward", "idle", "Gbit/s", "a step"):
+                expect(name in words, f"\"{name}\" is not in the picture")
+            shapes = [e for e in root.iter(SVG + "rect") if e.get("class") == "f"]
+            expect(len(shapes) >= 8 * len(answer["ranks"]), f"{len(shapes)} forward shapes")
+            wide = float(root.get("width"))
+            for shape in root.iter(SVG + "rect"):
+                expect(float(shape.get("x", 0)) + float(shape.get("width", 0)) <= wide + 1, "a shape lies outside")
+
+
+def large_plans_stay_below_two_megabytes_and_say_what_is_cut():
+    with folder() as f:
+        f.write("model/config.json", {**LLAMA, "num_hidden_layers": 126, "hidden_size": 16384, "intermediate_size": 53248,
+                                      "num_attention_heads": 128, "tie_word_embeddings": False})
+        kinds = ("rtx-3090", "a6000", "v100x32", "a100x40", "l40s", "rtx-4090")
+        f.write("cluster.json", {"nodes": [{"name": f"n{i}", "devices": [{"name": f"n{i}/0", "like": kinds[i % 6]}]}
+                                           for i in range(64)], "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1e9}}})
+        f.write("spec.json", f.spec_of(train={"batch_rows": 256}, placement={"kind": "pipeline", "micro_batch_rows": 1}))
+        answer = f.plan("--draw", "out.svg")
+        size = os.path.getsize(os.path.join(f.path, "out.svg"))
+        expect(size < 2_000_000, f"{size} bytes")
+        expect(answer["micro_batches"] == 256 and len(answer["ranks"]) > 32, "not the plan that was meant")
+        words = texts(xml.parse(os.path.join(f.path, "out.svg")).getroot())
+        expect("is not drawn" in words, "the cut is not marked")
+        return f"{len(answer['ranks'])} ranks, {size} bytes"
+
+
+def a_saved_plan_is_a_start_and_never_made_worse():
+    with folder() as f:
+        first = f.plan("--save", "p.json")
+        again = f.plan("--from", "p.json", "--evaluations", "1")
+        expect(again["step_s"] <= first["step_s"] * (1 + 1e-9), f"{again['step_s']} after {first['step_s']}")
+        f.write("bad.json", {"version": 1})
+        expect("bad.json" in f.run("plan", f.spec, "--cluster", f.cluster, "--from", "bad.json", status=2).stderr, "--from")
+        expect("--from" not in f.run("plan", f.spec, "--cluster", f.cluster, "--from", "none.json", status=2).stdout, "--from")
+
+
+def options_out_of_range_are_refused_by_name():
+    with folder() as f:
+        for words in (("--objective", "beauty"), ("--evaluations", "0"), ("--evaluations", "many"), ("--seed", "-1")):
+            done = f.run("plan", f.spec, "--cluster", f.cluster, *words, status=2)
+            expect(words[0] in done.stderr, f"{words}: {done.stderr}")
+
+
+def a_plan_that_fits_nowhere_has_status_4():
+    with folder() as f:
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "t4", "memory_bytes": 1000000}]}]})
+        answer = f.plan(status=4)
+        expect(answer["verdict"] == "does not fit", answer["verdict"])
+
+
+def broken(change):
+    document = json.loads(json.dumps(CLUSTER))
+    change(document)
+    return document
+
+
+def bad_cluster_files_are_refused_by_their_path():
+    def device(key, value):
+        return lambda c: c["nodes"][0]["devices"][1].__setitem__(key, value)
+    cases = [
+        (device("speed", -1), "nodes[0].devices[1].speed"),
+        (device("speed", 0), "nodes[0].devices[1].speed"),
+        (device("memory_bytes", -5), "nodes[0].devices[1].memory_bytes"),
+        (device("like", "abacus"), "nodes[0].devices[1].like"),
+        (device("name", "a/0"), "a/0"),
+        (device("colour", "red"), "nodes[0].devices[1]"),
+        (lambda c: c["nodes"][0]["devices"][1].pop("name"), "nodes[0].devices[1].name"),
+        (lambda c: c["nodes"][1].__setitem__("name", "a"), "nodes[1].name"),
+        (lambda c: c["nodes"][1].__setitem__("nic_bytes_per_s", 0), "nodes[1].nic_bytes_per_s"),
+        (lambda c: c["links"].__setitem__("pairs", [{"a": "a", "b": "moon", "latency_s": 1e-3, "bytes_per_s": 1e8}]),
+         "links.pairs[0].b"),
+        (lambda c: c["links"]["between"].__setitem__("bytes_per_s", -1), "links.between.bytes_per_s"),
+        (lambda c: c.__setitem__("nodes", []), "nodes"),
+        (device("profile", "nowhere.json"), "nodes[0].devices[1].profile"),
+        (device("profile", {"points": []}), "nodes[0].devices[1]: profile.points"),
+    ]
+    with folder() as f:
+        for change, path in cases:
+            f.write("cluster.json", broken(change))
+            done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+            expect(path in done.stderr, f"{path}: {done.stderr}")
+        for text, word in (('{"nodes": [}', "cluster.json"), ('{"nodes": [{"name": "a", "devices": [{"name": "x", "like": "t4", '
+                           '"speed": NaN}]}]}', "cluster.json"), ("[]", "cluster")):
+            f.write("cluster.json", text)
+            expect(word in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, text)
+        f.write("cluster.json", CLUSTER)
+        expect("none.json" in f.run("plan", f.spec, "--cluster", "none.json", status=2).stderr, "a missing cluster file")
+        expect("none.json" in f.run("plan", "none.json", "--cluster", f.cluster, status=2).stderr, "a missing specification")
+    return f"{len(cases) + 5} files"
+
+
+def points_of(speed):
+    out = []
+    for tokens in (64, 256, 1024, 4096, 16384):
+        out.append({"block": "embedding", "rows": 1, "tokens": tokens, "forward_s": 1e-7 * tokens / speed, "backward_s": 0})
+        out.append({"block": "layer", "rows": 1, "tokens": tokens, "labelled": tokens, "forward_s": 1e-5 * tokens / speed,
+                    "backward_s": 2e-5 * tokens / speed})
+        out.append({"block": "head", "rows": 1, "tokens": tokens, "labelled": tokens, "forward_s": 2e-5 * tokens / speed,
+                    "backward_s": 2e-5 * tokens / speed})
+    return out
+
+
+def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
+    with folder() as f:
+        wrong = {"device": "lab/0", "key": "0" * 64, "points": points_of(1), "measured_at": "2026-01-01T00:00:00Z"}
+        tables = {"format": "motley-profiles", "version": 1, "origin": "another lab", "exported_at": "2026-01-02T00:00:00Z",
+                  "devices": [{"name": "lab/0", "node": "lab", "kind": "cuda", "memory_limit_bytes": 24 << 30}],
+                  "profiles": [wrong], "links": []}
+        cluster = {"nodes": [{"name": "a", "devices": [{"name": "a/0", "profile": "tables.json"}]}]}
+        f.write("cluster.json", cluster)
+        f.write("tables.json", tables)
+        done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+        expect("nodes[0].devices[0].profile" in done.stderr and "1 others" in done.stderr, done.stderr)
+        cluster["nodes"][0]["devices"][0]["profile"] = "tables.json#lab/7"
+        f.write("cluster.json", cluster)
+        expect("lab/7" in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, "an unknown device of the tables")
+        for change, path in ((lambda t: t.__setitem__("version", 2), "version"),
+                             (lambda t: t["profiles"][0]["points"][3].__setitem__("forward_s", -1), "profiles[0]"),
+                             (lambda t: t["profiles"][0].__setitem__("key", "short"), "profiles[0].key"),
+                             (lambda t: t["devices"][0].pop("node"), "devices[0].node"),
+                             (lambda t: t.__setitem__("links", [{"from": "lab", "to": "moon", "latency_s": 0, "bytes_per_s": 1}]),
+                              "links[0]")):
+            bad = json.loads(json.dumps(tables))
+            change(bad)
+            f.write("tables.json", bad)
+            for command in (("plan", f.spec, "--cluster", f.cluster), ("profile", "import", "tables.json")):
+                done = f.run(*command, status=2)
+                expect(path in done.stderr and "tables.json" in done.stderr, f"{path}: {done.stderr}")
+        # an inline profile needs no key: it is the device's, whatever was measured
+        inline = {"device": "a/0", "points": points_of(1), "origin": "imported"}
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "memory_bytes": 24 << 30, "kind": "cuda",
+                                                                      "profile": inline}]}]})
+        answer = f.plan()
+        expect(answer["rests_on"]["imported"] > 0.99, f"{answer['rests_on']}")
+
+
+def without_a_server_other_commands_say_so():
+    with folder() as f:
+        for words in (("plan", f.spec), ("replay", "1"), ("profile", "export"), ("jobs",)):
+            done = f.run(*words, status=3)
+            expect("no server" in done.stderr, f"{words}: {done.stderr}")
+        expect("JOB" in f.run("replay", status=2).stderr, "replay without a job")
+        expect("\"x\"" in f.run("replay", "x", status=2).stderr, "replay of no number")
+        expect("export" in f.run("profile", "burn", status=2).stderr, "an unknown word")
+
+
+def main(*claims):
+    failed = 0
+    for claim in claims:
+        try:
+            detail = claim()
+            print(f"ok      {claim.__name__}{': ' + detail if detail else ''}", flush=True)
+        except Failed as problem:
+            failed += 1
+            print(f"FAILED  {claim.__name__}: {problem}", flush=True)
+    print(f"{len(claims) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights,
+         rows_that_are_at_hand_are_planned_with_their_own_lengths,
+         the_picture_shows_each_rank_its_memory_and_the_step_time,
+         large_plans_stay_below_two_megabytes_and_say_what_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
+         options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
+         bad_cluster_files_are_refused_by_their_path, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
+         without_a_server_other_commands_say_so)
