@@ -29,11 +29,15 @@ void memory_widths_init(struct memory_widths *s, const struct problem *p)
     *s = (struct memory_widths){.hidden = c->hidden,
                                 .q = (uint64_t)c->heads * c->head_dim,
                                 .kv = (uint64_t)c->kv_heads * c->head_dim,
-                                .ffn = c->ffn ? c->ffn : (uint64_t)c->expert_ffn * c->experts_active,
+                                .ffn = c->ffn,
+                                .router = c->experts ? c->experts + 2ull * c->experts_active : 0,
                                 .heads = c->heads,
                                 .vocab = c->vocab,
                                 .dropout = p->workload->lora_dropout > 0};
     s->qkv = s->q + 2 * s->kv;
+    /* a token passes as many experts as are chosen; where layers differ, the wider kind counts for all */
+    uint64_t experts = (uint64_t)c->expert_ffn * c->experts_active;
+    s->ffn = c->experts && experts > s->ffn ? experts : s->ffn;
     if (p->workload->method != METHOD_LORA)
         return;
     s->rank = p->workload->lora_rank;
@@ -70,6 +74,7 @@ static uint64_t save_bytes(const struct memory_widths *s, uint64_t tokens)
     take(&at, floats(tokens, s->heads));
     take(&at, floats(tokens, s->hidden));
     take(&at, floats(tokens, 2 * s->ffn));
+    take(&at, floats(tokens, s->router));
     for (int g = 0; g < 4; g++)
         take(&at, floats(tokens, s->group_members[g] * s->rank));
     return at;
