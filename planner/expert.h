@@ -126,6 +126,12 @@ double expert_compute_seconds(const struct expert_price *price, uint32_t rank, c
 /* DISPATCH and COMBINE of a priced step. */
 double expert_group_seconds(struct expert_price *price, const struct instr *instr, uint32_t step);
 
+/* Rows · Σ over kinds of work of min over devices (t_d,kind / t_d) / Σ 1/t_d: the bound of docs/PLANNER.md,
+ * which takes a row to pass all blocks on one device, made true where one device may be better at attention
+ * and another at experts (the dual of sharing out the kinds of work, at prices 1/t_d). Equal to it when
+ * devices differ in speed alone. */
+double expert_lower_bound(const struct problem *problem);
+
 /* A rank's experts in words (expert_words.c): "experts 0..12 of every layer"; "" for none. */
 void expert_words(const struct plan_rank *rank, char *text, size_t size);
 /* [[block, begin, end], …]; new, or NULL out of memory. */

@@ -9,6 +9,7 @@
 
 #include "common/units.h"
 #include "planner/doubts.h"
+#include "planner/expert.h"
 #include "planner/from_plan.h"
 #include "planner/insight.h"
 #include "planner/left_out.h"
@@ -71,7 +72,9 @@ static double lower_bound(const struct problem *p)
         }
         rate += best > 0 ? 1 / best : 0;
     }
-    return rate > 0 ? p->mean_step.rows / rate : 0;
+    double bound = rate > 0 ? p->mean_step.rows / rate : 0;
+    bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0; /* may be on the devices best at each */
+    return parts ? fmin(bound, expert_lower_bound(p)) : bound;
 }
 
 static struct plan_alternative *alternative_add(struct search *s, enum plan_placement placement)
