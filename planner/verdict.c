@@ -63,6 +63,12 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
     char step[32], other[32], third[32];
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
+    if (problem->workload->place == PLACE_DATA && problem->workload->batch_rows < 2) {
+        say(text, size,
+            "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
+            "(placement.kind: data).");
+        return;
+    }
     for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
         const struct choice_list *list = &lists[kind];
         if (list->shortfall_bytes == 0 ||

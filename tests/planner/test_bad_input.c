@@ -445,6 +445,8 @@ static void a_batch_smaller_than_any_split_is_still_answered(void **state)
         }
         print_message("%s of one row: %s\n", kinds[i], answer->words);
         assert_true(strlen(answer->words) > 10);
+        if (strcmp(kinds[i], "data") == 0)
+            assert_non_null(strstr(answer->words, "train.batch_rows"));
         if (answer->plan) {
             assert_int_equal(answer->plan->micro_batch_count, 1);
             assert_true(answer->step_s > 0 && isfinite(answer->step_s));
