@@ -13,6 +13,7 @@
 #include "planner/sim_private.h"
 
 #define NONE UINT32_MAX
+#define SAME_TIME 1e-9 /* relative: far above rounding, far below anything that matters */
 
 /* One run in progress. */
 struct run {
@@ -308,39 +309,51 @@ static void costs_ask(struct sim *sim, const struct sim_costs *costs, struct sim
 
 /* --- running --- */
 
-static void heap_push(struct sim *sim, double start, uint32_t meeting)
+static bool item_before(const struct sim_item *a, const struct sim_item *b)
 {
-    uint32_t i = sim->heap_count++;
-    while (i > 0) {
-        uint32_t up = (i - 1) / 2;
-        struct sim_item *p = &sim->heap[up];
-        if (p->start < start || (p->start == start && p->meeting < meeting))
-            break;
-        sim->heap[i] = *p;
-        i = up;
-    }
-    sim->heap[i] = (struct sim_item){start, meeting};
+    return a->start < b->start || (a->start == b->start && a->meeting < b->meeting);
 }
 
+static void heap_up(struct sim *sim, uint32_t i, struct sim_item item)
+{
+    for (; i > 0 && item_before(&item, &sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        sim->heap[i] = sim->heap[(i - 1) / 2];
+    sim->heap[i] = item;
+}
+
+static void heap_push(struct sim *sim, double start, uint32_t meeting)
+{
+    heap_up(sim, sim->heap_count++, (struct sim_item){start, meeting});
+}
+
+/* Place of the lowest meeting among those that could start by `latest`, in the heap from i on. */
+static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, uint32_t best)
+{
+    if (i >= sim->heap_count || sim->heap[i].start > latest)
+        return best;
+    if (sim->heap[i].meeting < sim->heap[best].meeting)
+        best = i;
+    best = heap_lowest(sim, 2 * i + 1, latest, best);
+    return heap_lowest(sim, 2 * i + 2, latest, best);
+}
+
+/* The earliest. Times that differ by rounding alone are equal, and then the lower number goes first: else who
+ * goes first would change from turn to turn of a steady stretch as the sums grow. */
 static struct sim_item heap_pop(struct sim *sim)
 {
-    struct sim_item result = sim->heap[0], last = sim->heap[--sim->heap_count];
-    uint32_t i = 0;
+    uint32_t i = heap_lowest(sim, 0, sim->heap[0].start * (1 + SAME_TIME), 0);
+    struct sim_item result = sim->heap[i], last = sim->heap[--sim->heap_count];
     for (;;) {
         uint32_t child = 2 * i + 1;
-        if (child >= sim->heap_count)
-            break;
-        const struct sim_item *a = &sim->heap[child], *b = a + 1;
-        if (child + 1 < sim->heap_count &&
-            (b->start < a->start || (b->start == a->start && b->meeting < a->meeting)))
+        if (child + 1 < sim->heap_count && item_before(&sim->heap[child + 1], &sim->heap[child]))
             child++;
-        const struct sim_item *c = &sim->heap[child];
-        if (last.start < c->start || (last.start == c->start && last.meeting < c->meeting))
+        if (child >= sim->heap_count || item_before(&last, &sim->heap[child]))
             break;
-        sim->heap[i] = *c;
+        sim->heap[i] = sim->heap[child];
         i = child;
     }
-    sim->heap[i] = last;
+    if (i < sim->heap_count)
+        heap_up(sim, i, last);
     return result;
 }
 

@@ -48,7 +48,8 @@ static uint32_t last_member(const struct sim *sim, uint32_t meeting)
     return last;
 }
 
-/* Whom an instruction waited for that could begin only when `blocker` had ended. */
+/* Whom an instruction waited for that could begin only when `blocker` had ended; −1: its own rank came last
+ * to the meeting, so it is the links that were waited for. */
 static int32_t waited_for(const struct sim *sim, uint32_t blocker)
 {
     const struct plan_graph *g = &sim->graph;
@@ -57,7 +58,10 @@ static int32_t waited_for(const struct sim *sim, uint32_t blocker)
     const struct instr *x = graph_instr(g, blocker);
     if (x->queue == QUEUE_SEND || x->queue == QUEUE_RECV)
         return x->peer;
-    return x->queue == QUEUE_GROUP ? (int32_t)g->rank_of[last_member(sim, g->meeting[blocker])] : -1;
+    if (x->queue != QUEUE_GROUP)
+        return -1;
+    uint32_t last = g->rank_of[last_member(sim, g->meeting[blocker])];
+    return last == g->rank_of[blocker] ? -1 : (int32_t)last;
 }
 
 struct spans {
