@@ -79,7 +79,7 @@ static int read_all(const struct job_spec *spec, const char *train, const char *
 {
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat = NULL;
-    struct rows_options options, same;
+    struct rows_options options = {0}, same;
     int result = open_tokenizer(model_folder, &tokenizer, err);
     if (result == 0)
         result = rows_options_from_spec(&spec->data, tokenizer, vocab, &options, &chat, err);
