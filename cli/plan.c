@@ -74,11 +74,12 @@ int show_plan(const json_t *answer, struct err *err)
     const char *words = show_str(answer, "words");
     printf("%s\n", *words ? words : show_str(answer, "verdict"));
     if (fits) {
-        printf("%s: %s a step, %.0f tokens/s, %.0f micro-batches of %.0f rows; no plan can be under %s; "
+        const char *schedule = show_str(answer, "schedule");
+        printf("%s%s%s: %s a step, %.0f tokens/s, %.0f micro-batches of %.0f rows; no plan can be under %s; "
                "found in %s\n",
-               show_str(answer, "placement"), units_seconds(step, show_num(answer, "step_s", 0)),
-               show_num(answer, "tokens_per_s", 0), show_num(answer, "micro_batches", 0),
-               show_num(answer, "micro_batch_rows", 0),
+               show_str(answer, "placement"), *schedule ? ", " : "", schedule,
+               units_seconds(step, show_num(answer, "step_s", 0)), show_num(answer, "tokens_per_s", 0),
+               show_num(answer, "micro_batches", 0), show_num(answer, "micro_batch_rows", 0),
                units_seconds(bound, show_num(answer, "lower_bound_s", 0)),
                units_seconds(search, show_num(answer, "plan_s", 0)));
         print_ranks(json_object_get(answer, "ranks"));

@@ -5,6 +5,7 @@
 
 #include "common/units.h"
 #include "planner/expert.h"
+#include "planner/insight.h"
 #include "planner/placement.h"
 #include "planner/search.h"
 
@@ -20,16 +21,51 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
     json_t *memory = json_object();
     for (int p = 0; memory && p < PURPOSE_COUNT; p++)
         json_object_set_new(memory, plan_purpose_name(p), json_integer((json_int_t)rank->memory_peak[p]));
-    json_t *all = json_pack("{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank",
-                     (json_int_t)number, "device", rank->device, "stage", rank->stage, "blocks",
-                     rank->block_begin, rank->block_end, "rows", (json_int_t)rank->rows, "state_share",
-                     rank->state_share, "experts", experts, "memory_bytes", (json_int_t)rank->memory_bytes,
-                     "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes, "process_base_bytes",
-                     (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s,
-                     "recompute", rank->recompute, "window", (json_int_t)rank->window);
+    json_t *all = json_pack(
+        "{s:I,s:s,s:i,s:[i,i],s:I,s:f,s:o,s:I,s:I,s:I,s:o,s:f,s:b,s:I}", "rank", (json_int_t)number, "device",
+        rank->device, "stage", rank->stage, "blocks", rank->block_begin, rank->block_end, "rows",
+        (json_int_t)rank->rows, "state_share", rank->state_share, "experts", experts, "memory_bytes",
+        (json_int_t)rank->memory_bytes, "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes,
+        "process_base_bytes", (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s,
+        "recompute", rank->recompute, "window", (json_int_t)rank->window);
     if (all && rank->expert_count)
         json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
+    const struct plan_tensor *t = &rank->tensor;
+    if (all && t->kv_head_end)
+        json_object_set_new(all, "tensor",
+                            json_pack("{s:[I,I],s:[I,I],s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
+                                      (json_int_t)t->kv_head_end, "columns", (json_int_t)t->column_begin,
+                                      (json_int_t)t->column_end, "vocabulary",
+                                      (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+    json_t *ranges = all && rank->range_count ? json_array() : NULL;
+    for (uint32_t i = 0; ranges && i < rank->range_count; i++)
+        json_array_append_new(ranges, json_pack("[i,i]", rank->ranges[i].begin, rank->ranges[i].end));
+    if (ranges)
+        json_object_set_new(all, "block_ranges", ranges);
     return all;
+}
+
+/* NULL where there are no stages to have an order. */
+static const char *schedule_words(const struct plan *plan)
+{
+    bool stages = false;
+    for (uint32_t r = 1; r < plan->rank_count; r++)
+        stages = stages || plan->ranks[r].stage != plan->ranks[0].stage;
+    return stages ? plan_schedule_name(plan->schedule) : NULL;
+}
+
+/* "0..9", or "0..4, 9..13" of a rank with several ranges; with dots where there are too many. */
+static void blocks_words(const struct plan_rank *rank, char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "%d..%d", rank->block_begin,
+                                   rank->range_count ? rank->ranges[0].end : rank->block_end);
+    for (uint32_t i = 1; i < rank->range_count && used + 32 < size; i++) {
+        bool room = used + 64 < size || i + 1 == rank->range_count;
+        used += (size_t)snprintf(text + used, size - used, room ? ", %d..%d" : ", …", rank->ranges[i].begin,
+                                 rank->ranges[i].end);
+        if (!room)
+            break;
+    }
 }
 
 static json_t *alternative_json(const struct plan_alternative *a)
@@ -58,14 +94,14 @@ static json_t *plan_part(const struct plan_answer *answer)
             return NULL;
         }
     }
-    return json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:I,s:I,s:o,s:s,s:f,s:{s:f,s:f,s:f},s:b}", "verdict", "fits",
-                     "placement", plan_placement_name(plan->placement), "step_s", answer->step_s,
-                     "tokens_per_s", answer->tokens_per_s, "lower_bound_s", answer->lower_bound_s, "plan_s",
-                     answer->plan_s, "micro_batch_rows", (json_int_t)plan->rows_bound, "micro_batches",
-                     (json_int_t)plan->micro_batch_count, "ranks", ranks, "digest", plan->digest,
-                     "uncertainty", answer->uncertainty, "rests_on", "measured", plan->costs.share_measured,
-                     "imported", plan->costs.share_imported, "estimated", plan->costs.share_estimated,
-                     "links_emulated", plan->costs.links_emulated);
+    return json_pack("{s:s,s:s,s:s?,s:f,s:f,s:f,s:f,s:I,s:I,s:o,s:s,s:f,s:{s:f,s:f,s:f},s:b}", "verdict",
+                     "fits", "placement", plan_placement_name(plan->placement), "schedule",
+                     schedule_words(plan), "step_s", answer->step_s, "tokens_per_s", answer->tokens_per_s,
+                     "lower_bound_s", answer->lower_bound_s, "plan_s", answer->plan_s, "micro_batch_rows",
+                     (json_int_t)plan->rows_bound, "micro_batches", (json_int_t)plan->micro_batch_count,
+                     "ranks", ranks, "digest", plan->digest, "uncertainty", answer->uncertainty, "rests_on",
+                     "measured", plan->costs.share_measured, "imported", plan->costs.share_imported,
+                     "estimated", plan->costs.share_estimated, "links_emulated", plan->costs.links_emulated);
 }
 
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
@@ -100,92 +136,38 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
     for (uint32_t i = 0; i < answer->warning_count; i++)
         json_array_append_new(warnings, json_string(answer->warnings[i]));
     json_object_set_new(root, "warnings", warnings);
+    if (answer->plan) {
+        double cost = answer->cost_per_million_tokens, kwh = answer->kwh_per_million_tokens;
+        json_object_set_new(root, "cost_per_million_tokens", cost > 0 ? json_real(cost) : json_null());
+        json_object_set_new(root, "kwh_per_million_tokens", kwh > 0 ? json_real(kwh) : json_null());
+        json_object_set_new(root, "basis",
+                            json_string(answer->plan->costs.text ? answer->plan->costs.text : ""));
+    }
+    if (answer->insight && plan_insight_json(answer->insight, root, err) < 0) {
+        json_decref(root);
+        return NULL;
+    }
     return root;
-}
-
-static int ranks_print(const struct plan *plan, struct buf *out, struct err *err)
-{
-    char have[32], limit[32], busy[32];
-    if (buf_printf(out, err, "\n%-5s %-20s %-12s %9s %6s %23s %10s\n", "rank", "device", "blocks", "rows",
-                   "window", "memory of limit", "busy") < 0)
-        return -1;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct plan_rank *rank = &plan->ranks[r];
-        char blocks[32], experts[96];
-        expert_words(rank, experts, sizeof(experts));
-        snprintf(blocks, sizeof(blocks), "%d..%d", rank->block_begin, rank->block_end);
-        if (buf_printf(out, err, "%-5u %-20s %-12s %9u %6u %10s of %9s %10s%s%s%s\n", r, rank->device, blocks,
-                       rank->rows, rank->window, units_bytes(have, rank->memory_bytes),
-                       units_bytes(limit, rank->memory_limit_bytes), units_seconds(busy, rank->busy_s),
-                       experts[0] ? "  " : "", experts, rank->recompute ? "  recomputes" : "") < 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int alternatives_print(const struct plan_answer *answer, struct buf *out, struct err *err)
-{
-    char needs[32], has[32], step[32];
-    for (uint32_t i = 0; i < answer->alternative_count; i++) {
-        const struct plan_alternative *a = &answer->alternatives[i];
-        const char *where = a->device ? a->device : "";
-        int result;
-        if (i == 0 && buf_printf(out, err, "\notherwise\n") < 0)
-            return -1;
-        if (a->verdict == VERDICT_FITS)
-            result = buf_printf(out, err, "  %-9s %-20s %s per step\n", plan_placement_name(a->placement),
-                                where, units_seconds(step, a->step_s));
-        else
-            result = buf_printf(out, err, "  %-9s %-20s does not fit: needs %s, has %s\n",
-                                plan_placement_name(a->placement), where, units_bytes(needs, a->needs_bytes),
-                                units_bytes(has, a->has_bytes));
-        if (result < 0)
-            return -1;
-    }
-    return 0;
 }
 
 int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err)
 {
-    char step[32];
-    if (buf_printf(out, err, "%s\n", answer->words ? answer->words : "") < 0 ||
-        (answer->from_words && buf_printf(out, err, "%s\n", answer->from_words) < 0))
+    json_t *document = answer_to_json(answer, err);
+    if (!document)
         return -1;
-    for (uint32_t i = 0; i < answer->warning_count; i++) {
-        if (buf_printf(out, err, "warning: %s\n", answer->warnings[i]) < 0)
-            return -1;
-    }
-    if (answer->plan) {
-        const struct plan *plan = answer->plan;
-        if (buf_printf(out, err,
-                       "%s, %u micro-batches of %u rows; no placement can be faster than %s a step\n",
-                       plan_placement_name(plan->placement), plan->micro_batch_count, plan->rows_bound,
-                       units_seconds(step, answer->lower_bound_s)) < 0 ||
-            ranks_print(plan, out, err) < 0)
-            return -1;
-    }
-    if (alternatives_print(answer, out, err) < 0)
-        return -1;
-    for (uint32_t i = 0; i < answer->left_out_count; i++) {
-        const struct plan_left_out *l = &answer->left_out[i];
-        bool known = l->step_s_with > 0;
-        if (buf_printf(out, err, "%s  %-20s %s%s%s\n", i == 0 ? "\nleft out\n" : "", l->device, l->why,
-                       known ? ": " : "", known ? units_seconds(step, l->step_s_with) : "") < 0)
-            return -1;
-    }
-    if (answer->plan && answer->plan->costs.text)
-        return buf_printf(out, err, "\nrests on %s\n", answer->plan->costs.text);
-    return 0;
+    int result = answer_print_document(document, out, err);
+    json_decref(document);
+    return result;
 }
 
 static int program_lines(const struct plan *plan, const struct trace *trace, uint32_t rank, uint32_t lines,
                          struct buf *out, struct err *err)
 {
     const struct plan_rank *r = &plan->ranks[rank];
-    char have[32], limit[32], what[128], seconds[32];
-    if (buf_printf(out, err, "%srank %u  %s   blocks %d..%d   %s of %s\n", rank ? "\n" : "", rank, r->device,
-                   r->block_begin, r->block_end, units_bytes(have, r->memory_bytes),
-                   units_bytes(limit, r->memory_limit_bytes)) < 0)
+    char have[32], limit[32], what[128], seconds[32], blocks[160];
+    blocks_words(r, blocks, sizeof(blocks));
+    if (buf_printf(out, err, "%srank %u  %s   blocks %s   %s of %s\n", rank ? "\n" : "", rank, r->device,
+                   blocks, units_bytes(have, r->memory_bytes), units_bytes(limit, r->memory_limit_bytes)) < 0)
         return -1;
     uint32_t shown = 0;
     for (uint32_t i = 0; i < trace->count; i++) {
