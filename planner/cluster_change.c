@@ -45,6 +45,9 @@ struct cluster *cluster_copy(const struct cluster *cluster, struct err *err)
     copy->nodes = calloc(copy->node_capacity, sizeof(*copy->nodes));
     copy->links = calloc(copy->link_capacity, sizeof(*copy->links));
     bool failed = !copy->devices || !copy->nodes || !copy->links;
+    failed |= cluster_index_copy(&copy->device_index, &cluster->device_index, err) < 0;
+    failed |= cluster_index_copy(&copy->node_index, &cluster->node_index, err) < 0;
+    failed |= cluster_index_copy(&copy->link_index, &cluster->link_index, err) < 0;
     for (uint32_t n = 0; n < cluster->node_count && !failed; n++) {
         copy->nodes[n] = cluster->nodes[n];
         copy->nodes[n].name = strdup(cluster->nodes[n].name);
