@@ -34,5 +34,10 @@ sanitize:
 	@cmake --preset tsan --log-level=WARNING >/dev/null && cmake --build build/tsan -j $(JOBS)
 	@ctest --test-dir build/tsan --output-on-failure --timeout 900 -j 1 -L 'agent|scheduler'
 
+# Every importer and parser of the planner under libFuzzer: FUZZ_SECONDS each (600), FUZZ_JOBS at a time (1).
+fuzz:
+	@tools/packages.sh sanitize
+	@tests/fuzz/run.sh
+
 clean:
 	rm -rf build

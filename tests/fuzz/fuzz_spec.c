@@ -1,0 +1,26 @@
+/* Job specifications, JSON or YAML: what is accepted is written out and read back to the same. */
+#include "fuzz/fuzz.h"
+
+#include "common/yaml.h"
+#include "model/spec.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct err err;
+    struct job_spec spec, again;
+    json_t *document = fuzz_parse(data, size);
+    if (!document && size <= FUZZ_BYTES_MAX)
+        document = yaml_parse((const char *)data, size, &err);
+    if (document && spec_parse(document, &spec, &err) == 0) {
+        json_t *json = spec_to_json(&spec, &err), *twice = NULL;
+        if (!json || spec_parse(json, &again, &err) < 0 || !(twice = spec_to_json(&again, &err)) ||
+            !json_equal(json, twice))
+            __builtin_trap();
+        json_decref(json);
+        json_decref(twice);
+        spec_fini(&spec);
+        spec_fini(&again);
+    }
+    json_decref(document);
+    return 0;
+}
