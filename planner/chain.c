@@ -396,6 +396,9 @@ static int chain_fill(struct chain *c, bool programs)
     for (uint32_t r = 0; r < c->ranks; r++) {
         const struct place_member *member = &c->choice->members[c->choice->stages[r].member_first];
         c->windows[r] = member->window ? member->window : 1;
+        uint32_t laps = c->stages / c->ranks;
+        uint32_t least = laps > 1 ? pipe_order_window(c->ranks, laps, c->micro_batches, r) : 1;
+        c->windows[r] = c->windows[r] > least ? c->windows[r] : least;
         c->delays[r] = member->delay < c->micro_batches ? member->delay : c->micro_batches;
     }
     schedule_note(c);

@@ -16,18 +16,35 @@ static void put(struct maker *m, enum order_kind kind, uint32_t stage, uint32_t 
     m->order->events[m->at++] = (struct order_event){stage, micro_batch, kind};
 }
 
-/* The n-th forward (or backward) of a rank: groups of `ranks` micro-batches pass lap after lap, the last
- * group with what is left over. */
+/* Groups in which micro-batches go round: as many ranks as there are or more each, the first `larger` of them
+ * one more than `each`. */
+struct rounds {
+    uint32_t groups, each, larger;
+};
+
+static struct rounds rounds_of(uint32_t ranks, uint32_t laps, uint32_t micro_batches)
+{
+    struct rounds r = {.groups = laps == 1 || micro_batches < ranks ? 1 : micro_batches / ranks};
+    r.each = micro_batches / r.groups;
+    r.larger = micro_batches % r.groups;
+    return r;
+}
+
+uint32_t pipe_order_window(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t rank)
+{
+    struct rounds r = rounds_of(ranks, laps, micro_batches);
+    return (laps - 1) * (r.each + (r.larger > 0)) + 2 * (ranks - 1 - rank) + 1;
+}
+
+/* The n-th forward (or backward) of a rank: a group passes lap after lap, then the next one. */
 static void put_turn(struct maker *m, bool backward, uint32_t n)
 {
     const struct pipe_order *o = m->order;
-    uint32_t groups = o->micro_batches / o->ranks;
-    groups = m->laps == 1 ? 1 : groups ? groups : 1;
-    uint32_t each = m->laps == 1 ? o->micro_batches : o->ranks;
-    uint32_t group = n / (each * m->laps);
-    group = group < groups - 1 ? group : groups - 1;
-    uint32_t first = group * each, inside = n - first * m->laps;
-    uint32_t size = group == groups - 1 ? o->micro_batches - first : each;
+    struct rounds r = rounds_of(o->ranks, m->laps, o->micro_batches);
+    uint32_t large = r.larger * (r.each + 1) * m->laps; /* turns of the larger groups */
+    uint32_t size = n < large ? r.each + 1 : r.each;
+    uint32_t group = n < large ? n / (size * m->laps) : r.larger + (n - large) / (size * m->laps);
+    uint32_t first = group * r.each + (group < r.larger ? group : r.larger), inside = n - first * m->laps;
     uint32_t lap = inside / size, micro_batch = first + inside % size;
     if (backward)
         lap = m->laps - 1 - lap;
@@ -79,6 +96,8 @@ int pipe_order_init(struct pipe_order *order, enum plan_schedule schedule, uint3
     uint32_t count = micro_batches * m.laps;
     for (m.rank = 0; m.rank < ranks; m.rank++) {
         uint32_t window = windows[m.rank] ? windows[m.rank] : 1;
+        if (m.laps > 1 && window < pipe_order_window(ranks, m.laps, micro_batches, m.rank))
+            window = pipe_order_window(ranks, m.laps, micro_batches, m.rank);
         window = window < count ? window : count;
         if (forwards_only) {
             for (uint32_t n = 0; n < count; n++)

@@ -33,15 +33,18 @@ struct pipe_order {
  * there is means all. delays[ranks], for SCHEDULE_SPLIT: by how many micro-batches BACKWARD_WEIGHT comes
  * later than BACKWARD_INPUT (NULL: 0).
  *
- * Interleaved, micro-batches go round in groups of as many as there are ranks, the last group taking what is
- * left over (Narayanan et al. 2021, section 2.2, needs a multiple); the order within a rank counts a range's
- * micro-batch as one forward.
+ * Interleaved, micro-batches go round in groups of as many as there are ranks, or a few more where they are
+ * no multiple of it (Narayanan et al. 2021, section 2.2, needs one); windows count a range's micro-batch as
+ * one forward, and less than pipe_order_window() is taken as that.
  *
  * forwards_only: the forwards alone, in the same order (evaluation). ERR_NOMEM. */
 int pipe_order_init(struct pipe_order *order, enum plan_schedule schedule, uint32_t ranks, uint32_t stages,
                     uint32_t micro_batches, const uint32_t *windows, const uint32_t *delays,
                     bool forwards_only, struct err *err);
 void pipe_order_fini(struct pipe_order *order);
+
+/* The least window of a rank of an interleaved pipeline: below it some rank would wait for itself. */
+uint32_t pipe_order_window(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t rank);
 
 /* Most micro-batches of a stage between the forward and the last that needs what it saved. */
 uint32_t pipe_order_live(const struct pipe_order *order, uint32_t stage);

@@ -103,11 +103,11 @@ static bool choice_fits(struct variants *v, const struct place_choice *c)
 }
 
 /* Sets windows for `slack` more than the order needs by itself. */
-static void windows_interleaved(struct place_choice *c, uint32_t slack)
+static void windows_interleaved(const struct problem *p, struct place_choice *c, uint32_t slack)
 {
-    uint32_t ranks = c->member_count, laps = c->stage_count / ranks;
+    uint32_t ranks = c->member_count, count = micro_count(p, c->micro_batch_rows);
     for (uint32_t r = 0; r < ranks; r++)
-        c->members[r].window = (laps - 1) * ranks + 2 * (ranks - 1 - r) + 1 + slack;
+        c->members[r].window = pipe_order_window(ranks, c->stage_count / ranks, count, r) + slack;
 }
 
 /* Blocks so that every range takes about as long: bisection over the time of a range. */
@@ -194,7 +194,7 @@ static int interleaved_try(struct variants *v, const struct place_choice *base, 
     uint32_t best_slack = UINT32_MAX;
     c.estimate_s = base->estimate_s;
     for (uint32_t slack = 0; found && result == 0 && slack <= 2 * ranks; slack += ranks) {
-        windows_interleaved(&c, slack);
+        windows_interleaved(v->p, &c, slack);
         double seconds = choice_estimate(v, &c);
         v->list->evaluations++;
         result = seconds < 0 ? -1 : 0;
@@ -205,7 +205,7 @@ static int interleaved_try(struct variants *v, const struct place_choice *base, 
         }
     }
     if (result == 0 && best_slack != UINT32_MAX) {
-        windows_interleaved(&c, best_slack);
+        windows_interleaved(v->p, &c, best_slack);
         if ((uint64_t)c.stage_count * count <= REFINED_CELLS)
             result = ranges_refine(v, &c);
         if (result == 0 && c.estimate_s < base->estimate_s)

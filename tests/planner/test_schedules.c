@@ -284,12 +284,168 @@ static void gpipe_takes_exactly_its_closed_form(void **state)
     assert_true(worst < 1e-9);
 }
 
+/* Narayanan et al. 2021, section 2.2: with equal ranges and no links the bubble is 1/laps of 1F1B's. */
+static void interleaving_divides_the_bubble_by_the_laps(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 6; ranks++) {
+        for (uint32_t laps = 1; laps <= 4; laps++) {
+            struct made m = {.ranks = ranks, .stages = ranks * laps, .schedule = SCHEDULE_INTERLEAVED};
+            struct bench t;
+            const uint32_t count = 4 * ranks;
+            bench_init(&t, ranks * laps < 3 ? 3 : ranks * laps, ranks, count);
+            for (uint32_t j = 0; j < m.stages; j++) {
+                m.f[j] = 1.0 / laps;
+                m.b[j] = 2.0 / laps;
+            }
+            for (uint32_t r = 0; r < ranks; r++)
+                m.window[r] = (laps - 1) * ranks + 2 * (ranks - 1 - r) + 1;
+            if (laps == 1) { /* the common form of 1F1B */
+                m.schedule = SCHEDULE_1F1B;
+                for (uint32_t r = 0; r < ranks; r++)
+                    m.window[r] = ranks - r;
+            }
+            double wanted = 3.0 * count + 3.0 * (ranks - 1) / laps;
+            double seconds = made_run(&t, &m);
+            if (fabs(seconds / wanted - 1) > 1e-9)
+                fail_msg("%u ranks, %u laps: %g, not %g", ranks, laps, seconds, wanted);
+            bench_fini(&t);
+        }
+    }
+}
+
+/* Any number of micro-batches, ranks, laps, links and windows: the programs pass the checker and end. */
+static void any_interleaved_pipeline_passes_the_checker(void **state)
+{
+    (void)state;
+    struct rand_stream r;
+    uint32_t plans = 0, impossible = 0;
+    rand_stream_init(&r, 8, 0);
+    for (uint32_t turn = 0; turn < 400; turn++) {
+        uint32_t ranks = 2 + rand_stream_below(&r, 5), laps = 2 + rand_stream_below(&r, 3);
+        uint32_t count = 1 + rand_stream_below(&r, 20), slack = rand_stream_below(&r, 2 * ranks);
+        struct place_stage stages[64];
+        struct place_member members[STAGES_MAX] = {0};
+        struct err err = {0};
+        struct bench t;
+        bench_init(&t, ranks * laps, ranks, count);
+        for (uint32_t j = 0; j < ranks * laps; j++)
+            stages[j] = (struct place_stage){(int32_t)j, (int32_t)j + 1, j % ranks, 1};
+        for (uint32_t k = 0; k < ranks; k++) {
+            members[k].device = k;
+            members[k].window = (laps - 1) * ranks + 2 * (ranks - 1 - k) + 1 + slack;
+        }
+        struct place_choice choice = {.placement = PLACE_PIPELINE,
+                                      .schedule = SCHEDULE_INTERLEAVED,
+                                      .micro_batch_rows = 1,
+                                      .stage_count = ranks * laps,
+                                      .member_count = ranks,
+                                      .stages = stages,
+                                      .members = members};
+        struct plan *plan = chain_emit(&t.problem, &choice, true, &err);
+        if (plan && plan_check(plan, &err) < 0)
+            fail_msg("%u ranks, %u laps, %u micro-batches: %s", ranks, laps, count, err.text);
+        plans += plan != NULL;
+        impossible += plan == NULL;
+        plan_destroy(plan);
+        bench_fini(&t);
+    }
+    print_message("%u interleaved plans pass, %u orders cannot end and are not emitted\n", plans, impossible);
+    assert_int_equal(impossible, 0);
+}
+
+/* Split backwards of equal stages: the gradient need not wait for the weights. */
+static void split_backwards_shorten_the_way_back(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 8; ranks++) {
+        struct made m = {.ranks = ranks, .stages = ranks, .schedule = SCHEDULE_SPLIT};
+        struct bench t;
+        const uint32_t count = 3 * ranks;
+        bench_init(&t, ranks < 3 ? 3 : ranks, ranks, count);
+        for (uint32_t s = 0; s < ranks; s++) {
+            m.f[s] = m.b[s] = m.w[s] = 1;
+            m.window[s] = ranks - s;
+            m.delay[s] = s; /* as much memory as the first stage has */
+        }
+        double split = made_run(&t, &m), whole = 3.0 * (count + ranks - 1);
+        double least = 3.0 * count + ranks - 1; /* the last stage waits for the first forwards at least */
+        if (split > whole - (ranks - 1) + 1e-9 || split < least - 1e-9)
+            fail_msg("%u stages: %g; 1F1B %g, at least %g", ranks, split, whole, least);
+        print_message("%u stages of f = b = w = 1, %u micro-batches: 1F1B %g, split %g, bound %g\n", ranks,
+                      count, whole, split, least);
+        bench_fini(&t);
+    }
+}
+
+static size_t encoded_bytes(const struct plan *plan, uint64_t *instructions)
+{
+    struct err err = {0};
+    json_t *json = plan_to_json(plan, &err);
+    char *text = json_dumps(json, JSON_COMPACT);
+    size_t bytes = strlen(text);
+    *instructions = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+            *instructions += plan->ranks[r].programs[kind].instr_count;
+    }
+    free(text);
+    json_decref(json);
+    return bytes;
+}
+
+/* 64 stages × 256 micro-batches: what is regular is written once. */
+static void large_regular_programs_fold(void **state)
+{
+    (void)state;
+    const enum plan_schedule schedules[] = {SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_SPLIT,
+                                            SCHEDULE_INTERLEAVED};
+    struct bench t;
+    bench_init(&t, 128, 64, 256);
+    for (uint32_t i = 0; i < 4; i++) {
+        static struct place_stage stages[128];
+        static struct place_member members[64];
+        struct err err = {0};
+        uint32_t laps = schedules[i] == SCHEDULE_INTERLEAVED ? 2 : 1, each = 128 / (64 * laps);
+        uint64_t instructions = 0;
+        for (uint32_t j = 0; j < 64 * laps; j++)
+            stages[j] = (struct place_stage){(int32_t)(j * each), (int32_t)((j + 1) * each), j % 64, 1};
+        for (uint32_t r = 0; r < 64; r++)
+            members[r] = (struct place_member){.device = r,
+                                               .window = schedules[i] == SCHEDULE_GPIPE ? 256
+                                                         : laps == 2 ? 64 + 2 * (63 - r) + 1
+                                                                     : 64 - r,
+                                               .delay = r};
+        struct place_choice choice = {.placement = PLACE_PIPELINE,
+                                      .schedule = schedules[i],
+                                      .micro_batch_rows = 1,
+                                      .stage_count = 64 * laps,
+                                      .member_count = 64,
+                                      .stages = stages,
+                                      .members = members};
+        struct plan *plan = chain_emit(&t.problem, &choice, true, &err);
+        if (!plan)
+            fail_msg("%s", err.text);
+        assert_int_equal(plan->schedule, schedules[i]);
+        size_t bytes = encoded_bytes(plan, &instructions);
+        print_message("64 stages x 256 micro-batches, %s: %llu instructions in %zu KiB of JSON\n",
+                      plan_schedule_name(plan->schedule), (unsigned long long)instructions, bytes >> 10);
+        assert_true(bytes < instructions * 12);
+        plan_destroy(plan);
+    }
+    bench_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_period_of_1f1b_is_the_closed_form),
         cmocka_unit_test(windows_that_hide_the_links_reach_the_slowest_stage),
         cmocka_unit_test(gpipe_takes_exactly_its_closed_form),
+        cmocka_unit_test(interleaving_divides_the_bubble_by_the_laps),
+        cmocka_unit_test(any_interleaved_pipeline_passes_the_checker),
+        cmocka_unit_test(split_backwards_shorten_the_way_back),
+        cmocka_unit_test(large_regular_programs_fold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
