@@ -169,10 +169,13 @@ static int deal_alloc(struct deal *d, struct err *err)
     d->events = calloc(2 * cells, sizeof(*d->events));
     d->soonest = calloc(2 * (size_t)d->micro_batches + 1, sizeof(*d->soonest));
     d->held = calloc((size_t)d->micro_batches + 1, sizeof(*d->held));
+    d->held_turn = calloc((size_t)d->micro_batches + 1, sizeof(*d->held_turn));
     d->apart = calloc((size_t)d->micro_batches + 1, sizeof(*d->apart));
-    double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin};
-    bool good = d->owner && d->stage_of && d->first && d->events && d->soonest && d->held && d->apart;
-    for (size_t t = 0; t < 4; t++) {
+    double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin,
+                              &d->sent};
+    bool good =
+        d->owner && d->stage_of && d->first && d->events && d->soonest && d->held && d->held_turn && d->apart;
+    for (size_t t = 0; t < sizeof(times) / sizeof(times[0]); t++) {
         *times[t] = malloc(cells * sizeof(double));
         for (size_t i = 0; *times[t] && i < cells; i++)
             (*times[t])[i] = -1;
@@ -200,6 +203,8 @@ static int deal_shares(struct deal *deal, const struct problem *problem, const s
     runners_fill(&r, problem, choice);
     links_fill(&r, problem, choice);
     result = run_all(&r, err);
+    for (size_t cell = deal->micro_batches; cell + 1 < cells && result == 0; cell++)
+        deal->sent[cell] = deal->forward_end[cell - deal->micro_batches];
 out:
     free(given);
     free(r.runners);
@@ -235,21 +240,25 @@ void deal_fini(struct deal *deal)
     free(deal->events);
     free(deal->soonest);
     free(deal->held);
+    free(deal->held_turn);
     free(deal->apart);
     free(deal->forward_end);
     free(deal->forward_begin);
     free(deal->backward_end);
     free(deal->backward_begin);
+    free(deal->sent);
     *deal = (struct deal){0};
 }
 
 /* The least ring of `least` or more in which micro-batches do not collide that are held at once: each from
- * begin[k] to end[k]. Two collide when the ring divides their distance, so the distances are collected. */
-static uint32_t ring_search(const struct deal *d, uint32_t rank, bool backward, const double *begin,
-                            const double *end, uint32_t least)
+ * begin[k] to end[k]. Two collide when the ring divides their distance, so the distances are collected. Held:
+ * at most as many turns lie between a micro-batch and the oldest one that is not done when it comes. */
+static struct deal_ring ring_search(const struct deal *d, uint32_t rank, bool backward, const double *begin,
+                                    const double *end, uint32_t least)
 {
     const struct deal_event *events = &d->events[d->first[rank]];
-    uint32_t count = d->first[rank + 1] - d->first[rank], held = 0, furthest = 0;
+    uint32_t count = d->first[rank + 1] - d->first[rank], held = 0, furthest = 0, turn = 0;
+    struct deal_ring result = {least, least};
     double soonest = INFINITY;
     for (uint32_t i = count; i-- > 0;) { /* the least begin from here on: what ends before it is never met */
         if (events[i].backward == backward)
@@ -258,7 +267,7 @@ static uint32_t ring_search(const struct deal *d, uint32_t rank, bool backward, 
     }
     memset(d->apart, 0, d->micro_batches + 1);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t kept = 0, k = events[i].micro_batch;
+        uint32_t kept = 0, k = events[i].micro_batch, oldest = turn;
         if (events[i].backward != backward)
             continue;
         for (uint32_t h = 0; h < held; h++) {
@@ -266,21 +275,26 @@ static uint32_t ring_search(const struct deal *d, uint32_t rank, bool backward, 
             if (end[before] > begin[k]) {
                 d->apart[distance] = 1;
                 furthest = distance > furthest ? distance : furthest;
+                oldest = d->held_turn[h] < oldest ? d->held_turn[h] : oldest;
             }
-            if (end[before] > d->soonest[i])
+            if (end[before] > d->soonest[i]) {
+                d->held_turn[kept] = d->held_turn[h];
                 d->held[kept++] = before;
+            }
         }
+        result.held = turn - oldest + 1 > result.held ? turn - oldest + 1 : result.held;
+        d->held_turn[kept] = turn++;
         d->held[kept++] = k;
         held = kept;
     }
-    for (uint32_t ring = least; ring < d->micro_batches; ring++) {
-        bool collides = false;
-        for (uint32_t at = ring; at <= furthest && !collides; at += ring)
+    for (bool collides = true; collides && result.ring < d->micro_batches;) {
+        collides = false;
+        for (uint32_t at = result.ring; at <= furthest && !collides; at += result.ring)
             collides = d->apart[at];
-        if (!collides)
-            return ring;
+        result.ring += collides;
     }
-    return least > d->micro_batches ? least : d->micro_batches;
+    result.held = result.held < result.ring ? result.held : result.ring;
+    return result;
 }
 
 uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)
@@ -292,27 +306,25 @@ uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)
         live += events[i].backward ? -1u : 1;
         most = live > most ? live : most;
     }
-    *ring = ring_search(deal, rank, false, &deal->forward_begin[row], &deal->backward_end[row], most);
+    *ring = ring_search(deal, rank, false, &deal->forward_begin[row], &deal->backward_end[row], most).ring;
     return most;
 }
 
-static uint32_t ring_arrivals(const struct deal *d, uint32_t rank, bool backward)
+uint32_t deal_boundaries(const struct deal *d, uint32_t rank, struct deal_ring *activations,
+                         struct deal_ring *gradients, struct deal_ring *leaving)
 {
     uint32_t s = d->stage_of[rank];
-    size_t row = (size_t)s * d->micro_batches,
-           from = backward ? row + d->micro_batches : row - d->micro_batches;
-    const double *sent = backward ? &d->backward_end[from] : &d->forward_end[from];
-    const double *used = backward ? &d->backward_end[row] : &d->forward_end[row];
-    uint32_t ring = ring_search(d, rank, backward, sent, used, 2);
-    return ring < d->micro_batches ? ring : d->micro_batches;
-}
-
-uint32_t deal_ring_activations(const struct deal *deal, uint32_t rank)
-{
-    return ring_arrivals(deal, rank, false);
-}
-
-uint32_t deal_ring_gradients(const struct deal *deal, uint32_t rank)
-{
-    return ring_arrivals(deal, rank, true);
+    size_t row = (size_t)s * d->micro_batches, next = row + d->micro_batches;
+    bool first = s == 0, last = s + 1 == d->stages;
+    *activations = *gradients = *leaving = (struct deal_ring){0, 0};
+    if (first && last)
+        return 0;
+    *leaving = (struct deal_ring){2, 2};
+    if (!last) {
+        *leaving = ring_search(d, rank, false, &d->forward_begin[row], &d->sent[next], 2);
+        *gradients = ring_search(d, rank, true, &d->backward_end[next], &d->backward_end[row], 2);
+    }
+    if (!first)
+        *activations = ring_search(d, rank, false, &d->sent[row], &d->forward_end[row], 2);
+    return activations->held + gradients->held + leaving->held * (uint32_t)(!first + !last);
 }

@@ -20,10 +20,12 @@ struct deal {
     struct deal_event *events; /* every rank's order */
     double *forward_end, *forward_begin, *backward_end,
         *backward_begin; /* [stages · micro_batches], seconds */
-    double end_s;        /* of the last of them */
-    /* for looking for rings: [2 · micro_batches], [micro_batches], [micro_batches + 1] */
+    double
+        *sent; /* [stages · micro_batches]: when an activation sets out for the stage that is to forward it */
+    double end_s; /* of the last event */
+    /* for looking for rings: [2 · micro_batches], twice [micro_batches], [micro_batches + 1] */
     double *soonest;
-    uint32_t *held;
+    uint32_t *held, *held_turn;
     uint8_t *apart;
 };
 
@@ -46,8 +48,13 @@ int deal_flow(struct deal *deal, const struct problem *problem, const struct pla
 /* Most micro-batches between forward and backward on a rank, and the least ring in which none of them
  * collide. */
 uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring);
-/* The least rings, two or more, for what arrives at a rank before it is used. */
-uint32_t deal_ring_activations(const struct deal *deal, uint32_t rank);
-uint32_t deal_ring_gradients(const struct deal *deal, uint32_t rank);
+/* A ring of boundary tensors: its instances, and how many of them are held at once. */
+struct deal_ring {
+    uint32_t ring, held;
+};
+/* What arrives at a rank until it is used, by forwards and by backwards, and what it has made until it is on
+ * its way. Zeros where there is nothing. Returns the tensors held in all, both outs counted. */
+uint32_t deal_boundaries(const struct deal *deal, uint32_t rank, struct deal_ring *activations,
+                         struct deal_ring *gradients, struct deal_ring *leaving);
 
 #endif

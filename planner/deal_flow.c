@@ -13,7 +13,8 @@
 
 #include "planner/micro.h"
 
-#define WAITING_MAX 2u /* arrivals that a rank has waiting before it is given more */
+#define WAITING_MAX 2u /* arrivals waiting at a rank, beside those that come while it works on one */
+#define COMING_MAX 8u
 #define LEAVING_MAX 2u /* results that a rank holds until somebody takes them; group.c's ring_out */
 #define NONE UINT32_MAX
 #define WIRES_MAX ((uint64_t)1 << 22) /* beyond, links are taken as unshared */
@@ -33,8 +34,9 @@ struct flow_list { /* of cells, first in first out */
 
 struct flow_rank {
     double forward_s, backward_s;
-    double promised; /* when all that was given to it would be done, if it never waited */
-    uint32_t limit;  /* micro-batches between forward and backward */
+    double given;   /* micro-batches */
+    uint32_t limit; /* micro-batches between forward and backward */
+    uint32_t most_waiting;
     uint32_t held, waiting, leaving;
     uint32_t busy; /* cell, or NONE */
     bool busy_backward;
@@ -58,6 +60,8 @@ struct flow {
     struct flow_event *heap;
     uint32_t heap_count, heap_capacity;
     uint64_t created;
+    double *dealt, *quickest,
+        *rates;        /* [stages]: micro-batches given; seconds of the fastest member; of all together */
     double *wire_free; /* [nodes · nodes]; NULL: unshared */
     double bytes, now;
     bool failed;
@@ -146,29 +150,39 @@ static double arrival(struct flow *f, uint32_t from, uint32_t to)
 
 static void rank_start(struct flow *f, uint32_t rank);
 
-/* Gives what is pending before a stage to those who would be done first. A member whose memory is full takes
- * none; one that merely has enough waiting is waited for, if it would still be the first. */
+/* Would it be done only after the others had done all that is left? */
+static bool comes_late(const struct flow *f, uint32_t s, const struct flow_rank *r)
+{
+    double left = f->d->micro_batches - f->dealt[s];
+    return r->forward_s + r->backward_s > f->quickest[s] + left / f->rates[s];
+}
+
+/* Gives what is pending before a stage to those of its members that have room, in proportion to their speeds.
+ */
 static void stage_give(struct flow *f, uint32_t s)
 {
     struct deal *d = f->d;
     const struct place_stage *stage = &f->choice->stages[s];
     while (f->pending[s].head != NONE) {
         uint32_t best = NONE, cell = f->pending[s].head, k = cell % d->micro_batches;
-        double done = INFINITY;
+        double least = INFINITY;
         for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
             const struct flow_rank *r = &f->ranks[m];
-            double each = fmax(r->promised, f->now) + r->forward_s + r->backward_s;
-            if (r->held + r->waiting < r->limit + 1 && each < done) {
-                done = each;
+            double each = (r->given + 1) * (r->forward_s + r->backward_s);
+            if (r->held + r->waiting < r->limit + 1 && r->waiting < r->most_waiting && each < least &&
+                !comes_late(f, s, r)) {
+                least = each;
                 best = m;
             }
         }
-        if (best == NONE || f->ranks[best].waiting >= WAITING_MAX)
+        if (best == NONE)
             return;
+        f->ranks[best].given++;
+        f->dealt[s]++;
         list_take(f, &f->pending[s]);
-        f->ranks[best].promised = done;
         f->ranks[best].waiting++;
         d->owner[cell] = best;
+        d->sent[cell] = f->now;
         if (s == 0) {
             list_put(f, &f->ranks[best].forwards, cell);
             rank_start(f, best);
@@ -227,6 +241,22 @@ static void rank_done(struct flow *f, uint32_t rank)
     rank_start(f, rank);
 }
 
+/* As many as come while one is worked on. */
+static uint32_t waiting_most(const struct flow *f, uint32_t rank, double each_s)
+{
+    uint32_t s = f->d->stage_of[rank];
+    double longest = 0;
+    for (uint32_t m = 0; s > 0 && m < f->choice->stages[s - 1].member_count; m++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(f->p->cluster, f->choice->members[f->choice->stages[s - 1].member_first + m].device,
+                     f->choice->members[rank].device, &latency, &rate, &emulated);
+        longest = fmax(longest, latency + f->bytes / rate);
+    }
+    double coming = each_s > 0 ? ceil(longest / each_s) : 0;
+    return WAITING_MAX + (coming < COMING_MAX ? (uint32_t)coming : COMING_MAX);
+}
+
 static void ranks_fill(struct flow *f)
 {
     const struct place_choice *choice = f->choice;
@@ -243,6 +273,12 @@ static void ranks_fill(struct flow *f)
                                .busy = NONE,
                                .forwards = {NONE, NONE},
                                .backwards = {NONE, NONE}};
+        f->ranks[rank].most_waiting =
+            waiting_most(f, rank, f->ranks[rank].forward_s + f->ranks[rank].backward_s);
+        double each = f->ranks[rank].forward_s + f->ranks[rank].backward_s,
+               *quickest = &f->quickest[f->d->stage_of[rank]];
+        f->rates[f->d->stage_of[rank]] += 1 / each;
+        *quickest = *quickest == 0 || each < *quickest ? each : *quickest;
     }
 }
 
@@ -266,11 +302,15 @@ static int flow_alloc(struct flow *f, struct err *err)
     uint64_t nodes = f->p->cluster->node_count;
     f->ranks = calloc((size_t)f->d->ranks + 1, sizeof(*f->ranks));
     f->pending = malloc(((size_t)f->d->stages + 1) * sizeof(*f->pending));
+    f->dealt = calloc(3 * ((size_t)f->d->stages + 1), sizeof(*f->dealt));
     f->next = malloc(cells * sizeof(*f->next));
     f->past = malloc(2 * cells * sizeof(*f->past));
     f->wire_free = nodes * nodes <= WIRES_MAX ? calloc(nodes * nodes, sizeof(double)) : NULL;
-    if (!f->ranks || !f->pending || !f->next || !f->past || (nodes * nodes <= WIRES_MAX && !f->wire_free))
+    if (!f->dealt || !f->ranks || !f->pending || !f->next || !f->past ||
+        (nodes * nodes <= WIRES_MAX && !f->wire_free))
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    f->quickest = f->dealt + f->d->stages;
+    f->rates = f->quickest + f->d->stages;
     return 0;
 }
 
@@ -307,13 +347,15 @@ int deal_flow(struct deal *deal, const struct problem *problem, const struct pla
     struct flow f = {.d = deal,
                      .p = problem,
                      .choice = choice,
-                     .bytes = problem->bytes_per_token * problem->mean_step.tokens / deal->micro_batches};
+                     .bytes = problem->bytes_per_token * problem->mean_step.tokens /
+                              micro_count(problem, choice->micro_batch_rows)};
     int result = flow_alloc(&f, err);
     if (result == 0) {
         ranks_fill(&f);
         result = flow_run(&f, err);
     }
     free(f.ranks);
+    free(f.dealt);
     free(f.pending);
     free(f.next);
     free(f.past);

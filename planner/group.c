@@ -2,13 +2,15 @@
 #include "planner/group.h"
 
 #include "planner/deal.h"
+#include "planner/group_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct group_slots {
     int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, gradients, cache, token, barrier;
-    uint32_t ring_act, ring_grad, ring_out, ring_saved; /* of act_in, grad_in, both outs, saved */
+    struct deal_ring act, grad, out; /* of act_in, grad_in, both outs */
+    uint32_t ring_saved;
 };
 
 struct groups {
@@ -17,13 +19,23 @@ struct groups {
     struct plan *plan;
     uint32_t stages, micro_batches;
     struct deal deal;
-    int32_t *memory; /* [4 · micro_batches] */
+    int32_t *memory; /* [8 · micro_batches] */
     struct err *err;
+    struct group_state state; /* of the rank being made */
+    int32_t came[2];          /* gathered weights that the next forward waits for */
 };
 
 static uint32_t owner_of(const struct groups *c, uint32_t stage, uint32_t k)
 {
     return deal_owner(&c->deal, stage, k);
+}
+
+/* Of the stage's state that the rank keeps. */
+static double share_of(const struct groups *c, uint32_t r)
+{
+    uint32_t s = (uint32_t)c->plan->ranks[r].stage;
+    const double *shares = c->plan->groups[1 + s].shares;
+    return shares ? shares[r - c->choice->stages[s].member_first] : 1;
 }
 
 static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
@@ -44,25 +56,36 @@ static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int plac
     return plan_rank_slot(rank, &slot);
 }
 
+/* Of the gradients that the rank steps with: those of its shard, or as much as the values take. */
+static uint64_t gradient_bytes(const struct groups *c, uint32_t r, const struct memory_need *need)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    if (c->problem->workload->method != METHOD_FULL)
+        return need->purpose[PURPOSE_ADAPTERS] / 2;
+    uint64_t bytes = (uint64_t)(share_of(c, r) * (double)memory_gradient_bytes(c->problem, rank->block_begin,
+                                                                               rank->block_end));
+    return bytes < need->purpose[PURPOSE_ADAPTERS] ? bytes : need->purpose[PURPOSE_ADAPTERS];
+}
+
 static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *need, struct group_slots *s)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     bool first = rank->stage == 0, last = (uint32_t)rank->stage + 1 == c->stages;
     double each = c->problem->bytes_per_token;
     uint64_t bound = (uint64_t)(each * c->plan->tokens_bound), scalars = sizeof(struct plan_step_scalars);
-    uint64_t trained = need->purpose[PURPOSE_ADAPTERS] / 2; /* the other half are the values */
+    uint64_t trained = gradient_bytes(c, r, need);
     s->act_in = s->act_out = s->grad_in = s->grad_out = s->gradients = s->cache = s->token = PLAN_NONE;
     if (!first) {
-        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_act,
-                             each, 0, bound, bound * s->ring_act);
-        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
-                               each, 0, bound, bound * s->ring_out);
+        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->act.ring,
+                             each, 0, bound, bound * s->act.held);
+        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->out.ring,
+                               each, 0, bound, bound * s->out.held);
     }
     if (!last) {
-        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_out,
-                              each, 0, bound, bound * s->ring_out);
-        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->ring_grad,
-                              each, 0, bound, bound * s->ring_grad);
+        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->out.ring,
+                              each, 0, bound, bound * s->out.held);
+        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->grad.ring,
+                              each, 0, bound, bound * s->grad.held);
     }
     s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_ACTIVATIONS, s->ring_saved, 0,
                         need->saved_bytes, need->saved_bytes, need->saved_bytes * rank->window);
@@ -82,27 +105,50 @@ static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *ne
                : 0;
 }
 
-/* Last instructions by instance of their rings (act_in, grad_in, and both outs) of the rank whose program is
- * being made; PLAN_NONE: not yet. */
-struct history {
-    int32_t *forward, *backward, *send_act, *send_grad;
+/* Who must be done before the next user of a ring: whoever had the same instance, and whoever is as many
+ * turns back as instances may be held at once. PLAN_NONE: nobody yet. */
+struct track {
+    int32_t *by_instance, *by_turn; /* [micro_batches] */
+    uint32_t ring, held, turns;
 };
 
-static struct history history_new(struct groups *c)
+/* Of the rank whose program is being made: forwards free act_in, backwards grad_in, sends the outs. */
+struct history {
+    struct track act_in, grad_in, act_out, grad_out;
+};
+
+static struct track track_new(struct groups *c, uint32_t number, const struct deal_ring *ring)
 {
-    size_t count = c->micro_batches;
-    memset(c->memory, 0xff, 4 * count * sizeof(*c->memory));
-    return (struct history){c->memory, c->memory + count, c->memory + 2 * count, c->memory + 3 * count};
+    int32_t *memory = &c->memory[2 * (size_t)number * c->micro_batches];
+    return (struct track){.by_instance = memory,
+                          .by_turn = memory + c->micro_batches,
+                          .ring = ring->ring ? ring->ring : c->micro_batches,
+                          .held = ring->held ? ring->held : c->micro_batches};
 }
 
-/* Where a micro-batch's instance of a ring stands in a history: what is there used it last. */
-static uint32_t place(uint32_t k, uint32_t ring)
+static struct history history_new(struct groups *c, const struct group_slots *s)
 {
-    return ring ? k % ring : k;
+    memset(c->memory, 0xff, 8 * (size_t)c->micro_batches * sizeof(*c->memory));
+    return (struct history){.act_in = track_new(c, 0, &s->act),
+                            .grad_in = track_new(c, 1, &s->grad),
+                            .act_out = track_new(c, 2, &s->out),
+                            .grad_out = track_new(c, 3, &s->out)};
+}
+
+static void track_before(const struct track *t, uint32_t k, int32_t after[2])
+{
+    after[0] = t->by_instance[k % t->ring];
+    after[1] = t->by_turn[t->turns % t->held];
+}
+
+static void track_put(struct track *t, uint32_t k, int32_t number)
+{
+    t->by_instance[k % t->ring] = number;
+    t->by_turn[t->turns++ % t->held] = number;
 }
 
 static int32_t transfer_add(struct program_builder *b, enum instr_op op, uint32_t peer, int32_t slot,
-                            uint32_t tag, int32_t boundary, uint32_t k, int32_t after)
+                            uint32_t tag, int32_t boundary, uint32_t k, const int32_t *after, size_t count)
 {
     struct instr x = instr_init(op, instr_op_queue(op));
     x.peer = (int32_t)peer;
@@ -115,18 +161,20 @@ static int32_t transfer_add(struct program_builder *b, enum instr_op op, uint32_
     } else {
         x.slot_out = slot;
     }
-    return program_add(b, &x, &after, 1);
+    return program_add(b, &x, after, count);
 }
 
-static int32_t forward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
-                        struct history *h, uint32_t k, int32_t save)
+static int32_t forward_add(struct groups *c, struct program_builder *b, uint32_t r,
+                           const struct group_slots *s, struct history *h, uint32_t k, int32_t save)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
     uint32_t stage = (uint32_t)rank->stage;
     bool first = stage == 0, last = stage + 1 == c->stages;
+    int32_t after[3] = {PLAN_NONE, PLAN_NONE, PLAN_NONE};
+    track_before(&h->act_in, k, after);
     int32_t got = first ? PLAN_NONE
                         : transfer_add(b, OP_RECV, owner_of(c, stage - 1, k), s->act_in, TAG_ACTIVATION,
-                                       rank->block_begin, k, h->forward[place(k, s->ring_act)]);
+                                       rank->block_begin, k, after, 2);
     struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -136,24 +184,29 @@ static int32_t forward_add(struct groups *c, struct program_builder *b, uint32_t
     x.slot_save = save;
     x.flags = (uint16_t)((first ? 0 : INSTR_FREES_IN) |
                          (rank->recompute && save >= 0 && save == s->saved ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {got, last ? PLAN_NONE : h->send_act[place(k, s->ring_out)]};
-    int32_t done = program_add(b, &x, after, 2);
-    h->forward[place(k, s->ring_act)] = done;
+    track_before(&h->act_out, k, after);
+    int32_t waits[5] = {after[0], after[1], got, c->came[0], c->came[1]};
+    int32_t done = program_add(b, &x, waits, 5);
+    c->came[0] = c->came[1] = PLAN_NONE;
+    track_put(&h->act_in, k, done);
     if (!last)
-        h->send_act[place(k, s->ring_out)] = transfer_add(b, OP_SEND, owner_of(c, stage + 1, k), s->act_out, TAG_ACTIVATION,
-                                      rank->block_end, k, done);
+        track_put(&h->act_out, k,
+                  transfer_add(b, OP_SEND, owner_of(c, stage + 1, k), s->act_out, TAG_ACTIVATION,
+                               rank->block_end, k, &done, 1));
     return done;
 }
 
-static int32_t backward_add(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
-                         struct history *h, uint32_t k)
+static int32_t backward_add(struct groups *c, struct program_builder *b, uint32_t r,
+                            const struct group_slots *s, struct history *h, uint32_t k)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
     uint32_t stage = (uint32_t)rank->stage;
     bool first = stage == 0, last = stage + 1 == c->stages;
+    int32_t after[3] = {PLAN_NONE, PLAN_NONE, PLAN_NONE};
+    track_before(&h->grad_in, k, after);
     int32_t got = last ? PLAN_NONE
                        : transfer_add(b, OP_RECV, owner_of(c, stage + 1, k), s->grad_in, TAG_GRADIENT,
-                                      rank->block_end, k, h->backward[place(k, s->ring_grad)]);
+                                      rank->block_end, k, after, 2);
     struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
     x.micro_batch = (int32_t)k;
     x.block_begin = rank->block_begin;
@@ -163,12 +216,14 @@ static int32_t backward_add(struct groups *c, struct program_builder *b, uint32_
     x.slot_save = s->saved;
     x.flags =
         (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
-    int32_t after[2] = {got, first ? PLAN_NONE : h->send_grad[place(k, s->ring_out)]};
-    int32_t done = program_add(b, &x, after, 2);
-    h->backward[place(k, s->ring_grad)] = done;
+    track_before(&h->grad_out, k, after);
+    after[2] = got;
+    int32_t done = program_add(b, &x, after, 3);
+    track_put(&h->grad_in, k, done);
     if (!first)
-        h->send_grad[place(k, s->ring_out)] = transfer_add(b, OP_SEND, owner_of(c, stage - 1, k), s->grad_out, TAG_GRADIENT,
-                                       rank->block_begin, k, done);
+        track_put(&h->grad_out, k,
+                  transfer_add(b, OP_SEND, owner_of(c, stage - 1, k), s->grad_out, TAG_GRADIENT,
+                               rank->block_begin, k, &done, 1));
     return done;
 }
 
@@ -183,13 +238,34 @@ static int32_t collective_add(struct program_builder *b, enum instr_op op, int32
     return program_add(b, &x, after, count);
 }
 
-/* Groups: 0 all, 1 + s the members of stage s, the last one the first member of each stage. */
+/* Full fine-tuning: sums go to shards, every rank counts its own for the norm and steps it. */
+static void full_tail(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
+                      int32_t scalars, int32_t backward)
+{
+    const struct plan_rank *rank = &c->plan->ranks[r];
+    int32_t left[2];
+    group_state_release(&c->state, b, c->came);
+    group_state_reduce(&c->state, b, backward, left);
+    int32_t before[4] = {backward, left[0], left[1], PLAN_NONE};
+    int32_t norm = collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->norm, TAG_NORM, before, 3);
+    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    x.block_begin = rank->block_begin;
+    x.block_end = rank->block_end;
+    x.group = c->state.sharded ? c->state.group : PLAN_NONE;
+    before[0] = scalars;
+    before[3] = norm;
+    program_add(b, &x, before, 4);
+}
+
+/* Groups: 0 all, 1 + s the members of stage s, then the first member of each stage, then (group_state.h) a tied
+ * embedding's. */
 static void train_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
     const struct place_stage *stage = &c->choice->stages[rank->stage];
-    struct history h = history_new(c);
+    struct history h = history_new(c, s);
     int32_t forward = PLAN_NONE, backward = PLAN_NONE, group = 1 + rank->stage;
+    group_state_fetch(&c->state, b, c->came);
     for (uint32_t i = c->deal.first[r]; i < c->deal.first[r + 1]; i++) {
         uint32_t k = c->deal.events[i].micro_batch;
         if (c->deal.events[i].backward) {
@@ -200,6 +276,10 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
     }
     int32_t scalars =
         collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &forward, 1);
+    if (c->state.full) {
+        full_tail(c, b, r, s, scalars, backward);
+        return;
+    }
     int32_t summed = backward, norm = PLAN_NONE, root = (int32_t)stage->member_first;
     if (stage->member_count > 1)
         summed = collective_add(b, OP_ALL_REDUCE, group, PLAN_NONE, s->gradients, TAG_PARAMETER_GRADIENTS,
@@ -222,24 +302,28 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
 static void evaluate_build(struct groups *c, struct program_builder *b, uint32_t r,
                            const struct group_slots *s)
 {
-    struct history h = history_new(c);
+    struct history h = history_new(c, s);
     int32_t last = PLAN_NONE;
+    group_state_fetch(&c->state, b, c->came);
     for (uint32_t k = 0; k < c->micro_batches; k++) {
         if (owner_of(c, (uint32_t)c->plan->ranks[r].stage, k) != r)
             continue;
         last = forward_add(c, b, r, s, &h, k, PLAN_NONE);
     }
+    group_state_release(&c->state, b, c->came);
     collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &last, 1);
 }
 
 static void token_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
 {
-    struct history h = history_new(c);
+    struct history h = history_new(c, s);
     uint32_t stage = (uint32_t)c->plan->ranks[r].stage, chooser = owner_of(c, c->stages - 1, 0);
     int32_t ready = PLAN_NONE;
+    group_state_fetch(&c->state, b, c->came);
     if (owner_of(c, stage, 0) == r) {
         ready = forward_add(c, b, r, s, &h, 0, s->cache);
     }
+    group_state_release(&c->state, b, c->came);
     if (r == chooser) {
         struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
         x.micro_batch = 0;
@@ -287,42 +371,65 @@ static void rank_rows(const struct groups *c, struct plan_rank *rank, uint32_t r
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
 }
 
-static int rank_emit(struct groups *c, uint32_t s, uint32_t r, bool programs)
+/* Fills what a rank is, and what it needs with that share of its stage's state. */
+static void rank_look(struct groups *c, uint32_t s, uint32_t r, double share, struct group_slots *slots,
+                      struct memory_need *need)
 {
     const struct place_stage *stage = &c->choice->stages[s];
+    struct plan_rank *rank = &c->plan->ranks[r];
+    rank->stage = (int32_t)s;
+    rank->block_begin = stage->block_begin;
+    rank->block_end = stage->block_end;
+    rank->window = deal_window(&c->deal, r, &slots->ring_saved);
+    struct group_stage m = {.block_begin = stage->block_begin,
+                            .block_end = stage->block_end,
+                            .members = stage->member_count,
+                            .window = rank->window,
+                            .micro_batch_rows = c->plan->rows_bound,
+                            .boundary_buffers = deal_boundaries(&c->deal, r, &slots->act, &slots->grad, &slots->out),
+                            .recompute = c->choice->members[r].recompute};
+    group_need(c->problem, &m, share, need);
+}
+
+/* Shares each stage's state out by the room of its members. */
+static int shares_fill(struct groups *c)
+{
+    double *room = calloc((size_t)c->choice->member_count + 1, sizeof(*room));
+    int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < c->stages && result == 0; s++) {
+        const struct place_stage *stage = &c->choice->stages[s];
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            uint32_t r = stage->member_first + m;
+            struct group_slots slots = {0};
+            struct memory_need need;
+            rank_look(c, s, r, 0, &slots, &need);
+            const struct device *device = &c->problem->cluster->devices[c->choice->members[r].device];
+            room[m] = (double)device->memory_limit_bytes - (double)need.total;
+        }
+        if (stage->member_count > 1)
+            result = group_state_share(c->plan, c->problem, c->choice, s, room, c->err);
+    }
+    free(room);
+    return result < 0 ? -1 : group_state_table(c->plan, c->problem, c->choice, c->err);
+}
+
+static int rank_emit(struct groups *c, uint32_t s, uint32_t r, bool programs)
+{
     const struct place_member *member = &c->choice->members[r];
     struct plan_rank *rank = &c->plan->ranks[r];
     struct group_slots slots = {0};
     struct memory_need need;
     rank->stage = (int32_t)s;
-    rank->block_begin = stage->block_begin;
-    rank->block_end = stage->block_end;
-    rank->window = deal_window(&c->deal, r, &slots.ring_saved);
-    slots.ring_out = 2;
-    uint32_t boundary = 0;
-    if (s > 0) {
-        slots.ring_act = deal_ring_activations(&c->deal, r);
-        boundary += slots.ring_act + slots.ring_out;
-    }
-    if (s + 1 < c->stages) {
-        slots.ring_grad = deal_ring_gradients(&c->deal, r);
-        boundary += slots.ring_grad + slots.ring_out;
-    }
-    struct memory_stage m = {.block_begin = stage->block_begin,
-                             .block_end = stage->block_end,
-                             .window = rank->window,
-                             .micro_batch_rows = c->plan->rows_bound,
-                             .recompute = member->recompute,
-                             .boundary_buffers = boundary,
-                             .state_share = 1,
-                             .tensor_share = 1};
-    memory_stage_need(c->problem, &m, &need);
+    rank_look(c, s, r, share_of(c, r), &slots, &need);
     rank_rows(c, rank, r);
     if (rank->rows == 0)
         return err_set(c->err, ERR_INVALID, "planner: a member would never have a micro-batch");
     rank->state_share = 1;
     if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, r, &need, &slots) < 0)
         return -1;
+    if (group_state_init(&c->state, c->plan, c->problem, c->choice, r, &need, slots.gradients, c->err) < 0)
+        return -1;
+    c->came[0] = c->came[1] = PLAN_NONE;
     return programs ? programs_fill(c, r, &slots) : 0;
 }
 
@@ -378,7 +485,8 @@ int group_starts_fill(struct plan *plan, const struct place_choice *choice, stru
 struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                         struct err *err)
 {
-    struct plan *plan = plan_create(choice->member_count, choice->stage_count + 2,
+    struct plan *plan = plan_create(choice->member_count,
+                                    choice->stage_count + 2 + group_state_groups(problem, choice),
                                     problem->workload->batch_rows, choice->micro_batch_rows, err);
     if (!plan)
         return NULL;
@@ -390,13 +498,15 @@ struct plan *group_emit(const struct problem *problem, const struct place_choice
                        .stages = choice->stage_count,
                        .micro_batches = plan->micro_batch_count,
                        .err = err};
-    c.memory = calloc((size_t)c.micro_batches * 4 + 1, sizeof(*c.memory));
+    c.memory = calloc((size_t)c.micro_batches * 8 + 1, sizeof(*c.memory));
     if (result == 0 && !c.memory)
         result = err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)
         result = deal_init(&c.deal, problem, choice, c.micro_batches, err);
     if (result == 0)
         result = groups_fill(&c);
+    if (result == 0 && problem->workload->method == METHOD_FULL)
+        result = shares_fill(&c);
     for (uint32_t s = 0; s < c.stages && result == 0; s++) {
         for (uint32_t m = 0; m < choice->stages[s].member_count && result == 0; m++)
             result = rank_emit(&c, s, choice->stages[s].member_first + m, programs);

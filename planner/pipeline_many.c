@@ -2,9 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/micro.h"
+#include "planner/many.h"
 #include "planner/pipeline.h"
 
+#define SMALL 16u          /* devices up to which arranging many is not all that is tried */
 #define REFINED_STAGES 10u /* blocks are moved one by one up to so many stages */
 
 struct candidate {
@@ -56,6 +57,10 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
                                problem_seconds(problem, d, 0, problem->block_count, COST_BACKWARD, row),
             .memory = problem->cluster->devices[d].memory_limit_bytes};
     }
+    if (result == 0 && problem->workload->stages == 0)
+        result = many_propose(problem, 1, list, err);
+    if (result == 0 && count > SMALL && problem->workload->stages == 0)
+        count = 0;
     uint32_t most = count < PIPELINE_STAGES_MAX ? count : PIPELINE_STAGES_MAX;
     most = most < (uint32_t)problem->block_count ? most : (uint32_t)problem->block_count;
     for (uint32_t stages = most; stages >= 2 && result == 0;

@@ -9,11 +9,14 @@
 #include <string.h>
 
 #include "planner/group.h"
+#include "planner/group_state.h"
 #include "planner/hybrid.h"
+#include "planner/many.h"
 #include "planner/micro.h"
 
 #define HYBRID_CUTS 8u
-#define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
+#define HYBRID_SMALL 16u /* devices up to which arranging many is not all that is tried */
+#define CUTOFF 1.12      /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
 #define WINDOW_SLACK                                                                                         \
     1.4 /* members of a group are done at uneven times: what a period of means hides is not enough */
@@ -43,32 +46,35 @@ static double group_seconds(const struct hybrid *h, uint32_t s, int32_t begin, i
     return rate > 0 ? 1 / rate : 0;
 }
 
-/* Does every member of the group hold the blocks with `window` micro-batches of the step in flight? */
+/* Does every member of the group hold the blocks with `window` micro-batches of the step in flight, and, in full
+ * fine-tuning, all together their state? */
 static bool group_fits(const struct hybrid *h, uint32_t s, int32_t begin, int32_t end, uint32_t window,
                        bool recompute)
 {
-    double slowest, together = group_seconds(h, s, begin, end, recompute, &slowest);
+    double slowest, together = group_seconds(h, s, begin, end, recompute, &slowest), room = 0;
+    uint32_t members = h->first[s + 1] - h->first[s];
+    bool shards = h->p->workload->method == METHOD_FULL && members > 1;
     for (uint32_t d = h->first[s]; d < h->first[s + 1]; d++) {
         double share = together / member_seconds(h, d, begin, end, recompute);
-        uint32_t local = (uint32_t)ceil(window * share) + 2 * (h->first[s + 1] - h->first[s] > 1);
+        uint32_t local = (uint32_t)ceil(window * share) + 2 * (members > 1);
         struct memory_need need;
-        struct memory_stage m = {.block_begin = begin,
-                                 .block_end = end,
-                                 .window = local < window ? local : window,
-                                 .micro_batch_rows = h->rows,
-                                 .recompute = recompute,
-                                 .boundary_buffers = 6 * ((uint32_t)(s > 0) + (s + 1 < h->stages)),
-                                 .state_share = 1,
-                                 .tensor_share = 1};
+        struct group_stage m = {.block_begin = begin,
+                                .block_end = end,
+                                .members = members,
+                                .window = local < window ? local : window,
+                                .micro_batch_rows = h->rows,
+                                .recompute = recompute,
+                                .boundary_buffers = 6 * ((uint32_t)(s > 0) + (s + 1 < h->stages))};
         uint64_t limit = h->p->cluster->devices[h->device[d]].memory_limit_bytes;
-        memory_stage_need(h->p, &m, &need);
+        group_need(h->p, &m, shards ? 0 : 1, &need);
+        room += need.total < limit ? (double)(limit - need.total) : 0;
         if (need.total > limit) {
             if (end - begin == 1)
                 choice_list_short(h->list, h->device[d], need.total, limit);
             return false;
         }
     }
-    return true;
+    return !shards || room >= group_state_bytes(h->p, begin, end);
 }
 
 static uint32_t window_least(const struct hybrid *h, uint32_t s)
@@ -152,6 +158,8 @@ static double sync_seconds(const struct hybrid *h, uint32_t s)
 {
     uint32_t count = h->first[s + 1] - h->first[s];
     double bytes = 0, worst = 0, delay = 0;
+    if (h->p->workload->method == METHOD_FULL)
+        return group_state_sync(h->p, &h->device[h->first[s]], count, block_begin(h, s), h->end[s]);
     for (int32_t b = block_begin(h, s); b < h->end[s]; b++)
         bytes += 4 * (double)h->p->blocks.blocks[b].lora_params;
     for (uint32_t i = 0; i < count && count > 1; i++) {
@@ -425,7 +433,10 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .memory = device->memory_limit_bytes,
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
-    if (result == 0 && count >= 3) {
+    bool many = count > HYBRID_CUTS && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
+    if (result == 0 && many)
+        result = many_propose(p, 0, list, err);
+    if (result == 0 && count >= 3 && !(many && count > HYBRID_SMALL)) {
         h->p = p;
         h->list = list;
         result = order_try(h, ranked, count, err);
@@ -440,8 +451,8 @@ static bool hybrid_supports(const struct problem *problem, struct err *err)
     uint32_t usable = 0;
     for (uint32_t d = 0; d < problem->device_count; d++)
         usable += problem->usable[d];
-    if (problem->workload->method != METHOD_LORA) {
-        err_set(err, ERR_UNSUPPORTED, "hybrid: full fine-tuning over groups is not built yet; LoRA is");
+    if (problem->workload->method == METHOD_FULL && problem->workload->config->experts > 0) {
+        err_set(err, ERR_UNSUPPORTED, "hybrid: full fine-tuning of a mixture of experts is not built yet");
         return false;
     }
     if (usable >= 3)
@@ -451,5 +462,15 @@ static bool hybrid_supports(const struct problem *problem, struct err *err)
     return false;
 }
 
-const struct placement place_hybrid = {
-    .kind = PLACE_HYBRID, .supports = hybrid_supports, .propose = hybrid_propose, .emit = group_emit};
+/* Workers of this release keep whole stages: no shards. */
+static bool hybrid_runnable(const struct problem *problem, const struct place_choice *choice)
+{
+    (void)choice;
+    return problem->workload->method == METHOD_LORA;
+}
+
+const struct placement place_hybrid = {.kind = PLACE_HYBRID,
+                                       .supports = hybrid_supports,
+                                       .propose = hybrid_propose,
+                                       .emit = group_emit,
+                                       .runnable = hybrid_runnable};

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define VARIED_CELLS 4000u /* ranks · micro-batches up to which other schedules than 1F1B are looked at */
 #define STAGES_ENUMERATED 3u
 #define REFINE_ROUNDS 200u
 #define REFINED 12u /* choices of more stages that are refined */
@@ -611,7 +612,10 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
     int result = usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off
                      ? orders_all(&o, err)
                      : pipeline_propose_many(problem, list, err);
-    return result < 0 ? -1 : pipeline_variants(problem, list, err);
+    bool large = list->count > 0 && (uint64_t)list->choices[0].member_count *
+                                            micro_count(problem, list->choices[0].micro_batch_rows) >
+                                        VARIED_CELLS;
+    return result < 0 || large ? result : pipeline_variants(problem, list, err);
 }
 
 /* The worker runs one range of blocks at once, and whole backwards. */
@@ -625,4 +629,5 @@ const struct placement place_pipeline = {.kind = PLACE_PIPELINE,
                                          .supports = pipeline_supports,
                                          .propose = pipeline_propose,
                                          .emit = chain_emit,
-                                         .runnable = pipeline_runnable};
+                                         .runnable = pipeline_runnable,
+    .from_plan = pipeline_from_plan};

@@ -164,7 +164,8 @@ static int blocks_init(struct problem *p, struct err *err)
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * 4;
+    /* what is computed in bf16 crosses boundaries in it */
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
     if (!p->prefix)
         return err_set(err, ERR_NOMEM, "planner: out of memory");

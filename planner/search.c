@@ -10,6 +10,7 @@
 #include "common/units.h"
 #include "planner/doubts.h"
 #include "planner/expert.h"
+#include "planner/expert_moves.h"
 #include "planner/from_plan.h"
 #include "planner/insight.h"
 #include "planner/left_out.h"
@@ -28,6 +29,8 @@
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
+#define HUGE_CELLS 12000u /* and from which estimates settle it, unless they are close */
+#define HUGE_WITHIN 1.04
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
@@ -93,7 +96,8 @@ static struct plan_alternative *alternative_add(struct search *s, enum plan_plac
 
 static uint64_t choice_cells(const struct problem *p, const struct place_choice *choice)
 {
-    return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1);
+    return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1) *
+           expert_program_length(p, choice);
 }
 
 /* Steps over which choices of about this size are compared while choosing. */
@@ -360,6 +364,18 @@ static int left_out_run(struct search *s)
     return 0;
 }
 
+/* Does the estimate settle it: far behind the best one, or far ahead of all others? */
+static bool settled(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT],
+                    int kind)
+{
+    double least = INFINITY;
+    for (int other = 0; other < PLACE_COUNT; other++) {
+        if (best[other] && other != kind)
+            least = fmin(least, seconds[other]);
+    }
+    return seconds[kind] > least * HUGE_WITHIN || seconds[kind] * HUGE_WITHIN < least;
+}
+
 /* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
 static int best_choose(struct search *s, const struct place_choice *const best[PLACE_COUNT],
                        double seconds[PLACE_COUNT])
@@ -375,7 +391,9 @@ static int best_choose(struct search *s, const struct place_choice *const best[P
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
         if (!best[kind])
             continue;
-        double now = choice_simulate(s->problem, best[kind], s->steps, s->err);
+        bool known =
+            !from && choice_cells(s->problem, best[kind]) >= HUGE_CELLS && settled(best, seconds, kind);
+        double now = known ? 0 : choice_simulate(s->problem, best[kind], s->steps, s->err);
         if (now > 0)
             seconds[kind] = now;
         if (s->best.member_count == 0 || seconds[kind] < s->best_s) {
@@ -417,10 +435,19 @@ static int placements_run(struct search *s)
         if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
             s->fastest_s = seconds[kind];
     }
-    if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
-        return -1;
-    if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
-        return -1;
+    for (bool again = true; again;) {
+        again = false;
+        if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
+            return -1;
+        if ((s->best.member_count || s->kept) && chosen_emit(s) < 0) {
+            int kind = (int)s->best.placement; /* never simulated, and does not fit after all: the next one */
+            again = s->err->code == ERR_NOFIT && best[kind] && !s->with.member_count && !s->options->from;
+            if (!again)
+                return -1;
+            best[kind] = NULL;
+            s->best = (struct place_choice){0};
+        }
+    }
     if (s->options->brief)
         return 0;
     if (singles_list(s) < 0 || others_list(s, best, seconds) < 0)

@@ -1,0 +1,241 @@
+/* From a covered order to a choice: blocks, windows, who recomputes; then the pipeline is run once as it will
+ * be emitted, and what its buffers turn out to need is checked against memory. */
+#include "planner/many.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/chain.h"
+#include "planner/deal.h"
+
+#define FIT_TURNS 5     /* windows are lowered this often before a layout is given up */
+#define RUN_FLIGHTS 5.0 /* as many micro-batches as are under way at once, so many times: to see the pace */
+#define WINDOW_LEAST 0.5
+#define WINDOW_MOST 3.0
+
+/* As many micro-batches as memory has room for, up to thrice what means ask for: arrivals are uneven, and who
+ * may not hold another one stands still. */
+static uint32_t window_most(const struct many *m, double memory, enum many_role role, int way, int32_t layers,
+                            uint32_t wanted)
+{
+    double one = many_bytes(m, role, way, layers, 1) - many_bytes(m, role, way, layers, 0);
+    double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
+    double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
+    return most > wanted ? (uint32_t)most : wanted;
+}
+
+int many_draft_init(struct many_draft *d, const struct many_cover *c, double period, struct err *err)
+{
+    const struct many *m = c->m;
+    struct place_choice *choice = &d->choice;
+    const struct many_tail *tail = &c->whole;
+    bool ways[MANY_GROUP_MAX];
+    uint32_t windows[MANY_GROUP_MAX];
+    *d = (struct many_draft){.m = m, .period = period, .wait_s = tail->wait, .seconds = INFINITY};
+    choice->placement = m->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
+    choice->micro_batch_rows = m->rows;
+    choice->stages = calloc((size_t)tail->stages + 1, sizeof(*choice->stages));
+    choice->members = calloc((size_t)c->count + 1, sizeof(*choice->members));
+    d->wanted = calloc((size_t)c->count + 1, sizeof(*d->wanted));
+    if (!choice->stages || !choice->members || !d->wanted)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    int32_t block = 0;
+    for (bool first = true; tail->size; first = false) {
+        const struct many_tail *next = &c->tails[tail->begin + tail->size];
+        enum many_role role = first ? MANY_FIRST : next->size ? MANY_INNER : MANY_LAST;
+        struct many_tail same;
+        int32_t end = block + tail->own + (role != MANY_INNER);
+        many_group_holds(c, period, tail->begin, tail->size, role, tail->own, next, ways, windows, &same);
+        choice->stages[choice->stage_count++] = (struct place_stage){.block_begin = block,
+                                                                     .block_end = end,
+                                                                     .member_first = choice->member_count,
+                                                                     .member_count = tail->size};
+        memcpy(&d->wanted[choice->member_count], windows, tail->size * sizeof(*windows));
+        for (uint32_t i = 0; i < tail->size; i++)
+            choice->members[choice->member_count++] =
+                (struct place_member){.device = m->units[c->order[tail->begin + i]].device,
+                                      .micro_rows = m->rows,
+                                      .state_share = 1,
+                                      .window = window_most(m, m->units[c->order[tail->begin + i]].memory,
+                                                            role, ways[i], tail->own, windows[i]),
+                                      .recompute = ways[i]};
+        block = end;
+        tail = next;
+    }
+    return 0;
+}
+
+/* Adapters' gradients over the members of a stage, once a step; the slowest group. */
+static double sync_seconds(const struct many_draft *d)
+{
+    const struct problem *p = d->m->p;
+    double most = 0;
+    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
+        const struct place_stage *stage = &d->choice.stages[s];
+        double bytes = 0, slowest = 0, delay = 0;
+        for (int32_t b = stage->block_begin; b < stage->block_end && stage->member_count > 1; b++)
+            bytes += 4 * (double)p->blocks.blocks[b].lora_params;
+        for (uint32_t i = 0; i < stage->member_count && stage->member_count > 1; i++) {
+            double latency, rate;
+            bool emulated;
+            cluster_link(p->cluster, d->choice.members[stage->member_first + i].device,
+                         d->choice.members[stage->member_first + (i + 1) % stage->member_count].device,
+                         &latency, &rate, &emulated);
+            slowest = fmax(slowest, 1 / rate);
+            delay = fmax(delay, latency);
+        }
+        most = fmax(most, 2 * bytes * slowest + 2 * (stage->member_count - 1.0) * delay);
+    }
+    return most;
+}
+
+/* Buffers as group.c counts them. Lowers windows, or makes members recompute, where they do not fit; returns
+ * how many it touched, −1 when one cannot. */
+static int buffers_fit(struct many_draft *d, const struct deal *deal)
+{
+    int touched = 0;
+    struct place_choice *c = &d->choice;
+    bool chain = c->placement == PLACE_PIPELINE, never = false;
+    uint32_t *windows = calloc((size_t)c->member_count + 1, sizeof(*windows));
+    if (!windows)
+        return -1;
+    for (uint32_t r = 0; r < c->member_count; r++)
+        windows[r] = c->members[r].window;
+    for (uint32_t r = 0; r < c->member_count; r++) {
+        const struct place_stage *stage = &c->stages[deal->stage_of[r]];
+        struct place_member *member = &c->members[r];
+        uint32_t ring, boundary = 0, window = chain ? windows[r] : deal_window(deal, r, &ring);
+        struct memory_need need;
+        struct deal_ring act, grad, leaving;
+        if (chain)
+            boundary = chain_boundary_buffers(r, c->stage_count, windows, d->m->micro_batches);
+        else
+            boundary = deal_boundaries(deal, r, &act, &grad, &leaving);
+        struct memory_stage stage_need = {.block_begin = stage->block_begin,
+                                          .block_end = stage->block_end,
+                                          .window = window,
+                                          .micro_batch_rows = d->m->rows,
+                                          .recompute = member->recompute,
+                                          .boundary_buffers = boundary,
+                                          .state_share = member->state_share,
+                                          .tensor_share = 1};
+        memory_stage_need(d->m->p, &stage_need, &need);
+        if (need.total <= d->m->p->cluster->devices[member->device].memory_limit_bytes)
+            continue;
+        double over = (double)(need.total - d->m->p->cluster->devices[member->device].memory_limit_bytes);
+        uint32_t fewer = (uint32_t)ceil(over / (double)(need.saved_bytes + 1));
+        if (window > fewer &&
+            (window - fewer >= d->wanted[r] * WINDOW_LEAST || member->recompute || !d->m->allowed[1]))
+            member->window = window - fewer;
+        else if (!member->recompute && d->m->allowed[1])
+            member->recompute = true;
+        else
+            never = true;
+        touched++;
+    }
+    free(windows);
+    return never ? -1 : touched;
+}
+
+/* Members that never had a micro-batch are left out. Returns whether there were any. */
+static bool idle_drop(struct many_draft *d, const struct deal *deal)
+{
+    struct place_choice *c = &d->choice;
+    uint32_t kept = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        struct place_stage *stage = &c->stages[s];
+        uint32_t first = kept;
+        for (uint32_t r = stage->member_first; r < stage->member_first + stage->member_count; r++) {
+            if (deal->first[r + 1] > deal->first[r]) {
+                d->wanted[kept] = d->wanted[r];
+                c->members[kept++] = c->members[r];
+            }
+        }
+        stage->member_first = first;
+        stage->member_count = kept - first;
+    }
+    bool any = kept < c->member_count;
+    c->member_count = kept;
+    return any;
+}
+
+static int double_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* How long the whole step takes when the first `ran` micro-batches took end_s: the rest goes at the pace of
+ * the middle third, read where they leave the pipeline. */
+static double pace(const struct many_draft *d, const struct deal *deal, double *scratch)
+{
+    uint32_t ran = deal->micro_batches, third = ran / 3;
+    if (ran == d->m->micro_batches || third == 0)
+        return deal->end_s;
+    memcpy(scratch, deal->backward_end, ran * sizeof(*scratch));
+    qsort(scratch, ran, sizeof(*scratch), double_compare);
+    double each = (scratch[2 * third] - scratch[third]) / third;
+    return deal->end_s + each * (d->m->micro_batches - ran);
+}
+
+/* The update, and adapters' gradients summed before it. */
+static double ending(const struct many_draft *d)
+{
+    double update = 0;
+    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
+        const struct place_stage *stage = &d->choice.stages[s];
+        for (uint32_t i = 0; i < stage->member_count; i++)
+            update =
+                fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
+                                                  stage->block_begin, stage->block_end));
+    }
+    return update + sync_seconds(d);
+}
+
+/* Single devices hold to one window a stage, falling towards the tail (chain.c). */
+static void chain_windows(struct place_choice *c)
+{
+    for (uint32_t s = c->stage_count; s-- > 0;) {
+        uint32_t least = s + 1 < c->stage_count ? c->members[s + 1].window : 1;
+        if (c->members[s].window < least)
+            c->members[s].window = least;
+    }
+}
+
+int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err)
+{
+    double flight = d->wait_s / d->period * RUN_FLIGHTS;
+    uint32_t run = flight > micro_batches ? (uint32_t)flight : micro_batches;
+    run = run < d->m->micro_batches ? run : d->m->micro_batches;
+    double *scratch = malloc(((size_t)run + 1) * sizeof(*scratch));
+    d->seconds = INFINITY;
+    if (!scratch)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (int turn = 0; turn < FIT_TURNS; turn++) {
+        struct deal deal;
+        if (d->choice.placement == PLACE_PIPELINE)
+            chain_windows(&d->choice);
+        if (deal_init(&deal, d->m->p, &d->choice, run, err) < 0) {
+            free(scratch);
+            return -1;
+        }
+        double seconds = pace(d, &deal, scratch);
+        int touched = run == d->m->micro_batches && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
+        deal_fini(&deal);
+        if (touched == 0)
+            d->seconds = seconds + ending(d);
+        if (touched <= 0)
+            break;
+    }
+    d->choice.estimate_s = d->seconds;
+    free(scratch);
+    return 0;
+}
+
+void many_draft_fini(struct many_draft *d)
+{
+    choice_fini(&d->choice);
+    free(d->wanted);
+    d->wanted = NULL;
+}

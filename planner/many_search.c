@@ -1,0 +1,321 @@
+/* Which orders and micro-batch sizes are tried, and how the best ones are changed.
+ *
+ * Orders come from sorting by what matters at the head of a pipeline (room for many micro-batches), at its
+ * tail (speed for the head block), and by node, so that boundaries cross few links. A size is left when even
+ * perfect balance could not beat what is known. The best few layouts are improved by moving one device in the
+ * order at a time while the least period falls: the dynamic program then regroups everything. */
+#include "planner/many.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rand.h"
+
+#define SLACKS 3u           /* windows beyond what means say; what pays depends on how scarce memory is */
+#define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
+#define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
+#define LOAD_MOST 0.95      /* of a period that a wire may be busy */
+#define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
+#define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
+#define CHANGES_SMALL 160u  /* of order, for up to 128 devices */
+#define CHANGES_LARGE 120u
+#define CHANGES_HUGE 24u
+
+struct key {
+    uint32_t unit;
+    double first, second, third;
+};
+
+static int key_compare(const void *left, const void *right)
+{
+    const struct key *a = left, *b = right;
+    if (a->first != b->first)
+        return a->first < b->first ? -1 : 1;
+    if (a->second != b->second)
+        return a->second < b->second ? -1 : 1;
+    if (a->third != b->third)
+        return a->third < b->third ? -1 : 1;
+    return a->unit < b->unit ? -1 : a->unit > b->unit;
+}
+
+enum order_kind { ORDER_ROOM, ORDER_SPEED, ORDER_MEMORY, ORDER_KINDS };
+
+static double unit_key(const struct many *m, const struct many_unit *unit, enum order_kind kind)
+{
+    double seconds = unit->layer_s[m->allowed[0] ? 0 : 1];
+    return kind == ORDER_ROOM ? -unit->memory * seconds : kind == ORDER_SPEED ? seconds : -unit->memory;
+}
+
+/* Sorted by a key; by_node: node by node, nodes by their mean. */
+static void order_make(const struct many *m, enum order_kind kind, bool by_node, bool backwards,
+                       struct key *keys, double *node_key, uint32_t *node_count, uint32_t *order)
+{
+    uint32_t nodes = m->p->cluster->node_count;
+    memset(node_key, 0, nodes * sizeof(*node_key));
+    memset(node_count, 0, nodes * sizeof(*node_count));
+    for (uint32_t u = 0; u < m->count; u++) {
+        node_key[m->units[u].node] += unit_key(m, &m->units[u], kind);
+        node_count[m->units[u].node]++;
+    }
+    for (uint32_t u = 0; u < m->count; u++) {
+        uint32_t node = m->units[u].node;
+        double key = unit_key(m, &m->units[u], kind);
+        keys[u] = by_node ? (struct key){u, node_key[node] / node_count[node], node, key}
+                          : (struct key){u, key, node, 0};
+    }
+    qsort(keys, m->count, sizeof(*keys), key_compare);
+    for (uint32_t i = 0; i < m->count; i++)
+        order[i] = keys[backwards ? m->count - 1 - i : i].unit;
+}
+
+static const double slacks[SLACKS] = {1.1, 1.35, 1.8};
+
+struct seed {
+    uint32_t rows; /* 0: none yet */
+    uint32_t *order;
+    double period, estimate;
+};
+
+struct search {
+    const struct problem *p;
+    struct choice_list *list;
+    uint32_t group_max, count;
+    struct seed seeds[SLACKS];
+    uint32_t *order, *trial;
+    struct key *keys;
+    double *node_key;
+    uint32_t *node_count;
+    struct many_tail *tails, *kept;
+    double *wires; /* NULL: too many nodes */
+};
+
+/* Perfect balance without anybody waiting. */
+static double period_least(const struct many *m)
+{
+    double rate = 0;
+    int way = m->allowed[0] ? 0 : 1;
+    for (uint32_t u = 0; u < m->count; u++)
+        rate += 1 / (m->layers * m->units[u].layer_s[way]);
+    return rate > 0 ? 1 / rate : INFINITY;
+}
+
+static double fill_least(const struct many *m)
+{
+    double least = INFINITY;
+    for (uint32_t u = 0; u < m->count; u++)
+        least = fmin(least, m->layers * m->units[u].layer_s[m->allowed[0] ? 0 : 1]);
+    return least;
+}
+
+static double load(const struct search *s, const struct many_cover *cover)
+{
+    return s->wires ? many_load(cover, s->wires) / LOAD_MOST : 0;
+}
+
+static double estimate(const struct many *m, double period, double fill)
+{
+    return (m->micro_batches - 1) * period + fill;
+}
+
+static uint32_t group_max(const struct search *s, const struct many *m)
+{
+    uint32_t wide = 8 * m->count / (uint32_t)m->layers + 1;
+    if (s->group_max)
+        return s->group_max;
+    return wide < GROUP_SMALL ? GROUP_SMALL : wide < 256 ? wide : 256;
+}
+
+/* All orders at one micro-batch size, with each slack. */
+static void size_try(struct search *s, struct many *m)
+{
+    double least = period_least(m);
+    struct many_cover cover = {.m = m, .order = s->order, .tails = s->tails, .count = m->count};
+    for (int kind = 0; kind < ORDER_KINDS; kind++) {
+        for (int turn = 0; turn < 4; turn++) {
+            order_make(m, (enum order_kind)kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count,
+                       s->order);
+            s->list->evaluations += 5;
+            for (uint32_t k = 0; k < SLACKS; k++) {
+                struct seed *seed = &s->seeds[k];
+                double most =
+                    seed->rows ? (seed->estimate - fill_least(m)) / (m->micro_batches - 0.999) : INFINITY;
+                cover.slack = slacks[k];
+                double period = most > least ? many_period(&cover, least, most) : INFINITY;
+                if (!isfinite(period))
+                    continue;
+                double paced = fmax(period, load(s, &cover));
+                double seconds = estimate(m, paced, cover.whole.wait);
+                if (seed->rows && seconds >= seed->estimate)
+                    continue;
+                memcpy(seed->order, s->order, m->count * sizeof(*seed->order));
+                *seed = (struct seed){m->rows, seed->order, period, seconds};
+            }
+        }
+    }
+}
+
+/* Moves or swaps devices in the order while the period falls; the rest is regrouped each time. */
+static void order_improve(struct search *s, struct many_cover *c, uint32_t *order, double *period,
+                          uint32_t changes)
+{
+    struct rand_stream random;
+    uint32_t count = c->count;
+    size_t bytes = ((size_t)count + 1) * sizeof(*s->kept);
+    rand_stream_init(&random, 1, count);
+    c->order = s->trial;
+    memcpy(s->trial, order, count * sizeof(*order));
+    double target = *period * IMPROVE_STEP;
+    bool whole = many_covers(c, target, count) && load(s, c) <= target;
+    memcpy(s->kept, c->tails, bytes);
+    for (uint32_t i = 0; i < changes; i++) {
+        uint32_t a = rand_stream_below(&random, count), b = rand_stream_below(&random, count);
+        uint32_t unit = s->trial[a], last = a > b ? a : b;
+        if (!whole && a != b) {
+            if (rand_stream_below(&random, 2)) {
+                s->trial[a] = s->trial[b];
+                s->trial[b] = unit;
+            } else {
+                memmove(&s->trial[a < b ? a : b + 1], &s->trial[a < b ? a + 1 : b],
+                        (a < b ? b - a : a - b) * sizeof(*s->trial));
+                s->trial[b] = unit;
+            }
+            whole = many_covers(c, target, last + 1);
+        }
+        s->list->evaluations += i % 8 == 0;
+        if (whole && load(s, c) <= target) { /* kept: further down, until this order covers no more */
+            memcpy(order, s->trial, count * sizeof(*order));
+            while (whole) {
+                *period = target;
+                target *= IMPROVE_STEP;
+                whole = many_covers(c, target, count) && load(s, c) <= target;
+            }
+            memcpy(s->kept, c->tails, bytes);
+        } else {
+            memcpy(s->trial, order, count * sizeof(*order));
+            memcpy(c->tails, s->kept, bytes);
+            whole = false;
+        }
+    }
+    c->order = order;
+}
+
+/* The seed's order improved, as a draft that was run for a while. */
+static int seed_draft(struct search *s, uint32_t k, struct many *m, struct many_draft *draft, struct err *err)
+{
+    struct seed *seed = &s->seeds[k];
+    if (many_init(m, s->p, seed->rows, err) < 0)
+        return -1;
+    m->list = s->list;
+    m->group_max = group_max(s, m);
+    struct many_cover cover = {
+        .m = m, .order = seed->order, .tails = s->tails, .count = m->count, .slack = slacks[k]};
+    uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
+    order_improve(s, &cover, seed->order, &seed->period, changes);
+    *draft = (struct many_draft){.seconds = INFINITY};
+    if (!many_covers(&cover, seed->period, cover.count))
+        return 0;
+    if (many_draft_init(draft, &cover, seed->period, err) < 0)
+        return -1;
+    return many_draft_run(draft, RUN_FIRST, err);
+}
+
+/* The drafts of all slacks are run for a while, the best of them to the end. */
+static int drafts_compare(struct search *s, struct err *err)
+{
+    struct many m[SLACKS] = {0};
+    struct many_draft drafts[SLACKS] = {0};
+    int result = 0;
+    for (uint32_t k = 0; k < SLACKS && result == 0; k++) {
+        drafts[k].seconds = INFINITY;
+        if (s->seeds[k].rows)
+            result = seed_draft(s, k, &m[k], &drafts[k], err);
+    }
+    for (uint32_t turn = 0; turn < SLACKS && result == 0; turn++) {
+        struct many_draft *best = NULL;
+        for (uint32_t k = 0; k < SLACKS; k++) {
+            if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
+                best = &drafts[k];
+        }
+        if (!best)
+            break;
+        result = many_draft_run(best, UINT32_MAX, err);
+        bool fits = isfinite(best->seconds);
+        for (uint32_t i = 0; i < best->choice.member_count && best->choice.placement == PLACE_PIPELINE; i++)
+            best->choice.members[i].micro_count = best->m->micro_batches;
+        if (result == 0 && fits)
+            result = choice_list_add(s->list, &best->choice, err);
+        best->seconds = INFINITY;
+        if (fits)
+            break;
+    }
+    for (uint32_t k = 0; k < SLACKS; k++) {
+        many_draft_fini(&drafts[k]);
+        many_fini(&m[k]);
+    }
+    return result;
+}
+
+static int search_alloc(struct search *s, struct err *err)
+{
+    size_t count = (size_t)s->count + 1, nodes = (size_t)s->p->cluster->node_count + 1;
+    bool good = true;
+    s->order = calloc(count, sizeof(*s->order));
+    s->trial = calloc(count, sizeof(*s->trial));
+    s->keys = calloc(count, sizeof(*s->keys));
+    s->tails = calloc(count, sizeof(*s->tails));
+    s->kept = calloc(count, sizeof(*s->kept));
+    s->node_key = calloc(nodes, sizeof(*s->node_key));
+    s->node_count = calloc(nodes, sizeof(*s->node_count));
+    s->wires = nodes <= LOAD_NODES_MAX ? calloc(nodes * nodes, sizeof(*s->wires)) : NULL;
+    good = nodes > LOAD_NODES_MAX || s->wires;
+    for (uint32_t i = 0; i < SLACKS; i++) {
+        s->seeds[i].order = calloc(count, sizeof(uint32_t));
+        good = good && s->seeds[i].order;
+    }
+    if (good && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key && s->node_count)
+        return 0;
+    return err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+static void search_fini(struct search *s)
+{
+    free(s->order);
+    free(s->trial);
+    free(s->keys);
+    free(s->tails);
+    free(s->kept);
+    free(s->node_key);
+    free(s->node_count);
+    free(s->wires);
+    for (uint32_t i = 0; i < SLACKS; i++)
+        free(s->seeds[i].order);
+}
+
+int many_propose(const struct problem *problem, uint32_t group_most, struct choice_list *list,
+                 struct err *err)
+{
+    struct search s = {.p = problem, .list = list, .group_max = group_most};
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes);
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        s.count += problem->usable[d];
+    if (problem->block_count < 4 || s.count < 2)
+        return 0;
+    int result = search_alloc(&s, err);
+    for (uint32_t i = 0; i < size_count && result == 0; i++) {
+        struct many m;
+        if (list->evaluations >= list->evaluations_max)
+            break;
+        result = many_init(&m, problem, sizes[i], err);
+        if (result == 0) {
+            m.list = list;
+            m.group_max = group_max(&s, &m);
+            size_try(&s, &m);
+            many_fini(&m);
+        }
+    }
+    if (result == 0)
+        result = drafts_compare(&s, err);
+    search_fini(&s);
+    return result;
+}
