@@ -11,7 +11,6 @@
 #include "common/units.h"
 #include "planner/draw.h"
 #include "planner/inputs.h"
-#include "planner/insight.h"
 #include "planner/search.h"
 #include "program/codec.h"
 
@@ -19,81 +18,18 @@ enum {
     PLAN_MS = 120000,
     PLAN_PROGRAM_BYTES_MAX = 4 << 20,
     PLAN_SAVE_BYTES_MAX = 1 << 30,
-    RANKS_TOLD = 32,
-    SHARES_TOLD = 6
+    PLAN_TEXT_BYTES_MAX = 16 << 20
 };
-
-static void print_ranks(const json_t *ranks)
-{
-    size_t index;
-    json_t *rank;
-    printf("\n  %-4s %-16s %-12s %5s %6s  %s\n", "RANK", "DEVICE", "BLOCKS", "ROWS", "BUSY", "MEMORY");
-    json_array_foreach(ranks, index, rank)
-    {
-        const json_t *blocks = json_object_get(rank, "blocks");
-        char range[32], used[32], limit[32], busy[32];
-        double has = show_num(rank, "memory_limit_bytes", 0), needs = show_num(rank, "memory_bytes", 0);
-        snprintf(range, sizeof range, "%.0f..%.0f", json_number_value(json_array_get(blocks, 0)),
-                 json_number_value(json_array_get(blocks, 1)));
-        printf("  %-4.0f %-16s %-12s %5.0f %6s  %s of %s (%.0f %%)\n", show_num(rank, "rank", 0),
-               show_str(rank, "device"), range, show_num(rank, "rows", 0),
-               units_seconds(busy, show_num(rank, "busy_s", 0)), units_bytes(used, (uint64_t)needs),
-               units_bytes(limit, (uint64_t)has), has > 0 ? 100 * needs / has : 0);
-    }
-}
-
-static void print_alternatives(const json_t *alternatives)
-{
-    size_t index;
-    json_t *other;
-    if (json_array_size(alternatives) > 0)
-        printf("\n  otherwise\n");
-    json_array_foreach(alternatives, index, other)
-    {
-        char needs[32], has[32], step[32];
-        printf("  %-10s %-16s ", show_str(other, "placement"), show_str(other, "device"));
-        if (strcmp(show_str(other, "verdict"), "fits") == 0)
-            printf("%s a step\n", units_seconds(step, show_num(other, "step_s", 0)));
-        else if (show_num(other, "needs_bytes", 0) <= show_num(other, "has_bytes", 0))
-            printf("not asked for\n");
-        else
-            printf("%s: needs %s, has %s\n", show_str(other, "verdict"),
-                   units_bytes(needs, (uint64_t)show_num(other, "needs_bytes", 0)),
-                   units_bytes(has, (uint64_t)show_num(other, "has_bytes", 0)));
-    }
-}
 
 int show_plan(const json_t *answer, struct err *err)
 {
-    char step[32], bound[32], search[32];
-    size_t index;
-    json_t *out;
-    if (!json_is_object(answer))
-        return err_set(err, ERR_PEER, "the answer is no plan");
-    bool fits = strcmp(show_str(answer, "verdict"), "fits") == 0;
-    const char *words = show_str(answer, "words");
-    printf("%s\n", *words ? words : show_str(answer, "verdict"));
-    if (fits) {
-        const char *schedule = show_str(answer, "schedule");
-        printf("%s%s%s: %s a step, %.0f tokens/s, %.0f micro-batches of %.0f rows; no plan can be under %s; "
-               "found in %s\n",
-               show_str(answer, "placement"), *schedule ? ", " : "", schedule,
-               units_seconds(step, show_num(answer, "step_s", 0)), show_num(answer, "tokens_per_s", 0),
-               show_num(answer, "micro_batches", 0), show_num(answer, "micro_batch_rows", 0),
-               units_seconds(bound, show_num(answer, "lower_bound_s", 0)),
-               units_seconds(search, show_num(answer, "plan_s", 0)));
-        print_ranks(json_object_get(answer, "ranks"));
-    }
-    print_alternatives(json_object_get(answer, "alternatives"));
-    json_array_foreach(json_object_get(answer, "left_out"), index, out)
-    {
-        printf("  left out: %s, %s", show_str(out, "device"), show_str(out, "why"));
-        double with = show_num(out, "step_s_with", 0);
-        printf(with > 0 ? " (with it %s a step)\n" : "\n", units_seconds(step, with));
-    }
-    json_array_foreach(json_object_get(answer, "warnings"), index, out)
-        printf("  beware: %s\n", json_string_value(out));
-    return 0;
+    struct buf text;
+    buf_init(&text, PLAN_TEXT_BYTES_MAX);
+    int result = answer_print_document(answer, &text, err);
+    if (result == 0 && text.size > 0)
+        fwrite(text.data, 1, text.size, stdout);
+    buf_fini(&text);
+    return result;
 }
 
 /* --- planning here --- */
@@ -201,42 +137,12 @@ static void tell_rows(const json_t *rows)
         printf("  rows at full length: %s\n", show_str(rows, "why"));
 }
 
-static void tell_insight(const struct plan_insight *insight)
-{
-    char compute[32], wait[32], idle[32];
-    printf("\n  %s\n", insight->words);
-    for (uint32_t r = 0; r < insight->rank_count && r < RANKS_TOLD; r++) {
-        const struct plan_rank_time *time = &insight->ranks[r];
-        printf("  rank %-4u computes %s, waits %s", r, units_seconds(compute, time->compute_s),
-               units_seconds(wait, time->wait_s));
-        if (time->waits_on >= 0)
-            printf(" (most on rank %d)", (int)time->waits_on);
-        printf(", is idle %s\n", units_seconds(idle, time->idle_s));
-    }
-    for (uint32_t i = 0; i < insight->share_count && i < SHARES_TOLD; i++)
-        printf("  %4.0f %% of the critical path is %s %s\n", 100 * insight->shares[i].share,
-               insight->shares[i].what, insight->shares[i].where);
-}
-
-static void tell_more(const struct plan_answer *answer, const json_t *rows)
-{
-    if (answer->from_words)
-        printf("  %s\n", answer->from_words);
-    if (answer->plan && answer->cost_per_million_tokens > 0)
-        printf("  %.4g a million tokens at the devices' prices\n", answer->cost_per_million_tokens);
-    if (answer->insight)
-        tell_insight(answer->insight);
-    tell_rows(rows);
-}
-
 static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
                 const json_t *rows, struct err *err)
 {
     const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
     json_t *told = answer_to_json(answer, err);
     int result = told ? 0 : -1;
-    if (result == 0 && answer->insight && !json_object_get(told, "insight"))
-        result = plan_insight_json(answer->insight, told, err);
     if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
         json_object_set_new(told, "drawn", json_string(picture));
     if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)
@@ -244,7 +150,7 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
     if (result == 0 && rows)
         json_object_set(told, "rows", (json_t *)rows);
     if (result == 0 && !cli->json && (result = show_plan(told, err)) == 0)
-        tell_more(answer, rows);
+        tell_rows(rows);
     if (result == 0 && cli_option(cli, "--program"))
         result = print_program(inputs, answer, told, cli->json, err);
     if (result == 0 && cli->json)

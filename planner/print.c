@@ -83,8 +83,9 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
     const json_t *experts = json_object_get(rank, "experts"), *on = json_object_get(time, "waits_on");
     double waits = number(time, "wait_s");
     char what[48];
+    const char *held = json_string_value(json_object_get(rank, "experts_held"));
     if (json_is_integer(experts) &&
-        buf_printf(p->out, p->err, "  %s", many(what, json_number_value(experts), "expert")) < 0)
+        buf_printf(p->out, p->err, "  %s", held ? held : many(what, json_number_value(experts), "expert")) < 0)
         return -1;
     if (json_is_true(json_object_get(rank, "recompute")) && buf_printf(p->out, p->err, "  recomputes") < 0)
         return -1;
@@ -97,23 +98,38 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
                                         : 0;
 }
 
+/* "0..18"; of a rank with several ranges "0..4,9..13", with dots where there are too many. */
+static void blocks_say(const json_t *rank, char *out, size_t size)
+{
+    const json_t *ranges = json_object_get(rank, "block_ranges"), *blocks = json_object_get(rank, "blocks");
+    size_t count = json_array_size(ranges), used = 0;
+    for (size_t i = 0; i < (count ? count : 1); i++) {
+        const json_t *range = count ? json_array_get(ranges, i) : blocks;
+        bool room = used + 16 < size;
+        used += (size_t)snprintf(out + used, size - used, room ? "%s%d..%d" : "…", i ? "," : "",
+                                 (int)json_integer_value(json_array_get(range, 0)),
+                                 (int)json_integer_value(json_array_get(range, 1)));
+        if (!room)
+            return;
+    }
+}
+
 static int ranks_print(struct print *p, const json_t *a)
 {
     const json_t *ranks = json_object_get(a, "ranks");
     const json_t *times = json_object_get(json_object_get(a, "insight"), "ranks");
     double step_s = number(a, "step_s");
-    if (buf_printf(p->out, p->err, "\n  %4s  %-*s  %-10s %6s %6s %17s  %s\n", "rank", p->name_width, "device",
+    if (buf_printf(p->out, p->err, "\n  %4s  %-*s  %-12s %6s %6s %17s  %s\n", "rank", p->name_width, "device",
                    "blocks", "rows", "window", "computes", "memory") < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(ranks); i++) {
-        const json_t *rank = json_array_get(ranks, i), *blocks = json_object_get(rank, "blocks");
-        char range[32], have[32], limit[32], busy[32], share[16] = "";
+        const json_t *rank = json_array_get(ranks, i);
+        char range[48], have[32], limit[32], busy[32], share[16] = "";
         double has = number(rank, "memory_limit_bytes"), needs = number(rank, "memory_bytes");
-        snprintf(range, sizeof(range), "%.0f..%.0f", json_number_value(json_array_get(blocks, 0)),
-                 json_number_value(json_array_get(blocks, 1)));
+        blocks_say(rank, range, sizeof(range));
         if (step_s > 0)
             snprintf(share, sizeof(share), "(%.0f %%)", 100 * number(rank, "busy_s") / step_s);
-        if (buf_printf(p->out, p->err, "  %4.0f  %-*s  %-10s %6.0f %6.0f %9s %7s  %s of %s (%.0f %%)",
+        if (buf_printf(p->out, p->err, "  %4.0f  %-*s  %-12s %6.0f %6.0f %9s %7s  %s of %s (%.0f %%)",
                        number(rank, "rank"), p->name_width, text(rank, "device"), range, number(rank, "rows"),
                        number(rank, "window"), units_seconds(busy, number(rank, "busy_s")), share,
                        units_bytes(have, (uint64_t)needs), units_bytes(limit, (uint64_t)has),
@@ -145,6 +161,8 @@ static int alternatives_print(struct print *p, const json_t *a)
         int result;
         if (fits)
             result = buf_printf(p->out, p->err, "%s a step", units_seconds(step, other_s));
+        else if (lacks <= 0)
+            result = buf_printf(p->out, p->err, "not asked for");
         else if (strcmp(needs, has) == 0 && lacks > 0)
             result = buf_printf(p->out, p->err, "does not fit: has %s, %s too little", has,
                                 units_bytes(needs, (uint64_t)lacks));

@@ -119,9 +119,10 @@ static void rests_of_busy(const struct problem *problem, const struct plan *plan
 int answer_rests(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     struct plan *plan = answer->plan;
-    struct rests_on rests;
+    struct rests_on rests = {0};
     uint64_t instructions = 0;
-    char text[320], links[48] = "";
+    char text[320] = "";
+    size_t used = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
     bool walked = instructions > 0 && instructions <= PATH_INSTRUCTIONS_MAX;
@@ -134,12 +135,15 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, stru
     plan->costs.share_estimated = rests.share[ORIGIN_ESTIMATED];
     plan->costs.links_emulated = rests.links_emulated;
     answer->uncertainty = rests.uncertainty;
+    for (int o = 0; o < ORIGIN_COUNT; o++) {
+        if (rests.share[o] >= 0.005)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.0f %% %s", used ? ", " : "",
+                                     100 * rests.share[o], cost_origin_name((enum cost_origin)o));
+    }
     if (walked)
-        snprintf(links, sizeof(links), " (links are %.0f %% of it)", 100 * rests.links_share);
-    snprintf(text, sizeof(text),
-             "%.0f %% measured, %.0f %% imported, %.0f %% estimated%s; %s; %u step%s priced by %s own rows%s",
-             100 * rests.share[ORIGIN_MEASURED], 100 * rests.share[ORIGIN_IMPORTED],
-             100 * rests.share[ORIGIN_ESTIMATED], links,
+        used += (size_t)snprintf(text + used, sizeof(text) - used, " (links %.0f %% of the time)",
+                                 100 * rests.links_share);
+    snprintf(text + used, sizeof(text) - used, "; %s; %u step%s priced by %s own rows%s",
              problem->workload->row_count ? "row lengths known" : "rows taken at full length",
              problem->step_count, problem->step_count == 1 ? "" : "s",
              problem->step_count == 1 ? "its" : "their", rests.links_emulated ? "; emulated links" : "");
