@@ -37,6 +37,10 @@ int pipeline_try(const struct problem *problem, const struct pipe_table *table, 
 /* Interleaved and split variants of the best pipelines in the list; adds those that are faster by estimate. */
 int pipeline_variants(const struct problem *problem, struct choice_list *list, struct err *err);
 
+/* The choice of a pipeline's plan, ranges and delays among it. */
+int pipeline_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
+                       struct err *err);
+
 /* More devices than that. */
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err);
 

@@ -630,4 +630,4 @@ const struct placement place_pipeline = {.kind = PLACE_PIPELINE,
                                          .propose = pipeline_propose,
                                          .emit = chain_emit,
                                          .runnable = pipeline_runnable,
-    .from_plan = pipeline_from_plan};
+                                         .from_plan = pipeline_from_plan};

@@ -469,4 +469,5 @@ const struct placement place_tensor = {.kind = PLACE_TENSOR,
                                        .supports = tensor_supports,
                                        .propose = tensor_propose,
                                        .emit = tensor_emit,
-                                       .runnable = tensor_runnable};
+                                       .runnable = tensor_runnable,
+                                       .from_plan = tensor_from_plan};

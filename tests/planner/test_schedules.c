@@ -345,6 +345,14 @@ static void any_interleaved_pipeline_passes_the_checker(void **state)
         struct plan *plan = chain_emit(&t.problem, &choice, true, &err);
         if (plan && plan_check(plan, &err) < 0)
             fail_msg("%u ranks, %u laps, %u micro-batches: %s", ranks, laps, count, err.text);
+        struct place_choice read;
+        if (plan && turn % 10 == 0) {
+            if (pipeline_from_plan(&t.problem, plan, &read, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_true(choice_simulate(&t.problem, &read, 4, &err) ==
+                        choice_simulate(&t.problem, &choice, 4, &err));
+            choice_fini(&read);
+        }
         plans += plan != NULL;
         impossible += plan == NULL;
         plan_destroy(plan);

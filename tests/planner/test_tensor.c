@@ -97,6 +97,11 @@ static void proposals_pass_the_checker_and_are_near_their_estimates(void **state
             json_decref(json);
             double seconds = choice_simulate(&m.problem, c, 32, &err);
             assert_true(seconds > 0);
+            struct place_choice read; /* what is read off the plan takes as long */
+            if (tensor_from_plan(&m.problem, plan, &read, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_true(choice_simulate(&m.problem, &read, 32, &err) == seconds);
+            choice_fini(&read);
             worst = fmax(worst, fabs(c->estimate_s / seconds - 1));
             mean += fabs(c->estimate_s / seconds - 1);
             plans++;
