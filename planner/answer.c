@@ -28,8 +28,12 @@ static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
         (json_int_t)rank->memory_bytes, "memory_limit_bytes", (json_int_t)rank->memory_limit_bytes,
         "process_base_bytes", (json_int_t)rank->process_base_bytes, "memory", memory, "busy_s", rank->busy_s,
         "recompute", rank->recompute, "window", (json_int_t)rank->window);
-    if (all && rank->expert_count)
+    char held[96];
+    expert_words(rank, held, sizeof(held));
+    if (all && rank->expert_count) {
+        json_object_set_new(all, "experts_held", json_string(held));
         json_object_set_new(all, "expert_ranges", expert_ranges_json(rank));
+    }
     const struct plan_tensor *t = &rank->tensor;
     if (all && t->kv_head_end)
         json_object_set_new(all, "tensor",

@@ -87,6 +87,10 @@ void expert_links_fini(struct expert_links *links);
 double expert_exchange_seconds(struct expert_links *links, const double *tokens, const double *touched,
                                double token_bytes);
 
+/* After expert_exchange_seconds: would the same on its way back need a wire or card in a direction that it
+ * needed on the way there, so that the two cannot go at once? */
+bool expert_links_shared(const struct expert_links *links);
+
 /* What a member must hold. `largest` layers: counts of split. */
 struct expert_need {
     struct memory_need all;

@@ -101,6 +101,25 @@ static double shared_seconds(const struct expert_links *links)
     return worst;
 }
 
+bool expert_links_shared(const struct expert_links *links)
+{
+    uint32_t nodes = links->node_count;
+    for (uint32_t a = 0; a < nodes; a++) {
+        bool out = false, in = false;
+        for (uint32_t b = 0; b < nodes; b++) {
+            if (a == b)
+                continue;
+            out |= links->pair[a * nodes + b] > 0;
+            in |= links->pair[b * nodes + a] > 0;
+            if (links->pair[a * nodes + b] > 0 && links->pair[b * nodes + a] > 0)
+                return true;
+        }
+        if (out && in && links->nic[a] > 0)
+            return true;
+    }
+    return false;
+}
+
 double expert_exchange_seconds(struct expert_links *links, const double *tokens, const double *touched,
                                double token_bytes)
 {

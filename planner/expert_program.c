@@ -181,55 +181,75 @@ static void attention_backward(struct writer *w, uint32_t i, uint32_t k)
 
 struct wave {
     uint32_t first, count, lag;
+    bool drains;
 };
 
-/* Micro-batches of a wave through all segments: place p stands for segment p / count and micro-batch p %
- * count. */
-static void wave_forward(struct writer *w, const struct wave *v, bool turns)
+/* One place of a wave: micro-batch `first + k` in segment i. A rank with both runs the experts of one place
+ * some places
+ * (`lag`) behind the attention of another, which hides the exchange; `drains`: it finishes a layer before it
+ * starts the next one, since what starts there waits for the slowest experts anywhere and would keep its own
+ * from running. */
+static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
 {
-    uint32_t places = w->c->segment_count * v->count;
-    for (uint32_t p = 0; p < places + v->lag; p++) {
-        uint32_t i = p / v->count, k = v->first + p % v->count;
-        if (p < places && !w->c->segments[i].sparse && w->attends) {
-            dense_forward(w, i, k);
-            if (turns && i + 1 == w->c->segment_count)
-                dense_backward(w, i, k);
-        } else if (p < places && w->c->segments[i].sparse) {
-            if (w->attends)
-                attention_forward(w, i, k);
-            dispatch_forward(w, i, k);
-        }
-        if (p < v->lag)
-            continue;
-        i = (p - v->lag) / v->count;
-        k = v->first + (p - v->lag) % v->count;
-        if (!w->c->segments[i].sparse)
-            continue;
-        if (w->expert)
-            experts_forward(w, i, k);
-        combine_forward(w, i, k);
+    bool sparse = w->c->segments[i].sparse;
+    if (!sparse && w->attends) {
+        dense_forward(w, i, k);
+        if (turns && i + 1 == w->c->segment_count)
+            dense_backward(w, i, k);
+    } else if (sparse) {
+        if (w->attends)
+            attention_forward(w, i, k);
+        dispatch_forward(w, i, k);
     }
 }
 
-static void wave_backward(struct writer *w, const struct wave *v)
+static void forward_back(struct writer *w, uint32_t i, uint32_t k)
 {
-    uint32_t below = w->c->segment_count - 1, places = below * v->count;
-    for (uint32_t p = 0; p < places + v->lag; p++) {
-        uint32_t i = below - 1 - p / v->count, k = v->first + p % v->count;
-        if (p < places && w->c->segments[i].sparse) {
-            combine_backward(w, i, k);
-            if (w->expert)
-                experts_backward(w, i, k);
-            dispatch_backward(w, i, k);
+    if (!w->c->segments[i].sparse)
+        return;
+    if (w->expert)
+        experts_forward(w, i, k);
+    combine_forward(w, i, k);
+}
+
+static void backward_front(struct writer *w, uint32_t i, uint32_t k)
+{
+    if (!w->c->segments[i].sparse)
+        return;
+    combine_backward(w, i, k);
+    if (w->expert)
+        experts_backward(w, i, k);
+    dispatch_backward(w, i, k);
+}
+
+static void backward_back(struct writer *w, uint32_t i, uint32_t k)
+{
+    if (!w->attends)
+        return;
+    if (w->c->segments[i].sparse)
+        attention_backward(w, i, k);
+    else
+        dense_backward(w, i, k);
+}
+
+/* All micro-batches of a wave through `count` segments, forward from the first or backward from the last of
+ * them. */
+static void wave_pass(struct writer *w, const struct wave *v, uint32_t count, bool back, bool turns)
+{
+    uint32_t places = count * v->count, span = v->drains ? v->count : places;
+    for (uint32_t from = 0; from < places; from += span) {
+        for (uint32_t p = from; p < from + span + v->lag; p++) {
+            uint32_t front = p / v->count, behind = (p - (p < v->lag ? p : v->lag)) / v->count;
+            uint32_t k = v->first + p % v->count, j = v->first + (p - (p < v->lag ? p : v->lag)) % v->count;
+            if (p < from + span && back)
+                backward_front(w, count - 1 - front, k);
+            else if (p < from + span)
+                forward_front(w, front, k, turns);
+            if (p >= from + v->lag && back)
+                backward_back(w, count - 1 - behind, j);
+            else if (p >= from + v->lag)
+                forward_back(w, behind, j);
         }
-        if (p < v->lag || !w->attends)
-            continue;
-        i = below - 1 - (p - v->lag) / v->count;
-        k = v->first + (p - v->lag) % v->count;
-        if (w->c->segments[i].sparse)
-            attention_backward(w, i, k);
-        else
-            dense_backward(w, i, k);
     }
 }
 
@@ -239,13 +259,16 @@ static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
     for (uint32_t first = 0; first < micro_batches; first += w->c->wave) {
         uint32_t left = micro_batches - first;
         struct wave v = {.first = first, .count = left < w->c->wave ? left : w->c->wave};
-        v.lag = v.count > 1;
+        uint32_t delay = w->c->choice->members[0].delay;
+        v.drains = delay == 0;
+        v.lag = delay ? delay : 1;
+        v.lag = v.lag < v.count ? v.lag : v.count - 1;
         /* the buffers of a wave are those of the one before */
         for (uint32_t k = first; k < first + v.count && first > 0; k++)
             memcpy(last_of(w, k), last_of(w, k - w->c->wave), EXPERT_LASTS * sizeof(int32_t));
-        wave_forward(w, &v, train);
+        wave_pass(w, &v, w->c->segment_count, false, train);
         if (train)
-            wave_backward(w, &v);
+            wave_pass(w, &v, w->c->segment_count - 1, true, false);
     }
 }
 

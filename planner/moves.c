@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/expert_moves.h"
 #include "planner/micro.h"
 
 bool move_knows(const struct place_choice *c)
@@ -12,7 +13,7 @@ bool move_knows(const struct place_choice *c)
         return c->stage_count == 1 && c->gathered_layers == 0;
     if (c->placement == PLACE_PIPELINE)
         return c->schedule != SCHEDULE_INTERLEAVED;
-    return c->placement == PLACE_HYBRID;
+    return c->placement == PLACE_HYBRID || c->placement == PLACE_EXPERT;
 }
 
 static bool is_data(const struct place_choice *c)
@@ -466,6 +467,10 @@ static int regroup_move(const struct problem *p, struct place_choice *c, uint32_
 void move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind, uint32_t *a_count,
                 uint32_t *b_count)
 {
+    if (c->placement == PLACE_EXPERT) {
+        expert_move_range(p, c, kind, a_count, b_count);
+        return;
+    }
     bool data = is_data(c), hybrid = c->placement == PLACE_HYBRID;
     uint32_t stages = c->stage_count, members = c->member_count;
     const uint32_t ranges[MOVE_KINDS][2] = {
@@ -526,6 +531,8 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     move_range(p, c, kind, &a_count, &b_count);
     if (a >= a_count || b >= b_count)
         return 0;
+    if (c->placement == PLACE_EXPERT)
+        return expert_move_apply(p, c, kind, a, b, err);
     if (c->schedule == SCHEDULE_GPIPE) /* which is 1F1B with windows of all micro-batches */
         c->schedule = SCHEDULE_1F1B;
     int result = apply(p, c, kind, a, b, err);

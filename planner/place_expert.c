@@ -16,9 +16,13 @@
 #define EXPERT_ROLES_ALL 5u /* devices up to which every way is looked at: 4^5 */
 #define EXPERT_FINALISTS 8u /* proposals: their programs are long */
 #define EXPERT_INSTRS_MAX                                                                                    \
-    60000u          /* layers · micro-batches · ranks beyond which a micro-batch size is not tried */
-#define CUTOFF 1.12 /* estimates this much above the best are not proposed */
-#define FIT_TURNS 6 /* tries to get experts into memory */
+    60000u               /* layers · micro-batches · ranks beyond which a micro-batch size is not tried */
+#define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
+#define DRAIN_WAVE 2u /* micro-batches up to which ranks with both are first tried finishing layer by layer  \
+                       */
+#define SECOND_ORDER 1.02 /* the other order is proposed behind it by this */
+#define CUTOFF 1.12       /* estimates this much above the best are not proposed */
+#define FIT_TURNS 6       /* tries to get experts into memory */
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2 };
 
@@ -142,6 +146,7 @@ static void exchange_times(struct seeker *s, const double *x, struct layer_times
     }
     double seconds = expert_exchange_seconds(&s->links, tokens, touched, s->model.routed_bytes);
     t->forward.dispatch_s = t->forward.combine_s = t->backward.dispatch_s = t->backward.combine_s = seconds;
+    t->forward.wire_s = t->backward.wire_s = expert_links_shared(&s->links) ? 2 * seconds : 0;
 }
 
 /* Blocks without experts, the exchange of attention's gradients and the optimiser. */
@@ -321,10 +326,28 @@ static int share_try(struct seeker *s, struct trial *t, struct layer_times *time
     double limit = limit_of(s) / (zebra_gate(&times->forward) ? 1 : CUTOFF);
     if (t->choice.estimate_s >= limit)
         return 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        s->members[i].expert_share = x[i];
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->members[i].expert_share = x[i] < SHARE_LEAST / s->model.experts ? 0 : x[i];
+        if (s->members[i].micro_rows == 0 && s->members[i].expert_share <= 0)
+            return 0; /* one of the other ways is this one */
+    }
     int fit = fits(s, t);
-    return fit > 0 ? choice_list_add(s->list, &t->choice, s->err) : fit;
+    if (fit <= 0)
+        return fit;
+    bool both = false;
+    for (uint32_t i = 0; i < s->n; i++)
+        both |= s->members[i].micro_rows > 0 && s->members[i].expert_share > 0;
+    /* in which order a rank with both takes them, only simulation tells; short waves had better finish a
+     * layer */
+    for (uint32_t delay = both ? 0 : 1; delay < 2; delay++) {
+        for (uint32_t i = 0; i < s->n; i++)
+            s->members[i].delay = delay;
+        struct place_choice choice = t->choice;
+        choice.estimate_s *= both && delay != (s->members[0].window > DRAIN_WAVE) ? SECOND_ORDER : 1;
+        if (choice_list_add(s->list, &choice, s->err) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* The roles with or without recomputation, in the longest wave that fits: shares in whole experts, then in

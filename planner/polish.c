@@ -9,7 +9,7 @@
 
 #include "common/rand.h"
 #include "planner/micro.h"
-#include "planner/moves.h"
+#include "planner/expert_moves.h"
 
 #define BETTER 0.999999 /* a change must be worth this much */
 #define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
@@ -112,7 +112,8 @@ static uint64_t choice_hash(const struct place_choice *c)
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct place_member *x = &c->members[m];
         uint64_t share;
-        memcpy(&share, &x->state_share, sizeof(share));
+        double shares = x->state_share + 3 * x->expert_share; /* one of them is 1 or 0 */
+        memcpy(&share, &shares, sizeof(share));
         hash = mix(mix(mix(mix(hash, x->device), x->micro_rows), x->micro_count), share);
         hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), x->delay);
     }
@@ -164,7 +165,7 @@ double polish_seconds(struct polish *p, const struct place_choice *choice)
         return known->seconds;
     uint32_t steps = p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count;
     uint64_t cost = (uint64_t)choice->member_count * micro_count(p->problem, choice->micro_batch_rows);
-    cost *= steps;
+    cost *= (uint64_t)steps * expert_program_length(p->problem, choice);
     if (p->left == 0)
         return -1;
     double seconds = choice_simulate(p->problem, choice, p->steps_max, p->err);

@@ -14,7 +14,7 @@ static double once(const struct zebra *z)
 static double slowest(const struct zebra *z)
 {
     double compute = larger(larger(z->attention_s, z->experts_s), z->shared_s);
-    return larger(compute, larger(z->dispatch_s, z->combine_s));
+    return larger(larger(compute, z->wire_s), larger(z->dispatch_s, z->combine_s));
 }
 
 double zebra_period(const struct zebra *z, uint32_t micro_batches)

@@ -12,6 +12,7 @@ struct zebra { /* seconds of one layer and micro-batch, one direction */
     double attention_s, dispatch_s, experts_s, combine_s;
     double shared_s; /* the most that one device computes of attention and experts together, when one does
                         both; else 0 */
+    double wire_s;   /* of dispatch and combine together, when they take the same wires; else 0 */
 };
 
 /* Seconds from one layer's start to the next one's (Λ) for `micro_batches` in flight. */

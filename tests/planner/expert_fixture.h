@@ -106,7 +106,8 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
         expert_device(c->cluster, name, node, kinds[rand_stream_below(&r, 5)], GIB_OF(16), 1);
     }
     expert_case_problem(c);
-    uint32_t batch = c->workload.batch_rows, weights[8], sum = 0, wave = 1 + rand_stream_below(&r, 6);
+    uint32_t batch = c->workload.batch_rows, weights[8], sum = 0, wave = 1 + rand_stream_below(&r, 6),
+             delay = rand_stream_below(&r, 4);
     attending = attending < batch ? attending : batch;
     bool recompute = rand_stream_below(&r, 2), any = attending < n;
     for (uint32_t m = 0; m < n; m++) {
@@ -114,8 +115,8 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
         any |= also;
         weights[m] = also ? 1 + rand_stream_below(&r, 9) : 0;
         sum += weights[m];
-        c->members[m] =
-            (struct place_member){.device = m, .window = wave, .recompute = recompute, .state_share = 1};
+        c->members[m] = (struct place_member){
+            .device = m, .window = wave, .delay = delay, .recompute = recompute, .state_share = 1};
         if (m < attending)
             c->members[m].micro_rows = 1 + rand_stream_below(&r, 1 + (batch / attending - 1) / 2);
         rows += c->members[m].micro_rows;

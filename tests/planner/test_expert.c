@@ -72,7 +72,7 @@ static struct plan *pair_plan(struct expert_case *c, uint32_t layers, uint32_t m
     expert_device(c->cluster, "a/0", "a", "a100x40", GIB_OF(40), 1);
     expert_device(c->cluster, "b/0", "b", "t4", GIB_OF(40), 1);
     expert_case_problem(c);
-    c->members[0] = (struct place_member){.device = 0, .micro_rows = 1};
+    c->members[0] = (struct place_member){.device = 0, .micro_rows = 1, .delay = micro_batches % 4};
     c->members[1] = (struct place_member){.device = 1, .expert_share = 1};
     c->stage = (struct place_stage){.block_end = c->problem.block_count, .member_count = 2};
     c->choice = (struct place_choice){.placement = PLACE_EXPERT,
@@ -101,7 +101,7 @@ static void the_simulator_gives_the_closed_form_to_rounding(void **state)
         for (uint32_t i = 0; i < 20; i++) {
             struct fixed_costs fixed = {0.01 + rand_stream_unit(&r), 0.01 + rand_stream_unit(&r),
                                         0.01 + rand_stream_unit(&r), 0.01 + rand_stream_unit(&r)};
-            struct zebra z = {fixed.attention, fixed.dispatch, fixed.experts, fixed.combine, 0};
+            struct zebra z = {fixed.attention, fixed.dispatch, fixed.experts, fixed.combine, 0, 0};
             double closed = zebra_seconds(&z, layers, micro_batches);
             double forward = simulated(plan, PROGRAM_EVALUATE, &fixed);
             worst = fmax(worst, fabs(forward - closed) / closed);
@@ -268,10 +268,11 @@ static void a_layer_costs_the_sum_of_its_parts(void **state)
     }
 }
 
-static json_t *point(const char *block, double tokens, double seconds)
+static json_t *point(const char *block, double tokens, double seconds) /* rows of 16 tokens */
 {
-    return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "block", block, "tokens", tokens, "sum_sq", tokens * 32,
-                     "labelled", tokens / 2, "forward_s", seconds, "backward_s", 2 * seconds);
+    return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f,s:f}", "block", block, "rows", tokens / 16, "tokens", tokens,
+                     "sum_sq", tokens * 16, "labelled", tokens / 2, "forward_s", seconds, "backward_s",
+                     2 * seconds);
 }
 
 /* A profile of parts is used as it is; one of whole layers is divided by FLOPs and sums to itself. */
@@ -304,7 +305,7 @@ static void measured_parts_are_used_and_measured_layers_divided(void **state)
         json_decref(profile);
         if (problem_init(&p, &w, cluster, &err) < 0)
             fail_msg("%s", err.text);
-        struct cost_load load = {.rows = 4, .tokens = 512, .sum_sq = 512 * 32, .labelled = 256};
+        struct cost_load load = {.rows = 32, .tokens = 512, .sum_sq = 512 * 16, .labelled = 256};
         double seconds = problem_seconds(&p, 0, 1, 2, COST_FORWARD, &load);
         double expected =
             parts ? 1e-3 + 2e-6 * 512 + 1e-5 + 1e-8 * 512 + 8 * (1e-4 + 3e-6 * 128) : 1e-3 + 9e-6 * 512;
