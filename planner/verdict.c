@@ -126,7 +126,8 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
             100 * answer->uncertainty, 100 * costs->share_imported);
     if (!answer->runnable)
         say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast.",
-            plan_placement_name(answer->plan->placement));
+            answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
+                                                    : plan_placement_name(answer->plan->placement));
 }
 
 int answer_words(const struct problem *problem, const struct choice_list *lists, struct plan_answer *answer,
