@@ -83,13 +83,11 @@ static int link_set(struct cluster *cluster, uint32_t from, uint32_t to, const s
 
 int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
 {
-    char name[600], node[600];
+    char name[600];
     const struct device *like = &cluster->devices[device];
-    uint32_t old = like->node, links = cluster->link_count;
     snprintf(name, sizeof(name), "%s+", like->name);
-    snprintf(node, sizeof(node), "%s+", cluster->nodes[old].name);
     struct cluster_device added = {.name = name,
-                                   .node = node,
+                                   .node = cluster->nodes[like->node].name,
                                    .kind = like->kind,
                                    .like = like->like ? like->like->name : NULL,
                                    .memory_limit_bytes = like->memory_limit_bytes,
@@ -101,25 +99,10 @@ int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err)
                                    .idle_watts = like->idle_watts};
     if (cluster_add_device(cluster, &added, err) < 0)
         return -1;
-    like = &cluster->devices[device]; /* the list may have moved */
-    struct device *copy = &cluster->devices[cluster->device_count - 1];
-    uint32_t fresh = copy->node;
-    cluster->nodes[fresh].nic_bytes_per_s = cluster->nodes[old].nic_bytes_per_s;
-    if (profile_copy(&copy->profile, &like->profile) < 0)
+    struct device *copy = &cluster->devices[cluster->device_count - 1]; /* the list may have moved */
+    if (profile_copy(&copy->profile, &cluster->devices[device].profile) < 0)
         return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    struct link_pair *known = malloc((links + 1) * sizeof(*known));
-    if (!known)
-        return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    memcpy(known, cluster->links, links * sizeof(*known));
-    int result = 0;
-    for (uint32_t i = 0; i < links && result == 0; i++) {
-        if (known[i].from == old && known[i].to != old)
-            result = link_set(cluster, fresh, known[i].to, &known[i], err);
-        else if (known[i].to == old && known[i].from != old)
-            result = link_set(cluster, known[i].from, fresh, &known[i], err);
-    }
-    free(known);
-    return result;
+    return 0;
 }
 
 int cluster_speed_link(struct cluster *cluster, uint32_t node_a, uint32_t node_b, double times,

@@ -6,8 +6,8 @@
 
 /* A deep copy; cluster_destroy. NULL with ERR_NOMEM. */
 struct cluster *cluster_copy(const struct cluster *cluster, struct err *err);
-/* Adds a device like the given one, with its profile, on a node of its own whose links are those of the given
- * one's node. Its name is the given one's and "+". ERR_TOO_BIG, ERR_NOMEM, ERR_CONFLICT. */
+/* Adds a device like the given one, with its profile, on the same node: its links and its card are that
+ * node's. Its name is the given one's and "+". ERR_TOO_BIG, ERR_NOMEM, ERR_CONFLICT. */
 int cluster_add_like(struct cluster *cluster, uint32_t device, struct err *err);
 /* Makes the links between two nodes `times` faster, latency too, both directions; a card that would limit
  * them becomes as much faster. */

@@ -17,11 +17,10 @@
 #include "planner/price.h"
 #include "planner/timeline.h"
 
-#define EVALUATIONS_DEFAULT 20000u /* for all searches together, as one search has */
-#define EVALUATIONS_LEAST 500u     /* a search with less is not worth it */
-#define DEVICES_SEARCHED 8u        /* in the cluster, up to which everything is searched anew */
-#define SAVES_LEAST 0.001          /* less than this is nothing */
-#define WORDS_LINES 3u
+#define EVALUATIONS_DEFAULT 20000u  /* for all searches together, as one search has */
+#define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
+#define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
+#define SAVES_LEAST 0.005           /* less than this is nothing */
 #define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
 
 struct ask { /* one improvement to try */
@@ -353,7 +352,9 @@ static int ask_try(struct insight_run *run, const struct ask *ask, bool search)
     double same_s = 0;
     char what[640];
     char **names = NULL;
-    if (ask->kind == INSIGHT_LINK)
+    if (ask->kind == INSIGHT_LINK && ask->node_a == ask->node_b)
+        snprintf(what, sizeof(what), "within %s", run->cluster->nodes[ask->node_a].name);
+    else if (ask->kind == INSIGHT_LINK)
         snprintf(what, sizeof(what), "%s-%s", run->cluster->nodes[ask->node_a].name,
                  run->cluster->nodes[ask->node_b].name);
     else
@@ -452,12 +453,14 @@ void improvement_words(const struct plan_improvement *line, char *text, size_t s
 static int words_fill(struct insight_run *run)
 {
     struct plan_insight *in = run->insight;
-    char text[2400] = "", one[700];
-    for (uint32_t i = 0; i < in->improvement_count && i < WORDS_LINES; i++) {
+    char text[3200] = "", one[700];
+    bool said[INSIGHT_KINDS] = {false};
+    for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best of each kind */
         const struct plan_improvement *line = &in->improvements[i];
         size_t used = strlen(text);
-        if (line->saves < SAVES_LEAST)
-            break;
+        if (line->saves < SAVES_LEAST || said[line->kind])
+            continue;
+        said[line->kind] = true;
         improvement_words(line, one, sizeof(one));
         snprintf(text + used, sizeof(text) - used, "%s%s saves %.0f %%", used ? ", " : "", one,
                  100 * line->saves);

@@ -14,7 +14,7 @@ enum insight_kind {
     INSIGHT_LINK,   /* INSIGHT_LINK_TIMES faster, both directions */
     INSIGHT_MEMORY, /* INSIGHT_MEMORY_BYTES more */
     INSIGHT_SPEED,  /* INSIGHT_SPEED_TIMES faster */
-    INSIGHT_DEVICE, /* one more like it, on a node of its own like this one's */
+    INSIGHT_DEVICE, /* one more like it, on the same node */
     INSIGHT_KINDS
 };
 #define INSIGHT_LINK_TIMES 10.0
@@ -24,7 +24,7 @@ enum insight_kind {
 
 struct plan_improvement {
     enum insight_kind kind;
-    char *what;    /* device, or the links' two nodes: "left-right" */
+    char *what;    /* device, or the link's two nodes: "left-right", "within left" */
     double step_s; /* with it */
     double saves;  /* share of the step, 0..1 */
     bool searched; /* by a search of its own; else the same plan under the new costs: at least this */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/units.h"
 #include "planner/cluster_change.h"
 #include "planner/insight.h"
 #include "planner/left_out.h"
@@ -33,7 +34,8 @@ struct sets {
     bool *chosen;                /* [count]: the best set so far */
     struct plan_answer *best;
     double best_score;
-    double lower_bound_s; /* of all usable devices together */
+    double lower_bound_s;           /* of all usable devices together */
+    double fastest_s, fastest_paid; /* the fastest plan seen, and what it would cost: a million tokens */
     uint32_t searches;
     struct err *err;
 };
@@ -122,6 +124,12 @@ static void consider(struct sets *s, const bool *in, struct plan_answer *answer,
     if (!s->best && answer)
         s->lower_bound_s = answer->lower_bound_s;
     *score = each < *score ? each : *score;
+    if (answer && answer->plan && (s->fastest_s == 0 || answer->step_s < s->fastest_s)) {
+        answer_value(s->cluster, answer);
+        s->fastest_s = answer->step_s;
+        s->fastest_paid = s->workload->objective == OBJECTIVE_COST ? answer->cost_per_million_tokens
+                                                                   : answer->kwh_per_million_tokens;
+    }
     bool better = s->best == NULL || each < s->best_score * (1 - BETTER) ||
                   (each <= s->best_score && answer && s->best->plan && answer->step_s < s->best->step_s);
     if (!answer || !better) {
@@ -281,6 +289,20 @@ static int left_out_weigh(struct sets *s, struct plan_answer *answer)
     return result;
 }
 
+/* "The fastest found takes 12 s a step, at 0.14." */
+static int fastest_say(const struct sets *s, struct plan_answer *answer)
+{
+    char step[32], text[1400];
+    if (s->fastest_s >= answer->step_s * (1 - BETTER))
+        return 0;
+    snprintf(text, sizeof(text), "%s The fastest found takes %s a step, at %.4g%s.", answer->words,
+             units_seconds(step, s->fastest_s), s->fastest_paid,
+             s->workload->objective == OBJECTIVE_COST ? "" : " kWh");
+    free(answer->words);
+    answer->words = strdup(text);
+    return answer->words ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
+}
+
 /* The whole answer: alternatives of the chosen set, the plan with the best score, words. */
 static int finish(struct sets *s, const struct plan_options *options, struct plan_answer **out)
 {
@@ -324,7 +346,7 @@ static int finish(struct sets *s, const struct plan_options *options, struct pla
         return -1;
     if (!answer->plan)
         return 0;
-    if (answer_words(&s->problem, NULL, answer, s->err) < 0 ||
+    if (answer_words(&s->problem, NULL, answer, s->err) < 0 || fastest_say(s, answer) < 0 ||
         (options->insight && plan_insight_fill(s->workload, s->cluster, options, answer, s->err) < 0))
         return -1;
     for (uint32_t r = 0; r < answer->plan->rank_count && !options->programs && !options->insight; r++) {
