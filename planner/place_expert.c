@@ -18,8 +18,9 @@
 #define EXPERT_INSTRS_MAX                                                                                    \
     60000u               /* layers · micro-batches · ranks beyond which a micro-batch size is not tried */
 #define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
-#define DRAIN_WAVE 2u /* micro-batches up to which ranks with both are first tried finishing layer by layer  \
-                       */
+#define DRAIN_WAVE                                                                                           \
+    2u /* micro-batches up to which ranks with both are first tried finishing layer by layer                 \
+        */
 #define SECOND_ORDER 1.02 /* the other order is proposed behind it by this */
 #define CUTOFF 1.12       /* estimates this much above the best are not proposed */
 #define FIT_TURNS 6       /* tries to get experts into memory */
@@ -287,9 +288,40 @@ static uint32_t wave_find(struct seeker *s, bool recompute, double *cap)
     return (s->micro_batches + waves - 1) / waves;
 }
 
-/* Experts are whole and routing may be uneven: does what each would hold fit? 1 yes, 0 no, −1 out of memory.
- */
-static int fits(struct seeker *s, const struct trial *t)
+/* Whole experts make some layers slower than others: the mean of what the slowest member takes. */
+static void rounded_times(const struct seeker *s, const struct expert_split *split, struct layer_times *t)
+{
+    bool recompute = s->members[0].recompute;
+    for (int back = 0; back < 2; back++) {
+        struct zebra *z = back ? &t->backward : &t->forward;
+        double alone[EXPERT_DEVICES_MAX], all[EXPERT_DEVICES_MAX];
+        for (uint32_t i = 0; i < s->n; i++) {
+            double share = (double)s->members[i].micro_rows / s->rows;
+            alone[i] = share > 0
+                           ? attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share)
+                           : 0;
+            alone[i] += share > 0 && back && recompute
+                            ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share)
+                            : 0;
+            all[i] = experts_all(s, s->device[i], back, recompute);
+        }
+        z->experts_s = z->shared_s = 0;
+        for (uint32_t l = 0; l < split->sparse_count; l++) {
+            double slowest = 0, both = 0;
+            for (uint32_t i = 0; i < s->n; i++) {
+                double each = split->load[i * split->sparse_count + l] * all[i];
+                slowest = fmax(slowest, each);
+                both = each > 0 && alone[i] > 0 ? fmax(both, each + alone[i]) : both;
+            }
+            z->experts_s += slowest / split->sparse_count;
+            z->shared_s += both / split->sparse_count;
+        }
+    }
+}
+
+/* Experts are whole and routing may be uneven: does what each would hold fit? 1 yes, and how long layers
+ * take; 0 no, −1 out of memory. */
+static int fits(struct seeker *s, const struct trial *t, struct layer_times *times)
 {
     struct expert_split split;
     int result = 1;
@@ -304,6 +336,8 @@ static int fits(struct seeker *s, const struct trial *t)
             result = 0;
         }
     }
+    if (result > 0)
+        rounded_times(s, &split, times);
     expert_split_fini(&split);
     return result;
 }
@@ -331,9 +365,12 @@ static int share_try(struct seeker *s, struct trial *t, struct layer_times *time
         if (s->members[i].micro_rows == 0 && s->members[i].expert_share <= 0)
             return 0; /* one of the other ways is this one */
     }
-    int fit = fits(s, t);
+    int fit = fits(s, t, times);
     if (fit <= 0)
         return fit;
+    t->choice.estimate_s = step_seconds(s, times, s->members[0].window, outside);
+    if (t->choice.estimate_s >= limit)
+        return 0;
     bool both = false;
     for (uint32_t i = 0; i < s->n; i++)
         both |= s->members[i].micro_rows > 0 && s->members[i].expert_share > 0;
@@ -436,13 +473,27 @@ static int roles_try(struct seeker *s, const uint32_t *device, const uint8_t *ro
     return result;
 }
 
+/* Two devices that nothing tells apart. */
+static bool twins(const struct seeker *s, uint32_t a, uint32_t b)
+{
+    const struct device *x = &s->p->cluster->devices[a], *y = &s->p->cluster->devices[b];
+    return x->node == y->node && x->memory_limit_bytes == y->memory_limit_bytes &&
+           s->attention_s[a] == s->attention_s[b] &&
+           s->experts_s[COST_FORWARD][a] == s->experts_s[COST_FORWARD][b] &&
+           s->experts_s[COST_BACKWARD][a] == s->experts_s[COST_BACKWARD][b];
+}
+
 static int all_roles(struct seeker *s, const uint32_t *device, uint32_t count)
 {
     uint8_t role[EXPERT_ROLES_ALL];
     for (uint32_t code = 1; code < 1u << (2 * count); code++) {
-        for (uint32_t i = 0; i < count; i++)
+        bool fresh = true;
+        for (uint32_t i = 0; i < count; i++) {
             role[i] = code >> (2 * i) & 3;
-        if (roles_try(s, device, role, count) < 0)
+            for (uint32_t k = 0; k < i && fresh; k++) /* of twins the first has the larger role */
+                fresh = role[k] >= role[i] || !twins(s, device[k], device[i]);
+        }
+        if (fresh && roles_try(s, device, role, count) < 0)
             return -1;
     }
     return 0;
