@@ -99,14 +99,15 @@ struct layer_times {
     struct zebra forward, backward;
 };
 
-static void attention_times(const struct seeker *s, bool recompute, struct layer_times *t)
+static void attention_times(const struct seeker *s, struct layer_times *t)
 {
     t->forward = t->backward = (struct zebra){0};
     for (uint32_t i = 0; i < s->n; i++) {
         double share = (double)s->members[i].micro_rows / s->rows;
         double f = share > 0 ? attention_seconds(s, s->device[i], COST_FORWARD, share) : 0;
         double b = share > 0 ? attention_seconds(s, s->device[i], COST_BACKWARD, share) : 0;
-        b += share > 0 && recompute ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
+        b += share > 0 && s->members[i].recompute ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share)
+                                                  : 0;
         t->attention_s[i] = f + b;
         t->forward.attention_s = fmax(t->forward.attention_s, f);
         t->backward.attention_s = fmax(t->backward.attention_s, b);
@@ -119,19 +120,20 @@ static double experts_all(const struct seeker *s, uint32_t device, bool back, bo
            (back && recompute ? s->experts_s[COST_RECOMPUTE][device] : 0);
 }
 
-static void experts_times(const struct seeker *s, bool recompute, const double *x, struct layer_times *t)
+static void experts_times(const struct seeker *s, const double *x, struct layer_times *t)
 {
     for (int back = 0; back < 2; back++) {
         struct zebra *z = back ? &t->backward : &t->forward;
         z->experts_s = z->shared_s = 0;
         for (uint32_t i = 0; i < s->n; i++) {
             double share = (double)s->members[i].micro_rows / s->rows;
-            double each = x[i] * experts_all(s, s->device[i], back, recompute);
+            bool again = s->members[i].recompute;
+            double each = x[i] * experts_all(s, s->device[i], back, again);
             z->experts_s = fmax(z->experts_s, each);
             if (x[i] <= 0 || share <= 0)
                 continue;
             double attention = attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share);
-            attention += back && recompute ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
+            attention += back && again ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
             z->shared_s = fmax(z->shared_s, each + attention);
         }
     }
@@ -151,7 +153,7 @@ static void exchange_times(struct seeker *s, const double *x, struct layer_times
 }
 
 /* Blocks without experts, the exchange of attention's gradients and the optimiser. */
-static double outside_seconds(const struct seeker *s, bool recompute)
+static double outside_seconds(const struct seeker *s)
 {
     double dense = 0, step = 0, latency = 0, byte_s = 0, bytes = 0;
     for (uint32_t i = 0; i < s->attending; i++) {
@@ -163,10 +165,11 @@ static double outside_seconds(const struct seeker *s, bool recompute)
             uint32_t count = s->p->prefix[s->p->block_count][cls];
             if (cls == COST_LAYER_SPARSE || count == 0)
                 continue;
-            mine += count *
-                    (cost_class_seconds(cost, (enum cost_class)cls, COST_FORWARD, &load) +
-                     cost_class_seconds(cost, (enum cost_class)cls, COST_BACKWARD, &load) +
-                     (recompute ? cost_class_seconds(cost, (enum cost_class)cls, COST_RECOMPUTE, &load) : 0));
+            mine += count * (cost_class_seconds(cost, (enum cost_class)cls, COST_FORWARD, &load) +
+                             cost_class_seconds(cost, (enum cost_class)cls, COST_BACKWARD, &load) +
+                             (s->members[i].recompute
+                                  ? cost_class_seconds(cost, (enum cost_class)cls, COST_RECOMPUTE, &load)
+                                  : 0));
             update += count * cost->step_s[cls];
         }
         dense = fmax(dense, mine);
@@ -206,7 +209,7 @@ struct trial {
     struct place_choice choice;
 };
 
-static void trial_init(struct seeker *s, struct trial *t, uint32_t wave, bool recompute)
+static void trial_init(struct seeker *s, struct trial *t, uint32_t wave)
 {
     t->stage = (struct place_stage){.block_end = s->p->block_count, .member_count = s->n};
     t->choice = (struct place_choice){.placement = PLACE_EXPERT,
@@ -219,20 +222,18 @@ static void trial_init(struct seeker *s, struct trial *t, uint32_t wave, bool re
         s->members[i].device = s->device[i];
         s->members[i].micro_count = s->micro_batches;
         s->members[i].window = wave;
-        s->members[i].recompute = recompute;
     }
 }
 
 /* Most experts of every layer that each member holds beside its attention; false when attention alone is too
  * much somewhere, or all together hold too few. */
-static bool caps_find(struct seeker *s, uint32_t wave, bool recompute, double *cap)
+static bool caps_find(struct seeker *s, uint32_t wave, double *cap)
 {
     double tokens = 0;
     uint64_t held = 0, worst_needs = 0, worst_has = 0;
     uint32_t worst = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         s->members[i].window = wave;
-        s->members[i].recompute = recompute;
         tokens += s->members[i].micro_rows ? problem_tokens_bound(s->p, s->members[i].micro_rows) : 0;
     }
     for (uint32_t i = 0; i < s->n; i++) {
@@ -268,21 +269,21 @@ static bool caps_find(struct seeker *s, uint32_t wave, bool recompute, double *c
 }
 
 /* The longest wave that memory has room for: all micro-batches, or what bisection finds; 0: none. */
-static uint32_t wave_find(struct seeker *s, bool recompute, double *cap)
+static uint32_t wave_find(struct seeker *s, double *cap)
 {
     uint32_t low = 1, high = s->micro_batches;
-    if (caps_find(s, high, recompute, cap))
+    if (caps_find(s, high, cap))
         return high;
-    if (!caps_find(s, 1, recompute, cap))
+    if (!caps_find(s, 1, cap))
         return 0;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (caps_find(s, middle, recompute, cap))
+        if (caps_find(s, middle, cap))
             low = middle;
         else
             high = middle;
     }
-    caps_find(s, low, recompute, cap);
+    caps_find(s, low, cap);
     /* equal waves */
     uint32_t waves = (s->micro_batches + low - 1) / low;
     return (s->micro_batches + waves - 1) / waves;
@@ -291,7 +292,6 @@ static uint32_t wave_find(struct seeker *s, bool recompute, double *cap)
 /* Whole experts make some layers slower than others: the mean of what the slowest member takes. */
 static void rounded_times(const struct seeker *s, const struct expert_split *split, struct layer_times *t)
 {
-    bool recompute = s->members[0].recompute;
     for (int back = 0; back < 2; back++) {
         struct zebra *z = back ? &t->backward : &t->forward;
         double alone[EXPERT_DEVICES_MAX], all[EXPERT_DEVICES_MAX];
@@ -300,10 +300,9 @@ static void rounded_times(const struct seeker *s, const struct expert_split *spl
             alone[i] = share > 0
                            ? attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share)
                            : 0;
-            alone[i] += share > 0 && back && recompute
-                            ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share)
-                            : 0;
-            all[i] = experts_all(s, s->device[i], back, recompute);
+            bool again = back && s->members[i].recompute;
+            alone[i] += share > 0 && again ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
+            all[i] = experts_all(s, s->device[i], back, again);
         }
         z->experts_s = z->shared_s = 0;
         for (uint32_t l = 0; l < split->sparse_count; l++) {
@@ -352,8 +351,7 @@ static double limit_of(const struct seeker *s)
 static int share_try(struct seeker *s, struct trial *t, struct layer_times *times, const double *x,
                      double outside)
 {
-    bool recompute = s->members[0].recompute;
-    experts_times(s, recompute, x, times);
+    experts_times(s, x, times);
     exchange_times(s, x, times);
     t->choice.estimate_s = step_seconds(s, times, s->members[0].window, outside);
     /* where the exchange does not hide (HeterMoE's gate), a choice must be the best one to be looked into */
@@ -389,30 +387,32 @@ static int share_try(struct seeker *s, struct trial *t, struct layer_times *time
 
 /* The roles with or without recomputation, in the longest wave that fits: shares in whole experts, then in
  * fractions that are carried from layer to layer. */
-static int recompute_try(struct seeker *s, bool recompute)
+static int recompute_try(struct seeker *s, uint32_t mode)
 {
     struct trial t;
     struct layer_times times;
     double base[EXPERT_DEVICES_MAX], each[EXPERT_DEVICES_MAX], cap[EXPERT_DEVICES_MAX], x[EXPERT_DEVICES_MAX];
     uint32_t count[EXPERT_DEVICES_MAX];
-    attention_times(s, recompute, &times);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->members[i].recompute = mode >> (i < s->attending ? 0 : 1) & 1;
+    attention_times(s, &times);
     for (uint32_t i = 0; i < s->n; i++) {
         base[i] = s->role[i] == (ROLE_ATTENTION | ROLE_EXPERTS) ? times.attention_s[i] : 0;
-        each[i] =
-            experts_all(s, s->device[i], false, recompute) + experts_all(s, s->device[i], true, recompute);
+        each[i] = experts_all(s, s->device[i], false, false) +
+                  experts_all(s, s->device[i], true, s->members[i].recompute);
         cap[i] = s->role[i] & ROLE_EXPERTS ? 1 : 0;
     }
-    double outside = outside_seconds(s, recompute);
+    double outside = outside_seconds(s);
     if (!expert_fill(s->n, base, each, cap, x))
         return 0;
-    experts_times(s, recompute, x, &times);
+    experts_times(s, x, &times);
     /* with no exchange, no rounding and all the memory one could wish for */
     if (step_seconds(s, &times, s->micro_batches, outside) >= limit_of(s))
         return 0;
-    uint32_t wave = wave_find(s, recompute, cap);
+    uint32_t wave = wave_find(s, cap);
     if (wave == 0)
         return 0;
-    trial_init(s, &t, wave, recompute);
+    trial_init(s, &t, wave);
     if (expert_fill_whole(s->n, s->model.experts, base, each, cap, count)) {
         for (uint32_t i = 0; i < s->n; i++)
             x[i] = (double)count[i] / s->model.experts;
@@ -425,8 +425,10 @@ static int recompute_try(struct seeker *s, bool recompute)
 static int rows_try(struct seeker *s)
 {
     rows_divide(s);
-    for (int recompute = 0; recompute < 2; recompute++) {
-        if (micro_recompute_allowed(s->p, recompute) && recompute_try(s, recompute) < 0)
+    for (uint32_t mode = 0; mode < 4; mode++) { /* bit 0: ranks with attention, 1: ranks with experts alone */
+        bool allowed = micro_recompute_allowed(s->p, mode & 1) && micro_recompute_allowed(s->p, mode >> 1);
+        bool alone = s->attending < s->n || mode < 2;
+        if (allowed && alone && recompute_try(s, mode) < 0)
             return -1;
     }
     return 0;
