@@ -299,8 +299,18 @@ static inline int world_transfer(struct world *w, uint32_t from, uint32_t i, uin
 {
     const struct instr *a = world_instr(w, from, i), *b = world_instr(w, to, k);
     uint64_t taken = 0, as_head = 0;
+    if (a->op == OP_SEND &&
+        (a->micro_batch != b->micro_batch || a->row_begin != b->row_begin || a->row_end != b->row_end))
+        return world_wrong(w, from, "rows cross");
     if (a->tag != b->tag || a->block_begin != b->block_begin || a->block_end != b->block_end)
         return world_wrong(w, from, "messages cross");
+    if (a->op == OP_SEND) {
+        struct world_cell *c = world_cell_of(w, from, a->slot_in, a->micro_batch, a->block_begin);
+        int boundary = c->begin;
+        if (world_take(w, from, a->slot_in, a, -1, a->flags & INSTR_FREES_IN) < 0)
+            return -1;
+        return world_fill(w, to, b->slot_out, b, boundary) < 0 ? -1 : 1;
+    }
     if (a->tag == TAG_PARAMETERS) {
         if (w->stepped[from])
             return world_wrong(w, from, "sends parameters after the step");

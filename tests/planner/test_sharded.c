@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "planner/placement.h"
 #include "planner/sharded.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -20,12 +21,13 @@ static uint64_t times(uint64_t usual, uint64_t longer)
 }
 
 /* A random full fine-tuning (or LoRA whose base is too large for a device) on random devices. */
-static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool lora)
+static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool lora, int place)
 {
     struct rand_stream r;
     struct err err = {0};
     rand_stream_init(&r, seed, 2);
-    uint32_t layers = (lora ? 6 : 1) + rand_stream_below(&r, 7), devices = 2 + rand_stream_below(&r, devices_max - 1);
+    uint32_t layers = (lora ? 6 : 1) + rand_stream_below(&r, 7),
+             devices = 2 + rand_stream_below(&r, devices_max - 1);
     m->config = fixture_config(layers);
     m->config.vocab = 2048;
     m->config.tied = rand_stream_below(&r, 2);
@@ -35,7 +37,8 @@ static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool 
     m->workload.recompute = (enum workload_recompute)rand_stream_below(&r, 3);
     m->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
     m->workload.prompt_tokens = m->workload.sample_tokens / 2;
-    m->workload.place = PLACE_DATA;
+    m->workload.place = place;
+    devices = place == PLACE_HYBRID && devices < 3 ? 3 : devices;
     m->cluster = cluster_create(&err);
     uint64_t base = lora ? 45 : 60, more = lora ? 16 * layers : 120 * layers;
     for (uint32_t d = 0; d < devices; d++) {
@@ -86,7 +89,7 @@ static uint32_t plans_are_right(uint64_t first, uint64_t count, bool lora, uint3
         struct made m;
         struct err err = {0};
         char why[160] = "";
-        made_init(&m, seed, 5, lora);
+        made_init(&m, seed, 5, lora, PLACE_DATA);
         struct plan *plan = m.answer->plan;
         if (plan && plan->groups[1].shares) {
             plans++;
@@ -118,6 +121,40 @@ static void every_plan_passes_the_checker_and_an_execution(void **state)
     assert_true(plans > count / 2);
 }
 
+/* Stages of a pipeline whose members share its state. */
+static void every_hybrid_plan_passes_the_checker_and_an_execution(void **state)
+{
+    (void)state;
+    struct rand_stream random;
+    uint32_t plans = 0, tied = 0, count = (uint32_t)times(40, 1500);
+    rand_stream_init(&random, 5, 1);
+    for (uint64_t seed = 0; seed < count; seed++) {
+        struct made m;
+        struct err err = {0};
+        char why[160] = "";
+        made_init(&m, seed, 6, false, PLACE_HYBRID);
+        struct plan *plan = m.answer->plan;
+        if (plan) {
+            double sum = 0;
+            plans++;
+            tied += m.config.tied;
+            assert_false(m.answer->runnable);
+            if (plan_check(plan, &err) < 0)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            if (world_holds(plan) && !world_right(plan, &random, 2, why))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, why);
+            for (uint32_t r = 0; r < plan->rank_count; r++) {
+                sum += plan->ranks[r].state_share;
+                assert_true(plan->ranks[r].memory_bytes <= plan->ranks[r].memory_limit_bytes);
+            }
+            assert_true(fabs(sum - 1) < 1e-9);
+        }
+        made_fini(&m);
+    }
+    print_message("%u plans of %u clusters, %u with a tied embedding\n", plans, count, tied);
+    assert_true(plans > count / 3 && tied > plans / 5);
+}
+
 static void a_base_too_large_for_a_device_is_sharded_for_lora(void **state)
 {
     (void)state;
@@ -137,7 +174,7 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
         struct made m;
         struct err err = {0};
         char why[160] = "";
-        made_init(&m, seed % 61, 3, false);
+        made_init(&m, seed % 61, 3, false, seed % 3 ? PLACE_DATA : PLACE_HYBRID);
         struct plan *plan = m.answer->plan;
         for (int turn = 0; turn < 12 && plan && world_holds(plan) && plan->micro_batch_count <= 8; turn++) {
             json_t *json = plan_to_json(plan, &err);
@@ -329,13 +366,220 @@ static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
     }
 }
 
+/* --- against simulation --- */
+
+/* Devices with one link rate between all, rows all alike. */
+static void alike_init(struct made *m, uint64_t seed, uint32_t layers, double bytes_per_s)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    rand_stream_init(&r, seed, 6);
+    uint32_t devices = 2 + rand_stream_below(&r, 4);
+    m->config = fixture_config(layers);
+    m->config.vocab = 2048;
+    m->config.tied = false;
+    m->workload = fixture_workload(&m->config, 1, 12 + rand_stream_below(&r, 20));
+    free(m->workload.rows);
+    m->workload.rows = NULL;
+    m->workload.row_count = 0;
+    m->workload.epochs = 0;
+    m->workload.steps = 1;
+    m->workload.method = METHOD_FULL;
+    m->workload.recompute = RECOMPUTE_NO;
+    m->workload.place = PLACE_DATA;
+    m->cluster = cluster_create(&err);
+    assert_int_equal(cluster_set_defaults(m->cluster, 1e-5, bytes_per_s, 1e-5, bytes_per_s, &err), 0);
+    for (uint32_t d = 0; d < devices; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d);
+        snprintf(name, sizeof(name), "n%u/0", d);
+        fixture_device(m->cluster, name, node, 4000 * MIB, 0.3 + rand_stream_unit(&r));
+    }
+    m->answer = NULL;
+}
+
+static double simulated(const struct problem *p, const struct place_choice *choice)
+{
+    struct err err = {0};
+    double seconds = 0;
+    struct plan *plan = placement_find(choice->placement)->emit(p, choice, true, &err);
+    if (!plan || plan_check(plan, &err) < 0 || price_plan(p, plan, 1, &seconds, &err) < 0)
+        fail_msg("%s", err.text);
+    plan_destroy(plan);
+    return seconds;
+}
+
+/* One more layer of a long model: what the simulator adds for it, against the formulas. The simulator waits
+ * for the slowest member in each pass, Cephalo's form once for both, so it is never above the simulator. */
+static void a_layer_takes_what_cephalos_formula_says(void **state)
+{
+    (void)state;
+    double worst = 0, above = 0, sum = 0;
+    uint32_t count = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        const double rates[] = {5e7, 3e8, 2e9};
+        double seconds[2];
+        struct made m[2];
+        struct problem p[2];
+        struct err err = {0};
+        struct choice_list list = {.evaluations_max = 1000};
+        for (int k = 0; k < 2; k++) {
+            alike_init(&m[k], seed, k ? 15 : 14, rates[seed % 3]);
+            assert_int_equal(problem_init(&p[k], &m[k].workload, m[k].cluster, &err), 0);
+        }
+        assert_int_equal(placement_find(PLACE_DATA)->propose(&p[0], &list, &err), 0);
+        const struct place_choice *c = NULL;
+        for (uint32_t i = 0; i < list.count && !c; i++)
+            c = list.choices[i].gathered_layers == 2 ? &list.choices[i] : NULL;
+        if (c) {
+            struct place_choice longer = *c;
+            struct place_stage stage = c->stages[0];
+            stage.block_end++;
+            longer.stages = &stage;
+            seconds[0] = simulated(&p[0], c);
+            seconds[1] = simulated(&p[1], &longer);
+            double share = 1, forward = 0, backward = 0, cephalo = 0, hops = 1e-5 * (c->member_count - 1);
+            for (uint32_t i = 0; i < c->member_count; i++)
+                share = fmin(share, c->members[i].state_share);
+            double gather = (double)memory_gathered_bytes(&p[0], 1, 2) * (1 - share) / rates[seed % 3] + hops;
+            double scatter =
+                (double)memory_gradient_bytes(&p[0], 1, 2) * (1 - share) / rates[seed % 3] + hops;
+            double update = seconds[1] - seconds[0];
+            for (uint32_t i = 0; i < c->member_count; i++) {
+                const struct place_member *a = &c->members[i];
+                struct cost_load load = p[0].mean_row;
+                load.rows *= a->micro_rows;
+                load.tokens *= a->micro_rows;
+                load.sum_sq *= a->micro_rows;
+                load.labelled *= a->micro_rows;
+                double f = a->micro_count * problem_seconds(&p[0], a->device, 1, 2, COST_FORWARD, &load);
+                double b = a->micro_count * problem_seconds(&p[0], a->device, 1, 2, COST_BACKWARD, &load);
+                forward = fmax(forward, fmax(gather, f));
+                backward = fmax(backward, fmax(gather + scatter, b));
+                cephalo = fmax(cephalo, fmax(gather, f) + fmax(gather + scatter, b));
+                update = fmin(update, seconds[1] - seconds[0] -
+                                          a->state_share * problem_step_seconds(&p[0], a->device, 1, 2));
+            }
+            double off = fabs(update - forward - backward) / (forward + backward);
+            worst = fmax(worst, off);
+            above = fmax(above, (forward + backward) / cephalo - 1);
+            sum += (forward + backward) / cephalo - 1;
+            count++;
+        }
+        choice_list_fini(&list);
+        for (int k = 0; k < 2; k++) {
+            problem_fini(&p[k]);
+            made_fini(&m[k]);
+        }
+    }
+    print_message(
+        "%u cases: per pass off by at most %.3g, above Cephalo's form by %.3g at worst, %.3g on average\n",
+        count, worst, above, sum / count);
+    assert_true(count > 20 && worst < 0.002);
+}
+
+/* Unlike devices: what was chosen against the same rows and state for each. */
+static void uneven_beats_even_where_devices_are_unlike(void **state)
+{
+    (void)state;
+    double sum = 0, least = INFINITY;
+    uint32_t count = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct made m;
+        struct problem p;
+        struct err err = {0};
+        alike_init(&m, seed, 8, 1e10);
+        uint32_t devices = cluster_device_count(m.cluster);
+        m.workload.batch_rows = devices * 8;
+        struct plan_options options = {.programs = true};
+        assert_int_equal(plan_search(&m.workload, m.cluster, &options, &m.answer, &err), 0);
+        assert_int_equal(problem_init(&p, &m.workload, m.cluster, &err), 0);
+        double even = INFINITY;
+        for (uint32_t rows = 1; rows <= 8; rows *= 2) {
+            struct place_member members[8];
+            struct place_stage stage = {.block_end = p.block_count, .member_count = devices};
+            struct place_choice choice = {.placement = PLACE_DATA,
+                                          .micro_batch_rows = rows,
+                                          .stage_count = 1,
+                                          .member_count = devices,
+                                          .stages = &stage,
+                                          .members = members,
+                                          .gathered_layers = 2};
+            for (uint32_t d = 0; d < devices; d++)
+                members[d] = (struct place_member){.device = d,
+                                                   .micro_rows = rows,
+                                                   .micro_count = 8 / rows,
+                                                   .state_share = 1.0 / devices,
+                                                   .window = 8 / rows};
+            even = fmin(even, simulated(&p, &choice));
+        }
+        assert_non_null(m.answer->plan);
+        double gain = even / m.answer->step_s;
+        least = fmin(least, gain);
+        sum += gain;
+        count++;
+        problem_fini(&p);
+        made_fini(&m);
+    }
+    print_message("even rows and shares take %.2f times as long on average, %.2f at least\n", sum / count,
+                  least);
+    assert_true(least >= 1 - 1e-9 && sum / count > 1.15);
+}
+
+/* The last batch of an epoch holds fewer rows: the same program serves it. */
+static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
+{
+    (void)state;
+    uint32_t shorter = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct made m;
+        struct problem p;
+        struct err err = {0};
+        alike_init(&m, seed, 6, seed % 2 ? 1e9 : 1e8); /* rows of one length: nothing else differs */
+        m.workload.row_count = 2 * m.workload.batch_rows + 3;
+        m.workload.steps = 0;
+        m.workload.epochs = 1;
+        m.workload.rows = calloc(m.workload.row_count, sizeof(*m.workload.rows));
+        for (uint32_t i = 0; i < m.workload.row_count; i++)
+            m.workload.rows[i] = (struct workload_row){.tokens = 64, .labelled = 32};
+        struct plan_options options = {.programs = true};
+        assert_int_equal(plan_search(&m.workload, m.cluster, &options, &m.answer, &err), 0);
+        assert_int_equal(problem_init(&p, &m.workload, m.cluster, &err), 0);
+        uint32_t last = p.step_count - 1;
+        if (m.answer->plan) {
+            assert_int_equal(p.steps[last].rows, 3);
+            struct price price;
+            struct sim *sim = NULL;
+            struct sim_rank sums[8];
+            double slowest = 0, seconds = 0;
+            assert_int_equal(price_init(&price, &p, m.answer->plan, &err), 0);
+            for (price.step = 0; price.step <= last; price.step++) {
+                slowest = fmax(slowest, seconds);
+                assert_int_equal(price_step(&price, &sim, &seconds, sums, &err), 0);
+            }
+            assert_true(seconds > 0 &&
+                        seconds <= slowest * (1 + 1e-9)); /* of the last step, and of the full ones before */
+            shorter++;
+            sim_destroy(sim);
+            price_fini(&price);
+        }
+        problem_fini(&p);
+        made_fini(&m);
+    }
+    assert_true(shorter > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_split_as_brute_force_does),
         cmocka_unit_test(shards_fit_and_no_other_division_is_better),
         cmocka_unit_test(sixteen_bytes_a_parameter_are_kept_once_in_all),
+        cmocka_unit_test(a_layer_takes_what_cephalos_formula_says),
+        cmocka_unit_test(uneven_beats_even_where_devices_are_unlike),
+        cmocka_unit_test(a_short_last_batch_takes_no_longer_than_full_ones),
         cmocka_unit_test(every_plan_passes_the_checker_and_an_execution),
+        cmocka_unit_test(every_hybrid_plan_passes_the_checker_and_an_execution),
         cmocka_unit_test(a_base_too_large_for_a_device_is_sharded_for_lora),
         cmocka_unit_test(what_an_execution_finds_wrong_the_checker_refuses),
     };
