@@ -17,6 +17,7 @@
 #include "planner/objective.h"
 #include "planner/placement.h"
 #include "planner/polish.h"
+#include "planner/tensor.h"
 #include "planner/provenance.h"
 #include "planner/verdict.h"
 #include "program/codec.h"
@@ -29,8 +30,8 @@
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define HUGE_CELLS 12000u /* and from which estimates settle it, unless they are close */
-#define HUGE_WITHIN 1.04
+#define HUGE_CELLS 12000u  /* and from which only those are simulated whose estimates may win */
+#define HUGE_OTHERS 16u    /* part of the evaluations that placements beside pipelines then get */
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
@@ -42,6 +43,9 @@ struct search {
     bool tried[PLACE_COUNT];
     double fastest_s;         /* of the finalists so far; 0: none yet */
     struct place_choice best; /* borrowed from its list */
+    struct plan *emitted;     /* the fastest simulated of a huge problem's, its seconds and whose it is */
+    double emitted_s;
+    const struct place_member *emitted_of;
     double best_s;
     uint32_t steps; /* over which the best of each placement are compared, and the chosen one is priced */
     struct place_choice from; /* options->from as a choice, polished; no members: none */
@@ -97,7 +101,7 @@ static struct plan_alternative *alternative_add(struct search *s, enum plan_plac
 static uint64_t choice_cells(const struct problem *p, const struct place_choice *choice)
 {
     return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1) *
-           expert_program_length(p, choice);
+           expert_program_length(p, choice) * tensor_program_length(p, choice);
 }
 
 /* Steps over which choices of about this size are compared while choosing. */
@@ -117,6 +121,10 @@ static const struct place_choice *placement_best(struct search *s, struct choice
     uint32_t most = small ? CHOICES_MAX : large ? FINALISTS_LARGE : FINALISTS;
     uint32_t count = list->count < most ? list->count : most, best = UINT32_MAX;
     uint64_t budget = large ? 0 : list->evaluations_max * CELLS_PER_EVALUATION;
+    if (cells >= HUGE_CELLS) { /* huge_choose simulates */
+        *seconds = list->choices[0].estimate_s;
+        return &list->choices[0];
+    }
     struct polish *polish =
         polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
     if (!polish)
@@ -303,7 +311,12 @@ static int chosen_emit(struct search *s)
     double seconds = s->best_s;
     struct plan *plan = s->kept;
     s->kept = NULL;
-    if (!plan) {
+    if (!plan && s->emitted && s->emitted_of == s->best.members) {
+        plan = s->emitted;
+        seconds = s->emitted_s;
+        s->emitted = NULL;
+        a->runnable = choice_runnable(p, &s->best);
+    } else if (!plan) {
         plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
         if (!plan || price_plan(p, plan, s->steps, &seconds, s->err) < 0) {
             plan_destroy(plan);
@@ -364,36 +377,72 @@ static int left_out_run(struct search *s)
     return 0;
 }
 
-/* Does the estimate settle it: far behind the best one, or far ahead of all others? */
-static bool settled(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT],
-                    int kind)
+static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
 {
-    double least = INFINITY;
-    for (int other = 0; other < PLACE_COUNT; other++) {
-        if (best[other] && other != kind)
-            least = fmin(least, seconds[other]);
+    int least = -1;
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        if (best[kind] && (least < 0 || seconds[kind] < seconds[least]))
+            least = kind;
     }
-    return seconds[kind] > least * HUGE_WITHIN || seconds[kind] * HUGE_WITHIN < least;
+    return least;
+}
+
+/* Emitting is dear: in the order of estimates, until nobody's estimate is below what was simulated. The plan
+ * of the fastest is kept. What does not fit after all is struck off. */
+static int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
+                       double seconds[PLACE_COUNT])
+{
+    bool simulated[PLACE_COUNT] = {false};
+    for (int kind = least_of(best, seconds); kind >= 0; kind = least_of(best, seconds)) {
+        if (simulated[kind]) {
+            s->best = *best[kind];
+            s->best_s = seconds[kind];
+            return 0;
+        }
+        double now = 0;
+        struct plan *plan =
+            placement_find((enum plan_placement)kind)->emit(s->problem, best[kind], true, s->err);
+        if (!plan || price_plan(s->problem, plan, s->steps, &now, s->err) < 0) {
+            plan_destroy(plan);
+            if (s->err->code == ERR_NOMEM)
+                return -1;
+            best[kind] = NULL;
+            continue;
+        }
+        simulated[kind] = true;
+        seconds[kind] = now;
+        if (s->emitted && s->emitted_s <= now) {
+            plan_destroy(plan);
+            continue;
+        }
+        plan_destroy(s->emitted);
+        s->emitted = plan;
+        s->emitted_s = now;
+        s->emitted_of = best[kind]->members;
+    }
+    return 0;
 }
 
 /* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
-static int best_choose(struct search *s, const struct place_choice *const best[PLACE_COUNT],
+static int best_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
                        double seconds[PLACE_COUNT])
 {
+    bool huge = false;
     s->steps = WORKLOAD_SAMPLE_STEPS;
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
-        if (best[kind] && choice_cells(s->problem, best[kind]) >= LARGE_CELLS)
-            s->steps = 1;
+        uint64_t cells = best[kind] ? choice_cells(s->problem, best[kind]) : 0;
+        s->steps = cells >= LARGE_CELLS ? 1 : s->steps;
+        huge = huge || cells >= HUGE_CELLS;
     }
     const struct plan *from = s->options->from;
     if (from && (uint64_t)from->rank_count * from->micro_batch_count >= LARGE_CELLS)
         s->steps = 1;
-    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+    if (huge && huge_choose(s, best, seconds) < 0)
+        return -1;
+    for (int kind = 0; kind < PLACE_COUNT && !huge; kind++) {
         if (!best[kind])
             continue;
-        bool known =
-            !from && choice_cells(s->problem, best[kind]) >= HUGE_CELLS && settled(best, seconds, kind);
-        double now = known ? 0 : choice_simulate(s->problem, best[kind], s->steps, s->err);
+        double now = choice_simulate(s->problem, best[kind], s->steps, s->err);
         if (now > 0)
             seconds[kind] = now;
         if (s->best.member_count == 0 || seconds[kind] < s->best_s) {
@@ -425,6 +474,9 @@ static int placements_run(struct search *s)
         }
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
+        if ((uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_CELLS &&
+            wanted == -1 && kind != PLACE_PIPELINE && kind != PLACE_HYBRID && kind != PLACE_DATA)
+            list->evaluations_max /= HUGE_OTHERS;
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
         s->tried[kind] = true;
@@ -435,19 +487,10 @@ static int placements_run(struct search *s)
         if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
             s->fastest_s = seconds[kind];
     }
-    for (bool again = true; again;) {
-        again = false;
-        if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
-            return -1;
-        if ((s->best.member_count || s->kept) && chosen_emit(s) < 0) {
-            int kind = (int)s->best.placement; /* never simulated, and does not fit after all: the next one */
-            again = s->err->code == ERR_NOFIT && best[kind] && !s->with.member_count && !s->options->from;
-            if (!again)
-                return -1;
-            best[kind] = NULL;
-            s->best = (struct place_choice){0};
-        }
-    }
+    if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
+        return -1;
+    if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
+        return -1;
     if (s->options->brief)
         return 0;
     if (singles_list(s) < 0 || others_list(s, best, seconds) < 0)
@@ -501,6 +544,7 @@ out:
     choice_fini(&s.with);
     free(s.with_s);
     plan_destroy(s.kept);
+    plan_destroy(s.emitted);
     problem_fini(&problem);
     if (result < 0) {
         plan_answer_destroy(s.answer);
