@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The planner is a library of its own: it builds with a plain compiler from planner/, program/, six files of common/ and
+# the descriptions of model/, and its tests (four of them; all with MOTLEY_LONG) run linked with nothing beside libc and
+# libm but what common/ itself stands on: jansson (documents) and libcrypto (SHA-256 of a plan's seal). It uses no clock,
+# file, socket, process or environment.
+set -euo pipefail
+root=${MOTLEY_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
+cd "$root"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cc=${CC:-cc}
+command -v ccache >/dev/null && cc="ccache $cc"
+# Functions that nobody here calls (model_config_load, which opens files) drop out at the link.
+flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sections -I. -Itests"
+tests="plan replay import_cephalo import_zorse"
+[ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && ls test_*.c | sed 's/^test_//; s/\.c$//')
+allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
+    model/block_cost.c model/blocks.c model/config.c model/order.c model/spec.c model/spec_json.c"
+
+build() { # SOURCE...
+    printf '%s\n' "$@" | xargs -P 2 -I{} sh -c "$cc $flags -DMOTLEY_TEST_DATA='\"$root/tests/data\"' -c {} -o $work/\$(echo {} | tr / _).o"
+}
+for file in $allowed; do [ -e "$file" ] && build "$file"; done
+build planner/*.c program/*.c
+
+# Purity, by what its objects ask for.
+impure=$(nm -u "$work"/planner_*.o "$work"/program_*.o | awk '$1 == "U" {print $2}' | sort -u | grep -xE \
+    'fopen.*|open(at)?.*|read|write|close|stat|fstat|socket|connect|send|recv|fork|exec.*|getenv|setenv|time|clock(_gettime)?|gettimeofday|rand(om)?|srand(om)?|printf|puts|putchar|perror|fprintf|fwrite|fputs|exit|_exit|abort|system|popen|dlopen|pthread_.*|sleep|nanosleep|usleep' || true)
+if [ -n "$impure" ]; then
+    echo "planner/ or program/ uses: $impure" >&2
+    exit 1
+fi
+
+libraries() {
+    ldd "$1" | awk '{print $1}' | sed 's/\.so.*//; s,.*/,,' | grep -vxE 'linux-vdso|ld-linux-.*|libc|libm|libjansson|libcrypto|libcmocka' || true
+}
+for name in $tests; do
+    build "tests/planner/test_$name.c"
+    $cc "$work/tests_planner_test_$name.c.o" "$work"/planner_*.o "$work"/program_*.o "$work"/common_*.o "$work"/model_*.o \
+        -Wl,--gc-sections -o "$work/test_$name" -lcmocka -ljansson -lcrypto -lm
+    more=$(libraries "$work/test_$name")
+    if [ -n "$more" ]; then
+        echo "test_$name is linked with: $more" >&2
+        exit 1
+    fi
+    "$work/test_$name" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    rm "$work/tests_planner_test_$name.c.o"
+    echo "test_$name: passed alone"
+done
