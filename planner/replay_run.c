@@ -8,12 +8,21 @@
 
 #define STEPS_MAX 64u
 #define LINKS_MAX 1000000u
+#define WIRES_MAX 4096u     /* pairs of this run's nodes whose links are known */
+#define STEADY_TURNS 8      /* of finding when the ranks begin a changed step */
+#define STEADY_SECONDS 1e-7 /* what may still move then */
+
+struct node_wire { /* between two nodes of the run */
+    const char *a, *b;
+    struct replay_wire wire, before; /* after and before the change */
+};
 
 struct replay {
     const struct plan *plan;
     struct plan_graph graph;
     const struct replay_change *change; /* or NULL */
-    struct replay_wire wires[16];       /* of change->links */
+    uint32_t wire_count;
+    struct node_wire *wires; /* [WIRES_MAX] */
     struct replay_step step;
     double *begin, *end;                              /* [graph total] */
     double *recorded, *simulated, *changed, *outside; /* [STEPS_MAX] */
@@ -76,42 +85,84 @@ static bool same_link(const char *a, const char *b, const char *from, const char
     return (strcmp(a, from) == 0 && strcmp(b, to) == 0) || (strcmp(a, to) == 0 && strcmp(b, from) == 0);
 }
 
-static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t to, int *direction)
+static struct node_wire *wire_find(struct replay *r, const char *a, const char *b)
 {
-    struct replay *r = context;
-    const char *a = r->plan->ranks[from].node, *b = r->plan->ranks[to].node;
-    for (uint32_t i = 0; i < r->change->link_count; i++) {
-        if (same_link(r->change->links[i].from, r->change->links[i].to, a, b)) {
-            *direction = strcmp(r->change->links[i].from, a) != 0;
+    for (uint32_t i = 0; i < r->wire_count; i++)
+        if (same_link(r->wires[i].a, r->wires[i].b, a, b))
             return &r->wires[i];
-        }
-    }
     return NULL;
 }
 
-/* The wires of the change, with what is known of how they were. */
+static struct replay_wire *wire_between(void *context, uint32_t from, uint32_t to, int *direction)
+{
+    struct replay *r = context;
+    struct node_wire *found = wire_find(r, r->plan->ranks[from].node, r->plan->ranks[to].node);
+    *direction = found && strcmp(found->a, r->plan->ranks[from].node) != 0;
+    return found ? &found->wire : NULL;
+}
+
+/* The same before the change. */
+static struct replay_wire *wire_before(void *context, uint32_t from, uint32_t to, int *direction)
+{
+    struct replay *r = context;
+    struct node_wire *found = wire_find(r, r->plan->ranks[from].node, r->plan->ranks[to].node);
+    *direction = 0;
+    return found && found->before.was_bytes_per_s > 0 ? &found->before : NULL;
+}
+
+static bool has_node(const struct plan *plan, const char *node)
+{
+    for (uint32_t k = 0; k < plan->rank_count; k++)
+        if (strcmp(plan->ranks[k].node, node) == 0)
+            return true;
+    return false;
+}
+
+static struct node_wire *wire_add(struct replay *r, const char *a, const char *b, struct err *err)
+{
+    struct node_wire *wire = wire_find(r, a, b);
+    if (!wire && r->wire_count == WIRES_MAX) {
+        err_set(err, ERR_TOO_BIG, "links: more than %u between this run's nodes", WIRES_MAX);
+    } else if (!wire) {
+        wire = &r->wires[r->wire_count++];
+        *wire = (struct node_wire){.a = a, .b = b};
+    }
+    return wire;
+}
+
+/* The wires as they were, then those of the change. */
 static int wires_init(struct replay *r, const json_t *links, struct err *err)
 {
+    size_t index;
+    const json_t *link;
+    r->wires = calloc(WIRES_MAX, sizeof *r->wires);
+    if (!r->wires)
+        return err_set(err, ERR_NOMEM, "replay: out of memory");
+    json_array_foreach(links, index, link)
+    {
+        const char *from = json_string_value(json_object_get(link, "from"));
+        const char *to = json_string_value(json_object_get(link, "to"));
+        double latency = json_number_value(json_object_get(link, "latency_s"));
+        double rate = json_number_value(json_object_get(link, "bytes_per_s"));
+        if (!from || !to || !(latency >= 0) || !(rate > 0))
+            return err_set(err, ERR_INVALID, "links[%zu]: from, to, latency_s and bytes_per_s are needed",
+                           index);
+        if (!has_node(r->plan, from) || !has_node(r->plan, to))
+            continue;
+        struct node_wire *wire = wire_add(r, from, to, err);
+        if (!wire)
+            return -1;
+        wire->wire = (struct replay_wire){
+            .was_bytes_per_s = rate, .was_latency_s = latency, .bytes_per_s = rate, .latency_s = latency};
+        wire->before = wire->wire;
+    }
     for (uint32_t i = 0; r->change && i < r->change->link_count; i++) {
-        struct replay_wire *wire = &r->wires[i];
-        *wire = (struct replay_wire){.bytes_per_s = r->change->links[i].bytes_per_s,
-                                     .latency_s = r->change->links[i].latency_s};
-        size_t index;
-        const json_t *link;
-        json_array_foreach(links, index, link)
-        {
-            const char *from = json_string_value(json_object_get(link, "from"));
-            const char *to = json_string_value(json_object_get(link, "to"));
-            double latency = json_number_value(json_object_get(link, "latency_s"));
-            double rate = json_number_value(json_object_get(link, "bytes_per_s"));
-            if (!from || !to || !(latency >= 0) || !(rate > 0))
-                return err_set(err, ERR_INVALID, "links[%zu]: from, to, latency_s and bytes_per_s are needed",
-                               index);
-            if (same_link(r->change->links[i].from, r->change->links[i].to, from, to)) {
-                wire->was_bytes_per_s = rate;
-                wire->was_latency_s = latency;
-            }
-        }
+        struct node_wire *wire = wire_add(r, r->change->links[i].from, r->change->links[i].to, err);
+        if (!wire)
+            return -1;
+        wire->wire.bytes_per_s = r->change->links[i].bytes_per_s;
+        wire->wire.latency_s = r->change->links[i].latency_s;
+        wire->wire.changed = true;
     }
     return 0;
 }
@@ -180,25 +231,81 @@ static void timeline_add(const struct replay *r, struct trace *timeline)
                                                   .ready_ns = (int64_t)(r->begin[n] * 1e9)});
 }
 
+static void wires_clear(struct replay *r)
+{
+    for (uint32_t i = 0; i < r->wire_count; i++)
+        r->wires[i].wire.free_s[0] = r->wires[i].wire.free_s[1] = 0;
+}
+
+/* When each rank is through, from the reporter's end. */
+static void ends_of(const struct replay *r, double *ends)
+{
+    const struct plan_graph *g = &r->graph;
+    for (uint32_t k = 0; k < r->plan->rank_count; k++) {
+        ends[k] = 0;
+        for (uint32_t n = g->base[k]; n < g->base[k + 1]; n++)
+            ends[k] = fmax(ends[k], r->end[n]);
+    }
+    for (uint32_t k = r->plan->rank_count; k-- > 0;)
+        if (k != r->reporter)
+            ends[k] -= ends[r->reporter];
+    ends[r->reporter] = 0;
+}
+
+/* The changed step among steps like it: a rank that is through later than before begins the next one later by
+ * as much. The recorded beginnings are the start; each turn takes the ends of the one before. */
+static int change_steadily(struct replay *r, const struct replay_costs *costs, struct err *err)
+{
+    uint32_t ranks = r->plan->rank_count;
+    double *were = calloc(ranks, sizeof *were), *are = calloc(ranks, sizeof *are);
+    double *begin = calloc(ranks, sizeof *begin);
+    int result = were && are && begin ? 0 : err_set(err, ERR_NOMEM, "replay: out of memory");
+    if (result == 0) {
+        ends_of(r, were); /* of the step as recorded, which was put together just now */
+        memcpy(begin, r->step.rank_begin, ranks * sizeof *begin);
+    }
+    double moved = INFINITY;
+    for (int turn = 0; result == 0 && turn < STEADY_TURNS && moved > STEADY_SECONDS; turn++) {
+        wires_clear(r);
+        result = replay_put_together(&r->graph, &r->step, costs, r->begin, r->end, err);
+        if (result < 0)
+            break;
+        ends_of(r, are);
+        double first = INFINITY;
+        for (uint32_t k = 0; k < ranks; k++) {
+            are[k] = begin[k] - begin[r->reporter] + are[k] - were[k];
+            first = fmin(first, are[k]);
+        }
+        moved = 0;
+        for (uint32_t k = 0; k < ranks; k++) { /* from the first of all */
+            moved = fmax(moved, fabs(are[k] - first - r->step.rank_begin[k]));
+            r->step.rank_begin[k] = are[k] - first;
+        }
+    }
+    free(were);
+    free(are);
+    free(begin);
+    return result;
+}
+
 static int step_replay(struct replay *r, struct replay_answer *answer, struct trace *timeline,
                        struct err *err)
 {
     uint32_t k = answer->steps;
     double program_s = reporter_s(r);
-    struct replay_costs costs = {
+    const struct replay_costs as_it_was = {.context = r, .wire = wire_before};
+    const struct replay_costs costs = {
         .device_speed = r->change ? r->change->device_speed : NULL, .context = r, .wire = wire_between};
-    if (replay_take_apart(&r->graph, r->begin, r->end, &r->step, err) < 0)
+    if (replay_take_apart(&r->graph, &as_it_was, r->begin, r->end, &r->step, err) < 0)
         return -1;
     sums_add(r, answer);
     r->recorded[k] = r->step.measured_s > 0 ? r->step.measured_s : program_s;
     r->outside[k] = fmax(0, r->recorded[k] - program_s);
-    if (replay_put_together(&r->graph, &r->step, NULL, r->begin, r->end, err) < 0)
+    if (replay_put_together(&r->graph, &r->step, &as_it_was, r->begin, r->end, err) < 0)
         return -1;
     r->simulated[k] = r->changed[k] = reporter_s(r) + r->outside[k];
     if (r->change) {
-        for (uint32_t i = 0; i < r->change->link_count; i++)
-            r->wires[i].free_s[0] = r->wires[i].free_s[1] = 0;
-        if (replay_put_together(&r->graph, &r->step, &costs, r->begin, r->end, err) < 0)
+        if (change_steadily(r, &costs, err) < 0)
             return -1;
         r->changed[k] = reporter_s(r) + r->outside[k];
     }
@@ -263,6 +370,7 @@ static void replay_fini(struct replay *r)
     free(r->simulated);
     free(r->changed);
     free(r->outside);
+    free(r->wires);
 }
 
 static int replay_init(struct replay *r, struct err *err)

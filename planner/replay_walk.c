@@ -8,20 +8,6 @@
 
 /* --- taking apart --- */
 
-/* Which members' beginnings a member of a collective waits for: all, itself alone, or itself and the root. */
-enum waits_for { FOR_ALL, FOR_ITSELF, FOR_ROOT };
-
-static enum waits_for collective_waits(const struct plan_graph *g, uint32_t n)
-{
-    const struct instr *x = graph_instr(g, n);
-    bool root = x->peer >= 0 && g->rank_of[n] == (uint32_t)x->peer;
-    if (x->op == OP_REDUCE)
-        return root ? FOR_ALL : FOR_ITSELF;
-    if (x->op == OP_BROADCAST)
-        return root ? FOR_ITSELF : FOR_ROOT;
-    return FOR_ALL;
-}
-
 static bool sends(const struct instr *x)
 {
     return x->op == OP_SEND || x->op == OP_PUSH;
@@ -81,34 +67,29 @@ static void transfer_apart(const struct plan_graph *g, uint32_t meeting, const d
     parts[recv].copy = fmax(0, end[recv] - fmax(begin[recv], begin[send] + parts[send].flight));
 }
 
-static void collective_apart(const struct plan_graph *g, uint32_t meeting, const double *begin,
-                             const double *end, struct replay_part *parts)
+/* What the collective's messages do not explain. */
+static void collective_apart(const struct plan_graph *g, const struct replay_costs *costs, uint32_t meeting,
+                             const double *begin, const double *end, double *by_messages,
+                             struct replay_part *parts)
 {
-    double last = -INFINITY, root = -INFINITY;
-    for (uint32_t k = g->member_first[meeting]; k < g->member_first[meeting + 1]; k++) {
-        uint32_t n = g->members[k];
-        last = fmax(last, begin[n]);
-        if (graph_instr(g, n)->peer == (int32_t)g->rank_of[n])
-            root = begin[n];
-    }
-    for (uint32_t k = g->member_first[meeting]; k < g->member_first[meeting + 1]; k++) {
-        uint32_t n = g->members[k];
-        enum waits_for waits = collective_waits(g, n);
-        double from = waits == FOR_ALL ? last : waits == FOR_ROOT ? fmax(begin[n], root) : begin[n];
-        parts[n].work = fmax(0, end[n] - from);
-    }
+    uint32_t first = g->member_first[meeting], count = g->member_first[meeting + 1] - first;
+    replay_collective_ends(g, costs, true, meeting, begin, by_messages);
+    for (uint32_t k = 0; k < count; k++)
+        parts[g->members[first + k]].work = end[g->members[first + k]] - by_messages[k];
 }
 
-int replay_take_apart(const struct plan_graph *g, const double *begin, const double *end,
-                      struct replay_step *step, struct err *err)
+int replay_take_apart(const struct plan_graph *g, const struct replay_costs *costs, const double *begin,
+                      const double *end, struct replay_step *step, struct err *err)
 {
     uint32_t ranks = g->plan->rank_count;
     double *ready = calloc((size_t)g->total + 1, sizeof *ready);
+    double *by_messages = calloc((size_t)ranks + 1, sizeof *by_messages);
     double *lags = malloc(((size_t)ranks * ranks + 1) * sizeof *lags); /* of a pair of ranks; below 0: not
                                                                           looked for yet */
-    if (!ready || !lags) {
+    if (!ready || !lags || !by_messages) {
         free(ready);
         free(lags);
+        free(by_messages);
         return err_set(err, ERR_NOMEM, "replay: out of memory for %u instructions", g->total);
     }
     for (size_t i = 0; i < (size_t)ranks * ranks; i++)
@@ -124,12 +105,13 @@ int replay_take_apart(const struct plan_graph *g, const double *begin, const dou
             (struct replay_part){.gap = fmax(0, begin[n] - ready[n]), .work = fmax(0, end[n] - begin[n])};
     for (uint32_t m = 0; m < g->meeting_count; m++) {
         if (graph_instr(g, g->members[g->member_first[m]])->queue == QUEUE_GROUP)
-            collective_apart(g, m, begin, end, step->parts);
+            collective_apart(g, costs, m, begin, end, by_messages, step->parts);
         else
             transfer_apart(g, m, begin, end, lags, step->parts);
     }
     free(ready);
     free(lags);
+    free(by_messages);
     return 0;
 }
 
@@ -146,8 +128,9 @@ struct walk {
     const struct replay_costs *costs; /* or NULL */
     double *begin, *end, *ready;
     uint32_t *waits;
-    uint32_t *begun; /* [meetings]: members that have begun */
-    double *arrival; /* [meetings]: of a transfer's data; below 0: not sent yet */
+    uint32_t *begun;     /* [meetings]: members that have begun */
+    double *arrival;     /* [meetings]: of a transfer's data */
+    double *by_messages; /* [ranks]: scratch of a collective */
     struct waiting *heap;
     uint32_t heap_count, finished;
 };
@@ -232,7 +215,7 @@ static void send_begins(struct walk *w, uint32_t n, double now, double *freed, d
     struct replay_wire *wire = wire_of(w, w->g->rank_of[n], (uint32_t)x->peer, &direction);
     *freed = now + part->work;
     *arrives = now + part->flight;
-    if (!wire || part->flight <= 0) /* nothing was sent: no rows */
+    if (!wire || !wire->changed || part->flight <= 0) /* or nothing was sent: no rows */
         return;
     double bytes = transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0, beside = 0;
     if (wire->was_bytes_per_s > 0) { /* what the old wire does not explain stays: threads, ciphers */
@@ -269,50 +252,27 @@ static void transfer_begins(struct walk *w, uint32_t n, double now)
     }
 }
 
-/* What a changed wire adds to a collective: a way up and down the tree crosses it at most once each. */
-static double collective_change(const struct walk *w, uint32_t n)
-{
-    const struct plan_graph *g = w->g;
-    const struct instr *x = graph_instr(g, n);
-    const struct plan_group *group = &g->plan->groups[x->group];
-    int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out, direction;
-    struct replay_wire *wire = NULL;
-    for (uint32_t i = 0; i < group->rank_count && !wire && w->costs && w->costs->wire; i++)
-        if (group->ranks[i] != g->rank_of[n])
-            wire = wire_of(w, g->rank_of[n], group->ranks[i], &direction);
-    if (!wire || slot < 0)
-        return 0;
-    double bytes = (double)g->plan->ranks[g->rank_of[n]].slots[slot].bytes_bound;
-    double once = wire->latency_s + bytes / wire->bytes_per_s;
-    if (wire->was_bytes_per_s > 0)
-        once -= wire->was_latency_s + bytes / wire->was_bytes_per_s;
-    return (x->op == OP_ALL_REDUCE ? 2 : 1) * once;
-}
-
+/* Members that all they wait for has begun of end; each by the messages, and by what else was seen then. */
 static void collective_begins(struct walk *w, uint32_t n)
 {
     const struct plan_graph *g = w->g;
-    uint32_t meeting = g->meeting[n], first = g->member_first[meeting], end = g->member_first[meeting + 1];
-    double last = -INFINITY;
-    uint32_t root = UINT32_MAX;
-    bool all = ++w->begun[meeting] == end - first;
-    for (uint32_t k = first; k < end; k++) {
-        uint32_t m = g->members[k];
-        last = fmax(last, w->begin[m]);
-        if (graph_instr(g, m)->peer == (int32_t)g->rank_of[m])
-            root = m;
+    uint32_t meeting = g->meeting[n], first = g->member_first[meeting];
+    uint32_t count = g->member_first[meeting + 1] - first;
+    bool all = ++w->begun[meeting] == count, root = false;
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t m = g->members[first + k];
+        w->by_messages[k] = w->begin[m];
+        root |= graph_instr(g, m)->peer == (int32_t)g->rank_of[m] && w->begin[m] >= 0;
     }
-    for (uint32_t k = first; k < end; k++) {
-        uint32_t m = g->members[k];
-        enum waits_for waits = collective_waits(g, m);
-        bool root_there = root != UINT32_MAX && w->begin[root] >= 0;
-        double from = waits == FOR_ALL    ? last
-                      : waits == FOR_ROOT ? fmax(w->begin[m], root_there ? w->begin[root] : 0)
-                                          : w->begin[m];
-        if (w->begin[m] < 0 || w->end[m] >= 0 || (waits == FOR_ALL && !all) ||
-            (waits == FOR_ROOT && !root_there))
+    replay_collective_ends(g, w->costs, false, meeting, w->begin, w->by_messages);
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t m = g->members[first + k];
+        enum replay_waits waits = replay_waits_of(g, m);
+        if (w->begin[m] < 0 || w->end[m] >= 0 || (waits == WAITS_FOR_ALL && !all) ||
+            (waits == WAITS_FOR_ROOT && !root))
             continue;
-        finish(w, m, from + fmax(0, w->step->parts[m].work + collective_change(w, m)));
+        /* never before now: what it waits for has begun now */
+        finish(w, m, fmax(w->begin[n], w->by_messages[k] + w->step->parts[m].work));
     }
 }
 
@@ -359,14 +319,16 @@ int replay_put_together(const struct plan_graph *graph, const struct replay_step
     w.waits = calloc(total, sizeof *w.waits);
     w.begun = calloc(meetings, sizeof *w.begun);
     w.arrival = calloc(meetings, sizeof *w.arrival);
+    w.by_messages = calloc((size_t)graph->plan->rank_count + 1, sizeof *w.by_messages);
     w.heap = calloc(total, sizeof *w.heap);
-    int result = w.ready && w.waits && w.begun && w.arrival && w.heap
+    int result = w.ready && w.waits && w.begun && w.arrival && w.by_messages && w.heap
                      ? walk_run(&w, err)
                      : err_set(err, ERR_NOMEM, "replay: out of memory for %zu instructions", total);
     free(w.ready);
     free(w.waits);
     free(w.begun);
     free(w.arrival);
+    free(w.by_messages);
     free(w.heap);
     return result;
 }

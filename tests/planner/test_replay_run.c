@@ -174,6 +174,29 @@ static void another_link_is_what_the_simulator_says(void **state)
     world_fini(&w);
 }
 
+/* Replicas reduce their gradients there and back: the last way back is not awaited by who measures, but by
+ * the other, who begins the next step as much later. */
+static void a_farther_link_delays_collectives_by_their_messages(void **state)
+{
+    struct world w;
+    (void)state;
+    world_init(&w, PLACE_DATA, 1e-3, 1e7);
+    json_t *were = json_pack("[{s:s,s:s,s:f,s:f}]", "from", "left", "to", "right", "latency_s", 1e-3,
+                             "bytes_per_s", 1e7);
+    struct replay_change change = {.link_count = 1};
+    change.links[0].from = "left";
+    change.links[0].to = "right";
+    change.links[0].bytes_per_s = 1e7;
+    change.links[0].latency_s = 0.5 + 1e-3;
+    double before = replayed(&w, were, NULL).simulated_s, after = replayed(&w, were, &change).changed_s;
+    change.links[0].latency_s = 1e-3;
+    assert_near(replayed(&w, were, &change).changed_s, before, 1e-6 * before);
+    assert_true(after - before > 2 * 0.5 - 0.1 * before);
+    assert_true(after - before < 6 * 0.5);
+    json_decref(were);
+    world_fini(&w);
+}
+
 static void measured_seconds_win_over_traced_ones(void **state)
 {
     struct world w;
@@ -220,6 +243,7 @@ int main(void)
         cmocka_unit_test(ranks_that_begin_late_are_kept),
         cmocka_unit_test(a_faster_device_is_what_the_simulator_says),
         cmocka_unit_test(another_link_is_what_the_simulator_says),
+        cmocka_unit_test(a_farther_link_delays_collectives_by_their_messages),
         cmocka_unit_test(measured_seconds_win_over_traced_ones),
         cmocka_unit_test(what_cannot_be_replayed_is_said),
     };
