@@ -130,6 +130,7 @@ static const json_t *profile_of(const struct candidate *candidate, const char *d
     return NULL;
 }
 
+/* 1: *answer; 0: being planned; -1. */
 static int plan_on(struct pass *pass, const struct candidate *candidate, const bool *mask,
                    struct placer_answer *answer, struct err *err)
 {
@@ -164,7 +165,7 @@ static int plan_on(struct pass *pass, const struct candidate *candidate, const b
         .links = links,
         .link_count = link_count,
     };
-    rc = pass->scheduler->placer->plan(&request, answer, err);
+    rc = planning_get(pass->scheduler->planning, &request, answer, err);
 out:
     free(devices);
     free(links);
@@ -258,8 +259,9 @@ static enum outcome not_now(struct pass *pass, const struct candidate *candidate
         refuse(pass, candidate->job, ERR_NOFIT, words);
         return OUTCOME_SETTLED;
     }
-    if (plan_on(pass, candidate, candidate->allowed, &ideal, &err) < 0) {
-        return give_up(pass, candidate->job, &err);
+    int planned = plan_on(pass, candidate, candidate->allowed, &ideal, &err);
+    if (planned <= 0) {
+        return planned < 0 ? give_up(pass, candidate->job, &err) : OUTCOME_PENDING;
     }
     if (!ideal.fits) {
         refuse(pass, candidate->job, ERR_NOFIT, ideal.words);
@@ -284,7 +286,11 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
         struct placer_answer none = {.fits = false};
         return not_now(pass, candidate, none.words);
     }
-    if (plan_on(pass, candidate, candidate->usable, &pass->answer, &err) < 0) {
+    int planned = plan_on(pass, candidate, candidate->usable, &pass->answer, &err);
+    if (planned == 0) {
+        return OUTCOME_PENDING;
+    }
+    if (planned < 0) {
         /* "a pipeline needs two devices": it may be possible once more of them are free. */
         return candidate->usable_count < candidate->allowed_count && err.code != ERR_NOMEM
                    ? not_now(pass, candidate, err.text)

@@ -402,7 +402,8 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
     scheduler->dispatch =
         dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
-    if (scheduler->facts == NULL || scheduler->dispatch == NULL) {
+    scheduler->planning = planning_create(scheduler->base, scheduler->placer, facts_arrived, scheduler, err);
+    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL) {
         return -1;
     }
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
@@ -460,6 +461,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     liveness_forget(scheduler);
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
+    planning_destroy(scheduler->planning);
     redis_destroy(scheduler->commands);
     store_view_destroy(scheduler->view);
     tls_context_free(scheduler->tls);

@@ -12,6 +12,7 @@
 #include "scheduler/dispatch.h"
 #include "scheduler/events.h"
 #include "scheduler/facts.h"
+#include "scheduler/planning.h"
 #include "scheduler/scheduler.h"
 #include "store/leader.h"
 #include "store/sched.h"
@@ -47,6 +48,7 @@ struct scheduler {
     struct redis *commands, *reader; /* reader: blocking XREAD only */
     struct dispatch *dispatch;
     struct facts *facts;
+    struct planning *planning;
     struct event *turn, *tick, *wake; /* turn: deferred scheduler_turn; tick: 500 ms; wake: next due time */
 
     int64_t epoch; /* 0: standing by */

@@ -1,0 +1,235 @@
+/* Plans are made beside the loop, remembered by what was asked, and handed out as often as asked for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <event2/event.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler/planning.h"
+
+static sem_t gate; /* each plan waits for one post */
+static atomic_int planned;
+
+static int gated_plan(const struct placer_request *request, struct placer_answer *answer, struct err *err)
+{
+    sem_wait(&gate);
+    atomic_fetch_add(&planned, 1);
+    const char *name = json_string_value(json_object_get(request->spec, "name"));
+    *answer = (struct placer_answer){0};
+    if (strcmp(name, "nonsense") == 0)
+        return err_set(err, ERR_INVALID, "nonsense on %s", request->devices[0].device->name);
+    if (strcmp(name, "no memory") == 0)
+        return err_set(err, ERR_NOMEM, "no memory");
+    answer->fits = true;
+    answer->plan = json_pack("{s:s}", "for", name);
+    answer->answer = json_object();
+    answer->ranks = calloc(1, sizeof(*answer->ranks));
+    answer->ranks[0].device = strdup(request->devices[0].device->name);
+    answer->rank_count = 1;
+    return 0;
+}
+
+static const struct placer gated = {.plan = gated_plan};
+
+struct world {
+    struct event_base *base;
+    struct planning *planning;
+    struct event *patience;
+    unsigned arrived;
+    struct store_sched_device row;
+    struct placer_device device;
+    json_t *spec, *inventory;
+    struct placer_request request;
+};
+
+static void arrived(void *arg)
+{
+    struct world *world = arg;
+    world->arrived++;
+    event_base_loopbreak(world->base);
+}
+
+static void too_long(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what, (void)arg;
+    fail_msg("no answer within 10 s");
+}
+
+static void world_open(struct world *world)
+{
+    struct err err;
+    *world = (struct world){.base = event_base_new()};
+    sem_init(&gate, 0, 0);
+    atomic_store(&planned, 0);
+    world->planning = planning_create(world->base, &gated, arrived, world, &err);
+    assert_non_null(world->planning);
+    world->patience = evtimer_new(world->base, too_long, world);
+    world->inventory = json_pack("{s:i}", "threads", 1);
+    static char name[] = "n/cpu0", node[] = "n", kind[] = "cpu";
+    world->row = (struct store_sched_device){
+        .name = name, .node = node, .kind = kind, .inventory = world->inventory, .memory_limit_bytes = 5};
+    world->device = (struct placer_device){.device = &world->row};
+    world->request = (struct placer_request){.devices = &world->device, .device_count = 1};
+}
+
+static void world_close(struct world *world)
+{
+    planning_destroy(world->planning);
+    event_free(world->patience);
+    event_base_free(world->base);
+    json_decref(world->spec);
+    json_decref(world->inventory);
+    sem_destroy(&gate);
+}
+
+static int ask(struct world *world, const char *name, struct placer_answer *answer, struct err *err)
+{
+    json_decref(world->spec);
+    world->spec = json_pack("{s:s}", "name", name);
+    world->request.spec = world->spec;
+    return planning_get(world->planning, &world->request, answer, err);
+}
+
+static void wait_for_arrival(struct world *world)
+{
+    const struct timeval most = {10, 0};
+    unsigned before = world->arrived;
+    event_add(world->patience, &most);
+    while (world->arrived == before)
+        event_base_dispatch(world->base);
+    event_del(world->patience);
+}
+
+static void the_loop_runs_while_a_plan_is_made(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    world_open(&world);
+    assert_int_equal(ask(&world, "first", &answer, &err), 0);
+    assert_int_equal(ask(&world, "first", &answer, &err), 0); /* asked again: not begun again */
+    assert_int_equal(event_base_loop(world.base, EVLOOP_NONBLOCK), 0);
+    assert_int_equal(world.arrived, 0);
+    sem_post(&gate);
+    wait_for_arrival(&world);
+    for (int turn = 0; turn < 3; turn++) {
+        assert_int_equal(ask(&world, "first", &answer, &err), 1);
+        assert_true(answer.fits);
+        assert_string_equal(json_string_value(json_object_get(answer.plan, "for")), "first");
+        assert_string_equal(answer.ranks[0].device, "n/cpu0");
+        placer_answer_fini(&answer);
+    }
+    assert_int_equal(atomic_load(&planned), 1);
+    world_close(&world);
+}
+
+static void anything_else_asked_is_planned_anew(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    world_open(&world);
+    for (int i = 0; i < 8; i++)
+        sem_post(&gate);
+    assert_int_equal(ask(&world, "same", &answer, &err), 0);
+    wait_for_arrival(&world);
+    world.row.memory_limit_bytes++;
+    assert_int_equal(ask(&world, "same", &answer, &err), 0);
+    wait_for_arrival(&world);
+    json_object_set_new(world.inventory, "threads", json_integer(2));
+    assert_int_equal(ask(&world, "same", &answer, &err), 0);
+    wait_for_arrival(&world);
+    json_t *profile = json_pack("{s:f}", "x", 1.5);
+    world.device.profile = profile;
+    assert_int_equal(ask(&world, "same", &answer, &err), 0);
+    wait_for_arrival(&world);
+    assert_int_equal(ask(&world, "same", &answer, &err), 1);
+    placer_answer_fini(&answer);
+    world.device.profile = NULL;
+    assert_int_equal(ask(&world, "same", &answer, &err), 1);
+    placer_answer_fini(&answer);
+    json_decref(profile);
+    assert_int_equal(atomic_load(&planned), 4);
+    world_close(&world);
+}
+
+static void refusals_are_remembered_and_lack_of_memory_is_not(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    world_open(&world);
+    for (int i = 0; i < 8; i++)
+        sem_post(&gate);
+    assert_int_equal(ask(&world, "nonsense", &answer, &err), 0);
+    wait_for_arrival(&world);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(ask(&world, "nonsense", &answer, &err), -1);
+        assert_int_equal(err.code, ERR_INVALID);
+        assert_string_equal(err.text, "nonsense on n/cpu0");
+    }
+    assert_int_equal(ask(&world, "no memory", &answer, &err), 0);
+    wait_for_arrival(&world);
+    assert_int_equal(ask(&world, "no memory", &answer, &err), -1);
+    assert_int_equal(err.code, ERR_NOMEM);
+    assert_int_equal(ask(&world, "no memory", &answer, &err), 0);
+    wait_for_arrival(&world);
+    assert_int_equal(atomic_load(&planned), 3);
+    world_close(&world);
+}
+
+static void many_answers_are_kept_within_bounds(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    char name[32];
+    world_open(&world);
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof(name), "job %d", i);
+        sem_post(&gate);
+        assert_int_equal(ask(&world, name, &answer, &err), 0);
+        wait_for_arrival(&world);
+    }
+    assert_int_equal(ask(&world, "job 99", &answer, &err), 1);
+    placer_answer_fini(&answer);
+    sem_post(&gate);
+    assert_int_equal(ask(&world, "job 0", &answer, &err), 0); /* long forgotten */
+    wait_for_arrival(&world);
+    world_close(&world);
+}
+
+static void it_can_end_with_a_question_open(void **state)
+{
+    (void)state;
+    struct world world;
+    struct placer_answer answer;
+    struct err err;
+    world_open(&world);
+    assert_int_equal(ask(&world, "last", &answer, &err), 0);
+    sem_post(&gate);
+    world_close(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_loop_runs_while_a_plan_is_made),
+        cmocka_unit_test(anything_else_asked_is_planned_anew),
+        cmocka_unit_test(refusals_are_remembered_and_lack_of_memory_is_not),
+        cmocka_unit_test(many_answers_are_kept_within_bounds),
+        cmocka_unit_test(it_can_end_with_a_question_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
