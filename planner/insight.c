@@ -20,6 +20,7 @@
 #define EVALUATIONS_DEFAULT 20000u  /* for all searches together, as one search has */
 #define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
 #define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
+#define NODES_ALL_LINKS 5u          /* up to which every link between nodes is tried, used or not */
 #define SAVES_LEAST 0.005           /* less than this is nothing */
 #define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
 
@@ -177,12 +178,19 @@ static int link_ask(struct insight_run *run, uint32_t a, uint32_t b, double weig
     return ask_add(run, &(struct ask){.kind = INSIGHT_LINK, .node_a = low, .node_b = high, .weight = weight});
 }
 
-/* Links that anything moves over, with the seconds of the path that pass there. */
+/* Links that anything moves over, of few nodes all there are, with the seconds of the path that pass there.
+ */
 static int links_ask(struct insight_run *run, const struct price *price, const struct plan_graph *graph,
                      const struct sim_path *path)
 {
     const struct device *devices = run->cluster->devices;
+    uint32_t nodes = run->cluster->node_count;
     int result = 0;
+    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS;
+         a++) { /* a link not used may be one too slow */
+        for (uint32_t b = a + 1; b < nodes && result == 0; b++)
+            result = link_ask(run, a, b, 0);
+    }
     for (uint32_t p = 0; p < graph->pair_count && result == 0; p++)
         result = link_ask(run, devices[price->device[graph->pairs[p].from]].node,
                           devices[price->device[graph->pairs[p].to]].node, 0);

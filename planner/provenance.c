@@ -1,4 +1,4 @@
-/* Provenance along the critical path: what is hidden behind something else does not make the step uncertain.
+/* Provenance: links count with what the critical path spends on them, computing with what each rank computes.
  */
 #include "planner/provenance.h"
 
@@ -41,35 +41,41 @@ static struct hop ring_of(const struct price *price, const struct plan_group *gr
     return worst;
 }
 
+/* The compute part of a step, shared out by what every rank computes: one that is hidden now would not be,
+ * were it slower than estimated. */
+static void compute_add(const struct price *price, const struct plan *plan, double part,
+                        struct rests_on *rests)
+{
+    double all = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        all += plan->ranks[r].busy_s;
+    for (uint32_t r = 0; r < plan->rank_count && all > 0; r++) {
+        const struct cost_device *cost = &price->problem->costs[price->device[r]];
+        double share = part * plan->ranks[r].busy_s / all;
+        rests->share[cost->origin] += share;
+        rests->uncertainty += share * cost->uncertainty;
+    }
+}
+
 void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
                    struct rests_on *rests)
 {
     *rests = (struct rests_on){0};
-    double whole = 0;
-    for (uint32_t i = 0; i < path->count; i++) {
+    double whole = path->count ? path->parts[path->count - 1].end_s : 0;
+    for (uint32_t i = 0; i < path->count && whole > 0; i++) {
         const struct sim_path_part *part = &path->parts[i];
-        double seconds = part->end_s - part->begin_s;
-        enum cost_origin origin;
-        double uncertainty;
-        if (part->kind == PATH_COMPUTE) {
-            const struct cost_device *cost = &price->problem->costs[price->device[part->rank]];
-            origin = cost->origin;
-            uncertainty = cost->uncertainty;
-        } else {
-            const struct instr *x = graph_instr(graph, part->number);
-            origin = x->queue == QUEUE_GROUP ? ring_of(price, &graph->plan->groups[x->group]).origin
-                                             : hop_of(price, part->rank, (uint32_t)part->peer).origin;
-            uncertainty = link_uncertainty[origin];
-            rests->links_share += seconds;
-        }
-        rests->share[origin] += seconds;
-        rests->uncertainty += seconds * uncertainty;
-        whole += seconds;
+        double share = (part->end_s - part->begin_s) / whole;
+        if (part->kind == PATH_COMPUTE)
+            continue;
+        const struct instr *x = graph_instr(graph, part->number);
+        enum cost_origin origin = part->kind == PATH_COLLECTIVE
+                                      ? ring_of(price, &graph->plan->groups[x->group]).origin
+                                      : hop_of(price, part->rank, (uint32_t)part->peer).origin;
+        rests->links_share += share;
+        rests->share[origin] += share;
+        rests->uncertainty += share * link_uncertainty[origin];
     }
-    for (int o = 0; o < ORIGIN_COUNT && whole > 0; o++)
-        rests->share[o] /= whole;
-    rests->links_share /= whole > 0 ? whole : 1;
-    rests->uncertainty /= whole > 0 ? whole : 1;
+    compute_add(price, graph->plan, 1 - rests->links_share, rests);
     for (uint32_t p = 0; p < graph->pair_count; p++)
         rests->links_emulated |= hop_of(price, graph->pairs[p].from, graph->pairs[p].to).emulated;
     for (uint32_t g = 0; g < graph->plan->group_count; g++)

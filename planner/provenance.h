@@ -1,5 +1,6 @@
-/* What a plan's time rests on: how much of the critical path was measured, imported, estimated, of devices
- * and of links. For this room only; pure. */
+/* What a plan's time rests on: how much of it was measured, imported, estimated, of devices and of links.
+ * Links count with what the critical path spends on them (a transfer behind computation takes no time), the
+ * rest is shared out by what every rank computes. For this room only; pure. */
 #ifndef MOTLEY_PLANNER_PROVENANCE_H
 #define MOTLEY_PLANNER_PROVENANCE_H
 
@@ -14,7 +15,7 @@ struct rests_on {
     bool links_emulated;        /* any link used is */
 };
 
-/* From a critical path of the priced plan. */
+/* From a critical path of the priced plan, whose ranks' busy_s are filled. */
 void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
                    struct rests_on *rests);
 
