@@ -31,7 +31,8 @@
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define HUGE_CELLS 12000u  /* and from which only those are simulated whose estimates may win */
-#define HUGE_OTHERS 16u    /* part of the evaluations that placements beside pipelines then get */
+#define HUGE_WITHIN 1.06   /* of the best: an estimate may be so far off */
+#define HUGE_OTHERS 16u    /* part of the evaluations that tensor and expert then get */
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
@@ -387,13 +388,20 @@ static int least_of(const struct place_choice *const best[PLACE_COUNT], const do
     return least;
 }
 
-/* Emitting is dear: in the order of estimates, until nobody's estimate is below what was simulated. The plan
- * of the fastest is kept. What does not fit after all is struck off. */
+/* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
+ * The plan of the fastest is kept. What does not fit after all is struck off. */
 static int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
                        double seconds[PLACE_COUNT])
 {
     bool simulated[PLACE_COUNT] = {false};
-    for (int kind = least_of(best, seconds); kind >= 0; kind = least_of(best, seconds)) {
+    for (;;) {
+        int kind = least_of(best, seconds), fastest = kind;
+        for (int other = 0; other < PLACE_COUNT && kind >= 0 && simulated[kind]; other++) {
+            if (best[other] && !simulated[other] && seconds[other] < seconds[fastest] * HUGE_WITHIN)
+                kind = other;
+        }
+        if (kind < 0)
+            return 0;
         if (simulated[kind]) {
             s->best = *best[kind];
             s->best_s = seconds[kind];
@@ -420,7 +428,6 @@ static int huge_choose(struct search *s, const struct place_choice *best[PLACE_C
         s->emitted_s = now;
         s->emitted_of = best[kind]->members;
     }
-    return 0;
 }
 
 /* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
@@ -475,7 +482,7 @@ static int placements_run(struct search *s)
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
         if ((uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_CELLS &&
-            wanted == -1 && kind != PLACE_PIPELINE && kind != PLACE_HYBRID && kind != PLACE_DATA)
+            wanted == -1 && (kind == PLACE_TENSOR || kind == PLACE_EXPERT))
             list->evaluations_max /= HUGE_OTHERS;
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
