@@ -13,6 +13,8 @@ run() {
 run "$bin/bench_agent_mesh"
 run "$bin/bench_api_submit" 10
 run python3 bench/start_latency.py
-run python3 bench/split_throughput.py 64 2
-run python3 bench/split_throughput.py 16 2
+run python3 bench/split_throughput.py 64 3
+run python3 bench/split_throughput.py 16 3
+run python3 bench/accuracy.py
+run python3 bench/engine_vs_torch.py
 exit $failed
