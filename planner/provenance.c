@@ -68,7 +68,8 @@ void rests_of_path(const struct price *price, const struct plan_graph *graph, co
         if (part->kind == PATH_COMPUTE)
             continue;
         const struct instr *x = graph_instr(graph, part->number);
-        enum cost_origin origin = part->kind == PATH_COLLECTIVE
+        /* one that waits for a shared wire may be a collective too, which has no peer */
+        enum cost_origin origin = x->queue == QUEUE_GROUP
                                       ? ring_of(price, &graph->plan->groups[x->group]).origin
                                       : hop_of(price, part->rank, (uint32_t)part->peer).origin;
         rests->links_share += share;
