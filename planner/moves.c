@@ -464,6 +464,35 @@ static int regroup_move(const struct problem *p, struct place_choice *c, uint32_
     return shape_good(c);
 }
 
+/* Stages a..b in reverse, cuts staying where they are. */
+static int stages_move(struct place_choice *c, uint32_t a, uint32_t b, struct err *err)
+{
+    if (a >= b || b >= c->stage_count)
+        return 0;
+    struct place_member *old = calloc(c->member_count, sizeof(*old));
+    struct place_stage *stages = calloc(c->stage_count, sizeof(*stages));
+    if (!old || !stages) {
+        free(old);
+        free(stages);
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    memcpy(old, c->members, c->member_count * sizeof(*old));
+    memcpy(stages, c->stages, c->stage_count * sizeof(*stages));
+    for (uint32_t s = a, at = stages[a].member_first; s <= b; s++) {
+        const struct place_stage *from = &stages[b - (s - a)];
+        uint32_t window = old[stages[s].member_first].window;
+        c->stages[s].member_first = at;
+        c->stages[s].member_count = from->member_count;
+        for (uint32_t m = 0; m < from->member_count; m++, at++) {
+            c->members[at] = old[from->member_first + m];
+            c->members[at].window = window;
+        }
+    }
+    free(old);
+    free(stages);
+    return 1;
+}
+
 void move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind, uint32_t *a_count,
                 uint32_t *b_count)
 {
@@ -484,6 +513,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_DROP] = {members, data ? members : 2},
         [MOVE_ADD] = {p->device_count, data ? 2 * members : 2 * stages + 1},
         [MOVE_MICRO] = {p->workload->batch_rows + 1, data ? members : 1},
+        [MOVE_STAGES] = {stages, stages},
         [MOVE_REGROUP] = {hybrid || data ? members : 0, data ? members : 2 * stages + 1},
     };
     *a_count = ranges[kind][0];
@@ -517,6 +547,8 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
         return add_move(p, c, a, b, err);
     case MOVE_MICRO:
         return micro_move(p, c, a, b);
+    case MOVE_STAGES:
+        return stages_move(c, a, b, err);
     case MOVE_REGROUP:
         return regroup_move(p, c, a, b, err);
     default:

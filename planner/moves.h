@@ -19,6 +19,7 @@ enum move_kind {
     MOVE_MICRO,     /* a: rows of a micro-batch (of all, or of member b) */
     MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:
                        its place among the others */
+    MOVE_STAGES,    /* a, b: stages whose members change places, and all between */
     MOVE_KINDS
 };
 

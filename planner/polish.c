@@ -10,6 +10,7 @@
 #include "common/rand.h"
 #include "planner/micro.h"
 #include "planner/expert_moves.h"
+#include "planner/recut.h"
 
 #define BETTER 0.999999 /* a change must be worth this much */
 #define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
@@ -237,8 +238,8 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
 /* --- descent --- */
 
 static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT, MOVE_ROWS, MOVE_RECOMPUTE, MOVE_DELAY};
-static const enum move_kind coarse[] = {MOVE_SWAP,    MOVE_MICRO, MOVE_REPLACE,
-                                        MOVE_REGROUP, MOVE_ADD,   MOVE_DROP};
+static const enum move_kind coarse[] = {MOVE_STAGES,  MOVE_SWAP, MOVE_MICRO, MOVE_REPLACE,
+                                        MOVE_REGROUP, MOVE_ADD,  MOVE_DROP};
 
 /* One pass over the fine moves; takes what is faster at once. Returns whether anything was. */
 static bool fine_pass(struct polish *p, struct place_choice *c, double *seconds)
@@ -304,15 +305,18 @@ static double made_fit(struct polish *p, struct place_choice *c)
     return seconds;
 }
 
-/* One change of who does what, settled; *c becomes it when it is faster then. */
+/* One change of who does what, with the cuts as they were or cut anew, settled; *c becomes it when it is
+ * faster then. */
 static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds, enum move_kind kind,
-                       uint32_t a, uint32_t b)
+                       uint32_t a, uint32_t b, bool anew)
 {
     struct place_choice trial;
     if (choice_copy(&trial, c, p->err) < 0)
         return false;
     double now = -1;
-    if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0 && choice_lower(p, &trial) < *seconds * NEAR) {
+    if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0 &&
+        (!anew || choice_recut(p->problem, &trial, p->err) > 0) &&
+        choice_lower(p, &trial) < *seconds * NEAR) {
         now = made_fit(p, &trial);
         while (now > 0 && now < *seconds * NEAR && fine_pass(p, &trial, &now))
             ;
@@ -339,7 +343,8 @@ bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
             move_range(p->problem, c, coarse[k], &a_count, &b_count);
             for (uint32_t a = 0; a < a_count; a++) {
                 for (uint32_t b = 0; b < b_count && p->left; b++) {
-                    if (!coarse_try(p, c, seconds, coarse[k], a, b))
+                    if (!coarse_try(p, c, seconds, coarse[k], a, b, false) &&
+                        !coarse_try(p, c, seconds, coarse[k], a, b, true))
                         continue;
                     any = again = true; /* ranges may be others now; those beyond do not apply */
                     move_range(p->problem, c, coarse[k], &a_count, &b_count);
@@ -371,6 +376,8 @@ static bool kick(struct polish *p, struct place_choice *c)
             choice_fini(&trial);
         }
     }
+    if (done > 0 && rand_stream_below(&p->random, 2))
+        choice_recut(p->problem, c, p->err);
     return done > 0;
 }
 

@@ -230,9 +230,9 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
         }
     }
     p->total *= p->fraction;
-    return json_pack("{s:s,s:{s:o,s:o,s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:i,s:f,s:f,s:i}}", "id",
-                     "made", "inputs", "gpus", names, "gpu_memory_gib", caps, "model", model,
-                     "memory_cluster_key", cluster, "dtype", dtype, "batch_size", (int)batch, "seq_length",
+    return json_pack("{s:s,s:{s:o,s:o,s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:i,s:f,s:f,s:i}}", "id", "made",
+                     "inputs", "gpus", names, "gpu_memory_gib", caps, "model", model, "memory_cluster_key",
+                     cluster, "dtype", dtype, "batch_size", (int)batch, "seq_length",
                      (int)strtol(length, NULL, 10), "parameters", parameters, "ag_ms", p->gather, "rs_ms",
                      p->scatter, "max_alloc_frac", p->fraction, "bytes_per_param_state", 16,
                      "uneven_comm_multiplier", 1.25, "ga_overhead_ms", 10.0, "max_microbatch_size", 10000);

@@ -2,52 +2,111 @@
  *
  * The execution below knows nothing of the checker: it runs the ranks' instructions in random legal orders on
  * buffers that remember what was put into them, and sees whether any row is missed, repeated or overtaken. */
+#include "planner/expert_fixture.h"
 #include "planner/plan_fixture.h"
+
+#include <time.h>
+
+#include "planner/moves.h"
+#include "planner/placement.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define BUFFERS_MAX 64
+#define MOVES_MAX 5
 
 struct made {
     struct model_config config;
     struct workload workload;
     struct cluster *cluster;
-    struct plan_answer *answer;
+    struct plan *plan; /* NULL: nothing fits, or the placement is not for this workload */
 };
 
-/* A random workload on a random cluster. */
-static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
+static uint64_t how_many(uint64_t usual, uint64_t longer)
 {
-    struct rand_stream r;
+    return getenv("MOTLEY_LONG") ? longer : usual;
+}
+
+static void scene_init(struct made *m, struct rand_stream *r, enum plan_placement kind, uint32_t devices_max)
+{
     struct err err = {0};
-    rand_stream_init(&r, seed, 1);
-    uint32_t layers = 2 + rand_stream_below(&r, 7), devices = 1 + rand_stream_below(&r, devices_max);
-    m->config = fixture_config(layers);
-    m->config.vocab = 2048;
-    m->workload = fixture_workload(&m->config, 10 + rand_stream_below(&r, 60), 1 + rand_stream_below(&r, 24));
-    m->workload.recompute = (enum workload_recompute)rand_stream_below(&r, 3);
-    m->workload.sample_tokens = rand_stream_below(&r, 2) ? 96 : 0;
+    uint32_t layers = 2 + rand_stream_below(r, 7), devices = 1 + rand_stream_below(r, devices_max);
+    bool mixture = kind == PLACE_EXPERT || rand_stream_below(r, 8) == 0;
+    m->config = mixture ? expert_config(layers, 4 + rand_stream_below(r, 5), 2) : fixture_config(layers);
+    m->config.vocab = mixture ? m->config.vocab : 2048;
+    m->workload = fixture_workload(&m->config, 10 + rand_stream_below(r, 60), 1 + rand_stream_below(r, 24));
+    m->workload.recompute = (enum workload_recompute)rand_stream_below(r, 3);
+    m->workload.sample_tokens = rand_stream_below(r, 2) ? 96 : 0;
     m->workload.prompt_tokens = m->workload.sample_tokens / 2;
-    const int kinds[] = {-1, PLACE_PIPELINE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
-    m->workload.place = kinds[rand_stream_below(&r, 5)];
-    if ((m->workload.place == PLACE_PIPELINE && devices < 2) ||
-        (m->workload.place == PLACE_HYBRID && devices < 3))
-        m->workload.place = -1;
+    m->workload.method = rand_stream_below(r, 4) ? METHOD_LORA : METHOD_FULL;
     m->cluster = cluster_create(&err);
+    double roomy = m->workload.method == METHOD_FULL || mixture ? 4 : 1;
     for (uint32_t d = 0; d < devices; d++) {
         char name[40], node[16];
         snprintf(node, sizeof(node), "n%u", d / 2);
         snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
-        fixture_device(m->cluster, name, node, (60 + rand_stream_below(&r, 200)) * MIB,
-                       0.3 + rand_stream_unit(&r));
+        fixture_device(m->cluster, name, node,
+                       (uint64_t)(roomy * (40 + rand_stream_below(r, 200)) * (double)MIB),
+                       0.3 + rand_stream_unit(r));
     }
-    struct plan_options options = {.programs = true, .evaluations = 400};
-    if (plan_search(&m->workload, m->cluster, &options, &m->answer, &err) < 0)
+}
+
+/* A choice as it was proposed, or changed at random: whatever is emitted must be right, not only the best. */
+static struct plan *any_emitted(const struct problem *problem, const struct placement *placement,
+                                struct rand_stream *r)
+{
+    struct err err = {0};
+    struct choice_list list = {.evaluations_max = 300};
+    struct plan *plan = NULL;
+    if (!placement->supports(problem, &err))
+        return NULL;
+    assert_int_equal(placement->propose(problem, &list, &err), 0);
+    if (list.count > 0) {
+        const struct place_choice *picked = &list.choices[rand_stream_below(r, list.count)];
+        struct place_choice c;
+        uint32_t moves = move_knows(picked) ? rand_stream_below(r, MOVES_MAX) : 0;
+        bool whole = true;
+        assert_int_equal(choice_copy(&c, picked, &err), 0);
+        for (uint32_t i = 0; i < moves && whole; i++) {
+            uint32_t a, b, kind = rand_stream_below(r, MOVE_KINDS);
+            move_range(problem, &c, (enum move_kind)kind, &a, &b);
+            whole = a == 0 || b == 0 ||
+                    move_apply(problem, &c, (enum move_kind)kind, rand_stream_below(r, a),
+                               rand_stream_below(r, b), &err) > 0;
+        }
+        plan = whole ? placement->emit(problem, &c, true, &err) : NULL;
+        if (!plan)
+            plan = placement->emit(problem, picked, true, &err);
+        choice_fini(&c);
+    }
+    choice_list_fini(&list);
+    return plan;
+}
+
+static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    struct problem problem;
+    uint32_t count = 0;
+    rand_stream_init(&r, seed, 1);
+    while (placements[count])
+        count++;
+    const struct placement *placement = placements[rand_stream_below(&r, count)];
+    scene_init(m, &r, placement->kind, devices_max);
+    if (problem_init(&problem, &m->workload, m->cluster, &err) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    m->plan = any_emitted(&problem, placement, &r);
+    double seconds = 0;
+    if (m->plan && (price_plan(&problem, m->plan, 2, &seconds, &err) < 0 || plan_seal(m->plan, &err) < 0))
+        fail_msg("seed %llu: %s: %s", (unsigned long long)seed, plan_placement_name(placement->kind),
+                 err.text);
+    assert_true(!m->plan || seconds > 0);
+    problem_fini(&problem);
 }
 
 static void made_fini(struct made *m)
 {
-    plan_answer_destroy(m->answer);
+    plan_destroy(m->plan);
     cluster_destroy(m->cluster);
     workload_fini(&m->workload);
 }
@@ -56,16 +115,19 @@ static void generated_programs_pass(void **state)
 {
     (void)state;
     uint32_t plans = 0, kinds[PLACE_COUNT] = {0};
-    for (uint64_t seed = 0; seed < 400; seed++) {
+    uint64_t wanted = how_many(600, 10000);
+    clock_t began = clock();
+    for (uint64_t seed = 0; plans < wanted; seed++) {
         struct made m;
         struct err err = {0};
-        made_init(&m, seed, 5);
-        if (m.answer->plan) {
+        made_init(&m, seed, 6);
+        if (m.plan) {
             plans++;
-            kinds[m.answer->plan->placement]++;
-            if (plan_check(m.answer->plan, &err) < 0)
-                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
-            json_t *json = plan_to_json(m.answer->plan, &err);
+            kinds[m.plan->placement]++;
+            if (plan_check(m.plan, &err) < 0)
+                fail_msg("seed %llu: %s: %s", (unsigned long long)seed,
+                         plan_placement_name(m.plan->placement), err.text);
+            json_t *json = plan_to_json(m.plan, &err);
             struct plan *again = plan_from_json(json, &err);
             if (!again)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
@@ -73,11 +135,14 @@ static void generated_programs_pass(void **state)
             json_decref(json);
         }
         made_fini(&m);
+        assert_true(seed < 100 * wanted);
     }
-    print_message("%u plans: %u single, %u pipeline, %u data, %u hybrid\n", plans, kinds[PLACE_SINGLE],
-                  kinds[PLACE_PIPELINE], kinds[PLACE_DATA], kinds[PLACE_HYBRID]);
-    assert_true(plans > 200 && kinds[PLACE_PIPELINE] > 50 && kinds[PLACE_DATA] > 50 &&
-                kinds[PLACE_HYBRID] > 20);
+    print_message("%u plans in %.1f s:", plans, (double)(clock() - began) / CLOCKS_PER_SEC);
+    for (uint32_t i = 0; placements[i]; i++) {
+        print_message(" %u %s", kinds[placements[i]->kind], plan_placement_name(placements[i]->kind));
+        assert_true(kinds[placements[i]->kind] >= wanted / 100);
+    }
+    print_message("\n");
 }
 
 /* --- brute force --- */
@@ -508,12 +573,11 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
         struct err err = {0};
         char why[128] = "";
         made_init(&m, seed % 97, 3);
-        if (m.answer->plan && m.answer->plan->micro_batch_count <= 12 && known(m.answer->plan)) {
-            if (!right(m.answer->plan, &random, 2, why))
+        if (m.plan && m.plan->micro_batch_count <= 12 && known(m.plan)) {
+            if (!right(m.plan, &random, 2, why))
                 fail_msg("seed %llu: an unspoilt plan goes wrong: %s", (unsigned long long)seed, why);
-            if (spoil(m.answer->plan, &random)) {
-                bool good = right(m.answer->plan, &random, 6, why),
-                     accepted = plan_check(m.answer->plan, &err) == 0;
+            if (spoil(m.plan, &random)) {
+                bool good = right(m.plan, &random, 6, why), accepted = plan_check(m.plan, &err) == 0;
                 if (!good && accepted)
                     fail_msg("seed %llu: accepted, but %s", (unsigned long long)seed, why);
                 if (!good && !strstr(err.text, "rank"))
