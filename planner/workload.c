@@ -5,6 +5,7 @@
 
 #define SEQUENCE_TOKENS_MAX (1u << 20)
 #define BATCH_ROWS_MAX (1u << 20)
+#define STEP_TOKENS_MAX (1u << 30)
 
 static void names_free(char **names, uint32_t count)
 {
@@ -44,6 +45,11 @@ int workload_check(const struct workload *w, struct err *err)
     if (w->sequence_tokens < 1 || w->sequence_tokens > SEQUENCE_TOKENS_MAX)
         return err_set(err, ERR_INVALID, "data.sequence_tokens: %u is not within 1..%u", w->sequence_tokens,
                        SEQUENCE_TOKENS_MAX);
+    if ((uint64_t)w->batch_rows * w->sequence_tokens > STEP_TOKENS_MAX)
+        return err_set(
+            err, ERR_TOO_BIG,
+            "train.batch_rows: %u rows of data.sequence_tokens, %u, are more than %u tokens a step",
+            w->batch_rows, w->sequence_tokens, STEP_TOKENS_MAX);
     if (w->micro_batch_rows > w->batch_rows)
         return err_set(err, ERR_INVALID, "placement.micro_batch_rows: %u is more than train.batch_rows, %u",
                        w->micro_batch_rows, w->batch_rows);

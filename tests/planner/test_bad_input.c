@@ -412,6 +412,9 @@ static void specifications_that_ask_the_impossible_are_refused_by_path(void **st
         {"{\"model\": \"m\", \"data\": {\"train\": \"d\"}, \"method\": {\"targets\": [\"sofa\"]}}",
          "method.targets"},
         {"{\"data\": {\"train\": \"d\"}}", "model"},
+        {"{\"model\": \"m\", \"data\": {\"train\": \"d\", \"sequence_tokens\": 1048576}, \"train\": "
+         "{\"batch_rows\": 65536}}",
+         "tokens a step"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
