@@ -193,9 +193,17 @@ static double ending(const struct many_draft *d)
     return update + sync_seconds(d);
 }
 
-/* Single devices hold to one window a stage, falling towards the tail (chain.c). */
-static void chain_windows(struct place_choice *c)
+/* Single devices hold to one window a stage, falling towards the tail (chain.c): those before are widened to
+ * begin with; where memory narrows them again and again, those behind are narrowed. */
+static void chain_windows(struct place_choice *c, bool widen)
 {
+    for (uint32_t s = 1; s < c->stage_count && !widen; s++) {
+        uint32_t most = c->members[s - 1].window;
+        if (c->members[s].window > most)
+            c->members[s].window = most;
+    }
+    if (!widen)
+        return;
     for (uint32_t s = c->stage_count; s-- > 0;) {
         uint32_t least = s + 1 < c->stage_count ? c->members[s + 1].window : 1;
         if (c->members[s].window < least)
@@ -215,7 +223,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
     for (int turn = 0; turn < FIT_TURNS; turn++) {
         struct deal deal;
         if (d->choice.placement == PLACE_PIPELINE)
-            chain_windows(&d->choice);
+            chain_windows(&d->choice, turn < FIT_TURNS / 2);
         if (deal_init(&deal, d->m->p, &d->choice, run, err) < 0) {
             free(scratch);
             return -1;
