@@ -131,8 +131,8 @@ def the_picture_shows_each_rank_its_memory_and_the_step_time():
 
 def large_plans_stay_below_two_megabytes_and_say_what_is_cut():
     with folder() as f:
-        f.write("model/config.json", {**LLAMA, "num_hidden_layers": 126, "hidden_size": 16384, "intermediate_size": 53248,
-                                      "num_attention_heads": 128, "tie_word_embeddings": False})
+        f.write("model/config.json", {**LLAMA, "num_hidden_layers": 126, "hidden_size": 8192, "intermediate_size": 28672,
+                                      "num_attention_heads": 64, "tie_word_embeddings": False})
         kinds = ("rtx-3090", "a6000", "v100x32", "a100x40", "l40s", "rtx-4090")
         f.write("cluster.json", {"nodes": [{"name": f"n{i}", "devices": [{"name": f"n{i}/0", "like": kinds[i % 6]}]}
                                            for i in range(64)], "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1e9}}})
