@@ -235,3 +235,11 @@ void tensor_stage_need(const struct problem *p, const struct place_stage *stage,
     for (int i = 0; i < PURPOSE_COUNT; i++)
         out->need.total += out->need.purpose[i];
 }
+
+uint32_t tensor_program_length(const struct problem *p, const struct place_choice *choice)
+{
+    if (choice->placement != PLACE_TENSOR)
+        return 1;
+    uint32_t blocks = (uint32_t)p->block_count / choice->stage_count + 1;
+    return 2 * blocks; /* eight instructions a layer, where a stage of a pipeline has four or so in all */
+}

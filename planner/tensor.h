@@ -48,6 +48,9 @@ uint32_t tensor_partials(const struct place_choice *choice, uint32_t s, uint32_t
 /* Micro-batches worked on in turns. */
 uint32_t tensor_together(const struct place_choice *choice, uint32_t micro_batches);
 
+/* How many times as long as a pipeline's a rank's list is, per micro-batch; 1 for other placements. */
+uint32_t tensor_program_length(const struct problem *problem, const struct place_choice *choice);
+
 int tensor_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
 struct plan *tensor_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
