@@ -14,6 +14,8 @@
 
 #define EXPERT_DEVICES_MAX 256u
 #define EXPERT_ROLES_ALL 5u /* devices up to which every way is looked at: 4^5 */
+#define EXPERT_SHORT                                                                                         \
+    500u /* layers · micro-batches · ranks up to which all that are near the best are proposed */
 #define EXPERT_FINALISTS 8u /* proposals: their programs are long */
 #define EXPERT_INSTRS_MAX                                                                                    \
     60000u               /* layers · micro-batches · ranks beyond which a micro-batch size is not tried */
@@ -573,6 +575,12 @@ static int size_try(struct seeker *s, struct ranked *ranked, uint32_t *device, u
     return 0;
 }
 
+static uint64_t choice_instrs(const struct problem *p, const struct place_choice *choice)
+{
+    uint64_t layers = p->prefix[p->block_count][COST_LAYER_SPARSE];
+    return layers * choice->member_count * micro_count(p, choice->micro_batch_rows);
+}
+
 static int expert_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
     struct seeker *s = calloc(1, sizeof(*s));
@@ -602,7 +610,7 @@ static int expert_propose(const struct problem *p, struct choice_list *list, str
             continue;
         result = size_try(s, ranked, device, count);
     }
-    while (list->count > EXPERT_FINALISTS)
+    while (list->count > EXPERT_FINALISTS && choice_instrs(p, &list->choices[0]) > EXPERT_SHORT)
         choice_fini(&list->choices[--list->count]);
     if (s)
         expert_model_fini(&s->model);
