@@ -63,7 +63,8 @@ struct cluster *cluster_copy(const struct cluster *cluster, struct err *err)
         err_set(err, ERR_NOMEM, "cluster: out of memory");
         return NULL;
     }
-    memcpy(copy->links, cluster->links, cluster->link_count * sizeof(*copy->links));
+    if (cluster->link_count)
+        memcpy(copy->links, cluster->links, cluster->link_count * sizeof(*copy->links));
     copy->link_count = cluster->link_count;
     return copy;
 }

@@ -24,6 +24,7 @@ static int device_read(struct json_reader *r, struct cluster *cluster, struct er
     jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
     jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
     jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
+    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
     jr_bool(r, "usable", JR_OPTIONAL, &usable);
     if (jr_finish_loose(r) < 0)
         return -1;
@@ -395,11 +396,11 @@ static json_t *devices_of(const struct cluster *cluster)
     int bad = !devices;
     for (uint32_t d = 0; d < cluster->device_count; d++) {
         const struct device *from = &cluster->devices[d];
-        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f}", "name", from->name, "node",
+        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
                                cluster->nodes[from->node].name, "kind", from->kind, "memory_limit_bytes",
                                (json_int_t)from->memory_limit_bytes, "threads", (json_int_t)from->threads,
                                "speed", from->speed, "heat", from->heat, "price_per_hour",
-                               from->price_per_hour, "watts", from->watts);
+                               from->price_per_hour, "watts", from->watts, "idle_watts", from->idle_watts);
         if (from->like)
             bad |= json_object_set_new(to, "like", json_string(from->like->name));
         bad |= json_array_append_new(devices, to);
