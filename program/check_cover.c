@@ -278,6 +278,10 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
             step_before(plan, rank, order, i, parts.step, "others would get parameters half updated", err) <
                 0)
             return -1;
+        bool tells = x->op == OP_BROADCAST && x->tag == TAG_PARAMETERS && x->peer == (int32_t)rank;
+        if (parts.steps && tells &&
+            step_before(plan, rank, order, parts.step, i, "copies would keep the old values", err) < 0)
+            return -1;
     }
     return 0;
 }

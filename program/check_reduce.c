@@ -291,6 +291,27 @@ static int check_norms(struct reduce_state *s, const uint32_t *holders)
     return 0;
 }
 
+/* Whoever copies a trained embedding gets its new value: after the step, or by gathering it every step. */
+static int check_copies(const struct reduce_state *s)
+{
+    for (uint32_t r = 0; r < s->plan->rank_count; r++) {
+        const struct plan_rank *rank = &s->plan->ranks[r];
+        const struct program *program = &rank->programs[PROGRAM_TRAIN];
+        bool told = !rank->copies_tied || !s->plan->trains_embedding;
+        for (uint32_t i = 0; i < program->instr_count && !told; i++) {
+            const struct instr *x = &program->instrs[i];
+            bool brings = (x->op == OP_ALL_GATHER || x->op == OP_PULL) && x->block_begin == 0 &&
+                          slot_is(rank, x->slot_out, SLOT_GATHERED);
+            told = x->tag == TAG_PARAMETERS && (brings || x->op == OP_BROADCAST);
+        }
+        if (!told)
+            return err_set(
+                s->err, ERR_INVALID,
+                "rank %u train: its copy of the tied embedding never gets the value that was stepped", r);
+    }
+    return 0;
+}
+
 static int check_shares(const struct plan *plan, struct err *err)
 {
     for (uint32_t g = 0; g < plan->group_count; g++) {
@@ -328,6 +349,8 @@ int check_reductions(const struct plan *plan, struct err *err)
     }
     if (result == 0)
         result = check_norms(&s, holders);
+    if (result == 0)
+        result = check_copies(&s);
     for (uint32_t r = 0; s.of && r < plan->rank_count; r++)
         free(s.of[r]);
     free(s.of);

@@ -200,6 +200,85 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
     assert_true(found >= wanted);
 }
 
+static struct instr *find(struct plan *plan, uint32_t rank, int op, int32_t block)
+{
+    struct program *p = &plan->ranks[rank].programs[PROGRAM_TRAIN];
+    for (uint32_t i = 0; i < p->instr_count; i++) {
+        if (p->instrs[i].op == op && (block < 0 || p->instrs[i].block_begin == block))
+            return &p->instrs[i];
+    }
+    fail_msg("no such instruction");
+    return NULL;
+}
+
+static void refused(struct plan *plan, const char *what, const char *where)
+{
+    struct err err = {0};
+    assert_int_equal(plan_check(plan, &err), -1);
+    if (!strstr(err.text, what) || !strstr(err.text, where))
+        fail_msg("\"%s\" does not say \"%s\" and \"%s\"", err.text, what, where);
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err err = {0};
+    uint64_t seed = 0;
+    for (;; seed++) { /* a plan of two ranks or more, all with rows and shards, tied */
+        bool good;
+        made_init(&m, seed, 3, false, PLACE_DATA);
+        const struct plan *p = m.answer->plan;
+        good = p && m.config.tied && m.config.layers >= 4;
+        for (uint32_t r = 0; good && r < p->rank_count; r++)
+            good = p->ranks[r].rows > 0 && p->groups[1].shares[r] > 0;
+        if (good)
+            break;
+        made_fini(&m);
+    }
+    struct plan *plan = m.answer->plan;
+    assert_int_equal(plan_check(plan, &err), 0);
+
+    double *share = &plan->groups[1].shares[0], old = *share;
+    *share = old / 2;
+    refused(plan, "the shares of its ranks sum to", "group 1");
+    *share = old;
+
+    struct instr *x = find(plan, 1, OP_RELEASE, 1), kept = *x;
+    x->block_begin = 2;
+    x->block_end = 3;
+    refused(plan, "are freed", "rank 1 train instruction");
+    *x = kept;
+
+    x = find(plan, 0, OP_FORWARD, 1); /* does not wait for its weights */
+    kept = *x;
+    x->after_count = 0;
+    refused(plan, "the weights of block 1 may be used before they come", "rank 0 train instruction");
+    *x = kept;
+
+    x = find(plan, 0, OP_REDUCE_SCATTER, 1);
+    kept = *x;
+    x->after_count = 0;
+    refused(plan, "gradients of block 1", "rank 0 train instruction");
+    *x = kept;
+
+    x = find(plan, 0, OP_STEP, -1);
+    x->op = OP_RELEASE;
+    refused(plan, "STEP instructions; it must be one", "rank 0 train");
+    x->op = OP_STEP;
+    x->group = 77;
+    refused(plan, "a group that it is not in", "rank 0 train instruction");
+    x->group = 1;
+
+    for (uint32_t r = 0; r < plan->rank_count; r++) { /* block 1 in place of block 2, on all ranks */
+        x = find(plan, r, OP_REDUCE_SCATTER, 2);
+        x->block_begin = 1;
+        x->block_end = 2;
+    }
+    refused(plan, "gradients of block", "rank 0 train instruction");
+    made_fini(&m);
+}
+
 /* --- the exact split --- */
 
 static double brute(const struct split_member *members, uint32_t count, uint32_t left, int64_t state,
@@ -581,6 +660,7 @@ int main(void)
         cmocka_unit_test(every_plan_passes_the_checker_and_an_execution),
         cmocka_unit_test(every_hybrid_plan_passes_the_checker_and_an_execution),
         cmocka_unit_test(a_base_too_large_for_a_device_is_sharded_for_lora),
+        cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(what_an_execution_finds_wrong_the_checker_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
