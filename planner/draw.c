@@ -69,14 +69,15 @@ static void styles(struct pen *pen)
                  ".bg{fill:#fff}.t{fill:#1c2126}.m{fill:#5c6670}.h{font-size:16px;font-weight:600}"
                  ".s{font-size:13px;font-weight:600}.n{fill:#fff;font-size:9px;text-anchor:middle}\n"
                  ".box{fill:#f4f6f8;stroke:#8a949e}.dev{fill:#fff;stroke:#b9c1c9}.out{opacity:.55}"
-                 ".link{fill:none;stroke:#6b7680}.axis{stroke:#8a949e;stroke-width:1}"
+                 ".link{fill:none;stroke:#6b7680}.lk{paint-order:stroke;stroke:#fff;stroke-width:4px}.axis{"
+                 "stroke:#8a949e;stroke-width:1}"
                  ".grid{stroke:#8a949e;stroke-opacity:.25}.lane{fill:#e9edf0}.hat{stroke:#b4bdc5}\n");
     pen_put(pen, ".f{fill:#2f78c4}.b{fill:#d9822b}.w{fill:#a8561a}.x{fill:#8d6e2f}.a{fill:#1f9e9e}"
                  ".st{fill:#3d9950}.g{fill:#c2477f}.se{fill:#7c5cc4}.re{fill:#9aa7b3}.o{fill:#707880}"
                  ".mem{fill:#4b8f5c}.full{fill:#c4553a}.cut{fill:#fff;stroke:#8a949e}\n");
     pen_put(pen, "@media(prefers-color-scheme:dark){.bg{fill:#14181c}.t{fill:#e4e8ec}.m{fill:#9aa5b0}"
                  ".box{fill:#1d2329;stroke:#5c6670}.dev{fill:#262d34;stroke:#4a545e}.lane{fill:#22292f}"
-                 ".hat{stroke:#3c4650}.link{stroke:#9aa5b0}.cut{fill:#14181c}}\n</style>\n"
+                 ".hat{stroke:#3c4650}.link{stroke:#9aa5b0}.lk{stroke:#14181c}.cut{fill:#14181c}}\n</style>\n"
                  "<defs><pattern id=\"idle\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
                  "patternTransform=\"rotate(45)\"><rect class=\"lane\" width=\"6\" height=\"6\"/><path "
                  "class=\"hat\" d=\"M0 0v6\"/></pattern></defs>\n");

@@ -381,6 +381,8 @@ static void ticks(struct pen *pen, const struct view *v, double from_s, double t
     double every = nice(110 / v->per_s);
     for (double k = fmax(0, ceil(from_s / every - 1e-9)); k * every <= to_s * (1 + 1e-9) && k < 1e9; k++) {
         char x[24];
+        if (from_s > 0 && (k * every - from_s) * v->per_s < 34) /* its label would lie over the cut */
+            continue;
         pen_px(x, at(v, k * every));
         pen_put(pen,
                 "<path class=\"grid\" d=\"M%s %.1fV%.1f\"/><text class=\"m\" text-anchor=\"middle\" x=\"%s\" "

@@ -335,11 +335,12 @@ static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uin
     pen_put(pen, "\"/>\n");
     if (known) {
         char r[32], l[32];
-        pen_put(pen,
-                "<text class=\"m\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s</text><text class=\"m\" "
-                "text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s%s</text>\n",
-                mid_x, mid_y - 5, units_rate(r, rate), mid_x, mid_y + 13, units_seconds(l, latency),
-                emulated ? ", emulated" : "");
+        pen_put(
+            pen,
+            "<text class=\"m lk\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s</text><text class=\"m lk\" "
+            "text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s%s</text>\n",
+            mid_x, mid_y - 5, units_rate(r, rate), mid_x, mid_y + 13, units_seconds(l, latency),
+            emulated ? ", emulated" : "");
     }
 }
 
