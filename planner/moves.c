@@ -302,7 +302,7 @@ static int stage_insert(struct place_choice *c, uint32_t at, const struct place_
 }
 
 /* Micro-batches of a group by who is done first with one more: the least time of the slowest. */
-static void shares_settle(const struct problem *p, struct place_choice *c)
+void move_shares(const struct problem *p, struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
     for (uint32_t s = 0; s < c->stage_count && c->placement == PLACE_HYBRID; s++) {
@@ -571,6 +571,6 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;
     if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE && kind != MOVE_CUT)
-        shares_settle(p, c);
+        move_shares(p, c);
     return result;
 }

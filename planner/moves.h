@@ -32,6 +32,9 @@ void move_range(const struct problem *problem, const struct place_choice *choice
 int move_apply(const struct problem *problem, struct place_choice *choice, enum move_kind kind, uint32_t a,
                uint32_t b, struct err *err);
 
+/* Deals a hybrid's micro-batches anew to the members of each stage, by their speed. */
+void move_shares(const struct problem *problem, struct place_choice *choice);
+
 /* Does polishing know this choice's shape? */
 bool move_knows(const struct place_choice *choice);
 

@@ -16,6 +16,7 @@
 #define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
 #define GROUP_SLACK 0.7 /* members of groups take micro-batches lighter than the mean at best so much */
 #define KICK_MOVES 5u
+#define FRESH_TRIES 24u /* arrangements that do not fit, until no more are tried */
 #define MEMO_FIRST 1024u
 
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,
@@ -381,6 +382,83 @@ static bool kick(struct polish *p, struct place_choice *c)
     return done > 0;
 }
 
+static void shuffle(struct polish *p, uint32_t *items, uint32_t count)
+{
+    for (uint32_t i = count; i > 1; i--) {
+        uint32_t k = rand_stream_below(&p->random, i), held = items[i - 1];
+        items[i - 1] = items[k];
+        items[k] = held;
+    }
+}
+
+/* Devices in any order, in as many stages as comes, blocks cut for them. Returns 0 when such a one is no
+ * choice. */
+static int fresh_fill(struct polish *p, enum plan_placement kind, uint32_t *devices, uint32_t usable,
+                      struct place_choice *c)
+{
+    const struct problem *problem = p->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes), least = kind == PLACE_HYBRID;
+    uint32_t blocks = (uint32_t)problem->block_count, asked = problem->workload->stages;
+    shuffle(p, devices, usable);
+    uint32_t members = 2 + least + rand_stream_below(&p->random, usable - 1 - least), most = members - least;
+    most = most < blocks ? most : blocks;
+    uint32_t stages = asked                    ? asked
+                      : kind == PLACE_PIPELINE ? members
+                                               : 2 + rand_stream_below(&p->random, most - 1);
+    if (stages > most || (kind == PLACE_PIPELINE && stages != members))
+        return 0;
+    *c = (struct place_choice){.placement = kind,
+                               .micro_batch_rows = sizes[rand_stream_below(&p->random, size_count)],
+                               .stage_count = stages,
+                               .member_count = members};
+    c->stages = calloc((size_t)stages + 1, sizeof(*c->stages));
+    c->members = calloc((size_t)members + 1, sizeof(*c->members));
+    if (!c->stages || !c->members)
+        return err_set(p->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < stages; s++)
+        c->stages[s] = (struct place_stage){.block_begin = (int32_t)s,
+                                            .block_end = s + 1 == stages ? (int32_t)blocks : (int32_t)s + 1,
+                                            .member_count = 1};
+    for (uint32_t extra = stages; extra < members; extra++)
+        c->stages[rand_stream_below(&p->random, stages)].member_count++;
+    for (uint32_t s = 1; s < stages; s++)
+        c->stages[s].member_first = c->stages[s - 1].member_first + c->stages[s - 1].member_count;
+    for (uint32_t m = 0; m < members; m++)
+        c->members[m] = (struct place_member){.device = devices[m],
+                                              .micro_rows = c->micro_batch_rows,
+                                              .micro_count = micro_count(problem, c->micro_batch_rows),
+                                              .state_share = 1,
+                                              .window = 1};
+    if (choice_recut(problem, c, p->err) <= 0)
+        return 0;
+    move_shares(problem, c);
+    return 1;
+}
+
+bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choice *choice, double *seconds)
+{
+    const struct problem *problem = p->problem;
+    uint32_t *devices = calloc((size_t)problem->device_count + 1, sizeof(*devices)), usable = 0;
+    bool found = false;
+    for (uint32_t d = 0; devices && d < problem->device_count; d++) {
+        if (problem->usable[d])
+            devices[usable++] = d;
+    }
+    bool shaped = kind == PLACE_PIPELINE ? usable >= 2 : kind == PLACE_HYBRID && usable >= 3;
+    *choice = (struct place_choice){0};
+    for (uint32_t turn = 0; turn < FRESH_TRIES && shaped && !found && p->left; turn++) {
+        choice_fini(choice);
+        if (fresh_fill(p, kind, devices, usable, choice) > 0) {
+            *seconds = made_fit(p, choice);
+            found = *seconds > 0;
+        }
+    }
+    free(devices);
+    if (!found)
+        choice_fini(choice);
+    return found;
+}
+
 void polish_search(struct polish *p, struct place_choice *choice, double *seconds, uint32_t kicks)
 {
     if (!move_knows(choice))
@@ -390,7 +468,14 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)
             return;
-        double now = kick(p, &trial) ? made_fit(p, &trial) : -1;
+        double now = -1;
+        struct place_choice other;
+        if (idle % 4 == 3 && polish_fresh(p, choice->placement, &other, &now)) {
+            choice_fini(&trial);
+            trial = other;
+        } else if (kick(p, &trial)) {
+            now = made_fit(p, &trial);
+        }
         if (now > 0)
             polish_descend(p, &trial, &now);
         if (now > 0 && now < *seconds * BETTER) {

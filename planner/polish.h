@@ -27,6 +27,10 @@ bool polish_descend(struct polish *polish, struct place_choice *choice, double *
 /* Descends, then kicks it about at random and descends again, keeping the best, until `kicks` in a row found
  * nothing or the budget is spent. */
 void polish_search(struct polish *polish, struct place_choice *choice, double *seconds, uint32_t kicks);
+/* A choice of devices, order and stages at random, that fits (choice_fini), for pipelines and hybrids; false
+ * when none was found. */
+bool polish_fresh(struct polish *polish, enum plan_placement kind, struct place_choice *choice,
+                  double *seconds);
 bool polish_spent(const struct polish *polish);
 /* From now on only choices that use this device count. */
 void polish_must_use(struct polish *polish, uint32_t device);

@@ -25,6 +25,7 @@
 #define EVALUATIONS_DEFAULT 20000u
 #define FINALISTS 12u
 #define POLISHED 6u              /* finalists of a placement that are polished */
+#define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define KICKS 200u               /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
@@ -113,8 +114,32 @@ static uint32_t finalist_steps(const struct problem *p, uint64_t cells)
     return cells * p->step_count <= SMALL_CELLS ? p->step_count : STEPS_FINALIST;
 }
 
+/* Where nothing that was proposed fits (memory is tight), an arrangement at random may. */
+static void fresh_add(struct search *s, struct polish *polish, enum plan_placement kind,
+                      struct choice_list *list, double each[CHOICES_MAX], uint32_t *count)
+{
+    struct place_choice choice;
+    double seconds = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        if (each[i] > 0)
+            return;
+    }
+    if (s->problem->device_count > FRESH_DEVICES || !polish_fresh(polish, kind, &choice, &seconds))
+        return;
+    for (uint32_t i = 0; i < list->count; i++)
+        choice_fini(&list->choices[i]);
+    list->count = 0;
+    choice.estimate_s = seconds;
+    if (choice_list_add(list, &choice, s->err) == 0 && list->count == 1) {
+        each[0] = seconds;
+        *count = 1;
+    }
+    choice_fini(&choice);
+}
+
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
-static const struct place_choice *placement_best(struct search *s, struct choice_list *list, double *seconds)
+static const struct place_choice *placement_best(struct search *s, enum plan_placement kind,
+                                                 struct choice_list *list, double *seconds)
 {
     double each[CHOICES_MAX];
     uint64_t cells = list->count > 0 ? choice_cells(s->problem, &list->choices[0]) : 0;
@@ -132,6 +157,7 @@ static const struct place_choice *placement_best(struct search *s, struct choice
         return NULL;
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
+    fresh_add(s, polish, kind, list, each, &count);
     for (uint32_t turn = 0; turn < POLISHED; turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
@@ -490,7 +516,7 @@ static int placements_run(struct search *s)
         s->answer->evaluations += list->evaluations;
         if (!asked)
             continue;
-        best[kind] = placement_best(s, list, &seconds[kind]);
+        best[kind] = placement_best(s, kind, list, &seconds[kind]);
         if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
             s->fastest_s = seconds[kind];
     }
