@@ -36,7 +36,7 @@ static struct cluster *cluster_of(const struct shape *s)
     struct err err;
     struct cluster *cluster = cluster_create(&err);
     for (uint32_t i = 0; i < s->count; i++) {
-        char name[16], node[8];
+        char name[24], node[16];
         snprintf(node, sizeof(node), "n%u", i);
         snprintf(name, sizeof(name), "n%u/0", i);
         fixture_device(cluster, name, node, s->memory[i], s->speed[i]);
