@@ -1,11 +1,22 @@
-/* How long planning takes, and how far above the lower bound it ends, as clusters grow: Llama-3.1-405B's
- * shape, LoRA on a bf16 base, unlike cards of the catalogue four to a node. CPU seconds of one core. */
+/* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
+ * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
+ *
+ *   bench_planner_search [survey [clusters [first]]] [growth [devices]]
+ *
+ * survey: seeded clusters of 64 devices of several kinds; growth: 8 … 4,096 devices. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "common/rand.h"
+#include "model/spec.h"
 #include "planner/from_spec.h"
+#include "planner/micro.h"
+#include "planner/polish.h"
+#include "program/check.h"
 
 static double cpu_s(void)
 {
@@ -14,63 +25,426 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static json_t *cluster_json(uint32_t devices)
+/* --- clusters and jobs --- */
+
+enum cluster_kind { CLUSTER_LIKE, CLUSTER_MIXED, CLUSTER_CENTRE, CLUSTER_ROOMY, CLUSTER_KINDS };
+static const char *const kind_names[CLUSTER_KINDS] = {"like cards a machine", "mixed machines",
+                                                      "data centre cards", "memory no concern"};
+
+struct scene {
+    enum cluster_kind kind;
+    uint32_t devices, batch_rows, sequence_tokens;
+    const char *base;
+    uint64_t seed;
+};
+
+static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)
 {
-    static const char *const kinds[] = {"a100x80", "h100", "mi210", "gh200", "h200", "mi300x"};
+    static const char *const any[] = {"a100x40", "a100x80", "h100",     "v100x16", "v100x32", "t4",
+                                      "mi250",   "mi210",   "rtx-3090", "a6000",   "l40s",    "a10g"};
+    static const char *const centre[] = {"a100x80", "h100", "mi250", "gh200", "h200", "a100x40", "mi300x"};
+    if (kind == CLUSTER_CENTRE || kind == CLUSTER_ROOMY)
+        return centre[rand_stream_below(r, sizeof(centre) / sizeof(centre[0]))];
+    return any[rand_stream_below(r, sizeof(any) / sizeof(any[0]))];
+}
+
+/* Machines of 1 to 8 cards, links of 10 to 100 Gbit/s between them, PCIe or NVLink within. */
+static json_t *cluster_json(const struct scene *scene)
+{
+    static const uint32_t sizes[] = {1, 2, 4, 4, 8, 8};
+    static const double rates[] = {1.25e9, 3.125e9, 6.25e9, 1.25e10};
     struct rand_stream r;
     json_t *nodes = json_array();
-    rand_stream_init(&r, 3, devices);
-    for (uint32_t n = 0; n < (devices + 3) / 4; n++) {
-        const char *kind = kinds[rand_stream_below(&r, sizeof(kinds) / sizeof(kinds[0]))];
+    rand_stream_init(&r, scene->seed, 100 + scene->kind);
+    double between = rates[rand_stream_below(&r, 4)], within = rand_stream_below(&r, 2) ? 1.2e10 : 2e11;
+    for (uint32_t n = 0, made = 0; made < scene->devices; n++) {
+        uint32_t size = sizes[rand_stream_below(&r, 6)];
+        const char *card = card_pick(&r, scene->kind);
         json_t *list = json_array();
         char name[32], node[16];
         snprintf(node, sizeof(node), "n%u", n);
-        for (uint32_t d = 0; d < 4; d++) {
+        for (uint32_t d = 0; d < size && made < scene->devices; d++, made++) {
             snprintf(name, sizeof(name), "n%u/%u", n, d);
-            json_array_append_new(list, json_pack("{s:s,s:s,s:f,s:I}", "name", name, "like", kind, "speed",
-                                                  0.8 + 0.4 * rand_stream_unit(&r), "memory_bytes",
-                                                  (json_int_t)400000000000));
+            json_t *device = json_pack("{s:s,s:s,s:f}", "name", name, "like",
+                                       scene->kind == CLUSTER_MIXED ? card_pick(&r, scene->kind) : card,
+                                       "speed", 0.9 + 0.2 * rand_stream_unit(&r));
+            if (scene->kind == CLUSTER_ROOMY)
+                json_object_set_new(device, "memory_bytes", json_integer(400000000000));
+            json_array_append_new(list, device);
         }
         json_array_append_new(nodes, json_pack("{s:s,s:o}", "name", node, "devices", list));
     }
     return json_pack("{s:o,s:{s:{s:f,s:f},s:{s:f,s:f}}}", "nodes", nodes, "links", "within", "latency_s",
-                     1e-5, "bytes_per_s", 5e10, "between", "latency_s", 1e-4, "bytes_per_s", 2.5e10);
+                     1e-5, "bytes_per_s", within, "between", "latency_s", 1e-4, "bytes_per_s", between);
 }
 
-static int plan_one(uint32_t devices, const json_t *spec, const json_t *config)
+static json_t *spec_json(const struct scene *scene)
+{
+    return json_pack("{s:s,s:{s:s},s:{s:s,s:I},s:{s:I,s:s}}", "model", "m", "method", "base", scene->base,
+                     "data", "train", "d", "sequence_tokens", (json_int_t)scene->sequence_tokens, "train",
+                     "batch_rows", (json_int_t)scene->batch_rows, "compute", "bf16");
+}
+
+static json_t *config_json(void)
+{
+    return json_pack("{s:[s],s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:f,s:b}", "architectures",
+                     "LlamaForCausalLM", "model_type", "llama", "hidden_size", 16384, "num_hidden_layers",
+                     126, "num_attention_heads", 128, "num_key_value_heads", 8, "intermediate_size", 53248,
+                     "vocab_size", 128256, "max_position_embeddings", 131072, "rms_norm_eps", 1e-5,
+                     "rope_theta", 500000.0, "tie_word_embeddings", 0);
+}
+
+static struct scene scene_make(uint64_t seed)
+{
+    static const uint32_t batches[] = {512, 1024, 1024, 2048}, lengths[] = {256, 512, 1024, 2048};
+    struct rand_stream r;
+    rand_stream_init(&r, seed, 7);
+    struct scene scene = {.kind = (enum cluster_kind)(seed % CLUSTER_KINDS), .devices = 64, .seed = seed};
+    scene.batch_rows = batches[rand_stream_below(&r, 4)];
+    scene.sequence_tokens = lengths[rand_stream_below(&r, 4)];
+    scene.base = rand_stream_below(&r, 2) ? "bf16" : "nf4";
+    return scene;
+}
+
+/* --- one group a machine, layers in proportion to its speed: Zorse's search space --- */
+
+struct machine {
+    uint32_t first, count; /* devices of the cluster: a machine's stand together */
+    double rate;           /* layers a second, all members */
+    double exact;          /* layers it should have */
+    int32_t layers, most;  /* has; holds */
+};
+
+struct baseline {
+    const struct problem *p;
+    uint32_t rows, micro_batches, count;
+    struct machine *machines;
+    struct place_stage *stages;
+    struct place_member *members;
+};
+
+static double layer_seconds(const struct baseline *b, uint32_t device, bool recompute)
+{
+    struct micro_cost cost;
+    micro_cost_init(&cost, b->p, device, b->rows);
+    return micro_forward(b->p, &cost, 1, 2) + micro_backward(b->p, &cost, 1, 2, recompute);
+}
+
+static bool device_holds(const struct baseline *b, uint32_t device, int32_t begin, int32_t end,
+                         uint32_t window, bool recompute)
+{
+    struct memory_need need;
+    struct memory_stage m = {.block_begin = begin,
+                             .block_end = end,
+                             .window = window,
+                             .micro_batch_rows = b->rows,
+                             .recompute = recompute,
+                             .boundary_buffers = 12,
+                             .state_share = 1,
+                             .tensor_share = 1};
+    memory_stage_need(b->p, &m, &need);
+    return need.total <= b->p->cluster->devices[device].memory_limit_bytes;
+}
+
+/* Proportional, largest remainders first; what a machine does not hold goes to those that have room. */
+static bool layers_share(struct baseline *b)
+{
+    int32_t layers = b->p->block_count - 2, left = layers;
+    double all = 0;
+    for (uint32_t g = 0; g < b->count; g++)
+        all += b->machines[g].rate;
+    for (uint32_t g = 0; g < b->count; g++) {
+        struct machine *m = &b->machines[g];
+        m->exact = layers * m->rate / all;
+        m->layers = (int32_t)m->exact < m->most ? (int32_t)m->exact : m->most;
+        left -= m->layers;
+    }
+    for (; left > 0; left--) {
+        struct machine *best = NULL;
+        for (uint32_t g = 0; g < b->count; g++) {
+            struct machine *m = &b->machines[g];
+            if (m->layers < m->most && (!best || m->exact - m->layers > best->exact - best->layers))
+                best = m;
+        }
+        if (!best)
+            return false;
+        best->layers++;
+    }
+    return true;
+}
+
+/* Windows by how long a micro-batch is away, times `factor`; plain where that fits, else with recomputation.
+ */
+static bool members_fill(struct baseline *b, double factor, uint32_t *stage_count, uint32_t *member_count)
+{
+    double period = 0, away = 0;
+    uint32_t stages = 0, members = 0, last = 0;
+    for (uint32_t g = 0; g < b->count; g++) {
+        const struct machine *m = &b->machines[g];
+        last = m->layers ? g : last;
+        period = fmax(period, m->layers / m->rate);
+        away += m->layers ? m->count * period : 0;
+    }
+    int32_t block = 0;
+    for (uint32_t g = 0; g < b->count; g++) {
+        const struct machine *m = &b->machines[g];
+        if (m->layers == 0)
+            continue;
+        int32_t end = g == last ? b->p->block_count : (block ? block : 1) + m->layers;
+        b->stages[stages++] = (struct place_stage){block, end, members, m->count};
+        for (uint32_t d = m->first; d < m->first + m->count; d++) {
+            double share = 1 / layer_seconds(b, d, false) / m->rate;
+            uint32_t window = (uint32_t)ceil(factor * away / period * share) + 1;
+            window = window < b->micro_batches ? window : b->micro_batches;
+            bool plain = device_holds(b, d, block, end, window, false);
+            if (!plain && !device_holds(b, d, block, end, window, true))
+                return false;
+            b->members[members++] = (struct place_member){
+                .device = d, .micro_rows = b->rows, .state_share = 1, .window = window, .recompute = !plain};
+        }
+        away -= m->count * period;
+        block = end;
+    }
+    *stage_count = stages;
+    *member_count = members;
+    return stages >= 2;
+}
+
+static int machine_compare(const void *left, const void *right)
+{
+    const struct machine *a = left, *b = right;
+    return a->most != b->most ? (a->most > b->most ? -1 : 1) : a->first < b->first ? -1 : 1;
+}
+
+static double factors_try(struct baseline *b)
+{
+    static const double factors[] = {2.5, 1.6, 1.2, 1, 0.8, 0.6, 0.4, 0.2};
+    double best = INFINITY;
+    for (size_t f = 0; f < sizeof(factors) / sizeof(factors[0]); f++) {
+        struct err err = {0};
+        struct place_choice choice = {.placement = PLACE_HYBRID,
+                                      .micro_batch_rows = b->rows,
+                                      .stages = b->stages,
+                                      .members = b->members};
+        if (!members_fill(b, factors[f], &choice.stage_count, &choice.member_count))
+            continue;
+        double seconds = choice_simulate(b->p, &choice, 1, &err);
+        if (seconds > 0)
+            best = fmin(best, seconds);
+    }
+    return best;
+}
+
+/* The best over micro-batch sizes, two orders of the machines and several windows, dealt as our own plans are
+ * and simulated by the same programs. INFINITY when it does not fit. */
+static double baseline_seconds(const struct problem *p)
+{
+    static const uint32_t sizes[] = {1, 2, 4};
+    struct baseline b = {.p = p};
+    double best = INFINITY;
+    b.machines = calloc(p->cluster->node_count + 1, sizeof(*b.machines));
+    b.stages = calloc(p->cluster->node_count + 1, sizeof(*b.stages));
+    b.members = calloc(p->device_count + 1, sizeof(*b.members));
+    for (size_t size = 0; size < sizeof(sizes) / sizeof(sizes[0]) && b.machines && b.stages && b.members;
+         size++) {
+        b.rows = sizes[size];
+        b.micro_batches = micro_count(p, b.rows);
+        b.count = 0;
+        for (uint32_t d = 0; d < p->device_count; d++) {
+            if (d == 0 || p->cluster->devices[d].node != p->cluster->devices[d - 1].node)
+                b.machines[b.count++] = (struct machine){.first = d, .most = p->block_count - 2};
+            struct machine *m = &b.machines[b.count - 1];
+            m->count++;
+            m->rate += 1 / layer_seconds(&b, d, false);
+            while (m->most > 0 && !device_holds(&b, d, 1, 1 + m->most, 2, true))
+                m->most--;
+        }
+        for (int order = 0; order < 2; order++) {
+            if (order)
+                qsort(b.machines, b.count, sizeof(*b.machines), machine_compare);
+            if (layers_share(&b))
+                best = fmin(best, factors_try(&b));
+        }
+    }
+    free(b.machines);
+    free(b.stages);
+    free(b.members);
+    return best;
+}
+
+/* The lower bound at one micro-batch size, instead of each device's best one. */
+static double size_bound(const struct problem *p, uint32_t rows)
+{
+    double rate = 0;
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, d, rows);
+        rate += 1 / (micro_forward(p, &cost, 0, p->block_count) +
+                     micro_backward(p, &cost, 0, p->block_count, false));
+    }
+    return micro_count(p, rows) / rate;
+}
+
+static void compare(const json_t *spec_document, const json_t *cluster_document,
+                    const json_t *config_document, uint32_t rows, double *baseline_s, double *size_bound_s)
 {
     struct err err = {0};
-    struct plan_answer *answer = NULL;
-    json_t *cluster = cluster_json(devices);
-    double began = cpu_s();
-    int result = plan_from_cluster(spec, cluster, config, NULL, &answer, &err);
-    double took = cpu_s() - began;
-    if (result < 0)
-        printf("%5u devices: %s\n", devices, err.text);
-    else
-        printf("%5u devices  %8.3f s  step %9.3f s  lower bound %9.3f s  ratio %.3f  %s, %u ranks\n", devices,
-               took, answer->step_s, answer->lower_bound_s, answer->step_s / answer->lower_bound_s,
-               answer->plan ? plan_placement_name(answer->plan->placement) : "does not fit",
-               answer->plan ? answer->plan->rank_count : 0);
-    plan_answer_destroy(answer);
-    json_decref(cluster);
-    return result;
+    struct job_spec spec = {0};
+    struct model_config config;
+    struct workload workload = {0};
+    struct problem problem;
+    struct cluster *cluster = cluster_from_json(cluster_document, &err);
+    *baseline_s = *size_bound_s = INFINITY;
+    if (cluster && spec_parse(spec_document, &spec, &err) == 0 &&
+        model_config_parse(config_document, &config, &err) == 0 &&
+        workload_from_spec(&spec, &config, NULL, 0, NULL, 0, 0, &workload, &err) == 0 &&
+        problem_init(&problem, &workload, cluster, &err) == 0) {
+        *baseline_s = baseline_seconds(&problem);
+        *size_bound_s = size_bound(&problem, rows);
+        problem_fini(&problem);
+    }
+    workload_fini(&workload);
+    spec_fini(&spec);
+    cluster_destroy(cluster);
 }
 
-int main(void)
+struct result {
+    double plan_s, ratio, step_s, bound_s, baseline_s, size_bound_s;
+    bool fits, checked;
+    char words[200];
+};
+
+static int scene_plan(const struct scene *scene, bool compared, struct result *result)
 {
-    json_t *spec =
-        json_pack("{s:s,s:{s:s},s:{s:s,s:i},s:{s:i,s:s}}", "model", "m", "method", "base", "bf16", "data",
-                  "train", "d", "sequence_tokens", 2048, "train", "batch_rows", 1024, "compute", "bf16");
-    json_t *config = json_pack(
-        "{s:[s],s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:f,s:b}", "architectures", "LlamaForCausalLM",
-        "model_type", "llama", "hidden_size", 16384, "num_hidden_layers", 126, "num_attention_heads", 128,
-        "num_key_value_heads", 8, "intermediate_size", 53248, "vocab_size", 128256, "max_position_embeddings",
-        131072, "rms_norm_eps", 1e-5, "rope_theta", 500000.0, "tie_word_embeddings", 0);
-    int result = 0;
-    for (uint32_t devices = 8; devices <= 512; devices *= 2)
-        result |= plan_one(devices, spec, config);
+    struct err err = {0};
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    json_t *cluster = cluster_json(scene), *spec = spec_json(scene), *config = config_json();
+    *result = (struct result){0};
+    double began = cpu_s();
+    int failed = plan_from_cluster(spec, cluster, config, &options, &answer, &err);
+    result->plan_s = cpu_s() - began;
+    if (failed < 0) {
+        printf("seed %llu: %s\n", (unsigned long long)scene->seed, err.text);
+    } else if (answer->plan) {
+        result->fits = true;
+        result->step_s = answer->step_s;
+        result->bound_s = answer->lower_bound_s;
+        result->ratio = answer->step_s / answer->lower_bound_s;
+        result->checked = plan_check(answer->plan, &err) == 0;
+        if (compared)
+            compare(spec, cluster, config, answer->plan->rows_bound, &result->baseline_s,
+                    &result->size_bound_s);
+        if (!result->checked)
+            printf("seed %llu: checker: %s\n", (unsigned long long)scene->seed, err.text);
+        uint32_t recompute = 0, stages = 0;
+        for (uint32_t k = 0; k < answer->plan->rank_count; k++) {
+            recompute += answer->plan->ranks[k].recompute;
+            stages = (uint32_t)answer->plan->ranks[k].stage + 1;
+        }
+        snprintf(result->words, sizeof(result->words), "%-8s %3u stages %2u ranks %4u mb %2u recompute",
+                 plan_placement_name(answer->plan->placement), stages, answer->plan->rank_count,
+                 answer->plan->micro_batch_count, recompute);
+    } else {
+        snprintf(result->words, sizeof(result->words), "%.180s", answer->words);
+    }
+    plan_answer_destroy(answer);
+    json_decref(cluster);
     json_decref(spec);
     json_decref(config);
+    return failed;
+}
+
+static int number_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+static void summary(const char *what, double *values, uint32_t count, const char *unit)
+{
+    double sum = 0;
+    qsort(values, count, sizeof(*values), number_compare);
+    for (uint32_t i = 0; i < count; i++)
+        sum += values[i];
+    if (count)
+        printf("%-44s mean %.3f, median %.3f, least %.3f, most %.3f %s\n", what, sum / count,
+               values[count / 2], values[0], values[count - 1], unit);
+}
+
+#define SCENES_MAX 1000u
+
+static int survey(uint32_t count, uint64_t first)
+{
+    static double ratios[SCENES_MAX], of_size[SCENES_MAX], ahead[SCENES_MAX], took[SCENES_MAX];
+    uint32_t fits = 0, near = 0, near_size = 0, compared = 0, won = 0;
+    printf("%4s %-20s %-22s %7s %7s %7s %8s  %s\n", "seed", "cluster", "job", "plan s", "/bound", "/size",
+           "faster",
+           "plan (/bound: step over the lower bound; /size: over that at the plan's micro-batch size;");
+    printf("%102s  faster: one group a machine over ours)\n", "");
+    count = count < SCENES_MAX ? count : SCENES_MAX;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct scene scene = scene_make(seed);
+        struct result result;
+        if (scene_plan(&scene, true, &result) < 0)
+            return -1;
+        char job[32];
+        snprintf(job, sizeof(job), "%u rows of %u, %s", scene.batch_rows, scene.sequence_tokens, scene.base);
+        printf("%4llu %-20s %-22s %7.3f %7.3f %7.3f %8.3f  %s%s\n", (unsigned long long)seed,
+               kind_names[scene.kind], job, result.plan_s, result.ratio, result.step_s / result.size_bound_s,
+               result.baseline_s / result.step_s, result.words,
+               result.fits && !result.checked ? " NOT CHECKED" : "");
+        fflush(stdout);
+        if (!result.fits)
+            continue;
+        took[fits] = result.plan_s;
+        of_size[fits] = result.step_s / result.size_bound_s;
+        near_size += of_size[fits] <= 1.15;
+        near += result.ratio <= 1.15;
+        ratios[fits++] = result.ratio;
+        if (!isfinite(result.baseline_s))
+            continue;
+        ahead[compared] = result.baseline_s / result.step_s;
+        won += ahead[compared++] >= 1.15;
+    }
+    printf("%u of %u clusters of 64 devices fit\n", fits, count);
+    summary("seconds to a plan", took, fits, "s");
+    summary("step over the lower bound", ratios, fits, "");
+    printf("%44s %u of %u within 1.15\n", "", near, fits);
+    summary("step over the bound at the plan's own size", of_size, fits, "");
+    printf("%44s %u of %u within 1.15\n", "", near_size, fits);
+    summary("one group a machine over ours", ahead, compared, "");
+    printf("%44s %u of %u at least 1.15; it does not fit %u times\n", "", won, compared, fits - compared);
+    return 0;
+}
+
+static int growth(uint32_t most)
+{
+    for (uint32_t devices = 8; devices <= most; devices *= 2) {
+        struct scene scene = {.kind = CLUSTER_ROOMY,
+                              .devices = devices,
+                              .batch_rows = 1024,
+                              .sequence_tokens = 2048,
+                              .base = "bf16",
+                              .seed = 3};
+        struct result result;
+        struct rusage use;
+        if (scene_plan(&scene, false, &result) < 0)
+            return -1;
+        getrusage(RUSAGE_SELF, &use);
+        printf("%5u devices  %8.3f s  ratio %6.3f  peak %ld MiB  %s\n", devices, result.plan_s, result.ratio,
+               use.ru_maxrss / 1024, result.words);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int result = 0;
+    const char *what = argc > 1 ? argv[1] : "survey";
+    if (strcmp(what, "survey") == 0)
+        result = survey(argc > 2 ? (uint32_t)atoi(argv[2]) : 24, argc > 3 ? (uint64_t)atoi(argv[3]) : 0);
+    else
+        result = growth(argc > 2 ? (uint32_t)atoi(argv[2]) : 512);
     return result ? 1 : 0;
 }

@@ -12,8 +12,11 @@
 
 #include "common/rand.h"
 
-#define SLACKS 3u           /* windows beyond what means say; what pays depends on how scarce memory is */
-#define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
+#define ORDERS_KEPT 4u
+#define VARIANTS 7u         /* of groups and windows; what pays depends on how scarce memory is */
+#define RUN_WHOLE 3u        /* drafts run to the end */
+#define IMPROVED 2u         /* variants whose orders are changed */
+#define RUN_FIRST 384u      /* micro-batches that drafts are run with to be compared */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
@@ -69,7 +72,11 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
         order[i] = keys[backwards ? m->count - 1 - i : i].unit;
 }
 
-static const double slacks[SLACKS] = {1.1, 1.35, 1.8};
+/* Small groups arrive more evenly and need smaller windows; large ones divide layers more finely. */
+static const struct variant {
+    uint32_t group_max; /* 0: as many as looked at */
+    double slack;       /* windows beyond what means say */
+} variants[VARIANTS] = {{0, 1.5}, {0, 1.15}, {0, 2}, {3, 1.35}, {3, 1.9}, {1, 1.2}, {1, 1.7}};
 
 struct seed {
     uint32_t rows; /* 0: none yet */
@@ -81,7 +88,7 @@ struct search {
     const struct problem *p;
     struct choice_list *list;
     uint32_t group_max, count;
-    struct seed seeds[SLACKS];
+    struct seed orders[ORDERS_KEPT], seeds[VARIANTS];
     uint32_t *order, *trial;
     struct key *keys;
     double *node_key;
@@ -126,33 +133,73 @@ static uint32_t group_max(const struct search *s, const struct many *m)
     return wide < GROUP_SMALL ? GROUP_SMALL : wide < 256 ? wide : 256;
 }
 
-/* All orders at one micro-batch size, with each slack. */
+/* Puts an order among the best few. */
+static void order_keep(struct search *s, const struct many *m, double period, double seconds)
+{
+    uint32_t at = ORDERS_KEPT;
+    while (at > 0 && (s->orders[at - 1].rows == 0 || s->orders[at - 1].estimate > seconds))
+        at--;
+    if (at == ORDERS_KEPT)
+        return;
+    uint32_t *room = s->orders[ORDERS_KEPT - 1].order;
+    memmove(&s->orders[at + 1], &s->orders[at], (ORDERS_KEPT - 1 - at) * sizeof(*s->orders));
+    memcpy(room, s->order, m->count * sizeof(*room));
+    s->orders[at] = (struct seed){m->rows, room, period, seconds};
+}
+
+/* An order's least period as a variant has it, and its estimate; INFINITY when it cannot be below `limit`. */
+static double variant_estimate(struct search *s, struct many *m, uint32_t v, const uint32_t *order,
+                               double limit, double *period)
+{
+    double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
+    struct many_cover cover = {
+        .m = m, .order = order, .tails = s->tails, .count = m->count, .slack = variants[v].slack};
+    m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
+    s->list->evaluations += 5;
+    *period = most > least ? many_period(&cover, least, most) : INFINITY;
+    return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
+}
+
+/* All orders at one micro-batch size, as the first variant has them. */
 static void size_try(struct search *s, struct many *m)
 {
-    double least = period_least(m);
-    struct many_cover cover = {.m = m, .order = s->order, .tails = s->tails, .count = m->count};
     for (int kind = 0; kind < ORDER_KINDS; kind++) {
         for (int turn = 0; turn < 4; turn++) {
+            const struct seed *last = &s->orders[ORDERS_KEPT - 1];
+            double period;
             order_make(m, (enum order_kind)kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count,
                        s->order);
-            s->list->evaluations += 5;
-            for (uint32_t k = 0; k < SLACKS; k++) {
-                struct seed *seed = &s->seeds[k];
-                double most =
-                    seed->rows ? (seed->estimate - fill_least(m)) / (m->micro_batches - 0.999) : INFINITY;
-                cover.slack = slacks[k];
-                double period = most > least ? many_period(&cover, least, most) : INFINITY;
-                if (!isfinite(period))
-                    continue;
-                double paced = fmax(period, load(s, &cover));
-                double seconds = estimate(m, paced, cover.whole.wait);
-                if (seed->rows && seconds >= seed->estimate)
-                    continue;
-                memcpy(seed->order, s->order, m->count * sizeof(*seed->order));
-                *seed = (struct seed){m->rows, seed->order, period, seconds};
-            }
+            double seconds =
+                variant_estimate(s, m, 0, s->order, last->rows ? last->estimate : INFINITY, &period);
+            if (isfinite(seconds))
+                order_keep(s, m, period, seconds);
         }
     }
+}
+
+/* The best of the kept orders for each variant. */
+static int variants_try(struct search *s, struct err *err)
+{
+    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+        const struct seed *from = &s->orders[i];
+        struct many m;
+        if (many_init(&m, s->p, from->rows, err) < 0)
+            return -1;
+        for (uint32_t v = 0; v < VARIANTS; v++) {
+            struct seed *seed = &s->seeds[v];
+            double period, seconds;
+            if (s->group_max == 1 && variants[v].group_max != 1)
+                continue;
+            seconds =
+                variant_estimate(s, &m, v, from->order, seed->rows ? seed->estimate : INFINITY, &period);
+            if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
+                continue;
+            memcpy(seed->order, from->order, m.count * sizeof(*seed->order));
+            *seed = (struct seed){from->rows, seed->order, period, seconds};
+        }
+        many_fini(&m);
+    }
+    return 0;
 }
 
 /* Moves or swaps devices in the order while the period falls; the rest is regrouped each time. */
@@ -200,59 +247,81 @@ static void order_improve(struct search *s, struct many_cover *c, uint32_t *orde
     c->order = order;
 }
 
-/* The seed's order improved, as a draft that was run for a while. */
-static int seed_draft(struct search *s, uint32_t k, struct many *m, struct many_draft *draft, struct err *err)
+/* A variant's seed as a draft that was run for a while; its order improved first, if asked. */
+static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m, struct many_draft *draft,
+                      struct err *err)
 {
-    struct seed *seed = &s->seeds[k];
-    if (many_init(m, s->p, seed->rows, err) < 0)
+    struct seed *seed = &s->seeds[v];
+    if (!m->p && many_init(m, s->p, seed->rows, err) < 0)
         return -1;
     m->list = s->list;
-    m->group_max = group_max(s, m);
+    m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
     struct many_cover cover = {
-        .m = m, .order = seed->order, .tails = s->tails, .count = m->count, .slack = slacks[k]};
+        .m = m, .order = seed->order, .tails = s->tails, .count = m->count, .slack = variants[v].slack};
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
-    order_improve(s, &cover, seed->order, &seed->period, changes);
+    if (improve)
+        order_improve(s, &cover, seed->order, &seed->period, changes);
     *draft = (struct many_draft){.seconds = INFINITY};
     if (!many_covers(&cover, seed->period, cover.count))
         return 0;
     if (many_draft_init(draft, &cover, seed->period, err) < 0)
         return -1;
+    draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     return many_draft_run(draft, RUN_FIRST, err);
 }
 
-/* The drafts of all slacks are run for a while, the best of them to the end. */
+static struct many_draft *fastest(struct many_draft *drafts)
+{
+    struct many_draft *best = NULL;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
+        if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
+            best = &drafts[k];
+    }
+    return best;
+}
+
+/* The drafts of all variants are run for a while, the best ones' orders improved, and the best run to the
+ * end, until one is as fast as the next one promised. */
 static int drafts_compare(struct search *s, struct err *err)
 {
-    struct many m[SLACKS] = {0};
-    struct many_draft drafts[SLACKS] = {0};
+    struct many m[VARIANTS] = {0};
+    struct many_draft drafts[VARIANTS + IMPROVED] = {0}, *best;
     int result = 0;
-    for (uint32_t k = 0; k < SLACKS && result == 0; k++) {
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
         drafts[k].seconds = INFINITY;
-        if (s->seeds[k].rows)
-            result = seed_draft(s, k, &m[k], &drafts[k], err);
+    for (uint32_t v = 0; v < VARIANTS && result == 0; v++) {
+        if (s->seeds[v].rows)
+            result = seed_draft(s, v, false, &m[v], &drafts[v], err);
     }
-    for (uint32_t turn = 0; turn < SLACKS && result == 0; turn++) {
-        struct many_draft *best = NULL;
-        for (uint32_t k = 0; k < SLACKS; k++) {
-            if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
-                best = &drafts[k];
+    bool done[VARIANTS] = {false};
+    for (uint32_t i = 0; i < IMPROVED && result == 0; i++) {
+        uint32_t pick = VARIANTS;
+        for (uint32_t v = 0; v < VARIANTS; v++) {
+            if (!done[v] && isfinite(drafts[v].seconds) &&
+                (pick == VARIANTS || drafts[v].seconds < drafts[pick].seconds))
+                pick = v;
         }
-        if (!best)
+        if (pick == VARIANTS)
+            break;
+        done[pick] = true;
+        result = seed_draft(s, pick, true, &m[pick], &drafts[VARIANTS + i], err);
+    }
+    double known = INFINITY;
+    for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
+        if (best->seconds >= known)
             break;
         result = many_draft_run(best, UINT32_MAX, err);
-        bool fits = isfinite(best->seconds);
         for (uint32_t i = 0; i < best->choice.member_count && best->choice.placement == PLACE_PIPELINE; i++)
             best->choice.members[i].micro_count = best->m->micro_batches;
-        if (result == 0 && fits)
+        if (result == 0 && isfinite(best->seconds))
             result = choice_list_add(s->list, &best->choice, err);
+        known = fmin(known, best->seconds);
         best->seconds = INFINITY;
-        if (fits)
-            break;
     }
-    for (uint32_t k = 0; k < SLACKS; k++) {
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
         many_draft_fini(&drafts[k]);
-        many_fini(&m[k]);
-    }
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        many_fini(&m[v]);
     return result;
 }
 
@@ -269,9 +338,13 @@ static int search_alloc(struct search *s, struct err *err)
     s->node_count = calloc(nodes, sizeof(*s->node_count));
     s->wires = nodes <= LOAD_NODES_MAX ? calloc(nodes * nodes, sizeof(*s->wires)) : NULL;
     good = nodes > LOAD_NODES_MAX || s->wires;
-    for (uint32_t i = 0; i < SLACKS; i++) {
+    for (uint32_t i = 0; i < VARIANTS; i++) {
         s->seeds[i].order = calloc(count, sizeof(uint32_t));
         good = good && s->seeds[i].order;
+    }
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++) {
+        s->orders[i].order = calloc(count, sizeof(uint32_t));
+        good = good && s->orders[i].order;
     }
     if (good && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key && s->node_count)
         return 0;
@@ -288,8 +361,10 @@ static void search_fini(struct search *s)
     free(s->node_key);
     free(s->node_count);
     free(s->wires);
-    for (uint32_t i = 0; i < SLACKS; i++)
+    for (uint32_t i = 0; i < VARIANTS; i++)
         free(s->seeds[i].order);
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++)
+        free(s->orders[i].order);
 }
 
 int many_propose(const struct problem *problem, uint32_t group_most, struct choice_list *list,
@@ -314,6 +389,8 @@ int many_propose(const struct problem *problem, uint32_t group_most, struct choi
             many_fini(&m);
         }
     }
+    if (result == 0)
+        result = variants_try(&s, err);
     if (result == 0)
         result = drafts_compare(&s, err);
     search_fini(&s);

@@ -31,7 +31,7 @@
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define HUGE_CELLS 12000u  /* and from which only those are simulated whose estimates may win */
+#define HUGE_CELLS 6000u  /* and from which only those are simulated whose estimates may win */
 #define HUGE_WITHIN 1.06   /* of the best: an estimate may be so far off */
 #define HUGE_OTHERS 16u    /* part of the evaluations that tensor and expert then get */
 #define POLISH_WITHIN 1.25 /* of the best so far */
