@@ -115,12 +115,13 @@ enum instr_op {
     OP_PUSH, /* parameters or gradients of the blocks from slot_in to peer */
     /* mixture of experts; each has its backward with INSTR_BACKWARD. Compute queue, save DISPATCH and
      * COMBINE, which are on the group's queue: the counts travel ahead of the payload, the slot's bound
-     * limits both. `chunk` numbers the pieces of one micro-batch. */
-    OP_ATTENTION,
-    OP_ROUTE,
-    OP_DISPATCH,
-    OP_EXPERTS,
-    OP_COMBINE,
+     * limits both. `chunk` numbers the pieces of one micro-batch. Of one layer and micro-batch; on ranks with
+     * attention [a], with experts [e], or both. docs/PROGRAM.md, Attention and experts apart. */
+    OP_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
+    OP_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
+    OP_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what came to slot_out */
+    OP_EXPERTS,   /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
+    OP_COMBINE,   /* [e] slot_in, [a] slot_save + what came to slot_out; back: [a] slot_in (kept), [e] slot_out */
     /* compute queue. */
     OP_STEP,    /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; `group`: it owns
                    its share of that group of the blocks, else all of them */
