@@ -54,7 +54,8 @@ static void transfer_apart(const struct plan_graph *g, uint32_t meeting, const d
 {
     uint32_t send, recv, ranks = g->plan->rank_count;
     transfer_ends(g, meeting, &send, &recv);
-    double hold = fmax(0, end[send] - begin[send]), most = fmax(0, end[recv] - begin[send]);
+    /* `most` may be below 0 where two machines' clocks differ; put together it gives the same again */
+    double hold = fmax(0, end[send] - begin[send]), most = end[recv] - begin[send];
     double *lag = &lags[(size_t)g->rank_of[send] * ranks + g->rank_of[recv]];
     parts[send].work = hold;
     if (begin[recv] <= end[send]) { /* somebody was there to take it: it was under way until it was taken */
@@ -215,7 +216,7 @@ static void send_begins(struct walk *w, uint32_t n, double now, double *freed, d
     struct replay_wire *wire = wire_of(w, w->g->rank_of[n], (uint32_t)x->peer, &direction);
     *freed = now + part->work;
     *arrives = now + part->flight;
-    if (!wire || !wire->changed || part->flight <= 0) /* or nothing was sent: no rows */
+    if (!wire || !wire->changed || (part->flight == 0 && part->work == 0)) /* nothing was sent: no rows */
         return;
     double bytes = transfer_bytes(w, n), occupied = bytes / wire->bytes_per_s, was = 0, beside = 0;
     if (wire->was_bytes_per_s > 0) { /* what the old wire does not explain stays: threads, ciphers */
@@ -271,8 +272,7 @@ static void collective_begins(struct walk *w, uint32_t n)
         if (w->begin[m] < 0 || w->end[m] >= 0 || (waits == WAITS_FOR_ALL && !all) ||
             (waits == WAITS_FOR_ROOT && !root))
             continue;
-        /* never before now: what it waits for has begun now */
-        finish(w, m, fmax(w->begin[n], w->by_messages[k] + w->step->parts[m].work));
+        finish(w, m, fmax(w->begin[m], w->by_messages[k] + w->step->parts[m].work));
     }
 }
 

@@ -132,6 +132,30 @@ static void ranks_that_begin_late_are_kept(void **state)
     world_fini(&w);
 }
 
+/* Two machines' clocks are never the same. */
+static void clocks_that_differ_do_no_harm(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < sizeof places / sizeof places[0]; i++) {
+        for (int k = -1; k <= 1; k += 2) {
+            struct world w;
+            world_init(&w, places[i], 1e-3, 1e7);
+            for (uint32_t e = 0; e < w.trace.count; e++) {
+                int64_t apart = w.trace.events[e].rank == 1 ? k * 50000000 : 0;
+                w.trace.events[e].begin_ns += apart;
+                w.trace.events[e].end_ns += apart;
+            }
+            struct replay_answer answer = replayed(&w, NULL, NULL);
+            assert_near(answer.simulated_s, answer.recorded_s, 1e-6 * answer.recorded_s);
+            double speeds[2] = {0.5, 0.5}; /* free of links, half the speed is twice the time */
+            const struct replay_change change = {.device_speed = speeds};
+            double slow = replayed(&w, NULL, &change).changed_s;
+            assert_true(slow > 1.4 * answer.recorded_s && slow < 2.1 * answer.recorded_s);
+            world_fini(&w);
+        }
+    }
+}
+
 static void a_faster_device_is_what_the_simulator_says(void **state)
 {
     (void)state;
@@ -241,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_run_is_reproduced_from_its_own_times),
         cmocka_unit_test(gaps_between_instructions_are_kept),
         cmocka_unit_test(ranks_that_begin_late_are_kept),
+        cmocka_unit_test(clocks_that_differ_do_no_harm),
         cmocka_unit_test(a_faster_device_is_what_the_simulator_says),
         cmocka_unit_test(another_link_is_what_the_simulator_says),
         cmocka_unit_test(a_farther_link_delays_collectives_by_their_messages),

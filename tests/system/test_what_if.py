@@ -62,7 +62,7 @@ def runs_are_reproduced_and_changed():
         with open(motley.path("r.json"), encoding="utf-8") as handle:
             expect(json.load(handle)["traceEvents"], "no trace")
         text = motley.run("replay", job, "--placement", "data")
-        for word in ("recorded", "simulated", "as changed", "RANK"):
+        for word in ("recorded", "simulated", "as changed", "rank", "memory"):
             expect(word in text, f"\"{word}\" is not told")
 
         for words, status, told in ((("--speed", "moon=2"), 2, "left/cpu0"), (("--speed", "left/cpu0=0"), 2, "--speed"),
