@@ -86,7 +86,8 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     const struct problem *p = price->problem;
     uint32_t device = price->device[rank];
     struct cost_load load;
-    if (price->expert && (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
+    if (price->expert &&
+        (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
     }
@@ -298,24 +299,36 @@ static int classes_of(const struct price *price, uint32_t **out, struct err *err
     return 0;
 }
 
-int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
+                 struct err *err)
 {
     struct sim_costs costs = price_costs(price);
     uint64_t instructions = 0;
-    int done = 0;
+    uint32_t *classes = NULL;
+    *steady = NULL;
     for (uint32_t r = 0; r < price->plan->rank_count; r++)
         instructions += price->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
-    if (instructions >= STEADY_WORTH && !price->whole) {
-        struct steady *steady = NULL;
-        uint32_t *classes = NULL;
-        done = classes_of(price, &classes, err);
-        if (done == 0)
-            done = steady_create(price->plan, PROGRAM_TRAIN, classes, &steady, err);
-        if (done == 0 && steady)
-            done = steady_run(steady, &costs, seconds, sums, err);
-        steady_destroy(steady);
-        free(classes);
+    if (instructions < STEADY_WORTH || price->whole)
+        return 0;
+    int done = classes_of(price, &classes, err);
+    if (done == 0)
+        done = steady_create(price->plan, PROGRAM_TRAIN, classes, steady, err);
+    if (done == 0 && *steady)
+        done = steady_run(*steady, &costs, seconds, sums, err);
+    free(classes);
+    if (done != 1) {
+        steady_destroy(*steady);
+        *steady = NULL;
     }
+    return done;
+}
+
+int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+{
+    struct sim_costs costs = price_costs(price);
+    struct steady *steady = NULL;
+    int done = price_steady(price, &steady, seconds, sums, err);
+    steady_destroy(steady);
     if (done == 0 && !*sim)
         done = sim_create(price->plan, PROGRAM_TRAIN, sim, err);
     if (done == 0)

@@ -5,6 +5,7 @@
 
 #include "planner/problem.h"
 #include "planner/simulate.h"
+#include "planner/steady.h"
 
 struct expert_price;
 
@@ -19,12 +20,12 @@ struct price_group { /* the worst of a group's ring */
 struct price {
     const struct problem *problem;
     const struct plan *plan;
-    uint32_t *device;           /* [rank_count]: cluster device of each rank */
-    struct price_group *groups; /* [group_count]: found when first asked for */
-    uint32_t step;              /* priced step */
-    bool free_links;            /* for comparisons: transfers take no time */
+    uint32_t *device;            /* [rank_count]: cluster device of each rank */
+    struct price_group *groups;  /* [group_count]: found when first asked for */
+    uint32_t step;               /* priced step */
+    bool free_links;             /* for comparisons: transfers take no time */
     struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
-    bool whole;                 /* simulate steady stretches turn by turn */
+    bool whole;                  /* simulate steady stretches turn by turn */
 };
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
@@ -35,6 +36,10 @@ struct sim_costs price_costs(struct price *price);
  * needed, kept for the next step, destroyed by the caller; NULL at first. Steady stretches are skipped. */
 int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums,
                struct err *err);
+/* The same by a plan without the turns of its steady stretch, if it has one: 1 and *steady (steady_destroy),
+ * 0, or −1. */
+int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
+                 struct err *err);
 /* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
  * them. */
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,

@@ -12,7 +12,8 @@
 static const double link_uncertainty[ORIGIN_COUNT] = {
     [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
-#define PATH_INSTRUCTIONS_MAX (1u << 21) /* longer programs are judged without a path */
+#define PATH_INSTRUCTIONS_MAX 100000u /* longer programs without a steady stretch are judged without a path  \
+                                       */
 
 struct hop {
     enum cost_origin origin;
@@ -83,27 +84,34 @@ void rests_of_path(const struct price *price, const struct plan_graph *graph, co
         rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
 }
 
-static int step_path(const struct problem *problem, const struct plan *plan, struct rests_on *rests,
-                     struct err *err)
+/* Returns 1 with the shares along the critical path of one step, 0 when that would take too long, −1. */
+static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
+                     struct rests_on *rests, struct err *err)
 {
     struct price price;
     struct sim *sim = NULL;
-    struct sim_path path;
+    struct steady *steady = NULL;
+    struct sim_path path = {0};
     double seconds;
     if (price_init(&price, problem, plan, err) < 0)
         return -1;
     price.step = problem->step_count / 2;
     struct sim_costs costs = price_costs(&price);
-    int result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
-    if (result == 0)
-        result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
-    if (result == 0)
-        result = sim_path(sim, &path, err);
-    if (result == 0) {
-        rests_of_path(&price, sim_graph(sim), &path, rests);
-        sim_path_fini(&path);
+    int result = price_steady(&price, &steady, &seconds, NULL, err);
+    const struct sim *ran = result == 1 ? steady_sim(steady) : NULL;
+    if (result == 0 && instructions <= PATH_INSTRUCTIONS_MAX) {
+        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
+        if (result == 0)
+            result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
+        ran = sim;
     }
+    if (result >= 0 && ran)
+        result = sim_path(ran, &path, err) < 0 ? -1 : 1;
+    if (result == 1)
+        rests_of_path(&price, sim_graph(ran), &path, rests);
+    sim_path_fini(&path);
     sim_destroy(sim);
+    steady_destroy(steady);
     price_fini(&price);
     return result;
 }
@@ -132,11 +140,11 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, stru
     size_t used = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
-    bool walked = instructions > 0 && instructions <= PATH_INSTRUCTIONS_MAX;
+    int walked = instructions ? step_path(problem, plan, instructions, &rests, err) : 0;
+    if (walked < 0)
+        return -1;
     if (!walked)
         rests_of_busy(problem, plan, &rests);
-    else if (step_path(problem, plan, &rests, err) < 0)
-        return -1;
     plan->costs.share_measured = rests.share[ORIGIN_MEASURED];
     plan->costs.share_imported = rests.share[ORIGIN_IMPORTED];
     plan->costs.share_estimated = rests.share[ORIGIN_ESTIMATED];

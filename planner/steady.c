@@ -275,6 +275,11 @@ void steady_destroy(struct steady *s)
     free(s);
 }
 
+const struct sim *steady_sim(const struct steady *s)
+{
+    return s->sim;
+}
+
 void steady_sizes(const struct steady *s, uint64_t *simulated, uint64_t *whole)
 {
     *simulated = s->sim ? sim_graph(s->sim)->total : 0;

@@ -27,6 +27,9 @@ void steady_destroy(struct steady *steady);
  * simulate all. −1: as sim_run. Jitter has no period. */
 int steady_run(struct steady *steady, const struct sim_costs *costs, double *seconds, struct sim_rank *ranks,
                struct err *err);
+/* The shortened run itself, borrowed: what it shows of paths and shares is that of the steady stretch and of
+ * both ends, the stretch not drawn out. NULL before a run. */
+const struct sim *steady_sim(const struct steady *steady);
 /* Instructions of the last shortened run, and of the whole plan. */
 void steady_sizes(const struct steady *steady, uint64_t *simulated, uint64_t *whole);
 
