@@ -215,7 +215,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
 {
     double flight = d->wait_s / d->period * RUN_FLIGHTS;
     uint32_t run = flight > micro_batches ? (uint32_t)flight : micro_batches;
-    run = run < d->m->micro_batches ? run : d->m->micro_batches;
+    run = run * 2 > d->m->micro_batches ? d->m->micro_batches : run;
     double *scratch = malloc(((size_t)run + 1) * sizeof(*scratch));
     d->seconds = INFINITY;
     if (!scratch)

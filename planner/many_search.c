@@ -13,8 +13,8 @@
 #include "common/rand.h"
 
 #define ORDERS_KEPT 4u
-#define VARIANTS 7u         /* of groups and windows; what pays depends on how scarce memory is */
-#define RUN_WHOLE 3u        /* drafts run to the end */
+#define VARIANTS 6u         /* of groups and windows; what pays depends on how scarce memory is */
+#define RUN_WHOLE 2u        /* drafts run to the end */
 #define IMPROVED 2u         /* variants whose orders are changed */
 #define RUN_FIRST 384u      /* micro-batches that drafts are run with to be compared */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
@@ -76,7 +76,7 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
 static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
-} variants[VARIANTS] = {{0, 1.5}, {0, 1.15}, {0, 2}, {3, 1.35}, {3, 1.9}, {1, 1.2}, {1, 1.7}};
+} variants[VARIANTS] = {{0, 1.5}, {0, 2}, {3, 1.35}, {3, 1.9}, {1, 1.7}, {1, 1.2}};
 
 struct seed {
     uint32_t rows; /* 0: none yet */
@@ -280,19 +280,44 @@ static struct many_draft *fastest(struct many_draft *drafts)
     return best;
 }
 
+static int draft_add(struct search *s, struct many_draft *draft, struct err *err)
+{
+    bool chain = draft->choice.placement == PLACE_PIPELINE;
+    for (uint32_t i = 0; i < draft->choice.member_count && chain; i++)
+        draft->choice.members[i].micro_count = draft->m->micro_batches;
+    return isfinite(draft->seconds) ? choice_list_add(s->list, &draft->choice, err) : 0;
+}
+
+/* Adds one (or NULL) and releases all. */
+static int drafts_end(struct search *s, struct many *m, struct many_draft *drafts, struct many_draft *add,
+                      struct err *err)
+{
+    int result = add ? draft_add(s, add, err) : 0;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
+        many_draft_fini(&drafts[k]);
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        many_fini(&m[v]);
+    return result;
+}
+
 /* The drafts of all variants are run for a while, the best ones' orders improved, and the best run to the
  * end, until one is as fast as the next one promised. */
 static int drafts_compare(struct search *s, struct err *err)
 {
     struct many m[VARIANTS] = {0};
     struct many_draft drafts[VARIANTS + IMPROVED] = {0}, *best;
+    /* a pipeline that was not asked for is among the groups, of one each */
+    bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
     int result = 0;
     for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
         drafts[k].seconds = INFINITY;
     for (uint32_t v = 0; v < VARIANTS && result == 0; v++) {
-        if (s->seeds[v].rows)
+        best = fastest(drafts);
+        if (s->seeds[v].rows && (!best || s->seeds[v].estimate < best->seconds))
             result = seed_draft(s, v, false, &m[v], &drafts[v], err);
     }
+    if (result == 0 && brief)
+        return drafts_end(s, m, drafts, fastest(drafts), err);
     bool done[VARIANTS] = {false};
     for (uint32_t i = 0; i < IMPROVED && result == 0; i++) {
         uint32_t pick = VARIANTS;
@@ -311,18 +336,12 @@ static int drafts_compare(struct search *s, struct err *err)
         if (best->seconds >= known)
             break;
         result = many_draft_run(best, UINT32_MAX, err);
-        for (uint32_t i = 0; i < best->choice.member_count && best->choice.placement == PLACE_PIPELINE; i++)
-            best->choice.members[i].micro_count = best->m->micro_batches;
-        if (result == 0 && isfinite(best->seconds))
-            result = choice_list_add(s->list, &best->choice, err);
+        if (result == 0)
+            result = draft_add(s, best, err);
         known = fmin(known, best->seconds);
         best->seconds = INFINITY;
     }
-    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
-        many_draft_fini(&drafts[k]);
-    for (uint32_t v = 0; v < VARIANTS; v++)
-        many_fini(&m[v]);
-    return result;
+    return drafts_end(s, m, drafts, NULL, err) < 0 ? -1 : result;
 }
 
 static int search_alloc(struct search *s, struct err *err)

@@ -190,72 +190,70 @@ static json_t *plan_body(const struct plan *plan, bool programs, struct err *err
     return body;
 }
 
-#define WORDS_EACH 14u /* of an instruction, beside its `after` */
-#define WORDS_MAX 4096u
+#define NUMBERS_EACH 14u /* of an instruction, beside its `after` */
+#define RUN_BYTES 16384u
 
-/* Little-endian words on their way into a digest. */
-struct word_run {
+/* Numbers on their way into a digest, each as seven bits a byte, low ones first; small ones of either sign
+ * are short. */
+struct number_run {
     struct digest *digest;
-    uint32_t count;
-    uint8_t bytes[4 * WORDS_MAX];
+    size_t count;
+    uint8_t bytes[RUN_BYTES];
 };
 
-static int words_flush(struct word_run *run, struct err *err)
+static int numbers_flush(struct number_run *run, struct err *err)
 {
-    size_t size = (size_t)run->count * 4;
+    size_t size = run->count;
     run->count = 0;
     return size ? digest_update(run->digest, run->bytes, size, err) : 0;
 }
 
-static int words_put(struct word_run *run, const uint32_t *words, uint32_t count, struct err *err)
+static int number_put(struct number_run *run, int64_t number, struct err *err)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (run->count == WORDS_MAX && words_flush(run, err) < 0)
-            return -1;
-        uint8_t *at = &run->bytes[4 * (size_t)run->count++];
-        at[0] = (uint8_t)words[i];
-        at[1] = (uint8_t)(words[i] >> 8);
-        at[2] = (uint8_t)(words[i] >> 16);
-        at[3] = (uint8_t)(words[i] >> 24);
-    }
-    return 0;
-}
-
-static int program_words(struct word_run *run, const struct program *program, struct err *err)
-{
-    if (words_put(run, &program->instr_count, 1, err) < 0)
+    uint64_t left = number < 0 ? ((uint64_t)(-(number + 1)) << 1) | 1 : (uint64_t)number << 1;
+    if (run->count + 10 > RUN_BYTES && numbers_flush(run, err) < 0)
         return -1;
-    for (uint32_t i = 0; i < program->instr_count; i++) {
-        const struct instr *x = &program->instrs[i];
-        const uint32_t words[WORDS_EACH] = {x->op | (uint32_t)x->queue << 8 | (uint32_t)x->flags << 16,
-                                            x->tag,
-                                            (uint32_t)x->micro_batch,
-                                            (uint32_t)x->block_begin,
-                                            (uint32_t)x->block_end,
-                                            (uint32_t)x->peer,
-                                            (uint32_t)x->group,
-                                            (uint32_t)x->slot_in,
-                                            (uint32_t)x->slot_out,
-                                            (uint32_t)x->slot_save,
-                                            x->row_begin,
-                                            x->row_end,
-                                            (uint32_t)x->chunk,
-                                            x->after_count};
-        if (words_put(run, words, WORDS_EACH, err) < 0 ||
-            (x->after_count && words_put(run, &program->after[x->after_first], x->after_count, err) < 0))
-            return -1;
-    }
+    for (; left > 0x7f; left >>= 7)
+        run->bytes[run->count++] = (uint8_t)(left | 0x80);
+    run->bytes[run->count++] = (uint8_t)left;
     return 0;
 }
 
-/* The frame as JSON, the programs as words: folding and printing them costs more than planning did. */
+static int program_numbers(struct number_run *run, const struct program *program, struct err *err)
+{
+    int result = number_put(run, program->instr_count, err);
+    for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
+        const struct instr *x = &program->instrs[i];
+        const int64_t numbers[NUMBERS_EACH] = {x->op | (int64_t)x->queue << 8 | (int64_t)x->flags << 16,
+                                               x->tag,
+                                               x->micro_batch,
+                                               x->block_begin,
+                                               (int64_t)x->block_end - x->block_begin,
+                                               x->peer,
+                                               x->group,
+                                               x->slot_in,
+                                               x->slot_out,
+                                               x->slot_save,
+                                               x->row_begin,
+                                               (int32_t)x->row_end, /* PLAN_ROWS_ALL is -1 */
+                                               x->chunk,
+                                               x->after_count};
+        for (uint32_t k = 0; k < NUMBERS_EACH && result == 0; k++)
+            result = number_put(run, numbers[k], err);
+        for (uint32_t k = 0; k < x->after_count && result == 0; k++)
+            result = number_put(run, (int64_t)i - program->after[x->after_first + k], err);
+    }
+    return result;
+}
+
+/* The frame as JSON, the programs as numbers: folding and printing them costs more than planning did. */
 static int plan_digest(const struct plan *plan, const json_t *frame, char hex[PLAN_DIGEST_HEX],
                        struct err *err)
 {
     uint8_t sum[DIGEST_SIZE];
     struct buf text;
     int result = -1;
-    struct word_run *run = calloc(1, sizeof(*run));
+    struct number_run *run = calloc(1, sizeof(*run));
     if (!run)
         return err_set(err, ERR_NOMEM, "plan: out of memory while sealing");
     buf_init(&text, PLAN_JSON_BYTES_MAX);
@@ -264,11 +262,11 @@ static int plan_digest(const struct plan *plan, const json_t *frame, char hex[PL
         goto out;
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
-            if (program_words(run, &plan->ranks[r].programs[kind], err) < 0)
+            if (program_numbers(run, &plan->ranks[r].programs[kind], err) < 0)
                 goto out;
         }
     }
-    if (words_flush(run, err) < 0 || digest_final(run->digest, sum, err) < 0)
+    if (numbers_flush(run, err) < 0 || digest_final(run->digest, sum, err) < 0)
         goto out;
     digest_hex(sum, sizeof(sum), hex);
     result = 0;

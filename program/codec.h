@@ -10,8 +10,8 @@
 
 #include "program/program.h"
 
-/* Computes plan->digest: SHA-256 over the sorted compact JSON of the codec form without "digest" and programs,
- * and then all programs expanded, as little-endian words (codec.c: program_words). A generator calls it last;
+/* Computes plan->digest: SHA-256 over the sorted compact JSON of the codec form without "digest" and
+ * programs, and then all programs expanded, as numbers (codec.c: program_numbers). A generator calls it last;
  * any later change makes plan_from_json refuse. Returns -1 with ERR_NOMEM. */
 int plan_seal(struct plan *plan, struct err *err);
 
