@@ -1,0 +1,130 @@
+/* What was measured elsewhere stands behind what is measured here, and counts for the very device alone. */
+#include "store_fixture.h"
+#include "store/nodes.h"
+#include "store/sched.h"
+
+#define KEY "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+static int setup(void **state)
+{
+    struct err err;
+    fixture_setup(state);
+    struct fixture *fixture = *state;
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn,
+                  "INSERT INTO nodes (name, state) VALUES ('left', 'alive'), ('right', 'alive');"
+                  "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
+                  "('left/cpu0', 'left', 'cpu', '{}', 'd', 1), ('right/cpu0', 'right', 'cpu', '{}', 'd', 1);"
+                  "INSERT INTO profiles (device, key, content, digest, document) VALUES "
+                  "('left/cpu0', '" KEY "', 'm', 'd', '{\"device\": \"left/cpu0\", \"here\": true}');",
+                  &err) < 0)
+        fail_msg("%s", err.text);
+    pg_disconnect(conn);
+    return 0;
+}
+
+static json_t *imported(const char *device, const char *digest, int number)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:{s:s, s:i}}", "device", device, "key", KEY, "content", "m",
+                     "digest", digest, "document", "device", device, "number", number);
+}
+
+static int64_t import(struct fixture *fixture, json_t *row)
+{
+    struct answer answer;
+    json_t *rows = json_array();
+    json_array_append_new(rows, row);
+    AWAIT_OK(fixture, answer,
+             store_profile_import(fixture->store, rows, "another lab", fixture->user, on_doc, &answer, E));
+    int64_t count = json_integer_value(json_object_get(answer.doc, "imported"));
+    json_decref(answer.doc);
+    json_decref(rows);
+    return count;
+}
+
+/* The profile that a plan would rest on for a device; borrowed from *all, or NULL. */
+static const json_t *planned(struct fixture *fixture, const char *device, json_t **all)
+{
+    struct answer answer;
+    size_t index;
+    const json_t *row, *found = NULL;
+    AWAIT_OK(fixture, answer, store_profile_plan(fixture->store, KEY, on_doc, &answer, E));
+    *all = answer.doc;
+    json_array_foreach(answer.doc, index,
+                       row) if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0)
+    {
+        assert_null(found); /* one at most */
+        found = row;
+    }
+    return found;
+}
+
+static void a_measured_profile_is_never_replaced(void **state)
+{
+    struct fixture *fixture = *state;
+    json_t *all;
+    assert_int_equal(import(fixture, imported("left/cpu0", "d", 1)), 1);
+    const json_t *row = planned(fixture, "left/cpu0", &all);
+    assert_non_null(row);
+    assert_true(json_is_true(json_object_get(json_object_get(row, "document"), "here")));
+    assert_true(json_is_false(json_object_get(row, "imported")));
+    json_decref(all);
+}
+
+static void an_imported_one_serves_the_same_device_until_it_is_measured(void **state)
+{
+    struct fixture *fixture = *state;
+    json_t *all;
+    assert_null(planned(fixture, "right/cpu0", &all));
+    json_decref(all);
+    import(fixture, imported("right/cpu0", "another inventory", 1)); /* only the name is the same */
+    assert_null(planned(fixture, "right/cpu0", &all));
+    json_decref(all);
+    import(fixture, imported("right/cpu0", "d", 2));
+    const json_t *row = planned(fixture, "right/cpu0", &all);
+    assert_non_null(row);
+    assert_true(json_is_true(json_object_get(row, "imported")));
+    const json_t *document = json_object_get(row, "document");
+    assert_string_equal(json_string_value(json_object_get(document, "origin")), "imported");
+    assert_int_equal(json_integer_value(json_object_get(document, "number")), 2); /* the later import */
+    json_decref(all);
+    /* the scheduler, which can have it measured, does not take it */
+    struct answer answer;
+    AWAIT_OK(fixture, answer, store_profiles_get(fixture->store, KEY, on_doc, &answer, E));
+    assert_int_equal(json_array_size(answer.doc), 1);
+    json_decref(answer.doc);
+}
+
+static void the_list_says_where_each_comes_from(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    uint32_t measured = 0, from_elsewhere = 0;
+    size_t index;
+    const json_t *row;
+    AWAIT_OK(fixture, answer, store_profile_list(fixture->store, "m", on_doc, &answer, E));
+    json_array_foreach(json_object_get(answer.doc, "profiles"), index, row)
+    {
+        const char *origin = json_string_value(json_object_get(row, "origin"));
+        measured += strcmp(origin, "measured") == 0;
+        from_elsewhere += strcmp(origin, "imported") == 0;
+        assert_string_equal(json_string_value(json_object_get(row, "key")), KEY);
+    }
+    assert_int_equal(measured, 1);
+    assert_int_equal(from_elsewhere, 2);
+    json_decref(answer.doc);
+    AWAIT_OK(fixture, answer, store_profile_list(fixture->store, "other", on_doc, &answer, E));
+    assert_int_equal(json_array_size(json_object_get(answer.doc, "profiles")), 0);
+    json_decref(answer.doc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_measured_profile_is_never_replaced),
+        cmocka_unit_test(an_imported_one_serves_the_same_device_until_it_is_measured),
+        cmocka_unit_test(the_list_says_where_each_comes_from),
+    };
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
+}
