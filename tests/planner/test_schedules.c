@@ -444,6 +444,126 @@ static void large_regular_programs_fold(void **state)
     bench_fini(&t);
 }
 
+static uint32_t count_of(const struct plan *plan, uint32_t rank, int op, uint32_t tag)
+{
+    const struct program *p = &plan->ranks[rank].programs[PROGRAM_TRAIN];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->instr_count; i++)
+        count += p->instrs[i].op == op && (tag == TAG_NONE || p->instrs[i].tag == tag);
+    return count;
+}
+
+/* Full fine-tuning of a model whose head is its embedding: one owner, its copy's gradients reduced to it, the
+ * new value broadcast after the update. And a split backward is what it gains from most. */
+static void full_fine_tuning_ties_the_embedding_and_splits_the_backward(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(10);
+    config.vocab = 2048;
+    struct workload w = fixture_workload(&config, 40, 8);
+    w.method = METHOD_FULL;
+    w.place = PLACE_PIPELINE;
+    struct cluster *cluster = cluster_create(&err);
+    for (uint32_t d = 0; d < 4; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d);
+        snprintf(name, sizeof(name), "n%u/0", d);
+        fixture_device(cluster, name, node, 4096 * MIB, 1);
+    }
+    struct problem p;
+    if (problem_init(&p, &w, cluster, &err) < 0)
+        fail_msg("%s", err.text);
+    struct choice_list *list = calloc(1, sizeof(*list));
+    list->evaluations_max = 20000;
+    assert_int_equal(place_pipeline.propose(&p, list, &err), 0);
+    double best[SCHEDULE_COUNT] = {0};
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct place_choice *c = &list->choices[i];
+        struct plan *plan = place_pipeline.emit(&p, c, true, &err);
+        if (!plan || plan_check(plan, &err) < 0)
+            fail_msg("%s", err.text);
+        uint32_t last = plan->rank_count - 1;
+        assert_true(plan->ranks[0].owns_tied && plan->ranks[last].copies_tied);
+        for (uint32_t r = 0; r <= last; r++) {
+            uint32_t tied = r == 0 || r == last;
+            assert_int_equal(count_of(plan, r, OP_REDUCE, TAG_PARAMETER_GRADIENTS), tied);
+            assert_int_equal(count_of(plan, r, OP_BROADCAST, TAG_PARAMETERS), tied);
+        }
+        plan_destroy(plan);
+        double seconds = choice_simulate(&p, c, 32, &err);
+        if (best[c->schedule] == 0 || seconds < best[c->schedule])
+            best[c->schedule] = seconds;
+    }
+    print_message(
+        "full fine-tuning on 4 equal devices, 8 rows: 1F1B %.3f s, GPipe %.3f, interleaved %.3f, split %.3f "
+        "(0: none proposed)\n",
+        best[SCHEDULE_1F1B], best[SCHEDULE_GPIPE], best[SCHEDULE_INTERLEAVED], best[SCHEDULE_SPLIT]);
+    assert_true(best[SCHEDULE_SPLIT] > 0 && best[SCHEDULE_SPLIT] < best[SCHEDULE_1F1B]);
+    choice_list_fini(list);
+    free(list);
+    problem_fini(&p);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
+/* Nine rows in micro-batches of two, then six: empty micro-batches are done at once, on all schedules. */
+static void a_short_last_batch_takes_less_on_every_schedule(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(10);
+    config.vocab = 2048;
+    struct workload w = fixture_workload(&config, 15, 9);
+    struct cluster *cluster = cluster_create(&err);
+    w.micro_batch_rows = 2;
+    for (uint32_t d = 0; d < 3; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d);
+        snprintf(name, sizeof(name), "n%u/0", d);
+        fixture_device(cluster, name, node, 4096 * MIB, 1);
+    }
+    struct problem p;
+    if (problem_init(&p, &w, cluster, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(p.step_count, 2);
+    for (int schedule = 0; schedule < SCHEDULE_COUNT; schedule++) {
+        uint32_t laps = schedule == SCHEDULE_INTERLEAVED ? 2 : 1;
+        struct place_stage stages[6];
+        struct place_member members[3] = {0};
+        for (uint32_t j = 0; j < 3 * laps; j++)
+            stages[j] =
+                (struct place_stage){(int32_t)(j * 4 / laps), (int32_t)((j + 1) * 4 / laps), j % 3, 1};
+        for (uint32_t r = 0; r < 3; r++)
+            members[r] = (struct place_member){
+                .device = r, .window = schedule == SCHEDULE_GPIPE ? 5 : 3 - r, .delay = r};
+        struct place_choice choice = {.placement = PLACE_PIPELINE,
+                                      .schedule = (enum plan_schedule)schedule,
+                                      .micro_batch_rows = 2,
+                                      .stage_count = 3 * laps,
+                                      .member_count = 3,
+                                      .stages = stages,
+                                      .members = members};
+        struct plan *plan = chain_emit(&p, &choice, true, &err);
+        struct price price;
+        double seconds[2] = {0};
+        if (!plan || plan_check(plan, &err) < 0 || price_init(&price, &p, plan, &err) < 0)
+            fail_msg("%s", err.text);
+        for (price.step = 0; price.step < 2; price.step++) {
+            struct sim *sim = NULL;
+            if (price_step(&price, &sim, &seconds[price.step], NULL, &err) < 0)
+                fail_msg("%s", err.text);
+            sim_destroy(sim);
+        }
+        assert_true(seconds[1] > 0 && seconds[1] < 0.9 * seconds[0]);
+        price_fini(&price);
+        plan_destroy(plan);
+    }
+    problem_fini(&p);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +574,8 @@ int main(void)
         cmocka_unit_test(any_interleaved_pipeline_passes_the_checker),
         cmocka_unit_test(split_backwards_shorten_the_way_back),
         cmocka_unit_test(large_regular_programs_fold),
+        cmocka_unit_test(full_fine_tuning_ties_the_embedding_and_splits_the_backward),
+        cmocka_unit_test(a_short_last_batch_takes_less_on_every_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
