@@ -43,6 +43,8 @@ struct sim {
     struct sim_item *heap;
     uint32_t heap_count;
     /* graph pairs first, then the rings of the groups that move tensors */
+    uint32_t
+        transfer_count; /* meetings below are transfers, members[0] of each sends; the others collectives */
     uint32_t pair_count;
     struct graph_pair *ring; /* [pair_count − graph.pair_count] */
     uint32_t *group_first;   /* [groups + 1]: a group's pairs, from graph.pair_count on */

@@ -86,6 +86,14 @@ static int pairs_init(struct sim *sim, struct err *err)
     for (uint32_t p = 0; p < g->pair_count; p++) {
         for (uint32_t k = 0; k < g->pairs[p].meeting_count; k++)
             sim->pair_of[g->pairs[p].meeting_first + k] = p;
+        sim->transfer_count += g->pairs[p].meeting_count;
+    }
+    for (uint32_t m = 0; m < sim->transfer_count; m++) { /* the sender first */
+        uint32_t *two = &sim->graph.members[g->member_first[m]], first = two[0];
+        if (sends(graph_instr(g, first)))
+            continue;
+        two[0] = two[1];
+        two[1] = first;
     }
     for (uint32_t m = 0; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
@@ -398,9 +406,7 @@ static void transfer(struct run *run, uint32_t meeting, double start)
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
-    uint32_t a = g->members[g->member_first[meeting]], b = g->members[g->member_first[meeting] + 1];
-    bool first_sends = sends(graph_instr(g, a));
-    uint32_t send = first_sends ? a : b, recv = first_sends ? b : a;
+    uint32_t send = g->members[g->member_first[meeting]], recv = g->members[g->member_first[meeting] + 1];
     double occupied = sim->end[send];
     sim->meeting_start[meeting] = start;
     if (occupied < 0) {
@@ -486,8 +492,7 @@ static bool shares_anything(const struct sim *sim, uint32_t meeting)
 
 static void meet(struct run *run, uint32_t meeting, double start)
 {
-    if (graph_instr(&run->sim->graph, run->sim->graph.members[run->sim->graph.member_first[meeting]])
-            ->queue == QUEUE_GROUP)
+    if (meeting >= run->sim->transfer_count)
         collective(run, meeting, start);
     else
         transfer(run, meeting, start);
@@ -505,8 +510,6 @@ static void heap_next(struct run *run)
         return;
     }
     sim->holder[item.meeting] = holder;
-    if (sim->pair_of[item.meeting] < sim->graph.pair_count && !sends(graph_instr(&sim->graph, n)))
-        n = sim->graph.members[sim->graph.member_first[item.meeting] + 1];
     if (sim->end[n] > 0)
         shared_take(sim, item.meeting, start, sim->end[n]);
     meet(run, item.meeting, start);

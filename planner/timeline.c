@@ -199,11 +199,9 @@ static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
 {
     const struct sim *sim = w->sim;
     const struct plan_graph *g = &sim->graph;
-    uint32_t meeting = g->meeting[n], first = g->members[g->member_first[meeting]];
+    uint32_t meeting = g->meeting[n], number = g->members[g->member_first[meeting]];
     const struct instr *x = graph_instr(g, n);
     bool group = x->queue == QUEUE_GROUP;
-    uint32_t number =
-        group || sends(graph_instr(g, first)) ? first : g->members[g->member_first[meeting] + 1];
     int32_t peer = group ? -1 : graph_instr(g, number)->peer;
     if (part_add(w, group ? PATH_COLLECTIVE : PATH_TRANSFER, number, peer, sim->meeting_start[meeting]) < 0)
         return -1;

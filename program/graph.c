@@ -212,8 +212,8 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
     bool backward_differs = apart && ((a->flags ^ b->flags) & INSTR_BACKWARD);
     bool root_differs = (a->op == OP_REDUCE || a->op == OP_BROADCAST) && a->peer != b->peer;
     if (a->op == b->op && a->tag == b->tag && a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
-        a->block_begin == b->block_begin && a->block_end == b->block_end &&
-        (sa->kind == sb->kind || apart) && !root_differs && !backward_differs)
+        a->block_begin == b->block_begin && a->block_end == b->block_end && (sa->kind == sb->kind || apart) &&
+        !root_differs && !backward_differs)
         return 0;
     char one[200], two[200];
     return err_set(err, ERR_INVALID,
@@ -281,55 +281,63 @@ out:
     return result;
 }
 
-static int graph_dependencies(struct plan_graph *w, struct err *err)
+/* How many follow each instruction, how many each waits for, and which came before it in its queue (one more
+ * than its number; 0: none). */
+static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *before)
 {
     const struct plan *plan = w->plan;
     uint32_t queues = plan_queue_count(plan);
-    uint32_t *last = calloc(queues, sizeof(*last));
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct program *program = &plan->ranks[r].programs[w->kind];
+        uint32_t base = w->base[r];
+        memset(last, 0, queues * sizeof(*last));
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            uint32_t queue = instr_queue_index(plan, x);
+            for (uint32_t k = 0; k < x->after_count; k++)
+                w->dependent_first[base + program->after[x->after_first + k] + 2]++;
+            w->waits[base + i] = x->after_count + (last[queue] > 0);
+            before[base + i] = last[queue];
+            if (last[queue])
+                w->dependent_first[last[queue] + 1]++;
+            last[queue] = base + i + 1;
+        }
+    }
+}
+
+static int graph_dependencies(struct plan_graph *w, struct err *err)
+{
+    const struct plan *plan = w->plan;
     uint64_t edges = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         edges += (uint64_t)plan->ranks[r].programs[w->kind].after_total +
                  plan->ranks[r].programs[w->kind].instr_count;
-    uint32_t *from = calloc(edges + 1, sizeof(*from)), *to = calloc(edges + 1, sizeof(*to));
+    uint32_t *last = calloc(plan_queue_count(plan), sizeof(*last));
+    uint32_t *before = calloc((size_t)w->total + 1, sizeof(*before));
     w->dependent_first = calloc((size_t)w->total + 2, sizeof(uint32_t));
     w->dependents = calloc(edges + 1, sizeof(uint32_t));
-    int result = -1;
-    if (!last || !from || !to || !w->dependent_first || !w->dependents || edges > UINT32_MAX) {
-        err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
-        goto out;
+    if (!last || !before || !w->dependent_first || !w->dependents || edges > UINT32_MAX) {
+        free(last);
+        free(before);
+        return err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
     }
-    uint64_t count = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct program *program = &plan->ranks[r].programs[w->kind];
-        memset(last, 0, queues * sizeof(*last));
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            uint32_t number = w->base[r] + i, queue = instr_queue_index(plan, &program->instrs[i]);
-            const struct instr *x = &program->instrs[i];
-            for (uint32_t k = 0; k < x->after_count; k++, count++) {
-                from[count] = w->base[r] + program->after[x->after_first + k];
-                to[count] = number;
-            }
-            if (last[queue]) {
-                from[count] = w->base[r] + last[queue] - 1;
-                to[count++] = number;
-            }
-            last[queue] = i + 1;
-        }
-    }
-    for (uint64_t e = 0; e < count; e++) {
-        w->dependent_first[from[e] + 2]++;
-        w->waits[to[e]]++;
-    }
+    dependencies_count(w, last, before);
     for (uint32_t n = 0; n < w->total; n++)
         w->dependent_first[n + 2] += w->dependent_first[n + 1];
-    for (uint64_t e = 0; e < count; e++)
-        w->dependents[w->dependent_first[from[e] + 1]++] = to[e];
-    result = 0;
-out:
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct program *program = &plan->ranks[r].programs[w->kind];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            uint32_t n = w->base[r] + i;
+            for (uint32_t k = 0; k < x->after_count; k++)
+                w->dependents[w->dependent_first[w->base[r] + program->after[x->after_first + k] + 1]++] = n;
+            if (before[n])
+                w->dependents[w->dependent_first[before[n]]++] = n;
+        }
+    }
     free(last);
-    free(from);
-    free(to);
-    return result;
+    free(before);
+    return 0;
 }
 
 static int graph_members(struct plan_graph *w, struct err *err)
