@@ -4,7 +4,7 @@
  *
  * Pure: text in, text out, bounded. Readable on light and dark (CSS in the picture follows the reader's
  * preference). Large plans are cut, and say so: of a long step the first and the last stretch are drawn, of
- * many ranks the first and the last; the text stays below DRAW_BYTES_MAX whatever the plan.
+ * many ranks evenly chosen ones; the text stays below DRAW_BYTES_MAX whatever the plan.
  *
  * Layout of the topology: Graphviz may do it (draw_dot → `dot -Tplain` → draw_input.layout, run by whoever
  * may run programs); without it, or when its answer is not understood, boxes stand in rows.

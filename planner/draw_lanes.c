@@ -43,7 +43,7 @@ static const struct {
 
 #define LABEL_PX 215.0
 #define RIGHT_PX 265.0
-#define LANES_MAX 72u     /* more ranks: the first and the last half of these */
+#define LANES_MAX 72u     /* more ranks: evenly chosen ones */
 #define TOLD_APART_PX 6.0 /* mean width of a computing instruction below which the step is cut */
 #define CUT_PX 26.0
 #define TIPS_MAX 1500u /* shapes that get a tooltip and a number each */
@@ -83,7 +83,7 @@ struct view {
     double stretch_s;        /* drawn at each end; 0: the whole step */
     double per_s;            /* px a second */
     double lane, gap, strip; /* heights, px */
-    uint32_t lanes, first;   /* drawn; of them from the beginning */
+    uint32_t lanes, ranks;   /* drawn; of so many, which the timeline holds whole */
     bool tips;
     const uint32_t *event_first; /* [ranks + 1]: into order */
     const uint32_t *order;       /* events by rank, then as they stand */
@@ -440,8 +440,14 @@ static void view_init(struct view *v, const struct draw_input *input)
                        .x = DRAW_MARGIN + LABEL_PX,
                        .width = DRAW_WIDTH - 2 * DRAW_MARGIN - LABEL_PX - RIGHT_PX + 25};
     scale(v);
-    v->lanes = ranks < LANES_MAX ? ranks : LANES_MAX;
-    v->first = v->lanes == ranks ? ranks : LANES_MAX / 2;
+    v->ranks = ranks;
+    if (input->timeline->dropped > 0) { /* what a bounded timeline holds of the last rank is a part */
+        v->ranks = 1;
+        for (uint32_t i = 0; i < input->timeline->count; i++)
+            if (input->timeline->events[i].rank > v->ranks)
+                v->ranks = input->timeline->events[i].rank;
+    }
+    v->lanes = v->ranks < LANES_MAX ? v->ranks : LANES_MAX;
     v->lane = v->lanes <= 12 ? 34 : v->lanes <= 32 ? 22 : 14;
     v->gap = v->lanes <= 12 ? 8 : 4;
     v->strip = v->lanes <= 12 ? 9 : v->lanes <= 32 ? 6 : 4;
@@ -453,23 +459,21 @@ static void view_init(struct view *v, const struct draw_input *input)
 static double lanes_draw(struct pen *pen, const struct view *v, double y, double merge_px)
 {
     uint32_t ranks = v->input->plan->rank_count;
-    double top = y, bottom = y + v->lanes * (v->lane + v->gap) + (v->lanes < ranks ? 22 : 0);
+    double top = y, bottom = y + v->lanes * (v->lane + v->gap);
     ticks(pen, v, 0, v->stretch_s > 0 ? v->stretch_s : v->step_s, top, bottom);
     if (v->stretch_s > 0)
         ticks(pen, v, v->step_s - v->stretch_s, v->step_s, top, bottom);
     for (uint32_t k = 0; k < v->lanes && !pen->failed; k++) {
-        uint32_t rank = k < v->first ? k : ranks - v->lanes + k;
-        if (k == v->first) {
-            pen_put(pen, "<text class=\"m\" x=\"%.0f\" y=\"%.1f\">… %u ranks are not drawn</text>\n",
-                    DRAW_MARGIN, y + 14, ranks - v->lanes);
-            y += 22;
-        }
-        lane_draw(pen, v, rank, y, merge_px);
+        uint64_t steps = v->lanes > 1 ? v->lanes - 1 : 1;
+        lane_draw(pen, v, (uint32_t)(k * (uint64_t)(v->ranks - 1) / steps), y, merge_px);
         y += v->lane + v->gap;
     }
     if (v->stretch_s > 0)
         cut_mark(pen, v, top, bottom);
     pen_put(pen, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>\n", v->x, bottom, v->x + v->width);
+    if (v->lanes < ranks)
+        pen_put(pen, "<text class=\"m\" x=\"%.0f\" y=\"%.1f\">%u of %u ranks are drawn</text>\n", DRAW_MARGIN,
+                bottom + 14, v->lanes, ranks);
     return bottom + 18;
 }
 
