@@ -118,7 +118,9 @@ static uint64_t choice_hash(const struct place_choice *c)
         memcpy(&share, &shares, sizeof(share));
         hash = mix(mix(mix(mix(hash, x->device), x->micro_rows), x->micro_count), share);
         hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), x->delay);
+        hash = mix(mix(hash, x->tensor.kv_head_end), x->tensor.column_end);
     }
+    hash = mix(hash, c->together);
     return hash ? hash : 1;
 }
 
