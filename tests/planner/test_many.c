@@ -1,0 +1,228 @@
+/* Arranging many devices: what is planned passes the checker and is the same each time, deals as they come
+ * keep what they promise of buffers, unlike members do not hold each other up, and the least period is a
+ * bound. */
+#include "planner/plan_fixture.h"
+
+#include <math.h>
+
+#include "planner/deal.h"
+#include "planner/many.h"
+#include "planner/polish.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Machines of one to four unlike devices. */
+static struct cluster *cluster_make(uint64_t seed, uint32_t devices, uint64_t memory_least)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    struct cluster *cluster = cluster_create(&err);
+    rand_stream_init(&r, seed, 21);
+    for (uint32_t d = 0, node = 0, left = 0; d < devices; d++) {
+        char name[40], at[16];
+        node += left == 0;
+        left = left ? left - 1 : rand_stream_below(&r, 4);
+        snprintf(at, sizeof(at), "n%u", node);
+        snprintf(name, sizeof(name), "n%u/%u", node, d);
+        fixture_device(cluster, name, at, memory_least + rand_stream_below(&r, 400) * MIB,
+                       0.3 + 2 * rand_stream_unit(&r));
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e10, 1e-4, 1e8, &err), 0);
+    return cluster;
+}
+
+static struct plan_answer *search(const struct workload *w, const struct cluster *cluster)
+{
+    struct err err = {0};
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    if (plan_search(w, cluster, &options, &answer, &err) < 0)
+        fail_msg("%s", err.text);
+    return answer;
+}
+
+static void plans_of_many_devices_pass_the_checker_and_are_the_same_each_time(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        struct model_config config = fixture_config(24);
+        struct workload w = fixture_workload(&config, 192, 96);
+        struct err err = {0};
+        struct cluster *cluster = cluster_make(seed, 18 + 7 * (uint32_t)seed, 220 * MIB);
+        w.place = seed & 1 ? PLACE_HYBRID : -1;
+        struct plan_answer *answer = search(&w, cluster), *again = search(&w, cluster);
+        assert_non_null(answer->plan);
+        if (plan_check(answer->plan, &err) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        assert_string_equal(answer->plan->digest, again->plan->digest);
+        assert_true(answer->step_s >= answer->lower_bound_s);
+        plan_answer_destroy(answer);
+        plan_answer_destroy(again);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+}
+
+struct world {
+    struct model_config config;
+    struct workload workload;
+    struct cluster *cluster;
+    struct problem problem;
+    struct choice_list *list;
+};
+
+static void world_init(struct world *w, uint64_t seed, uint32_t devices, uint64_t memory, uint32_t batch)
+{
+    struct err err = {0};
+    w->config = fixture_config(20);
+    w->workload = fixture_workload(&w->config, batch, batch);
+    w->cluster = cluster_make(seed, devices, memory);
+    w->list = calloc(1, sizeof(*w->list));
+    w->list->evaluations_max = 20000;
+    assert_int_equal(problem_init(&w->problem, &w->workload, w->cluster, &err), 0);
+}
+
+static void world_fini(struct world *w)
+{
+    choice_list_fini(w->list);
+    free(w->list);
+    problem_fini(&w->problem);
+    cluster_destroy(w->cluster);
+    workload_fini(&w->workload);
+}
+
+/* From begin to end, in the order of a rank's events: brute force over all pairs. */
+static void ring_verify(const struct deal *d, uint32_t rank, bool backward, const double *begin,
+                        const double *end, struct deal_ring ring)
+{
+    uint32_t turn = 0;
+    for (uint32_t i = d->first[rank]; i < d->first[rank + 1]; i++) {
+        uint32_t k = d->events[i].micro_batch, before = 0;
+        if (d->events[i].backward != backward)
+            continue;
+        for (uint32_t j = d->first[rank]; j < i; j++) {
+            uint32_t other = d->events[j].micro_batch;
+            if (d->events[j].backward != backward)
+                continue;
+            bool held = end[other] > begin[k];
+            if (held && other % ring.ring == k % ring.ring)
+                fail_msg("rank %u: micro-batches %u and %u in one of %u buffers", rank, other, k, ring.ring);
+            if (held && turn - before >= ring.held)
+                fail_msg("rank %u: %u of %u turns held", rank, turn - before + 1, ring.held);
+            before++;
+        }
+        turn++;
+    }
+}
+
+static void deals_as_they_come_keep_to_their_buffers_and_windows(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        struct world w;
+        struct err err = {0};
+        world_init(&w, seed, 14, 260 * MIB, 64);
+        assert_int_equal(many_propose(&w.problem, 0, w.list, &err), 0);
+        assert_true(w.list->count > 0);
+        const struct place_choice *choice = &w.list->choices[0];
+        struct deal deal;
+        uint32_t count = micro_count(&w.problem, choice->micro_batch_rows);
+        assert_int_equal(deal_init(&deal, &w.problem, choice, count, &err), 0);
+        assert_int_equal(deal.first[deal.ranks], 2 * count * deal.stages);
+        for (uint32_t rank = 0; rank < deal.ranks; rank++) {
+            struct deal_ring act, grad, leaving;
+            uint32_t ring, s = deal.stage_of[rank];
+            size_t row = (size_t)s * count;
+            assert_true(deal_window(&deal, rank, &ring) <= choice->members[rank].window);
+            deal_boundaries(&deal, rank, &act, &grad, &leaving);
+            if (s > 0)
+                ring_verify(&deal, rank, false, &deal.sent[row], &deal.forward_end[row], act);
+            if (s + 1 < deal.stages) {
+                ring_verify(&deal, rank, true, &deal.backward_end[row + count], &deal.backward_end[row],
+                            grad);
+                ring_verify(&deal, rank, false, &deal.forward_begin[row], &deal.sent[row + count], leaving);
+                assert_int_equal(leaving.held, 2);
+            }
+        }
+        deal_fini(&deal);
+        world_fini(&w);
+    }
+}
+
+static void estimates_of_what_was_run_are_near_the_simulation(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        struct world w;
+        struct err err = {0};
+        world_init(&w, seed, 20, 260 * MIB, 96);
+        assert_int_equal(many_propose(&w.problem, 0, w.list, &err), 0);
+        assert_true(w.list->count > 0);
+        double seconds = choice_simulate(&w.problem, &w.list->choices[0], 1, &err);
+        /* run at mean lengths; the rows differ by a factor of 2.7 */
+        if (seconds < 0 || fabs(seconds / w.list->choices[0].estimate_s - 1) > 0.15)
+            fail_msg("seed %llu: estimate %g, simulated %g", (unsigned long long)seed,
+                     w.list->choices[0].estimate_s, seconds);
+        world_fini(&w);
+    }
+}
+
+/* One stage of a fast and a slow member before one of two equal ones: the slow one takes its part and no
+ * more. */
+static void an_unlike_member_helps_and_holds_nobody_up(void **state)
+{
+    (void)state;
+    static const double speeds[4] = {3, 0.5, 1.75, 1.75};
+    struct model_config config = fixture_config(20);
+    struct workload w = fixture_workload(&config, 256, 256);
+    struct err err = {0};
+    struct cluster *cluster = cluster_create(&err);
+    for (int d = 0; d < 4; d++) {
+        char name[16];
+        snprintf(name, sizeof(name), "n/%d", d);
+        fixture_device(cluster, name, "n", 4000 * MIB, speeds[d]);
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-6, 1e11, 1e-6, 1e11, &err), 0);
+    struct problem p;
+    assert_int_equal(problem_init(&p, &w, cluster, &err), 0);
+    struct place_stage stages[2] = {{0, 14, 0, 2}, {14, 22, 2, 2}};
+    struct place_member members[4];
+    for (uint32_t d = 0; d < 4; d++)
+        members[d] = (struct place_member){.device = d, .micro_rows = 1, .state_share = 1, .window = 40};
+    struct place_choice choice = {.placement = PLACE_HYBRID,
+                                  .micro_batch_rows = 1,
+                                  .stage_count = 2,
+                                  .member_count = 4,
+                                  .stages = stages,
+                                  .members = members};
+    struct deal deal;
+    assert_int_equal(deal_init(&deal, &p, &choice, 256, &err), 0);
+    double rate[2] = {0, 0};
+    for (uint32_t d = 0; d < 4; d++) {
+        struct micro_cost cost;
+        const struct place_stage *stage = &stages[d / 2];
+        micro_cost_init(&cost, &p, d, 1);
+        rate[d / 2] += 1 / (micro_forward(&p, &cost, stage->block_begin, stage->block_end) +
+                            micro_backward(&p, &cost, stage->block_begin, stage->block_end, false));
+    }
+    double least = 256 / fmin(rate[0], rate[1]);
+    uint32_t slow = (deal.first[2] - deal.first[1]) / 2;
+    print_message("%.3f of the bound; the slow member has %u of 256\n", deal.end_s / least, slow);
+    assert_true(deal.end_s < least * 1.06);
+    assert_true(slow > 20 && slow < 50);
+    deal_fini(&deal);
+    problem_fini(&p);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_of_many_devices_pass_the_checker_and_are_the_same_each_time),
+        cmocka_unit_test(deals_as_they_come_keep_to_their_buffers_and_windows),
+        cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation),
+        cmocka_unit_test(an_unlike_member_helps_and_holds_nobody_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
