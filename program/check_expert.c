@@ -431,6 +431,28 @@ static bool sums_gradients(const struct instr *x)
            (x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH);
 }
 
+/* Nothing is added to attention's gradients once their sum may be under way. */
+static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struct err *err)
+{
+    const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
+    struct check_order order;
+    char one[200], two[200];
+    int result = 0;
+    if (check_order_init(&order, plan, rank, PROGRAM_TRAIN, err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
+        const struct instr *x = &program->instrs[i];
+        bool adds = x->op == OP_BACKWARD || x->op == OP_BACKWARD_WEIGHT ||
+                    ((x->op == OP_ATTENTION || x->op == OP_ROUTE) && (x->flags & INSTR_BACKWARD));
+        if (adds && !check_order_before(&order, i, sum))
+            result = err_set(err, ERR_INVALID, "%s does not wait for %s: the sum would be incomplete",
+                             check_where(plan, rank, PROGRAM_TRAIN, sum, one),
+                             check_where(plan, rank, PROGRAM_TRAIN, i, two));
+    }
+    check_order_fini(&order);
+    return result;
+}
+
 /* Attention's gradients are summed once over exactly the ranks that have attention; experts' are on one rank,
  * so never. All ranks sum the norm: what a rank's experts add is its own, and of the replicas of attention
  * the group's first counts. */
@@ -467,8 +489,11 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
                                    check_where(plan, r, PROGRAM_TRAIN, i, where), group->ranks[p]);
             }
         }
-        if (sums == wanted)
+        if (sums == wanted) {
+            if (sums && sum_waits(plan, r, last, err) < 0)
+                return -1;
             continue;
+        }
         if (sums)
             return err_set(err, ERR_INVALID, "%s: the gradients of attention are reduced %s",
                            check_where(plan, r, PROGRAM_TRAIN, last, where),
