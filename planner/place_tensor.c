@@ -19,6 +19,7 @@
 #define STAGES_MAX 64u   /* groups in a pipeline */
 #define DEVICES_MAX 256u /* in all of them */
 #define BALANCE_TURNS 30
+#define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
 /* Devices in groups, and how they work. */
 struct arrangement {
@@ -365,6 +366,33 @@ static int nodes_try(struct arrangement *a, const struct ranked *all, uint32_t c
     return 0;
 }
 
+/* Two nodes that a fast link joins: all devices of a node and of the one its best link goes to. */
+static int neighbours_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    for (uint32_t from = 0, end, nodes = 0; from < count && nodes < NEIGHBOURS_MAX; from = end, nodes++) {
+        uint32_t devices[TENSOR_GROUP_MAX], chosen = 0, best = UINT32_MAX;
+        double most = 0;
+        for (end = from; end < count && all[end].node == all[from].node; end++)
+            ;
+        for (uint32_t i = end; i < count; i++) { /* later nodes: each pair once */
+            double latency, rate;
+            bool emulated;
+            cluster_link(a->p->cluster, all[from].device, all[i].device, &latency, &rate, &emulated);
+            if (rate > most) {
+                most = rate;
+                best = all[i].node;
+            }
+        }
+        for (uint32_t i = from; i < count && best != UINT32_MAX && chosen < TENSOR_GROUP_MAX; i++) {
+            if (all[i].node == all[from].node || all[i].node == best)
+                devices[chosen++] = all[i].device;
+        }
+        if (group_try(a, devices, chosen, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* A pipeline of groups of at most `size` neighbours of one node; groups that do not pay are single devices.
  */
 static int pipeline_try_groups(struct arrangement *a, const struct ranked *all, uint32_t count, uint32_t size,
@@ -447,8 +475,10 @@ static int tensor_propose(const struct problem *problem, struct choice_list *lis
     if (result == 0 && !list->runnable_on) { /* no worker of this release does it */
         qsort(all, count, sizeof(*all), by_node);
         *a = (struct arrangement){.p = problem, .list = list};
-        result = count <= SUBSETS_MAX && !problem->exhaustive_off ? subsets_try(a, all, count, err)
-                                                                  : nodes_try(a, all, count, err);
+        bool few = count <= SUBSETS_MAX && !problem->exhaustive_off;
+        result = few ? subsets_try(a, all, count, err) : nodes_try(a, all, count, err);
+        if (result == 0 && !few)
+            result = neighbours_try(a, all, count, err);
         if (result == 0)
             result = pipelines_try(a, all, count, err);
     }

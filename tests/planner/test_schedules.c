@@ -564,6 +564,79 @@ static void a_short_last_batch_takes_less_on_every_schedule(void **state)
     workload_fini(&w);
 }
 
+static void refused(struct plan *plan, const char *text)
+{
+    struct err err = {0};
+    if (plan_check(plan, &err) == 0)
+        fail_msg("accepted, though \"%s\"", text);
+    if (!strstr(err.text, text) || !strstr(err.text, "rank"))
+        fail_msg("\"%s\" says nothing of \"%s\"", err.text, text);
+}
+
+static void unread(json_t *json, const char *text)
+{
+    struct err err = {0};
+    struct plan *plan = plan_from_json(json, &err);
+    if (plan || !strstr(err.text, text))
+        fail_msg("\"%s\" says nothing of \"%s\"", plan ? "read" : err.text, text);
+}
+
+/* Ranges that overlap, do not rise or belong to others; documents with ranges that are none. */
+static void ranges_that_are_not_right_are_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct bench t;
+    struct place_stage stages[4];
+    struct place_member members[2] = {{.device = 0, .window = 5}, {.device = 1, .window = 3}};
+    bench_init(&t, 4, 2, 4);
+    for (uint32_t j = 0; j < 4; j++)
+        stages[j] = (struct place_stage){(int32_t)j, (int32_t)j + 1, j % 2, 1};
+    struct place_choice choice = {.placement = PLACE_PIPELINE,
+                                  .schedule = SCHEDULE_INTERLEAVED,
+                                  .micro_batch_rows = 1,
+                                  .stage_count = 4,
+                                  .member_count = 2,
+                                  .stages = stages,
+                                  .members = members};
+    struct plan *plan = chain_emit(&t.problem, &choice, true, &err);
+    assert_non_null(plan);
+    assert_int_equal(plan_check(plan, &err), 0);
+    plan->ranks[0].ranges[1].begin = 1; /* touches the first: it would be one */
+    refused(plan, "range 1");
+    plan->ranks[0].ranges[1] = (struct plan_range){2, 2};
+    refused(plan, "range 1");
+    plan->ranks[0].ranges[1] = (struct plan_range){2, 3};
+    plan->ranks[0].block_end = 4;
+    refused(plan, "range 1");
+    plan->ranks[0].block_end = 3;
+    struct instr *x = &plan->ranks[0].programs[PROGRAM_TRAIN].instrs[0];
+    x->block_begin = 1; /* a block between its ranges */
+    x->block_end = 2;
+    refused(plan, "does not hold");
+    x->block_begin = 0;
+    x->block_end = 1;
+    assert_int_equal(plan_check(plan, &err), 0);
+    assert_int_equal(plan_seal(plan, &err), 0);
+    json_t *json = plan_to_json(plan, &err), *rank = json_array_get(json_object_get(json, "ranks"), 0);
+    struct plan *again = plan_from_json(json, &err);
+    assert_non_null(again);
+    assert_int_equal(again->ranks[0].range_count, 2);
+    assert_int_equal(again->schedule, SCHEDULE_INTERLEAVED);
+    plan_destroy(again);
+    json_object_set_new(rank, "ranges", json_pack("[[i,i],[i]]", 0, 1, 2));
+    unread(json, "ranges");
+    json_object_set_new(rank, "ranges", json_pack("[[i,i],[i,i]]", 0, 1, 5, 2));
+    unread(json, "ranges");
+    json_object_set_new(rank, "ranges", json_pack("[[i,i]]", 0, 1));
+    unread(json, "ranges");
+    json_object_set_new(json, "schedule", json_string("zigzag"));
+    unread(json, "zigzag");
+    json_decref(json);
+    plan_destroy(plan);
+    bench_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +649,7 @@ int main(void)
         cmocka_unit_test(large_regular_programs_fold),
         cmocka_unit_test(full_fine_tuning_ties_the_embedding_and_splits_the_backward),
         cmocka_unit_test(a_short_last_batch_takes_less_on_every_schedule),
+        cmocka_unit_test(ranges_that_are_not_right_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -307,6 +307,37 @@ static void spoilt_groups_are_refused(void **state)
     made_fini(&m);
 }
 
+/* A link between two nodes that is as fast as those inside carries sums as well. */
+static void a_fast_link_between_nodes_joins_a_group(void **state)
+{
+    (void)state;
+    struct made m;
+    struct err err = {0};
+    made_init(&m, 4, 2, 5e9, 400 * MIB, 2);
+    m.problem.exhaustive_off = true;
+    problem_fini(&m.problem);
+    fixture_link(m.cluster, "n1", "n3", 2e-5, 5e9);
+    if (problem_init(&m.problem, &m.workload, m.cluster, &err) < 0)
+        fail_msg("%s", err.text);
+    struct choice_list *list = propose(&m);
+    bool found = false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct place_choice *c = &list->choices[i];
+        bool one = false, three = false, others = false;
+        for (uint32_t d = 0; d < c->member_count; d++) {
+            uint32_t node = c->members[d].device / 2;
+            one |= node == 1;
+            three |= node == 3;
+            others |= node != 1 && node != 3;
+        }
+        found |= c->stage_count == 1 && one && three && !others;
+        assert_true(c->stage_count > 1 || !others || !(one || three)); /* no group over a slow link */
+    }
+    assert_true(found);
+    list_free(list);
+    made_fini(&m);
+}
+
 /* The search offers it beside the others, and says when a mixture of experts is asked for. */
 static void the_search_knows_tensor(void **state)
 {
@@ -342,6 +373,7 @@ int main(void)
         cmocka_unit_test(sums_take_a_ring_or_a_tree),
         cmocka_unit_test(halves_of_a_block_add_up),
         cmocka_unit_test(spoilt_groups_are_refused),
+        cmocka_unit_test(a_fast_link_between_nodes_joins_a_group),
         cmocka_unit_test(the_search_knows_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
