@@ -14,8 +14,9 @@
 #include "planner/verdict.h"
 #include "program/codec.h"
 
-#define ALL_SETS 5u      /* devices up to which every set is searched */
-#define SEARCHES_MAX 48u /* beyond, at most so many */
+#define ALL_SETS 5u         /* devices up to which every set is searched */
+#define SEARCHES_MAX 48u    /* beyond, at most so many */
+#define LEFT_OUT_WEIGHED 6u /* devices left out that are searched with */
 #define EVALUATIONS_DEFAULT 20000u
 #define EVALUATIONS_LEAST 1000u
 #define BETTER 1e-9 /* relative */
@@ -142,16 +143,41 @@ static void consider(struct sets *s, const bool *in, struct plan_answer *answer,
     memcpy(s->chosen, in, s->count * sizeof(*in));
 }
 
+/* No plan that uses all of a set can cost or take less: its devices' prices for the least time in which they
+ * could do the rows together, or the energy of the most frugal one for all of them. */
+static double bound_of(const struct sets *s, const bool *in)
+{
+    double rows = s->problem.mean_step.rows, price = 0, speed = 0, least = INFINITY;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct device *d = &s->cluster->devices[s->device[i]];
+        if (!in[i] || s->speed[i] <= 0)
+            continue;
+        price += d->price_per_hour / 3600;
+        speed += s->speed[i];
+        least = fmin(least, d->watts / s->speed[i]);
+    }
+    if (speed <= 0)
+        return 0;
+    return s->workload->objective == OBJECTIVE_COST ? price * rows / speed : least * rows;
+}
+
 /* The set searched as it is and, for energy, with the hungry devices slowed down. *score: the best of it. */
 static int set_try(struct sets *s, const bool *in, double *score)
 {
     struct plan_answer *answer = NULL;
     *score = INFINITY;
+    if (s->best && bound_of(s, in) >= s->best_score) /* cannot be better, so not looked at */
+        return 0;
     if (set_search(s, s->cluster, in, &s->options, &answer) < 0)
         return -1;
     consider(s, in, answer, score);
-    for (int k = 0; k < WARP_STRENGTH_COUNT && s->workload->objective == OBJECTIVE_ENERGY; k++) {
-        double least = INFINITY;
+    uint32_t members = 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        members += in[i];
+    /* a device alone does all the work however slow; and what did not help is not done more strongly */
+    bool helped = s->workload->objective == OBJECTIVE_ENERGY && members > 1;
+    for (int k = 0; k < WARP_STRENGTH_COUNT && helped; k++) {
+        double least = INFINITY, before = *score;
         struct cluster *warped = cluster_copy(s->cluster, s->err);
         if (!warped)
             return -1;
@@ -174,6 +200,7 @@ static int set_try(struct sets *s, const bool *in, double *score)
             return -1;
         }
         consider(s, in, answer, score);
+        helped = *score < before;
     }
     return 0;
 }
@@ -182,7 +209,19 @@ static int sets_all(struct sets *s)
 {
     bool in[ALL_SETS] = {false};
     double score;
-    for (uint32_t mask = (1u << s->count) - 1; mask > 0; mask--) {
+    memset(in, true, s->count * sizeof(*in)); /* all of them first: its refusal is the answer's */
+    if (set_try(s, in, &score) < 0)
+        return -1;
+    for (uint32_t i = 0; i < s->count && s->count > 1;
+         i++) { /* then alone: what is cheap spares much searching */
+        memset(in, 0, sizeof(in));
+        in[i] = true;
+        if (set_try(s, in, &score) < 0)
+            return -1;
+    }
+    for (uint32_t mask = (1u << s->count) - 2; mask > 0; mask--) {
+        if ((mask & (mask - 1)) == 0)
+            continue;
         for (uint32_t i = 0; i < s->count; i++)
             in[i] = mask >> i & 1;
         if (set_try(s, in, &score) < 0)
@@ -255,6 +294,7 @@ static bool plan_uses(const struct plan *plan, const char *device)
 static int left_out_weigh(struct sets *s, struct plan_answer *answer)
 {
     bool *in = calloc((size_t)s->count + 1, sizeof(*in));
+    uint32_t weighed = 0;
     char why[160];
     int result = in ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t k = 0; k < answer->left_out_count && result == 0; k++) {
@@ -266,7 +306,7 @@ static int left_out_weigh(struct sets *s, struct plan_answer *answer)
         if (i == s->count)
             continue;
         snprintf(why, sizeof(why), "not needed");
-        if (s->count <= LEFT_OUT_TRIED) {
+        if (s->count <= LEFT_OUT_TRIED && weighed++ < LEFT_OUT_WEIGHED) {
             for (uint32_t j = 0; j < s->count; j++)
                 in[j] = j == i || plan_uses(answer->plan, s->cluster->devices[s->device[j]].name);
             result = set_search(s, s->cluster, in, &s->options, &with);
@@ -356,6 +396,22 @@ static int finish(struct sets *s, const struct plan_options *options, struct pla
     return plan_seal(answer->plan, s->err);
 }
 
+/* Rows a second at the best micro-batch, as the lower bound of a step takes them. */
+static double best_speed(const struct problem *p, uint32_t device)
+{
+    double best = 0;
+    for (uint32_t rows = 1; rows <= p->workload->batch_rows; rows *= 2) {
+        struct cost_load load = {.rows = rows,
+                                 .tokens = p->mean_row.tokens * rows,
+                                 .sum_sq = p->mean_row.sum_sq * rows,
+                                 .labelled = p->mean_row.labelled * rows};
+        double seconds = problem_seconds(p, device, 0, p->block_count, COST_FORWARD, &load) +
+                         problem_seconds(p, device, 0, p->block_count, COST_BACKWARD, &load);
+        best = seconds > 0 ? fmax(best, rows / seconds) : best;
+    }
+    return best;
+}
+
 static int sets_init(struct sets *s)
 {
     uint32_t devices = s->cluster->device_count;
@@ -368,9 +424,7 @@ static int sets_init(struct sets *s)
     for (uint32_t d = 0; d < devices; d++) {
         if (!p->usable[d])
             continue;
-        double seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row) +
-                         problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &p->mean_row);
-        s->speed[s->count] = seconds > 0 ? 1 / seconds : 0;
+        s->speed[s->count] = best_speed(p, d);
         s->device[s->count++] = d;
     }
     return known_check(s);
@@ -387,7 +441,7 @@ int objective_search(const struct workload *workload, const struct cluster *clus
     int result = sets_init(&s);
     s.options.programs = s.options.brief = true;
     s.options.insight = false;
-    s.options.evaluations = all / 4 > EVALUATIONS_LEAST ? all / 4 : EVALUATIONS_LEAST;
+    s.options.evaluations = all / 8 > EVALUATIONS_LEAST ? all / 8 : EVALUATIONS_LEAST;
     if (result == 0)
         result = s.count <= ALL_SETS ? sets_all(&s) : sets_some(&s);
     if (result == 0)
