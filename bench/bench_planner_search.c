@@ -218,7 +218,7 @@ static int machine_compare(const void *left, const void *right)
 
 static double factors_try(struct baseline *b)
 {
-    static const double factors[] = {2.5, 1.6, 1.2, 1, 0.8, 0.6, 0.4, 0.2};
+    static const double factors[] = {2.5, 1.5, 1, 0.6, 0.3};
     double best = INFINITY;
     for (size_t f = 0; f < sizeof(factors) / sizeof(factors[0]); f++) {
         struct err err = {0};
@@ -239,7 +239,7 @@ static double factors_try(struct baseline *b)
  * and simulated by the same programs. INFINITY when it does not fit. */
 static double baseline_seconds(const struct problem *p)
 {
-    static const uint32_t sizes[] = {1, 2, 4};
+    static const uint32_t sizes[] = {1, 2};
     struct baseline b = {.p = p};
     double best = INFINITY;
     b.machines = calloc(p->cluster->node_count + 1, sizeof(*b.machines));
@@ -434,6 +434,7 @@ static int growth(uint32_t most)
         getrusage(RUSAGE_SELF, &use);
         printf("%5u devices  %8.3f s  ratio %6.3f  peak %ld MiB  %s\n", devices, result.plan_s, result.ratio,
                use.ru_maxrss / 1024, result.words);
+        fflush(stdout);
     }
     return 0;
 }

@@ -71,11 +71,14 @@ struct world {
     struct choice_list *list;
 };
 
-static void world_init(struct world *w, uint64_t seed, uint32_t devices, uint64_t memory, uint32_t batch)
+static void world_init(struct world *w, uint64_t seed, uint32_t devices, uint64_t memory, uint32_t batch,
+                       bool equal_rows)
 {
     struct err err = {0};
     w->config = fixture_config(20);
     w->workload = fixture_workload(&w->config, batch, batch);
+    for (uint32_t i = 0; i < batch && equal_rows; i++)
+        w->workload.rows[i] = (struct workload_row){.tokens = 55, .labelled = 27};
     w->cluster = cluster_make(seed, devices, memory);
     w->list = calloc(1, sizeof(*w->list));
     w->list->evaluations_max = 20000;
@@ -121,7 +124,7 @@ static void deals_as_they_come_keep_to_their_buffers_and_windows(void **state)
     for (uint64_t seed = 0; seed < 8; seed++) {
         struct world w;
         struct err err = {0};
-        world_init(&w, seed, 14, 260 * MIB, 64);
+        world_init(&w, seed, 14, 260 * MIB, 64, false);
         assert_int_equal(many_propose(&w.problem, 0, w.list, &err), 0);
         assert_true(w.list->count > 0);
         const struct place_choice *choice = &w.list->choices[0];
@@ -149,18 +152,17 @@ static void deals_as_they_come_keep_to_their_buffers_and_windows(void **state)
     }
 }
 
-static void estimates_of_what_was_run_are_near_the_simulation(void **state)
+static void estimates_of_what_was_run_are_near_the_simulation_where_rows_are_equal(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 6; seed++) {
         struct world w;
         struct err err = {0};
-        world_init(&w, seed, 20, 260 * MIB, 96);
+        world_init(&w, seed, 20, 260 * MIB, 96, true);
         assert_int_equal(many_propose(&w.problem, 0, w.list, &err), 0);
         assert_true(w.list->count > 0);
         double seconds = choice_simulate(&w.problem, &w.list->choices[0], 1, &err);
-        /* run at mean lengths; the rows differ by a factor of 2.7 */
-        if (seconds < 0 || fabs(seconds / w.list->choices[0].estimate_s - 1) > 0.15)
+        if (seconds < 0 || fabs(seconds / w.list->choices[0].estimate_s - 1) > 0.05)
             fail_msg("seed %llu: estimate %g, simulated %g", (unsigned long long)seed,
                      w.list->choices[0].estimate_s, seconds);
         world_fini(&w);
@@ -221,7 +223,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_many_devices_pass_the_checker_and_are_the_same_each_time),
         cmocka_unit_test(deals_as_they_come_keep_to_their_buffers_and_windows),
-        cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation),
+        cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation_where_rows_are_equal),
         cmocka_unit_test(an_unlike_member_helps_and_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
