@@ -6,7 +6,6 @@
  * under the new costs. */
 #include "planner/insight.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,8 @@
 #define EVALUATIONS_DEFAULT 20000u  /* for all searches together, as one search has */
 #define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
 #define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
+#define DEVICES_SOME 16u            /* up to which as many searches are made as the budget has room for */
+#define SEARCHES_LARGE 12u          /* beyond */
 #define NODES_ALL_LINKS 5u          /* up to which every link between nodes is tried, used or not */
 #define SAVES_LEAST 0.005           /* less than this is nothing */
 #define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
@@ -40,7 +41,9 @@ struct insight_run {
     struct ask *asks;
     uint32_t ask_count, ask_capacity;
     uint64_t evaluations;
-    double base_s; /* the plan as it is, over the steps that same_plan prices */
+    double base_s;  /* the plan as it is, over the steps that same_plan prices */
+    double again_s; /* what searching on from it finds on the cluster as it is: no improvement's merit; 0: not
+                       done */
     struct err *err;
 };
 
@@ -334,6 +337,7 @@ static int same_plan(struct insight_run *run, const struct workload *w, const st
     return result;
 }
 
+/* A search on from the plan. *step_s falls to what it finds, if that is less; *did: it found something. */
 static int searched(struct insight_run *run, const struct workload *w, const struct cluster *cluster,
                     double *step_s, bool *did)
 {
@@ -345,7 +349,8 @@ static int searched(struct insight_run *run, const struct workload *w, const str
     options.from = run->plan;
     int result = plan_search(w, cluster, &options, &answer, run->err);
     if (result == 0 && answer->plan) {
-        *step_s = fmin(*step_s, answer->step_s);
+        double ratio = run->again_s > 0 ? run->answer->step_s / run->again_s : 1;
+        *step_s = fmin(*step_s, answer->step_s * ratio);
         *did = true;
     }
     plan_answer_destroy(answer);
@@ -421,7 +426,9 @@ static int asks_run(struct insight_run *run)
         run->options->insight_evaluations ? run->options->insight_evaluations : EVALUATIONS_DEFAULT;
     uint32_t tried = run->ask_count < INSIGHT_LINES_MAX ? run->ask_count : INSIGHT_LINES_MAX;
     bool small = run->cluster->device_count <= DEVICES_SEARCHED;
-    uint64_t searches = small ? tried : all / EVALUATIONS_LEAST;
+    uint64_t searches = small                                        ? tried
+                        : run->cluster->device_count <= DEVICES_SOME ? all / EVALUATIONS_LEAST
+                                                                     : SEARCHES_LARGE;
     run->evaluations = all / (tried ? tried : 1);
     run->evaluations = run->evaluations < EVALUATIONS_LEAST ? EVALUATIONS_LEAST : run->evaluations;
     /* steps of thousands of cells are too dear to search again and again */
@@ -435,6 +442,13 @@ static int asks_run(struct insight_run *run)
     w.objective = OBJECTIVE_TIME;
     if (same_plan(run, &w, run->cluster, &run->base_s) < 0)
         return -1;
+    if (searches) {
+        double again_s = run->answer->step_s;
+        bool did;
+        if (searched(run, &w, run->cluster, &again_s, &did) < 0)
+            return -1;
+        run->again_s = again_s;
+    }
     for (uint32_t i = 0; i < tried; i++) {
         if (ask_try(run, &run->asks[i], i < searches) < 0)
             return -1;
@@ -475,8 +489,6 @@ static int words_fill(struct insight_run *run)
     }
     if (!*text)
         snprintf(text, sizeof(text), "nothing that was tried saves anything");
-    if (in->improvement_count == 0 || in->improvements[0].kind != INSIGHT_SPEED) /* names keep their case */
-        text[0] = (char)toupper((unsigned char)text[0]);
     in->words = strdup(text);
     return in->words ? 0 : no_memory(run);
 }
