@@ -480,7 +480,7 @@ static void ten_thousand_devices_are_planned_and_one_more_is_refused(void **stat
 {
     (void)state;
     struct err err;
-    uint32_t devices = getenv("MOTLEY_LONG") ? 10000 : 1000;
+    uint32_t devices = getenv("MOTLEY_LONG") ? 10000 : 300;
     struct plan_answer *answer =
         plan(parsed("{\"model\": \"m\", \"data\": {\"train\": \"d\"}, \"train\": {\"batch_rows\": 64}}"),
              many(devices, 8), model_json(30), &err);
