@@ -16,7 +16,7 @@
 #define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
 #define GROUP_SLACK 0.7 /* members of groups take micro-batches lighter than the mean at best so much */
 #define KICK_MOVES 5u
-#define FRESH_TRIES 24u /* arrangements that do not fit, until no more are tried */
+#define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define MEMO_FIRST 1024u
 
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,

@@ -16,6 +16,7 @@
 #include "planner/left_out.h"
 #include "planner/objective.h"
 #include "planner/placement.h"
+#include "planner/moves.h"
 #include "planner/polish.h"
 #include "planner/tensor.h"
 #include "planner/provenance.h"
@@ -26,6 +27,7 @@
 #define FINALISTS 12u
 #define POLISHED 6u              /* finalists of a placement that are polished */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
+#define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define KICKS 200u               /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
@@ -114,6 +116,45 @@ static uint32_t finalist_steps(const struct problem *p, uint64_t cells)
     return cells * p->step_count <= SMALL_CELLS ? p->step_count : STEPS_FINALIST;
 }
 
+/* A hybrid out of a pipeline: one more device beside one that has its stage alone, or two stages' devices put
+ * together. */
+static bool grouped_from(struct search *s, struct polish *polish, const struct place_choice *from,
+                         struct place_choice *choice, double *seconds)
+{
+    for (int move = 0; move < 2 && from->schedule != SCHEDULE_INTERLEAVED; move++) {
+        uint32_t count = move ? s->problem->device_count : from->member_count;
+        for (uint32_t n = 0; n < count * from->stage_count; n++) {
+            if (choice_copy(choice, from, s->err) < 0)
+                return false;
+            choice->placement = PLACE_HYBRID;
+            choice->schedule = SCHEDULE_1F1B;
+            if (move_apply(s->problem, choice, move ? MOVE_ADD : MOVE_REGROUP, n / from->stage_count,
+                           n % from->stage_count, s->err) > 0 &&
+                (*seconds = polish_seconds(polish, choice)) > 0)
+                return true;
+            choice_fini(choice);
+        }
+    }
+    return false;
+}
+
+static bool grouped_find(struct search *s, struct polish *polish, enum plan_placement kind,
+                         struct place_choice *choice, double *seconds)
+{
+    const struct choice_list *list = &s->lists[PLACE_PIPELINE];
+    bool found = false;
+    for (uint32_t i = 0; kind == PLACE_HYBRID && i < list->count && !found; i++)
+        found = grouped_from(s, polish, &list->choices[i], choice, seconds);
+    for (uint32_t i = 0; kind == PLACE_HYBRID && i < PIPELINES_FRESH && !found; i++) {
+        struct place_choice fresh;
+        if (!polish_fresh(polish, PLACE_PIPELINE, &fresh, seconds))
+            break;
+        found = grouped_from(s, polish, &fresh, choice, seconds);
+        choice_fini(&fresh);
+    }
+    return found;
+}
+
 /* Where nothing that was proposed fits (memory is tight), an arrangement at random may. */
 static void fresh_add(struct search *s, struct polish *polish, enum plan_placement kind,
                       struct choice_list *list, double each[CHOICES_MAX], uint32_t *count)
@@ -124,7 +165,8 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
         if (each[i] > 0)
             return;
     }
-    if (s->problem->device_count > FRESH_DEVICES || !polish_fresh(polish, kind, &choice, &seconds))
+    if (s->problem->device_count > FRESH_DEVICES ||
+        (!polish_fresh(polish, kind, &choice, &seconds) && !grouped_find(s, polish, kind, &choice, &seconds)))
         return;
     for (uint32_t i = 0; i < list->count; i++)
         choice_fini(&list->choices[i]);
@@ -145,8 +187,10 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     uint64_t cells = list->count > 0 ? choice_cells(s->problem, &list->choices[0]) : 0;
     bool small = cells <= SMALL_CELLS, large = cells >= LARGE_CELLS;
     uint32_t most = small ? CHOICES_MAX : large ? FINALISTS_LARGE : FINALISTS;
-    uint32_t count = list->count < most ? list->count : most, best = UINT32_MAX;
-    uint64_t budget = large ? 0 : list->evaluations_max * CELLS_PER_EVALUATION;
+    uint32_t count = list->count < most ? list->count : most, best = UINT32_MAX, known = UINT32_MAX;
+    double known_s = 0;
+    uint64_t budget =
+        large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
     if (cells >= HUGE_CELLS) { /* huge_choose simulates */
         *seconds = list->choices[0].estimate_s;
         return &list->choices[0];
@@ -169,13 +213,22 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         double now = each[pick];
         polish_descend(polish, &list->choices[pick], &now);
         each[pick] = -1;
+        if (move_knows(&list->choices[pick]) && (known == UINT32_MAX || now < known_s)) {
+            known = pick; /* the best of those that can be kicked about */
+            known_s = now;
+        }
         if (best == UINT32_MAX || now < *seconds) {
             best = pick;
             *seconds = now;
         }
     }
-    if (best != UINT32_MAX && (s->fastest_s == 0 || *seconds < s->fastest_s * POLISH_WITHIN))
-        polish_search(polish, &list->choices[best], seconds, KICKS);
+    if (known != UINT32_MAX && (s->fastest_s == 0 || known_s < s->fastest_s * POLISH_WITHIN)) {
+        polish_search(polish, &list->choices[known], &known_s, KICKS);
+        if (known_s < *seconds || known == best) {
+            best = known;
+            *seconds = known_s;
+        }
+    }
     polish_destroy(polish);
     return best == UINT32_MAX ? NULL : &list->choices[best];
 }

@@ -18,6 +18,15 @@ const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32
     return text;
 }
 
+const char *check_where_end(const struct plan *plan, uint32_t rank, int kind, bool first, char text[200])
+{
+    uint32_t count = plan->ranks[rank].programs[kind].instr_count;
+    if (count > 0)
+        return check_where(plan, rank, kind, first ? 0 : count - 1, text);
+    snprintf(text, 200, "rank %u %s", rank, program_kind_name(kind));
+    return text;
+}
+
 static int check_ranges(const struct plan *plan, struct err *err)
 {
     if (plan->version != PLAN_VERSION)
@@ -62,6 +71,7 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
 {
     const struct plan_rank *rank = &plan->ranks[number];
     uint64_t slots[PURPOSE_COUNT] = {0}, sum = 0;
+    char where[200];
     for (uint32_t s = 0; s < rank->slot_count; s++) {
         const struct plan_slot *slot = &rank->slots[s];
         if (slot->kind >= SLOT_KINDS || slot->purpose >= PURPOSE_COUNT || slot->place > SLOT_ON_HOST ||
@@ -91,8 +101,9 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
                        "rank %u: memory of %llu bytes does not follow from its purposes' %llu", number,
                        (unsigned long long)rank->memory_bytes, (unsigned long long)sum);
     if (rank->memory_bytes > rank->memory_limit_bytes)
-        return err_set(err, ERR_NOFIT, "rank %u on %s needs %llu bytes of memory; its limit is %llu", number,
-                       rank->device ? rank->device : "?", (unsigned long long)rank->memory_bytes,
+        return err_set(err, ERR_NOFIT, "%s needs %llu bytes of memory on %s; its limit is %llu",
+                       check_where_end(plan, number, PROGRAM_TRAIN, true, where),
+                       (unsigned long long)rank->memory_bytes, rank->device ? rank->device : "?",
                        (unsigned long long)rank->memory_limit_bytes);
     return 0;
 }

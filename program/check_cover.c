@@ -54,9 +54,10 @@ static bool rect_same(const struct rect *a, const struct rect *b)
 
 /* In a tensor placement the members of a stage share a rectangle: count it once, and all members must be
  * there. */
-static int rects_merge(const struct plan *plan, struct rect *rects, uint32_t count, uint32_t micro,
+static int rects_merge(const struct plan *plan, int kind, struct rect *rects, uint32_t count, uint32_t micro,
                        struct err *err)
 {
+    char where[200];
     uint32_t out = 0;
     for (uint32_t i = 0; i < count;) {
         uint32_t end = i + 1, members = 0;
@@ -66,7 +67,8 @@ static int rects_merge(const struct plan *plan, struct rect *rects, uint32_t cou
             members += plan->ranks[r].stage == plan->ranks[rects[i].rank].stage;
         if (end - i != members)
             return err_set(err, ERR_INVALID,
-                           "micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it", micro,
+                           "%s: micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it",
+                           check_where(plan, rects[i].rank, kind, rects[i].instr, where), micro,
                            rects[i].block_begin / 2, (rects[i].block_end + 1) / 2, end - i, members,
                            plan->ranks[rects[i].rank].stage);
         rects[out++] = rects[i];
@@ -82,7 +84,7 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
     char one[200], two[200];
     qsort(rects, count, sizeof(*rects), rect_compare);
     if (plan->placement == PLACE_TENSOR) {
-        int merged = rects_merge(plan, rects, count, micro, err);
+        int merged = rects_merge(plan, kind, rects, count, micro, err);
         if (merged < 0)
             return -1;
         count = (uint32_t)merged;
@@ -117,8 +119,9 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
         "%s: micro-batch %u does not pass every block %s once with all its %u rows; missing from block %d, "
         "which rank %u holds%s%s",
         program_kind_name(kind), micro, pass_names[pass], rows, reached / 2, holder,
-        near != UINT32_MAX ? ", behind " : "",
-        near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one) : "");
+        near != UINT32_MAX ? ", behind " : ", before ",
+        near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one)
+                           : check_where_end(plan, holder, kind, false, one));
 }
 
 /* Instructions of one pass, sorted into micro-batches (CSR). */
@@ -251,16 +254,17 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
     const struct plan_rank *r = &plan->ranks[rank];
     const struct program *program = &r->programs[PROGRAM_TRAIN];
     struct step_parts parts = step_find(plan, rank);
+    char where[200];
     if (program->instr_count == 0)
         return err_set(err, ERR_INVALID, "rank %u: it has no train program", rank);
     if (parts.steps > 1 || (parts.steps == 0 && r->state_share > 0))
-        return err_set(err, ERR_INVALID, "rank %u train: %u STEP instructions; it must be one", rank,
-                       parts.steps);
+        return err_set(err, ERR_INVALID, "%s ends with %u STEP instructions; it must be one",
+                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.steps);
     if (parts.scalars != 1 || parts.norms != 1)
         return err_set(err, ERR_INVALID,
-                       "rank %u train: step scalars are reduced over all ranks %u times and the norm %u "
+                       "%s comes after step scalars were reduced over all ranks %u times and the norm %u "
                        "times; each must be once",
-                       rank, parts.scalars, parts.norms);
+                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.scalars, parts.norms);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         bool gradients = x->queue != QUEUE_COMPUTE && x->tag == TAG_PARAMETER_GRADIENTS;

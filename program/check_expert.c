@@ -499,8 +499,8 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
                            check_where(plan, r, PROGRAM_TRAIN, last, where),
                            wanted ? "more than once" : "although only one rank has them");
         return err_set(err, ERR_INVALID,
-                       "rank %u train: the gradients of attention, which %u ranks take, are never reduced", r,
-                       attending);
+                       "%s: the gradients of attention, which %u ranks take, are never reduced before it",
+                       check_where_end(plan, r, PROGRAM_TRAIN, false, where), attending);
     }
     return 0;
 }

@@ -23,6 +23,10 @@ bool check_order_before(const struct check_order *order, uint32_t a, uint32_t b)
 /* "rank 1 train instruction 5 (RECV mb0 from 0)" */
 const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32_t number, char text[200]);
 
+/* The same of a program's last instruction, for what should have come before its end; of its first with
+ * `first`. Without instructions "rank 1 train". */
+const char *check_where_end(const struct plan *plan, uint32_t rank, int kind, bool first, char text[200]);
+
 /* The parts; each returns 0, or -1 with the sentence. */
 int check_slots(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
                 struct err *err);

@@ -226,6 +226,7 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     const struct tally *t = tally_at(s, rank, block);
     bool tied = block == 0 && (r->owns_tied || r->copies_tied);
     bool edge = (block == 0 || block == plan->block_count - 1) && !plan->trains_embedding;
+    char where[200];
     int op = t->reduced ? r->programs[PROGRAM_TRAIN].instrs[t->reducer].op : OP_COUNT;
     bool leaves = op == OP_PUSH || op == OP_REDUCE_SCATTER;
     if (t->reduced > 1)
@@ -235,12 +236,12 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
                       "the gradients of block %d are reduced although only this rank has them", block);
     if (t->reduced == 0 && holders > 1 && !edge && plan->placement != PLACE_TENSOR && t->pulled == 0)
         return err_set(s->err, ERR_INVALID,
-                       "rank %u train: the gradients of block %d, which %u ranks take, are never reduced",
-                       rank, block, holders);
+                       "%s: the gradients of block %d, which %u ranks take, are never reduced before it",
+                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), block, holders);
     if (t->reduced == 0 && !edge && !s->steps[rank])
         return err_set(s->err, ERR_INVALID,
-                       "rank %u train: the gradients of block %d stay here and are never stepped with", rank,
-                       block);
+                       "%s: the gradients of block %d stay here and are never stepped with",
+                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), block);
     if (t->reduced == 0)
         return 0;
     if (op == OP_PUSH)

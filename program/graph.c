@@ -2,6 +2,7 @@
  * group. */
 #include "program/graph.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,8 +267,13 @@ static int collectives_match(struct plan_graph *w, struct err *err)
         }
         for (uint32_t g = 0; g < plan->group_count; g++) {
             if (seen[g] < length[g] && plan_group_position(&plan->groups[g], rank) >= 0) {
-                err_set(err, ERR_INVALID, "rank %u %s: %u collectives of group %u, rank %u has %u", rank,
-                        program_kind_name(w->kind), seen[g], g, plan->groups[g].ranks[0], length[g]);
+                uint32_t last = w->base[rank + 1] > w->base[rank] ? w->base[rank + 1] - 1 : w->base[rank];
+                snprintf(where, sizeof(where), "its beginning");
+                if (w->base[rank + 1] > w->base[rank])
+                    graph_where(w, last, where);
+                err_set(err, ERR_INVALID,
+                        "rank %u ends at %s with %u collectives of group %u, rank %u has %u", rank, where,
+                        seen[g], g, plan->groups[g].ranks[0], length[g]);
                 goto out;
             }
         }
