@@ -6,14 +6,15 @@
 
 #include "planner/expert_moves.h"
 #include "planner/micro.h"
+#include "planner/sharded_moves.h"
 
 bool move_knows(const struct place_choice *c)
 {
     if (c->placement == PLACE_SINGLE || c->placement == PLACE_DATA)
-        return c->stage_count == 1 && c->gathered_layers == 0;
+        return c->stage_count == 1;
     if (c->placement == PLACE_PIPELINE)
         return c->schedule != SCHEDULE_INTERLEAVED;
-    return c->placement == PLACE_HYBRID || c->placement == PLACE_EXPERT;
+    return c->placement == PLACE_HYBRID || c->placement == PLACE_EXPERT || c->placement == PLACE_SERVER;
 }
 
 static bool is_data(const struct place_choice *c)
@@ -496,6 +497,10 @@ static int stages_move(struct place_choice *c, uint32_t a, uint32_t b, struct er
 void move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind, uint32_t *a_count,
                 uint32_t *b_count)
 {
+    if (c->gathered_layers) {
+        sharded_move_range(p, c, kind, a_count, b_count);
+        return;
+    }
     if (c->placement == PLACE_EXPERT) {
         expert_move_range(p, c, kind, a_count, b_count);
         return;
@@ -563,6 +568,8 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     move_range(p, c, kind, &a_count, &b_count);
     if (a >= a_count || b >= b_count)
         return 0;
+    if (c->gathered_layers)
+        return sharded_move_apply(p, c, kind, a, b, err);
     if (c->placement == PLACE_EXPERT)
         return expert_move_apply(p, c, kind, a, b, err);
     if (c->schedule == SCHEDULE_GPIPE) /* which is 1F1B with windows of all micro-batches */

@@ -189,7 +189,6 @@ static int holder_try(struct server *s, const struct candidate *holder, struct e
                 s->s.taken[s->s.count++] = &s->s.candidates[i];
         }
         struct moving moving = star(s);
-        s->s.list->evaluations += 1 + (uint64_t)n * n / 16 * (1 + s->s.p->workload->batch_rows / 4);
         if (s->s.list->evaluations >= s->s.list->evaluations_max)
             return 0;
         int result = sharded_search_split(&s->s, &moving, least_room, 0, 1, CUTOFF * s->best, err);

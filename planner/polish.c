@@ -11,6 +11,7 @@
 #include "planner/micro.h"
 #include "planner/expert_moves.h"
 #include "planner/recut.h"
+#include "planner/sharded_moves.h"
 
 #define BETTER 0.999999 /* a change must be worth this much */
 #define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
@@ -169,7 +170,8 @@ double polish_seconds(struct polish *p, const struct place_choice *choice)
         return known->seconds;
     uint32_t steps = p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count;
     uint64_t cost = (uint64_t)choice->member_count * micro_count(p->problem, choice->micro_batch_rows);
-    cost *= (uint64_t)steps * expert_program_length(p->problem, choice);
+    cost *= (uint64_t)steps * expert_program_length(p->problem, choice) *
+            sharded_program_length(p->problem, choice);
     if (p->left == 0)
         return -1;
     double seconds = choice_simulate(p->problem, choice, p->steps_max, p->err);

@@ -26,9 +26,10 @@ struct split_member {
 };
 
 /* One option for each member, Σ total = batch, Σ room ≥ state: the least largest seconds, and among those the
- * most room. Exact. Fills chosen[count] and *seconds. Returns 1, 0 when there is none, −1 ERR_NOMEM. */
+ * most room. Exact. Fills chosen[count] and *seconds; adds to *cells (may be NULL) how many cells of its
+ * table it looked at. Returns 1, 0 when there is none, −1 ERR_NOMEM. */
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
-                struct split_option *chosen, double *seconds, struct err *err);
+                struct split_option *chosen, double *seconds, uint64_t *cells, struct err *err);
 
 /* --- which shards --- */
 

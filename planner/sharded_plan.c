@@ -177,7 +177,6 @@ static int set_try(struct sharded *s, struct err *err)
     for (uint32_t l = 0; l < levels; l++) {
         double level = least + (most - least) * l / (levels - 1);
         struct moving moving = ring_at(s, level);
-        s->s.list->evaluations += 1 + (uint64_t)count * count / 16 * (1 + s->s.p->workload->batch_rows / 4);
         for (uint32_t m = 0; m < count; m++) {
             double floor = 1 - level * (1 + 1e-12) * s->shares[m].bytes_per_s;
             least_room[m] = floor > 0 ? (int64_t)(floor * state) : 0;

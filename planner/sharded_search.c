@@ -7,9 +7,10 @@
 
 #include "planner/micro.h"
 
-#define UNITS_MAX 1024u /* parts of the batch that are given out */
-#define DENSE_ROWS 64u  /* micro-batches up to which every size is tried */
-#define FIRST_LIMIT 1.5 /* of the least time there can be: where looking begins */
+#define UNITS_MAX 1024u   /* parts of the batch that are given out */
+#define DENSE_ROWS 64u    /* micro-batches up to which every size is tried */
+#define EVALUATION 10000u /* cells and overlaps that take as long as evaluating one pipeline */
+#define FIRST_LIMIT 1.5   /* of the least time there can be: where looking begins */
 
 static void overlap_add(struct sharded_search *s, int computes, bool backward, double gathered,
                         double reduced)
@@ -197,6 +198,7 @@ int sharded_search_split(struct sharded_search *s, const struct moving *moving, 
                          double state, uint32_t idle_count, double limit, struct err *err)
 {
     double rate = 0, least = 0, seconds;
+    uint64_t work = 0;
     for (uint32_t m = 0; m < s->count; m++)
         rate += 1 / s->taken[m]->per_row;
     for (uint32_t i = 0; i < s->overlap_count; i++)
@@ -206,8 +208,12 @@ int sharded_search_split(struct sharded_search *s, const struct moving *moving, 
         bool all, cut = within < limit;
         int result = 0;
         if (options_fill(s, moving, least_room, state, idle_count, cut ? within : limit, &all))
-            result =
-                split_solve(s->members, s->count, s->batch, (int64_t)ceil(state), s->chosen, &seconds, err);
+            result = split_solve(s->members, s->count, s->batch, (int64_t)ceil(state), s->chosen, &seconds,
+                                 &work, err);
+        for (uint32_t m = 0; m < s->count; m++)
+            work += (uint64_t)s->members[m].option_count * s->overlap_count;
+        s->list->evaluations += 1 + work / EVALUATION;
+        work = 0;
         if (result != 0 || all || !cut)
             return result;
     }

@@ -16,6 +16,7 @@ struct split {
     int64_t
         *table; /* [(count + 1) · (batch + 1)]: most room with that many rows given out; NONE: cannot be */
     double *times;
+    uint64_t cells; /* looked at */
 };
 
 /* Most room of all members doing the batch within `seconds` each. */
@@ -29,6 +30,7 @@ static int64_t room_at(struct split *s, double seconds)
         int64_t *to = &s->table[(size_t)(m + 1) * width];
         const struct split_member *member = &s->members[m];
         uint32_t most = 0;
+        s->cells += width;
         for (uint32_t j = 0; j < width; j++)
             to[j] = NONE;
         for (uint32_t i = 0; i < member->option_count;) {
@@ -42,6 +44,7 @@ static int64_t room_at(struct split *s, double seconds)
                 continue;
             most = o->total;
             uint32_t end = reach < s->batch - o->total ? reach : s->batch - o->total;
+            s->cells += end + 1;
             for (uint32_t j = 0; j <= end; j++) {
                 int64_t sum = from[j] == NONE ? NONE : from[j] + room;
                 int64_t *at = &to[j + o->total];
@@ -133,16 +136,16 @@ static void trace_back(const struct split *s, double seconds, struct split_optio
 }
 
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
-                struct split_option *chosen, double *seconds, struct err *err)
+                struct split_option *chosen, double *seconds, uint64_t *cells, struct err *err)
 {
     struct split s = {.members = members, .count = count, .batch = batch, .state = state};
-    size_t options = 0, cells = ((size_t)count + 1) * ((size_t)batch + 1);
+    size_t options = 0, size = ((size_t)count + 1) * ((size_t)batch + 1);
     for (uint32_t m = 0; m < count; m++) {
         if (members[m].option_count == 0)
             return 0;
         options += members[m].option_count;
     }
-    s.table = malloc(cells * sizeof(*s.table));
+    s.table = malloc(size * sizeof(*s.table));
     s.times = malloc((options + 1) * sizeof(*s.times));
     int result = s.table && s.times ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     double best = result == 0 ? least_time(&s) : -1;
@@ -154,6 +157,8 @@ int split_solve(const struct split_member *members, uint32_t count, uint32_t bat
             *seconds = fmax(*seconds, chosen[m].seconds);
         result = 1;
     }
+    if (cells)
+        *cells += s.cells;
     free(s.table);
     free(s.times);
     return result;

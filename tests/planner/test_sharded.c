@@ -324,7 +324,7 @@ static void rows_are_split_as_brute_force_does(void **state)
         }
         struct err err;
         double seconds = 0, best = brute(members, count, batch, wanted, 0);
-        int result = split_solve(members, count, batch, wanted, chosen, &seconds, &err);
+        int result = split_solve(members, count, batch, wanted, chosen, &seconds, NULL, &err);
         assert_int_equal(result, best < INFINITY);
         if (result == 0)
             continue;

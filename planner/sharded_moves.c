@@ -1,0 +1,285 @@
+/* Changing layered choices: rows from one member to another, how they are cut, how much is gathered, who
+ * takes part; then the shards by the room that is left. */
+#include "planner/sharded_moves.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/micro.h"
+#include "planner/sharded.h"
+
+#define LAYER_CHOICES 3u
+#define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
+#define LIKE 1e-6           /* shares that near are of the same aim */
+
+static bool server(const struct place_choice *c)
+{
+    return c->placement == PLACE_SERVER;
+}
+
+uint32_t sharded_program_length(const struct problem *p, const struct place_choice *c)
+{
+    bool layers = c->gathered_layers > 0 && !(server(c) && p->workload->method == METHOD_LORA);
+    return layers ? 1 + (uint32_t)p->block_count / 2 : 1;
+}
+
+static uint32_t layers_of(const struct problem *p, uint32_t number)
+{
+    uint32_t ring = (uint32_t)p->block_count - 1 - !p->blocks.tied;
+    const uint32_t layers[LAYER_CHOICES] = {2, ring / 2, ring};
+    uint32_t wanted = layers[number] < 2 ? 2 : layers[number];
+    return wanted < ring ? wanted : ring;
+}
+
+static void members_fill(const struct problem *p, const struct place_choice *c, struct share_member *members)
+{
+    struct sharded_buffers buffers = sharded_buffers(p, c->gathered_layers);
+    double state = sharded_state_bytes(p);
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        const struct place_member *x = &c->members[m];
+        struct memory_need need;
+        sharded_need(p, &buffers, x->micro_rows, x->micro_count, x->recompute, 0, &need);
+        double room = (double)p->cluster->devices[x->device].memory_limit_bytes - (double)need.total;
+        members[m] = (struct share_member){.room = (room - ROUNDING_BYTES) / state,
+                                           .bytes_per_s = INFINITY,
+                                           .step_s = problem_step_seconds(p, x->device, 0, p->block_count)};
+    }
+    for (uint32_t m = 0; m < c->member_count && c->member_count > 1; m++) {
+        uint32_t next = (m + 1) % c->member_count;
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, c->members[m].device, c->members[next].device, &latency, &rate, &emulated);
+        members[m].bytes_per_s = fmin(members[m].bytes_per_s, rate);
+        members[next].bytes_per_s = fmin(members[next].bytes_per_s, rate);
+    }
+}
+
+/* Shares by the room there is: returns 1, 0 when it does not hold the state, −1 ERR_NOMEM. */
+static int shares_fill(const struct problem *p, struct place_choice *c, enum share_aim aim, struct err *err)
+{
+    struct share_member *members = calloc((size_t)c->member_count + 1, sizeof(*members));
+    double *shares = calloc((size_t)c->member_count + 1, sizeof(*shares));
+    int result = members && shares ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result > 0) {
+        members_fill(p, c, members);
+        result = share_state(members, c->member_count, aim, shares);
+    }
+    for (uint32_t m = 0; m < c->member_count && result > 0; m++)
+        c->members[m].state_share = shares[m];
+    free(members);
+    free(shares);
+    return result;
+}
+
+/* Which aim the shares were chosen for. */
+static enum share_aim aim_of(const struct problem *p, const struct place_choice *c)
+{
+    struct place_choice copy;
+    struct err err;
+    enum share_aim aim = SHARE_FOR_LINKS;
+    if (choice_copy(&copy, c, &err) < 0)
+        return aim;
+    bool like = shares_fill(p, &copy, SHARE_FOR_STEP, &err) > 0;
+    for (uint32_t m = 0; m < c->member_count && like; m++)
+        like = fabs(copy.members[m].state_share - c->members[m].state_share) < LIKE;
+    choice_fini(&copy);
+    return like ? SHARE_FOR_STEP : aim;
+}
+
+static double rows_seconds(const struct problem *p, uint32_t device, uint32_t rows)
+{
+    struct cost_load load = p->mean_row;
+    struct micro_cost cost;
+    load.rows *= rows;
+    load.tokens *= rows;
+    load.sum_sq *= rows;
+    load.labelled *= rows;
+    micro_cost_load(&cost, p, device, &load);
+    return micro_forward(p, &cost, 0, p->block_count) + micro_backward(p, &cost, 0, p->block_count, false);
+}
+
+/* Cuts a member's rows anew: as before if that divides them, else the way that computes fastest. */
+static void rows_set(const struct problem *p, struct place_member *x, uint32_t total)
+{
+    uint32_t best = 1;
+    double least = INFINITY;
+    for (uint32_t rows = 1; rows <= total; rows++) {
+        if (total % rows)
+            continue;
+        double seconds = rows == x->micro_rows ? 0 : total / rows * rows_seconds(p, x->device, rows);
+        if (seconds < least) {
+            least = seconds;
+            best = rows;
+        }
+    }
+    x->micro_rows = total ? best : 1;
+    x->micro_count = total / x->micro_rows;
+    x->window = x->micro_count ? x->micro_count : 1;
+}
+
+static bool may_idle(const struct problem *p, const struct place_choice *c, uint32_t member)
+{
+    return p->workload->method == METHOD_FULL && (!server(c) || member == 0);
+}
+
+static int rows_move(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to)
+{
+    struct place_member *a = &c->members[from], *b = &c->members[to / 2];
+    uint32_t held = a->micro_rows * a->micro_count, other = b->micro_rows * b->micro_count;
+    uint32_t moved = to % 2 ? a->micro_rows : 1;
+    if (a == b || held < moved || (held == moved && !may_idle(p, c, from)) || p->workload->micro_batch_rows)
+        return 0;
+    rows_set(p, a, held - moved);
+    rows_set(p, b, other + moved);
+    return 1;
+}
+
+static int micro_move(const struct problem *p, struct place_choice *c, uint32_t rows, uint32_t member)
+{
+    struct place_member *x = &c->members[member];
+    uint32_t total = x->micro_rows * x->micro_count;
+    if (rows == 0 || total == 0 || total % rows || rows == x->micro_rows || p->workload->micro_batch_rows)
+        return 0;
+    x->micro_rows = rows;
+    x->micro_count = total / rows;
+    x->window = x->micro_count;
+    return 1;
+}
+
+static int recompute_move(const struct problem *p, struct place_choice *c, uint32_t member, bool recompute)
+{
+    bool any = false;
+    if (!micro_recompute_allowed(p, recompute))
+        return 0;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (member < c->member_count && m != member)
+            continue;
+        any = any || c->members[m].recompute != recompute;
+        c->members[m].recompute = recompute;
+    }
+    return any;
+}
+
+static int drop_move(const struct problem *p, struct place_choice *c, uint32_t member, uint32_t to)
+{
+    uint32_t rows = c->members[member].micro_rows * c->members[member].micro_count;
+    struct place_member *x = &c->members[to];
+    if (member == to || c->member_count < 3 || (server(c) && member == 0))
+        return 0;
+    rows_set(p, x, x->micro_rows * x->micro_count + rows);
+    memmove(&c->members[member], &c->members[member + 1],
+            (c->member_count - member - 1) * sizeof(*c->members));
+    c->stages[0].member_count = --c->member_count;
+    return 1;
+}
+
+/* A device that is not used takes half of a member's rows. */
+static int add_move(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t member,
+                    struct err *err)
+{
+    struct place_member *grown, *x = &c->members[member];
+    uint32_t rows = x->micro_rows * x->micro_count;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->members[m].device == device)
+            return 0;
+    }
+    if (!p->usable[device] || rows < 2 || p->workload->micro_batch_rows)
+        return 0;
+    grown = realloc(c->members, ((size_t)c->member_count + 1) * sizeof(*grown));
+    if (!grown)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    c->members = grown;
+    x = &grown[member];
+    grown[c->member_count] = *x;
+    grown[c->member_count].device = device;
+    grown[c->member_count].state_share = 0;
+    rows_set(p, &grown[c->member_count], rows / 2);
+    rows_set(p, x, rows - rows / 2);
+    c->stages[0].member_count = ++c->member_count;
+    return 1;
+}
+
+static int replace_move(const struct problem *p, struct place_choice *c, uint32_t member, uint32_t device)
+{
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->members[m].device == device)
+            return 0;
+    }
+    if (!p->usable[device])
+        return 0;
+    c->members[member].device = device;
+    return 1;
+}
+
+static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
+{
+    uint32_t device = c->members[a].device;
+    if (a >= b)
+        return 0;
+    c->members[a].device = c->members[b].device;
+    c->members[b].device = device;
+    return 1;
+}
+
+void sharded_move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind,
+                        uint32_t *a_count, uint32_t *b_count)
+{
+    uint32_t members = c->member_count;
+    bool full = p->workload->method == METHOD_FULL;
+    const uint32_t ranges[MOVE_KINDS][2] = {
+        [MOVE_WINDOW] = {full ? LAYER_CHOICES : 0, server(c) ? 1 : SHARE_AIMS},
+        [MOVE_RECOMPUTE] = {members + 1, 2},
+        [MOVE_ROWS] = {members, 2 * members},
+        [MOVE_SWAP] = {members, members},
+        [MOVE_REPLACE] = {members, p->device_count},
+        [MOVE_DROP] = {members, members},
+        [MOVE_ADD] = {p->device_count, members},
+        [MOVE_MICRO] = {p->workload->batch_rows + 1, members},
+    };
+    *a_count = ranges[kind][0];
+    *b_count = ranges[kind][1];
+}
+
+static int apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a, uint32_t b,
+                 struct err *err)
+{
+    switch (kind) {
+    case MOVE_WINDOW: /* and the aim, which the caller follows */
+        c->gathered_layers = layers_of(p, a);
+        return 1;
+    case MOVE_RECOMPUTE:
+        return recompute_move(p, c, a, b);
+    case MOVE_ROWS:
+        return rows_move(p, c, a, b);
+    case MOVE_SWAP:
+        return swap_move(c, a, b);
+    case MOVE_REPLACE:
+        return replace_move(p, c, a, b);
+    case MOVE_DROP:
+        return drop_move(p, c, a, b);
+    case MOVE_ADD:
+        return add_move(p, c, a, b, err);
+    case MOVE_MICRO:
+        return micro_move(p, c, a, b);
+    default:
+        return 0;
+    }
+}
+
+int sharded_move_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
+                       uint32_t b, struct err *err)
+{
+    enum share_aim aim = kind == MOVE_WINDOW ? (enum share_aim)b : server(c) ? SHARE_FOR_LINKS : aim_of(p, c);
+    int result = apply(p, c, kind, a, b, err);
+    if (result <= 0)
+        return result;
+    c->micro_batch_rows = 1;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        const struct place_member *x = &c->members[m];
+        if (x->micro_count && x->micro_rows > c->micro_batch_rows)
+            c->micro_batch_rows = x->micro_rows;
+        c->members[m].state_share = server(c) ? m == 0 : x->state_share;
+    }
+    return server(c) ? 1 : shares_fill(p, c, aim, err);
+}
