@@ -229,7 +229,8 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
             return -1;
         }
         double seconds = pace(d, &deal, scratch);
-        int touched = run == d->m->micro_batches && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
+        bool whole = run == d->m->micro_batches;
+        int touched = !whole ? 0 : idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
         deal_fini(&deal);
         if (touched == 0)
             d->seconds = seconds + ending(d);
