@@ -1,0 +1,110 @@
+/* The catalogue: devices that labs own are in it, every number is possible and says where it comes from. */
+#include "planner/plan_fixture.h"
+
+#include <math.h>
+
+#include "planner/from_spec.h"
+
+static void devices_that_labs_own_are_in_it(void **state)
+{
+    static const char *const wanted[] = {
+        "titan-x", "gtx-1080ti", "rtx-2080ti", "rtx-3090", "rtx-4090", "rtx-5090",   "a4000",    "a6000",
+        "t4",      "v100",       "p100",       "p40",      "a10",      "a10g",       "a40",      "l4",
+        "l40s",    "a100x40",    "a100x80",    "h100",     "h200",     "b200",       "mi50",     "mi60",
+        "mi100",   "mi210",      "mi250x",     "mi300x",   "w7900",    "rx-7900xtx", "arc-a770", "cpu-avx2",
+        "cpu-amx", "cpu-avx512", "cpu-sse42",  "gh200",    "h100-nvl", "v100x32",    "titan-rtx"};
+    (void)state;
+    struct err err = {0};
+    json_t *catalogue = cluster_catalogue(&err), *list = json_object_get(catalogue, "devices");
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        bool found = false;
+        for (size_t k = 0; k < json_array_size(list); k++)
+            found |=
+                strcmp(json_string_value(json_object_get(json_array_get(list, k), "name")), wanted[i]) == 0;
+        if (!found)
+            fail_msg("%s is not in the catalogue", wanted[i]);
+    }
+    json_decref(catalogue);
+}
+
+static double number(const json_t *entry, const char *key)
+{
+    const json_t *value = json_object_get(entry, key);
+    if (!json_is_number(value) || !isfinite(json_number_value(value)))
+        fail_msg("%s has no %s", json_string_value(json_object_get(entry, "name")), key);
+    return json_number_value(value);
+}
+
+static void every_entry_is_possible_and_names_its_source(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    json_t *catalogue = cluster_catalogue(&err), *list = json_object_get(catalogue, "devices");
+    uint32_t imported = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *e = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(e, "name"));
+        const char *origin = json_string_value(json_object_get(e, "origin"));
+        bool cpu = strcmp(json_string_value(json_object_get(e, "kind")), "cpu") == 0;
+        assert_true(number(e, "memory_bytes") >= (double)(4ull << 30));
+        assert_true(number(e, "flops_fp32") >= (cpu ? 1e10 : 1e12) && number(e, "flops_fp32") < 1e15);
+        assert_true(number(e, "flops_16") >= 0 && number(e, "flops_16") < 1e16);
+        assert_true(number(e, "memory_bytes_per_s") >= (cpu ? 1e9 : 1e11) &&
+                    number(e, "memory_bytes_per_s") < 1e14);
+        assert_true(number(e, "efficiency") > 0.1 && number(e, "efficiency") < 1);
+        assert_true(number(e, "efficiency_16") > 0.1 && number(e, "efficiency_16") < 1);
+        assert_true(number(e, "uncertainty") >= 0.2 && number(e, "uncertainty") <= 1);
+        assert_true(strlen(json_string_value(json_object_get(e, "source"))) > 8);
+        imported += strcmp(origin, "imported") == 0;
+        assert_true(strcmp(origin, "imported") == 0 || strcmp(origin, "estimated") == 0);
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(name, json_string_value(json_object_get(json_array_get(list, k), "name"))) == 0)
+                fail_msg("%s is there twice", name);
+        }
+    }
+    print_message("%zu devices, %u of them with measured shares of their peaks\n", json_array_size(list),
+                  imported);
+    assert_true(imported >= 10);
+    json_decref(catalogue);
+}
+
+/* Each can be planned on; what the plan rests on is what the entry says. */
+static void every_entry_can_be_planned_on(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    json_t *catalogue = cluster_catalogue(&err), *list = json_object_get(catalogue, "devices");
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *e = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(e, "name"));
+        json_t *file = json_pack("{s:[{s:s,s:[{s:s,s:s}]}]}", "nodes", "name", "n", "devices", "name", "n/0",
+                                 "like", name);
+        struct cluster *cluster = cluster_from_json(file, &err);
+        struct plan_answer *answer = NULL;
+        struct plan_options options = {.evaluations = 100};
+        if (!cluster || plan_search(&w, cluster, &options, &answer, &err) < 0)
+            fail_msg("%s: %s", name, err.text);
+        bool imported = strcmp(json_string_value(json_object_get(e, "origin")), "imported") == 0;
+        assert_int_equal(answer->verdict, VERDICT_FITS);
+        assert_true((imported ? answer->plan->costs.share_imported : answer->plan->costs.share_estimated) >
+                    0.99);
+        assert_true(answer->uncertainty > 0 && answer->warning_count == 0);
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+        json_decref(file);
+    }
+    workload_fini(&w);
+    json_decref(catalogue);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(devices_that_labs_own_are_in_it),
+        cmocka_unit_test(every_entry_is_possible_and_names_its_source),
+        cmocka_unit_test(every_entry_can_be_planned_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
