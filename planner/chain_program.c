@@ -243,8 +243,8 @@ static void train_build(struct writer *w)
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
-    int32_t after[3] = {scalars, norm, summed};
-    int32_t step = program_add(&w->b, &x, after, 3);
+    int32_t after[2] = {scalars, norm};
+    int32_t step = program_add(&w->b, &x, after, 2);
     if (s->tied_parameters >= 0)
         collective_add(w, OP_BROADCAST, c->tied_group, owner, s->tied_parameters, TAG_PARAMETERS, &step, 1);
 }
