@@ -46,6 +46,7 @@ static const struct cli_command commands[] = {
       {"--save", "PLAN", "write the plan, for --from"},
       {"--objective", "NAME", "time (default), cost or energy"},
       {"--insight", NULL, "the critical path, and what each single improvement would save"},
+      {"--jitter", "PERCENT", "how far a step spreads when every instruction's time deviates by so much"},
       {"--runnable", NULL, "only what workers of this release can run (a server's plan always is)"},
       {"--evaluations", "N", "how long to search; default 20000"},
       {"--seed", "N", "of the search"}},

@@ -11,6 +11,7 @@
 #include "common/units.h"
 #include "planner/draw.h"
 #include "planner/inputs.h"
+#include "planner/jitter.h"
 #include "planner/search.h"
 #include "program/codec.h"
 
@@ -18,7 +19,8 @@ enum {
     PLAN_MS = 120000,
     PLAN_PROGRAM_BYTES_MAX = 4 << 20,
     PLAN_SAVE_BYTES_MAX = 1 << 30,
-    PLAN_TEXT_BYTES_MAX = 16 << 20
+    PLAN_TEXT_BYTES_MAX = 16 << 20,
+    JITTER_RUNS = 200
 };
 
 int show_plan(const json_t *answer, struct err *err)
@@ -137,6 +139,29 @@ static void tell_rows(const json_t *rows)
         printf("  rows at full length: %s\n", show_str(rows, "why"));
 }
 
+/* How far a step spreads: 200 runs, from --seed on. */
+static int tell_jitter(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
+                       json_t *told, struct err *err)
+{
+    int64_t percent = 0, seed = 0;
+    struct plan_spread spread;
+    char mean[32], low[32], high[32];
+    if (cli_option_i64(cli, "--jitter", 0, 200, 0, &percent, err) < 0 ||
+        cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0 ||
+        plan_jitter(answer->plan, &inputs->workload, inputs->cluster, (double)percent / 100, (uint64_t)seed,
+                    JITTER_RUNS, &spread, err) < 0)
+        return -1;
+    json_object_set_new(told, "jitter",
+                        json_pack("{s:I,s:i,s:f,s:f,s:f,s:f,s:f}", "percent", (json_int_t)percent, "runs",
+                                  JITTER_RUNS, "still_s", spread.still_s, "mean_s", spread.mean_s, "low_s",
+                                  spread.low_s, "median_s", spread.median_s, "high_s", spread.high_s));
+    if (!cli->json)
+        printf("  instructions that deviate by %d %%: %s a step at the mean, nine of ten within %s and %s\n",
+               (int)percent, units_seconds(mean, spread.mean_s), units_seconds(low, spread.low_s),
+               units_seconds(high, spread.high_s));
+    return 0;
+}
+
 static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
                 const json_t *rows, struct err *err)
 {
@@ -151,6 +176,8 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
         json_object_set(told, "rows", (json_t *)rows);
     if (result == 0 && !cli->json && (result = show_plan(told, err)) == 0)
         tell_rows(rows);
+    if (result == 0 && answer->plan && cli_option(cli, "--jitter"))
+        result = tell_jitter(cli, inputs, answer, told, err);
     if (result == 0 && cli_option(cli, "--program"))
         result = print_program(inputs, answer, told, cli->json, err);
     if (result == 0 && cli->json)
@@ -216,8 +243,8 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 
 int command_plan(struct cli *cli, struct err *err)
 {
-    static const char *const here[] = {"--draw",        "--save", "--from",   "--objective",
-                                       "--evaluations", "--seed", "--insight"};
+    static const char *const here[] = {"--draw",        "--save", "--from",    "--objective",
+                                       "--evaluations", "--seed", "--insight", "--jitter"};
     const char *cluster = cli_option(cli, "--cluster");
     if (cluster) {
         struct plan_inputs inputs;

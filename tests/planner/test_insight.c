@@ -6,6 +6,7 @@
 #include "planner/cluster_change.h"
 #include "planner/cluster_private.h"
 #include "planner/insight.h"
+#include "planner/jitter.h"
 
 static struct plan_answer *search(const struct workload *w, const struct cluster *cluster, bool insight)
 {
@@ -270,6 +271,31 @@ static void a_hot_device_takes_longer_by_its_factor(void **state)
     workload_fini(&w);
 }
 
+static void jitter_spreads_a_step_and_repeats_itself(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(16);
+    struct workload w = fixture_workload(&config, 60, 8);
+    struct cluster *cluster = pair_of((uint64_t)450 << 20, (uint64_t)450 << 20, 1e-3, 1e8);
+    struct plan_spread none, some, again, more;
+    w.place = PLACE_PIPELINE;
+    struct plan_answer *answer = search(&w, cluster, false);
+    assert_int_equal(plan_jitter(answer->plan, &w, cluster, 0, 1, 20, &none, &err), 0);
+    assert_true(none.low_s == none.still_s && none.high_s == none.still_s);
+    assert_int_equal(plan_jitter(answer->plan, &w, cluster, 0.1, 1, 200, &some, &err), 0);
+    assert_int_equal(plan_jitter(answer->plan, &w, cluster, 0.1, 1, 200, &again, &err), 0);
+    assert_int_equal(plan_jitter(answer->plan, &w, cluster, 0.4, 1, 200, &more, &err), 0);
+    assert_true(some.mean_s == again.mean_s && some.high_s == again.high_s);
+    assert_true(some.low_s < some.median_s && some.median_s < some.high_s);
+    assert_true(more.high_s - more.low_s > 2 * (some.high_s - some.low_s));
+    assert_true(more.mean_s > some.mean_s && some.mean_s > 0.99 * some.still_s);
+    assert_int_equal(plan_jitter(answer->plan, &w, cluster, -1, 1, 10, &none, &err), -1);
+    plan_answer_destroy(answer);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +306,7 @@ int main(void)
         cmocka_unit_test(what_is_left_out_was_tried),
         cmocka_unit_test(times_say_what_they_rest_on),
         cmocka_unit_test(a_hot_device_takes_longer_by_its_factor),
+        cmocka_unit_test(jitter_spreads_a_step_and_repeats_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
