@@ -141,23 +141,22 @@ static bool named(char *const *names, uint32_t count, const char *name)
     return false;
 }
 
-static bool plan_uses(const struct plan *plan, const char *device)
-{
-    for (uint32_t r = 0; plan && r < plan->rank_count; r++) {
-        if (strcmp(plan->ranks[r].device, device) == 0)
-            return true;
-    }
-    return false;
-}
-
 int left_out_fill(const struct problem *p, const double *with_s, struct plan_answer *a, struct err *err)
 {
+    bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
-    if (!a->left_out)
+    if (!used || !a->left_out) {
+        free(used);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    for (uint32_t r = 0; a->plan && r < a->plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(p->cluster, a->plan->ranks[r].device);
+        if (d != UINT32_MAX)
+            used[d] = true;
+    }
     for (uint32_t d = 0; d < p->device_count; d++) {
         const char *name = p->cluster->devices[d].name, *why = "not asked for";
-        if (plan_uses(a->plan, name))
+        if (used[d])
             continue;
         struct plan_left_out *line = &a->left_out[a->left_out_count++];
         line->step_s_with = p->usable[d] && a->plan && with_s ? with_s[d] : 0;
@@ -175,8 +174,11 @@ int left_out_fill(const struct problem *p, const double *with_s, struct plan_ans
                       : "nothing that was tried fits with it";
         line->device = strdup(name);
         line->why = strdup(why);
-        if (!line->device || !line->why)
+        if (!line->device || !line->why) {
+            free(used);
             return err_set(err, ERR_NOMEM, "planner: out of memory");
+        }
     }
+    free(used);
     return 0;
 }
