@@ -226,6 +226,51 @@ static void sailor_is_predicted_within_six_percent(void **state)
     json_decref(lines);
 }
 
+static void sailor_refused(json_t *one, const char *part)
+{
+    json_t *cases = json_pack("[o]", one), *lines = run("sailor", cases);
+    const char *error = json_string_value(json_object_get(json_array_get(lines, 0), "error"));
+    if (!error || !strstr(error, part))
+        fail_msg("\"%s\" does not say \"%s\"", error ? error : "accepted", part);
+    json_decref(cases);
+    json_decref(lines);
+}
+
+static void plans_of_sailor_that_contradict_themselves_are_refused_by_path(void **state)
+{
+    (void)state;
+    json_t *cases = load("sailor", "plans.json"), *plan = NULL;
+    const json_t *list = json_object_get(cases, "plans");
+    for (size_t i = 0; !plan && i < json_array_size(list); i++) /* two stages of two replicas or more */
+        plan = json_number_value(json_object_get(json_array_get(list, i), "pp")) >= 2
+                   ? json_array_get(list, i)
+                   : NULL;
+    static const struct {
+        const char *key, *value, *part;
+    } bad[] = {
+        {"pp", "7", "plan.stages"},       {"pp", "0", "plan.pp"},
+        {"dp", "3000", "plan.stages[0]"}, {"tp", "3", "profiles.json"},
+        {"mbs", "-1", "plan.mbs"},        {"mbs", "3", "profiles.json"},
+        {"model", "\"none\"", "none"},    {"num_microbatches", "0", "plan.num_microbatches"},
+        {"stages", "[]", "plan.stages"},  {"stages", "[1, 2]", "plan.stages[0]"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        json_error_t why;
+        json_t *one = json_deep_copy(plan);
+        json_object_set_new(one, bad[i].key, json_loads(bad[i].value, JSON_DECODE_ANY, &why));
+        sailor_refused(one, bad[i].part);
+    }
+    json_t *one = json_deep_copy(plan);
+    json_t *stage = json_array_get(json_object_get(one, "stages"), 0);
+    json_object_set_new(stage, "layers", json_pack("[i,i]", 5, 5));
+    sailor_refused(one, "plan.stages[0]");
+    one = json_deep_copy(plan);
+    stage = json_array_get(json_object_get(one, "stages"), 1);
+    json_object_set_new(json_array_get(json_object_get(stage, "replicas"), 0), "gpu", json_string("abacus"));
+    sailor_refused(one, "abacus");
+    json_decref(cases);
+}
+
 static void nonsense_gives_a_line_and_goes_on(void **state)
 {
     (void)state;
@@ -257,6 +302,7 @@ int main(void)
         cmocka_unit_test(cephalo_plans_64_gpus_in_milliseconds),
         cmocka_unit_test(zorse_is_matched_and_beaten_in_true_units),
         cmocka_unit_test(sailor_is_predicted_within_six_percent),
+        cmocka_unit_test(plans_of_sailor_that_contradict_themselves_are_refused_by_path),
         cmocka_unit_test(nonsense_gives_a_line_and_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
