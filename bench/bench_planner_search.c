@@ -1,7 +1,7 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search [survey [clusters [first]]] [growth [devices]]
+ *   bench_planner_search survey [clusters [first]] | plan SEED | growth [devices]
  *
  * survey: seeded clusters of 64 devices of several kinds; growth: 8 … 4,096 devices. */
 #include <math.h>
@@ -443,7 +443,12 @@ int main(int argc, char **argv)
 {
     int result = 0;
     const char *what = argc > 1 ? argv[1] : "survey";
-    if (strcmp(what, "survey") == 0)
+    if (strcmp(what, "plan") == 0) { /* one of the survey's, alone, for a profiler */
+        struct scene scene = scene_make(argc > 2 ? (uint64_t)atoi(argv[2]) : 0);
+        struct result one;
+        result = scene_plan(&scene, false, &one);
+        printf("%.3f s, %.3f of the bound, %s\n", one.plan_s, one.ratio, one.words);
+    } else if (strcmp(what, "survey") == 0)
         result = survey(argc > 2 ? (uint32_t)atoi(argv[2]) : 24, argc > 3 ? (uint64_t)atoi(argv[3]) : 0);
     else
         result = growth(argc > 2 ? (uint32_t)atoi(argv[2]) : 512);

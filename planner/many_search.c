@@ -21,7 +21,7 @@
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
 #define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
-#define CHANGES_SMALL 160u  /* of order, for up to 128 devices */
+#define CHANGES_SMALL 96u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
 

@@ -33,9 +33,10 @@
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define HUGE_CELLS 6000u  /* and from which only those are simulated whose estimates may win */
+#define HUGE_CELLS 6000u   /* and from which only those are simulated whose estimates may win */
 #define HUGE_WITHIN 1.06   /* of the best: an estimate may be so far off */
-#define HUGE_OTHERS 16u    /* part of the evaluations that tensor and expert then get */
+#define HUGE_DEVICES 24u   /* or with so many devices and as many rows */
+#define HUGE_OTHERS 16u    /* part of the evaluations that tensor, expert and server then get */
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
@@ -179,6 +180,13 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
+/* Many devices and many rows: whatever is emitted is long. */
+static bool search_huge(const struct search *s)
+{
+    return s->problem->device_count >= HUGE_DEVICES &&
+           (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_CELLS;
+}
+
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
 static const struct place_choice *placement_best(struct search *s, enum plan_placement kind,
                                                  struct choice_list *list, double *seconds)
@@ -191,7 +199,7 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     double known_s = 0;
     uint64_t budget =
         large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
-    if (cells >= HUGE_CELLS) { /* huge_choose simulates */
+    if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         *seconds = list->choices[0].estimate_s;
         return &list->choices[0];
     }
@@ -513,7 +521,7 @@ static int huge_choose(struct search *s, const struct place_choice *best[PLACE_C
 static int best_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
                        double seconds[PLACE_COUNT])
 {
-    bool huge = false;
+    bool huge = search_huge(s);
     s->steps = WORKLOAD_SAMPLE_STEPS;
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
         uint64_t cells = best[kind] ? choice_cells(s->problem, best[kind]) : 0;
@@ -560,8 +568,8 @@ static int placements_run(struct search *s)
         }
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
-        if ((uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_CELLS &&
-            wanted == -1 && (kind == PLACE_TENSOR || kind == PLACE_EXPERT))
+        if (search_huge(s) && wanted == -1 &&
+            (kind == PLACE_TENSOR || kind == PLACE_EXPERT || kind == PLACE_SERVER))
             list->evaluations_max /= HUGE_OTHERS;
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;

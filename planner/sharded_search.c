@@ -211,7 +211,7 @@ int sharded_search_split(struct sharded_search *s, const struct moving *moving, 
             result = split_solve(s->members, s->count, s->batch, (int64_t)ceil(state), s->chosen, &seconds,
                                  &work, err);
         for (uint32_t m = 0; m < s->count; m++)
-            work += (uint64_t)s->members[m].option_count * s->overlap_count;
+            work += (uint64_t)s->members[m].option_count * s->overlap_count + s->way_count;
         s->list->evaluations += 1 + work / EVALUATION;
         work = 0;
         if (result != 0 || all || !cut)
