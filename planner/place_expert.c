@@ -34,6 +34,7 @@ struct seeker {
     struct choice_list *list;
     struct expert_model model;
     struct err *err;
+    uint64_t stop; /* evaluations at which the micro-batch size and order looked at have had their part */
     /* of the set of devices and roles looked at; attention first */
     uint32_t n, attending, rows, micro_batches;
     uint32_t device[EXPERT_DEVICES_MAX];
@@ -387,14 +388,31 @@ static int share_try(struct seeker *s, struct trial *t, struct layer_times *time
     return 0;
 }
 
-/* The roles with or without recomputation, in the longest wave that fits: shares in whole experts, then in
- * fractions that are carried from layer to layer. */
-static int recompute_try(struct seeker *s, uint32_t mode)
+/* A wave whose caps are known: shares in whole experts, then in fractions that are carried from layer to
+ * layer. */
+static int wave_try(struct seeker *s, uint32_t wave, const double *base, const double *each,
+                    const double *cap, double outside)
 {
     struct trial t;
     struct layer_times times;
-    double base[EXPERT_DEVICES_MAX], each[EXPERT_DEVICES_MAX], cap[EXPERT_DEVICES_MAX], x[EXPERT_DEVICES_MAX];
+    double x[EXPERT_DEVICES_MAX];
     uint32_t count[EXPERT_DEVICES_MAX];
+    attention_times(s, &times);
+    trial_init(s, &t, wave);
+    if (expert_fill_whole(s->n, s->model.experts, base, each, cap, count)) {
+        for (uint32_t i = 0; i < s->n; i++)
+            x[i] = (double)count[i] / s->model.experts;
+        if (share_try(s, &t, &times, x, outside) < 0)
+            return -1;
+    }
+    return expert_fill(s->n, base, each, cap, x) ? share_try(s, &t, &times, x, outside) : 0;
+}
+
+/* The roles with ranks of one kind or the other computing twice, in waves that fit. */
+static int recompute_try(struct seeker *s, uint32_t mode)
+{
+    struct layer_times times;
+    double base[EXPERT_DEVICES_MAX], each[EXPERT_DEVICES_MAX], cap[EXPERT_DEVICES_MAX], x[EXPERT_DEVICES_MAX];
     for (uint32_t i = 0; i < s->n; i++)
         s->members[i].recompute = mode >> (i < s->attending ? 0 : 1) & 1;
     attention_times(s, &times);
@@ -411,17 +429,18 @@ static int recompute_try(struct seeker *s, uint32_t mode)
     /* with no exchange, no rounding and all the memory one could wish for */
     if (step_seconds(s, &times, s->micro_batches, outside) >= limit_of(s))
         return 0;
-    uint32_t wave = wave_find(s, cap);
-    if (wave == 0)
-        return 0;
-    trial_init(s, &t, wave);
-    if (expert_fill_whole(s->n, s->model.experts, base, each, cap, count)) {
+    /* the longest wave, and shorter ones while memory keeps experts from where they would be run fastest */
+    bool bound = true;
+    for (uint32_t wave = wave_find(s, cap); wave > 0 && bound; wave /= 2) {
+        if (!caps_find(s, wave, cap))
+            break;
+        bound = false;
         for (uint32_t i = 0; i < s->n; i++)
-            x[i] = (double)count[i] / s->model.experts;
-        if (share_try(s, &t, &times, x, outside) < 0)
+            bound |= x[i] > cap[i];
+        if (wave_try(s, wave, base, each, cap, outside) < 0)
             return -1;
     }
-    return expert_fill(s->n, base, each, cap, x) ? share_try(s, &t, &times, x, outside) : 0;
+    return 0;
 }
 
 static int rows_try(struct seeker *s)
@@ -467,7 +486,7 @@ static int roles_try(struct seeker *s, const uint32_t *device, const uint8_t *ro
         }
     }
     if (s->n < 2 || all != (ROLE_ATTENTION | ROLE_EXPERTS) || s->attending > s->rows ||
-        s->list->evaluations >= s->list->evaluations_max)
+        s->list->evaluations >= s->stop)
         return 0;
     s->list->evaluations += 1 + s->n / 16;
     if (expert_links_init(&s->links, s->p->cluster, s->device, s->n, s->err) < 0)
@@ -557,10 +576,16 @@ static double order_key(const struct seeker *s, int order, uint32_t d)
     }
 }
 
-static int size_try(struct seeker *s, struct ranked *ranked, uint32_t *device, uint32_t count)
+static uint64_t part_of(const struct choice_list *list, uint64_t end, uint32_t parts)
+{
+    return list->evaluations + (end > list->evaluations ? (end - list->evaluations + parts - 1) / parts : 0);
+}
+
+static int size_try(struct seeker *s, struct ranked *ranked, uint32_t *device, uint32_t count, uint64_t end)
 {
     speeds_fill(s);
     for (int order = 0; order < ORDERS; order++) {
+        s->stop = count <= EXPERT_ROLES_ALL ? end : part_of(s->list, end, (uint32_t)(ORDERS - order));
         for (uint32_t i = 0; i < count; i++)
             ranked[i].key = order_key(s, order, ranked[i].device);
         qsort(ranked, count, sizeof(*ranked), by_key);
@@ -608,7 +633,7 @@ static int expert_propose(const struct problem *p, struct choice_list *list, str
         s->micro_batches = micro_count(p, sizes[i]);
         if ((uint64_t)s->model.sparse_count * s->micro_batches * 2 > EXPERT_INSTRS_MAX && size_count > 1)
             continue;
-        result = size_try(s, ranked, device, count);
+        result = size_try(s, ranked, device, count, part_of(list, list->evaluations_max, i + 1));
     }
     while (list->count > EXPERT_FINALISTS && choice_instrs(p, &list->choices[0]) > EXPERT_SHORT)
         choice_fini(&list->choices[--list->count]);
