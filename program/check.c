@@ -166,6 +166,10 @@ static const char *field_problem(const struct plan *plan, uint32_t number, const
         return "it receives into no slot";
     if (x->op == OP_PULL && x->tag == TAG_PARAMETER_GRADIENTS && !(x->flags & INSTR_ACCUMULATE))
         return "it pulls gradients without ACCUMULATE: they would replace those of others";
+    bool sums = x->op == OP_PULL || x->op == OP_REDUCE_SCATTER;
+    if (sums && x->tag == TAG_PARAMETER_GRADIENTS && x->slot_out >= 0 &&
+        rank->slots[x->slot_out].kind != SLOT_GRADIENTS)
+        return "it puts gradients where none are kept";
     if (x->queue == QUEUE_GROUP && x->slot_in < 0 && x->slot_out < 0)
         return "it exchanges no slot";
     if (((x->flags & INSTR_FREES_IN) && x->slot_in < 0) ||

@@ -13,6 +13,7 @@ struct made {
     struct workload workload;
     struct cluster *cluster;
     struct plan_answer *answer;
+    struct plan *plan; /* of one of the proposals, changed at random: not only what a search would choose */
 };
 
 static uint64_t times(uint64_t usual, uint64_t longer)
@@ -50,14 +51,14 @@ static void made_init(struct made *m, uint64_t seed, uint32_t devices_max, bool 
         if (d > 1 && d % 2 == 0)
             fixture_link(m->cluster, "n0", node, 1e-4, 2e7 + 2e9 * rand_stream_unit(&r));
     }
-    struct plan_options options = {.programs = true};
-    if (plan_search(&m->workload, m->cluster, &options, &m->answer, &err) < 0)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    m->answer = NULL;
+    m->plan = layered_plan(&m->workload, m->cluster, &r, seed);
 }
 
 static void made_fini(struct made *m)
 {
     plan_answer_destroy(m->answer);
+    plan_destroy(m->plan);
     cluster_destroy(m->cluster);
     workload_fini(&m->workload);
 }
@@ -90,7 +91,7 @@ static uint32_t plans_are_right(uint64_t first, uint64_t count, bool lora, uint3
         struct err err = {0};
         char why[160] = "";
         made_init(&m, seed, 5, lora, PLACE_DATA);
-        struct plan *plan = m.answer->plan;
+        struct plan *plan = m.plan;
         if (plan && plan->groups[1].shares) {
             plans++;
             if (plan_check(plan, &err) < 0)
@@ -133,12 +134,11 @@ static void every_hybrid_plan_passes_the_checker_and_an_execution(void **state)
         struct err err = {0};
         char why[160] = "";
         made_init(&m, seed, 6, false, PLACE_HYBRID);
-        struct plan *plan = m.answer->plan;
+        struct plan *plan = m.plan;
         if (plan) {
             double sum = 0;
             plans++;
             tied += m.config.tied;
-            assert_false(m.answer->runnable);
             if (plan_check(plan, &err) < 0)
                 fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
             if (world_holds(plan) && !world_right(plan, &random, 2, why))
@@ -175,7 +175,7 @@ static void what_an_execution_finds_wrong_the_checker_refuses(void **state)
         struct err err = {0};
         char why[160] = "";
         made_init(&m, seed % 61, 3, false, seed % 3 ? PLACE_DATA : PLACE_HYBRID);
-        struct plan *plan = m.answer->plan;
+        struct plan *plan = m.plan;
         for (int turn = 0; turn < 12 && plan && world_holds(plan) && plan->micro_batch_count <= 8; turn++) {
             json_t *json = plan_to_json(plan, &err);
             struct plan *copy = plan_from_json(json, &err);
@@ -228,7 +228,7 @@ static void what_is_wrong_is_named(void **state)
     for (;; seed++) { /* a plan of two ranks or more, all with rows and shards, tied */
         bool good;
         made_init(&m, seed, 3, false, PLACE_DATA);
-        const struct plan *p = m.answer->plan;
+        const struct plan *p = m.plan;
         good = p && m.config.tied && m.config.layers >= 4;
         for (uint32_t r = 0; good && r < p->rank_count; r++)
             good = p->ranks[r].rows > 0 && p->groups[1].shares[r] > 0;
@@ -236,7 +236,7 @@ static void what_is_wrong_is_named(void **state)
             break;
         made_fini(&m);
     }
-    struct plan *plan = m.answer->plan;
+    struct plan *plan = m.plan;
     assert_int_equal(plan_check(plan, &err), 0);
 
     double *share = &plan->groups[1].shares[0], old = *share;
@@ -475,6 +475,7 @@ static void alike_init(struct made *m, uint64_t seed, uint32_t layers, double by
         fixture_device(m->cluster, name, node, 4000 * MIB, 0.3 + rand_stream_unit(&r));
     }
     m->answer = NULL;
+    m->plan = NULL;
 }
 
 static double simulated(const struct problem *p, const struct place_choice *choice)
@@ -563,7 +564,7 @@ static void uneven_beats_even_where_devices_are_unlike(void **state)
     (void)state;
     double sum = 0, least = INFINITY;
     uint32_t count = 0;
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    for (uint64_t seed = 0; seed < times(10, 40); seed++) {
         struct made m;
         struct problem p;
         struct err err = {0};
@@ -610,7 +611,7 @@ static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
 {
     (void)state;
     uint32_t shorter = 0;
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    for (uint64_t seed = 0; seed < times(10, 40); seed++) {
         struct made m;
         struct problem p;
         struct err err = {0};
@@ -645,7 +646,7 @@ static void a_short_last_batch_takes_no_longer_than_full_ones(void **state)
         problem_fini(&p);
         made_fini(&m);
     }
-    assert_true(shorter > 5);
+    assert_true(shorter > 4);
 }
 
 int main(void)
