@@ -1,10 +1,12 @@
 /* Collectives: ALL_REDUCE, REDUCE and BROADCAST of scalars and of trained parameters and their gradients.
  *
- * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); everything else over a star
- * whose centre is the instruction's root (ALL_REDUCE: the group's first rank). Either way a member has at
- * most one parent and some children, takes its children's contributions one after the other in a fixed order,
- * adds its own in its place, sends the sum up, and gets the result from above: so the order of additions is
- * the plan's and a run repeated is bit-identical.
+ * Scalars of an ALL_REDUCE go over the group's binary tree (plan_group_tree); REDUCE and BROADCAST over a
+ * star whose centre is the instruction's root. Either way a member has at most one parent and some children,
+ * takes its children's contributions one after the other in a fixed order, adds its own in its place, sends
+ * the sum up, and gets the result from above. An ALL_REDUCE of parameters goes round a ring: one part a
+ * member, summed on its way round and then passed round once more, so that every link carries 2(k-1)/k of the
+ * bytes and both its directions work. The order of additions is always the plan's: a run repeated is
+ * bit-identical.
  *
  * All arithmetic and all device access happen on the executor's own thread (exec_post); callbacks of the
  * transport only say that something arrived. One operation of a reduce is under way at a time, so nothing
@@ -33,6 +35,11 @@ struct reduce {
     bool arrived;  /* `from` holds it */
     uint32_t sent; /* children that have the result */
     struct exec_item start, advance, finish;
+    struct {                                      /* of an ALL_REDUCE of parameters */
+        uint32_t count, position, next, previous; /* members, our place, ranks beside us */
+        uint32_t step, open;                      /* of 2(count - 1) steps; transfers of it under way */
+        struct exec_item sent, got;
+    } ring;
 };
 
 static struct exec *executor(const struct reduce *reduce)
@@ -175,6 +182,110 @@ static int write_result(struct reduce *reduce, struct err *err)
     }
 }
 
+/* --- round the ring --- */
+
+/* Bytes [*begin, *end) of part `part`, counted round. */
+static void ring_part(const struct reduce *reduce, uint32_t part, size_t *begin, size_t *end)
+{
+    size_t values = reduce->size / sizeof(float), n = reduce->ring.count;
+    part %= reduce->ring.count;
+    *begin = values / n * part + (values % n < part ? values % n : part);
+    *end = *begin + values / n + (part < values % n ? 1 : 0);
+    *begin *= sizeof(float);
+    *end *= sizeof(float);
+}
+
+/* What a step sends and takes: parts to be summed in the first count - 1 steps, summed ones in the others. */
+static uint32_t ring_sends(const struct reduce *reduce)
+{
+    uint32_t n = reduce->ring.count, step = reduce->ring.step;
+    return step < n - 1 ? reduce->ring.position + n - step : reduce->ring.position + 1 + n - (step - (n - 1));
+}
+
+static void ring_sent(const struct mesh_done *done)
+{
+    struct reduce *reduce = done->arg;
+    if (!done->ok)
+        exec_done(executor(reduce), reduce->number, &done->err);
+    else
+        exec_post(executor(reduce), &reduce->ring.sent);
+}
+
+static void ring_got(const struct mesh_done *done)
+{
+    struct reduce *reduce = done->arg;
+    struct err err;
+    size_t begin, end;
+    ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
+    if (!done->ok) {
+        exec_done(executor(reduce), reduce->number, &done->err);
+    } else if (done->size != end - begin) {
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
+                end - begin);
+        exec_done(executor(reduce), reduce->number, &err);
+    } else {
+        exec_post(executor(reduce), &reduce->ring.got);
+    }
+}
+
+/* Both transfers of the step; a part without values needs none. */
+static int ring_step(struct reduce *reduce, struct err *err)
+{
+    struct ops *ops = reduce->ops;
+    struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
+    uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
+    size_t begin, end;
+    for (reduce->ring.open = 0; reduce->ring.step < 2 * (reduce->ring.count - 1); reduce->ring.step++) {
+        size_t out_begin, out_end;
+        ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
+        ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
+        reduce->ring.open = (out_end > out_begin) + (end > begin);
+        if (end > begin && mesh_recv(ops->options.mesh, reduce->ring.previous, reduce->queue, meta.tag,
+                                     reduce->from, end - begin, deadline_ns, ring_got, reduce, err) < 0)
+            return -1;
+        if (out_end > out_begin &&
+            mesh_send(ops->options.mesh, reduce->ring.next, reduce->queue, &meta, reduce->own + out_begin,
+                      out_end - out_begin, deadline_ns, ring_sent, reduce, err) < 0)
+            return -1;
+        if (reduce->ring.open > 0)
+            return 0;
+    }
+    memcpy(reduce->sum, reduce->own, reduce->size);
+    if (write_result(reduce, err) < 0)
+        return -1;
+    exec_done(executor(reduce), reduce->number, NULL);
+    return 0;
+}
+
+static int ring_advance(struct reduce *reduce, struct err *err)
+{
+    if (--reduce->ring.open > 0)
+        return 0;
+    reduce->ring.step++;
+    return ring_step(reduce, err);
+}
+
+static int ring_on_sent(void *arg, struct err *err)
+{
+    return ring_advance(arg, err);
+}
+
+static int ring_on_got(void *arg, struct err *err)
+{
+    struct reduce *reduce = arg;
+    size_t begin, end;
+    ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
+    if (reduce->ring.step < reduce->ring.count - 1) {
+        float *sum = (float *)(void *)(reduce->own + begin);
+        const float *more = (const float *)(const void *)reduce->from;
+        for (size_t i = 0; i < (end - begin) / sizeof(float); i++)
+            sum[i] += more[i];
+    } else {
+        memcpy(reduce->own + begin, reduce->from, end - begin);
+    }
+    return ring_advance(reduce, err);
+}
+
 /* --- the exchange --- */
 
 static void arrived(const struct mesh_done *done)
@@ -290,6 +401,9 @@ static int start(void *arg, struct err *err)
         return receive(reduce, (uint32_t)reduce->parent, reduce->sum, result_arrived, err);
     if (read_own(reduce, err) < 0)
         return -1;
+    reduce->ring.step = 0;
+    if (reduce->ring.count > 0)
+        return ring_step(reduce, err);
     if (reduce->up)
         return advance(reduce, err);
     memcpy(reduce->sum, reduce->own, reduce->size);
@@ -323,6 +437,14 @@ static int find_neighbours(struct reduce *reduce, const struct plan_group *group
         for (int c = 0; c < 2; c++)
             if (children[c] != PLAN_NONE)
                 reduce->children[reduce->child_count++] = (uint32_t)children[c];
+        return 0;
+    }
+    uint32_t n = group->rank_count;
+    if (instr->op == OP_ALL_REDUCE && n > 1) {
+        reduce->ring.count = n;
+        reduce->ring.position = (uint32_t)position;
+        reduce->ring.next = group->ranks[((uint32_t)position + 1) % n];
+        reduce->ring.previous = group->ranks[((uint32_t)position + n - 1) % n];
         return 0;
     }
     uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0] : (uint32_t)instr->peer;
@@ -378,6 +500,8 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     reduce->start = (struct exec_item){.fn = start, .arg = reduce};
     reduce->advance = (struct exec_item){.fn = advance, .arg = reduce};
     reduce->finish = (struct exec_item){.fn = finish, .arg = reduce};
+    reduce->ring.sent = (struct exec_item){.fn = ring_on_sent, .arg = reduce};
+    reduce->ring.got = (struct exec_item){.fn = ring_on_got, .arg = reduce};
     bool tree = instr->op == OP_ALL_REDUCE && !holds_parameters(reduce);
     if (find_neighbours(reduce, &ops->options.plan->groups[instr->group], tree, err) < 0)
         return -1;

@@ -79,6 +79,25 @@ static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t m
     return 1;
 }
 
+/* Round a ring, a part of the bytes a member: to be summed, and once more with the sums. ends[k] is when
+ * member k is through a step; a step begins when both its transfers of the one before are done. */
+static void go_round(struct meeting *m, double *end)
+{
+    uint32_t n = m->count;
+    m->bytes /= n;
+    for (uint32_t k = 0; k < n; k++)
+        end[k] = begin_of(m, k);
+    for (uint32_t step = 0; step < 2 * (n - 1); step++) {
+        double last = end[n - 1];
+        for (uint32_t k = n; k-- > 0;) {
+            double hold, flight, ignored, before = k > 0 ? end[k - 1] : last;
+            message(m, k, (k + 1) % n, &hold, &ignored);
+            message(m, (k + n - 1) % n, k, &ignored, &flight);
+            end[k] = fmax(end[k] + hold, before + flight);
+        }
+    }
+}
+
 /* When a member's contribution, its children's in it, is complete. */
 static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
 {
@@ -132,7 +151,9 @@ void replay_collective_ends(const struct plan_graph *g, const struct replay_cost
     }
     if (centre == m.count)
         return;
-    if (m.instr->op == OP_ALL_REDUCE && all) {
+    if (m.instr->op == OP_ALL_REDUCE && all && !m.tree) {
+        go_round(&m, end);
+    } else if (m.instr->op == OP_ALL_REDUCE && all) {
         hand_down(&m, centre, centre, collect(&m, centre, centre), end);
     } else if (m.instr->op == OP_BROADCAST && begin_of(&m, centre) >= 0) {
         hand_down(&m, centre, centre, begin_of(&m, centre), end);

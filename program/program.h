@@ -104,7 +104,8 @@ enum instr_op {
     OP_SEND, /* slot_in; peer */
     OP_RECV, /* slot_out; peer */
     /* group queues. On slot_in (and slot_out where it is not the same buffer); the slot's kind says what is
-     * exchanged. Contributions are added in group order, so a plan repeated is bit-identical. */
+     * exchanged. Contributions are added in an order that the plan fixes, so a plan repeated is
+     * bit-identical. */
     OP_ALL_GATHER,
     OP_REDUCE_SCATTER,
     OP_ALL_REDUCE,

@@ -89,14 +89,14 @@ static void ten_lines_run_on_two_workers(void **state)
     fix_close(&fix);
 }
 
-/* Two replicas of the whole model, every other micro-batch each; gradients are added over both. */
-static void replicas_reduce_their_gradients(void **state)
+/* Replicas of the whole model, micro-batches dealt in turn; gradients are added round the ring of all of
+ * them. */
+static void replicas_reduce(uint32_t replicas)
 {
     struct fixture fix;
     struct err err;
-    (void)state;
     fix_open(&fix, "llama");
-    struct plan *plan = fix_plan(&fix, 2, 1);
+    struct plan *plan = fix_plan(&fix, replicas, 1);
     plan->placement = PLACE_DATA;
     struct plan_group *groups = realloc(plan->groups, (plan->group_count + 1) * sizeof *groups);
     assert_non_null(groups);
@@ -105,7 +105,7 @@ static void replicas_reduce_their_gradients(void **state)
         (int32_t)plan->group_count; /* rank 0 alone counts for the norm: the replicas are equal */
     groups[plan->group_count++] =
         (struct plan_group){.rank_count = 1, .ranks = calloc(1, sizeof *groups[0].ranks)};
-    for (uint32_t r = 0; r < 2; r++) {
+    for (uint32_t r = 0; r < replicas; r++) {
         struct plan_rank *rank = &plan->ranks[r];
         struct program_builder b = {0};
         int32_t last = PLAN_NONE;
@@ -113,7 +113,7 @@ static void replicas_reduce_their_gradients(void **state)
         rank->block_begin = 0;
         rank->block_end = plan->block_count;
         rank->state_share = r == 0;
-        rank->rows = plan->batch_rows / 2;
+        rank->rows = (plan->batch_rows + replicas - 1 - r) / replicas;
         for (int kind = PROGRAM_EVALUATE; kind < PROGRAM_KINDS; kind++)
             program_fini(&rank->programs[kind]);
         memset(&rank->programs[PROGRAM_EVALUATE], 0, (PROGRAM_KINDS - 1) * sizeof *rank->programs);
@@ -122,7 +122,7 @@ static void replicas_reduce_their_gradients(void **state)
         rank->slots[HAND_GRAD_OUT].ring_micro_batches = 1;
         rank->slots[HAND_GRAD_OUT].bytes_total = rank->slots[HAND_GRAD_OUT].bytes_bound;
         rank->slots[HAND_GRAD_OUT].block_end = plan->block_count;
-        for (uint32_t m = r; m < plan->micro_batch_count; m += 2) {
+        for (uint32_t m = r; m < plan->micro_batch_count; m += replicas) {
             struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
             x.micro_batch = (int32_t)m;
             x.block_end = plan->block_count;
@@ -159,6 +159,13 @@ static void replicas_reduce_their_gradients(void **state)
     check_golden(&fix, plan);
     plan_destroy(plan);
     fix_close(&fix);
+}
+
+static void replicas_reduce_their_gradients(void **state)
+{
+    (void)state;
+    for (uint32_t replicas = 2; replicas <= 4; replicas++)
+        replicas_reduce(replicas);
 }
 
 static void an_op_that_is_not_done_here_is_refused_by_name(void **state)
