@@ -281,6 +281,16 @@ void chain_links(const struct problem *problem, const struct place_choice *choic
     }
 }
 
+double chain_tied_seconds(const struct problem *problem, uint32_t first, uint32_t last)
+{
+    double latency, rate, bytes = 4 * (double)problem->blocks.tied_params;
+    bool emulated;
+    if (problem->workload->method != METHOD_FULL || !problem->blocks.tied || first == last)
+        return 0;
+    cluster_link(problem->cluster, first, last, &latency, &rate, &emulated);
+    return 2 * (latency + bytes / rate);
+}
+
 /* Most transfers that were begun and not used up at once: sent[k] to used[k], both rising. */
 static uint32_t overlap(const double *sent, const double *used, uint32_t count)
 {

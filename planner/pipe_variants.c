@@ -89,7 +89,8 @@ static double choice_estimate(struct variants *v, const struct place_choice *c)
         seconds = each < 0 ? -1 : seconds + each / PIPE_STEPS;
     }
     pipe_order_fini(&order);
-    return seconds < 0 ? -1 : seconds + update;
+    double tied = chain_tied_seconds(v->p, c->members[0].device, c->members[ranks - 1].device);
+    return seconds < 0 ? -1 : seconds + update + tied;
 }
 
 /* Does its memory suffice everywhere? */

@@ -40,6 +40,23 @@ static const struct {
     int (*compare)(const void *, const void *);
 } orders[] = {{node_order}, {memory_first}, {fast_first}};
 
+/* A tied embedding that is trained goes to and fro between the first and the last stage every step: the last is
+ * taken from the first one's node, if there is another device in it. */
+static void ends_join(const struct problem *problem, uint32_t *devices, uint32_t count)
+{
+    const struct device *all = problem->cluster->devices;
+    if (problem->workload->method != METHOD_FULL || !problem->blocks.tied)
+        return;
+    for (uint32_t i = 1; i + 1 < count; i++) {
+        uint32_t device = devices[i];
+        if (all[device].node != all[devices[0]].node)
+            continue;
+        memmove(&devices[i], &devices[i + 1], (count - i - 1) * sizeof(*devices));
+        devices[count - 1] = device;
+        return;
+    }
+}
+
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes), count = 0;
@@ -72,6 +89,7 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
             qsort(all, stages, sizeof(*all), orders[o].compare); /* … in this order */
             for (uint32_t i = 0; i < stages; i++)
                 devices[i] = all[i].device;
+            ends_join(problem, devices, stages);
             for (uint32_t i = 0; i < size_count && result == 0; i++) {
                 if (list->evaluations >= list->evaluations_max)
                     break;

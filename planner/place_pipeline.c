@@ -229,14 +229,15 @@ static double split_recurrence(const struct pipe *pipe, const struct split *spli
 static double split_estimate(const struct pipe *pipe, const struct split *split)
 {
     double update = 0, once = 0;
+    double tied = chain_tied_seconds(pipe->p, pipe->device[0], pipe->device[pipe->stages - 1]);
     for (uint32_t s = 0; s < pipe->stages; s++) {
         once += split->f[s] + split->b[s] + (s + 1 < pipe->stages ? 2 * pipe->link_s[s] : 0);
         update = fmax(update,
                       problem_step_seconds(pipe->p, pipe->device[s], split_begin(split, s), split->end[s]));
     }
     if (pipe->scratch)
-        return split_recurrence(pipe, split) + update;
-    return (pipe->micro_batches - 1) * split_period(pipe, split) + once + update;
+        return split_recurrence(pipe, split) + update + tied;
+    return (pipe->micro_batches - 1) * split_period(pipe, split) + once + update + tied;
 }
 
 static bool windows_equal(const struct pipe *pipe, const struct split *a, const struct split *b)

@@ -230,6 +230,8 @@ static double collective_seconds(void *context, const struct plan_group *group, 
         return (x->op == OP_ALL_REDUCE ? 2 : 1) * depth * (latency + bytes / rate);
     if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
         return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
+    if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all of it passes every link of a chain, in pieces */
+        return bytes / rate + (n - 1) * latency;
     double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
     return x->op == OP_ALL_REDUCE ? 2 * share : share;
 }
