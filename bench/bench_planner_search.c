@@ -1,7 +1,7 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search survey [clusters [first]] | plan SEED | growth [devices]
+ *   bench_planner_search survey [clusters [first]] | plan SEED | growth [devices [rows]]
  *
  * survey: seeded clusters of 64 devices of several kinds; growth: 8 … 4,096 devices. */
 #include <math.h>
@@ -418,12 +418,13 @@ static int survey(uint32_t count, uint64_t first)
     return 0;
 }
 
-static int growth(uint32_t most)
+/* rows: of a step; 0: sixteen a device. */
+static int growth(uint32_t most, uint32_t rows)
 {
     for (uint32_t devices = 8; devices <= most; devices *= 2) {
         struct scene scene = {.kind = CLUSTER_ROOMY,
                               .devices = devices,
-                              .batch_rows = 1024,
+                              .batch_rows = rows ? rows : 16 * devices,
                               .sequence_tokens = 2048,
                               .base = "bf16",
                               .seed = 3};
@@ -432,8 +433,8 @@ static int growth(uint32_t most)
         if (scene_plan(&scene, false, &result) < 0)
             return -1;
         getrusage(RUSAGE_SELF, &use);
-        printf("%5u devices  %8.3f s  ratio %6.3f  peak %ld MiB  %s\n", devices, result.plan_s, result.ratio,
-               use.ru_maxrss / 1024, result.words);
+        printf("%5u devices  %8.3f s  ratio %6.3f  peak %ld MiB  %u rows  %s\n", devices, result.plan_s,
+               result.ratio, use.ru_maxrss / 1024, scene.batch_rows, result.words);
         fflush(stdout);
     }
     return 0;
@@ -451,6 +452,6 @@ int main(int argc, char **argv)
     } else if (strcmp(what, "survey") == 0)
         result = survey(argc > 2 ? (uint32_t)atoi(argv[2]) : 24, argc > 3 ? (uint64_t)atoi(argv[3]) : 0);
     else
-        result = growth(argc > 2 ? (uint32_t)atoi(argv[2]) : 512);
+        result = growth(argc > 2 ? (uint32_t)atoi(argv[2]) : 512, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
     return result ? 1 : 0;
 }

@@ -17,11 +17,12 @@
 #define RUN_WHOLE 2u        /* drafts run to the end */
 #define IMPROVED 2u         /* variants whose orders are changed */
 #define RUN_FIRST 384u      /* micro-batches that drafts are run with to be compared */
+#define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
 #define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
-#define CHANGES_SMALL 96u  /* of order, for up to 128 devices */
+#define CHANGES_SMALL 96u   /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
 
@@ -398,8 +399,11 @@ int many_propose(const struct problem *problem, uint32_t group_most, struct choi
     int result = search_alloc(&s, err);
     for (uint32_t i = 0; i < size_count && result == 0; i++) {
         struct many m;
+        uint64_t stages = s.count < (uint32_t)problem->block_count ? s.count : (uint32_t)problem->block_count;
         if (list->evaluations >= list->evaluations_max)
             break;
+        if (micro_count(problem, sizes[i]) * stages > CELLS_MOST && i + 1 < size_count)
+            continue;
         result = many_init(&m, problem, sizes[i], err);
         if (result == 0) {
             m.list = list;
