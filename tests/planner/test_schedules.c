@@ -507,6 +507,35 @@ static void full_fine_tuning_ties_the_embedding_and_splits_the_backward(void **s
     workload_fini(&w);
 }
 
+/* What the owner and the copy exchange every step is large: with several devices a node both are in one. */
+static void the_ends_of_a_tied_pipeline_are_in_one_node(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(10);
+    struct workload w = fixture_workload(&config, 16, 8);
+    w.method = METHOD_FULL;
+    w.place = PLACE_PIPELINE;
+    struct cluster *cluster = cluster_create(&err);
+    for (uint32_t d = 0; d < 8; d++) {
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "n%u", d / 2);
+        snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
+        fixture_device(cluster, name, node, 4096 * MIB, 1 + 0.05 * d);
+    }
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    if (plan_search(&w, cluster, &options, &answer, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_non_null(answer->plan);
+    assert_int_equal(plan_check(answer->plan, &err), 0);
+    const struct plan_rank *first = &answer->plan->ranks[0];
+    assert_string_equal(first->node, answer->plan->ranks[answer->plan->rank_count - 1].node);
+    plan_answer_destroy(answer);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 /* Nine rows in micro-batches of two, then six: empty micro-batches are done at once, on all schedules. */
 static void a_short_last_batch_takes_less_on_every_schedule(void **state)
 {
@@ -648,6 +677,7 @@ int main(void)
         cmocka_unit_test(split_backwards_shorten_the_way_back),
         cmocka_unit_test(large_regular_programs_fold),
         cmocka_unit_test(full_fine_tuning_ties_the_embedding_and_splits_the_backward),
+        cmocka_unit_test(the_ends_of_a_tied_pipeline_are_in_one_node),
         cmocka_unit_test(a_short_last_batch_takes_less_on_every_schedule),
         cmocka_unit_test(ranges_that_are_not_right_are_refused),
     };
