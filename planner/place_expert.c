@@ -11,6 +11,7 @@
 
 #include "planner/expert.h"
 #include "planner/micro.h"
+#include "planner/polish.h"
 
 #define EXPERT_DEVICES_MAX 256u
 #define EXPERT_ROLES_ALL 5u /* devices up to which every way is looked at: 4^5 */
@@ -24,8 +25,12 @@
     2u /* micro-batches up to which ranks with both are first tried finishing layer by layer                 \
         */
 #define SECOND_ORDER 1.02 /* the other order is proposed behind it by this */
-#define CUTOFF 1.12       /* estimates this much above the best are not proposed */
-#define FIT_TURNS 6       /* tries to get experts into memory */
+#define STEPS_SHORT 2u    /* priced steps when simulated in place of an estimate */
+#define CUTOFF_SHORT                                                                                         \
+    1.8             /* where simulating is cheap: rows of unlike length make estimates from means poor       \
+                     */
+#define CUTOFF 1.12 /* estimates this much above the best are not proposed */
+#define FIT_TURNS 6 /* tries to get experts into memory */
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2 };
 
@@ -346,9 +351,16 @@ static int fits(struct seeker *s, const struct trial *t, struct layer_times *tim
 
 /* --- proposing --- */
 
+/* Programs so short that simulating them costs little. */
+static bool programs_short(const struct seeker *s)
+{
+    return s->model.sparse_count * s->micro_batches * s->n <= EXPERT_SHORT / 4;
+}
+
 static double limit_of(const struct seeker *s)
 {
-    return s->list->count ? s->list->choices[0].estimate_s * CUTOFF : INFINITY;
+    bool small = programs_short(s);
+    return s->list->count ? s->list->choices[0].estimate_s * (small ? CUTOFF_SHORT : CUTOFF) : INFINITY;
 }
 
 static int share_try(struct seeker *s, struct trial *t, struct layer_times *times, const double *x,
@@ -382,6 +394,8 @@ static int share_try(struct seeker *s, struct trial *t, struct layer_times *time
             s->members[i].delay = delay;
         struct place_choice choice = t->choice;
         choice.estimate_s *= both && delay != (s->members[0].window > DRAIN_WAVE) ? SECOND_ORDER : 1;
+        double seconds = programs_short(s) ? choice_simulate(s->p, &choice, STEPS_SHORT, s->err) : 0;
+        choice.estimate_s = seconds > 0 ? seconds : choice.estimate_s;
         if (choice_list_add(s->list, &choice, s->err) < 0)
             return -1;
     }
