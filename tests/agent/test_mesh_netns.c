@@ -177,7 +177,12 @@ static void two_namespaces_are_two_machines(void **state)
     double latency, rate;
     must(mesh_measure(g.mesh[0], 1, 16 << 20, in_seconds(30), &latency, &rate, &err), &err);
     printf("measured %.3f ms, %.0f MB/s\n", latency * 1e3, rate / 1e6);
-    assert_true(rate > 60e6 && rate < 126e6 * 1.05);
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    double least = 5e6; /* instrumented code is what limits it */
+#else
+    double least = 60e6;
+#endif
+    assert_true(rate > least && rate < 126e6 * 1.05);
     small_behind_large(&g);
     group_close(&g);
     must(g.status[0], &g.err[0]);

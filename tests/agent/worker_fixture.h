@@ -33,7 +33,12 @@
 #include "support/cluster.h"
 #include "support/scratch.h"
 
-enum { FIX_RANKS = 8, FIX_STEPS = 4096, FIX_SECONDS = 120 };
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { FIX_SECONDS = 600 }; /* instrumented code is ten times slower */
+#else
+enum { FIX_SECONDS = 120 };
+#endif
+enum { FIX_RANKS = 8, FIX_STEPS = 4096 };
 
 #define must(call) fix_must((call), #call, &err, __LINE__)
 static inline void fix_must(int result, const char *what, const struct err *err, int line)
