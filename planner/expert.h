@@ -116,6 +116,7 @@ uint64_t expert_attention_bytes(const struct problem *problem, const struct expe
 uint64_t expert_even_bytes(const struct problem *problem, const struct expert_model *model,
                            const struct place_member *member, double tokens, uint32_t count);
 
+/* placement.emit: the plan of a choice. Returns new (plan_destroy), or NULL with ERR_NOFIT, ERR_NOMEM. */
 struct plan *expert_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                          struct err *err);
 

@@ -9,14 +9,14 @@
 
 #include "planner/placement.h"
 
-/* Emits a plan. Stages' windows are those of their first members, counted in micro-batches of the step. With
- * one stage, member i takes micro_count micro-batches of micro_rows rows each, in order; with more,
- * micro-batches of choice->micro_batch_rows rows are dealt in proportion to micro_count. NULL with ERR_NOFIT,
- * ERR_NOMEM. */
 /* One stage: cuts the step's rows into the members' micro-batches, one member after the other. Replaces what
  * plan_create cut. ERR_INTERNAL when they are not the batch's rows; ERR_NOMEM. */
 int group_starts_fill(struct plan *plan, const struct place_choice *choice, struct err *err);
 
+/* Emits a plan. Stages' windows are those of their first members, counted in micro-batches of the step. With
+ * one stage, member i takes micro_count micro-batches of micro_rows rows each, in order; with more,
+ * micro-batches of choice->micro_batch_rows rows are dealt in proportion to micro_count. NULL with ERR_NOFIT,
+ * ERR_NOMEM. */
 struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                         struct err *err);
 

@@ -51,8 +51,10 @@ uint32_t tensor_together(const struct place_choice *choice, uint32_t micro_batch
 /* How many times as long as a pipeline's a rank's list is, per micro-batch; 1 for other placements. */
 uint32_t tensor_program_length(const struct problem *problem, const struct place_choice *choice);
 
+/* placement.from_plan and placement.emit of tensor groups. ERR_INVALID, ERR_NOFIT, ERR_NOMEM. */
 int tensor_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
+/* Returns new (plan_destroy), or NULL. */
 struct plan *tensor_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                          struct err *err);
 
