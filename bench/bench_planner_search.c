@@ -452,13 +452,15 @@ int main(int argc, char **argv)
     int result = 0;
     const char *what = argc > 1 ? argv[1] : "survey";
     if (strcmp(what, "plan") == 0) { /* one of the survey's, alone, for a profiler */
-        struct scene scene = scene_make(argc > 2 ? (uint64_t)atoi(argv[2]) : 0);
+        struct scene scene = scene_make(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
         struct result one;
         result = scene_plan(&scene, false, &one);
         printf("%.3f s, %.3f of the bound, %s\n", one.plan_s, one.ratio, one.words);
     } else if (strcmp(what, "survey") == 0)
-        result = survey(argc > 2 ? (uint32_t)atoi(argv[2]) : 24, argc > 3 ? (uint64_t)atoi(argv[3]) : 0);
+        result = survey(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 24,
+                        argc > 3 ? strtoull(argv[3], NULL, 10) : 0);
     else
-        result = growth(argc > 2 ? (uint32_t)atoi(argv[2]) : 512, argc > 3 ? (uint32_t)atoi(argv[3]) : 0);
+        result = growth(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 512,
+                        argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0);
     return result ? 1 : 0;
 }

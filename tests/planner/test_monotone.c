@@ -206,7 +206,7 @@ static uint64_t first_seed(void)
 static uint32_t how_many(uint32_t few, uint32_t full)
 {
     const char *number = getenv("MOTLEY_CASES");
-    return number ? (uint32_t)atoi(number) : getenv("MOTLEY_LONG") ? full : few;
+    return number ? (uint32_t)strtoul(number, NULL, 10) : getenv("MOTLEY_LONG") ? full : few;
 }
 
 static void more_is_seldom_slower_from_scratch_and_never_with_the_old_plan(void **state)

@@ -512,7 +512,7 @@ static void the_search_finds_what_looking_at_everything_finds(void **state)
     const char *start = getenv("MOTLEY_SEED"), *number = getenv("MOTLEY_CASES"),
                *only = getenv("MOTLEY_ONLY");
     uint64_t first = start ? strtoull(start, NULL, 10) : 1;
-    uint32_t count = number ? (uint32_t)atoi(number) : getenv("MOTLEY_LONG") ? 500 : 10;
+    uint32_t count = number ? (uint32_t)strtoul(number, NULL, 10) : getenv("MOTLEY_LONG") ? 500 : 10;
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct scene s;
         struct problem problem;

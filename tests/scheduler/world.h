@@ -114,7 +114,7 @@ static inline void world_spawn(struct world *world, int i)
     int size = snprintf(
         text, sizeof(text),
         "name: s%d\npostgres: \"%s\"\nredis: {address: \"%s\"}\n"
-        "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 600, kill_ms: 400, "
+        "limits: {unreachable_ms: 600, lost_ms: 2000, missing_ms: 500, stop_ms: 1500, kill_ms: 1000, "
         "checkpoint_stop_ms: 1500, retry_ms_min: 20, retry_ms_max: 100, redeliver_ms: 150, "
         "profile_start_ms: 1, profile_ms: 50, profile_grace_ms: 1500, links_ms: 500, "
         "leader_poll_ms: 50, leader_silent_ms: 1500}\n%s",
