@@ -4,7 +4,9 @@
     tools/fit_sailor.py [DIR] [--motley PROGRAM]
 
 DIR holds plans.json (or plans_public.json), profiles.json and network.json: tests/data/planner/sailor unless given.
-What is fitted to what, decided before looking at any error:
+What is fitted to what. The values come from homogeneous OPT-350 plans alone; the form of the model does not: it was
+tried with the errors of GPT-Neo and of mixed plans in view, and two parts (the arithmetic floor, gradients that leave as
+each stage ends) came after them. So the errors of those plans are not held-out figures.
   * only homogeneous OPT-350 plans are read while fitting; GPT-Neo and mixed plans are priced afterwards;
   * STAGING_GRADIENTS by least squares to their measured gradient times (grad_reduce_s, more than one replica);
   * LAYER_S, STAGING, MESSAGE_S and STEP_S by least squares of the relative errors of step time;
