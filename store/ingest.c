@@ -36,7 +36,7 @@ static const struct pg_statement add_metrics = {
     "made AS (INSERT INTO metrics (job, kind, rank, step, document) SELECT job, kind, rank, step, document FROM c "
     "  ORDER BY n ON CONFLICT DO NOTHING RETURNING job, kind, rank, step) "
     "INSERT INTO events (job, type, body) SELECT c.job, c.kind, c.document FROM c "
-    "JOIN made USING (job, kind, rank, step) WHERE c.kind <> 'ranks' ORDER BY c.n",
+    "JOIN made USING (job, kind, rank, step) WHERE c.kind <> 'ranks' OR c.rank < 64 ORDER BY c.n",
     PG_WRITE};
 
 static const struct pg_statement note_progress = {
