@@ -129,6 +129,7 @@ static int add_metric(struct run_event_context *c, const char *kind, struct err 
         json_object_del(document, "at");
         if (ranks) {
             json_object_set_new(document, "rank", json_integer(c->rank->rank));
+            json_object_set_new(document, "device", json_string(c->rank->device));
         }
     }
     return event_append(c->batch->owned[E_METRICS],
