@@ -116,6 +116,18 @@ void mesh_op_finish(struct mesh_peer_state *peer, struct mesh_op *op, const stru
     call(&done);
 }
 
+void mesh_op_take_early(struct mesh_peer_state *peer, struct mesh_op *op, struct early *early)
+{
+    pthread_mutex_unlock(&peer->lock);
+    if (early->size)
+        memcpy(op->to, early->bytes, early->size);
+    op->begin_ns = early->begin_ns;
+    op->end_ns = early->end_ns;
+    free(early);
+    mesh_op_finish(peer, op, NULL);
+    pthread_mutex_lock(&peer->lock);
+}
+
 /* ---- the keeper of deadlines ---- */
 
 void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns)

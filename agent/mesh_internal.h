@@ -156,6 +156,10 @@ void mesh_peer_fail_locked(struct mesh_peer_state *peer, const struct err *why);
 /* Call done and free the operation. why NULL: success. No lock held. */
 void mesh_op_finish(struct mesh_peer_state *peer, struct mesh_op *op, const struct err *why);
 
+/* Completes receive 'op' with a whole early message, which is off its queue and freed here. The peer's lock
+ * is held on entry and exit, not while the bytes are copied and the user is told. */
+void mesh_op_take_early(struct mesh_peer_state *peer, struct mesh_op *op, struct early *early);
+
 /* Tell the keeper of a deadline. No lock held. */
 void mesh_keeper_note(struct mesh *mesh, uint64_t deadline_ns);
 

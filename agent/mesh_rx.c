@@ -102,14 +102,7 @@ static void end_early(struct mesh_peer_state *p, struct rx_queue *rx)
     rx->early = early->next;
     if (!rx->early)
         rx->early_last = NULL;
-    pthread_mutex_unlock(&p->lock);
-    if (early->size)
-        memcpy(op->to, early->bytes, early->size);
-    op->begin_ns = early->begin_ns;
-    op->end_ns = early->end_ns;
-    free(early);
-    mesh_op_finish(p, op, NULL);
-    pthread_mutex_lock(&p->lock);
+    mesh_op_take_early(p, op, early);
 }
 
 static int receive_data(struct mesh_peer_state *p, const struct wire_frame *f, struct err *err)

@@ -169,14 +169,7 @@ static void finish_ready(struct mesh_peer_state *p)
         struct mesh_op *op = op_list_take(&p->ready);
         struct early *early = p->ready_early;
         p->ready_early = early->next;
-        pthread_mutex_unlock(&p->lock);
-        if (early->size)
-            memcpy(op->to, early->bytes, early->size);
-        op->begin_ns = early->begin_ns;
-        op->end_ns = early->end_ns;
-        free(early);
-        mesh_op_finish(p, op, NULL);
-        pthread_mutex_lock(&p->lock);
+        mesh_op_take_early(p, op, early);
     }
 }
 

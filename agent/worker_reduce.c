@@ -47,6 +47,19 @@ static struct exec *executor(const struct reduce *reduce)
     return reduce->ops->programs[reduce->ops->kind].exec;
 }
 
+/* Whether a message came with the `bytes` that are due; if not, the instruction has failed. */
+static bool came_whole(const struct mesh_done *done, size_t bytes)
+{
+    const struct reduce *reduce = done->arg;
+    struct err err = done->err;
+    if (done->ok && done->size == bytes)
+        return true;
+    if (done->ok)
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size, bytes);
+    exec_done(executor(reduce), reduce->number, &err);
+    return false;
+}
+
 /* --- values --- */
 
 struct wire_scalars { /* little-endian, no holes */
@@ -214,18 +227,10 @@ static void ring_sent(const struct mesh_done *done)
 static void ring_got(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
-    struct err err;
     size_t begin, end;
     ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
-    if (!done->ok) {
-        exec_done(executor(reduce), reduce->number, &done->err);
-    } else if (done->size != end - begin) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
-                end - begin);
-        exec_done(executor(reduce), reduce->number, &err);
-    } else {
+    if (came_whole(done, end - begin))
         exec_post(executor(reduce), &reduce->ring.got);
-    }
 }
 
 /* Both transfers of the step; a part without values needs none. */
@@ -291,14 +296,7 @@ static int ring_on_got(void *arg, struct err *err)
 static void arrived(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
-    struct err err;
-    if (!done->ok) {
-        exec_done(executor(reduce), reduce->number, &done->err);
-    } else if (done->size != reduce->size) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
-                reduce->size);
-        exec_done(executor(reduce), reduce->number, &err);
-    } else {
+    if (came_whole(done, reduce->size)) {
         reduce->arrived = true;
         exec_post(executor(reduce), &reduce->advance);
     }
@@ -307,16 +305,8 @@ static void arrived(const struct mesh_done *done)
 static void result_arrived(const struct mesh_done *done)
 {
     struct reduce *reduce = done->arg;
-    struct err err;
-    if (!done->ok) {
-        exec_done(executor(reduce), reduce->number, &done->err);
-    } else if (done->size != reduce->size) {
-        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
-                reduce->size);
-        exec_done(executor(reduce), reduce->number, &err);
-    } else {
+    if (came_whole(done, reduce->size))
         exec_post(executor(reduce), &reduce->finish);
-    }
 }
 
 static int receive(struct reduce *reduce, uint32_t peer, uint8_t *to, mesh_done_fn *done, struct err *err)

@@ -16,8 +16,8 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows)
     uint32_t hidden = l->shape.hidden, vocab = l->shape.vocab;
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     queue_norm(&pass->queue, stage, rows, x, f32_at(stage->head_norm, 0), norm);
-    queue_gemm_nt(&pass->queue, rows, vocab, hidden, 1, norm, hidden, head_matrix(stage), hidden, 0,
-                  pass_workspace(pass, l->workspace.logits), vocab);
+    queue_gemm(&pass->queue, GEMM_NT, rows, vocab, hidden, 1, norm, hidden, head_matrix(stage), hidden, 0,
+               pass_workspace(pass, l->workspace.logits), vocab);
 }
 
 static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint32_t rows, bool gradient)
@@ -50,8 +50,8 @@ static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint
                                        .loss = loss}});
     if (!gradient)
         return;
-    queue_gemm_nn(&pass->queue, rows, hidden, vocab, 1, logits, vocab, head_matrix(stage), hidden, 0, norm,
-                  hidden);
+    queue_gemm(&pass->queue, GEMM_NN, rows, hidden, vocab, 1, logits, vocab, head_matrix(stage), hidden, 0,
+               norm, hidden);
     queue_op(&pass->queue,
              &(struct op){
                  .kind = OP_RMSNORM_BACKWARD,

@@ -96,8 +96,8 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct o
     uint32_t tokens = pass->tokens, hidden = s->hidden;
 
     queue_norm(queue, stage, tokens, x, layer_weight(stage, layer, l->layer.norm1), norm);
-    queue_gemm_nt(queue, tokens, s->qkv_width, hidden, 1, norm, hidden,
-                  layer_weight(stage, layer, l->layer.qkv), hidden, 0, save.qkv, s->qkv_width);
+    queue_gemm(queue, GEMM_NT, tokens, s->qkv_width, hidden, 1, norm, hidden,
+               layer_weight(stage, layer, l->layer.qkv), hidden, 0, save.qkv, s->qkv_width);
     lora_forward(pass, layer, GROUP_QKV, norm, save.z[GROUP_QKV], save.qkv, s->qkv_width);
     rotate(pass, save.qkv, false);
     if (pass->cache != NULL)
@@ -106,13 +106,13 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct o
         attend(pass, &save);
 
     queue_copy(queue, tokens, hidden, x, hidden, save.mid, hidden);
-    queue_gemm_nt(queue, tokens, hidden, s->q_width, 1, save.att, s->q_width,
-                  layer_weight(stage, layer, l->layer.o), s->q_width, 1, save.mid, hidden);
+    queue_gemm(queue, GEMM_NT, tokens, hidden, s->q_width, 1, save.att, s->q_width,
+               layer_weight(stage, layer, l->layer.o), s->q_width, 1, save.mid, hidden);
     lora_forward(pass, layer, GROUP_O, save.att, save.z[GROUP_O], save.mid, hidden);
 
     queue_norm(queue, stage, tokens, save.mid, layer_weight(stage, layer, l->layer.norm2), norm);
-    queue_gemm_nt(queue, tokens, 2 * s->ffn, hidden, 1, norm, hidden,
-                  layer_weight(stage, layer, l->layer.gate_up), hidden, 0, save.gate_up, 2 * s->ffn);
+    queue_gemm(queue, GEMM_NT, tokens, 2 * s->ffn, hidden, 1, norm, hidden,
+               layer_weight(stage, layer, l->layer.gate_up), hidden, 0, save.gate_up, 2 * s->ffn);
     lora_forward(pass, layer, GROUP_GATE_UP, norm, save.z[GROUP_GATE_UP], save.gate_up, 2 * s->ffn);
     /* The adapter of `down` keeps z, which needs act: so much is done even for what is saved only. */
     if (inner && l->groups[GROUP_DOWN].count == 0)
@@ -120,8 +120,8 @@ void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct o
     swiglu(pass, save.gate_up, act);
     if (!inner) {
         queue_copy(queue, tokens, hidden, save.mid, hidden, out, hidden);
-        queue_gemm_nt(queue, tokens, hidden, s->ffn, 1, act, s->ffn,
-                      layer_weight(stage, layer, l->layer.down), s->ffn, 1, out, hidden);
+        queue_gemm(queue, GEMM_NT, tokens, hidden, s->ffn, 1, act, s->ffn,
+                   layer_weight(stage, layer, l->layer.down), s->ffn, 1, out, hidden);
     }
     lora_forward(pass, layer, GROUP_DOWN, act, save.z[GROUP_DOWN], out, hidden);
 }
@@ -153,8 +153,8 @@ static void ffn_backward(struct pass *pass, uint32_t layer, const struct layer_s
     struct operand weight = layer_weight(stage, layer, l->layer.norm2);
     uint32_t tokens = pass->tokens, hidden = s->hidden;
 
-    queue_gemm_nn(queue, tokens, s->ffn, hidden, 1, d, hidden, layer_weight(stage, layer, l->layer.down),
-                  s->ffn, 0, dact, s->ffn);
+    queue_gemm(queue, GEMM_NN, tokens, s->ffn, hidden, 1, d, hidden,
+               layer_weight(stage, layer, l->layer.down), s->ffn, 0, dact, s->ffn);
     if (l->groups[GROUP_DOWN].count > 0) {
         struct operand act = pass_workspace(pass, l->workspace.act2);
         swiglu(pass, save->gate_up, act);
@@ -170,8 +170,8 @@ static void ffn_backward(struct pass *pass, uint32_t layer, const struct layer_s
         input = dact;
         queue_norm(queue, stage, tokens, save->mid, weight, input);
     }
-    queue_gemm_nn(queue, tokens, hidden, 2 * s->ffn, 1, save->gate_up, 2 * s->ffn,
-                  layer_weight(stage, layer, l->layer.gate_up), hidden, 0, norm, hidden);
+    queue_gemm(queue, GEMM_NN, tokens, hidden, 2 * s->ffn, 1, save->gate_up, 2 * s->ffn,
+               layer_weight(stage, layer, l->layer.gate_up), hidden, 0, norm, hidden);
     lora_backward(pass, layer, GROUP_GATE_UP, input, save->z[GROUP_GATE_UP], save->gate_up, 2 * s->ffn, norm);
     norm_backward(pass, save->mid, weight, norm, d);
 }
@@ -217,8 +217,8 @@ static void attention_backward(struct pass *pass, uint32_t layer, const struct l
     struct operand weight = layer_weight(stage, layer, l->layer.norm1);
     uint32_t tokens = pass->tokens, hidden = s->hidden;
 
-    queue_gemm_nn(queue, tokens, s->q_width, hidden, 1, d, hidden, layer_weight(stage, layer, l->layer.o),
-                  s->q_width, 0, datt, s->q_width);
+    queue_gemm(queue, GEMM_NN, tokens, s->q_width, hidden, 1, d, hidden,
+               layer_weight(stage, layer, l->layer.o), s->q_width, 0, datt, s->q_width);
     lora_backward(pass, layer, GROUP_O, save->att, save->z[GROUP_O], d, hidden, datt);
     attend_backward(pass, save, datt, dqkv);
     rotate(pass, dqkv, true);
@@ -227,8 +227,8 @@ static void attention_backward(struct pass *pass, uint32_t layer, const struct l
     if (l->groups[GROUP_QKV].count > 0)
         queue_norm(queue, stage, tokens, x, weight, norm);
     if (need_input)
-        queue_gemm_nn(queue, tokens, hidden, s->qkv_width, 1, dqkv, s->qkv_width,
-                      layer_weight(stage, layer, l->layer.qkv), hidden, 0, dnorm, hidden);
+        queue_gemm(queue, GEMM_NN, tokens, hidden, s->qkv_width, 1, dqkv, s->qkv_width,
+                   layer_weight(stage, layer, l->layer.qkv), hidden, 0, dnorm, hidden);
     lora_backward(pass, layer, GROUP_QKV, norm, save->z[GROUP_QKV], dqkv, s->qkv_width,
                   need_input ? dnorm : (struct operand){0});
     if (need_input)

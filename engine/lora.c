@@ -62,21 +62,21 @@ void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, 
     if (group->count == 0)
         return;
     if (!pass->dropout)
-        queue_gemm_nt(queue, tokens, ldz, group->inputs, scale, input, group->inputs, a, group->inputs, 0, z,
-                      ldz);
+        queue_gemm(queue, GEMM_NT, tokens, ldz, group->inputs, scale, input, group->inputs, a, group->inputs,
+                   0, z, ldz);
     for (uint32_t i = 0; i < group->count; i++) {
         const struct lora_member *member = &group->members[i];
         struct operand z_i = operand_skip(z, (uint64_t)i * rank);
         if (pass->dropout) {
             struct operand dropped = pass_workspace(pass, stage->layout.workspace.drop);
             drop(pass, layer, member, group->inputs, input, dropped);
-            queue_gemm_nt(queue, tokens, rank, group->inputs, scale, dropped, group->inputs,
-                          operand_skip(a, (uint64_t)i * rank * group->inputs), group->inputs, 0, z_i, ldz);
+            queue_gemm(queue, GEMM_NT, tokens, rank, group->inputs, scale, dropped, group->inputs,
+                       operand_skip(a, (uint64_t)i * rank * group->inputs), group->inputs, 0, z_i, ldz);
         }
         if (out.buffer != NULL)
-            queue_gemm_nt(queue, tokens, member->outputs, rank, 1, z_i, ldz,
-                          adapter_at(stage, stage->values, layer, member->b), rank, 1,
-                          operand_skip(out, member->column), ldo);
+            queue_gemm(queue, GEMM_NT, tokens, member->outputs, rank, 1, z_i, ldz,
+                       adapter_at(stage, stage->values, layer, member->b), rank, 1,
+                       operand_skip(out, member->column), ldo);
     }
 }
 
@@ -91,12 +91,12 @@ static void dropped_backward(struct pass *pass, uint32_t layer, const struct lor
     struct operand dz_i = operand_skip(dz, (uint64_t)i * rank);
     /* The mask is drawn once: the gradient passes through it, and its place takes the dropped input again. */
     if (dinput.buffer != NULL) {
-        queue_gemm_nn(&pass->queue, pass->tokens, width, rank, 1, dz_i, ldz,
-                      adapter_at(stage, stage->values, layer, a), width, 0, dropped, width);
+        queue_gemm(&pass->queue, GEMM_NN, pass->tokens, width, rank, 1, dz_i, ldz,
+                   adapter_at(stage, stage->values, layer, a), width, 0, dropped, width);
     }
     drop_backward(pass, layer, &group->members[i], width, input, dropped, dinput);
-    queue_gemm_tn(&pass->queue, rank, width, pass->tokens, 1, dz_i, ldz, dropped, width, 1,
-                  adapter_at(stage, stage->gradients, layer, a), width);
+    queue_gemm(&pass->queue, GEMM_TN, rank, width, pass->tokens, 1, dz_i, ldz, dropped, width, 1,
+               adapter_at(stage, stage->gradients, layer, a), width);
 }
 
 void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, struct operand input,
@@ -111,21 +111,21 @@ void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind,
     for (uint32_t i = 0; i < group->count; i++) {
         const struct lora_member *member = &group->members[i];
         struct operand dout_i = operand_skip(dout, member->column);
-        queue_gemm_tn(queue, member->outputs, rank, tokens, 1, dout_i, ldd,
-                      operand_skip(z, (uint64_t)i * rank), ldz, 1,
-                      adapter_at(stage, stage->gradients, layer, member->b), rank);
-        queue_gemm_nn(queue, tokens, rank, member->outputs, scale, dout_i, ldd,
-                      adapter_at(stage, stage->values, layer, member->b), rank, 0,
-                      operand_skip(dz, (uint64_t)i * rank), ldz);
+        queue_gemm(queue, GEMM_TN, member->outputs, rank, tokens, 1, dout_i, ldd,
+                   operand_skip(z, (uint64_t)i * rank), ldz, 1,
+                   adapter_at(stage, stage->gradients, layer, member->b), rank);
+        queue_gemm(queue, GEMM_NN, tokens, rank, member->outputs, scale, dout_i, ldd,
+                   adapter_at(stage, stage->values, layer, member->b), rank, 0,
+                   operand_skip(dz, (uint64_t)i * rank), ldz);
         if (pass->dropout)
             dropped_backward(pass, layer, group, i, input, dz, dinput);
     }
     if (group->count == 0 || pass->dropout)
         return;
-    queue_gemm_tn(queue, ldz, group->inputs, tokens, 1, dz, ldz, input, group->inputs, 1,
-                  adapter_at(stage, stage->gradients, layer, group->a), group->inputs);
+    queue_gemm(queue, GEMM_TN, ldz, group->inputs, tokens, 1, dz, ldz, input, group->inputs, 1,
+               adapter_at(stage, stage->gradients, layer, group->a), group->inputs);
     if (dinput.buffer != NULL)
-        queue_gemm_nn(queue, tokens, group->inputs, ldz, 1, dz, ldz,
-                      adapter_at(stage, stage->values, layer, group->a), group->inputs, 1, dinput,
-                      group->inputs);
+        queue_gemm(queue, GEMM_NN, tokens, group->inputs, ldz, 1, dz, ldz,
+                   adapter_at(stage, stage->values, layer, group->a), group->inputs, 1, dinput,
+                   group->inputs);
 }

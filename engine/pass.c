@@ -13,49 +13,16 @@ void queue_op(struct queue *queue, const struct op *op)
         queue->failed = true;
 }
 
-void queue_gemm_nt(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
+void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t n, uint32_t k, float alpha,
+                struct operand a, uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c,
+                uint32_t ldc)
 {
     queue_op(queue, &(struct op){.kind = OP_GEMM,
                                  .gemm = {.m = m,
                                           .n = n,
                                           .k = k,
-                                          .transpose_b = true,
-                                          .alpha = alpha,
-                                          .beta = beta,
-                                          .a = a,
-                                          .lda = lda,
-                                          .b = b,
-                                          .ldb = ldb,
-                                          .c = c,
-                                          .ldc = ldc}});
-}
-
-void queue_gemm_nn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
-{
-    queue_op(queue, &(struct op){.kind = OP_GEMM,
-                                 .gemm = {.m = m,
-                                          .n = n,
-                                          .k = k,
-                                          .alpha = alpha,
-                                          .beta = beta,
-                                          .a = a,
-                                          .lda = lda,
-                                          .b = b,
-                                          .ldb = ldb,
-                                          .c = c,
-                                          .ldc = ldc}});
-}
-
-void queue_gemm_tn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc)
-{
-    queue_op(queue, &(struct op){.kind = OP_GEMM,
-                                 .gemm = {.m = m,
-                                          .n = n,
-                                          .k = k,
-                                          .transpose_a = true,
+                                          .transpose_a = order == GEMM_TN,
+                                          .transpose_b = order == GEMM_NT,
                                           .alpha = alpha,
                                           .beta = beta,
                                           .a = a,

@@ -56,15 +56,16 @@ static inline struct operand operand_skip(struct operand operand, uint64_t count
 
 /* Queue one op unless the queue failed before. */
 void queue_op(struct queue *queue, const struct op *op);
-/* c[m,n] (ldc) = alpha * a[m,k] (lda) * b[n,k]^T (ldb) + beta * c */
-void queue_gemm_nt(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc);
-/* c[m,n] = alpha * a[m,k] * b[k,n] + beta * c */
-void queue_gemm_nn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc);
-/* c[m,n] = alpha * a[k,m]^T * b[k,n] + beta * c */
-void queue_gemm_tn(struct queue *queue, uint32_t m, uint32_t n, uint32_t k, float alpha, struct operand a,
-                   uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c, uint32_t ldc);
+/* What of a product lies transposed in memory. */
+enum gemm_order {
+    GEMM_NN, /* c[m,n] = alpha * a[m,k] * b[k,n] + beta * c */
+    GEMM_NT, /* b is [n,k] */
+    GEMM_TN, /* a is [k,m] */
+};
+/* lda, ldb, ldc: values from one row in memory to the next. */
+void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t n, uint32_t k, float alpha,
+                struct operand a, uint32_t lda, struct operand b, uint32_t ldb, float beta, struct operand c,
+                uint32_t ldc);
 /* y[rows,width] = x */
 void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,
                 struct operand y, uint32_t ldy);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/by_name.h"
+
 enum { FIRST_BYTES = 4 << 20, KEY_BYTES_MAX = 65535, NAME_BYTES_MAX = 64, ALIGNMENT_MAX = 1 << 20 };
 
 /* the numbers that stand in files */
@@ -60,8 +62,8 @@ struct gguf {
     uint32_t version, entry_count, tensor_count;
     struct entry *entries;
     struct gguf_tensor *tensors;
-    uint32_t *by_name; /* tensors by name */
-    uint32_t *by_key;
+    struct by_name *by_name; /* tensors */
+    struct by_name *by_key;  /* entries */
 };
 
 enum outcome { PARSED, FAILED, NEEDS_MORE };
@@ -254,52 +256,22 @@ static bool parse_tensor(struct cursor *c, struct gguf_tensor *t)
     return true;
 }
 
-struct named {
-    const char *name;
-    uint32_t index;
-};
-
-static int compare_named(const void *a, const void *b)
+static int index_names(struct gguf *g, struct err *err)
 {
-    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
-}
-
-/* order[] by name; false with an error when a name is there twice */
-static bool sort_names(struct named *pairs, uint32_t count, uint32_t **order, const char *what,
-                       struct err *err)
-{
-    *order = calloc(count ? count : 1, sizeof(**order));
-    if (!*order) {
-        err_set(err, ERR_NOMEM, "no memory for %u names", count);
-        return false;
-    }
-    qsort(pairs, count, sizeof(*pairs), compare_named);
-    for (uint32_t i = 0; i < count; i++) {
-        (*order)[i] = pairs[i].index;
-        if (i > 0 && strcmp(pairs[i].name, pairs[i - 1].name) == 0) {
-            err_set(err, ERR_CORRUPT, "gguf: the %s \"%.200s\" is there twice", what, pairs[i].name);
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool index_names(struct gguf *g, struct err *err)
-{
-    uint32_t most = g->entry_count > g->tensor_count ? g->entry_count : g->tensor_count;
-    struct named *pairs = calloc(most ? most : 1, sizeof(*pairs));
-    if (!pairs) {
-        err_set(err, ERR_NOMEM, "no memory for %u names", most);
-        return false;
-    }
+    g->by_key = calloc(g->entry_count ? g->entry_count : 1, sizeof(*g->by_key));
+    g->by_name = calloc(g->tensor_count ? g->tensor_count : 1, sizeof(*g->by_name));
+    if (!g->by_key || !g->by_name)
+        return err_set(err, ERR_NOMEM, "no memory for %u keys and %u tensors", g->entry_count,
+                       g->tensor_count);
     for (uint32_t i = 0; i < g->entry_count; i++)
-        pairs[i] = (struct named){g->entries[i].key, i};
-    bool ok = sort_names(pairs, g->entry_count, &g->by_key, "key", err);
-    for (uint32_t i = 0; ok && i < g->tensor_count; i++)
-        pairs[i] = (struct named){g->tensors[i].name, i};
-    ok = ok && sort_names(pairs, g->tensor_count, &g->by_name, "tensor", err);
-    free(pairs);
-    return ok;
+        g->by_key[i] = (struct by_name){g->entries[i].key, i};
+    for (uint32_t i = 0; i < g->tensor_count; i++)
+        g->by_name[i] = (struct by_name){g->tensors[i].name, i};
+    by_name_sort(g->by_key, g->entry_count);
+    by_name_sort(g->by_name, g->tensor_count);
+    if (by_name_unique(g->by_key, g->entry_count, "gguf", "key", err) < 0)
+        return -1;
+    return by_name_unique(g->by_name, g->tensor_count, "gguf", "tensor", err);
 }
 
 static int compare_offset(const void *a, const void *b)
@@ -413,13 +385,13 @@ static enum outcome parse(struct gguf *g, uint64_t file_size, struct err *err)
     if (!ok && c.short_of_bytes)
         return NEEDS_MORE;
     /* keys are looked up to find the alignment; tensors move when they are sorted by offset */
-    ok = ok && index_names(g, err) && layout(g, &c) && check_split(g, err);
+    ok = ok && index_names(g, err) == 0 && layout(g, &c) && check_split(g, err);
     if (!ok)
         return FAILED;
     free(g->by_key);
     free(g->by_name);
     g->by_key = g->by_name = NULL;
-    return index_names(g, err) ? PARSED : FAILED;
+    return index_names(g, err) == 0 ? PARSED : FAILED;
 }
 
 static int read_header(struct model_source *source, uint32_t file, struct gguf *g, struct err *err)
@@ -488,36 +460,13 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, uint32_t index
 
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *name)
 {
-    uint32_t low = 0, high = gguf->tensor_count;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        const struct gguf_tensor *t = &gguf->tensors[gguf->by_name[mid]];
-        int order = strcmp(name, t->name);
-        if (order == 0)
-            return t;
-        if (order < 0)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return NULL;
+    return gguf_tensor_at(gguf, by_name_find(gguf->by_name, gguf->tensor_count, name));
 }
 
 static const struct entry *find(const struct gguf *g, const char *key)
 {
-    uint32_t low = 0, high = g->entry_count;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        const struct entry *e = &g->entries[g->by_key[mid]];
-        int order = strcmp(key, e->key);
-        if (order == 0)
-            return e;
-        if (order < 0)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return NULL;
+    uint32_t at = by_name_find(g->by_key, g->entry_count, key);
+    return at < g->entry_count ? &g->entries[at] : NULL;
 }
 
 static enum gguf_kind kind_of(uint8_t type)

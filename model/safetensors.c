@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "model/by_name.h"
 #include "model/gguf.h"
 
 static const struct type_entry {
@@ -46,7 +47,7 @@ struct safetensors {
     uint32_t file;
     char *names; /* all names, one after the other */
     struct safetensors_tensor *tensors;
-    uint32_t *by_name;
+    struct by_name *by_name;
     uint32_t count;
     json_t *metadata; /* an object of texts, or NULL */
 };
@@ -136,31 +137,14 @@ static int compare_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* qsort has no argument: sort pairs (name, index) */
-struct named {
-    const char *name;
-    uint32_t index;
-};
-
-static int compare_named(const void *a, const void *b)
-{
-    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
-}
-
 static int index_names(struct safetensors *st, struct err *err)
 {
-    struct named *pairs = calloc(st->count ? st->count : 1, sizeof(*pairs));
     st->by_name = calloc(st->count ? st->count : 1, sizeof(*st->by_name));
-    if (!pairs || !st->by_name) {
-        free(pairs);
+    if (!st->by_name)
         return err_set(err, ERR_NOMEM, "no memory for %u tensors", st->count);
-    }
     for (uint32_t i = 0; i < st->count; i++)
-        pairs[i] = (struct named){st->tensors[i].name, i};
-    qsort(pairs, st->count, sizeof(*pairs), compare_named);
-    for (uint32_t i = 0; i < st->count; i++)
-        st->by_name[i] = pairs[i].index;
-    free(pairs);
+        st->by_name[i] = (struct by_name){st->tensors[i].name, i};
+    by_name_sort(st->by_name, st->count);
     return 0;
 }
 
@@ -290,6 +274,17 @@ int safetensors_open(struct model_source *source, uint32_t file, struct safetens
     return 0;
 }
 
+/* The file closes its source, which holds it alone. Takes it, also on failure. */
+static int open_owned(struct model_source *source, struct safetensors **out, struct err *err)
+{
+    if (safetensors_open(source, 0, out, err) < 0) {
+        model_source_close(source);
+        return -1;
+    }
+    (*out)->own_source = true;
+    return 0;
+}
+
 int safetensors_open_path(const char *path, struct safetensors **out, struct err *err)
 {
     struct model_source *source;
@@ -300,44 +295,16 @@ int safetensors_open_path(const char *path, struct safetensors **out, struct err
         model_source_close(source);
         return err_set(err, ERR_INVALID, "\"%s\" is a folder, not a safetensors file", path);
     }
-    if (safetensors_open(source, 0, out, err) < 0) {
-        model_source_close(source);
-        return -1;
-    }
-    (*out)->own_source = true;
-    return 0;
-}
-
-struct memory {
-    const uint8_t *data;
-};
-
-static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
-{
-    (void)file;
-    (void)err;
-    memcpy(dst, ((struct memory *)self)->data + offset, size);
-    return 0;
+    return open_owned(source, out, err);
 }
 
 int safetensors_open_memory(const void *data, size_t size, struct safetensors **out, struct err *err)
 {
-    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
-    struct model_file file = {.name = "memory", .size = size};
     struct model_source *source;
-    struct memory *memory = malloc(sizeof(*memory));
     *out = NULL;
-    if (!memory)
-        return err_set(err, ERR_NOMEM, "no memory to open safetensors");
-    memory->data = data;
-    if (model_source_create(&ops, memory, &file, 1, &source, err) < 0)
+    if (model_source_open_memory("memory", data, size, &source, err) < 0)
         return -1;
-    if (safetensors_open(source, 0, out, err) < 0) {
-        model_source_close(source);
-        return -1;
-    }
-    (*out)->own_source = true;
-    return 0;
+    return open_owned(source, out, err);
 }
 
 void safetensors_close(struct safetensors *st)
@@ -365,19 +332,7 @@ const struct safetensors_tensor *safetensors_at(const struct safetensors *st, ui
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name)
 {
-    uint32_t low = 0, high = st->count;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        const struct safetensors_tensor *t = &st->tensors[st->by_name[mid]];
-        int order = strcmp(name, t->name);
-        if (order == 0)
-            return t;
-        if (order < 0)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return NULL;
+    return safetensors_at(st, by_name_find(st->by_name, st->count, name));
 }
 
 const char *safetensors_metadata(const struct safetensors *st, const char *key)

@@ -2,6 +2,7 @@
 #include "model/source.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,35 @@ fail:
     free(s);
     ops->destroy(self);
     return -1;
+}
+
+/* --- one file in memory --- */
+
+struct memory {
+    const uint8_t *data;
+};
+
+static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    const struct memory *memory = self;
+    (void)file;
+    (void)err;
+    memcpy(dst, memory->data + offset, size);
+    return 0;
+}
+
+int model_source_open_memory(const char *name, const void *data, size_t size, struct model_source **source,
+                             struct err *err)
+{
+    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
+    struct model_file file = {.size = size};
+    struct memory *memory = malloc(sizeof(*memory));
+    *source = NULL;
+    if (!memory)
+        return err_set(err, ERR_NOMEM, "no memory to open %s", name);
+    memory->data = data;
+    snprintf(file.name, sizeof(file.name), "%s", name);
+    return model_source_create(&ops, memory, &file, 1, source, err);
 }
 
 uint32_t model_source_file_count(const struct model_source *source)

@@ -48,6 +48,10 @@ int model_source_create(const struct model_source_ops *ops, void *self, const st
  * reading process with SIGBUS, as mmap does; a worker is expendable in that way. */
 int model_source_open_local(const char *path, struct model_source **source, struct err *err);
 
+/* One file that lies in memory, borrowed until close. */
+int model_source_open_memory(const char *name, const void *data, size_t size, struct model_source **source,
+                             struct err *err);
+
 /* Number of files. */
 uint32_t model_source_file_count(const struct model_source *source);
 /* Borrowed until close. */

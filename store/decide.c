@@ -5,11 +5,7 @@
 #include <stdio.h>
 
 /* clang-format off */
-#define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
 #define UNFINISHED "('sent', 'ready', 'running')"
-
-static const struct pg_statement fence = {
-    "decide_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
 
 static const struct pg_statement add_runs = {
     "decide_runs_new",
@@ -114,44 +110,23 @@ static const struct pg_statement add_messages = {
 static const struct pg_statement no_messages = {"decide_no_messages", "SELECT '[]'::json", PG_READ};
 /* clang-format on */
 
-struct part {
-    const struct pg_statement *statement;
-    const json_t *rows;
-};
-
-enum { PARTS_MAX = 9 };
-
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err)
 {
-    const struct part parts[PARTS_MAX] = {
+    const struct store_part parts[] = {
         {&lose_nodes, decision->unreachable}, {&add_runs, decision->runs_new},
         {&lose_ranks, decision->ranks_lost},  {&move_jobs, decision->jobs},
         {&move_runs, decision->runs},         {&say_waits, decision->waits},
         {&open_requests, decision->requests}, {&put_links, decision->links},
         {&add_messages, decision->messages},
     };
-    struct pg_params params[PARTS_MAX + 1];
-    struct pg_step steps[PARTS_MAX + 2];
-    int count = 0;
-
-    pg_params_init(&params[PARTS_MAX]);
-    pg_param_i64(&params[PARTS_MAX], decision->leader);
-    steps[count++] = (struct pg_step){&fence, &params[PARTS_MAX]};
-    for (int i = 0; i < PARTS_MAX; i++) {
-        pg_params_init(&params[i]);
-        if (json_array_size(parts[i].rows) > 0) {
-            pg_param_json(&params[i], parts[i].rows);
-            steps[count++] = (struct pg_step){parts[i].statement, &params[i]};
-        }
-    }
+    struct store_work work;
+    store_work_init(&work, decision->leader, parts, sizeof(parts) / sizeof(parts[0]));
     if (json_array_size(decision->messages) == 0) {
-        steps[count++] = (struct pg_step){&no_messages, NULL};
+        work.steps[work.count++] = (struct pg_step){&no_messages, NULL};
     }
-    int rc = store_run_doc(store, steps, count, STORE_ALONE, NULL, done, arg, err);
-    for (int i = 0; i <= PARTS_MAX; i++) {
-        pg_params_fini(&params[i]);
-    }
+    int rc = store_run_doc(store, work.steps, work.count, STORE_ALONE, NULL, done, arg, err);
+    store_work_fini(&work);
     return rc;
 }
 
@@ -179,7 +154,7 @@ int store_prune(struct store *store, int64_t leader, unsigned event_days, store_
     pg_params_init(&days);
     pg_param_i64(&fenced, leader);
     pg_param_i64(&days, event_days);
-    const struct pg_step steps[] = {{&fence, &fenced}, {&prune, &days}};
+    const struct pg_step steps[] = {{&store_fence, &fenced}, {&prune, &days}};
     int rc = store_run_doc(store, steps, 2, STORE_ALONE, NULL, done, arg, err);
     pg_params_fini(&fenced);
     pg_params_fini(&days);

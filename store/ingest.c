@@ -10,12 +10,6 @@
 #include <stdio.h>
 
 /* clang-format off */
-#define RECORDS(columns) "json_to_recordset($1::json) AS c(" columns ")"
-
-/* The fence, and the lock of everybody who writes events. */
-static const struct pg_statement fence = {
-    "sched_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
-
 static const struct pg_statement move_ranks = {
     "ingest_ranks",
     "WITH c AS MATERIALIZED (SELECT * FROM "
@@ -173,15 +167,6 @@ static const struct pg_statement tell_followers = {
     PG_WRITE};
 /* clang-format on */
 
-/* The parts, in the order of their statements. */
-struct part {
-    const struct pg_statement *statement;
-    const json_t *rows;
-};
-
-enum { PARTS_MAX = 16 };
-_Static_assert(PARTS_MAX + 1 <= PG_STEPS_MAX, "one work holds the fence and all parts");
-
 static json_t *jobs_with_news(const struct store_ingest *ingest)
 {
     const json_t *const sources[] = {ingest->metrics, ingest->events, ingest->checkpoints};
@@ -209,7 +194,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
                  struct err *err)
 {
     json_t *followers = jobs_with_news(ingest);
-    const struct part parts[PARTS_MAX] = {
+    const struct store_part parts[] = {
         {&move_nodes, ingest->nodes},
         {&put_devices, ingest->devices},
         {&see_nodes, ingest->seen},
@@ -227,24 +212,10 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
         {&drop_received, ingest->received},
         {&tell_followers, followers},
     };
-    struct pg_params params[PARTS_MAX + 1];
-    struct pg_step steps[PARTS_MAX + 1];
-    int count = 0;
-
-    pg_params_init(&params[PARTS_MAX]);
-    pg_param_i64(&params[PARTS_MAX], ingest->leader);
-    steps[count++] = (struct pg_step){&fence, &params[PARTS_MAX]};
-    for (int i = 0; i < PARTS_MAX; i++) {
-        pg_params_init(&params[i]);
-        if (json_array_size(parts[i].rows) > 0) {
-            pg_param_json(&params[i], parts[i].rows);
-            steps[count++] = (struct pg_step){parts[i].statement, &params[i]};
-        }
-    }
-    int rc = store_run_done(store, steps, count, STORE_ALONE, done, arg, err);
-    for (int i = 0; i <= PARTS_MAX; i++) {
-        pg_params_fini(&params[i]);
-    }
+    struct store_work work;
+    store_work_init(&work, ingest->leader, parts, sizeof(parts) / sizeof(parts[0]));
+    int rc = store_run_done(store, work.steps, work.count, STORE_ALONE, done, arg, err);
+    store_work_fini(&work);
     json_decref(followers);
     return rc;
 }

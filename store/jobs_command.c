@@ -161,10 +161,7 @@ int store_artifact_put(struct store *store, int64_t job, const char *name, const
     pg_param_text(&params, name);
     pg_param_text(&params, sha256);
     pg_param_i64(&params, size);
-    const struct pg_step step = {&put_artifact, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &put_artifact, &params, done, arg, err);
 }
 
 /* ---- events ---- */
@@ -204,10 +201,7 @@ int store_event_list(struct store *store, int64_t job, int64_t owner, const char
         statement = &list_events_owner;
     }
     pg_param_text(&params, type);
-    const struct pg_step step = {statement, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, statement, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement last_event = {
@@ -218,8 +212,5 @@ int store_event_last(struct store *store, int64_t job, store_id_fn *done, void *
     struct pg_params params;
     pg_params_init(&params);
     pg_param_i64(&params, job);
-    const struct pg_step step = {&last_event, &params};
-    int rc = store_run_id(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_id(store, &last_event, &params, NULL, done, arg, err);
 }

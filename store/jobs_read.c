@@ -38,10 +38,7 @@ int store_job_get(struct store *store, int64_t id, int64_t owner, store_doc_fn *
     pg_params_init(&params);
     pg_param_i64(&params, id);
     pg_param_i64(&params, owner);
-    const struct pg_step step = {&get_job, &params};
-    int rc = store_run_doc(store, &step, 1, 0, missing, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 
 /* ---- pages: four statements, so that each has the plan of its own index ---- */
@@ -84,10 +81,7 @@ int store_job_page(struct store *store, const struct store_job_filter *filter, s
         pg_param_text(&params, state_name(&job_machine, filter->state));
         statement = filter->owner != 0 ? &page_both : &page_state;
     }
-    const struct pg_step step = {statement, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, statement, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement count_jobs = {
@@ -101,10 +95,7 @@ int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct 
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text_array(&params, job_machine.states, job_machine.state_count);
-    const struct pg_step step = {&count_jobs, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &count_jobs, &params, NULL, done, arg, err);
 }
 
 /* ---- metrics ---- */
@@ -147,10 +138,7 @@ int store_job_metrics(struct store *store, int64_t id, const char *kind, int64_t
     pg_param_text_array(&params, kinds, count);
     pg_param_i64(&params, after_step);
     pg_param_i64(&params, limit);
-    const struct pg_step step = {&list_metrics, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &list_metrics, &params, NULL, done, arg, err);
 }
 
 /* ---- runs, plans, traces ---- */
@@ -187,10 +175,7 @@ static int read_by_job(struct store *store, const struct pg_statement *statement
     snprintf(missing, sizeof(missing), "job %lld has no %s", (long long)id, missing_what);
     pg_params_init(&params);
     pg_param_i64(&params, id);
-    const struct pg_step step = {statement, &params};
-    int rc = store_run_doc(store, &step, 1, 0, missing, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, statement, &params, missing, done, arg, err);
 }
 
 int store_job_plan(struct store *store, int64_t id, store_doc_fn *done, void *arg, struct err *err)

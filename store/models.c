@@ -61,10 +61,7 @@ int store_model_put(struct store *store, const struct store_model_new *model, st
     pg_param_json(&params, model->files);
     pg_param_json(&params, model->info);
     pg_param_i64(&params, model->owner);
-    const struct pg_step step = {&put_model, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &put_model, &params, done, arg, err);
 }
 
 static int by_text(struct store *store, const struct pg_statement *statement, const char *what,
@@ -75,10 +72,7 @@ static int by_text(struct store *store, const struct pg_statement *statement, co
     snprintf(missing, sizeof(missing), "there is no %s \"%.220s\"", what, text);
     pg_params_init(&params);
     pg_param_text(&params, text);
-    const struct pg_step step = {statement, &params};
-    int rc = store_run_doc(store, &step, 1, 0, missing, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, statement, &params, missing, done, arg, err);
 }
 
 int store_model_get(struct store *store, const char *name_or_content, store_doc_fn *done, void *arg,
@@ -89,25 +83,7 @@ int store_model_get(struct store *store, const char *name_or_content, store_doc_
 
 int store_model_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&list_models, NULL};
-    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-}
-
-static void removed(struct store_call *call, const struct pg_result *const *results, int count)
-{
-    store_done_fn *done = (store_done_fn *)call->done;
-    struct err err;
-    if (pg_affected(results[count - 1]) == 0) {
-        err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
-        done(call->arg, &err);
-        return;
-    }
-    done(call->arg, NULL);
-}
-
-static void remove_failed(struct store_call *call, const struct err *err)
-{
-    ((store_done_fn *)call->done)(call->arg, err);
+    return store_one_doc(store, &list_models, NULL, NULL, done, arg, err);
 }
 
 int store_model_remove(struct store *store, const char *name, store_done_fn *done, void *arg, struct err *err)
@@ -117,12 +93,7 @@ int store_model_remove(struct store *store, const char *name, store_done_fn *don
     snprintf(missing, sizeof(missing), "there is no model \"%.220s\"", name);
     pg_params_init(&params);
     pg_param_text(&params, name);
-    const struct pg_step step = {&remove_model, &params};
-    int rc =
-        store_run(store, &step, 1, 0,
-                  store_call_create(removed, remove_failed, (void (*)(void))done, arg, missing, err), err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_touched(store, &remove_model, &params, missing, done, arg, err);
 }
 
 /* ---- blobs ---- */
@@ -172,10 +143,7 @@ int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_d
     pg_params_init(&params);
     pg_param_f64(&params, unused_s);
     pg_param_i64(&params, most);
-    const struct pg_step step = {&drop_blobs, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &drop_blobs, &params, NULL, done, arg, err);
 }
 
 int store_blob_put(struct store *store, const struct store_blob *blob, store_done_fn *done, void *arg,
@@ -190,10 +158,7 @@ int store_blob_put(struct store *store, const struct store_blob *blob, store_don
     pg_param_i64(&params, blob->size);
     pg_param_text(&params, blob->path);
     pg_param_json(&params, blob->manifest);
-    const struct pg_step step = {&put_blob, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &put_blob, &params, done, arg, err);
 }
 
 int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, void *arg, struct err *err)
@@ -229,10 +194,7 @@ int store_dataset_put(struct store *store, const struct store_dataset_new *datas
     pg_param_text(&params, dataset->blob);
     pg_param_json(&params, dataset->stats);
     pg_param_bytes(&params, dataset->sizes, dataset->sizes_bytes);
-    const struct pg_step step = {&put_dataset, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &put_dataset, &params, done, arg, err);
 }
 
 static void dataset_fail(struct store_call *call, const struct err *err)

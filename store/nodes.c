@@ -42,14 +42,12 @@ static const struct pg_statement get_cluster = {
 
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&list_nodes, NULL};
-    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    return store_one_doc(store, &list_nodes, NULL, NULL, done, arg, err);
 }
 
 int store_device_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&list_devices, NULL};
-    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    return store_one_doc(store, &list_devices, NULL, NULL, done, arg, err);
 }
 
 int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
@@ -58,10 +56,7 @@ int store_cluster_get(struct store *store, const char *content, store_doc_fn *do
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, content);
-    const struct pg_step step = {&get_cluster, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &get_cluster, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement drain_device = {
@@ -81,10 +76,7 @@ int store_device_drain(struct store *store, const char *device, bool drained, st
     pg_params_init(&params);
     pg_param_text(&params, device);
     pg_param_bool(&params, drained);
-    const struct pg_step step = {&drain_device, &params};
-    int rc = store_run_doc(store, &step, 1, 0, missing, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &drain_device, &params, missing, done, arg, err);
 }
 
 /* ---- measuring for a plan without a job ---- */
@@ -107,8 +99,5 @@ int store_measure_want(struct store *store, const char *key, const json_t *spec,
     pg_param_json(&params, spec);
     pg_param_json(&params, inputs);
     pg_param_f64(&params, seconds);
-    const struct pg_step step = {&want_measure, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &want_measure, &params, done, arg, err);
 }

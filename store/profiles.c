@@ -22,10 +22,7 @@ int store_profile_list(struct store *store, const char *content, store_doc_fn *d
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, content);
-    const struct pg_step step = {&list_profiles, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &list_profiles, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement plan_profiles = {
@@ -46,10 +43,7 @@ int store_profile_plan(struct store *store, const char *key, store_doc_fn *done,
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, key);
-    const struct pg_step step = {&plan_profiles, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &plan_profiles, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement import_profiles = {
@@ -75,8 +69,5 @@ int store_profile_import(struct store *store, const json_t *profiles, const char
         pg_param_i64(&params, user);
     else
         pg_param_text(&params, NULL);
-    const struct pg_step step = {&import_profiles, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &import_profiles, &params, NULL, done, arg, err);
 }

@@ -432,16 +432,12 @@ int store_profiles_get(struct store *store, const char *key, store_doc_fn *done,
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, key);
-    const struct pg_step step = {&get_profiles, &params};
-    int rc = store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &get_profiles, &params, NULL, done, arg, err);
 }
 
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&list_outbox, NULL};
-    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    return store_one_doc(store, &list_outbox, NULL, NULL, done, arg, err);
 }
 
 int store_sched_numbers(struct store *store, unsigned ranks, unsigned requests, store_doc_fn *done, void *arg,
@@ -451,8 +447,5 @@ int store_sched_numbers(struct store *store, unsigned ranks, unsigned requests, 
     pg_params_init(&params);
     pg_param_i64(&params, ranks);
     pg_param_i64(&params, requests);
-    const struct pg_step step = {&fresh_numbers, &params};
-    int rc = store_run_doc(store, &step, 1, 0, "no numbers", done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_doc(store, &fresh_numbers, &params, "no numbers", done, arg, err);
 }

@@ -5,6 +5,7 @@
  */
 #include "store/internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,6 +240,83 @@ int store_run_done(struct store *store, const struct pg_step *steps, int count, 
 {
     return store_run(store, steps, count, flags,
                      store_call_create(done_deliver, done_fail, (void (*)(void))done, arg, NULL, err), err);
+}
+
+/* ---- one statement alone ---- */
+
+static int one_ran(struct pg_params *params, int rc)
+{
+    if (params)
+        pg_params_fini(params);
+    return rc;
+}
+
+int store_one_doc(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                  const char *missing, store_doc_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_doc(store, &step, 1, 0, missing, done, arg, err));
+}
+
+int store_one_id(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                 const char *missing, store_id_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_id(store, &step, 1, 0, missing, done, arg, err));
+}
+
+int store_one_done(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                   store_done_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_done(store, &step, 1, 0, done, arg, err));
+}
+
+static void touched_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    struct err err;
+    if (pg_affected(results[count - 1]) > 0) {
+        done_deliver(call, results, count);
+        return;
+    }
+    err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
+    done_fail(call, &err);
+}
+
+int store_one_touched(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                      const char *missing, store_done_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    struct store_call *call =
+        store_call_create(touched_deliver, done_fail, (void (*)(void))done, arg, missing, err);
+    return one_ran(params, store_run(store, &step, 1, 0, call, err));
+}
+
+/* ---- a leader's work ---- */
+
+const struct pg_statement store_fence = {
+    "store_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
+
+void store_work_init(struct store_work *work, int64_t leader, const struct store_part *parts, int count)
+{
+    struct pg_params *fence = &work->params[STORE_PARTS_MAX];
+    assert(count <= STORE_PARTS_MAX);
+    for (int i = 0; i <= STORE_PARTS_MAX; i++)
+        pg_params_init(&work->params[i]);
+    pg_param_i64(fence, leader);
+    work->steps[0] = (struct pg_step){&store_fence, fence};
+    work->count = 1;
+    for (int i = 0; i < count; i++)
+        if (json_array_size(parts[i].rows) > 0) {
+            pg_param_json(&work->params[i], parts[i].rows);
+            work->steps[work->count++] = (struct pg_step){parts[i].statement, &work->params[i]};
+        }
+}
+
+void store_work_fini(struct store_work *work)
+{
+    for (int i = 0; i <= STORE_PARTS_MAX; i++)
+        pg_params_fini(&work->params[i]);
 }
 
 /* ---- is the database ours? ---- */

@@ -117,10 +117,7 @@ int store_user_put(struct store *store, const char *name, store_id_fn *done, voi
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text(&params, name);
-    const struct pg_step step = {&put_user, &params};
-    int rc = store_run_id(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_id(store, &put_user, &params, NULL, done, arg, err);
 }
 
 int store_token_put(struct store *store, int64_t user, const struct store_token_new *token, store_id_fn *done,
@@ -133,27 +130,7 @@ int store_token_put(struct store *store, int64_t user, const struct store_token_
     pg_param_i64(&params, token->scopes);
     pg_param_text(&params, token->note);
     pg_param_i64(&params, token->expires_us);
-    const struct pg_step step = {&put_token, &params};
-    int rc = store_run_id(store, &step, 1, 0, NULL, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
-}
-
-static void revoked(struct store_call *call, const struct pg_result *const *results, int count)
-{
-    store_done_fn *done = (store_done_fn *)call->done;
-    struct err err;
-    if (pg_rows(results[count - 1]) == 0) {
-        err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
-        done(call->arg, &err);
-        return;
-    }
-    done(call->arg, NULL);
-}
-
-static void revoke_failed(struct store_call *call, const struct err *err)
-{
-    ((store_done_fn *)call->done)(call->arg, err);
+    return store_one_id(store, &put_token, &params, NULL, done, arg, err);
 }
 
 int store_token_revoke(struct store *store, int64_t token, store_done_fn *done, void *arg, struct err *err)
@@ -163,18 +140,12 @@ int store_token_revoke(struct store *store, int64_t token, store_done_fn *done, 
     snprintf(missing, sizeof(missing), "there is no token %lld", (long long)token);
     pg_params_init(&params);
     pg_param_i64(&params, token);
-    const struct pg_step step = {&revoke_token, &params};
-    int rc =
-        store_run(store, &step, 1, 0,
-                  store_call_create(revoked, revoke_failed, (void (*)(void))done, arg, missing, err), err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_touched(store, &revoke_token, &params, missing, done, arg, err);
 }
 
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
-    const struct pg_step step = {&list_users, NULL};
-    return store_run_doc(store, &step, 1, 0, NULL, done, arg, err);
+    return store_one_doc(store, &list_users, NULL, NULL, done, arg, err);
 }
 
 /* Scope bits become names. */
@@ -239,10 +210,7 @@ int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t ex
     pg_param_bytes(&params, hash, DIGEST_SIZE);
     pg_param_i64(&params, expires_us);
     pg_param_i64(&params, user);
-    const struct pg_step step = {&put_join_token, &params};
-    int rc = store_run_done(store, &step, 1, 0, done, arg, err);
-    pg_params_fini(&params);
-    return rc;
+    return store_one_done(store, &put_join_token, &params, done, arg, err);
 }
 
 /* The token's row is taken first (and with it everybody who has the same one

@@ -204,27 +204,47 @@ struct attention_job {
     const struct op_attention_cached *cached;
 };
 
+/* Where part `index` of a micro-batch lies: one row, one key head and the query heads that use it. */
+struct place {
+    uint32_t queries, group;
+    size_t q, k, out, state; /* values from the operand's beginning */
+};
+
+static struct place place_of(uint32_t index, const uint32_t *row_start, uint32_t heads, uint32_t kv_heads,
+                             uint32_t head_dim, uint32_t ld)
+{
+    uint32_t row = index / kv_heads, kv = index % kv_heads, group = heads / kv_heads;
+    size_t begin = row_start[row], head = (size_t)kv * group;
+    return (struct place){
+        .queries = row_start[row + 1] - row_start[row],
+        .group = group,
+        .q = begin * ld + head * head_dim,
+        .k = begin * ld + (size_t)kv * head_dim,
+        .out = (begin * heads + head) * head_dim,
+        .state = begin * heads + head,
+    };
+}
+
 static void forward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
     const struct op_attention *op = job->forward;
-    const uint32_t *row_start = operand_at(&op->row_start);
-    uint32_t row = index / op->kv_heads, kv = index % op->kv_heads, group = op->heads / op->kv_heads;
-    size_t begin = row_start[row], head = (size_t)kv * group, width = (size_t)op->heads * op->head_dim;
+    struct place at =
+        place_of(index, operand_at(&op->row_start), op->heads, op->kv_heads, op->head_dim, op->ld);
     struct sequence s = {
         .kernels = job->runner->kernels,
-        .queries = row_start[row + 1] - row_start[row],
-        .group = group,
+        .queries = at.queries,
+        .group = at.group,
         .head_dim = op->head_dim,
         .scale = op->scale,
-        .q = (const float *)operand_at(&op->q) + begin * op->ld + head * op->head_dim,
-        .k = (const float *)operand_at(&op->k) + begin * op->ld + (size_t)kv * op->head_dim,
-        .v = (const float *)operand_at(&op->v) + begin * op->ld + (size_t)kv * op->head_dim,
+        .q = (const float *)operand_at(&op->q) + at.q,
+        .k = (const float *)operand_at(&op->k) + at.k,
+        .v = (const float *)operand_at(&op->v) + at.k,
         .ldq = op->ld,
         .ldk = op->ld,
-        .out = (float *)operand_at(&op->out) + begin * width + head * op->head_dim,
-        .ldo = width,
-        .lse = (float *)operand_at(&op->lse) + begin * op->heads + head,
+        .out = (float *)operand_at(&op->out) + at.out,
+        .ldo = (size_t)op->heads * op->head_dim,
+        .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };
@@ -235,31 +255,28 @@ static void backward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
     const struct op_attention_backward *op = job->backward;
-    const uint32_t *row_start = operand_at(&op->row_start);
-    uint32_t row = index / op->kv_heads, kv = index % op->kv_heads, group = op->heads / op->kv_heads;
-    size_t begin = row_start[row], head = (size_t)kv * group, width = (size_t)op->heads * op->head_dim;
-    size_t q = begin * op->ld + head * op->head_dim, k = begin * op->ld + (size_t)kv * op->head_dim;
-    size_t o = begin * width + head * op->head_dim, state = begin * op->heads + head;
+    struct place at =
+        place_of(index, operand_at(&op->row_start), op->heads, op->kv_heads, op->head_dim, op->ld);
     struct sequence s = {
         .kernels = job->runner->kernels,
-        .queries = row_start[row + 1] - row_start[row],
-        .group = group,
+        .queries = at.queries,
+        .group = at.group,
         .head_dim = op->head_dim,
         .scale = op->scale,
-        .q = (const float *)operand_at(&op->q) + q,
-        .k = (const float *)operand_at(&op->k) + k,
-        .v = (const float *)operand_at(&op->v) + k,
+        .q = (const float *)operand_at(&op->q) + at.q,
+        .k = (const float *)operand_at(&op->k) + at.k,
+        .v = (const float *)operand_at(&op->v) + at.k,
         .ldq = op->ld,
         .ldk = op->ld,
-        .out = (float *)operand_at(&op->out) + o,
-        .ldo = width,
-        .lse = (float *)operand_at(&op->lse) + state,
+        .out = (float *)operand_at(&op->out) + at.out,
+        .ldo = (size_t)op->heads * op->head_dim,
+        .lse = (float *)operand_at(&op->lse) + at.state,
         .ldl = op->heads,
-        .dout = (const float *)operand_at(&op->dout) + o,
-        .delta = (float *)operand_at(&op->delta) + state,
-        .dq = (float *)operand_at(&op->dq) + q,
-        .dk = (float *)operand_at(&op->dk) + k,
-        .dv = (float *)operand_at(&op->dv) + k,
+        .dout = (const float *)operand_at(&op->dout) + at.out,
+        .delta = (float *)operand_at(&op->delta) + at.state,
+        .dq = (float *)operand_at(&op->dq) + at.q,
+        .dk = (float *)operand_at(&op->dk) + at.k,
+        .dv = (float *)operand_at(&op->dv) + at.k,
         .scratch = job->runner->scratch + thread * job->runner->scratch_floats,
     };
     sequence_backward(&s);

@@ -6,12 +6,7 @@
 #include "agent/mesh_pace.h"
 #include "agent/mesh_wire.h"
 #include "common/rand.h"
-
-static void must(int status, const struct err *err)
-{
-    if (status < 0)
-        fail_msg("%s", err->text);
-}
+#include "support/must.h"
 
 static const struct mesh_meta no_meta;
 

@@ -9,13 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+#include "support/must.h"
 
-static void must(int status, const struct err *err)
-{
-    if (status < 0)
-        fail_msg("%s", err->text);
-}
+extern char **environ;
 
 /* Run a command in this thread's namespaces; its exit status. */
 static int run(const char *command)

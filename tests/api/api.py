@@ -15,26 +15,11 @@ import sys
 import tempfile
 import time
 
-SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
-GOLDEN = os.path.join(SOURCE, "tests", "data", "golden")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from claims import BIN, GOLDEN, Failed, expect, main, skip  # noqa: E402,F401
+
 LLAMA = os.path.join(GOLDEN, "llama")
 DEADLINE_S = 30
-SKIP = 77
-
-
-class Failed(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Failed(text)
-
-
-def skip(why):
-    print(f"SKIP: {why}")
-    sys.exit(SKIP)
 
 
 def pg_program(name):
@@ -283,18 +268,3 @@ def spec(rows_file, **changes):
     made = {"name": "t", "model": "tiny", "data": {"train": rows_file, "format": "tokens"}, "train": {"batch_rows": 2, "steps": 3}}
     made.update(changes)
     return made
-
-
-def main(*claims):
-    """Run each claim (a function); one line each; the exit status is the verdict."""
-    failed = 0
-    for claim in claims:
-        began = time.monotonic()
-        try:
-            claim()
-            print(f"ok      {claim.__name__} ({time.monotonic() - began:.2f} s)", flush=True)
-        except Failed as problem:
-            failed += 1
-            print(f"FAILED  {claim.__name__}: {problem}", flush=True)
-    print(f"{len(claims) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)

@@ -8,8 +8,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 
-SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from claims import BIN, expect, main  # noqa: E402
+
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
 COMMANDS = ("up down status run submit plan jobs job why watch logs cancel hold release resume metrics get join-token drain "
@@ -22,15 +23,6 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
 CLUSTER = {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "rtx-3090"}, {"name": "a/1", "like": "t4"}]},
                      {"name": "b", "nic_bytes_per_s": 1.25e9, "devices": [{"name": "b/0", "like": "p40"}]}],
            "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1e9}}}
-
-
-class Failed(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Failed(text)
 
 
 class Folder:
@@ -264,19 +256,6 @@ def without_a_server_other_commands_say_so():
         expect("JOB" in f.run("replay", status=2).stderr, "replay without a job")
         expect("\"x\"" in f.run("replay", "x", status=2).stderr, "replay of no number")
         expect("export" in f.run("profile", "burn", status=2).stderr, "an unknown word")
-
-
-def main(*claims):
-    failed = 0
-    for claim in claims:
-        try:
-            detail = claim()
-            print(f"ok      {claim.__name__}{': ' + detail if detail else ''}", flush=True)
-        except Failed as problem:
-            failed += 1
-            print(f"FAILED  {claim.__name__}: {problem}", flush=True)
-    print(f"{len(claims) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,7 @@
 
 #include "common/rand.h"
 #include "engine/op.h"
-
-#define check(call)                                                                                          \
-    do {                                                                                                     \
-        if ((call) != 0)                                                                                     \
-            fail_msg("%s: %s", #call, err.text);                                                             \
-    } while (0)
+#include "support/must.h"
 
 enum { ARRAYS_MAX = 40 };
 

@@ -23,12 +23,7 @@
 #include "engine/stage.h"
 #include "model/peft.h"
 #include "model/tensors.h"
-
-#define check(call)                                                                                          \
-    do {                                                                                                     \
-        if ((call) != 0)                                                                                     \
-            fail_msg("%s: %s", #call, err.text);                                                             \
-    } while (0)
+#include "support/must.h"
 
 enum { STAGES_MAX = 8, BATCHES_MAX = 64, ROWS_MAX = 16 };
 

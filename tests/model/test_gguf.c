@@ -14,27 +14,10 @@
 #include "model/gguf.h"
 #include "model/gguf_build.h"
 
-struct memory {
-    const uint8_t *data;
-};
-
-static int memory_read(void *self, uint32_t file, uint64_t offset, size_t size, void *dst, struct err *err)
-{
-    (void)file;
-    (void)err;
-    memcpy(dst, ((struct memory *)self)->data + offset, size);
-    return 0;
-}
-
 static int open_bytes(const uint8_t *data, size_t size, struct gguf **gguf, struct err *err)
 {
-    static const struct model_source_ops ops = {.read = memory_read, .destroy = free};
-    struct memory *memory = malloc(sizeof(*memory));
-    struct model_file file = {.name = "m.gguf", .size = size};
     struct model_source *source;
-    assert_non_null(memory);
-    memory->data = data;
-    assert_int_equal(model_source_create(&ops, memory, &file, 1, &source, err), 0);
+    assert_int_equal(model_source_open_memory("m.gguf", data, size, &source, err), 0);
     int status = gguf_open(source, 0, gguf, err);
     model_source_close(source);
     return status;

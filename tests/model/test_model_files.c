@@ -19,15 +19,10 @@
 #include "model/gguf_config.h"
 #include "model/manifest.h"
 #include "model/tensors.h"
+#include "support/must.h"
 #include "support/scratch.h"
 
 #define GOLDEN MOTLEY_TEST_DATA "/golden/"
-
-static void must(int status, const struct err *err)
-{
-    if (status < 0)
-        fail_msg("%s", err->text);
-}
 
 static void a_folder_and_a_sharded_folder_open_and_agree_with_their_config(void **state)
 {
@@ -422,29 +417,45 @@ static void write_big(const char *path, size_t size)
 
 enum { CHUNK = MANIFEST_CHUNK_BYTES, BIG = 10 * CHUNK + 1000 };
 
+/* A store that offers one big file, and a node's cache. */
+struct big {
+    struct scratch scratch;
+    struct store store;
+    char path[512], cache[512];
+};
+
+static void big_open(struct big *big)
+{
+    assert_int_equal(scratch_make(&big->scratch), 0);
+    snprintf(big->path, sizeof(big->path), "%s", scratch_path(&big->scratch, "big"));
+    snprintf(big->cache, sizeof(big->cache), "%s", scratch_path(&big->scratch, "cache"));
+    write_big(big->path, BIG);
+    store_open(&big->store, big->path);
+}
+
+static void big_close(struct big *big)
+{
+    store_close(&big->store);
+    scratch_remove(&big->scratch);
+}
+
 static void only_the_chunks_that_are_read_are_fetched(void **state)
 {
     (void)state;
-    struct scratch scratch;
-    struct store store;
+    struct big big;
     struct model_source *source;
     struct model_source_stats stats;
     struct err err;
     uint8_t got[3000], want[3000];
-    assert_int_equal(scratch_make(&scratch), 0);
-    const char *path = scratch_path(&scratch, "big");
-    write_big(path, BIG);
-    store_open(&store, path);
-    char cache[512];
-    snprintf(cache, sizeof(cache), "%s", scratch_path(&scratch, "cache"));
-    must(open_through(&store, cache, 64 << 20, NULL, NULL, &source, &err), &err);
+    big_open(&big);
+    must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
     uint64_t at = 3ull * CHUNK - 1000; /* crosses chunks 2 and 3 */
     must(model_source_read(source, 0, at, sizeof(got), got, &err), &err);
-    must(model_source_read(store.source, 0, at, sizeof(want), want, &err), &err);
+    must(model_source_read(big.store.source, 0, at, sizeof(want), want, &err), &err);
     assert_memory_equal(got, want, sizeof(got));
-    assert_int_equal(store.sent, 2 * CHUNK);
+    assert_int_equal(big.store.sent, 2 * CHUNK);
     must(model_source_read(source, 0, BIG - 10, 10, got, &err), &err);
-    assert_int_equal(store.sent, 2 * CHUNK + 1000);
+    assert_int_equal(big.store.sent, 2 * CHUNK + 1000);
     must(model_source_read(source, 0, at, sizeof(got), got, &err), &err);
     model_source_stats(source, &stats);
     assert_int_equal(stats.fetched_chunks, 3);
@@ -453,8 +464,8 @@ static void only_the_chunks_that_are_read_are_fetched(void **state)
     model_source_close(source);
 
     /* another process of the node finds them in the cache, even when the store sends no more ranges */
-    must(open_through(&store, cache, 64 << 20, NULL, NULL, &source, &err), &err);
-    store.down = true;
+    must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
+    big.store.down = true;
     must(model_source_read(source, 0, at, sizeof(got), got, &err), &err);
     assert_memory_equal(got, want, sizeof(got));
     assert_int_equal(model_source_read(source, 0, 0, 10, got, &err), -1);
@@ -463,83 +474,93 @@ static void only_the_chunks_that_are_read_are_fetched(void **state)
     assert_int_equal(stats.fetched_chunks, 0);
     assert_int_equal(stats.cached_chunks, 2);
     model_source_close(source);
-    store_close(&store);
-    scratch_remove(&scratch);
+    big_close(&big);
 }
 
-static void damaged_bytes_are_refused_wherever_they_come_from(void **state)
+/* 16 bytes through a source just opened are the store's own; closes it. */
+static void reads_right(struct big *big, struct model_source *source, uint64_t fetched_chunks)
 {
-    (void)state;
-    struct scratch scratch;
-    struct store store;
-    struct model_source *source;
     struct model_source_stats stats;
     struct err err;
     uint8_t got[16], want[16];
-    assert_int_equal(scratch_make(&scratch), 0);
-    const char *path = scratch_path(&scratch, "big");
-    write_big(path, BIG);
-    store_open(&store, path);
-    char cache[512], other[512];
-    snprintf(cache, sizeof(cache), "%s", scratch_path(&scratch, "cache"));
-    must(open_through(&store, cache, 64 << 20, NULL, NULL, &source, &err), &err);
-    store.damage = 1;
-    assert_int_equal(model_source_read(source, 0, 5, 16, got, &err), -1);
-    assert_int_equal(err.code, ERR_PEER);
-    must(model_source_read(source, 0, 5, 16, got, &err), &err); /* asked again, it is right */
-    must(model_source_read(store.source, 0, 5, 16, want, &err), &err);
-    assert_memory_equal(got, want, 16);
-    model_source_close(source);
-
-    /* a damaged cache file is fetched anew */
-    char hex[65], file[1200];
-    digest_hex(store.manifests[0].chunks[0], 32, hex);
-    snprintf(file, sizeof(file), "%s/%.2s/%s", cache, hex, hex);
-    FILE *f = fopen(file, "r+b");
-    assert_non_null(f);
-    fputc(want[0] ^ 1, f);
-    fputc(want[1] ^ 1, f);
-    fclose(f);
-    must(open_through(&store, cache, 64 << 20, NULL, NULL, &source, &err), &err);
     must(model_source_read(source, 0, 5, 16, got, &err), &err);
+    must(model_source_read(big->store.source, 0, 5, 16, want, &err), &err);
     assert_memory_equal(got, want, 16);
     model_source_stats(source, &stats);
-    assert_int_equal(stats.fetched_chunks, 1);
+    assert_int_equal(stats.fetched_chunks, fetched_chunks);
     model_source_close(source);
+}
 
-    /* a local path that hashes the same is read; one that changed is not believed */
-    store.sent = 0;
-    must(open_through(&store, NULL, 0, path, NULL, &source, &err), &err);
-    must(model_source_read(source, 0, 5, 16, got, &err), &err);
-    assert_memory_equal(got, want, 16);
-    assert_int_equal(store.sent, 0);
-    model_source_close(source);
-    snprintf(other, sizeof(other), "%s", scratch_path(&scratch, "other"));
+static void a_damaged_answer_or_cache_file_is_refused_and_fetched_anew(void **state)
+{
+    (void)state;
+    struct big big;
+    struct model_source *source;
+    struct err err;
+    uint8_t got[16];
+    char hex[65], file[1200];
+    big_open(&big);
+    must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
+    big.store.damage = 1;
+    assert_int_equal(model_source_read(source, 0, 5, 16, got, &err), -1);
+    assert_int_equal(err.code, ERR_PEER);
+    reads_right(&big, source, 2); /* asked for once more */
+
+    digest_hex(big.store.manifests[0].chunks[0], 32, hex);
+    snprintf(file, sizeof(file), "%s/%.2s/%s", big.cache, hex, hex);
+    FILE *f = fopen(file, "r+b");
+    assert_non_null(f);
+    int first = fgetc(f);
+    rewind(f);
+    fputc(first ^ 1, f);
+    fclose(f);
+    must(open_through(&big.store, big.cache, 64 << 20, NULL, NULL, &source, &err), &err);
+    reads_right(&big, source, 1);
+    big_close(&big);
+}
+
+static void a_local_path_is_believed_only_when_it_hashes_the_same(void **state)
+{
+    (void)state;
+    struct big big;
+    struct model_source *source;
+    struct err err;
+    big_open(&big);
+    must(open_through(&big.store, NULL, 0, big.path, NULL, &source, &err), &err);
+    reads_right(&big, source, 0);
+    assert_int_equal(big.store.sent, 0);
+
+    const char *other = scratch_path(&big.scratch, "other");
     struct buf zeros = {.limit = BIG};
     must(buf_reserve(&zeros, BIG, &err), &err);
     memset(zeros.data, 0, BIG);
     must(file_write_atomic(other, zeros.data, BIG, 0600, &err), &err);
     buf_fini(&zeros);
-    must(open_through(&store, NULL, 0, other, NULL, &source, &err), &err);
-    must(model_source_read(source, 0, 5, 16, got, &err), &err);
-    assert_memory_equal(got, want, 16);
-    assert_int_equal(store.sent, CHUNK);
-    model_source_close(source);
+    must(open_through(&big.store, NULL, 0, other, NULL, &source, &err), &err);
+    reads_right(&big, source, 1);
+    assert_int_equal(big.store.sent, CHUNK);
+    big_close(&big);
+}
 
-    /* manifests that do not add up to the content id */
+static void manifests_must_add_up_to_the_content_id(void **state)
+{
+    (void)state;
+    struct big big;
+    struct model_source *source;
+    struct err err;
     char content[65];
-    memset(content, 'a', 64);
-    content[64] = 0;
-    assert_int_equal(open_through(&store, NULL, 0, NULL, content, &source, &err), -1);
-    assert_int_equal(err.code, ERR_CORRUPT);
     uint8_t id[32];
     const char *name = "big";
-    must(manifest_content_id(&name, store.manifests, 1, id, &err), &err);
+    big_open(&big);
+    memset(content, 'a', 64);
+    content[64] = 0;
+    assert_int_equal(open_through(&big.store, NULL, 0, NULL, content, &source, &err), -1);
+    assert_int_equal(err.code, ERR_CORRUPT);
+    must(manifest_content_id(&name, big.store.manifests, 1, id, &err), &err);
     digest_hex(id, 32, content);
-    must(open_through(&store, NULL, 0, NULL, content, &source, &err), &err);
+    must(open_through(&big.store, NULL, 0, NULL, content, &source, &err), &err);
     model_source_close(source);
-    store_close(&store);
-    scratch_remove(&scratch);
+    big_close(&big);
 }
 
 static void the_cache_keeps_its_bound_and_the_recently_used(void **state)
@@ -609,7 +630,9 @@ int main(void)
         cmocka_unit_test(rotary_divisors_of_a_gguf_are_llama3_scaling_or_refused),
         cmocka_unit_test(folders_that_contradict_themselves_are_refused),
         cmocka_unit_test(only_the_chunks_that_are_read_are_fetched),
-        cmocka_unit_test(damaged_bytes_are_refused_wherever_they_come_from),
+        cmocka_unit_test(a_damaged_answer_or_cache_file_is_refused_and_fetched_anew),
+        cmocka_unit_test(a_local_path_is_believed_only_when_it_hashes_the_same),
+        cmocka_unit_test(manifests_must_add_up_to_the_content_id),
         cmocka_unit_test(the_cache_keeps_its_bound_and_the_recently_used),
         cmocka_unit_test(a_content_id_is_of_contents_and_names_in_any_order),
     };

@@ -11,15 +11,10 @@
 
 #include "common/json.h"
 #include "model/peft.h"
+#include "support/must.h"
 #include "support/scratch.h"
 
 #define GOLDEN MOTLEY_TEST_DATA "/golden/"
-
-static void must(int status, const struct err *err)
-{
-    if (status < 0)
-        fail_msg("%s", err->text);
-}
 
 static json_t *load(const char *path)
 {
@@ -30,68 +25,85 @@ static json_t *load(const char *path)
     return document;
 }
 
-static void an_adapter_of_peft_opens_and_is_written_with_the_same_keys(void **state)
-{
-    (void)state;
-    struct scratch scratch;
-    struct model_config model;
-    struct peft *peft, *again;
-    struct err err;
-    must(model_config_load(GOLDEN "llama", &model, &err), &err);
-    must(peft_open(GOLDEN "llama/adapter_after_20", &model, &peft, &err), &err);
-    const struct peft_config *config = peft_get_config(peft);
-    assert_int_equal(config->rank, 16);
-    assert_true(config->alpha == 32 && config->dropout == 0);
-    assert_int_equal(config->targets, LORA_Q | LORA_K | LORA_V | LORA_O);
+enum { ITEMS = 32, VALUES_MAX = 16 * 64 }; /* 4 layers, 4 targets, A and B; hidden is 64 */
 
-    struct safetensors_item items[32];
-    char keys[32][128];
-    float *values[32];
+/* An adapter that peft wrote, read whole. */
+struct read {
+    struct model_config model;
+    struct peft *peft;
+    struct safetensors_item items[ITEMS];
+    char keys[ITEMS][128];
+    float values[ITEMS][VALUES_MAX];
+};
+
+static void read_golden(struct read *r)
+{
+    struct err err;
     uint32_t n = 0;
+    must(model_config_load(GOLDEN "llama", &r->model, &err), &err);
+    must(peft_open(GOLDEN "llama/adapter_after_20", &r->model, &r->peft, &err), &err);
     for (uint32_t layer = 0; layer < 4; layer++)
         for (uint32_t bit = 1; bit <= LORA_O; bit <<= 1)
             for (int which = 'B'; which >= 'A'; which--, n++) {
                 uint32_t rows, cols;
-                lora_target_shape(&model, bit, &rows, &cols);
+                lora_target_shape(&r->model, bit, &rows, &cols);
                 if (which == 'A')
                     rows = 16;
                 else
                     cols = 16;
-                values[n] = malloc(rows * cols * sizeof(float));
-                must(peft_read(peft, layer, bit, (char)which, values[n], rows * cols, &err), &err);
-                peft_key(layer, bit, (char)which, keys[n]);
-                items[n] = (struct safetensors_item){
-                    .name = keys[n], .type = TENSOR_F32, .rank = 2, .shape = {rows, cols}, .data = values[n]};
+                assert_true(n < ITEMS && rows * cols <= VALUES_MAX);
+                must(peft_read(r->peft, layer, bit, (char)which, r->values[n], rows * cols, &err), &err);
+                peft_key(layer, bit, (char)which, r->keys[n]);
+                r->items[n] = (struct safetensors_item){.name = r->keys[n],
+                                                        .type = TENSOR_F32,
+                                                        .rank = 2,
+                                                        .shape = {rows, cols},
+                                                        .data = r->values[n]};
             }
-    assert_int_equal(n, 32);
-    assert_int_equal(scratch_make(&scratch), 0);
-    const char *dir = scratch_path(&scratch, "adapter");
-    must(peft_write(dir, config, "tiny", &model, items, n, &err), &err);
-    must(peft_write(dir, config, "tiny", &model, items, n, &err), &err); /* again, over the old one */
-    must(peft_open(dir, &model, &again, &err), &err);
+    assert_int_equal(n, ITEMS);
+}
 
-    /* the same keys, shapes and bytes as the file peft wrote */
-    struct buf ours = {.limit = 4 << 20}, theirs = {.limit = 4 << 20};
+static void what_peft_wrote_is_read(void **state)
+{
+    (void)state;
+    static struct read r;
+    read_golden(&r);
+    const struct peft_config *config = peft_get_config(r.peft);
+    assert_int_equal(config->rank, 16);
+    assert_true(config->alpha == 32 && config->dropout == 0);
+    assert_int_equal(config->targets, LORA_Q | LORA_K | LORA_V | LORA_O);
+    peft_close(r.peft);
+}
+
+static void tensors_are_written_as_peft_does(const char *dir)
+{
+    struct err err;
     char path[600];
+    struct safetensors *ours, *theirs;
     snprintf(path, sizeof(path), "%s/adapter_model.safetensors", dir);
-    struct safetensors *a, *b;
-    must(safetensors_open_path(path, &a, &err), &err);
-    must(safetensors_open_path(GOLDEN "llama/adapter_after_20/adapter_model.safetensors", &b, &err), &err);
-    assert_int_equal(safetensors_count(a), safetensors_count(b));
-    for (uint32_t i = 0; i < safetensors_count(b); i++) {
-        const struct safetensors_tensor *t = safetensors_at(b, i), *o = safetensors_find(a, t->name);
+    must(safetensors_open_path(path, &ours, &err), &err);
+    must(safetensors_open_path(GOLDEN "llama/adapter_after_20/adapter_model.safetensors", &theirs, &err),
+         &err);
+    assert_int_equal(safetensors_count(ours), safetensors_count(theirs));
+    for (uint32_t i = 0; i < safetensors_count(theirs); i++) {
+        const struct safetensors_tensor *t = safetensors_at(theirs, i), *o = safetensors_find(ours, t->name);
         uint8_t x[16384], y[16384];
         assert_non_null(o);
         assert_int_equal(o->size, t->size);
+        assert_true(t->size <= sizeof(x));
         assert_memory_equal(o->shape, t->shape, sizeof(t->shape[0]) * 2);
-        must(safetensors_read(a, o, 0, o->size, x, &err), &err);
-        must(safetensors_read(b, t, 0, t->size, y, &err), &err);
+        must(safetensors_read(ours, o, 0, o->size, x, &err), &err);
+        must(safetensors_read(theirs, t, 0, t->size, y, &err), &err);
         assert_memory_equal(x, y, t->size);
     }
-    safetensors_close(a);
-    safetensors_close(b);
+    safetensors_close(ours);
+    safetensors_close(theirs);
+}
 
-    /* and its config says what peft's says, key by key, where ours has the key */
+/* Key by key, where ours has the key. */
+static void the_config_says_what_pefts_says(const char *dir)
+{
+    char path[600];
     snprintf(path, sizeof(path), "%s/adapter_config.json", dir);
     json_t *mine = load(path), *golden = load(GOLDEN "llama/adapter_after_20/adapter_config.json"), *value;
     const char *key;
@@ -107,23 +119,47 @@ static void an_adapter_of_peft_opens_and_is_written_with_the_same_keys(void **st
     assert_int_equal(json_array_size(json_object_get(mine, "target_modules")), 4);
     json_decref(mine);
     json_decref(golden);
+}
 
-    /* one tensor too few, one of another shape: nothing is left under the name */
+static void what_is_written_has_the_keys_shapes_and_bytes_of_pefts(void **state)
+{
+    (void)state;
+    static struct read r;
+    struct scratch scratch;
+    struct peft *again;
+    struct err err;
+    read_golden(&r);
+    const struct peft_config *config = peft_get_config(r.peft);
+    assert_int_equal(scratch_make(&scratch), 0);
+    const char *dir = scratch_path(&scratch, "adapter");
+    must(peft_write(dir, config, "tiny", &r.model, r.items, ITEMS, &err), &err);
+    must(peft_write(dir, config, "tiny", &r.model, r.items, ITEMS, &err), &err); /* again, over the old one */
+    must(peft_open(dir, &r.model, &again, &err), &err);
+    tensors_are_written_as_peft_does(dir);
+    the_config_says_what_pefts_says(dir);
+    peft_close(again);
+    peft_close(r.peft);
+    scratch_remove(&scratch);
+}
+
+static void an_adapter_that_is_not_whole_is_not_written_at_all(void **state)
+{
+    (void)state;
+    static struct read r;
+    struct scratch scratch;
+    struct err err;
+    read_golden(&r);
+    const struct peft_config *config = peft_get_config(r.peft);
+    assert_int_equal(scratch_make(&scratch), 0);
     const char *half = scratch_path(&scratch, "half");
-    assert_int_equal(peft_write(half, config, NULL, &model, items, n - 1, &err), -1);
+    assert_int_equal(peft_write(half, config, NULL, &r.model, r.items, ITEMS - 1, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
     assert_false(file_exists(half));
-    items[3].shape[0] /= 2;
-    items[3].shape[1] *= 2;
-    assert_int_equal(peft_write(half, config, NULL, &model, items, n, &err), -1);
+    r.items[3].shape[0] /= 2;
+    r.items[3].shape[1] *= 2;
+    assert_int_equal(peft_write(half, config, NULL, &r.model, r.items, ITEMS, &err), -1);
     assert_false(file_exists(half));
-
-    for (uint32_t i = 0; i < n; i++)
-        free(values[i]);
-    buf_fini(&ours);
-    buf_fini(&theirs);
-    peft_close(peft);
-    peft_close(again);
+    peft_close(r.peft);
     scratch_remove(&scratch);
 }
 
@@ -191,7 +227,9 @@ static void an_adapter_of_another_model_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_adapter_of_peft_opens_and_is_written_with_the_same_keys),
+        cmocka_unit_test(what_peft_wrote_is_read),
+        cmocka_unit_test(what_is_written_has_the_keys_shapes_and_bytes_of_pefts),
+        cmocka_unit_test(an_adapter_that_is_not_whole_is_not_written_at_all),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
         cmocka_unit_test(an_adapter_of_another_model_is_refused),
     };

@@ -289,11 +289,8 @@ static void garbage_on_the_stream_is_refused_and_nothing_stops(void **state)
 
 static int setup(void **state)
 {
-    static char program[512];
-    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    program[size > 0 ? size : 0] = '\0';
     world.more = "links: [{between: [left, right], rate: 1Gbit/s, latency: 1ms}]\n";
-    world_make(&world, program, state);
+    world_make(&world, state);
     return 0;
 }
 

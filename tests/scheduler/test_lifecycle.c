@@ -256,10 +256,7 @@ static void failed_measurements_do_not_stop_a_job(void **state)
 
 static int setup(void **state)
 {
-    static char program[512];
-    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    program[size > 0 ? size : 0] = '\0';
-    world_make(&world, program, state);
+    world_make(&world, state);
     return 0;
 }
 

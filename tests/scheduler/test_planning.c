@@ -107,6 +107,15 @@ static void wait_for_arrival(struct world *world)
     event_del(world->patience);
 }
 
+/* Something new: it is planned, and here when this returns. */
+static void ask_and_wait(struct world *world, const char *name)
+{
+    struct placer_answer answer;
+    struct err err;
+    assert_int_equal(ask(world, name, &answer, &err), 0);
+    wait_for_arrival(world);
+}
+
 static void the_loop_runs_while_a_plan_is_made(void **state)
 {
     (void)state;
@@ -140,18 +149,14 @@ static void anything_else_asked_is_planned_anew(void **state)
     world_open(&world);
     for (int i = 0; i < 8; i++)
         sem_post(&gate);
-    assert_int_equal(ask(&world, "same", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "same");
     world.row.memory_limit_bytes++;
-    assert_int_equal(ask(&world, "same", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "same");
     json_object_set_new(world.inventory, "threads", json_integer(2));
-    assert_int_equal(ask(&world, "same", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "same");
     json_t *profile = json_pack("{s:f}", "x", 1.5);
     world.device.profile = profile;
-    assert_int_equal(ask(&world, "same", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "same");
     assert_int_equal(ask(&world, "same", &answer, &err), 1);
     placer_answer_fini(&answer);
     world.device.profile = NULL;
@@ -171,19 +176,16 @@ static void refusals_are_remembered_and_lack_of_memory_is_not(void **state)
     world_open(&world);
     for (int i = 0; i < 8; i++)
         sem_post(&gate);
-    assert_int_equal(ask(&world, "nonsense", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "nonsense");
     for (int turn = 0; turn < 2; turn++) {
         assert_int_equal(ask(&world, "nonsense", &answer, &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
         assert_string_equal(err.text, "nonsense on n/cpu0");
     }
-    assert_int_equal(ask(&world, "no memory", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "no memory");
     assert_int_equal(ask(&world, "no memory", &answer, &err), -1);
     assert_int_equal(err.code, ERR_NOMEM);
-    assert_int_equal(ask(&world, "no memory", &answer, &err), 0);
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "no memory");
     assert_int_equal(atomic_load(&planned), 3);
     world_close(&world);
 }
@@ -199,14 +201,12 @@ static void many_answers_are_kept_within_bounds(void **state)
     for (int i = 0; i < 100; i++) {
         snprintf(name, sizeof(name), "job %d", i);
         sem_post(&gate);
-        assert_int_equal(ask(&world, name, &answer, &err), 0);
-        wait_for_arrival(&world);
+        ask_and_wait(&world, name);
     }
     assert_int_equal(ask(&world, "job 99", &answer, &err), 1);
     placer_answer_fini(&answer);
     sem_post(&gate);
-    assert_int_equal(ask(&world, "job 0", &answer, &err), 0); /* long forgotten */
-    wait_for_arrival(&world);
+    ask_and_wait(&world, "job 0"); /* long forgotten */
     world_close(&world);
 }
 

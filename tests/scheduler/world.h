@@ -17,7 +17,7 @@ struct world {
     struct test_redis redis;
     pid_t schedulers[WORLD_SCHEDULERS];
     struct fake_agent *agents[WORLD_AGENTS];
-    const char *program;
+    char program[512];
     const char *more; /* of the schedulers' configuration, or NULL */
 };
 
@@ -218,11 +218,13 @@ static inline void world_agents(struct world *world, uint64_t seed)
     }
 }
 
-static inline void world_make(struct world *world, const char *program, void **state)
+/* The schedulers are this very program (`world_scheduler_main`). */
+static inline void world_make(struct world *world, void **state)
 {
     fixture_setup(state);
     world->fixture = *state;
-    world->program = program;
+    ssize_t size = readlink("/proc/self/exe", world->program, sizeof(world->program) - 1);
+    world->program[size > 0 ? size : 0] = '\0';
     signal(SIGPIPE, SIG_IGN);
     test_redis_start(&world->redis, world->fixture->dir.path);
     world_data(world);

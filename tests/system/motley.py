@@ -14,26 +14,10 @@ import sys
 import tempfile
 import time
 
-SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
-DATA = os.path.join(SOURCE, "tests", "data")
-GOLDEN = os.path.join(DATA, "golden")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from claims import BIN, GOLDEN, SKIP, SOURCE, Failed, expect, main, skip  # noqa: E402,F401
+
 SHARED = os.path.join(os.path.dirname(SOURCE), "shared")
-SKIP = 77
-
-
-def skip(why):
-    print(f"SKIP: {why}")
-    sys.exit(SKIP)
-
-
-class Failed(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Failed(text)
 
 
 def two_unlike(memory_left="450MiB", memory_right="450MiB", isa_left="native", isa_right="avx2", **extra):
@@ -255,18 +239,3 @@ def relative_difference(ours, theirs):
 def largest_relative(ours, theirs):
     expect(len(ours) == len(theirs), f"{len(ours)} values, not {len(theirs)}")
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
-
-
-def main(*claims):
-    """Run each claim (a function); print one line each and a last one that counts; the exit code is the verdict."""
-    failed = 0
-    for claim in claims:
-        began = time.monotonic()
-        try:
-            detail = claim()
-            print(f"ok      {claim.__name__} ({time.monotonic() - began:.1f} s){': ' + detail if detail else ''}", flush=True)
-        except Failed as problem:
-            failed += 1
-            print(f"FAILED  {claim.__name__}: {problem}", flush=True)
-    print(f"{len(claims) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)

@@ -9,16 +9,28 @@ from motley import (GOLDEN, Failed, Motley, expect, golden_spec, largest_relativ
 LOSS, NORM, ADAPTER, GRADIENT = 1e-6, 1e-5, 1e-4, 1e-4  # relative; fp32 itself costs at most 6e-7 in these runs (golden README)
 
 
-def run_case(motley, model, placement, tag):
+def golden(model):
+    """The folder of a tiny golden model, and what PyTorch made of it."""
     folder = os.path.join(GOLDEN, model)
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
+        return folder, json.load(handle)
+
+
+def trained(motley, model, placement, tag, **changes):
+    """The ended job of the golden LoRA run."""
+    folder, expected = golden(model)
     rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
     spec = golden_spec(f"{model}-{tag}", folder, rows, expected["lora"]["peak_lr"], expected,
                        len(expected["batches"][0]["ids"]), placement=placement,
-                       method={"start_from": os.path.join(folder, "adapter_init")})
+                       method={"start_from": os.path.join(folder, "adapter_init")}, **changes)
     job = motley.submit(spec, wait=True)
-    expect(job["state"] == "succeeded", f"{model} {tag}: {job['state']}: {job.get('error')}")
+    expect(job["state"] == "succeeded", f"{model} {tag}: {job['state']}: {job.get('why')}")
+    return job
+
+
+def run_case(motley, model, placement, tag):
+    folder, expected = golden(model)
+    job = trained(motley, model, placement, tag)
     steps, _ = motley.metrics(job["id"])
     expect([m["step"] for m in steps] == list(range(20)), f"{model} {tag}: steps {[m['step'] for m in steps]}")
     reference = expected["lora_fp64"]
@@ -59,18 +71,10 @@ def losses_norms_and_adapters_are_pytorchs():
 
 def gradients_of(motley, model, placement, tag):
     """The worst tensor's relative difference from PyTorch's gradients at the second step."""
-    folder = os.path.join(GOLDEN, model)
-    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
-    rows = motley.write_rows(f"{model}.jsonl", tokens_rows(expected["batches"]))
-    spec = golden_spec(f"{model}-{tag}", folder, rows, expected["lora"]["peak_lr"], expected,
-                       len(expected["batches"][0]["ids"]), placement=placement,
-                       method={"start_from": os.path.join(folder, "adapter_init")},
-                       train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4}, checkpoint={"every_steps": 1, "keep": 2})
-    job = motley.submit(spec, wait=True)
-    expect(job["state"] == "succeeded", f"{model} {tag}: {job['state']}: {job.get('why')}")
+    job = trained(motley, model, placement, tag, train={"steps": 2, "betas": [0.0, 0.95], "warmup_steps": 4},
+                  checkpoint={"every_steps": 1, "keep": 2})
     ours = motley.gradients(job["id"], 1, f"{model}-{tag}")
-    _, worst = relative_difference(ours, safetensors(os.path.join(folder, "grads_lora_step1.safetensors")))
+    _, worst = relative_difference(ours, safetensors(os.path.join(GOLDEN, model, "grads_lora_step1.safetensors")))
     expect(worst <= GRADIENT, f"{model} {tag}: a gradient is off by {worst:.2e}")
     return worst
 
@@ -87,9 +91,7 @@ def gradients_are_pytorchs():
 
 def two_jobs_share_the_devices():
     """Each asks for one device; the second is placed while the first holds the other."""
-    folder = os.path.join(GOLDEN, "llama")
-    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
+    folder, expected = golden("llama")
     with Motley(two_unlike()) as motley:
         rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 4)
         idents = []
