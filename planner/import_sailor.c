@@ -1,20 +1,28 @@
 /* Sailor's measured plans: step time and peak memory predicted from its layer profiles and link fits.
  *
- * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, in the order in which it is used:
- *   layer = max(forward + backward - LAYER_S, arithmetic): a profile of one layer waits for it at both ends,
- * a run does not; but what the same GPU does per row at larger micro-batches is arithmetic, and cannot be
- * hidden; exchange between stages, in each turn, both ways at once (their schedule alternates forward and
- * backward, and a stage waits for its neighbours in between) = bytes/link + bytes/STAGING + MESSAGE_S: cut
- * over the tensor-parallel ranks, copied, gathered again; each replica of the pipeline runs by itself: (M -
- * 1) * max over stages of (layers + exchanges on both sides) + one micro-batch through all of them; a stage
- * is over before those in front of it by their backwards and exchanges; gradients of a stage when its last
- * replica is over: a ring moves 2(k - 1)/k of the stage's bytes through the node's link (all ranks of a node
- * share it) and through STAGING_GRADIENTS; step = the last stage to be over + update + STEP_S; memory =
- * CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations; the 24 bytes are Sailor's
- *     count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
+ * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, and why it has this form (the engine
+ * that was measured is that repository's deepspeed/pipe_engine.py):
+ *
+ * Layer = forward + backward as profiled, less LAYER_S where so much is not arithmetic. A profile of one
+ * layer waits for it at both ends, a run does not; but what as many rows more cost (the profile of twice
+ * the micro-batch less its own) is arithmetic, and cannot be hidden. At 8 rows nothing is left to hide.
+ *
+ * Exchange between neighbours, once in each turn = bytes/link of the slower way + MESSAGE_S. Receives are
+ * waited for, small sends are taken over by buffers. MESSAGE_S is a description and a tensor each way, cut
+ * over the tensor-parallel ranks and gathered again while the host waits; it does not grow with the bytes.
+ *
+ * Each replica of the pipeline runs by itself: (M - 1) * max over stages of (layers + exchanges on both
+ * sides) + one micro-batch through all of them. Then a barrier of all ranks, and the gradients: a ring moves
+ * 2(k - 1)/k of a stage's bytes through the node's link (all ranks of a node share it) and through
+ * STAGING_GRADIENTS. Then the update and STEP_S (clipping, losses, logs).
+ *
+ * Memory = CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations; the 24 bytes are
+ * Sailor's count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
+ *
  * The named constants are what tools/fit_sailor.py prints: fitted to the homogeneous OPT-350 plans alone
- * (STAGING_GRADIENTS to their measured gradient times, the other four of time to their step times, the two of
- * memory to their peaks). Nothing was fitted to GPT-Neo or to mixed plans. */
+ * (STAGING_GRADIENTS to their gradient times, the other three of time to their step times, the two of memory
+ * to their peaks). Nothing was fitted to GPT-Neo or to mixed plans; how the form was chosen, and what was
+ * seen of them meanwhile, is said there. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -24,11 +32,10 @@
 #include "common/json.h"
 #include "planner/import.h"
 
-#define LAYER_S 0.469e-3
-#define MESSAGE_S 2.207e-3
-#define STAGING 12.54e9           /* bytes/s */
+#define LAYER_S 0.4085e-3
+#define MESSAGE_S 4.855e-3
 #define STAGING_GRADIENTS 45.58e9 /* bytes/s */
-#define STEP_S 31.02e-3
+#define STEP_S 8.19e-3
 #define CONTEXT_BYTES 4.083e9 /* driver, kernels, NCCL */
 #define FRAGMENTS 1.124       /* allocator's bytes per byte of activations */
 #define STATE_BYTES 24.0      /* a parameter */
@@ -50,8 +57,8 @@ struct sailor_plan {
     const json_t *stage_list, *memory, *memory_whole; /* of the model, at its tp and at 1 */
     const json_t *times;
     double params[STAGES_MAX], params_whole[STAGES_MAX], activations[STAGES_MAX];
-    double layers_s[STAGES_MAX], backward_s[STAGES_MAX], exchange_s[STAGES_MAX]; /* of one replica: scratch */
-    double over_s[STAGES_MAX]; /* when the last replica has done its last backward */
+    double layers_s[STAGES_MAX], exchange_s[STAGES_MAX]; /* of one replica: scratch */
+    double over_s; /* when the last replica has done its last backward */
     double update_s;
 };
 
@@ -124,23 +131,17 @@ static int number_of(const json_t *array, size_t index, const char *what, double
     return 0;
 }
 
-/* The best seconds that any micro-batch of at least this size needs for as many rows: what is arithmetic. */
-static double arithmetic_seconds(const json_t *sizes, int64_t rows, int64_t tensor, const char *way,
-                                 size_t layer)
+/* Both ways of one layer in a run. `sizes` has the GPU's profiles by rows, `own` is that of these rows. */
+static double layer_seconds(const json_t *sizes, int64_t rows, int64_t tensor, size_t layer, double own)
 {
-    const char *key;
-    json_t *by_tensor;
-    double best = INFINITY;
-    json_object_foreach((json_t *)(uintptr_t)sizes, key, by_tensor)
-    {
-        long long size = strtoll(key, NULL, 10);
-        const json_t *times = size >= rows ? by_number(by_tensor, tensor) : NULL;
-        const json_t *value = json_array_get(json_object_get(times, way), layer);
-        double each = json_number_value(value) / (double)(size > 0 ? size : 1) * (double)rows;
-        if (json_is_number(value) && each < best)
-            best = each;
-    }
-    return best;
+    const json_t *twice = by_number(by_number(sizes, 2 * rows), tensor);
+    const json_t *forward = json_array_get(json_object_get(twice, "fwd"), layer),
+                 *backward = json_array_get(json_object_get(twice, "bwd"), layer);
+    double arithmetic = own, least = own > LAYER_S ? own - LAYER_S : 0;
+    if (json_is_number(forward) && json_is_number(backward))
+        arithmetic = json_number_value(forward) + json_number_value(backward) - own;
+    arithmetic = arithmetic < own ? arithmetic : own;
+    return arithmetic > least ? arithmetic : least;
 }
 
 static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_t s, size_t begin, size_t end,
@@ -155,16 +156,12 @@ static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_
     if (!times)
         return err_set(err, ERR_INVALID, "profiles.json: no times of %s on %s at mbs %lld, tp %lld", p->model,
                        gpu ? gpu : "?", (long long)p->micro_rows, (long long)tensor);
-    p->layers_s[s] = p->backward_s[s] = 0;
+    p->layers_s[s] = 0;
     for (size_t layer = begin; layer < end; layer++) {
         double f, b;
         if (number_of(forward, layer, "fwd", &f, err) < 0 || number_of(backward, layer, "bwd", &b, err) < 0)
             return -1;
-        double least = arithmetic_seconds(sizes, p->micro_rows, tensor, "fwd", layer) +
-                       arithmetic_seconds(sizes, p->micro_rows, tensor, "bwd", layer);
-        double both = f + b - LAYER_S > least ? f + b - LAYER_S : least;
-        p->layers_s[s] += both;
-        p->backward_s[s] += f + b > 0 ? both * b / (f + b) : 0;
+        p->layers_s[s] += layer_seconds(sizes, p->micro_rows, tensor, layer, f + b);
     }
     if (!(p->layers_s[s] > 0))
         return err_set(err, ERR_INVALID, "profiles.json: layers %zu to %zu of %s take no time on %s", begin,
@@ -247,7 +244,7 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     return 0;
 }
 
-/* Between stages s and s + 1 of one replica, both ways at once. */
+/* Between stages s and s + 1 of one replica, in each turn. */
 static int exchange_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
                             uint32_t replica, double *seconds, struct err *err)
 {
@@ -260,11 +257,11 @@ static int exchange_seconds(const struct sailor_state *state, const struct sailo
     if (link_rate(state, from, to, bytes, &ahead, err) < 0 ||
         link_rate(state, to, from, bytes, &back, err) < 0)
         return -1;
-    *seconds = bytes / (ahead < back ? ahead : back) + bytes / STAGING + MESSAGE_S;
+    *seconds = bytes / (ahead < back ? ahead : back) + MESSAGE_S;
     return 0;
 }
 
-/* One replica of the pipeline by itself; keeps the latest end of each stage. */
+/* One replica of the pipeline by itself; keeps the latest end. */
 static int replica_run(const struct sailor_state *state, struct sailor_plan *p, uint32_t replica,
                        struct err *err)
 {
@@ -282,10 +279,7 @@ static int replica_run(const struct sailor_state *state, struct sailor_plan *p, 
         before = p->exchange_s[s];
     }
     double over = (p->micro_batches - 1) * period + once;
-    for (uint32_t s = 0; s < p->stages; s++) {
-        p->over_s[s] = over > p->over_s[s] ? over : p->over_s[s];
-        over -= p->backward_s[s] + p->exchange_s[s];
-    }
+    p->over_s = over > p->over_s ? over : p->over_s;
     return 0;
 }
 
@@ -325,7 +319,7 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct sailor_state *state = opaque;
     struct sailor_plan *p = calloc(1, sizeof(*p));
-    double step = 0, sync = 0, peak = 0;
+    double sync = 0, peak = 0;
     json_t *line = NULL;
     if (!p) {
         err_set(err, ERR_NOMEM, "sailor: out of memory");
@@ -346,11 +340,10 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
         if (sync_seconds(state, p, s, &each, err) < 0)
             goto out;
         sync = each > sync ? each : sync;
-        step = p->over_s[s] + each > step ? p->over_s[s] + each : step;
     }
     json_t *memory = memory_json(p, &peak);
     line = json_pack("{s:s,s:s,s:f,s:f,s:o,s:f}", "id", p->id, "status", "ok", "iter_s",
-                     step + p->update_s + STEP_S, "grad_sync_s", sync, "stage_mem_bytes", memory,
+                     p->over_s + sync + p->update_s + STEP_S, "grad_sync_s", sync, "stage_mem_bytes", memory,
                      "peak_mem_bytes", peak);
     if (!line)
         err_set(err, ERR_NOMEM, "sailor: out of memory");

@@ -4,16 +4,25 @@
     tools/fit_sailor.py [DIR] [--motley PROGRAM]
 
 DIR holds plans.json (or plans_public.json), profiles.json and network.json: tests/data/planner/sailor unless given.
-What is fitted to what. The values come from homogeneous OPT-350 plans alone; the form of the model does not: it was
-tried with the errors of GPT-Neo and of mixed plans in view, and two parts (the arithmetic floor, gradients that leave as
-each stage ends) came after them. So the errors of those plans are not held-out figures.
+What is fitted to what.
   * only homogeneous OPT-350 plans are read while fitting; GPT-Neo and mixed plans are priced afterwards;
+  * a plan that was measured twice (measured_earlier: all seven were) is fitted to the mean of its two step times, for
+    one run is off by 3.6 % (they moved by 5.1 %, root mean square); errors are reported against the later run alone;
   * STAGING_GRADIENTS by least squares to their measured gradient times (grad_reduce_s, more than one replica);
-  * LAYER_S, STAGING, MESSAGE_S and STEP_S by least squares of the relative errors of step time;
+  * LAYER_S, MESSAGE_S and STEP_S by least squares of the relative errors of step time;
   * CONTEXT_BYTES and FRAGMENTS by least squares of the relative errors of peak memory.
-"Left out" is the error of each plan when the others alone are fitted: the honest figure for seven plans and five
-constants. With --motley the program's own predictions are compared with this script's, which uses the constants that
-stand in planner/import_sailor.c. Exits 1 when the two disagree, or when those constants are not the fitted ones.
+How the form was chosen. 40 forms (what of a layer is hidden, one or two transfers a turn, seconds an exchange and
+bytes/s of copying, a barrier or none, seconds a step) were compared by leaving one plan, and one shape (stages and rows),
+out of the OPT-350 plans. This one leaves 0.8 % and 0.7 %; the one before (also bytes/s of copying; the floor of a layer
+its best rate at any size) 4.6 % and 5.4 %. Two were then priced on GPT-Neo and mixed plans: this one and the same without
+STEP_S (9.8 % and 10.6 %; 6.2 % both). The errors of the form before on those plans were known all along, and had been
+seen while it was made: they are not held-out figures.
+"Left out" is the error of each plan when the others alone are fitted: the honest figure for seven plans and four
+constants. What is left: mixed plans, 6.2 %, are two at -4 % and one at +11 % with the same RTX-3090 as the slowest stage in
+two of them; a model that were exact would show 2.9 % over runs like these. GPT-Neo's -38 % is a step of one micro-batch,
+0.2 s of which the profiles explain 0.13.
+With --motley the program's own predictions are compared with this script's, which uses the constants that stand in
+planner/import_sailor.c. Exits 1 when the two disagree, or when those constants are not the fitted ones.
 """
 import argparse
 import json
@@ -24,9 +33,9 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TIME = ["LAYER_S", "STAGING", "MESSAGE_S", "STEP_S"]
-START = {"LAYER_S": 3e-4, "STAGING": 1e10, "MESSAGE_S": 1e-3, "STEP_S": 1e-2}
-NEVER = {"STAGING": math.inf, "STAGING_GRADIENTS": math.inf, "LAYER_S": 0.0, "MESSAGE_S": 0.0, "STEP_S": 0.0}
+TIME = ["LAYER_S", "MESSAGE_S", "STEP_S"]
+START = {"LAYER_S": 3e-4, "MESSAGE_S": 1e-3, "STEP_S": 1e-2}
+NEVER = {"STAGING_GRADIENTS": math.inf}
 
 
 class Sailor:
@@ -46,36 +55,30 @@ class Sailor:
         return (c[0] * u * u + c[1] * u + c[2]) * 1e9
 
     def layer(self, plan, replica, layer, c):
-        """Seconds of one layer both ways, and of its backward."""
+        """Seconds of one layer both ways."""
         times = self.models[plan["model"]]["times"][replica["gpu"]]
         tp, rows = str(replica["tp"]), plan["mbs"]
-        own = times[str(rows)][tp]
-        least = sum(min(t[tp][way][layer] / int(m) * rows for m, t in times.items() if int(m) >= rows and tp in t)
-                    for way in ("fwd", "bwd"))
-        table = own["fwd"][layer] + own["bwd"][layer]
-        both = max(table - c["LAYER_S"], least)
-        return both, both * own["bwd"][layer] / table if table > 0 else 0.0
+
+        def both(m):
+            t = times.get(str(m), {}).get(tp)
+            return t["fwd"][layer] + t["bwd"][layer] if t else math.inf
+        own = both(rows)
+        arithmetic = min(own, both(2 * rows) - own)
+        return max(own - c["LAYER_S"], arithmetic, 0.0)
 
     def replica(self, plan, r, c):
-        """When each stage of one replica has done its last backward."""
-        ends, turns, layers, back, between = [], [], [], [], []
+        """When one replica has done its last backward."""
+        turns, layers, between = [], [], []
         size = 4 * plan["mbs"] * self.models[plan["model"]]["memory"]["1"]["act_output_floats"][1]
         members = [s["replicas"][r] for s in plan["stages"]]
         for member, stage in zip(members, plan["stages"]):
-            each = [self.layer(plan, member, n, c) for n in range(*stage["layers"])]
-            layers.append(sum(e[0] for e in each))
-            back.append(sum(e[1] for e in each))
+            layers.append(sum(self.layer(plan, member, n, c) for n in range(*stage["layers"])))
         for a, b in zip(members, members[1:]):
-            rate = min(self.rate(a, b, size), self.rate(b, a, size))
-            between.append(size / rate + size / c["STAGING"] + c["MESSAGE_S"])
+            between.append(size / min(self.rate(a, b, size), self.rate(b, a, size)) + c["MESSAGE_S"])
         between.append(0.0)
         for s, seconds in enumerate(layers):
             turns.append((between[s - 1] if s else 0.0) + seconds + between[s])
-        over = (plan["num_microbatches"] - 1) * max(turns) + sum(layers) + 2 * sum(between)
-        for s in range(len(layers)):
-            ends.append(over)
-            over -= back[s] + between[s]
-        return ends
+        return (plan["num_microbatches"] - 1) * max(turns) + sum(layers) + 2 * sum(between)
 
     def sync(self, plan, stage, c):
         n, whole = plan["dp"], self.models[plan["model"]]["memory"]["1"]["param_floats"]
@@ -89,12 +92,12 @@ class Sailor:
         return moved / slowest + moved / c["STAGING_GRADIENTS"], moved
 
     def step_s(self, plan, c):
-        ends = [self.replica(plan, r, c) for r in range(plan["dp"])]
-        over = [max(e[s] for e in ends) + self.sync(plan, stage, c)[0] for s, stage in enumerate(plan["stages"])]
+        over = max(self.replica(plan, r, c) for r in range(plan["dp"]))
+        sync = max(self.sync(plan, stage, c)[0] for stage in plan["stages"])
         times = self.models[plan["model"]]["times"]
         update = max(times[m["gpu"]][str(plan["mbs"])][str(m["tp"])]["update_s"]
                      for s in plan["stages"] for m in s["replicas"])
-        return max(over) + update + c["STEP_S"]
+        return over + sync + update + c["STEP_S"]
 
     def memory_terms(self, plan):
         """Bytes of state and of activations in flight, for each stage."""
@@ -163,12 +166,18 @@ def fit_gradients(data, plans):
     return bottom / top
 
 
+def both_runs(plan):
+    """Mean step time of a plan's measurements."""
+    runs = [plan["measured"]["iter_s"]] + ([plan["measured_earlier"]["iter_s"]] if plan["measured_earlier"] else [])
+    return sum(runs) / len(runs)
+
+
 def fit_time(data, plans):
     c = {"STAGING_GRADIENTS": fit_gradients(data, plans)}
 
     def errors(values):
         d = dict(c, **dict(zip(TIME, values)))
-        return [data.step_s(p, d) / p["measured"]["iter_s"] - 1 for p in plans]
+        return [data.step_s(p, d) / both_runs(p) - 1 for p in plans]
     c.update(zip(TIME, least_squares(errors, [START[k] for k in TIME])))
     return c
 
@@ -178,6 +187,17 @@ def fit_memory(data, plans):
         c = {"CONTEXT_BYTES": values[0], "FRAGMENTS": values[1]}
         return [data.peak(p, c) / p["measured"]["peak_mem_bytes"] - 1 for p in plans]
     return dict(zip(["CONTEXT_BYTES", "FRAGMENTS"], least_squares(errors, [4e9, 1.0])))
+
+
+def leave_out(data, plans, what, key):
+    twice, later = [], []
+    for out in sorted({key(p) for p in plans}):
+        c = fit_time(data, [p for p in plans if key(p) != out])
+        for p in (p for p in plans if key(p) == out):
+            twice.append(abs(data.step_s(p, c) / both_runs(p) - 1))
+            later.append(abs(data.step_s(p, c) / p["measured"]["iter_s"] - 1))
+    print("a %s left out: mean %.1f%%, worst %.1f%% of the mean of both runs; %.1f%% and %.1f%% of the later" % (
+        what, 100 * sum(twice) / len(twice), 100 * max(twice), 100 * sum(later) / len(later), 100 * max(later)))
 
 
 def ranks(values):
@@ -225,7 +245,7 @@ def report(data, c):
 
 def constants_in_source():
     text = open(os.path.join(ROOT, "planner", "import_sailor.c"), encoding="utf-8").read()
-    names = ["LAYER_S", "MESSAGE_S", "STAGING", "STAGING_GRADIENTS", "STEP_S", "CONTEXT_BYTES", "FRAGMENTS"]
+    names = TIME + ["STAGING_GRADIENTS", "CONTEXT_BYTES", "FRAGMENTS"]
     return {n: float(re.search(r"#define %s\s+(\S+)" % n, text).group(1)) for n in names}
 
 
@@ -254,13 +274,10 @@ def main():
     print("fitted to %d plans (time) and %d (memory):" % (len(timed), len(sized)))
     for name, value in c.items():
         print("    %-18s %.4g" % (name, value))
-    left_out = []
-    for i, plan in enumerate(timed):
-        d = fit_time(data, timed[:i] + timed[i + 1:])
-        left_out.append(abs(data.step_s(plan, d) / plan["measured"]["iter_s"] - 1))
-    print("left out: time mean %.1f%%, worst %.1f%%\n" % (100 * sum(left_out) / len(left_out), 100 * max(left_out)))
+    leave_out(data, timed, "plan", lambda p: p["id"])
+    leave_out(data, timed, "shape", lambda p: (p["pp"], p["mbs"]))
+    print("\nwith the constants in planner/import_sailor.c:")
     source = constants_in_source()
-    print("with the constants in planner/import_sailor.c:")
     report(data, source)
     stale = [n for n in source if abs(source[n] / c[n] - 1) > 0.005]
     if stale:
