@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/units.h"
 #include "planner/cluster.h"
 
 static int show_list(struct cli *cli, json_t *answer, const char *member, const char *columns,
@@ -26,18 +27,60 @@ int command_nodes(struct cli *cli, struct err *err)
                      "NODE:name:s STATE:state:s ADDRESS:address:s LAST-SEEN:last_seen:w", err);
 }
 
+/* "35.6", "120" of an amount in units of `unit`; "-" for none. */
+static const char *amount(char out[24], double value, double unit)
+{
+    double units = value / unit;
+    if (value > 0)
+        snprintf(out, 24, units < 99.95 ? "%.3g" : "%.0f", units);
+    else
+        snprintf(out, 24, "-");
+    return out;
+}
+
+static void show_entry(const json_t *entry)
+{
+    char memory[32], single[24], half[24], rate[24], watts[24], both[40] = "as fp32 ";
+    double f16 = show_num(entry, "flops_16", 0);
+    if (f16 > 0)
+        snprintf(both, sizeof both, "%s%s (%.0f %%)", amount(half, f16, 1e12),
+                 json_is_true(json_object_get(entry, "bf16")) ? " " : "*",
+                 100 * show_num(entry, "efficiency_16", 0));
+    printf("%-16s %-5s %9s %8s (%.0f %%) %15s %10s %8s  ±%.0f %%  %s\n", show_str(entry, "name"),
+           show_str(entry, "kind"), units_bytes(memory, (uint64_t)show_num(entry, "memory_bytes", 0)),
+           amount(single, show_num(entry, "flops_fp32", 0), 1e12), 100 * show_num(entry, "efficiency", 0),
+           both, amount(rate, show_num(entry, "memory_bytes_per_s", 0), 1e9),
+           amount(watts, show_num(entry, "board_watts", 0), 1), 100 * show_num(entry, "uncertainty", 0),
+           show_str(entry, "source"));
+}
+
+static int show_catalogue(struct cli *cli, struct err *err)
+{
+    json_t *answer = cluster_catalogue(err), *entry;
+    size_t index;
+    if (!answer)
+        return -1;
+    if (cli->json)
+        return show_list(cli, answer, "devices", "", err);
+    printf("%-16s %-5s %9s %15s %15s %10s %8s  %-5s  %s\n", "NAME", "KIND", "MEMORY", "FP32 TFLOP/s",
+           "16-BIT TFLOP/s", "GB/s", "POWER W", "TIMES", "FROM");
+    json_array_foreach(json_object_get(answer, "devices"), index, entry) show_entry(entry);
+    printf(
+        "\nPeak rates of dense products at boost clock and, in brackets, the share of them that training is "
+        "taken to "
+        "reach;\n16-bit products are summed in 32 bits, * in float16 alone, no bfloat16. Of a cpu: one "
+        "thread's.\n"
+        "`like` in a cluster file takes these names, or what nvidia-smi and rocm-smi print. Where it says no "
+        "memory_bytes,\na plan uses 92 %% of a card's memory, less 0.5 GB.\n");
+    json_decref(answer);
+    return 0;
+}
+
 int command_devices(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
-    if (cli_option(cli, "--catalogue")) {
-        answer = cluster_catalogue(err);
-        if (!answer)
-            return -1;
-        return show_list(cli, answer, "devices",
-                         "NAME:name:s MEMORY:memory_bytes:b FP32:flops_fp32:n 16-BIT:flops_16:n "
-                         "BANDWIDTH:memory_bytes_per_s:b ORIGIN:origin:s UNCERTAINTY:uncertainty:n",
-                         err);
-    }
+    if (cli_option(cli, "--catalogue"))
+        return show_catalogue(cli, err);
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/devices") < 0)
         return -1;
     return show_list(

@@ -134,9 +134,9 @@ static int print_program(const struct plan_inputs *inputs, const struct plan_ans
 static void tell_rows(const json_t *rows)
 {
     if (json_is_string(json_object_get(rows, "from")))
-        printf("  rows as in %s (%.0f)\n", show_str(rows, "from"), show_num(rows, "count", 0));
+        printf("  (%.0f rows of %s)\n", show_num(rows, "count", 0), show_str(rows, "from"));
     else if (rows)
-        printf("  rows at full length: %s\n", show_str(rows, "why"));
+        printf("  (%s)\n", show_str(rows, "why"));
 }
 
 /* How far a step spreads: 200 runs, from --seed on. */

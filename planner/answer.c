@@ -9,6 +9,14 @@
 #include "planner/placement.h"
 #include "planner/search.h"
 
+/* Sets "like" where a device is estimated as a catalogue entry. Returns object. */
+static json_t *liked(json_t *object, const char *like)
+{
+    if (object && like)
+        json_object_set_new(object, "like", json_string(like));
+    return object;
+}
+
 static json_t *rank_json(const struct plan_rank *rank, uint32_t number)
 {
     json_t *experts = json_null();
@@ -75,12 +83,14 @@ static void blocks_words(const struct plan_rank *rank, char *text, size_t size)
 static json_t *alternative_json(const struct plan_alternative *a)
 {
     bool fits = a->verdict == VERDICT_FITS;
-    return json_pack("{s:s,s:s?,s:s,s:o,s:o,s:o,s:I,s:I}", "placement", plan_placement_name(a->placement),
-                     "device", a->device, "verdict", fits ? "fits" : "does not fit", "step_s",
-                     fits ? json_real(a->step_s) : json_null(), "needs_bytes",
-                     json_integer((json_int_t)a->needs_bytes), "has_bytes",
-                     json_integer((json_int_t)a->has_bytes), "stages", (json_int_t)a->stages,
-                     "micro_batch_rows", (json_int_t)a->micro_batch_rows);
+    json_t *line = json_pack(
+        "{s:s,s:s?,s:s,s:o,s:o,s:o,s:I,s:I,s:o}", "placement", plan_placement_name(a->placement), "device",
+        a->device, "verdict", fits ? "fits" : "does not fit", "step_s",
+        fits ? json_real(a->step_s) : json_null(), "needs_bytes", json_integer((json_int_t)a->needs_bytes),
+        "has_bytes", json_integer((json_int_t)a->has_bytes), "stages", (json_int_t)a->stages,
+        "micro_batch_rows", (json_int_t)a->micro_batch_rows, "runnable",
+        fits ? json_boolean(a->runnable) : json_null());
+    return liked(line, a->like);
 }
 
 static json_t *plan_part(const struct plan_answer *answer)
@@ -93,7 +103,8 @@ static json_t *plan_part(const struct plan_answer *answer)
                          (json_int_t)answer->shortfall_bytes);
     json_t *ranks = json_array();
     for (uint32_t r = 0; ranks && r < plan->rank_count; r++) {
-        if (json_array_append_new(ranks, rank_json(&plan->ranks[r], r)) < 0) {
+        const char *like = r < answer->rank_like_count ? answer->rank_like[r] : NULL;
+        if (json_array_append_new(ranks, liked(rank_json(&plan->ranks[r], r), like)) < 0) {
             json_decref(ranks);
             return NULL;
         }
@@ -116,9 +127,9 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
         bad |= json_array_append_new(alternatives, alternative_json(&answer->alternatives[i]));
     for (uint32_t i = 0; !bad && i < answer->left_out_count; i++) {
         const struct plan_left_out *l = &answer->left_out[i];
-        bad |= json_array_append_new(
-            left_out, json_pack("{s:s,s:s,s:o}", "device", l->device, "why", l->why, "step_s_with",
-                                l->step_s_with > 0 ? json_real(l->step_s_with) : json_null()));
+        json_t *line = json_pack("{s:s,s:s,s:o}", "device", l->device, "why", l->why, "step_s_with",
+                                 l->step_s_with > 0 ? json_real(l->step_s_with) : json_null());
+        bad |= json_array_append_new(left_out, liked(line, l->like));
     }
     if (bad) {
         json_decref(root);

@@ -137,9 +137,10 @@ static int device_check(const struct cluster *cluster, const struct cluster_devi
         return err_set(err, ERR_INVALID, "device %s: speed, heat, price or power is not a sensible number",
                        device->name);
     if (device->like && !catalogue_find(device->like))
-        return err_set(err, ERR_INVALID,
-                       "device %s: \"%s\" is not in the catalogue (motley devices --catalogue)", device->name,
-                       device->like);
+        return err_set(
+            err, ERR_INVALID,
+            "device %s: \"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
+            device->name, device->like, catalogue_near(device->like));
     return 0;
 }
 

@@ -20,9 +20,11 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
     jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
     jr_object(r, "profile", JR_OPTIONAL, &profile);
     if (device.like && !(like = catalogue_find(device.like)))
-        return jr_fail(r, "like", "\"%s\" is not in the catalogue (motley devices --catalogue)", device.like);
+        return jr_fail(r, "like",
+                       "\"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
+                       device.like, catalogue_near(device.like));
     if (like) {
-        device.memory_limit_bytes = like->memory_bytes;
+        device.memory_limit_bytes = catalogue_usable(like);
         device.kind = device.kind ? device.kind : like->kind;
     }
     if (jr_bytes(r, "memory_bytes", like ? JR_OPTIONAL : JR_REQUIRED, 1, (uint64_t)1 << 50,

@@ -39,13 +39,25 @@ struct catalogue_entry {
     const char *name, *kind;
     uint64_t memory_bytes;
     double flops_fp32, flops_16; /* peak of dense matrix products, FLOP/s */
+    bool bf16;                   /* the 16-bit rate is of bfloat16 too; else of float16 alone */
     double memory_bytes_per_s;
     double efficiency, efficiency_16; /* of either peak that training reaches */
+    double board_watts;               /* the most that its maker says it draws; 0: not known */
     double uncertainty;               /* relative, of a time estimated from these */
     enum cost_origin origin;          /* of the efficiencies: imported where others measured them */
     const char *source;
 };
+/* By its name, or by what drivers call it ("NVIDIA GeForce RTX 3090", "Tesla V100-SXM2-32GB"). NULL: not
+ * there. */
 const struct catalogue_entry *catalogue_find(const char *name);
+/* The entry that is spelt most like the name, for an error's text. */
+const char *catalogue_near(const char *name);
+/* Of a card's memory, what a plan may fill where nobody says more: PLANNER.md's usable = (1 - eta)(total) -
+ * context, with eta 0.08 until something is measured, for what an allocator cannot hand out, and half a GB
+ * for the driver's context (rule of thumb). Of a CPU all that it says. */
+uint64_t catalogue_usable(const struct catalogue_entry *entry);
+#define CATALOGUE_RESERVE 0.08
+#define CATALOGUE_CONTEXT_BYTES ((uint64_t)500000000)
 /* The entry of a kind with the highest peak; NULL for a kind that has none. */
 const struct catalogue_entry *catalogue_fastest(const char *kind);
 /* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */

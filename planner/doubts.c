@@ -1,4 +1,4 @@
-/* Doubts about measured and imported tables. */
+/* Doubts about measured and imported tables, and about what cards are asked to compute. */
 #include "planner/doubts.h"
 
 #include <math.h>
@@ -11,6 +11,7 @@
 #define PEAK_LEAST                                                                                           \
     2e-4          /* of the peak, at the largest size measured: below it something is off by a thousand */
 #define FALL 0.95 /* of a smaller size's time: more is noise */
+#define FORMATS_TOLD 8u   /* kinds of cards without bfloat16 that are named */
 #define POINTS_TOLD 4096u /* points of a table that are looked at */
 
 struct doubts {
@@ -149,6 +150,37 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
     return result;
 }
 
+/* Cards whose catalogue entry knows no bfloat16 products, where bfloat16 is asked for: one sentence for all.
+ */
+static int format_doubt(struct doubts *d)
+{
+    const struct problem *p = d->problem;
+    const struct catalogue_entry *said[FORMATS_TOLD] = {NULL};
+    char names_of[160] = "";
+    uint32_t count = 0;
+    bool slow = false, half = false;
+    for (uint32_t i = 0; i < p->device_count && p->workload->compute == COMPUTE_BF16; i++) {
+        const struct device *device = &p->cluster->devices[i];
+        const struct catalogue_entry *like = device->like;
+        bool known = !p->usable[i] || device->profile.present || !like || like->bf16;
+        for (uint32_t k = 0; k < count && !known; k++)
+            known = said[k] == like;
+        if (known || count == FORMATS_TOLD)
+            continue;
+        said[count++] = like;
+        size_t used = strlen(names_of);
+        snprintf(names_of + used, sizeof(names_of) - used, "%s%s", used ? ", " : "", like->name);
+        *(like->flops_16 > 0 ? &half : &slow) = true;
+    }
+    if (count == 0)
+        return 0;
+    return doubt(d, "train.compute is bf16, and %s %s no bfloat16 products: taken to compute %s", names_of,
+                 count == 1 ? "has" : "have",
+                 half && slow ? "at their float16 rate, or their float32 rate where that is higher"
+                 : half       ? "at the float16 rate, as with loss scaling"
+                              : "at the float32 rate");
+}
+
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
@@ -156,6 +188,8 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (format_doubt(&d) < 0)
+        return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
         const struct device *device = &problem->cluster->devices[i];
         for (int k = 0; k < 2 && problem->usable[i] && device->profile.present; k++) {

@@ -109,6 +109,21 @@ static double words(struct pen *pen, const char *text, double y)
     return y;
 }
 
+const char *draw_like(const struct draw_input *input, uint32_t rank)
+{
+    const struct plan_answer *answer = input->answer;
+    return answer && answer->plan == input->plan && rank < answer->rank_like_count ? answer->rank_like[rank]
+                                                                                   : NULL;
+}
+
+int32_t draw_blocks(const struct plan *plan)
+{
+    int32_t count = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        count = plan->ranks[r].block_end > count ? plan->ranks[r].block_end : count;
+    return count;
+}
+
 static double heading(struct pen *pen, const struct draw_input *input, double y)
 {
     const struct plan *plan = input->plan;

@@ -5,6 +5,7 @@
  * Scale. The whole step when its instructions are wide enough to be told apart, else its first and last
  * stretch with a marked cut. Shapes of one kind in one lane are one path: about 25 bytes each. */
 #include "planner/draw_private.h"
+#include "planner/words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ static const struct {
     [KIND_OTHER] = {"o", "other", false},
     [KIND_SEND] = {"se", "send", true},
     [KIND_RECV] = {"re", "idle, waiting for a receive", true},
-    [KIND_GROUP] = {"g", "collective", true},
+    [KIND_GROUP] = {"g", "exchange", true},
 };
 
 #define LABEL_PX 215.0
@@ -335,11 +336,16 @@ static void lane_label(struct pen *pen, const struct view *v, uint32_t number, d
     double base = tall ? y + 12 : y + v->lane / 2 + 4;
     pen_put(pen, "<text class=\"t\" x=\"%.0f\" y=\"%.1f\">%u ", DRAW_MARGIN, base, number);
     pen_text(pen, rank->device ? rank->device : "", tall ? 30 : 20);
-    if (tall)
-        pen_put(pen, "</text><text class=\"m\" x=\"%.0f\" y=\"%.1f\">blocks %d..%d, %u rows%s</text>\n",
-                DRAW_MARGIN, y + 26, (int)rank->block_begin, (int)rank->block_end, rank->rows,
-                rank->recompute ? ", recomputes" : "");
-    else
+    if (tall) {
+        const char *like = draw_like(v->input, number);
+        char holds[64];
+        if (like)
+            pen_put(pen, " · %s", like);
+        pen_put(
+            pen, "</text><text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s, %u rows%s</text>\n", DRAW_MARGIN, y + 26,
+            words_range(holds, sizeof holds, rank->block_begin, rank->block_end, draw_blocks(v->input->plan)),
+            rank->rows, rank->recompute ? ", recomputes" : "");
+    } else
         pen_put(pen, "</text><text class=\"m\" text-anchor=\"end\" x=\"%.0f\" y=\"%.1f\">%d..%d</text>\n",
                 DRAW_MARGIN + LABEL_PX - 10, base, (int)rank->block_begin, (int)rank->block_end);
 }

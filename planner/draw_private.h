@@ -23,6 +23,11 @@ void pen_text(struct pen *pen, const char *text, size_t most);
 /* A number of px with one decimal at most, "12.5", "7". */
 const char *pen_px(char text[24], double px);
 
+/* The catalogue entry a rank's device is estimated as; NULL: none, or not known. */
+const char *draw_like(const struct draw_input *input, uint32_t rank);
+/* Blocks of the whole model. */
+int32_t draw_blocks(const struct plan *plan);
+
 /* Draws from `y` on; returns the y below. */
 double draw_topology(struct pen *pen, const struct draw_input *input, double y);
 /* Lanes and their legend, likewise. Shapes of one kind nearer than merge_px are drawn as one. */

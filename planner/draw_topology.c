@@ -289,7 +289,7 @@ static void rows_place(struct topology *t, double top)
 
 /* --- drawing --- */
 
-static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, double *latency_s,
+static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, bool *assumed, double *latency_s,
                          double *bytes_per_s, bool *emulated)
 {
     const struct plan *plan = t->input->plan;
@@ -305,6 +305,7 @@ static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, doubl
     if (from == UINT32_MAX || to == UINT32_MAX)
         return false;
     cluster_link(t->input->cluster, from, to, latency_s, bytes_per_s, emulated);
+    *assumed = cluster_link_origin(t->input->cluster, from, to) == ORIGIN_ESTIMATED;
     return true;
 }
 
@@ -313,7 +314,8 @@ static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uin
 {
     const struct box *p = &t->boxes[a], *q = &t->boxes[b];
     double latency = 0, rate = 0, mid_x, mid_y;
-    bool emulated = false, known = link_figures(t, a, b, &latency, &rate, &emulated);
+    bool emulated = false, assumed = false,
+         known = link_figures(t, a, b, &assumed, &latency, &rate, &emulated);
     double wide = known ? fmin(5, fmax(1.2, log10(rate) - 6.5)) : 1.5; /* 100 MB/s: 1.5, 10 GB/s: 3.5 */
     pen_put(pen, "<path class=\"link\" stroke-width=\"%.1f\"%s d=\"", wide,
             emulated ? " stroke-dasharray=\"5 4\"" : "");
@@ -340,7 +342,9 @@ static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uin
             "<text class=\"m lk\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s</text><text class=\"m lk\" "
             "text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s%s</text>\n",
             mid_x, mid_y - 5, units_rate(r, rate), mid_x, mid_y + 13, units_seconds(l, latency),
-            emulated ? ", emulated" : "");
+            emulated  ? ", emulated"
+            : assumed ? ", assumed"
+                      : "");
     }
 }
 
@@ -351,7 +355,7 @@ static const char *short_name(const char *device)
 }
 
 static void device_line(struct pen *pen, const struct box *box, uint32_t line, const char *name,
-                        const char *what, bool out)
+                        const char *like, const char *what, bool out)
 {
     double y = box->y + HEAD_PX + LINE_PX * line;
     pen_put(pen,
@@ -359,6 +363,8 @@ static void device_line(struct pen *pen, const struct box *box, uint32_t line, c
             "class=\"t\" x=\"%.1f\" y=\"%.1f\">",
             out ? " class=\"out\"" : "", box->x + 5, y, box->width - 10, LINE_PX - 3, box->x + 9, y + 10);
     pen_text(pen, short_name(name), 12);
+    if (like)
+        pen_put(pen, " · %s", like);
     pen_put(pen, "</text><text class=\"m\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">%s</text></g>\n",
             box->x + box->width - 9, y + 10, what);
 }
@@ -373,13 +379,14 @@ static void devices_draw(struct pen *pen, const struct topology *t, uint32_t ind
         const struct plan_rank *rank = &input->plan->ranks[r];
         if (t->box_of[r] != index)
             continue;
-        snprintf(what, sizeof what, "%u · %d..%d", r, (int)rank->block_begin, (int)rank->block_end);
-        device_line(pen, box, line++, rank->device ? rank->device : "", what, false);
+        snprintf(what, sizeof what, "rank %u", r);
+        device_line(pen, box, line++, rank->device ? rank->device : "", draw_like(input, r), what, false);
     }
     for (uint32_t i = 0; input->answer && i < input->answer->left_out_count && line < LINES_MAX; i++) {
         const char *node = node_of_device(input, input->answer->left_out[i].device);
         if (node && strcmp(node, box->name) == 0)
-            device_line(pen, box, line++, input->answer->left_out[i].device, "left out", true);
+            device_line(pen, box, line++, input->answer->left_out[i].device, input->answer->left_out[i].like,
+                        "left out", true);
     }
     if (box->ranks + box->out > line)
         pen_put(pen, "<text class=\"m\" x=\"%.1f\" y=\"%.1f\">… %u more</text>\n", box->x + 9,
@@ -414,7 +421,7 @@ double draw_topology(struct pen *pen, const struct draw_input *input, double y)
         return y;
     }
     pen_put(pen,
-            "<text class=\"t s\" x=\"%.0f\" y=\"%.0f\">Nodes, devices (rank · blocks) and the links in "
+            "<text class=\"t s\" x=\"%.0f\" y=\"%.0f\">Nodes, devices and the links in "
             "use</text>\n",
             DRAW_MARGIN, y + 8);
     double top = y + 22;

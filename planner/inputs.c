@@ -292,7 +292,7 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
     const struct catalogue_entry *entry = model ? NULL : catalogue_find(like);
     if (entry)
         return json_pack("{s:s,s:s,s:s,s:s,s:I}", "name", name, "node", node, "kind", entry->kind, "like",
-                         like, "memory_limit_bytes", (json_int_t)entry->memory_bytes);
+                         like, "memory_limit_bytes", (json_int_t)catalogue_usable(entry));
     if (!model) {
         struct err why = {0};
         device_missing(document, like, &why);

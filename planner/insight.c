@@ -457,6 +457,94 @@ static int asks_run(struct insight_run *run)
     return 0;
 }
 
+/* --- what each device brings --- */
+
+/* Plans again without one device of the plan. Never faster than with it: what is faster would have been
+ * found. */
+static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *loss)
+{
+    struct workload w = *run->workload;
+    struct plan_options options = *run->options;
+    struct plan_answer *answer = NULL;
+    char *device = run->plan->ranks[rank].device;
+    uint32_t kept = 0;
+    char **names = calloc((size_t)w.device_count + w.exclude_count + 2, sizeof(*names));
+    if (!names || !(loss->device = strdup(device))) {
+        free(names);
+        return no_memory(run);
+    }
+    for (uint32_t i = 0; i < w.device_count; i++) {
+        if (strcmp(w.devices[i], device) != 0)
+            names[kept++] = w.devices[i];
+    }
+    if (w.device_count) { /* the ones asked for, less this one */
+        w.devices = names;
+        w.device_count = kept;
+    } else {
+        for (; kept < w.exclude_count; kept++)
+            names[kept] = w.exclude[kept];
+        names[kept++] = device;
+        w.exclude = names;
+        w.exclude_count = kept;
+    }
+    w.objective = OBJECTIVE_TIME;
+    options.evaluations = run->evaluations;
+    options.programs = options.insight = false;
+    options.brief = true;
+    options.from = NULL;
+    int result = plan_search(&w, run->cluster, &options, &answer, run->err);
+    if (result == 0 && answer->plan)
+        loss->step_s = fmax(answer->step_s, run->answer->step_s);
+    loss->like = rank < run->answer->rank_like_count ? run->answer->rank_like[rank] : NULL;
+    plan_answer_destroy(answer);
+    free(names);
+    return result;
+}
+
+static int loss_compare(const void *left, const void *right)
+{
+    const struct plan_loss *a = left, *b = right;
+    double x = a->step_s > 0 ? a->step_s : INFINITY, y = b->step_s > 0 ? b->step_s : INFINITY;
+    return x != y ? (x < y ? -1 : 1) : strcmp(a->device, b->device);
+}
+
+static int losses_run(struct insight_run *run)
+{
+    struct plan_insight *in = run->insight;
+    uint32_t ranks = run->plan->rank_count;
+    if (ranks < 2 || run->cluster->device_count > DEVICES_SEARCHED || run->again_s == 0)
+        return 0;
+    in->losses = calloc(ranks, sizeof(*in->losses));
+    if (!in->losses)
+        return no_memory(run);
+    for (uint32_t r = 0; r < ranks; r++) {
+        in->loss_count = r + 1;
+        if (loss_try(run, r, &in->losses[r]) < 0)
+            return -1;
+    }
+    qsort(in->losses, in->loss_count, sizeof(*in->losses), loss_compare);
+    return 0;
+}
+
+static int losses_json(const struct plan_insight *in, json_t *answer)
+{
+    json_t *list = json_array();
+    int bad = !list;
+    for (uint32_t i = 0; i < in->loss_count && !bad; i++) {
+        const struct plan_loss *loss = &in->losses[i];
+        json_t *line = json_pack("{s:s,s:o}", "device", loss->device, "step_s",
+                                 loss->step_s > 0 ? json_real(loss->step_s) : json_null());
+        if (line && loss->like)
+            json_object_set_new(line, "like", json_string(loss->like));
+        bad |= json_array_append_new(list, line) < 0;
+    }
+    if (bad) {
+        json_decref(list);
+        return -1;
+    }
+    return json_object_set_new(answer, "without", list);
+}
+
 /* --- words --- */
 
 static const char *const kind_words[INSIGHT_KINDS] = {
@@ -518,7 +606,7 @@ int plan_insight_fill(const struct workload *workload, const struct cluster *clu
         result = step_look(&run, &problem);
         problem_fini(&problem);
     }
-    if (result == 0 && (asks_run(&run) < 0 || words_fill(&run) < 0))
+    if (result == 0 && (asks_run(&run) < 0 || losses_run(&run) < 0 || words_fill(&run) < 0))
         result = -1;
     free(run.asks);
     if (result < 0)
@@ -538,6 +626,9 @@ void plan_insight_destroy(struct plan_insight *insight)
     }
     for (uint32_t i = 0; i < insight->improvement_count; i++)
         free(insight->improvements[i].what);
+    for (uint32_t i = 0; i < insight->loss_count; i++)
+        free(insight->losses[i].device);
+    free(insight->losses);
     free(insight->shares);
     free(insight->ranks);
     free(insight->improvements);
@@ -586,7 +677,8 @@ int plan_insight_json(const struct plan_insight *in, json_t *answer, struct err 
         return err_set(err, ERR_NOMEM, "planner: out of memory for the answer");
     }
     if (json_object_set_new(answer, "insight", all) < 0 ||
-        json_object_set_new(answer, "improvements", improvements) < 0)
+        json_object_set_new(answer, "improvements", improvements) < 0 ||
+        (in->loss_count && losses_json(in, answer) < 0))
         return err_set(err, ERR_NOMEM, "planner: out of memory for the answer");
     return 0;
 }

@@ -30,6 +30,12 @@ struct plan_improvement {
     bool searched; /* by a search of its own; else the same plan under the new costs: at least this */
 };
 
+struct plan_loss { /* a device of the plan taken away, planned again */
+    char *device;
+    const char *like; /* as in plan_alternative */
+    double step_s;    /* without it; 0: nothing fits */
+};
+
 struct plan_path_share {   /* of the critical path */
     char *what;            /* "compute", "link", "collective", "shared": waiting for a card others use */
     char *where;           /* device, or "from to" of two devices; of a collective its placement in words */
@@ -49,7 +55,9 @@ struct plan_insight {
     struct plan_path_share *shares;        /* largest first */
     struct plan_rank_time *ranks;          /* [rank_count] */
     struct plan_improvement *improvements; /* most saved first */
-    char *words;                           /* "a 10x faster link left-right saves 31 %, …" */
+    uint32_t loss_count;
+    struct plan_loss *losses; /* what each device of the plan brings, the least first; of few devices */
+    char *words;              /* "a 10x faster link left-right saves 31 %, …" */
 };
 
 /* Fills answer->insight; the plan needs its programs: without them, or with very long ones, nothing is
@@ -61,7 +69,8 @@ void plan_insight_destroy(struct plan_insight *insight);
 /* "a 10x faster link left-right" into text. */
 void improvement_words(const struct plan_improvement *line, char *text, size_t size);
 
-/* Adds "insight" and "improvements" to the answer's document. ERR_NOMEM. */
+/* Adds "insight", "improvements" and, where devices were taken away, "without" to the answer's document.
+ * ERR_NOMEM. */
 int plan_insight_json(const struct plan_insight *insight, json_t *answer, struct err *err);
 
 #endif

@@ -65,6 +65,12 @@ static int known_check(const struct sets *s)
                            "objective cost: device %s has no price_per_hour, so what a plan with it costs is "
                            "not known (give one, or exclude it)",
                            d->name);
+        if (!cost && d->watts <= 0 && d->like && d->like->board_watts > 0)
+            return err_set(
+                s->err, ERR_INVALID,
+                "objective energy: device %s has no watts, so what a plan with it takes is not known (give "
+                "them, or exclude it; %s draws at most %.0f)",
+                d->name, d->like->name, d->like->board_watts);
         if (!cost && d->watts <= 0)
             return err_set(s->err, ERR_INVALID,
                            "objective energy: device %s has no watts, so what a plan with it takes is not "
@@ -332,7 +338,7 @@ static int left_out_weigh(struct sets *s, struct plan_answer *answer)
 /* "The fastest found takes 12 s a step, at 0.14." */
 static int fastest_say(const struct sets *s, struct plan_answer *answer)
 {
-    char step[32], text[1400];
+    char step[32], text[2400];
     if (s->fastest_s >= answer->step_s * (1 - BETTER))
         return 0;
     snprintf(text, sizeof(text), "%s The fastest found takes %s a step, at %.4g%s.", answer->words,

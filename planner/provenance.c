@@ -12,8 +12,9 @@
 static const double link_uncertainty[ORIGIN_COUNT] = {
     [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
-#define PATH_INSTRUCTIONS_MAX 100000u /* longer programs without a steady stretch are judged without a path  \
-                                       */
+#define PATH_INSTRUCTIONS_MAX                                                                                \
+    100000u /* longer programs without a steady stretch are judged without a path                            \
+             */
 
 struct hop {
     enum cost_origin origin;
@@ -158,10 +159,13 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, stru
     if (walked)
         used += (size_t)snprintf(text + used, sizeof(text) - used, " (links %.0f %% of the time)",
                                  100 * rests.links_share);
-    snprintf(text + used, sizeof(text) - used, "; %s; %u step%s priced by %s own rows%s",
-             problem->workload->row_count ? "row lengths known" : "rows taken at full length",
-             problem->step_count, problem->step_count == 1 ? "" : "s",
-             problem->step_count == 1 ? "its" : "their", rests.links_emulated ? "; emulated links" : "");
+    if (problem->workload->row_count)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "; the rows' own lengths, over %u step%s",
+                                 problem->step_count, problem->step_count == 1 ? "" : "s");
+    else
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "; rows taken to be full, %u tokens each",
+                                 problem->workload->sequence_tokens);
+    snprintf(text + used, sizeof(text) - used, "%s", rests.links_emulated ? "; emulated links" : "");
     free(plan->costs.text);
     plan->costs.text = strdup(text);
     return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

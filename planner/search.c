@@ -283,6 +283,7 @@ static int singles_list(struct search *s)
             line->step_s = choice_simulate(s->problem, mine, STEPS_FINALIST, s->err);
             line->needs_bytes = choice_needs(s, mine, &line->has_bytes);
             line->micro_batch_rows = mine->micro_batch_rows;
+            line->runnable = choice_runnable(p, mine);
             continue;
         }
         bool recompute = p->workload->recompute != RECOMPUTE_NO;
@@ -319,6 +320,7 @@ static int others_list(struct search *s, const struct place_choice *const best[P
             line->needs_bytes = choice_needs(s, best[kind], &line->has_bytes);
             line->stages = best[kind]->stage_count;
             line->micro_batch_rows = best[kind]->micro_batch_rows;
+            line->runnable = choice_runnable(s->problem, best[kind]);
         } else {
             line->needs_bytes = list->needs_bytes;
             line->has_bytes = list->has_bytes;
@@ -666,6 +668,7 @@ void plan_answer_destroy(struct plan_answer *answer)
     free(answer->words);
     free(answer->from_words);
     free(answer->alternatives);
+    free(answer->rank_like);
     free(answer->left_out);
     free(answer);
 }

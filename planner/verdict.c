@@ -9,6 +9,9 @@
 #include "common/units.h"
 
 #define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
+/* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
+ * the error is common to them. Rule of thumb. */
+#define CLOSE_CALL 0.15
 
 double plan_step_price(const struct cluster *cluster, const struct plan *plan, double step_s)
 {
@@ -87,22 +90,85 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
         say(text, size, "Does not fit: no placement of the kind asked for is possible here.");
 }
 
-static void left_out_say(const struct plan_answer *answer, char *text, size_t size)
+/* "left/0 (rtx-3090)" */
+static const char *named(char out[384], const char *device, const char *like)
 {
-    char with[32];
-    uint32_t named = 0, others = 0;
+    snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");
+    return out;
+}
+
+static void left_out_say(const struct problem *problem, const struct plan_answer *answer, char *text,
+                         size_t size)
+{
+    char with[32], without[32], name[384];
+    uint32_t told = 0, others = 0;
+    units_seconds(without, answer->step_s);
     for (uint32_t i = 0; i < answer->left_out_count; i++) {
         const struct plan_left_out *line = &answer->left_out[i];
         if (line->step_s_with <= 0)
             continue;
-        if (named++ < NAMED_LEFT_OUT)
-            say(text, size, "; %s is left out: with it, %s", line->device,
-                units_seconds(with, line->step_s_with));
-        else
+        if (told++ >= NAMED_LEFT_OUT) {
             others++;
+            continue;
+        }
+        units_seconds(with, line->step_s_with);
+        say(text, size, "; %s is left out: ", named(name, line->device, line->like));
+        if (problem->workload->objective != OBJECTIVE_TIME)
+            say(text, size, "%s", line->why);
+        else if (strcmp(with, without) == 0)
+            say(text, size, "with it no faster, %s", with);
+        else
+            say(text, size, "with it, %s", with);
     }
     if (others)
         say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
+}
+
+/* Whether several devices are worth it: what the fastest of them would take alone. */
+static void alone_say(const struct plan_answer *answer, char *text, size_t size)
+{
+    const struct plan_alternative *best = NULL;
+    char step[32], name[384];
+    uint32_t alone = 0;
+    for (uint32_t i = 0; i < answer->alternative_count; i++) {
+        const struct plan_alternative *line = &answer->alternatives[i];
+        if (line->placement != PLACE_SINGLE || !line->device)
+            continue;
+        alone++;
+        if (line->verdict == VERDICT_FITS && line->step_s > 0 && (!best || line->step_s < best->step_s))
+            best = line;
+    }
+    if (answer->plan->rank_count < 2 || alone == 0)
+        return;
+    if (!best) {
+        say(text, size, " No device could do it alone.");
+        return;
+    }
+    double times = best->step_s / answer->step_s;
+    if (times < 1)
+        return;
+    say(text, size, " %.2f times as fast as %s alone (%s)%s.", times, named(name, best->device, best->like),
+        units_seconds(step, best->step_s),
+        times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
+}
+
+/* That it is a forecast, and what can be had today. */
+static void forecast_say(const struct plan_answer *answer, char *text, size_t size)
+{
+    const struct plan_alternative *best = NULL;
+    char step[32];
+    say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
+        answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
+                                                : plan_placement_name(answer->plan->placement));
+    for (uint32_t i = 0; i < answer->alternative_count; i++) {
+        const struct plan_alternative *line = &answer->alternatives[i];
+        if (line->runnable && line->verdict == VERDICT_FITS && (!best || line->step_s < best->step_s))
+            best = line;
+    }
+    if (best)
+        say(text, size, "; what they can run (--runnable) takes at most %s, as %s",
+            units_seconds(step, best->step_s), plan_placement_name(best->placement));
+    say(text, size, ".");
 }
 
 static void plan_say(const struct problem *problem, const struct plan_answer *answer, char *text, size_t size)
@@ -112,8 +178,10 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
     say(text, size, "Fits on %u of %u device%s. %s per step, %.0f tokens/s", answer->plan->rank_count,
         problem->device_count, problem->device_count == 1 ? "" : "s", units_seconds(step, answer->step_s),
         answer->tokens_per_s);
-    left_out_say(answer, text, size);
+    left_out_say(problem, answer, text, size);
     say(text, size, ".");
+    if (problem->workload->objective == OBJECTIVE_TIME)
+        alone_say(answer, text, size);
     if (problem->workload->objective == OBJECTIVE_COST && answer->cost_per_million_tokens > 0)
         say(text, size, " %.4g per million tokens, the least found.", answer->cost_per_million_tokens);
     if (problem->workload->objective == OBJECTIVE_ENERGY && answer->kwh_per_million_tokens > 0)
@@ -125,15 +193,41 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
         say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
             100 * answer->uncertainty, 100 * costs->share_imported);
     if (!answer->runnable)
-        say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast.",
-            answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
-                                                    : plan_placement_name(answer->plan->placement));
+        forecast_say(answer, text, size);
+}
+
+static const char *like_of(const struct cluster *cluster, const char *device)
+{
+    uint32_t d = device ? cluster_device_find(cluster, device) : UINT32_MAX;
+    bool estimated = d != UINT32_MAX && cluster->devices[d].like && !cluster->devices[d].profile.present;
+    return estimated ? cluster->devices[d].like->name : NULL;
+}
+
+/* What each device is estimated as, for whoever reads its name. */
+static int likes_fill(const struct cluster *cluster, struct plan_answer *answer, struct err *err)
+{
+    uint32_t ranks = answer->plan ? answer->plan->rank_count : 0;
+    const char **likes = calloc((size_t)ranks + 1, sizeof(*likes));
+    if (!likes)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < ranks; r++)
+        likes[r] = like_of(cluster, answer->plan->ranks[r].device);
+    free(answer->rank_like);
+    answer->rank_like = likes;
+    answer->rank_like_count = ranks;
+    for (uint32_t i = 0; i < answer->alternative_count; i++)
+        answer->alternatives[i].like = like_of(cluster, answer->alternatives[i].device);
+    for (uint32_t i = 0; i < answer->left_out_count; i++)
+        answer->left_out[i].like = like_of(cluster, answer->left_out[i].device);
+    return 0;
 }
 
 int answer_words(const struct problem *problem, const struct choice_list *lists, struct plan_answer *answer,
                  struct err *err)
 {
-    char text[1024] = "";
+    char text[2048] = "";
+    if (likes_fill(problem->cluster, answer, err) < 0)
+        return -1;
     if (answer->plan)
         plan_say(problem, answer, text, sizeof(text));
     else

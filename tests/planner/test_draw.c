@@ -93,7 +93,8 @@ static void each_rank_has_a_lane_and_names_are_escaped(void **state)
         fail_msg("%s", err.text);
     const char *text = buf_str(&out);
     assert_well_formed(text);
-    assert_int_equal(count_of(text, "/a&lt;b&gt;&amp;c"), w.answer->plan->rank_count);
+    /* a lane each, and once in the words: the fastest of them alone */
+    assert_int_equal(count_of(text, "/a&lt;b&gt;&amp;c"), w.answer->plan->rank_count + 1);
     assert_true(count_of(text, "class=\"f\"") > 8 * w.answer->plan->rank_count);
     assert_int_equal(count_of(text, " of 1.00 GiB"), w.answer->plan->rank_count);
     buf_fini(&out);
