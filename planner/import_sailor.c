@@ -7,12 +7,16 @@
  * layer waits for it at both ends, a run does not; but what as many rows more cost (the profile of twice
  * the micro-batch less its own) is arithmetic, and cannot be hidden. At 8 rows nothing is left to hide.
  *
- * Exchange between neighbours, once in each turn = bytes/link of the slower way + MESSAGE_S. Receives are
- * waited for, small sends are taken over by buffers. MESSAGE_S is a description and a tensor each way, cut
- * over the tensor-parallel ranks and gathered again while the host waits; it does not grow with the bytes.
+ * Turns as DeepSpeed's schedule orders them: forward and backward alternate; before a forward a stage sends
+ * the gradient it has and then receives activations, before a backward it receives a gradient and then sends
+ * the activations it has. Receives are waited for, sends are not (their pieces, one a tensor-parallel rank,
+ * are small enough for buffers). So in the long run a turn takes the longest of: a stage's layers, both
+ * transfers with the stage before it, and the gradient from the one behind it.
  *
- * Each replica of the pipeline runs by itself: (M - 1) * max over stages of (layers + exchanges on both
- * sides) + one micro-batch through all of them. Then a barrier of all ranks, and the gradients: a ring moves
+ * Each meeting of two stages costs both MESSAGE_S: a description and a tensor each way, cut over the ranks
+ * and gathered again while the host waits. It does not grow with the bytes.
+ *
+ * Each replica of the pipeline runs by itself. Then a barrier of all ranks, and the gradients: a ring moves
  * 2(k - 1)/k of a stage's bytes through the node's link (all ranks of a node share it) and through
  * STAGING_GRADIENTS. Then the update and STEP_S (clipping, losses, logs).
  *
@@ -32,13 +36,14 @@
 #include "common/json.h"
 #include "planner/import.h"
 
-#define LAYER_S 0.4085e-3
-#define MESSAGE_S 4.855e-3
+#define LAYER_S 0.4026e-3
+#define MESSAGE_S 4.641e-3
 #define STAGING_GRADIENTS 45.58e9 /* bytes/s */
-#define STEP_S 8.19e-3
+#define STEP_S 6.416e-3
 #define CONTEXT_BYTES 4.083e9 /* driver, kernels, NCCL */
 #define FRAGMENTS 1.124       /* allocator's bytes per byte of activations */
 #define STATE_BYTES 24.0      /* a parameter */
+#define RUN_MAX 256           /* micro-batches run one by one: more only add periods */
 #define BUCKET_BYTES 5e8      /* gradients are reduced in pieces of this */
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
@@ -57,8 +62,12 @@ struct sailor_plan {
     const json_t *stage_list, *memory, *memory_whole; /* of the model, at its tp and at 1 */
     const json_t *times;
     double params[STAGES_MAX], params_whole[STAGES_MAX], activations[STAGES_MAX];
-    double layers_s[STAGES_MAX], exchange_s[STAGES_MAX]; /* of one replica: scratch */
-    double over_s; /* when the last replica has done its last backward */
+    struct {
+        double forward, backward; /* of its layers */
+        double ahead, back;       /* transfers between it and the next stage */
+        double clock;
+    } run[STAGES_MAX]; /* of one replica, seconds: scratch */
+    double over_s;     /* when the last replica has done its last backward */
     double update_s;
 };
 
@@ -156,14 +165,16 @@ static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_
     if (!times)
         return err_set(err, ERR_INVALID, "profiles.json: no times of %s on %s at mbs %lld, tp %lld", p->model,
                        gpu ? gpu : "?", (long long)p->micro_rows, (long long)tensor);
-    p->layers_s[s] = 0;
+    p->run[s].forward = p->run[s].backward = 0;
     for (size_t layer = begin; layer < end; layer++) {
         double f, b;
         if (number_of(forward, layer, "fwd", &f, err) < 0 || number_of(backward, layer, "bwd", &b, err) < 0)
             return -1;
-        p->layers_s[s] += layer_seconds(sizes, p->micro_rows, tensor, layer, f + b);
+        double both = layer_seconds(sizes, p->micro_rows, tensor, layer, f + b);
+        p->run[s].backward += f + b > 0 ? both * b / (f + b) : 0;
+        p->run[s].forward += f + b > 0 ? both * f / (f + b) : 0;
     }
-    if (!(p->layers_s[s] > 0))
+    if (!(p->run[s].forward + p->run[s].backward > 0))
         return err_set(err, ERR_INVALID, "profiles.json: layers %zu to %zu of %s take no time on %s", begin,
                        end, p->model, gpu);
     p->update_s = update > p->update_s ? update : p->update_s;
@@ -244,9 +255,9 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     return 0;
 }
 
-/* Between stages s and s + 1 of one replica, in each turn. */
-static int exchange_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
-                            uint32_t replica, double *seconds, struct err *err)
+/* Both transfers between stages s and s + 1 of one replica. */
+static int transfer_seconds(const struct sailor_state *state, struct sailor_plan *p, uint32_t s,
+                            uint32_t replica, struct err *err)
 {
     double floats = 0, ahead, back;
     if (number_of(json_object_get(p->memory_whole, "act_output_floats"), 1, "act_output_floats", &floats,
@@ -257,29 +268,65 @@ static int exchange_seconds(const struct sailor_state *state, const struct sailo
     if (link_rate(state, from, to, bytes, &ahead, err) < 0 ||
         link_rate(state, to, from, bytes, &back, err) < 0)
         return -1;
-    *seconds = bytes / (ahead < back ? ahead : back) + MESSAGE_S;
+    p->run[s].ahead = bytes / ahead;
+    p->run[s].back = bytes / back;
     return 0;
+}
+
+/* Stages `last` - 1 and `last` meet before half turn k, in which the latter's forward comes. */
+static void stages_meet(struct sailor_plan *p, uint32_t last, int64_t k, int64_t micro_batches)
+{
+    int64_t gradient = (k + last) / 2 - p->stages, activations = (k - last) / 2;
+    double *upper = &p->run[last].clock, *lower = &p->run[last - 1].clock;
+    bool back = gradient >= 0 && gradient < micro_batches, ahead = k >= last && activations < micro_batches;
+    if (back)
+        *lower = fmax(*lower, *upper) + p->run[last - 1].back;
+    if (ahead)
+        *upper = fmax(*lower, *upper) + p->run[last - 1].ahead;
+    *lower += back || ahead ? MESSAGE_S : 0;
+    *upper += back || ahead ? MESSAGE_S : 0;
+}
+
+/* Seconds until the last backward: 2(M + stages - 1) half turns, those beyond RUN_MAX micro-batches by the
+ * period. */
+static double pipeline_seconds(struct sailor_plan *p)
+{
+    int64_t stages = p->stages, count = p->micro_batches < RUN_MAX ? p->micro_batches : RUN_MAX;
+    double period = 0, over = 0;
+    for (uint32_t s = 0; s < p->stages; s++) {
+        double turn = p->run[s].forward + p->run[s].backward;
+        turn += s > 0 ? p->run[s - 1].ahead + p->run[s - 1].back + MESSAGE_S : 0;
+        turn += s + 1 < p->stages ? p->run[s].back + MESSAGE_S : 0;
+        period = fmax(period, turn);
+        p->run[s].clock = 0;
+    }
+    for (int64_t k = 0; k < 2 * (count + stages - 1); k++) {
+        for (uint32_t s = k % 2 == 0 ? 2 : 1; s < p->stages; s += 2)
+            stages_meet(p, s, k, count);
+        for (int64_t s = 0; s < stages; s++) {
+            bool forward = (k - s) % 2 == 0;
+            int64_t micro_batch = forward ? (k - s) / 2 : (k + s + 1) / 2 - stages;
+            if (micro_batch >= 0 && micro_batch < count)
+                p->run[s].clock += forward ? p->run[s].forward : p->run[s].backward;
+        }
+    }
+    for (uint32_t s = 0; s < p->stages; s++)
+        over = fmax(over, p->run[s].clock);
+    return over + (double)(p->micro_batches - count) * period;
 }
 
 /* One replica of the pipeline by itself; keeps the latest end. */
 static int replica_run(const struct sailor_state *state, struct sailor_plan *p, uint32_t replica,
                        struct err *err)
 {
-    double period = 0, once = 0, before = 0;
     for (uint32_t s = 0; s < p->stages; s++) {
         size_t begin, end;
-        p->exchange_s[s] = 0;
         if (stage_range(p, s, &begin, &end, err) < 0 ||
             replica_seconds(p, replica_at(p, s, replica), s, begin, end, err) < 0 ||
-            (s + 1 < p->stages && exchange_seconds(state, p, s, replica, &p->exchange_s[s], err) < 0))
+            (s + 1 < p->stages && transfer_seconds(state, p, s, replica, err) < 0))
             return -1;
-        double turn = before + p->layers_s[s] + p->exchange_s[s];
-        period = turn > period ? turn : period;
-        once += p->layers_s[s] + 2 * p->exchange_s[s];
-        before = p->exchange_s[s];
     }
-    double over = (p->micro_batches - 1) * period + once;
-    p->over_s = over > p->over_s ? over : p->over_s;
+    p->over_s = fmax(p->over_s, pipeline_seconds(p));
     return 0;
 }
 
