@@ -23,6 +23,8 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
         return jr_fail(r, "like",
                        "\"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
                        device.like, catalogue_near(device.like));
+    if (like && device.kind && strcmp(device.kind, like->kind) != 0)
+        return jr_fail(r, "kind", "\"%s\", and %s is of kind %s", device.kind, like->name, like->kind);
     if (like) {
         device.memory_limit_bytes = catalogue_usable(like);
         device.kind = device.kind ? device.kind : like->kind;

@@ -1,4 +1,4 @@
-/* Doubts about measured and imported tables, and about what cards are asked to compute. */
+/* Doubts about measured and imported tables, amounts in other units, and what cards are asked to compute. */
 #include "planner/doubts.h"
 
 #include <math.h>
@@ -7,10 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/units.h"
+
 #define PEAK_MOST 1.1 /* of the peak: clocks are not nailed down */
 #define PEAK_LEAST                                                                                           \
-    2e-4          /* of the peak, at the largest size measured: below it something is off by a thousand */
+    1e-3          /* of the peak, at the largest size measured: below it something is off by a thousand */
 #define FALL 0.95 /* of a smaller size's time: more is noise */
+/* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, a
+ * satellite hop and more, the fastest links there are, the smallest device that anybody would train on. */
+#define LINK_LEAST_BYTES_PER_S 1e4
+#define LINK_MOST_BYTES_PER_S 1e13
+#define LATENCY_MOST_S 10.0
+#define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
 #define FORMATS_TOLD 8u   /* kinds of cards without bfloat16 that are named */
 #define POINTS_TOLD 4096u /* points of a table that are looked at */
 
@@ -181,6 +189,63 @@ static int format_doubt(struct doubts *d)
                               : "at the float32 rate");
 }
 
+static int link_doubt(struct doubts *d, const char *what, const char *of, double latency_s,
+                      double bytes_per_s)
+{
+    char rate[32], latency[32];
+    units_rate(rate, bytes_per_s);
+    units_seconds(latency, latency_s);
+    if (bytes_per_s < LINK_LEAST_BYTES_PER_S)
+        return doubt(d, "%s%s: %.6g bytes/s is slower than a modem: is it bytes a second, not Gbit/s?", what,
+                     of, bytes_per_s);
+    if (bytes_per_s > LINK_MOST_BYTES_PER_S)
+        return doubt(d, "%s%s: %s is faster than any link: is it bytes a second?", what, of, rate);
+    return latency_s > LATENCY_MOST_S
+               ? doubt(d, "%s%s: a latency of %s: is it seconds, not milliseconds?", what, of, latency)
+               : 0;
+}
+
+/* Amounts of the cluster that look as if they were in another unit. */
+static int units_doubt(struct doubts *d)
+{
+    const struct cluster *c = d->problem->cluster;
+    char of[560], has[32];
+    if (link_doubt(d, "links.within", "", c->within_latency_s, c->within_bytes_per_s) < 0 ||
+        link_doubt(d, "links.between", "", c->between_latency_s, c->between_bytes_per_s) < 0)
+        return -1;
+    for (uint32_t i = 0; i < c->link_count; i++) {
+        const struct link_pair *link = &c->links[i];
+        snprintf(of, sizeof(of), "%s to %s", c->nodes[link->from].name, c->nodes[link->to].name);
+        if (link_doubt(d, "link ", of, link->latency_s, link->bytes_per_s) < 0)
+            return -1;
+    }
+    for (uint32_t n = 0; n < c->node_count; n++) {
+        double rate = c->nodes[n].nic_bytes_per_s;
+        if (rate > 0 && link_doubt(d, "nic_bytes_per_s of ", c->nodes[n].name, 0, rate) < 0)
+            return -1;
+    }
+    for (uint32_t i = 0; i < c->device_count; i++) {
+        uint64_t bytes = c->devices[i].memory_limit_bytes;
+        if (d->problem->usable[i] && bytes < MEMORY_LEAST_BYTES &&
+            doubt(d, "memory_bytes of %s: %s is next to nothing: is it bytes, or with a unit, such as 24GiB?",
+                  c->devices[i].name, units_bytes(has, bytes)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int length_doubt(struct doubts *d)
+{
+    const struct workload *w = d->problem->workload;
+    return w->sequence_tokens > w->config->max_positions
+               ? doubt(
+                     d,
+                     "data.sequence_tokens is %u, and the model was made for %u (max_position_embeddings of "
+                     "config.json)",
+                     w->sequence_tokens, w->config->max_positions)
+               : 0;
+}
+
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
@@ -188,7 +253,7 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (format_doubt(&d) < 0)
+    if (units_doubt(&d) < 0 || length_doubt(&d) < 0 || format_doubt(&d) < 0)
         return -1;
     for (uint32_t i = 0; i < problem->device_count; i++) {
         const struct device *device = &problem->cluster->devices[i];
@@ -200,7 +265,7 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
     if (d.more == 0)
         return 0;
     char text[64];
-    snprintf(text, sizeof(text), "%u more doubts about profiles", d.more);
+    snprintf(text, sizeof(text), "%u more doubts of this kind", d.more);
     answer->warnings[answer->warning_count] = strdup(text);
     if (!answer->warnings[answer->warning_count])
         return err_set(err, ERR_NOMEM, "planner: out of memory");

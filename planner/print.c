@@ -14,6 +14,7 @@
 #define IMPROVEMENTS_SHOWN 8u /* those that save nothing are not */
 #define OTHERS_SHOWN 16u      /* alternatives */
 #define LEFT_OUT_SHOWN 16u
+#define LACKS_LEAST 4096.0 /* bytes: a page; what lacks less found no division at all */
 #define NAME_WIDTH_MAX 40
 #define HOLDS_WIDTH_MAX 48
 
@@ -260,6 +261,8 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
             result = buf_printf(p->out, p->err, ", %s", words_ratio(ratio, other_s, step_s));
     } else if (lacks <= 0)
         result = buf_printf(p->out, p->err, "not asked for");
+    else if (lacks < LACKS_LEAST)
+        result = buf_printf(p->out, p->err, "does not fit");
     else if (strcmp(needs, has) == 0)
         result = buf_printf(p->out, p->err, "does not fit: has %s, %s too little", has,
                             units_bytes(needs, (uint64_t)lacks));

@@ -60,18 +60,41 @@ static void say(char *text, size_t size, const char *format, ...)
     va_end(list);
 }
 
+/* What the specification asks for and no cluster, or not this one, can give. */
+static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
+{
+    const struct workload *w = problem->workload;
+    uint32_t usable = 0;
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        usable += problem->usable[d];
+    bool rows = w->place == PLACE_DATA || w->place == PLACE_HYBRID || w->place == PLACE_SERVER;
+    if (rows && w->batch_rows < 2)
+        say(text, size,
+            "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
+            "(placement.kind: %s).",
+            plan_placement_name((enum plan_placement)w->place));
+    else if (w->stages > (uint32_t)problem->block_count)
+        say(text, size, "Does not fit: placement.stages is %u, and the model has %u blocks to share out.",
+            w->stages, (uint32_t)problem->block_count);
+    else if (w->stages > usable)
+        say(text, size, "Does not fit: placement.stages is %u, and there are %u devices to use.", w->stages,
+            usable);
+    else if (w->place > (int)PLACE_SINGLE && usable < 2)
+        say(text, size, "Does not fit: placement.kind is %s, and there is one device to use.",
+            plan_placement_name((enum plan_placement)w->place));
+    else
+        return false;
+    return true;
+}
+
 static void shortfall_say(const struct problem *problem, const struct choice_list *lists,
                           struct plan_answer *answer, char *text, size_t size)
 {
     char step[32], other[32], third[32];
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
-    if (problem->workload->place == PLACE_DATA && problem->workload->batch_rows < 2) {
-        say(text, size,
-            "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
-            "(placement.kind: data).");
+    if (asked_for_too_much(problem, text, size))
         return;
-    }
     for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
         const struct choice_list *list = &lists[kind];
         if (list->shortfall_bytes == 0 ||
@@ -87,7 +110,12 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
             units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
             units_bytes(third, answer->shortfall_bytes));
     else
-        say(text, size, "Does not fit: no placement of the kind asked for is possible here.");
+        say(text, size,
+            "Does not fit: nothing that placement asks for is possible here (placement.kind: %s, %u rows a "
+            "step, %u devices).",
+            problem->workload->place >= 0 ? plan_placement_name((enum plan_placement)problem->workload->place)
+                                          : "auto",
+            problem->workload->batch_rows, problem->device_count);
 }
 
 /* "left/0 (rtx-3090)" */

@@ -187,6 +187,19 @@ def bad_cluster_files_are_refused_by_their_path():
         (lambda c: c.__setitem__("nodes", []), "nodes"),
         (device("profile", "nowhere.json"), "nodes[0].devices[1].profile"),
         (device("profile", {"points": []}), "nodes[0].devices[1]: profile.points"),
+        (device("kind", "toaster"), "nodes[0].devices[1].kind"),
+        (device("like", "rtx-3091"), "nearest is rtx-3090"),
+        (device("heat", 2), "nodes[0].devices[1].heat"),
+        (device("threads", 0), "nodes[0].devices[1].threads"),
+        (device("price_per_hour", -1), "nodes[0].devices[1].price_per_hour"),
+        (device("watts", -1), "nodes[0].devices[1].watts"),
+        (lambda c: c["nodes"][1]["devices"][0].__setitem__("name", "a/1"), "nodes[1].devices[0]"),
+        (lambda c: c["links"]["between"].pop("latency_s"), "links.between.latency_s"),
+        (lambda c: c["links"].__setitem__("within", {"latency_s": -1, "bytes_per_s": 1}), "links.within.latency_s"),
+        (lambda c: c["links"].__setitem__("pairs", [{"a": "a", "b": "a", "latency_s": 1e-3, "bytes_per_s": 1e8}]),
+         "links.pairs[0].b"),
+        (lambda c: c["links"].__setitem__("directed", [{"from": "a", "to": "moon", "latency_s": 0, "bytes_per_s": 1}]),
+         "links.directed[0]"),
     ]
     with folder() as f:
         for change, path in cases:
@@ -201,6 +214,44 @@ def bad_cluster_files_are_refused_by_their_path():
         expect("none.json" in f.run("plan", f.spec, "--cluster", "none.json", status=2).stderr, "a missing cluster file")
         expect("none.json" in f.run("plan", "none.json", "--cluster", f.cluster, status=2).stderr, "a missing specification")
     return f"{len(cases) + 5} files"
+
+
+def bad_models_and_requests_are_refused_by_their_path():
+    configs = [({"hidden_size": None}, "config.json: hidden_size"), ({"num_hidden_layers": 0}, "num_hidden_layers"),
+               ({"num_key_value_heads": 7}, "num_key_value_heads"), ({"intermediate_size": -1}, "intermediate_size"),
+               ({"vocab_size": 1.5}, "vocab_size"), ({"head_dim": 63}, "head_dim"), ({"model_type": "gpt2"}, "model_type"),
+               ({"layer_types": ["full_attention"]}, "layer_types")]
+    asked = [({"placement": {"kind": "magic"}}, 2, "placement.kind"), ({"placement": {"devices": ["x"]}}, 2, "placement.devices[0]"),
+             ({"train": {"batch_rows": 0}}, 2, "train.batch_rows"), ({"placement": {"micro_batch_rows": 9}}, 2, "micro_batch_rows"),
+             ({"placement": {"kind": "expert"}}, 2, "expert"), ({"placement": {"stages": 9}}, 4, "placement.stages is 9"),
+             ({"placement": {"stages": 30}}, 4, "18 blocks"),
+             ({"placement": {"kind": "hybrid"}, "train": {"batch_rows": 1}}, 4, "train.batch_rows is 1")]
+    with folder() as f:
+        for change, path in configs:
+            f.write("model/config.json", {k: v for k, v in {**LLAMA, **change}.items() if v is not None})
+            done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
+            expect(path in done.stderr and len(done.stderr.splitlines()) == 1, f"{path}: {done.stderr}")
+        f.write("model/config.json", LLAMA)
+        for change, status, path in asked:
+            f.write("spec.json", f.spec_of(**change))
+            done = f.run("plan", f.spec, "--cluster", f.cluster, status=status)
+            expect(path in (done.stderr if status == 2 else done.stdout), f"{path}: {done.stdout}{done.stderr}")
+    return f"{len(configs) + len(asked)} files"
+
+
+def the_answer_reads_like_one():
+    with folder() as f:
+        f.write("model/config.json", {**LLAMA, "num_hidden_layers": 6})
+        f.write("cluster.json", {"nodes": CLUSTER["nodes"][:1]})
+        text = f.run("plan", f.spec, "--cluster", f.cluster, "--insight").stdout
+        for part in ("times as fast as a/0 (rtx-3090) alone", "layers", "what each device brings", "without a/1 (t4)",
+                     "rows taken to be full, 512 tokens each"):
+            expect(part in text, f"\"{part}\" is not in\n{text}")
+        answer = f.plan("--insight")
+        expect(answer["ranks"][0]["like"] and all(line["step_s"] >= answer["step_s"] for line in answer["without"]),
+               f"{answer['without']}")
+        for line in f.run("devices", "--catalogue").stdout.splitlines()[:-5]:
+            expect("e+1" not in line, line)
 
 
 def points_of(speed):
@@ -264,5 +315,6 @@ if __name__ == "__main__":
          the_picture_shows_each_rank_its_memory_and_the_step_time,
          large_plans_stay_below_two_megabytes_and_say_what_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
-         bad_cluster_files_are_refused_by_their_path, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
+         bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
+         the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
          without_a_server_other_commands_say_so)
