@@ -244,7 +244,7 @@ def the_answer_reads_like_one():
         f.write("model/config.json", {**LLAMA, "num_hidden_layers": 6})
         f.write("cluster.json", {"nodes": CLUSTER["nodes"][:1]})
         text = f.run("plan", f.spec, "--cluster", f.cluster, "--insight").stdout
-        for part in ("times as fast as a/0 (rtx-3090) alone", "layers", "what each device brings", "without a/1 (t4)",
+        for part in ("times as fast as a/0 (rtx-3090) alone", "holds", "what each device brings", "without a/1 (t4)",
                      "rows taken to be full, 512 tokens each"):
             expect(part in text, f"\"{part}\" is not in\n{text}")
         answer = f.plan("--insight")
