@@ -36,6 +36,7 @@ struct api_config {
     uint32_t threads;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
     uint32_t connections_max;
+    uint32_t idle_seconds_max; /* a connection on which nothing moves is closed after that */
 };
 
 /* Returns new (api_config_destroy), or NULL with the path of what is wrong in the file. */

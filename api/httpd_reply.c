@@ -172,6 +172,11 @@ int httpd_stream_write(struct httpd_request *request, const void *data, size_t s
     return 0;
 }
 
+size_t httpd_stream_unsent(const struct httpd_request *request)
+{
+    return request->conn ? evbuffer_get_length(bufferevent_get_output(request->conn->bev)) : 0;
+}
+
 void httpd_stream_end(struct httpd_request *request, bool broken)
 {
     request->drained = NULL;

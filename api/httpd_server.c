@@ -486,6 +486,14 @@ static void on_written(struct bufferevent *bev, void *arg)
     }
 }
 
+/* Some of what waits was taken: who reads slowly is not idle. */
+static void on_taken(struct evbuffer *output, const struct evbuffer_cb_info *info, void *arg)
+{
+    struct httpd_conn *conn = arg;
+    if (info->n_deleted && conn->deadline_ns && evbuffer_get_length(output))
+        httpd_conn_deadline(conn, conn->server->limits.idle_seconds_max);
+}
+
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     (void)bev;
@@ -518,9 +526,12 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     } else {
         conn->bev = bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     }
-    if (!conn->bev) {
+    if (!conn->bev || !evbuffer_add_cb(bufferevent_get_output(conn->bev), on_taken, conn)) {
+        if (conn->bev)
+            bufferevent_free(conn->bev); /* and its socket */
+        else
+            close(fd);
         free(conn);
-        close(fd);
         return;
     }
     conn->server = server;

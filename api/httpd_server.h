@@ -55,7 +55,7 @@ struct httpd_sink {
 struct httpd_limits {
     int connections_max;      /* more are closed at once */
     int head_seconds_max;     /* from the first byte of a head to its last */
-    int idle_seconds_max;     /* keep-alive without a request; a body or a reader without progress */
+    int idle_seconds_max;     /* keep-alive without a request; a body or a reader without any progress */
     size_t pending_bytes_max; /* of a stream's reply not yet taken by the client: then it is cut off */
 };
 
@@ -113,6 +113,8 @@ void httpd_stream_begin(struct httpd_request *request, int status, const char *t
                         void (*drained)(struct httpd_request *request, void *arg), void *arg);
 /* Copies. Returns -1 when the client has gone or lags by more than pending_bytes_max. */
 int httpd_stream_write(struct httpd_request *request, const void *data, size_t size);
+/* Bytes written that the client has not taken yet; 'drained' comes when they are none. 0 when it has gone. */
+size_t httpd_stream_unsent(const struct httpd_request *request);
 /* 'broken': the answer is cut short; the connection closes so that the client sees it. */
 void httpd_stream_end(struct httpd_request *request, bool broken);
 

@@ -26,7 +26,6 @@ enum {
     POOL_QUEUE_MAX = 1024,
     STOP_SECONDS_MAX = 5,
     HEAD_SECONDS_MAX = 15,
-    IDLE_SECONDS_MAX = 75,
     PENDING_BYTES_MAX = 8 << 20,
     PING_MS = 200,
 };
@@ -228,7 +227,7 @@ static int begin_listening(struct serve *serve, struct err *err)
     struct app *app = &serve->app;
     struct httpd_limits limits = {.connections_max = (int)app->config->connections_max,
                                   .head_seconds_max = HEAD_SECONDS_MAX,
-                                  .idle_seconds_max = IDLE_SECONDS_MAX,
+                                  .idle_seconds_max = (int)app->config->idle_seconds_max,
                                   .pending_bytes_max = PENDING_BYTES_MAX};
     struct httpd_hooks hooks = route_hooks(app);
     app->server =

@@ -2,8 +2,10 @@
  *
  * Each event carries the database's id, so a follower that reconnects with Last-Event-ID misses and repeats
  * nothing. A follower is woken by NOTIFY, reads pages after its last id until one is short, and then sleeps.
- * One that does not read is cut off when httpd's bound for unsent bytes is reached; it may come again. The
- * stream of a finished job ends with the event "end" after its last event.
+ * One that takes its events slowly waits too: while more than UNSENT_BYTES_MAX are on their way nothing more
+ * is read for it, so that it costs no more memory than that and one event, and misses nothing. One that takes
+ * nothing at all for httpd's idle time is cut off and may come again with its last id. The stream of a
+ * finished job ends with the event "end" after its last event.
  */
 #include "api/stream.h"
 
@@ -15,7 +17,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-enum { FOLLOWERS_MAX = 512, EVENTS_PAGE = 500, HEARTBEAT_SECONDS = 15 };
+enum { FOLLOWERS_MAX = 512, EVENTS_PAGE = 500, UNSENT_BYTES_MAX = 256 << 10, HEARTBEAT_SECONDS = 15 };
 
 struct follower {
     LIST_ENTRY(follower) link;
@@ -24,6 +26,7 @@ struct follower {
     int64_t job, last;
     char type[32]; /* "" all */
     bool reading;  /* a query is under way */
+    bool waiting;  /* until the client has taken what was sent; then it reads on */
     bool again;    /* something happened meanwhile */
     bool closing;  /* a state event that may be the last has been seen */
     bool gone;
@@ -90,6 +93,21 @@ static void follower_job(void *arg, const struct err *err, json_t *doc)
         follower_read(follower);
 }
 
+/* One event of a page, as the store gives it. */
+static int send_row(struct follower *follower, const json_t *event)
+{
+    const char *type = json_string_value(json_object_get(event, "type"));
+    follower->last = json_integer_value(json_object_get(event, "id"));
+    if (type && strcmp(type, "state") == 0)
+        follower->closing |= is_final(json_object_get(json_object_get(event, "body"), "state"));
+    json_t *data = json_copy(json_object_get(event, "body"));
+    if (json_is_object(data))
+        json_object_set(data, "at", json_object_get(event, "at"));
+    int rc = data ? send_event(follower, type ? type : "message", follower->last, data) : -1;
+    json_decref(data);
+    return rc;
+}
+
 static void follower_page(void *arg, const struct err *err, json_t *doc)
 {
     struct follower *follower = arg;
@@ -102,17 +120,12 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
     json_t *event, *events = json_object_get(doc, "events");
     json_array_foreach(events, index, event)
     {
-        const char *type = json_string_value(json_object_get(event, "type"));
-        follower->last = json_integer_value(json_object_get(event, "id"));
-        if (type && strcmp(type, "state") == 0)
-            follower->closing |= is_final(json_object_get(json_object_get(event, "body"), "state"));
-        json_t *data = json_copy(json_object_get(event, "body"));
-        if (json_is_object(data))
-            json_object_set(data, "at", json_object_get(event, "at"));
-        int rc = data ? send_event(follower, type ? type : "message", follower->last, data) : -1;
-        json_decref(data);
-        if (rc < 0) {
+        if (send_row(follower, event) < 0) {
             follower_end(follower, true);
+            return;
+        }
+        if (httpd_stream_unsent(follower->call->request) > UNSENT_BYTES_MAX) {
+            follower->waiting = true; /* what is left of the page is read again then */
             return;
         }
     }
@@ -130,6 +143,8 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
 static void follower_read(struct follower *follower)
 {
     struct err err = {0};
+    if (follower->waiting)
+        return;
     if (follower->reading) {
         follower->again = true;
         return;
@@ -147,11 +162,14 @@ static void follower_read(struct follower *follower)
 static void follower_drained(struct httpd_request *request, void *arg)
 {
     struct follower *follower = arg;
-    if (!httpd_gone(request))
-        return;
-    follower->gone = true;
-    if (!follower->reading)
-        follower_end(follower, true);
+    if (httpd_gone(request)) {
+        follower->gone = true;
+        if (!follower->reading)
+            follower_end(follower, true);
+    } else if (follower->waiting) {
+        follower->waiting = false;
+        follower_read(follower);
+    }
 }
 
 static void on_notify(void *arg, const char *channel, const char *payload)
@@ -174,6 +192,8 @@ static void on_heartbeat(evutil_socket_t fd, short what, void *arg)
     struct follower *next;
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
         next = LIST_NEXT(follower, link);
+        if (httpd_stream_unsent(follower->call->request) > 0)
+            continue; /* it has enough to take */
         if (httpd_stream_write(follower->call->request, ": beat\n\n", 8) < 0 && !follower->reading)
             follower_end(follower, true);
     }

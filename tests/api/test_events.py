@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Event streams begin where asked, miss nothing, repeat nothing, and end with the job."""
+import contextlib
 import http.client
 import json
+import socket
 import threading
+import time
 
 from api import Api, expect, main, spec, token_rows, wait_for
 
 
-def follow(ident, last=None, query=""):
+def follow(ident, last=None, query="", window=None):
     """(connection, response) of an open stream."""
     connection = api.connection()
+    connection.connect()
+    if window:
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
     headers = {"Authorization": f"Bearer {api.token}", "Accept": "text/event-stream"}
     if last is not None:
         headers["Last-Event-ID"] = str(last)
@@ -36,19 +42,6 @@ def events(response, until, got=None):
             if fields["event"] == until:
                 return got
             fields = {}
-
-
-def events_however_often(ident, until, breaks_max=20):
-    """As events(), by a client like any other: one that was cut off because it read too slowly comes again with its last id."""
-    got, last = [], None
-    for _ in range(breaks_max):
-        part = []
-        try:
-            return got + events(follow(ident, last)[1], until, part)
-        except (http.client.IncompleteRead, ConnectionResetError):
-            got += part
-            last = got[-1][0] if got else None
-    raise AssertionError(f"cut off {breaks_max} times")
 
 
 def ident_of(**changes):
@@ -111,17 +104,67 @@ def a_follower_that_goes_away_is_forgotten():
     wait_for(lambda: followers() == before, "the follower is forgotten")
 
 
-def a_follower_that_does_not_read_is_cut_off_and_may_come_again():
-    ident = ident_of()
+def many_logs(ident, count):
+    """About 500 bytes each: many more than the sockets between hold."""
     api.psql(f"INSERT INTO events (job, type, body) SELECT {ident}, 'log', json_build_object('n', n, 'text', repeat('x', 400)) "
-             "FROM generate_series(1, 60000) n")
-    before = followers()
-    connection, response = follow(ident)
-    wait_for(lambda: followers() == before, "the follower is cut off")
-    connection.close()
+             f"FROM generate_series(1, {count}) n")
+
+
+def resident_bytes():
+    with open(f"/proc/{api.process.pid}/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:"))
+
+
+def slow_followers_wait_and_miss_nothing():
+    """On one connection each, whatever happens meanwhile; what they do not take yet stays in the database."""
+    ident = ident_of()
+    count, slow = 40000, 8
+    many_logs(ident, count)
+    follow(ident)[0].close()
+    before = resident_bytes()
+    streams = [follow(ident) for _ in range(slow)]
+    for command in ("hold", "release", "cancel"):
+        api.good("POST", f"/v1/jobs/{ident}/{command}")
+    wait_for(lambda: followers() == slow, "only they follow")
+    grown = resident_bytes() - before
+    expect(grown < slow * (4 << 20), f"{slow} that take nothing cost {grown / 2**20:.1f} MiB, of {count * 500 * slow / 2**20:.0f}")
+    got = events(streams[0][1], "end")
+    expect([data["n"] for _, kind, data in got if kind == "log"] == list(range(1, count + 1)), f"{len(got)} events, or out of order")
+    expect(got[-1][2]["state"] == "cancelled", f"{got[-1]}")
+    expect(followers() == slow - 1, "the others still wait")
+    for connection, _ in streams:
+        connection.close()
+    wait_for(lambda: followers() == 0, "they are forgotten")
+    return f"{grown / 2**20:.1f} MiB for {slow}"
+
+
+def a_follower_that_takes_nothing_is_cut_off_and_may_come_again():
+    """The idle time of this server is short; taking a little, however slowly, is not being idle."""
+    ident = ident_of()
+    count = 30000
+    many_logs(ident, count)
     api.good("POST", f"/v1/jobs/{ident}/cancel")
-    got = [data["n"] for _, kind, data in events_however_often(ident, "end") if kind == "log"]
-    expect(got == list(range(1, 60001)), f"{len(got)} of 60000 events, or out of order")
+    api.stop()
+    api.config["limits"] = {"idle_seconds": 3}
+    api.start()
+    connection, response = follow(ident, window=65536)
+    got, began = [], time.monotonic()
+    while time.monotonic() - began < 7:
+        line = response.readline().decode()
+        got += [int(line[4:])] if line.startswith("id:") else []
+        time.sleep(0.0005)
+    expect(followers() == 1 and got, "it reads slowly and is there")
+    wait_for(lambda: followers() == 0, "it took nothing any more and is cut off")
+    with contextlib.suppress(http.client.HTTPException, ConnectionError):
+        while line := response.readline().decode():
+            got += [int(line[4:])] if line.startswith("id:") else []
+    connection.close()
+    again = events(follow(ident, last=got[-2])[1], "end") # the last one may have lost its data
+    expect(len(got) - 1 + sum(kind == "log" for _, kind, _ in again) >= count, f"{len(got)} and {len(again)} events of {count}")
+    expect(again[0][0] > got[-2], "nothing is repeated")
+    del api.config["limits"]
+    api.stop()
+    api.start()
 
 
 def a_follower_sees_on_after_the_database_came_back():
@@ -140,5 +183,6 @@ with Api() as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
     main(a_follower_sees_what_happens_and_the_end, a_follower_who_comes_back_misses_and_repeats_nothing, many_followers_see_the_same,
-         a_follower_that_goes_away_is_forgotten, a_follower_that_does_not_read_is_cut_off_and_may_come_again,
+         a_follower_that_goes_away_is_forgotten, slow_followers_wait_and_miss_nothing,
+         a_follower_that_takes_nothing_is_cut_off_and_may_come_again,
          a_follower_sees_on_after_the_database_came_back)
