@@ -21,6 +21,7 @@ struct known_files;
 struct followers;
 struct submits;
 struct sweep;
+struct wrong;
 struct route;
 
 /* Numbers for /metrics; the loop's thread alone touches them. */
@@ -29,6 +30,7 @@ struct app_counters {
     uint64_t submits, submit_cache_hits, datasets_encoded;
     uint64_t upload_bytes, download_bytes;
     uint64_t followers;
+    uint64_t wrong_tokens;
 };
 
 struct app {
@@ -40,6 +42,7 @@ struct app {
     struct pool *pool;
     struct httpd_server *server;
     struct auth *auth;
+    struct wrong *wrong;
     struct blob_dir *blobs;
     struct known_files *known;
     struct datasets *datasets;
@@ -97,6 +100,9 @@ void call_json(struct call *call, int status, json_t *document, const struct htt
 void call_fail(struct call *call, const struct err *err);
 /* The same for what is wrong inside a well-formed body: ERR_INVALID is 422 then. */
 void call_refuse(struct call *call, const struct err *err);
+/* A token was shown and is not valid ('err' says how): 401, or 429 with Retry-After for an address that shows too
+ * many (api/wrong.h). */
+void call_wrong_token(struct call *call, const struct err *err);
 /* A problem with a status of its own and more members (taken; may be NULL). */
 void call_problem(struct call *call, int status, const char *code, json_t *more, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

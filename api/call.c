@@ -2,11 +2,13 @@
 #include "api/route.h"
 
 #include "api/blob.h"
+#include "api/wrong.h"
 
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -135,7 +137,8 @@ static const char *title_of(int status)
     }
 }
 
-static void problem(struct call *call, int status, const char *code, json_t *more, const char *detail)
+static void problem_in(struct call *call, int status, const char *code, json_t *more, const char *detail,
+                       unsigned retry_seconds)
 {
     json_t *document =
         json_pack("{s:s, s:s, s:i, s:s%, s:s}", "type", "about:blank", "title", title_of(status), "status",
@@ -147,13 +150,21 @@ static void problem(struct call *call, int status, const char *code, json_t *mor
     if (document && more)
         json_object_update(document, more);
     json_decref(more);
+    char retry[16];
     struct httpd_field fields[4] = {{0}};
     int n = 0;
     if (status == 401)
         fields[n++] = (struct httpd_field){"WWW-Authenticate", "Bearer"};
-    if (status == 503 || status == 429)
-        fields[n++] = (struct httpd_field){"Retry-After", "1"};
+    if (status == 503 || status == 429) {
+        snprintf(retry, sizeof retry, "%u", retry_seconds);
+        fields[n++] = (struct httpd_field){"Retry-After", retry};
+    }
     reply_text(call, status, "application/problem+json", fields, document);
+}
+
+static void problem(struct call *call, int status, const char *code, json_t *more, const char *detail)
+{
+    problem_in(call, status, code, more, detail, 1);
 }
 
 void call_problem(struct call *call, int status, const char *code, json_t *more, const char *fmt, ...)
@@ -196,6 +207,26 @@ void call_refuse(struct call *call, const struct err *err)
     bool content = err->code == ERR_INVALID || err->code == ERR_UNSUPPORTED || err->code == ERR_NOFIT ||
                    err->code == ERR_CORRUPT || err->code == ERR_TOO_BIG || err->code == ERR_NOT_FINITE;
     problem(call, content ? 422 : status_of(err), err_code_name(err->code), NULL, err->text);
+}
+
+void call_wrong_token(struct call *call, const struct err *err)
+{
+    uint8_t address[WRONG_ADDRESS_BYTES];
+    char text[INET6_ADDRSTRLEN] = "", detail[160];
+    bool first;
+    httpd_request_address(call->request, address);
+    unsigned wait_s = wrong_note(call->app->wrong, address, clock_mono_ns(), &first);
+    call->app->counters.wrong_tokens++;
+    if (!wait_s) {
+        call_fail(call, err);
+        return;
+    }
+    if (first)
+        log_event(LOG_LEVEL_WARN, "wrong_tokens", "address=%s burst=%d",
+                  inet_ntop(AF_INET6, address, text, sizeof text), WRONG_BURST);
+    snprintf(detail, sizeof detail, "too many wrong tokens from this address: the next in %u s", wait_s);
+    httpd_close_after(call->request);
+    problem_in(call, 429, "too-many", NULL, detail, wait_s);
 }
 
 void call_answer_doc(void *arg, const struct err *err, json_t *doc)

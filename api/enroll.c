@@ -54,6 +54,16 @@ static void enrolment_fail(struct enrolment *e, const struct err *err)
     enrolment_free(e);
 }
 
+/* What was sent is wrong: the join token, or the rest of it. */
+static void enrolment_refuse(struct enrolment *e, const struct err *err)
+{
+    if (err->code == ERR_AUTH)
+        call_wrong_token(e->call, err);
+    else
+        call_refuse(e->call, err);
+    enrolment_free(e);
+}
+
 static void enrolment_answer(struct enrolment *e)
 {
     const struct api_config *config = e->call->app->config;
@@ -126,7 +136,7 @@ static void enrolled(void *arg, const struct err *err, int64_t generation)
 {
     struct enrolment *e = arg;
     if (err) {
-        enrolment_fail(e, err);
+        enrolment_refuse(e, err);
         return;
     }
     e->generation = generation;
@@ -163,7 +173,7 @@ static void certificate_work(struct pool_task *task)
                   &e->certificate, err);
     }
     if (key.data)
-        memset(key.data, 0, key.size);
+        explicit_bzero(key.data, key.size);
     buf_fini(&key);
     if (!err->code && auth_token_make(e->token, e->token_hash, err) == 0)
         random_hex(e->redis_password, 32, err);
@@ -174,8 +184,7 @@ static void certificate_done(struct pool_task *task)
     struct enrolment *e = (struct enrolment *)task;
     pool_ran(task, &e->err);
     if (e->err.code) {
-        call_refuse(e->call, &e->err);
-        enrolment_free(e);
+        enrolment_refuse(e, &e->err);
         return;
     }
     struct store_enrol enrol = {
@@ -238,8 +247,7 @@ void enroll_post(struct call *call)
     buf_init(&e->certificate, PEM_BYTES_MAX);
     buf_init(&e->ca, PEM_BYTES_MAX);
     if (take_enrolment(call, e, &err) < 0) {
-        call_refuse(call, &err);
-        enrolment_free(e);
+        enrolment_refuse(e, &err);
         return;
     }
     e->task.work = certificate_work;

@@ -29,6 +29,7 @@ struct httpd_conn {
     bool processing; /* conn_process is on the stack: do not free, do not recurse */
     bool dead;       /* free when it is not */
     bool is_tls;
+    uint8_t address[16]; /* of the other end, IPv4 mapped into IPv6; zeros: unknown */
 };
 
 struct httpd_request {

@@ -29,6 +29,18 @@ void *httpd_request_data(const struct httpd_request *request)
     return request->data;
 }
 
+void httpd_request_address(const struct httpd_request *request, uint8_t address[16])
+{
+    memset(address, 0, 16);
+    if (request->conn)
+        memcpy(address, request->conn->address, 16);
+}
+
+void httpd_close_after(struct httpd_request *request)
+{
+    request->close_after = true;
+}
+
 bool httpd_gone(const struct httpd_request *request)
 {
     return request->conn == NULL;

@@ -501,10 +501,21 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         httpd_conn_gone(arg);
 }
 
+static void address_take(const struct sockaddr *from, uint8_t to[16])
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    if (from->sa_family == AF_INET6) {
+        memcpy(to, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 16);
+    } else if (from->sa_family == AF_INET) {
+        memcpy(to, mapped, sizeof mapped);
+        memcpy(to + sizeof mapped, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+    }
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int size,
                       void *arg)
 {
-    (void)listener, (void)address, (void)size;
+    (void)listener, (void)size;
     struct httpd_server *server = arg;
     struct httpd_conn *conn = calloc(1, sizeof *conn);
     if (server->conn_count >= server->limits.connections_max || server->stopping || !conn) {
@@ -535,6 +546,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         return;
     }
     conn->server = server;
+    address_take(address, conn->address);
     TAILQ_INSERT_TAIL(&server->conns, conn, link);
     server->conn_count++;
     httpd_conn_deadline(conn, server->limits.head_seconds_max);

@@ -84,6 +84,10 @@ const char *httpd_request_body(const struct httpd_request *request, size_t *size
  * is called when the request ends. */
 void httpd_request_set_data(struct httpd_request *request, void *data, void (*release)(void *data));
 void *httpd_request_data(const struct httpd_request *request);
+/* Where it came from: IPv6, or IPv4 mapped into it; zeros when it has gone. */
+void httpd_request_address(const struct httpd_request *request, uint8_t address[16]);
+/* The connection ends with this request's answer, which has not begun. */
+void httpd_close_after(struct httpd_request *request);
 bool httpd_gone(const struct httpd_request *request);
 bool httpd_request_is_tls(const struct httpd_request *request);
 

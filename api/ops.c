@@ -105,6 +105,8 @@ static void write_metrics(struct app *app, struct evbuffer *out)
     line(out, "motley_api_connections", "gauge", "Open connections.", httpd_server_connections(app->server));
     line(out, "motley_api_requests_under_way", "gauge", "Requests not yet answered.",
          httpd_server_requests(app->server));
+    line(out, "motley_api_wrong_tokens_total", "counter", "Tokens shown that are not valid.",
+         (double)c->wrong_tokens);
     line(out, "motley_api_followers", "gauge", "Open event streams.", (double)c->followers);
     line(out, "motley_api_submits_total", "counter", "Jobs committed.", (double)c->submits);
     line(out, "motley_api_submit_cache_hits_total", "counter", "Specifications whose check was shared.",

@@ -200,6 +200,10 @@ static void call_accept(struct call *call)
 static void identified(void *arg, const struct err *err, const struct store_identity *identity)
 {
     struct call *call = arg;
+    if (err && err->code == ERR_AUTH) {
+        call_wrong_token(call, err);
+        return;
+    }
     if (err) {
         call_fail(call, err);
         return;

@@ -12,6 +12,7 @@
 #include "api/route.h"
 #include "api/stream.h"
 #include "api/sweep.h"
+#include "api/wrong.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
@@ -95,7 +96,8 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->pool || create_clients(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
-    if (!app->auth || datasets_create(app, &app->datasets, err) < 0 ||
+    app->wrong = app->auth ? wrong_create(err) : NULL;
+    if (!app->wrong || datasets_create(app, &app->datasets, err) < 0 ||
         submits_create(app, &app->submits, err) < 0)
         return -1;
     app->sweep = sweep_create(app, err);
@@ -206,6 +208,7 @@ static void destroy_parts(struct serve *serve)
     httpd_server_destroy(app->server);
     submits_destroy(app->submits);
     datasets_destroy(app->datasets);
+    wrong_destroy(app->wrong);
     auth_destroy(app->auth);
     pool_destroy(app->pool);
     blob_dir_close(app->blobs);

@@ -139,6 +139,16 @@ if not shutil.which("openssl") or not shutil.which("redis-server"):
 api = Api()
 home = api.base
 ca = make_ca("cluster")
+def wrong_join_tokens_are_slowed_and_a_right_one_is_not():
+    body = enroll("x", "guesser")
+    seen = [api.call("POST", "/v1/enroll", body, token=None) for _ in range(30)]
+    expect({answer.status for answer in seen} == {401, 429} and seen[-1].status == 429, f"{[answer.status for answer in seen]}")
+    expect(int(seen[-1].headers["retry-after"]) >= 1, "it says when")
+    unknown = api.call("POST", "/v1/enroll", {**body, "token": "f" * 64 + join_token()[64:]}, token=None)
+    expect(unknown.status in (401, 429), f"{unknown.status}")
+    api.good("POST", "/v1/enroll", enroll(join_token(), "late"), token=None)
+
+
 redis = Redis(home)
 api.config.update({"ca": ca, "redis": {"address": "unix:" + redis.socket, "user": "default", "password": "secret"}})
 redis.start()
@@ -146,6 +156,6 @@ try:
     with api:
         main(a_join_token_makes_a_node_once, an_agents_token_reaches_files_only, an_agents_redis_user_reaches_its_own_streams_only,
              of_two_with_one_token_one_wins, what_is_wrong_makes_nothing_and_keeps_the_token,
-             without_redis_a_node_is_told_to_come_again)
+             without_redis_a_node_is_told_to_come_again, wrong_join_tokens_are_slowed_and_a_right_one_is_not)
 finally:
     redis.stop()

@@ -3,7 +3,7 @@
 import json
 import re
 
-from api import Api, expect, main, spec
+from api import Api, expect, main, spec, wait_for
 
 
 def without_a_valid_token_nothing_is_told():
@@ -13,6 +13,26 @@ def without_a_valid_token_nothing_is_told():
         api.refused(401, "GET", path, None, "token", token="f" * 64)
     api.refused(401, "GET", "/v1/jobs", None, "token", token=None, headers={"Authorization": "Basic YTpi"})
     api.refused(401, "POST", "/v1/jobs", spec("x"), "token", token=None)
+
+
+def who_shows_too_many_wrong_tokens_waits_and_right_ones_never_do():
+    """20 at once, then one in 2 s (api/wrong.h)."""
+    reader = api.token_for("neighbour", ["jobs:read"])  # shown for the first time below: looked up, not remembered
+    seen, waits = [], []
+    for n in range(30):
+        answer = api.call("GET", "/v1/whoami", token=f"{n:064x}")
+        seen.append(answer.status)
+        if answer.status == 429:
+            waits.append(int(answer.headers["retry-after"]))
+            expect("wrong tokens" in answer.problem["detail"] and answer.headers["connection"] == "close", f"{answer.headers}")
+    expect(401 in seen and seen.count(429) >= 5, f"{seen}")
+    expect(all(1 <= wait <= 2 for wait in waits), f"{waits}")
+    for _ in range(40):
+        api.good("GET", "/v1/jobs", token=reader)
+    api.good("GET", "/v1/whoami")
+    text = api.call("GET", "/metrics").body.decode()
+    expect(re.search(r"^motley_api_wrong_tokens_total [3-9]\d", text, re.M), "they are counted")
+    wait_for(lambda: api.call("GET", "/v1/whoami", token="e" * 64).status == 401, "after a while it may try again")
 
 
 def a_token_without_the_scope_is_refused_by_the_scopes_name():
@@ -151,4 +171,5 @@ with Api() as api:
          bodies_that_are_no_json_object_are_refused, unknown_paths_methods_and_parameters_are_named,
          malformed_heads_are_refused_and_close, a_body_nobody_asked_for_is_not_taken_for_a_request,
          requests_sent_at_once_are_answered_in_order, chunked_bodies_are_read_and_bad_chunks_refused,
-         head_answers_like_get_without_a_body, health_readiness_and_metrics_need_no_token)
+         head_answers_like_get_without_a_body, health_readiness_and_metrics_need_no_token,
+         who_shows_too_many_wrong_tokens_waits_and_right_ones_never_do)
