@@ -8,6 +8,8 @@
 #include "planner/micro.h"
 #include "planner/sharded_moves.h"
 
+#define WINDOW_VALUES 24u
+
 bool move_knows(const struct place_choice *c)
 {
     if (c->placement == PLACE_SINGLE || c->placement == PLACE_DATA)
@@ -85,6 +87,20 @@ static int window_move(const struct problem *p, struct place_choice *c, uint32_t
     return changed;
 }
 
+/* A stage's window as given; earlier ones are no smaller, later ones no larger. */
+static int window_to(const struct problem *p, struct place_choice *c, uint32_t stage, uint32_t window)
+{
+    if (stage >= c->stage_count || window_of(c, stage) == window)
+        return 0;
+    window_set(c, stage, window);
+    for (uint32_t s = stage; s + 1 < c->stage_count; s++) {
+        if (window_of(c, s + 1) > window)
+            window_set(c, s + 1, window);
+    }
+    windows_settle(p, c);
+    return window_of(c, stage) == window;
+}
+
 static int cut_move(struct place_choice *c, uint32_t first, uint32_t last, int step)
 {
     if (last < first || last + 1 >= c->stage_count)
@@ -151,7 +167,8 @@ static void data_rows_set(struct place_member *x, uint32_t rows, uint32_t near)
     x->micro_count = rows / best;
 }
 
-/* From one member to another. Groups: one of the step's micro-batches. Data: a micro-batch of the giver's, or
+/* From one member to another. Groups: one of the step's micro-batches, or a quarter, which may change who is
+ * dealt which. Data: a micro-batch of the giver's, or
  * one row. */
 static int rows_move(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to)
 {
@@ -170,12 +187,15 @@ static int rows_move(const struct problem *p, struct place_choice *c, uint32_t f
         return data_settle(p, c);
     }
     const struct place_stage *s = &c->stages[stage_of(c, from)];
-    if (one || to < s->member_first || to >= s->member_first + s->member_count)
+    if (to < s->member_first || to >= s->member_first + s->member_count)
         return 0;
     uint32_t total = 0, count = micro_count(p, c->micro_batch_rows);
     for (uint32_t m = 0; m < s->member_count; m++)
         total += c->members[s->member_first + m].micro_count;
     uint32_t unit = total / count ? total / count : 1;
+    if (one && unit < 4)
+        return 0;
+    unit = one ? unit / 4 : unit;
     if (a->micro_count <= unit)
         return 0;
     a->micro_count -= unit;
@@ -190,6 +210,19 @@ static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
     uint32_t device = c->members[a].device;
     c->members[a].device = c->members[b].device;
     c->members[b].device = device;
+    return 1;
+}
+
+static int places_move(struct place_choice *c, uint32_t a, uint32_t b)
+{
+    struct place_member held = c->members[a];
+    if (a >= b || stage_of(c, a) != stage_of(c, b))
+        return 0;
+    uint32_t window = c->members[b].window; /* the first member's is the stage's */
+    c->members[a] = c->members[b];
+    c->members[b] = held;
+    c->members[a].window = held.window;
+    c->members[b].window = window;
     return 1;
 }
 
@@ -328,8 +361,8 @@ void move_shares(const struct problem *p, struct place_choice *c)
             }
             members[best].micro_count++;
         }
-        for (uint32_t m = 0; m < stage->member_count; m++)
-            members[m].micro_count += members[m].micro_count == 0;
+        for (uint32_t m = 0; m < stage->member_count; m++) /* in quarters: rows_move */
+            members[m].micro_count = 4 * (members[m].micro_count + (members[m].micro_count == 0));
     }
 }
 
@@ -494,6 +527,13 @@ static int stages_move(struct place_choice *c, uint32_t a, uint32_t b, struct er
     return 1;
 }
 
+/* Windows that a move may set outright. */
+static uint32_t window_values(const struct problem *p, const struct place_choice *c)
+{
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    return count < WINDOW_VALUES ? count : WINDOW_VALUES;
+}
+
 void move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind, uint32_t *a_count,
                 uint32_t *b_count)
 {
@@ -509,10 +549,11 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     uint32_t stages = c->stage_count, members = c->member_count;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
-        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2},
+        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
         [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
-        [MOVE_ROWS] = {data || hybrid ? members : 0, data ? 2 * members : members},
+        [MOVE_ORDER] = {hybrid ? members : 0, members},
+        [MOVE_ROWS] = {data || hybrid ? members : 0, 2 * members},
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
         [MOVE_DROP] = {members, data ? members : 2},
@@ -532,11 +573,13 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
     case MOVE_CUT:
         return cut_move(c, a, b / 2, b % 2 ? 1 : -1);
     case MOVE_WINDOW:
-        return window_move(p, c, a, b == 0);
+        return b < 2 ? window_move(p, c, a, b == 0) : window_to(p, c, a, b - 1);
     case MOVE_DELAY:
         return delay_move(p, c, a, b == 0);
     case MOVE_RECOMPUTE:
         return recompute_move(p, c, a, b);
+    case MOVE_ORDER:
+        return places_move(c, a, b);
     case MOVE_ROWS:
         return rows_move(p, c, a, b);
     case MOVE_SWAP:
@@ -577,7 +620,8 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     int result = apply(p, c, kind, a, b, err);
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;
-    if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE && kind != MOVE_CUT)
+    if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE &&
+        kind != MOVE_CUT && kind != MOVE_ORDER)
         move_shares(p, c);
     return result;
 }

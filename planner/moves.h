@@ -8,9 +8,11 @@
 
 enum move_kind {
     MOVE_CUT,       /* a: first cut, b: last cut · 2 + direction: a block from one stage to another */
-    MOVE_WINDOW,    /* a: stage, or the stage count for all; b: up or down */
+    MOVE_WINDOW,    /* a: stage, or the stage count for all; b: up, down; groups: or to b − 1 */
     MOVE_DELAY,     /* a: member whose BACKWARD_WEIGHTs come later or earlier; b: up or down */
     MOVE_RECOMPUTE, /* a: member, or the member count for all, b: off or on */
+    MOVE_ORDER,     /* a, b: members of one group that change places with all that is theirs: who is dealt to
+                       first */
     MOVE_ROWS,      /* a: member that gives, b: member that takes: a micro-batch (groups) or rows (data) */
     MOVE_SWAP,      /* a, b: members whose devices change places */
     MOVE_REPLACE,   /* a: member, b: device that is not used */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/few.h"
 #include "planner/group.h"
 #include "planner/group_state.h"
 #include "planner/hybrid.h"
@@ -436,7 +437,10 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
     bool many = count > HYBRID_CUTS && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
     if (result == 0 && many)
         result = many_propose(p, 0, list, err);
-    if (result == 0 && count >= 3 && !(many && count > HYBRID_SMALL)) {
+    if (result == 0)
+        result = few_propose(p, list, err);
+    bool few = list->count > 0 && !many;
+    if (result == 0 && count >= 3 && !few && !(many && count > HYBRID_SMALL)) {
         h->p = p;
         h->list = list;
         result = order_try(h, ranked, count, err);

@@ -10,12 +10,16 @@
 #include "common/rand.h"
 #include "planner/micro.h"
 #include "planner/expert_moves.h"
+#include "planner/group_quick.h"
 #include "planner/recut.h"
 #include "planner/sharded_moves.h"
 
-#define BETTER 0.999999 /* a change must be worth this much */
-#define NEAR 1.25       /* choices so much slower after a change of who does what are still settled */
-#define GROUP_SLACK 0.7 /* members of groups take micro-batches lighter than the mean at best so much */
+#define BETTER 0.999999   /* a change must be worth this much */
+#define NEAR 1.25         /* choices so much slower after a change of who does what are still settled */
+#define GROUP_SLACK 0.7   /* members of groups take micro-batches lighter than the mean at best so much */
+#define QUICK_SLACK 1.015 /* what a quick look may be off from one choice to its neighbour */
+#define SAME 1e-12        /* quick looks this near are of one and the same order */
+#define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define KICK_MOVES 5u
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define MEMO_FIRST 1024u
@@ -59,7 +63,8 @@ struct polish {
     struct rand_stream random;
     struct memo_entry *memo;
     uint32_t memo_count, memo_size; /* a power of two */
-    struct work **work;             /* [batch_rows + 1] → [device_count]; made when asked for */
+    struct group_quick *quick;
+    struct work **work; /* [batch_rows + 1] → [device_count]; made when asked for */
     struct err *err;
 };
 
@@ -72,9 +77,10 @@ struct polish *polish_create(const struct problem *problem, uint32_t steps_max, 
         p->memo_size = MEMO_FIRST;
         p->memo = calloc(p->memo_size, sizeof(*p->memo));
         p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
+        p->quick = group_quick_create(problem, steps_max, err);
         rand_stream_init(&p->random, seed, 17);
     }
-    if (!p || !p->memo || !p->work) {
+    if (!p || !p->memo || !p->work || !p->quick) {
         polish_destroy(p);
         err_set(err, ERR_NOMEM, "planner: out of memory");
         return NULL;
@@ -89,6 +95,7 @@ void polish_destroy(struct polish *p)
     for (uint32_t rows = 0; p->work && rows <= p->problem->workload->batch_rows; rows++)
         free(p->work[rows]);
     free(p->work);
+    group_quick_destroy(p->quick);
     free(p->memo);
     free(p);
 }
@@ -240,9 +247,32 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
     return worst;
 }
 
+/* How near a quick look comes to simulation: simulated seconds of a choice by its quick ones. 0: not known.
+ */
+static double quick_scale(struct polish *p, const struct place_choice *c, double seconds)
+{
+    double quick = group_quick_seconds(p->quick, c);
+    return quick > 0 ? seconds / quick : 0;
+}
+
+/* Does a bound or a quick look say that a choice takes more than `most` seconds? */
+static bool hopeless(struct polish *p, const struct place_choice *c, double most, double scale)
+{
+    if (choice_lower(p, c) >= most)
+        return true;
+    if (scale <= 0)
+        return false;
+    uint64_t cells = (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) *
+                     (p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count);
+    p->left -= p->left < cells / QUICK_PART ? p->left : cells / QUICK_PART;
+    double quick = group_quick_seconds(p->quick, c) * scale;
+    return quick > most * QUICK_SLACK || (quick > 0 && fabs(quick / most - 1) < SAME);
+}
+
 /* --- descent --- */
 
-static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT, MOVE_ROWS, MOVE_RECOMPUTE, MOVE_DELAY};
+static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS,
+                                      MOVE_ORDER,  MOVE_RECOMPUTE, MOVE_DELAY};
 static const enum move_kind coarse[] = {MOVE_STAGES,  MOVE_SWAP, MOVE_MICRO, MOVE_REPLACE,
                                         MOVE_REGROUP, MOVE_ADD,  MOVE_DROP};
 
@@ -250,6 +280,7 @@ static const enum move_kind coarse[] = {MOVE_STAGES,  MOVE_SWAP, MOVE_MICRO, MOV
 static bool fine_pass(struct polish *p, struct place_choice *c, double *seconds)
 {
     bool any = false;
+    double scale = quick_scale(p, c, *seconds);
     for (size_t f = 0; f < sizeof(fine) / sizeof(fine[0]); f++) {
         uint32_t a_count, b_count;
         move_range(p->problem, c, fine[f], &a_count, &b_count);
@@ -260,12 +291,13 @@ static bool fine_pass(struct polish *p, struct place_choice *c, double *seconds)
                     return any;
                 double now = -1;
                 if (move_apply(p->problem, &trial, fine[f], a, b, p->err) > 0 &&
-                    choice_lower(p, &trial) < *seconds)
+                    !hopeless(p, &trial, *seconds, scale))
                     now = polish_seconds(p, &trial);
                 if (now > 0 && now < *seconds * BETTER) {
                     choice_fini(c);
                     *c = trial;
                     *seconds = now;
+                    scale = quick_scale(p, c, now);
                     any = true;
                     continue;
                 }
@@ -290,7 +322,7 @@ static bool rows_single(const struct polish *p, struct place_choice *c)
 }
 
 /* Makes a choice fit, if recomputing, smaller windows or smaller micro-batches do. */
-static double made_fit(struct polish *p, struct place_choice *c)
+double polish_fit(struct polish *p, struct place_choice *c)
 {
     double seconds = polish_seconds(p, c);
     if (seconds <= 0 && rows_single(p, c))
@@ -310,6 +342,12 @@ static double made_fit(struct polish *p, struct place_choice *c)
     return seconds;
 }
 
+void polish_settle(struct polish *p, struct place_choice *choice, double *seconds)
+{
+    while (*seconds > 0 && p->left && fine_pass(p, choice, seconds))
+        ;
+}
+
 /* One change of who does what, with the cuts as they were or cut anew, settled; *c becomes it when it is
  * faster then. */
 static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds, enum move_kind kind,
@@ -322,7 +360,7 @@ static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds
     if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0 &&
         (!anew || choice_recut(p->problem, &trial, p->err) > 0) &&
         choice_lower(p, &trial) < *seconds * NEAR) {
-        now = made_fit(p, &trial);
+        now = polish_fit(p, &trial);
         while (now > 0 && now < *seconds * NEAR && fine_pass(p, &trial, &now))
             ;
     }
@@ -453,7 +491,7 @@ bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choic
     for (uint32_t turn = 0; turn < FRESH_TRIES && shaped && !found && p->left; turn++) {
         choice_fini(choice);
         if (fresh_fill(p, kind, devices, usable, choice) > 0) {
-            *seconds = made_fit(p, choice);
+            *seconds = polish_fit(p, choice);
             found = *seconds > 0;
         }
     }
@@ -478,7 +516,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
             choice_fini(&trial);
             trial = other;
         } else if (kick(p, &trial)) {
-            now = made_fit(p, &trial);
+            now = polish_fit(p, &trial);
         }
         if (now > 0)
             polish_descend(p, &trial, &now);

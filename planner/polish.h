@@ -21,6 +21,10 @@ void polish_destroy(struct polish *polish);
 
 /* Seconds of a choice, as choice_simulate, out of the budget; negative also when that is spent. */
 double polish_seconds(struct polish *polish, const struct place_choice *choice);
+/* The same, after recomputing more, or with smaller windows or micro-batches, where that makes it fit. */
+double polish_fit(struct polish *polish, struct place_choice *choice);
+/* Windows, cuts, rows and recomputation alone, while it gets faster; who does what stays. */
+void polish_settle(struct polish *polish, struct place_choice *choice, double *seconds);
 /* Changes *choice (owned by the caller) while simulation says it gets faster; *seconds is its time before and
  * after. Returns whether it did. */
 bool polish_descend(struct polish *polish, struct place_choice *choice, double *seconds);
