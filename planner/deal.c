@@ -172,7 +172,7 @@ static int deal_alloc(struct deal *d, struct err *err)
     d->held_turn = calloc((size_t)d->micro_batches + 1, sizeof(*d->held_turn));
     d->apart = calloc((size_t)d->micro_batches + 1, sizeof(*d->apart));
     double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin,
-                              &d->sent};
+                              &d->sent,        &d->passed,        &d->returned};
     bool good =
         d->owner && d->stage_of && d->first && d->events && d->soonest && d->held && d->held_turn && d->apart;
     for (size_t t = 0; t < sizeof(times) / sizeof(times[0]); t++) {
@@ -203,8 +203,10 @@ static int deal_shares(struct deal *deal, const struct problem *problem, const s
     runners_fill(&r, problem, choice);
     links_fill(&r, problem, choice);
     result = run_all(&r, err);
-    for (size_t cell = deal->micro_batches; cell + 1 < cells && result == 0; cell++)
-        deal->sent[cell] = deal->forward_end[cell - deal->micro_batches];
+    for (size_t cell = deal->micro_batches; cell + 1 < cells && result == 0; cell++) {
+        deal->sent[cell] = deal->passed[cell] = deal->forward_end[cell - deal->micro_batches];
+        deal->returned[cell] = deal->backward_end[cell];
+    }
 out:
     free(given);
     free(r.runners);
@@ -247,6 +249,8 @@ void deal_fini(struct deal *deal)
     free(deal->backward_end);
     free(deal->backward_begin);
     free(deal->sent);
+    free(deal->passed);
+    free(deal->returned);
     *deal = (struct deal){0};
 }
 
@@ -310,21 +314,18 @@ uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)
     return most;
 }
 
-uint32_t deal_boundaries(const struct deal *d, uint32_t rank, struct deal_ring *activations,
-                         struct deal_ring *gradients, struct deal_ring *leaving)
+uint32_t deal_boundaries(const struct deal *d, uint32_t rank, struct deal_rings *rings)
 {
     uint32_t s = d->stage_of[rank];
     size_t row = (size_t)s * d->micro_batches, next = row + d->micro_batches;
-    bool first = s == 0, last = s + 1 == d->stages;
-    *activations = *gradients = *leaving = (struct deal_ring){0, 0};
-    if (first && last)
-        return 0;
-    *leaving = (struct deal_ring){2, 2};
-    if (!last) {
-        *leaving = ring_search(d, rank, false, &d->forward_begin[row], &d->sent[next], 2);
-        *gradients = ring_search(d, rank, true, &d->backward_end[next], &d->backward_end[row], 2);
+    *rings = (struct deal_rings){0};
+    if (s + 1 < d->stages) {
+        rings->leaving = ring_search(d, rank, false, &d->forward_begin[row], &d->passed[next], 2);
+        rings->gradients = ring_search(d, rank, true, &d->backward_end[next], &d->backward_end[row], 2);
     }
-    if (!first)
-        *activations = ring_search(d, rank, false, &d->sent[row], &d->forward_end[row], 2);
-    return activations->held + gradients->held + leaving->held * (uint32_t)(!first + !last);
+    if (s > 0) {
+        rings->activations = ring_search(d, rank, false, &d->sent[row], &d->forward_end[row], 2);
+        rings->returning = ring_search(d, rank, true, &d->backward_begin[row], &d->returned[row], 2);
+    }
+    return rings->activations.held + rings->gradients.held + rings->leaving.held + rings->returning.held;
 }

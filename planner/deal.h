@@ -22,7 +22,9 @@ struct deal {
         *backward_begin; /* [stages · micro_batches], seconds */
     double
         *sent; /* [stages · micro_batches]: when an activation sets out for the stage that is to forward it */
-    double end_s; /* of the last event */
+    double *passed, *returned; /* when it has left its maker's buffer, and when the gradient that a stage's
+                                  backward makes has; never after what is known of the links */
+    double end_s;              /* of the last event */
     /* for looking for rings: [2 · micro_batches], twice [micro_batches], [micro_batches + 1] */
     double *soonest;
     uint32_t *held, *held_turn;
@@ -52,9 +54,11 @@ uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring);
 struct deal_ring {
     uint32_t ring, held;
 };
-/* What arrives at a rank until it is used, by forwards and by backwards, and what it has made until it is on
- * its way. Zeros where there is nothing. Returns the tensors held in all, both outs counted. */
-uint32_t deal_boundaries(const struct deal *deal, uint32_t rank, struct deal_ring *activations,
-                         struct deal_ring *gradients, struct deal_ring *leaving);
+struct deal_rings {
+    struct deal_ring activations, gradients; /* what arrives, until it is used by forwards and by backwards */
+    struct deal_ring leaving, returning;     /* what forwards and backwards have made, until it has left */
+};
+/* Zeros where there is nothing. Returns the tensors held in all. */
+uint32_t deal_boundaries(const struct deal *deal, uint32_t rank, struct deal_rings *rings);
 
 #endif

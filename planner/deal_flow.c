@@ -15,11 +15,12 @@
 
 #define WAITING_MAX 2u /* arrivals waiting at a rank, beside those that come while it works on one */
 #define COMING_MAX 8u
-#define LEAVING_MAX 2u /* results that a rank holds until somebody takes them; group.c's ring_out */
+#define LEAVING_MAX                                                                                          \
+    2u /* results of either way that a rank holds until they have left, beside those on slow links */
 #define NONE UINT32_MAX
 #define WIRES_MAX ((uint64_t)1 << 22) /* beyond, links are taken as unshared */
 
-enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES };
+enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES, FLOW_LEFT, FLOW_RETURNED };
 
 struct flow_event {
     double at;
@@ -37,7 +38,8 @@ struct flow_rank {
     double given;   /* micro-batches */
     uint32_t limit; /* micro-batches between forward and backward */
     uint32_t most_waiting;
-    uint32_t held, waiting, leaving;
+    uint32_t most_leaving;
+    uint32_t held, waiting, leaving, returning;
     uint32_t busy; /* cell, or NONE */
     bool busy_backward;
     struct flow_list forwards, backwards; /* arrived */
@@ -129,8 +131,8 @@ static struct flow_event event_take(struct flow *f)
     return first;
 }
 
-/* When a boundary tensor that leaves now is there. */
-static double arrival(struct flow *f, uint32_t from, uint32_t to)
+/* When a boundary tensor that leaves now is there; *passed: when it has left. */
+static double arrival(struct flow *f, uint32_t from, uint32_t to, double *passed)
 {
     const struct cluster *cluster = f->p->cluster;
     uint32_t a = f->choice->members[from].device, b = f->choice->members[to].device;
@@ -145,7 +147,8 @@ static double arrival(struct flow *f, uint32_t from, uint32_t to)
         begin = *busy > begin ? *busy : begin;
         *busy = begin + occupied;
     }
-    return begin + occupied + latency;
+    *passed = begin + occupied;
+    return *passed + latency;
 }
 
 static void rank_start(struct flow *f, uint32_t rank);
@@ -189,9 +192,8 @@ static void stage_give(struct flow *f, uint32_t s)
             continue;
         }
         uint32_t from = deal_owner(d, s - 1, k);
-        event_put(f, arrival(f, from, best), FLOW_FORWARD_COMES, cell);
-        f->ranks[from].leaving--;
-        rank_start(f, from);
+        event_put(f, arrival(f, from, best, &d->passed[cell]), FLOW_FORWARD_COMES, cell);
+        event_put(f, d->passed[cell], FLOW_LEFT, from);
     }
 }
 
@@ -201,8 +203,9 @@ static void rank_start(struct flow *f, uint32_t rank)
     struct flow_rank *r = &f->ranks[rank];
     if (r->busy != NONE)
         return;
-    r->busy_backward = r->backwards.head != NONE;
-    if (!r->busy_backward && (r->forwards.head == NONE || r->held >= r->limit || r->leaving >= LEAVING_MAX))
+    r->busy_backward = r->backwards.head != NONE && r->returning < r->most_leaving;
+    if (!r->busy_backward &&
+        (r->forwards.head == NONE || r->held >= r->limit || r->leaving >= r->most_leaving))
         return;
     r->busy = list_take(f, r->busy_backward ? &r->backwards : &r->forwards);
     (r->busy_backward ? d->backward_begin : d->forward_begin)[r->busy] = f->now;
@@ -228,7 +231,10 @@ static void rank_done(struct flow *f, uint32_t rank)
         r->held--;
         if (s > 0) {
             uint32_t to = deal_owner(d, s - 1, k);
-            event_put(f, arrival(f, rank, to), FLOW_BACKWARD_COMES, cell - d->micro_batches);
+            event_put(f, arrival(f, rank, to, &d->returned[cell]), FLOW_BACKWARD_COMES,
+                      cell - d->micro_batches);
+            event_put(f, d->returned[cell], FLOW_RETURNED, rank);
+            r->returning++;
         }
         stage_give(f, s);
     } else if (s + 1 < d->stages) {
@@ -241,20 +247,20 @@ static void rank_done(struct flow *f, uint32_t rank)
     rank_start(f, rank);
 }
 
-/* As many as come while one is worked on. */
-static uint32_t waiting_most(const struct flow *f, uint32_t rank, double each_s)
+/* As many as are on the longest way between a rank and the members of another stage while it works on one. */
+static uint32_t underway(const struct flow *f, uint32_t rank, uint32_t stage, double each_s, bool arrives)
 {
-    uint32_t s = f->d->stage_of[rank];
+    const struct place_stage *other = &f->choice->stages[stage];
     double longest = 0;
-    for (uint32_t m = 0; s > 0 && m < f->choice->stages[s - 1].member_count; m++) {
+    for (uint32_t m = 0; m < other->member_count; m++) {
+        uint32_t a = f->choice->members[other->member_first + m].device, b = f->choice->members[rank].device;
         double latency, rate;
         bool emulated;
-        cluster_link(f->p->cluster, f->choice->members[f->choice->stages[s - 1].member_first + m].device,
-                     f->choice->members[rank].device, &latency, &rate, &emulated);
-        longest = fmax(longest, latency + f->bytes / rate);
+        cluster_link(f->p->cluster, arrives ? a : b, arrives ? b : a, &latency, &rate, &emulated);
+        longest = fmax(longest, (arrives ? latency : 0) + f->bytes / rate);
     }
     double coming = each_s > 0 ? ceil(longest / each_s) : 0;
-    return WAITING_MAX + (coming < COMING_MAX ? (uint32_t)coming : COMING_MAX);
+    return coming < COMING_MAX ? (uint32_t)coming : COMING_MAX;
 }
 
 static void ranks_fill(struct flow *f)
@@ -273,11 +279,16 @@ static void ranks_fill(struct flow *f)
                                .busy = NONE,
                                .forwards = {NONE, NONE},
                                .backwards = {NONE, NONE}};
-        f->ranks[rank].most_waiting =
-            waiting_most(f, rank, f->ranks[rank].forward_s + f->ranks[rank].backward_s);
-        double each = f->ranks[rank].forward_s + f->ranks[rank].backward_s,
-               *quickest = &f->quickest[f->d->stage_of[rank]];
-        f->rates[f->d->stage_of[rank]] += 1 / each;
+        uint32_t s = f->d->stage_of[rank], before = 0, behind = 0;
+        double each = f->ranks[rank].forward_s + f->ranks[rank].backward_s, *quickest = &f->quickest[s];
+        if (s > 0)
+            before = underway(f, rank, s - 1, each, false);
+        if (s + 1 < f->d->stages)
+            behind = underway(f, rank, s + 1, each, false);
+        f->ranks[rank].most_waiting = WAITING_MAX + (s > 0 ? underway(f, rank, s - 1, each, true) : 0);
+        before = before > behind ? before : behind;
+        f->ranks[rank].most_leaving = LEAVING_MAX + (before ? before - 1 : 0);
+        f->rates[s] += 1 / each;
         *quickest = *quickest == 0 || each < *quickest ? each : *quickest;
     }
 }
@@ -327,6 +338,13 @@ static int flow_run(struct flow *f, struct err *err)
         f->now = event.at;
         if (event.kind == FLOW_DONE) {
             rank_done(f, event.what);
+            continue;
+        }
+        if (event.kind == FLOW_LEFT || event.kind == FLOW_RETURNED) {
+            struct flow_rank *from = &f->ranks[event.what];
+            from->leaving -= event.kind == FLOW_LEFT;
+            from->returning -= event.kind == FLOW_RETURNED;
+            rank_start(f, event.what);
             continue;
         }
         struct flow_rank *r = &f->ranks[d->owner[event.what]];

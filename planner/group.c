@@ -9,7 +9,7 @@
 
 struct group_slots {
     int32_t act_in, act_out, grad_in, grad_out, saved, scalars, norm, gradients, cache, token, barrier;
-    struct deal_ring act, grad, out; /* of act_in, grad_in, both outs */
+    struct deal_rings rings; /* of act_in, grad_in, act_out, grad_out */
     uint32_t ring_saved;
 };
 
@@ -76,16 +76,16 @@ static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *ne
     uint64_t trained = gradient_bytes(c, r, need);
     s->act_in = s->act_out = s->grad_in = s->grad_out = s->gradients = s->cache = s->token = PLAN_NONE;
     if (!first) {
-        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->act.ring,
-                             each, 0, bound, bound * s->act.held);
-        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->out.ring,
-                               each, 0, bound, bound * s->out.held);
+        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.activations.ring,
+                             each, 0, bound, bound * s->rings.activations.held);
+        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.returning.ring,
+                               each, 0, bound, bound * s->rings.returning.held);
     }
     if (!last) {
-        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->out.ring,
-                              each, 0, bound, bound * s->out.held);
-        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->grad.ring,
-                              each, 0, bound, bound * s->grad.held);
+        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.leaving.ring,
+                              each, 0, bound, bound * s->rings.leaving.held);
+        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.gradients.ring,
+                              each, 0, bound, bound * s->rings.gradients.held);
     }
     s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_ACTIVATIONS, s->ring_saved, 0,
                         need->saved_bytes, need->saved_bytes, need->saved_bytes * rank->window);
@@ -129,10 +129,10 @@ static struct track track_new(struct groups *c, uint32_t number, const struct de
 static struct history history_new(struct groups *c, const struct group_slots *s)
 {
     memset(c->memory, 0xff, 8 * (size_t)c->micro_batches * sizeof(*c->memory));
-    return (struct history){.act_in = track_new(c, 0, &s->act),
-                            .grad_in = track_new(c, 1, &s->grad),
-                            .act_out = track_new(c, 2, &s->out),
-                            .grad_out = track_new(c, 3, &s->out)};
+    return (struct history){.act_in = track_new(c, 0, &s->rings.activations),
+                            .grad_in = track_new(c, 1, &s->rings.gradients),
+                            .act_out = track_new(c, 2, &s->rings.leaving),
+                            .grad_out = track_new(c, 3, &s->rings.returning)};
 }
 
 static void track_before(const struct track *t, uint32_t k, int32_t after[2])
@@ -386,7 +386,7 @@ static void rank_look(struct groups *c, uint32_t s, uint32_t r, double share, st
                             .members = stage->member_count,
                             .window = rank->window,
                             .micro_batch_rows = c->plan->rows_bound,
-                            .boundary_buffers = deal_boundaries(&c->deal, r, &slots->act, &slots->grad, &slots->out),
+                            .boundary_buffers = deal_boundaries(&c->deal, r, &slots->rings),
                             .recompute = c->choice->members[r].recompute};
     group_need(c->problem, &m, share, need);
 }

@@ -107,11 +107,11 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal)
         struct place_member *member = &c->members[r];
         uint32_t ring, boundary = 0, window = chain ? windows[r] : deal_window(deal, r, &ring);
         struct memory_need need;
-        struct deal_ring act, grad, leaving;
+        struct deal_rings rings;
         if (chain)
             boundary = chain_boundary_buffers(r, c->stage_count, windows, d->m->micro_batches);
         else
-            boundary = deal_boundaries(deal, r, &act, &grad, &leaving);
+            boundary = deal_boundaries(deal, r, &rings);
         struct memory_stage stage_need = {.block_begin = stage->block_begin,
                                           .block_end = stage->block_end,
                                           .window = window,

@@ -1,4 +1,5 @@
 /* Pipelines over more devices than can be enumerated: a few orders, with the slowest left out in steps. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,8 @@
 
 #define SMALL 16u          /* devices up to which arranging many is not all that is tried */
 #define REFINED_STAGES 10u /* blocks are moved one by one up to so many stages */
+#define LONG_CELLS 800u    /* devices * rows from which that is done for the best few alone */
+#define LONG_REFINED 2u
 
 struct candidate {
     uint32_t device, node;
@@ -40,8 +43,8 @@ static const struct {
     int (*compare)(const void *, const void *);
 } orders[] = {{node_order}, {memory_first}, {fast_first}};
 
-/* A tied embedding that is trained goes to and fro between the first and the last stage every step: the last is
- * taken from the first one's node, if there is another device in it. */
+/* A tied embedding that is trained goes to and fro between the first and the last stage every step: the last
+ * is taken from the first one's node, if there is another device in it. */
 static void ends_join(const struct problem *problem, uint32_t *devices, uint32_t count)
 {
     const struct device *all = problem->cluster->devices;
@@ -57,9 +60,60 @@ static void ends_join(const struct problem *problem, uint32_t *devices, uint32_t
     }
 }
 
+/* Where it is looked: a number of stages in an order at a micro-batch size. */
+struct spot {
+    uint32_t stages, order, rows;
+};
+
+struct looker {
+    const struct problem *problem;
+    struct choice_list *list;
+    struct candidate *all;
+    uint32_t *devices, count;
+    bool is_long;
+    struct spot best[LONG_REFINED]; /* the best by balance alone, the last one first */
+};
+
+static int spot_try(struct looker *l, const struct spot *spot, enum pipeline_effort effort, struct err *err)
+{
+    double before = l->list->count ? l->list->choices[0].estimate_s : INFINITY;
+    struct pipe_table table;
+    qsort(l->all, l->count, sizeof(*l->all), fast_first);                      /* the fastest are kept … */
+    qsort(l->all, spot->stages, sizeof(*l->all), orders[spot->order].compare); /* … in this order */
+    for (uint32_t i = 0; i < spot->stages; i++)
+        l->devices[i] = l->all[i].device;
+    ends_join(l->problem, l->devices, spot->stages);
+    int result = pipe_table_init(&table, l->problem, spot->rows, err);
+    if (result == 0)
+        result = pipeline_try(l->problem, &table, l->devices, spot->stages, effort, l->list, err);
+    pipe_table_fini(&table);
+    if (result == 0 && l->list->count && l->list->choices[0].estimate_s < before) {
+        memmove(&l->best[1], &l->best[0], (LONG_REFINED - 1) * sizeof(l->best[0]));
+        l->best[0] = *spot;
+    }
+    return result;
+}
+
+/* All orders and sizes at a number of stages. */
+static int stages_try(struct looker *l, uint32_t stages, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(l->problem, sizes);
+    bool refine = stages <= REFINED_STAGES && !l->is_long;
+    int result = 0;
+    for (uint32_t o = 0; o < sizeof(orders) / sizeof(orders[0]) && result == 0; o++) {
+        for (uint32_t i = 0; i < size_count && result == 0; i++) {
+            struct spot spot = {stages, o, sizes[i]};
+            if (l->list->evaluations >= l->list->evaluations_max)
+                break;
+            result = spot_try(l, &spot, refine ? PIPELINE_REFINE : PIPELINE_BALANCE, err);
+        }
+    }
+    return result;
+}
+
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err)
 {
-    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes), count = 0;
+    uint32_t count = 0;
     struct candidate *all = calloc(problem->device_count, sizeof(*all));
     uint32_t *devices = calloc(problem->device_count, sizeof(*devices));
     int result = all && devices ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -78,32 +132,23 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
         result = many_propose(problem, 1, list, err);
     if (result == 0 && count > SMALL && problem->workload->stages == 0)
         count = 0;
-    uint32_t most = count < PIPELINE_STAGES_MAX ? count : PIPELINE_STAGES_MAX;
+    uint32_t most = count < PIPELINE_STAGES_MAX ? count : PIPELINE_STAGES_MAX,
+             asked = problem->workload->stages;
     most = most < (uint32_t)problem->block_count ? most : (uint32_t)problem->block_count;
-    for (uint32_t stages = most; stages >= 2 && result == 0;
-         stages = stages > 8 ? stages * 3 / 4 : stages - 1) {
-        if (problem->workload->stages && stages != problem->workload->stages)
-            stages = problem->workload->stages < most ? problem->workload->stages : most;
-        for (size_t o = 0; o < sizeof(orders) / sizeof(orders[0]) && result == 0; o++) {
-            qsort(all, count, sizeof(*all), fast_first);         /* the fastest are kept … */
-            qsort(all, stages, sizeof(*all), orders[o].compare); /* … in this order */
-            for (uint32_t i = 0; i < stages; i++)
-                devices[i] = all[i].device;
-            ends_join(problem, devices, stages);
-            for (uint32_t i = 0; i < size_count && result == 0; i++) {
-                if (list->evaluations >= list->evaluations_max)
-                    break;
-                struct pipe_table table;
-                result = pipe_table_init(&table, problem, sizes[i], err);
-                if (result == 0)
-                    result = pipeline_try(problem, &table, devices, stages,
-                                          stages <= REFINED_STAGES ? PIPELINE_REFINE : PIPELINE_BALANCE, list,
-                                          err);
-                pipe_table_fini(&table);
-            }
-        }
-        if (problem->workload->stages)
-            break;
+    struct looker looker = {.problem = problem, .list = list, .all = all, .devices = devices, .count = count};
+    looker.is_long = (uint64_t)count * problem->workload->batch_rows >= LONG_CELLS;
+    for (uint32_t stages = asked && asked < most ? asked : most; stages >= 2 && result == 0;
+         stages = asked        ? 0
+                  : stages > 8 ? stages * 3 / 4
+                               : stages - 1)
+        result = stages_try(&looker, stages, err);
+    struct spot refined[LONG_REFINED];
+    memcpy(refined, looker.best, sizeof(refined));
+    if (looker.is_long && list->count == 0) /* no balance fits: one is moved about until it does */
+        refined[0] = (struct spot){most < REFINED_STAGES ? most : REFINED_STAGES, 1, 1};
+    for (uint32_t i = 0; i < LONG_REFINED && looker.is_long && result == 0; i++) {
+        if (refined[i].stages && refined[i].stages <= REFINED_STAGES)
+            result = spot_try(&looker, &refined[i], PIPELINE_REFINE, err);
     }
     free(all);
     free(devices);

@@ -476,11 +476,14 @@ static int tensor_propose(const struct problem *problem, struct choice_list *lis
         qsort(all, count, sizeof(*all), by_node);
         *a = (struct arrangement){.p = problem, .list = list};
         bool few = count <= SUBSETS_MAX && !problem->exhaustive_off;
-        result = few ? subsets_try(a, all, count, err) : nodes_try(a, all, count, err);
+        if (few)
+            result = subsets_try(a, all, count, err);
+        if (result == 0) /* of many devices the likely ones first: looking may be cut short */
+            result = pipelines_try(a, all, count, err);
+        if (result == 0 && !few)
+            result = nodes_try(a, all, count, err);
         if (result == 0 && !few)
             result = neighbours_try(a, all, count, err);
-        if (result == 0)
-            result = pipelines_try(a, all, count, err);
     }
     free(all);
     free(a);

@@ -1,6 +1,6 @@
 /* The search: every placement proposes, the best proposals are emitted and simulated, the fastest is chosen.
  */
-#include "planner/search.h"
+#include "planner/search_private.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +23,6 @@
 #include "planner/verdict.h"
 #include "program/codec.h"
 
-#define EVALUATIONS_DEFAULT 20000u
 #define FINALISTS 12u
 #define POLISHED 6u              /* finalists of a placement that are polished */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
@@ -31,36 +30,11 @@
 #define KICKS 200u               /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
+#define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define HUGE_CELLS 6000u   /* and from which only those are simulated whose estimates may win */
-#define HUGE_WITHIN 1.06   /* of the best: an estimate may be so far off */
-#define HUGE_DEVICES 24u   /* or with so many devices and as many rows */
-#define HUGE_OTHERS 16u    /* part of the evaluations that tensor, expert and server then get */
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
-
-struct search {
-    const struct problem *problem;
-    const struct plan_options *options;
-    struct plan_answer *answer;
-    struct choice_list lists[PLACE_COUNT];
-    bool tried[PLACE_COUNT];
-    double fastest_s;         /* of the finalists so far; 0: none yet */
-    struct place_choice best; /* borrowed from its list */
-    struct plan *emitted;     /* the fastest simulated of a huge problem's, its seconds and whose it is */
-    double emitted_s;
-    const struct place_member *emitted_of;
-    double best_s;
-    uint32_t steps; /* over which the best of each placement are compared, and the chosen one is priced */
-    struct place_choice from; /* options->from as a choice, polished; no members: none */
-    struct plan *kept;        /* options->from as it is, when nothing is faster; until it is answered */
-    bool keeps;
-    double
-        *with_s; /* [device_count]: the best found with a device that is left out, 0: none; NULL: not tried */
-    struct place_choice with; /* what left_out_try found to be faster than all else */
-    struct err *err;
-};
 
 static double lower_bound(const struct problem *p)
 {
@@ -180,11 +154,11 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
-/* Many devices and many rows: whatever is emitted is long. */
-static bool search_huge(const struct search *s)
+/* So far behind, with so many devices, that polishing is not worth its while. */
+static bool hopeless(const struct search *s, bool small, double seconds)
 {
-    return s->problem->device_count >= HUGE_DEVICES &&
-           (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_CELLS;
+    return !small && s->problem->device_count >= LONG_DEVICES && s->fastest_s > 0 &&
+           seconds > s->fastest_s * POLISH_WITHIN;
 }
 
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
@@ -199,6 +173,8 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     double known_s = 0;
     uint64_t budget =
         large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
+    if (!small && s->problem->device_count >= LONG_DEVICES)
+        budget /= POLISH_SHORT;
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         *seconds = list->choices[0].estimate_s;
         return &list->choices[0];
@@ -219,7 +195,8 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         if (pick == UINT32_MAX || (best != UINT32_MAX && each[pick] > *seconds * POLISH_WITHIN))
             break;
         double now = each[pick];
-        polish_descend(polish, &list->choices[pick], &now);
+        if (!hopeless(s, small, now))
+            polish_descend(polish, &list->choices[pick], &now);
         each[pick] = -1;
         if (move_knows(&list->choices[pick]) && (known == UINT32_MAX || now < known_s)) {
             known = pick; /* the best of those that can be kicked about */
@@ -467,58 +444,6 @@ static int left_out_run(struct search *s)
     return 0;
 }
 
-static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
-{
-    int least = -1;
-    for (int kind = 0; kind < PLACE_COUNT; kind++) {
-        if (best[kind] && (least < 0 || seconds[kind] < seconds[least]))
-            least = kind;
-    }
-    return least;
-}
-
-/* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
- * The plan of the fastest is kept. What does not fit after all is struck off. */
-static int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
-                       double seconds[PLACE_COUNT])
-{
-    bool simulated[PLACE_COUNT] = {false};
-    for (;;) {
-        int kind = least_of(best, seconds), fastest = kind;
-        for (int other = 0; other < PLACE_COUNT && kind >= 0 && simulated[kind]; other++) {
-            if (best[other] && !simulated[other] && seconds[other] < seconds[fastest] * HUGE_WITHIN)
-                kind = other;
-        }
-        if (kind < 0)
-            return 0;
-        if (simulated[kind]) {
-            s->best = *best[kind];
-            s->best_s = seconds[kind];
-            return 0;
-        }
-        double now = 0;
-        struct plan *plan =
-            placement_find((enum plan_placement)kind)->emit(s->problem, best[kind], true, s->err);
-        if (!plan || price_plan(s->problem, plan, s->steps, &now, s->err) < 0) {
-            plan_destroy(plan);
-            if (s->err->code == ERR_NOMEM)
-                return -1;
-            best[kind] = NULL;
-            continue;
-        }
-        simulated[kind] = true;
-        seconds[kind] = now;
-        if (s->emitted && s->emitted_s <= now) {
-            plan_destroy(plan);
-            continue;
-        }
-        plan_destroy(s->emitted);
-        s->emitted = plan;
-        s->emitted_s = now;
-        s->emitted_of = best[kind]->members;
-    }
-}
-
 /* The best of every placement, and the plan given, over the same steps; the fastest is chosen. */
 static int best_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
                        double seconds[PLACE_COUNT])
@@ -569,10 +494,7 @@ static int placements_run(struct search *s)
             continue;
         }
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
-        list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
-        if (search_huge(s) && wanted == -1 &&
-            (kind == PLACE_TENSOR || kind == PLACE_EXPERT || kind == PLACE_SERVER))
-            list->evaluations_max /= HUGE_OTHERS;
+        huge_limits(s, kind, list);
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
         s->tried[kind] = true;

@@ -141,6 +141,30 @@ static int ways_fill(struct sharded_search *s, sharded_need_fn *need_of, struct 
     return 0;
 }
 
+/* A line below what any way needs, through the least need of one row and of all: so that what memory cannot
+ * hold is seen without dealing rows. */
+static void needs_bound(struct sharded_search *s)
+{
+    double first = INFINITY, all = INFINITY;
+    for (uint32_t i = 0; i < s->way_count; i++) {
+        double need = -(double)s->ways[i].room;
+        first = s->ways[i].total <= s->unit ? fmin(first, need) : first;
+        all = s->ways[i].total == s->batch ? fmin(all, need) : all;
+    }
+    s->row_need = all > first && isfinite(all) ? (all - first) / s->batch : 0;
+    s->least_need = INFINITY;
+    for (uint32_t i = 0; i < s->way_count; i++)
+        s->least_need = fmin(s->least_need, -(double)s->ways[i].room - s->row_need * s->ways[i].total);
+}
+
+static bool memory_may_do(const struct sharded_search *s, double state)
+{
+    double room = -s->row_need * s->batch;
+    for (uint32_t m = 0; m < s->count; m++)
+        room += (double)s->p->cluster->devices[s->taken[m]->device].memory_limit_bytes - s->least_need;
+    return room >= state;
+}
+
 int sharded_search_layers(struct sharded_search *s, uint32_t layers, sharded_need_fn *need, struct err *err)
 {
     s->buffers = sharded_buffers(s->p, layers ? layers : 1);
@@ -150,6 +174,7 @@ int sharded_search_layers(struct sharded_search *s, uint32_t layers, sharded_nee
         overlaps_at_once(s);
     if (ways_fill(s, need, err) < 0)
         return -1;
+    needs_bound(s);
     for (uint32_t m = 0; m < s->candidate_count && m < SHARDED_DEVICES_MAX; m++) {
         free(s->members[m].options);
         s->members[m].options = calloc((size_t)s->way_count + 1, sizeof(*s->members[m].options));
@@ -199,6 +224,9 @@ int sharded_search_split(struct sharded_search *s, const struct moving *moving, 
 {
     double rate = 0, least = 0, seconds;
     uint64_t work = 0;
+    s->list->evaluations++;
+    if (!memory_may_do(s, state))
+        return 0;
     for (uint32_t m = 0; m < s->count; m++)
         rate += 1 / s->taken[m]->per_row;
     for (uint32_t i = 0; i < s->overlap_count; i++)
@@ -212,7 +240,7 @@ int sharded_search_split(struct sharded_search *s, const struct moving *moving, 
                                  &work, err);
         for (uint32_t m = 0; m < s->count; m++)
             work += (uint64_t)s->members[m].option_count * s->overlap_count + s->way_count;
-        s->list->evaluations += 1 + work / EVALUATION;
+        s->list->evaluations += work / EVALUATION;
         work = 0;
         if (result != 0 || all || !cut)
             return result;

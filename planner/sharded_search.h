@@ -37,6 +37,7 @@ struct sharded_search {
     struct candidate *candidates;          /* fastest first */
     uint32_t way_count;
     struct split_option *ways; /* rows × count, by total: room is minus the need */
+    double least_need, row_need; /* what is needed for n rows is at least least_need + n · row_need */
     struct sharded_buffers buffers;
     uint32_t overlap_count;
     struct overlap *overlaps;

@@ -133,19 +133,22 @@ static void deals_as_they_come_keep_to_their_buffers_and_windows(void **state)
         assert_int_equal(deal_init(&deal, &w.problem, choice, count, &err), 0);
         assert_int_equal(deal.first[deal.ranks], 2 * count * deal.stages);
         for (uint32_t rank = 0; rank < deal.ranks; rank++) {
-            struct deal_ring act, grad, leaving;
+            struct deal_rings rings;
             uint32_t ring, s = deal.stage_of[rank];
             size_t row = (size_t)s * count;
             assert_true(deal_window(&deal, rank, &ring) <= choice->members[rank].window);
-            deal_boundaries(&deal, rank, &act, &grad, &leaving);
+            deal_boundaries(&deal, rank, &rings);
             if (s > 0)
-                ring_verify(&deal, rank, false, &deal.sent[row], &deal.forward_end[row], act);
+                ring_verify(&deal, rank, false, &deal.sent[row], &deal.forward_end[row], rings.activations);
             if (s + 1 < deal.stages) {
                 ring_verify(&deal, rank, true, &deal.backward_end[row + count], &deal.backward_end[row],
-                            grad);
-                ring_verify(&deal, rank, false, &deal.forward_begin[row], &deal.sent[row + count], leaving);
-                assert_int_equal(leaving.held, 2);
+                            rings.gradients);
+                ring_verify(&deal, rank, false, &deal.forward_begin[row], &deal.passed[row + count],
+                            rings.leaving);
             }
+            if (s > 0)
+                ring_verify(&deal, rank, true, &deal.backward_begin[row], &deal.returned[row],
+                            rings.returning);
         }
         deal_fini(&deal);
         world_fini(&w);
