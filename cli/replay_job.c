@@ -291,18 +291,28 @@ static int tell_json(const struct recorded *run, const struct again *again, stru
     return result;
 }
 
+#define PRICED_FAR 0.1 /* from what was simulated: the run's costs explain it no longer. Rule of thumb */
+
 static int tell_again(const struct recorded *run, const struct again *again, struct err *err)
 {
     char text[32];
     size_t index;
     json_t *name;
+    /* like with like: what was recorded has gaps and noise that no plan is priced with */
+    double simulated_s = run->answer.simulated_s, priced_s = again->priced_s;
+    double base_s = priced_s > 0 ? priced_s : simulated_s,
+           miss = priced_s > 0 ? priced_s / simulated_s - 1 : 0;
+    if (priced_s > 0)
+        printf("priced     %s, the recorded plan at the costs that plans are made with (%+.1f %%)\n",
+               units_seconds(text, priced_s), 100 * miss);
     if (again->answer->plan)
-        printf("as changed %s a step (%+.1f %%), planned again with this run's own costs\n",
-               units_seconds(text, run->answer.changed_s),
-               100 * (run->answer.changed_s / run->answer.simulated_s - 1));
-    if (again->priced_s > 0)
-        printf("           (they price the recorded plan at %s, %+.1f %% of what was simulated)\n",
-               units_seconds(text, again->priced_s), 100 * (again->priced_s / run->answer.simulated_s - 1));
+        printf(
+            "as changed %s a step, planned again at this run's own costs (%+.1f %% of the recorded plan%s)\n",
+            units_seconds(text, run->answer.changed_s), 100 * (run->answer.changed_s / base_s - 1),
+            priced_s > 0 ? " at the same costs" : "");
+    if (miss < -PRICED_FAR || miss > PRICED_FAR)
+        printf("           these costs miss much of what this run took: compare \"as changed\" with "
+               "\"priced\" alone\n");
     json_array_foreach(again->added, index, name)
         printf("           with %s added\n", json_string_value(name));
     json_t *told = answer_to_json(again->answer, err);
@@ -327,7 +337,8 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
            a->steps);
     printf("simulated  %s from its own instruction times (%+.1f %%)\n",
            units_seconds(text[0], a->simulated_s), 100 * (a->simulated_s / a->recorded_s - 1));
-    printf("           of it %s between instructions that could have begun (all ranks), %s outside the "
+    printf("           of it %s of gaps before instructions that could have begun (sum over ranks), %s "
+           "outside the "
            "program\n",
            units_seconds(text[1], a->gaps_s), units_seconds(text[2], a->outside_s));
     if (run->again)

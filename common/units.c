@@ -149,7 +149,11 @@ char *units_seconds(char out[32], double seconds)
     } else if (seconds < 1e-3) {
         snprintf(out, 32, "%.0f us", seconds * 1e6);
     } else if (seconds < 0.9995) {
-        snprintf(out, 32, seconds < 0.00995 ? "%.2f ms" : "%.0f ms", seconds * 1e3);
+        snprintf(out, 32,
+                 seconds < 0.009995  ? "%.2f ms"
+                 : seconds < 0.09995 ? "%.1f ms"
+                                     : "%.0f ms",
+                 seconds * 1e3);
     } else if (seconds < 99.95) {
         snprintf(out, 32, seconds < 9.995 ? "%.2f s" : "%.1f s", seconds);
     } else if (seconds < 5999.5) {

@@ -124,7 +124,7 @@ static int work_compare(const void *left, const void *right)
     return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
 }
 
-/* Points that hold no less in any way and yet take clearly less time than one before. */
+/* Points that hold more tokens, and no less in any way, and yet take clearly less time than one before. */
 static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
 {
     uint32_t count = device->profile.point_count[kind];
@@ -140,15 +140,17 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
     for (uint32_t i = 1; i < count; i++) {
         const struct profile_point *p = &points[i];
         bool more =
-            p->tokens >= slowest->tokens && p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
+            p->tokens > slowest->tokens && p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
         if (more &&
             (p->forward_s < FALL * slowest->forward_s || p->backward_s < FALL * slowest->backward_s)) {
-            result = doubt(
-                d,
-                "profile of %s: a %s of %.0f tokens takes %g s forward and %g s backward, less than one of "
-                "%.0f (%g s and %g s); times that fall are levelled out",
-                device->name, names[kind], p->tokens, p->forward_s, p->backward_s, slowest->tokens,
-                slowest->forward_s, slowest->backward_s);
+            char t[4][32];
+            result = doubt(d,
+                           "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than "
+                           "one of %.0f (%s "
+                           "and %s); times that fall are levelled out",
+                           device->name, names[kind], p->tokens, units_seconds(t[0], p->forward_s),
+                           units_seconds(t[1], p->backward_s), slowest->tokens,
+                           units_seconds(t[2], slowest->forward_s), units_seconds(t[3], slowest->backward_s));
             break;
         }
         if (p->forward_s + p->backward_s > slowest->forward_s + slowest->backward_s)

@@ -296,8 +296,9 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
     if (!model) {
         struct err why = {0};
         device_missing(document, like, &why);
-        err_set(err, ERR_INVALID, "%.400s; nor is it in the catalogue (motley devices --catalogue)",
-                why.text);
+        err_set(err, ERR_INVALID,
+                "%.400s; nor is it in the catalogue (motley devices --catalogue; nearest is %s)", why.text,
+                catalogue_near(like));
         return NULL;
     }
     json_t *device = json_deep_copy(model), *profiles = json_object_get(document, "profiles"), *profile;

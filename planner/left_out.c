@@ -162,6 +162,8 @@ int left_out_fill(const struct problem *p, const double *with_s, struct plan_ans
         line->step_s_with = p->usable[d] && a->plan && with_s ? with_s[d] : 0;
         if (named(p->workload->exclude, p->workload->exclude_count, name))
             why = "excluded";
+        else if (p->usable[d] && a->plan && p->workload->place == PLACE_SINGLE)
+            why = "one device is asked for (placement.kind)";
         else if (p->usable[d] && !a->plan)
             why = "nothing fits";
         else if (p->usable[d] && line->step_s_with > a->step_s * (1 + SAME))

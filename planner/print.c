@@ -254,7 +254,7 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
     units_bytes(has, (uint64_t)number(other, "has_bytes"));
     int result;
     if (fits(other)) {
-        result = buf_printf(p->out, p->err, "%s a step", units_seconds(step, other_s));
+        result = buf_printf(p->out, p->err, "%s a step", units_seconds(step, chosen ? step_s : other_s));
         if (result == 0 && chosen)
             result = buf_printf(p->out, p->err, ", this plan");
         else if (result == 0 && step_s > 0)

@@ -157,19 +157,20 @@ static void alone_say(const struct plan_answer *answer, char *text, size_t size)
 {
     const struct plan_alternative *best = NULL;
     char step[32], name[384];
-    uint32_t alone = 0;
+    uint32_t alone = 0, small = 0;
     for (uint32_t i = 0; i < answer->alternative_count; i++) {
         const struct plan_alternative *line = &answer->alternatives[i];
         if (line->placement != PLACE_SINGLE || !line->device)
             continue;
         alone++;
+        small += line->verdict != VERDICT_FITS && line->needs_bytes > line->has_bytes;
         if (line->verdict == VERDICT_FITS && line->step_s > 0 && (!best || line->step_s < best->step_s))
             best = line;
     }
     if (answer->plan->rank_count < 2 || alone == 0)
         return;
     if (!best) {
-        say(text, size, " No device could do it alone.");
+        say(text, size, "%s", small == alone ? " No device could do it alone." : "");
         return;
     }
     double times = best->step_s / answer->step_s;

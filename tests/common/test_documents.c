@@ -241,7 +241,7 @@ static void amounts_are_read_and_printed(void **state)
     char out[32];
     assert_string_equal(units_bytes(out, 432013312), "412 MiB");
     assert_string_equal(units_bytes(out, 1023), "1023 B");
-    assert_string_equal(units_seconds(out, 0.041), "41 ms");
+    assert_string_equal(units_seconds(out, 0.041), "41.0 ms");
     assert_string_equal(units_seconds(out, 11100), "3 h 05 m");
     assert_string_equal(units_rate(out, 1.25e8), "1.00 Gbit/s");
 }
