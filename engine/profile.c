@@ -12,12 +12,14 @@
 #include "common/rand.h"
 #include "engine/layout.h"
 
-/* LAYERS_MEASURED: enough that their weights do not stay in a core's cache from one micro-batch to the next,
+/* Recomputation is the forward pass once more, so it is not measured apart: a difference of two noisy times.
+ *
+ * LAYERS_MEASURED: enough that their weights do not stay in a core's cache from one micro-batch to the next,
  * as a real stage's do not: with 3 layers SmolLM2's predicted step was 19 % short of the measured one, with
  * 10 0.1 %. */
 enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10, HEAD_LABELLED_MAX = 128 };
 
-enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASES };
+enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASES };
 
 struct point {
     uint32_t rows, row_tokens, labelled;
@@ -88,7 +90,7 @@ static void points_make(struct profile *profile)
 {
     uint32_t longest = profile->request->sequence_tokens, most = profile->tokens_max;
     struct kind *embedding = &profile->kinds[0], *layer = &profile->kinds[1], *head = &profile->kinds[2];
-    for (uint32_t tokens = 16; tokens < longest; tokens *= 2)
+    for (uint32_t tokens = 16; tokens < longest; tokens *= 4)
         point_add(layer, 1, tokens, 0);
     point_add(layer, 1, longest, 0);
     point_add(layer, 4, max_u32(longest / 4, 2), 0);
@@ -104,7 +106,7 @@ static void points_make(struct profile *profile)
     point_add(head, most / longest, longest, max_u32(longest / 16, 1));
 }
 
-static struct stage_options options_of(const struct profile *profile, const struct kind *kind, bool recompute)
+static struct stage_options options_of(const struct profile *profile, const struct kind *kind)
 {
     return (struct stage_options){
         .config = profile->request->config,
@@ -116,7 +118,6 @@ static struct stage_options options_of(const struct profile *profile, const stru
         .micro_batches_in_flight = 1,
         .tokens_max = profile->tokens_max,
         .row_tokens_max = profile->request->sequence_tokens,
-        .recompute = recompute,
     };
 }
 
@@ -140,8 +141,7 @@ static int step_time(struct profile *profile, struct kind *kind, struct stage *s
     return 0;
 }
 
-static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point,
-                      bool recompute)
+static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point)
 {
     uint32_t row_start[ROWS_MAX + 1], tokens = point->rows * point->row_tokens, left = point->labelled;
     uint64_t (*now)(void) = profile->request->now_ns;
@@ -173,9 +173,8 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
         device_sync(profile->device, profile->err) != 0)
         return -1;
     uint64_t end = now();
-    if (!recompute)
-        sample_add(point, PHASE_FORWARD, (double)(middle - begin) * 1e-9 / layers);
-    sample_add(point, recompute ? PHASE_RECOMPUTE : PHASE_BACKWARD, (double)(end - middle) * 1e-9 / layers);
+    sample_add(point, PHASE_FORWARD, (double)(middle - begin) * 1e-9 / layers);
+    sample_add(point, PHASE_BACKWARD, (double)(end - middle) * 1e-9 / layers);
     return 0;
 }
 
@@ -187,33 +186,44 @@ static int stopped(const struct profile *profile)
     return 0;
 }
 
-/* Passes over the points of one kind until `until_ns`, at least one, after a first run of the first point. */
-static int kind_measure(struct profile *profile, struct kind *kind, bool recompute, uint64_t until_ns)
+/* A stage of the kind, of fewer layers where memory is short; *stage is NULL when not even one fits. */
+static int kind_stage(struct profile *profile, struct kind *kind, struct stage **stage)
 {
     const struct weight_source source = {.read = random_read,
                                          .context = (void *)(uintptr_t)profile->request->config};
-    struct stage_options options = options_of(profile, kind, recompute);
-    struct stage *stage;
-    int status = 0;
-    while (stage_create_from(profile->device, &source, &options, &stage, profile->err) != 0) {
+    struct stage_options options = options_of(profile, kind);
+    *stage = NULL;
+    while (stage_create_from(profile->device, &source, &options, stage, profile->err) != 0) {
+        *stage = NULL;
         if (profile->err->code != ERR_NOMEM || kind->layers <= 1)
             return profile->err->code == ERR_NOMEM ? 0 : -1;
         options.block_end = options.block_begin + --kind->layers;
     }
+    return 0;
+}
+
+/* Passes over the points of one kind until `until_ns`, at least one, after a first run of the largest point,
+ * which touches all the memory there is. */
+static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns)
+{
+    struct stage *stage;
+    uint32_t largest = 0;
+    int status = kind_stage(profile, kind, &stage);
+    if (stage == NULL)
+        return status;
     kind->fits = true;
-    for (uint32_t pass = 0; status == 0; pass++) {
-        for (uint32_t i = 0; i < kind->count && status == 0; i++) {
-            status =
-                stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i], recompute);
-            if (pass == 0)
-                memset(kind->points[i].samples + (recompute ? PHASE_RECOMPUTE : 0), 0,
-                       sizeof(uint32_t) * (recompute ? 1 : 2));
-        }
-        if (status == 0 && !recompute)
+    for (uint32_t i = 1; i < kind->count; i++)
+        if (kind->points[i].rows * kind->points[i].row_tokens >
+            kind->points[largest].rows * kind->points[largest].row_tokens)
+            largest = i;
+    status = point_time(profile, kind, stage, &kind->points[largest]);
+    memset(kind->points[largest].samples, 0, sizeof kind->points[largest].samples);
+    do {
+        for (uint32_t i = 0; i < kind->count && status == 0; i++)
+            status = stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i]);
+        if (status == 0)
             status = step_time(profile, kind, stage);
-        if (pass > 0 && profile->request->now_ns() >= until_ns)
-            break;
-    }
+    } while (status == 0 && profile->request->now_ns() < until_ns);
     stage_destroy(stage);
     return status;
 }
@@ -236,11 +246,11 @@ static double median(struct point *point, enum phase phase)
 /* Bytes of one block's place for exactly this many tokens. */
 static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
 {
-    struct stage_options options = options_of(profile, kind, false);
+    struct stage_options options = options_of(profile, kind);
     struct stage_layout layout;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
-    double backward = median(point, PHASE_BACKWARD), again = median(point, PHASE_RECOMPUTE) - backward;
+    double forward = median(point, PHASE_FORWARD);
     options.block_end = options.block_begin + 1;
     options.tokens_max = tokens;
     options.row_tokens_max = point->row_tokens;
@@ -250,9 +260,8 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
         return NULL;
     return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
                      (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
-                     (double)point->rows * point->row_tokens * point->row_tokens, "forward_s",
-                     median(point, PHASE_FORWARD), "backward_s", backward, "recompute_s",
-                     again > 0 ? again : 0.0, "saved_bytes",
+                     (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
+                     "backward_s", median(point, PHASE_BACKWARD), "recompute_s", forward, "saved_bytes",
                      (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes), "boundary_bytes",
                      (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
                      (json_int_t)layout.workspace.bytes);
@@ -295,7 +304,7 @@ static json_t *document_make(struct profile *profile)
     for (int k = 0; k < 3; k++) {
         struct kind one = profile->kinds[k];
         one.layers = k == 1;
-        struct stage_options options = options_of(profile, &one, false);
+        struct stage_options options = options_of(profile, &one);
         if (stage_memory_predict(&options, &memory[k], profile->err) != 0)
             return NULL;
     }
@@ -345,43 +354,52 @@ static int boundaries_make(struct profile *profile)
     return status;
 }
 
-int profile_measure(struct device *device, const struct profile_request *request, json_t **document,
-                    struct err *err)
+/* Everything but the points. */
+static int profile_init(struct profile *profile, struct device *device, const struct profile_request *request,
+                        struct err *err)
 {
     const uint32_t layers = request->config->layers;
-    struct profile *profile = calloc(1, sizeof *profile);
-    *document = NULL;
-    if (profile == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for a profile");
-    profile->request = request;
-    profile->device = device;
-    profile->err = err;
+    *profile = (struct profile){.request = request, .device = device, .err = err};
     profile->tokens_max = request->tokens_max != 0 ? request->tokens_max : request->sequence_tokens;
     profile->tokens_max = max_u32(profile->tokens_max, max_u32(request->sequence_tokens, 32));
     profile->kinds[0] = (struct kind){.name = "embedding"};
     profile->kinds[1] = (struct kind){
         .name = "layer", .block_begin = 1, .layers = layers < LAYERS_MEASURED ? layers : LAYERS_MEASURED};
     profile->kinds[2] = (struct kind){.name = "head", .block_begin = layers + 1};
-    points_make(profile);
-    int status = boundaries_make(profile);
-    /* Layers are most of a model: they get most of the time, the head the rest. */
-    const struct {
-        int kind;
-        bool recompute;
-        double until;
-    } turns[] = {{0, false, 0.03}, {1, false, 0.6}, {1, true, 0.75}, {2, false, 1.0}};
-    uint64_t begin = request->now_ns();
-    for (size_t i = 0; i < sizeof turns / sizeof turns[0] && status == 0; i++)
-        status = kind_measure(profile, &profile->kinds[turns[i].kind], turns[i].recompute,
-                              begin + (uint64_t)(turns[i].until * request->seconds * 1e9));
-    if (status == 0 && (*document = document_make(profile)) == NULL)
-        status = -1;
+    return boundaries_make(profile);
+}
+
+static void profile_fini(struct profile *profile)
+{
     buffer_destroy(profile->in);
     buffer_destroy(profile->out);
     buffer_destroy(profile->gradient);
     buffer_destroy(profile->gradient_out);
     free(profile->ids);
     free(profile->labels);
+}
+
+int profile_measure(struct device *device, const struct profile_request *request, json_t **document,
+                    struct err *err)
+{
+    struct profile *profile = calloc(1, sizeof *profile);
+    *document = NULL;
+    if (profile == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for a profile");
+    int status = profile_init(profile, device, request, err);
+    points_make(profile);
+    /* Layers are most of a model: they get most of the time, the head the rest. */
+    const struct {
+        int kind;
+        double until;
+    } turns[] = {{0, 0.03}, {1, 0.75}, {2, 1.0}};
+    uint64_t begin = request->now_ns();
+    for (size_t i = 0; i < sizeof turns / sizeof turns[0] && status == 0; i++)
+        status = kind_measure(profile, &profile->kinds[turns[i].kind],
+                              begin + (uint64_t)(turns[i].until * request->seconds * 1e9));
+    if (status == 0 && (*document = document_make(profile)) == NULL)
+        status = -1;
+    profile_fini(profile);
     free(profile);
     return status;
 }

@@ -199,6 +199,30 @@ static void group_links(const struct price *price, const struct plan_group *grou
     }
 }
 
+static bool holds_scalars(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR || slot->kind == SLOT_BARRIER ||
+           slot->kind == SLOT_TOKEN;
+}
+
+/* Scalars up and down the group's tree: this member's way to the root and back. */
+static double lead_seconds(void *context, const struct plan_group *group, uint32_t rank,
+                           const struct instr *x)
+{
+    struct price *price = context;
+    struct price_group *links = &price->groups[group - price->plan->groups];
+    const struct plan_slot *slot =
+        &price->plan->ranks[rank].slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
+    if (group->rank_count < 2 || price->free_links || x->op != OP_ALL_REDUCE || !holds_scalars(slot))
+        return 0;
+    if (!links->known)
+        group_links(price, group, links);
+    bool all = rank < group->rank_count && group->ranks[rank] == rank; /* as in a group of all ranks */
+    int position = all ? (int)rank : plan_group_position(group, rank);
+    double hops = floor(log2(position + 1.0)); /* plan_group_tree: 0 over 1 and 2, 1 over 3 and 4, … */
+    return 2 * hops * (links->latency_s + (double)slot->bytes_bound / links->bytes_per_s);
+}
+
 static double collective_seconds(void *context, const struct plan_group *group, uint32_t rank,
                                  const struct instr *x)
 {
@@ -224,10 +248,8 @@ static double collective_seconds(void *context, const struct plan_group *group, 
             return 0;
         bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
     }
-    bool small = slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR ||
-                 slot->kind == SLOT_BARRIER || slot->kind == SLOT_TOKEN;
-    if (small) /* up and down a tree */
-        return (x->op == OP_ALL_REDUCE ? 2 : 1) * depth * (latency + bytes / rate);
+    if (holds_scalars(slot)) /* of an ALL_REDUCE: lead_seconds */
+        return x->op == OP_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
     if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
         return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
     if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all of it passes every link of a chain, in pieces */
@@ -242,7 +264,8 @@ struct sim_costs price_costs(struct price *price)
                               .compute_s = compute_seconds,
                               .bytes = transfer_bytes,
                               .wire = wire_between,
-                              .collective_s = collective_seconds};
+                              .collective_s = collective_seconds,
+                              .lead_s = lead_seconds};
 }
 
 static void costs_fill(const struct price *price, struct plan *plan, double step_s, const double *busy)

@@ -34,6 +34,7 @@ struct sim {
     struct plan_graph graph;
     struct sim_node *nodes; /* [total] */
     double *end;            /* [total]; before an instruction has run, its own seconds (sends: occupancy) */
+    double *lead;           /* [total]: of a collective's member, how much earlier it must be ready */
     uint32_t *missing;      /* [meetings]: members not yet ready */
     double *meeting_ready, *meeting_start;
     uint32_t *pair_of; /* [meetings]: pair of a transfer; of a collective that moves tensors, its group's

@@ -140,6 +140,7 @@ static int create(const struct plan *plan, int kind, bool loose, struct sim **ou
     size_t total = (size_t)sim->graph.total + 1, meetings = (size_t)sim->graph.meeting_count + 1;
     sim->nodes = calloc(total, sizeof(*sim->nodes));
     sim->end = calloc(total, sizeof(double));
+    sim->lead = calloc(total, sizeof(double));
     sim->stack = calloc(total, sizeof(uint32_t));
     sim->missing = calloc(meetings, sizeof(uint32_t));
     sim->meeting_ready = calloc(meetings, sizeof(double));
@@ -147,7 +148,7 @@ static int create(const struct plan *plan, int kind, bool loose, struct sim **ou
     sim->pair_of = calloc(meetings, sizeof(uint32_t));
     sim->holder = calloc(meetings, sizeof(uint32_t));
     sim->heap = calloc(meetings, sizeof(*sim->heap));
-    if (!sim->nodes || !sim->end || !sim->stack || !sim->missing || !sim->meeting_ready ||
+    if (!sim->nodes || !sim->end || !sim->lead || !sim->stack || !sim->missing || !sim->meeting_ready ||
         !sim->meeting_start || !sim->pair_of || !sim->holder || !sim->heap) {
         sim_destroy(sim);
         return err_set(err, ERR_NOMEM, "simulator: out of memory for %zu instructions", total);
@@ -177,6 +178,7 @@ void sim_destroy(struct sim *sim)
     plan_graph_fini(&sim->graph);
     free(sim->nodes);
     free(sim->end);
+    free(sim->lead);
     free(sim->stack);
     free(sim->missing);
     free(sim->meeting_ready);
@@ -308,6 +310,10 @@ static void costs_ask(struct sim *sim, const struct sim_costs *costs, struct sim
             } else if (x->queue == QUEUE_GROUP && g->members[g->member_first[meeting]] == n) {
                 seconds = factor * costs->collective_s(costs->context, &g->plan->groups[x->group], rank, x);
             }
+            if (meeting != NONE && x->queue == QUEUE_GROUP)
+                sim->lead[n] = !costs->lead_s ? 0
+                                              : factor * costs->lead_s(costs->context,
+                                                                       &g->plan->groups[x->group], rank, x);
             sim->end[n] = seconds;
         }
         if (ranks)
@@ -576,7 +582,7 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
             if (node->meeting == NONE)
                 finish(&run, n, node->ready + sim->end[n]);
             else
-                arrive(&run, node->meeting, node->ready);
+                arrive(&run, node->meeting, node->ready + sim->lead[n]);
         }
         if (sim->heap_count > 0)
             heap_next(&run);

@@ -4,7 +4,11 @@
  * seconds; a transfer starts when both sides are ready (a receive is ready when its buffer is free, so rings
  * of buffers bound what is in flight), frees the sender after bytes/rate and the receiver one latency later
  * (the receiver's queue with the sender: the next transfer does not wait for the last one's latency);
- * a collective ends for all members some seconds after the last is ready.
+ * a collective ends for all members some seconds after the last is ready. Scalars go up and down a tree: its
+ * root waits for the others' messages and goes on, they wait for its answer. What counts is not who is through
+ * first but how long a step takes, step after step: the root may be ready a round trip later than the others
+ * without anybody losing time, since they begin the next step as much later as they hear of its end. So a
+ * member's message must be ready its round trip before the root's, and all are through together.
  *
  * What links share. A pair of ranks may share things with other pairs: the wire between two nodes, a node's
  * network card. Each admits one transfer after another and is busy with it for bytes/its own rate, so two
@@ -49,6 +53,8 @@ struct sim_costs {
     /* Seconds of a collective after its last member is ready. */
     double (*collective_s)(void *context, const struct plan_group *group, uint32_t rank,
                            const struct instr *instr);
+    /* Seconds by which a member of a collective must be ready before its beginning. NULL: none. */
+    double (*lead_s)(void *context, const struct plan_group *group, uint32_t rank, const struct instr *instr);
     double jitter_sigma; /* relative deviation of an instruction's seconds; 0: none */
     uint64_t jitter_seed;
 };

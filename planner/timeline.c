@@ -42,8 +42,9 @@ static uint32_t last_member(const struct sim *sim, uint32_t meeting)
     const struct plan_graph *g = &sim->graph;
     uint32_t last = g->members[g->member_first[meeting]];
     for (uint32_t k = g->member_first[meeting] + 1; k < g->member_first[meeting + 1]; k++) {
-        if (sim->nodes[g->members[k]].ready > sim->nodes[last].ready)
-            last = g->members[k];
+        uint32_t n = g->members[k];
+        if (sim->nodes[n].ready + sim->lead[n] > sim->nodes[last].ready + sim->lead[last])
+            last = n;
     }
     return last;
 }
@@ -211,8 +212,9 @@ static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
         *next = g->members[g->member_first[holder]];
         return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
     }
-    *next = sim_blocker(sim, last_member(sim, meeting));
-    return 0;
+    uint32_t last = last_member(sim, meeting);
+    *next = sim_blocker(sim, last);
+    return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready); /* its message on the way */
 }
 
 int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)

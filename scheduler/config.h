@@ -25,7 +25,7 @@ struct scheduler_limits {
     uint32_t retry_ms_max;       /* 60000 */
     uint32_t redeliver_ms;       /* an unconfirmed message is sent again after, backing off; 2000 */
     uint32_t profile_start_ms;   /* how far ahead the common start of profiles is set; 1000 */
-    uint32_t profile_ms;         /* how long a device is measured; 3000 */
+    uint32_t profile_ms;         /* how long a device is measured, at most; 6000 */
     uint32_t profile_grace_ms;   /* answer awaited after that; 60000 */
     uint32_t links_ms;           /* a link measurement's answer awaited; 10000 */
     uint32_t measure_tries;      /* of one profile or link; 3 */

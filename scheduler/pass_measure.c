@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINK_REQUESTS_MAX = 64 };
+enum { LINK_REQUESTS_MAX = 64, LAYER_WEIGHTS_MANY = 1000000 };
 
 static const struct store_sched_request *find_request(const struct pass *pass, bool profile,
                                                       const char *device, const char *key)
@@ -178,6 +178,18 @@ static bool lacks(const struct pass *pass, const struct store_sched_device *devi
            !is_given_up(pass, request, device->digest);
 }
 
+/* How long devices are measured: profile_ms for layers of a million weights and more, in proportion for
+ * smaller ones, which are through sooner, and at least a quarter. */
+static uint32_t measure_ms(const struct pass *pass, const json_t *model)
+{
+    const json_t *config = json_object_get(model, "config");
+    double hidden = json_number_value(json_object_get(config, "hidden_size"));
+    double ffn = json_number_value(json_object_get(config, "intermediate_size"));
+    double share = hidden * (4 * hidden + 3 * ffn) / LAYER_WEIGHTS_MANY;
+    share = config == NULL || share > 1 ? 1 : share < 0.25 ? 0.25 : share;
+    return (uint32_t)(share * pass->scheduler->config->limits.profile_ms);
+}
+
 static void request_profile(struct pass *pass, const struct store_sched_job *job,
                             const struct store_sched_device *device, const char *key, const json_t *model)
 {
@@ -192,7 +204,7 @@ static void request_profile(struct pass *pass, const struct store_sched_job *job
                   json_object_get(json_object_get(job->spec, "train"), "compute"), "sequence_tokens",
                   json_object_get(json_object_get(job->spec, "data"), "sequence_tokens"), "spec", job->spec,
                   "start_at", (json_int_t)(pass->view->now_us + (int64_t)limits->profile_start_ms * 1000),
-                  "seconds", limits->profile_ms / 1000.0);
+                  "seconds", measure_ms(pass, model) / 1000.0);
     json_int_t deadline =
         (json_int_t)limits->profile_start_ms + limits->profile_ms * (json_int_t)3 + limits->profile_grace_ms;
     pass_add(pass, pass->requests,

@@ -150,6 +150,53 @@ static void a_card_passes_no_more_than_it_can(void **state)
     plan_destroy(plan);
 }
 
+static double hand_lead(void *context, const struct plan_group *group, uint32_t rank, const struct instr *x)
+{
+    (void)context;
+    (void)group;
+    (void)x;
+    return rank == 0 ? 0 : 0.5; /* rank 1 to the root and back */
+}
+
+/* Two ranks compute for so long, then sum a scalar. */
+static double summed_run(double first_s, double second_s)
+{
+    struct err err;
+    struct plan *plan = hand_plan(2, 1);
+    plan->groups = calloc(1, sizeof(*plan->groups));
+    plan->group_count = 1;
+    plan->groups[0] = (struct plan_group){.rank_count = 2, .ranks = calloc(2, sizeof(uint32_t))};
+    plan->groups[0].ranks[1] = 1;
+    for (uint32_t r = 0; r < 2; r++) {
+        struct program_builder b = {0};
+        int32_t made = hand_add(&b, OP_FORWARD, 0, PLAN_NONE, -1);
+        struct instr x = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+        plan->ranks[r].slots[0].kind = SLOT_NORM_SCALAR;
+        x.group = x.slot_in = x.slot_out = 0;
+        program_add(&b, &x, &made, 1);
+        assert_int_equal(program_builder_take(&b, &plan->ranks[r].programs[PROGRAM_TRAIN], &err), 0);
+    }
+    struct hand hand = {.compute_s = {first_s, second_s}};
+    struct sim_costs costs = hand_costs(&hand);
+    struct sim *sim = NULL;
+    double seconds = 0;
+    costs.lead_s = hand_lead;
+    if (sim_create(plan, PROGRAM_TRAIN, &sim, &err) < 0 ||
+        sim_run(sim, &costs, &seconds, NULL, NULL, 0, &err) < 0)
+        fail_msg("%s", err.text);
+    sim_destroy(sim);
+    plan_destroy(plan);
+    return seconds;
+}
+
+static void the_root_of_a_tree_may_be_late_by_the_round_trip_of_the_others(void **state)
+{
+    (void)state;
+    assert_true(fabs(summed_run(3, 1) - 3) < 1e-12);     /* the other's message is there long before */
+    assert_true(fabs(summed_run(3, 2.7) - 3.2) < 1e-12); /* or nearly */
+    assert_true(fabs(summed_run(1, 3) - 3.5) < 1e-12);   /* the root waits for it, and it for the answer */
+}
+
 /* Rank 0 computes and sends `count` times; rank 1 takes three seconds for each and has `ring` buffers. */
 static double ring_run(uint32_t count, uint32_t ring)
 {
@@ -475,6 +522,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_links_run_side_by_side_on_a_fast_card),
         cmocka_unit_test(a_card_passes_no_more_than_it_can),
+        cmocka_unit_test(the_root_of_a_tree_may_be_late_by_the_round_trip_of_the_others),
         cmocka_unit_test(a_receive_waits_for_its_buffer),
         cmocka_unit_test(steady_stretches_give_what_every_turn_gives),
         cmocka_unit_test(rows_of_uneven_length_are_simulated_one_by_one),
