@@ -11,6 +11,7 @@
 #include "planner/import_gpu.h"
 
 #define GIB 1073741824.0
+#define ROUNDING 1e-14
 #define GROWTH_POINTS 5      /* section 4 */
 #define CELLS_MAX (1u << 24) /* GPUs times batch: 128 MiB of table */
 
@@ -248,8 +249,13 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
 {
     const struct cephalo_problem *p = &c->problem;
     json_t *counts = json_array(), *sizes = json_array(), *shares = json_array(), *memory = json_array();
-    for (uint32_t g = 0; g < p->gpu_count; g++)
+    double hair = ROUNDING * (p->state_gib + p->cap_gib), all = 0; /* a full GPU must not be a bit over */
+    for (uint32_t g = 0; g < p->gpu_count; g++) {
         c->room[g] = c->fraction * c->kind_cap[p->kind_of[g]] - c->memory[c->parts[g].micro_rows];
+        all += c->room[g] > hair ? c->room[g] - hair : 0;
+    }
+    for (uint32_t g = 0; g < p->gpu_count && all > p->state_gib; g++)
+        c->room[g] -= hair;
     cephalo_shares(c->room, p->gpu_count, p->state_gib, c->shares);
     for (uint32_t g = 0; g < p->gpu_count; g++) {
         json_array_append_new(counts, json_integer(c->parts[g].micro_count));

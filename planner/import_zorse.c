@@ -250,12 +250,17 @@ static json_t *infeasible_json(const struct zorse_inputs *in, const struct zorse
     char why[256];
     for (uint32_t r = 0; r < p->gpu_count; r++)
         have += p->memory_bytes[r];
-    snprintf(why, sizeof(why),
-             "however the %u GPUs are grouped they hold at most %u of %u layers: 14 bytes a parameter are "
-             "%.1f GiB, and "
-             "all memory together is %.1f GiB, %.1f GiB a GPU of it reserved",
-             p->gpu_count, most, p->layers, 14 * p->params_per_layer * p->layers / GIB, have / GIB,
-             p->reserved_bytes / GIB);
+    if (most >= p->layers)
+        snprintf(why, sizeof(why), "%u GPUs hold %u layers, but only over links without bandwidth",
+                 p->gpu_count, most);
+    else
+        snprintf(
+            why, sizeof(why),
+            "however the %u GPUs are grouped they hold at most %u of %u layers: 14 bytes a parameter are "
+            "%.1f GiB, and "
+            "all memory together is %.1f GiB, %.1f GiB a GPU of it reserved",
+            p->gpu_count, most, p->layers, 14 * p->params_per_layer * p->layers / GIB, have / GIB,
+            p->reserved_bytes / GIB);
     return json_pack("{s:s,s:s,s:O,s:n,s:n,s:n,s:s}", "id", in->id, "status", "infeasible",
                      "theirs_latency_ms", latency, "theirs_step_s", "ours_step_s", "ours", "why", why);
 }

@@ -143,35 +143,36 @@ void zorse_links_fill(const struct zorse_problem *p, struct zorse_layout *l)
     }
 }
 
-/* Which GPU of a group takes micro-batch m: spread so that shares are kept at every prefix. */
-static void assign_gpus(const struct zorse_group *g, uint32_t micro_batches, uint32_t *gpu_of)
+#define EVENTS_MICRO_MAX 4096u
+
+/* Which GPU of each group takes micro-batch m. */
+struct takers {
+    uint8_t gpu[ZORSE_GROUPS_MAX][EVENTS_MICRO_MAX];
+};
+
+/* Spread so that shares are kept at every prefix. */
+static void takers_fill(const struct zorse_group *g, uint32_t micro_batches, uint8_t *gpu)
 {
     uint32_t given[ZORSE_GPUS_MAX] = {0};
+    double due[ZORSE_GPUS_MAX];
+    for (uint32_t i = 0; i < g->count; i++)
+        due[i] = g->micro[i] ? 0.5 / g->micro[i] : INFINITY;
     for (uint32_t m = 0; m < micro_batches; m++) {
         uint32_t best = 0;
-        double least = INFINITY;
-        for (uint32_t i = 0; i < g->count; i++) {
-            if (given[i] >= g->micro[i])
-                continue;
-            double due = (given[i] + 0.5) / g->micro[i];
-            if (due < least) {
-                least = due;
-                best = i;
-            }
-        }
+        for (uint32_t i = 1; i < g->count; i++)
+            best = due[i] < due[best] ? i : best;
         given[best]++;
-        gpu_of[m] = best;
+        due[best] = given[best] < g->micro[best] ? (given[best] + 0.5) / g->micro[best] : INFINITY;
+        gpu[m] = (uint8_t)best;
     }
 }
 
-#define EVENTS_MICRO_MAX 4096u
-
 /* One direction through the stages; micro[m] holds when micro-batch m is ready and then done. */
-static double sweep(const struct zorse_problem *p, const struct zorse_layout *l, bool backward, double begin,
-                    double *ready, double gpu_free[ZORSE_GROUPS_MAX][ZORSE_GPUS_MAX])
+static double sweep(const struct zorse_problem *p, const struct zorse_layout *l, struct takers *takers,
+                    bool backward, double begin, double *ready,
+                    double gpu_free[ZORSE_GROUPS_MAX][ZORSE_GPUS_MAX])
 {
     double wire_free[ZORSE_GROUPS_MAX] = {0}, last = begin;
-    uint32_t gpu_of[EVENTS_MICRO_MAX];
     for (uint32_t g = 0; g < l->group_count; g++)
         wire_free[g] = begin;
     for (uint32_t m = 0; m < l->micro_batches; m++)
@@ -186,9 +187,8 @@ static double sweep(const struct zorse_problem *p, const struct zorse_layout *l,
         uint32_t neighbour = backward ? (stage ? l->stages[stage - 1].group : g)
                                       : (stage + 1 < l->stage_count ? l->stages[stage + 1].group : g);
         double message = neighbour == g ? 0 : backward ? group->previous_ms : group->next_ms;
-        assign_gpus(group, l->micro_batches, gpu_of);
         for (uint32_t m = 0; m < l->micro_batches; m++) {
-            uint32_t x = gpu_of[m];
+            uint32_t x = takers->gpu[g][m];
             double each = p->forward_ms[group->rank[x]][l->micro_shift];
             each += backward ? p->backward_ms[group->rank[x]][l->micro_shift] : 0;
             double start = larger(larger(ready[m], gpu_free[g][x]), first);
@@ -213,15 +213,18 @@ double zorse_simulate_ms(const struct zorse_problem *p, const struct zorse_layou
     static const double never = INFINITY;
     double ready[EVENTS_MICRO_MAX];
     double gpu_free[ZORSE_GROUPS_MAX][ZORSE_GPUS_MAX];
+    struct takers takers; /* 260 KiB */
     if (l->micro_batches > EVENTS_MICRO_MAX)
         return never;
     memset(gpu_free, 0, sizeof(gpu_free[0]) * l->group_count);
-    double forward = sweep(p, l, false, 0, ready, gpu_free);
+    for (uint32_t g = 0; g < l->group_count; g++)
+        takers_fill(&l->groups[g], l->micro_batches, takers.gpu[g]);
+    double forward = sweep(p, l, &takers, false, 0, ready, gpu_free);
     for (uint32_t g = 0; g < l->group_count; g++) {
         for (uint32_t i = 0; i < l->groups[g].count; i++)
             gpu_free[g][i] = forward;
     }
-    return sweep(p, l, true, forward, ready, gpu_free);
+    return sweep(p, l, &takers, true, forward, ready, gpu_free);
 }
 
 double zorse_bytes(const struct zorse_problem *p, double gpus, double layers, double active, double rows)

@@ -14,7 +14,7 @@
 #include "common/err.h"
 
 #define ZORSE_GPUS_MAX 64u
-#define ZORSE_GROUPS_MAX 64u
+#define ZORSE_GROUPS_MAX (ZORSE_GPUS_MAX + 1) /* one more than there can be: says "left out" */
 #define ZORSE_STAGES_MAX 512u
 #define ZORSE_MACHINES_MAX 64u
 #define ZORSE_MICRO_SIZES 16u /* 1, 2, 4 … 2^15 rows */

@@ -25,35 +25,38 @@ struct climb {
     struct zorse_layout trial, best_layout;
 };
 
+/* Only such micro-batches are tried, and their times are known to be positive. */
+static bool divides(const struct zorse_problem *p, uint32_t shift)
+{
+    return p->batch % (1u << shift) == 0;
+}
+
 /* Micro-batches one by one to whoever would be done first: exact for the group's slowest. */
 static void micro_share(const struct zorse_problem *p, struct zorse_group *g, uint32_t shift, uint32_t count)
 {
-    for (uint32_t i = 0; i < g->count; i++)
+    double each[ZORSE_GPUS_MAX], over[ZORSE_GPUS_MAX];
+    for (uint32_t i = 0; i < g->count; i++) {
+        over[i] = each[i] = 2 * p->forward_ms[g->rank[i]][shift] + p->backward_ms[g->rank[i]][shift];
         g->micro[i] = 0;
+    }
     for (uint32_t m = 0; m < count; m++) {
         uint32_t best = 0;
-        double least = INFINITY;
-        for (uint32_t i = 0; i < g->count; i++) {
-            double each = 2 * p->forward_ms[g->rank[i]][shift] + p->backward_ms[g->rank[i]][shift];
-            double over = (g->micro[i] + 1) * each;
-            if (over < least) {
-                least = over;
-                best = i;
-            }
-        }
+        for (uint32_t i = 1; i < g->count; i++)
+            best = over[i] < over[best] ? i : best;
         g->micro[best]++;
+        over[best] = (g->micro[best] + 1) * each[best];
     }
 }
 
 static bool layout_make(const struct zorse_problem *p, const struct genome *genome, struct zorse_layout *l)
 {
-    uint32_t rows = 1u << genome->shift, total = 0;
+    uint32_t total = 0;
     memset(l, 0, offsetof(struct zorse_layout, groups));
-    if (p->batch % rows || genome->group_count == 0)
+    if (!divides(p, genome->shift) || genome->group_count == 0)
         return false;
     l->group_count = genome->group_count;
     l->micro_shift = genome->shift;
-    l->micro_batches = p->batch / rows;
+    l->micro_batches = p->batch >> genome->shift;
     for (uint32_t g = 0; g < l->group_count; g++) {
         l->groups[g].count = 0;
         total += genome->layers[g];
@@ -226,7 +229,7 @@ static bool groups_change(struct climb *c)
 
 static bool sizes_change(struct climb *c)
 {
-    for (uint32_t shift = 0; shift < ZORSE_MICRO_SIZES; shift++) {
+    for (uint32_t shift = 0; shift < ZORSE_MICRO_SIZES && divides(c->p, shift); shift++) {
         for (uint32_t d = 1; d <= INTERLEAVE_MAX; d++) {
             struct genome g = c->best;
             if (shift == g.shift && d == g.interleave)
@@ -290,51 +293,69 @@ static uint32_t group_capacity(const struct zorse_problem *p, uint32_t count, do
     return low >= interleave ? low : 0;
 }
 
-/* Groups that together hold the most layers. Only a group's size and its smallest memory count, so some best
- * division is contiguous once GPUs are sorted by memory (swapping two GPUs between groups towards that order
- * lowers no minimum): exact by a table over the sorted GPUs, each of which may be left out. Returns the
- * layers held. */
-static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome *g)
+/* GPUs by memory, the largest first. */
+static void gpus_order(const struct zorse_problem *p, uint32_t *order)
 {
-    uint32_t order[ZORSE_GPUS_MAX], most[ZORSE_GPUS_MAX + 1] = {0}, size[ZORSE_GPUS_MAX + 1] = {0};
-    double rows = ldexp(1, (int)g->shift);
     for (uint32_t i = 0; i < p->gpu_count; i++) {
         uint32_t at = i;
         for (; at > 0 && p->memory_bytes[order[at - 1]] < p->memory_bytes[i]; at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
-    for (uint32_t i = 1; i <= p->gpu_count; i++) {
-        most[i] = most[i - 1];
-        for (uint32_t n = 1; n <= i; n++) {
-            uint32_t held = group_capacity(p, n, p->memory_bytes[order[i - 1]], g->interleave, rows);
-            if (held > 0 && most[i - n] + held > most[i]) {
-                most[i] = most[i - n] + held;
-                size[i] = n;
+}
+
+/* Groups that together hold the most layers, few enough that no chunk is empty. Only a group's size and its
+ * smallest memory count, so some best division is contiguous once GPUs are sorted by memory (swapping two
+ * GPUs between groups towards that order lowers no minimum): exact by a table over numbers of groups and the
+ * sorted GPUs, each of which may be left out. Returns the layers held. */
+static uint32_t groups_holding_most(const struct zorse_problem *p, struct genome *g)
+{
+    uint32_t order[ZORSE_GPUS_MAX], most[ZORSE_GPUS_MAX + 1][ZORSE_GPUS_MAX + 1];
+    uint16_t held[ZORSE_GPUS_MAX + 1][ZORSE_GPUS_MAX + 1];
+    uint8_t size[ZORSE_GPUS_MAX + 1][ZORSE_GPUS_MAX + 1];
+    double rows = ldexp(1, (int)g->shift);
+    uint32_t groups = p->layers / g->interleave < p->gpu_count ? p->layers / g->interleave : p->gpu_count;
+    gpus_order(p, order);
+    for (uint32_t i = 0; i <= p->gpu_count; i++) {
+        most[0][i] = 0;
+        for (uint32_t n = 1; n <= i; n++)
+            held[i][n] = (uint16_t)group_capacity(p, n, p->memory_bytes[order[i - 1]], g->interleave, rows);
+    }
+    for (uint32_t k = 1; k <= groups; k++) {
+        most[k][0] = 0;
+        for (uint32_t i = 1; i <= p->gpu_count; i++) {
+            most[k][i] = most[k][i - 1];
+            size[k][i] = 0;
+            for (uint32_t n = 1; n <= i; n++) {
+                if (held[i][n] > 0 && most[k - 1][i - n] + held[i][n] > most[k][i]) {
+                    most[k][i] = most[k - 1][i - n] + held[i][n];
+                    size[k][i] = (uint8_t)n;
+                }
             }
         }
     }
     g->group_count = 0;
-    for (uint32_t i = p->gpu_count; i > 0; i -= size[i] ? size[i] : 1) {
+    for (uint32_t i = p->gpu_count, k = groups; i > 0;) {
+        uint32_t n = k > 0 ? size[k][i] : 0;
         g->group_of[order[i - 1]] = ZORSE_GROUPS_MAX;
-        for (uint32_t n = 0; n < size[i]; n++)
-            g->group_of[order[i - 1 - n]] = g->group_count;
-        if (size[i])
-            g->layers[g->group_count++] = most[i] - most[i - size[i]];
+        for (uint32_t o = 0; o < n; o++)
+            g->group_of[order[i - 1 - o]] = g->group_count;
+        if (n)
+            g->layers[g->group_count++] = held[i][n];
+        k -= n > 0;
+        i -= n ? n : 1;
     }
-    return most[p->gpu_count];
+    return most[groups][p->gpu_count];
 }
 
-/* Takes away what is held beyond the model's layers, whole groups where chunks leave no other way. */
-static bool layers_trim(const struct zorse_problem *p, struct genome *g, uint32_t held)
+/* Takes away what is held beyond the model's layers; a chunk of one layer stays of each. */
+static void layers_trim(const struct zorse_problem *p, struct genome *g, uint32_t held)
 {
     for (uint32_t k = 0; k < g->group_count && held > p->layers; k++) {
         uint32_t spare = g->layers[k] - g->interleave, more = held - p->layers;
         g->layers[k] -= more < spare ? more : spare;
         held -= more < spare ? more : spare;
     }
-    return held == p->layers && g->group_count < ZORSE_GROUPS_MAX &&
-           g->group_count * g->interleave <= ZORSE_STAGES_MAX;
 }
 
 uint32_t zorse_capacity(const struct zorse_problem *p)
@@ -348,14 +369,23 @@ uint32_t zorse_capacity(const struct zorse_problem *p)
     return best;
 }
 
+/* Few interleavings; all of them where none of those has a plan. */
 static void start_holding_most(struct climb *c, uint32_t shift)
 {
-    for (uint32_t d = 1; d <= c->p->layers; d += d < INTERLEAVE_MAX ? 1 : d / 4) {
-        struct genome g = {.shift = shift, .interleave = d};
-        uint32_t held = groups_holding_most(c->p, &g);
-        c->left = c->left ? c->left : 1;
-        if (held >= c->p->layers && layers_trim(c->p, &g, held))
+    for (int all = 0; all < 2; all++) {
+        for (uint32_t d = 1; d <= c->p->layers; d += all || d < INTERLEAVE_MAX ? 1 : d / 4) {
+            struct genome g = {.shift = shift, .interleave = d};
+            uint32_t held = groups_holding_most(c->p, &g);
+            c->left = c->left ? c->left : 1;
+            if (held < c->p->layers)
+                continue;
+            layers_trim(c->p, &g, held);
             genome_try(c, &g);
+            if (all && c->best_score < INFINITY)
+                return;
+        }
+        if (c->best_score < INFINITY)
+            return;
     }
 }
 
@@ -375,7 +405,7 @@ int zorse_search(const struct zorse_problem *p, const struct zorse_layout *their
     }
     for (int kind = 0; kind < STARTS; kind++) {
         c->best_score = INFINITY;
-        for (uint32_t shift = 0; shift < 8; shift++) {
+        for (uint32_t shift = 0; shift < 8 && divides(p, shift); shift++) {
             struct genome g = {.shift = shift, .interleave = 1};
             if (kind == STARTS - 1) {
                 start_holding_most(c, shift);

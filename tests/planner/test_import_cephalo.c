@@ -36,7 +36,7 @@ static json_t *load(const char *file)
 struct puzzle {
     uint32_t gpus, batch, most[GPUS_MAX], even[GPUS_MAX];
     double forward[GPUS_MAX][BATCH_MAX + 1], backward[GPUS_MAX][BATCH_MAX + 1], memory[BATCH_MAX + 1];
-    double cap[GPUS_MAX], gather, scatter, fraction, state, total;
+    double cap[GPUS_MAX], gather, scatter, fraction, state, total, uneven, accumulate;
 };
 
 static double entry_ms(const json_t *entry, int way, uint32_t m)
@@ -59,8 +59,8 @@ static const json_t *entry_at(const char *model, const char *gpu, const char *le
 
 static double spend(const struct puzzle *p, uint32_t g, uint32_t n, uint32_t m)
 {
-    double factor = m > p->even[g] ? 1.25 : 1, a = factor * p->gather, r = factor * p->scatter;
-    double forward = n * p->forward[g][m], backward = (n - 1) * 10.0 + n * p->backward[g][m];
+    double factor = m > p->even[g] ? p->uneven : 1, a = factor * p->gather, r = factor * p->scatter;
+    double forward = n * p->forward[g][m], backward = (n - 1) * p->accumulate + n * p->backward[g][m];
     return fmax(a, forward) + fmax(a + r, forward + backward);
 }
 
@@ -197,10 +197,18 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
     const json_t *table = json_object_get(json_object_get(about, "profiled_compute_memory"), dtype);
     double parameters = json_number_value(json_object_get(about, "parameters")), reserve = 2;
     double shrink = 0.3 + rand_stream_unit(r) * 1.2;
-    *p = (struct puzzle){.gpus = gpus, .batch = batch, .fraction = 0.75};
+    bool usual = rand_stream_below(r, 2) != 0, like = rand_stream_below(r, 4) == 0; /* usual: by defaults */
+    uint32_t most = usual ? 10000 : 1 + rand_stream_below(r, 12), bytes = usual ? 16 : 12;
+    *p = (struct puzzle){.gpus = gpus, .batch = batch, .fraction = 0.75, .uneven = 1.25, .accumulate = 10};
+    if (!usual) {
+        p->fraction = 0.5 + 0.5 * rand_stream_unit(r);
+        p->uneven = 1 + rand_stream_unit(r);
+        p->accumulate = rand_stream_below(r, 2) ? 0 : 20 * rand_stream_unit(r);
+        reserve = 3 * rand_stream_unit(r);
+    }
     p->gather = rand_stream_below(r, 2) ? 0 : 40 * rand_stream_unit(r);
     p->scatter = p->gather * (1 + rand_stream_unit(r));
-    p->state = parameters * 16 / GIB;
+    p->state = parameters * bytes / GIB;
     size_t count = json_array_size(table), window = count < 5 ? count : 5;
     double last = json_number_value(json_array_get(table, count - 1)),
            first = json_number_value(json_array_get(table, count - window));
@@ -209,11 +217,14 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
             reserve + (m <= count   ? json_number_value(json_array_get(table, m - 1))
                        : window > 1 ? last + (last - first) / (double)(window - 1) * (double)(m - count)
                                     : last);
+    uint32_t same = CARD_COUNT; /* below: all GPUs are this one */
+    while (like && (same == CARD_COUNT || !entry_at(model, cards[same].name, length, dtype)))
+        same = rand_stream_below(r, CARD_COUNT);
     for (uint32_t g = 0; g < gpus; g++) {
         const json_t *entry = NULL;
         uint32_t c = 0;
         while (!entry) {
-            c = rand_stream_below(r, CARD_COUNT);
+            c = same < CARD_COUNT ? same : rand_stream_below(r, CARD_COUNT);
             entry = entry_at(model, cards[c].name, length, dtype);
         }
         p->cap[g] = cards[c].gib * (rand_stream_below(r, 4) ? 1 : shrink);
@@ -224,18 +235,28 @@ static json_t *case_make(struct rand_stream *r, uint32_t gpus, uint32_t batch, s
             p->forward[g][m] = entry_ms(entry, 0, m);
             p->backward[g][m] = entry_ms(entry, 1, m);
             if (p->memory[m] <= p->fraction * p->cap[g])
-                p->most[g] = m;
+                p->most[g] = m < most ? m : most;
             if (p->memory[m] <= p->fraction * p->cap[g] - p->state / gpus)
                 p->even[g] = m;
         }
     }
     p->total *= p->fraction;
-    return json_pack("{s:s,s:{s:o,s:o,s:s,s:s,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:i,s:f,s:f,s:i}}", "id", "made",
-                     "inputs", "gpus", names, "gpu_memory_gib", caps, "model", model, "memory_cluster_key",
-                     cluster, "dtype", dtype, "batch_size", (int)batch, "seq_length",
-                     (int)strtol(length, NULL, 10), "parameters", parameters, "ag_ms", p->gather, "rs_ms",
-                     p->scatter, "max_alloc_frac", p->fraction, "bytes_per_param_state", 16,
-                     "uneven_comm_multiplier", 1.25, "ga_overhead_ms", 10.0, "max_microbatch_size", 10000);
+    json_t *inputs =
+        json_pack("{s:o,s:o,s:s,s:s,s:s,s:i,s:i,s:f}", "gpus", names, "gpu_memory_gib", caps, "model", model,
+                  "memory_cluster_key", cluster, "dtype", dtype, "batch_size", (int)batch, "seq_length",
+                  (int)strtol(length, NULL, 10), "parameters", parameters);
+    if (p->gather > 0 || !usual) {
+        json_object_set_new(inputs, "ag_ms", json_real(p->gather));
+        json_object_set_new(inputs, "rs_ms", json_real(p->scatter));
+    }
+    json_t *others =
+        json_pack("{s:f,s:f,s:f,s:f,s:i,s:i}", "max_alloc_frac", p->fraction, "comm_mem_overhead_gib",
+                  reserve, "uneven_comm_multiplier", p->uneven, "ga_overhead_ms", p->accumulate,
+                  "bytes_per_param_state", (int)bytes, "max_microbatch_size", (int)most);
+    if (!usual)
+        json_object_update(inputs, others);
+    json_decref(others);
+    return json_pack("{s:s,s:o}", "id", "made", "inputs", inputs);
 }
 
 static int line_keep(void *context, const json_t *line, struct err *err)
@@ -306,7 +327,9 @@ static double line_check(const struct puzzle *p, const json_t *line)
                 fabs(shares - 1) < 1e-12);
     for (uint32_t g = 0; g < p->gpus && all_have_room && room >= p->state; g++) {
         assert_true(at(line, "state_shares", g) >= 0);
-        assert_true(at(line, "memory_gib", g) <= p->fraction * p->cap[g]);
+        if (!(at(line, "memory_gib", g) <= p->fraction * p->cap[g]))
+            fail_msg("GPU %u of %u: %.17g of %.17g GiB, room %g state %g", g, p->gpus,
+                     at(line, "memory_gib", g), p->fraction * p->cap[g], room, p->state);
     }
     return layer_ms;
 }
@@ -319,7 +342,7 @@ static void small_cases_are_the_optimum_of_exhaustive_fronts(void **state)
     uint32_t feasible = 0, none = 0;
     rand_stream_init(&r, 41, 0);
     for (uint32_t turn = 0; turn < 300; turn++) {
-        uint32_t gpus = 1 + rand_stream_below(&r, 5), batch = gpus + rand_stream_below(&r, 20);
+        uint32_t gpus = 1 + rand_stream_below(&r, 5), batch = 1 + rand_stream_below(&r, gpus + 20);
         json_t *one = case_make(&r, gpus, batch, p), *line = solve(one);
         double ours = line_check(p, line), best = least_by_fronts(p);
         if (!(ours == best || fabs(ours / best - 1) < 1e-12))

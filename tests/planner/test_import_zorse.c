@@ -261,7 +261,7 @@ static bool exists_by_partitions(const struct made *m, uint32_t *group_of, uint3
         }
         held += most;
     }
-    return groups > 0 && held >= m->layers;
+    return groups > 0 && groups * d <= m->layers && held >= m->layers; /* no chunk is empty */
 }
 
 static void a_plan_is_found_exactly_where_one_exists(void **state)
@@ -270,9 +270,13 @@ static void a_plan_is_found_exactly_where_one_exists(void **state)
     struct rand_stream r;
     uint32_t found = 0, none = 0;
     rand_stream_init(&r, 52, 0);
-    for (uint32_t turn = 0; turn < 150; turn++) {
+    for (uint32_t turn = 0; turn < 400; turn++) {
         struct made m;
-        json_t *one = case_make(&r, 6, &m);
+        json_t *one = case_make(&r, turn % 2 ? 6 : 4, &m);
+        if (turn % 2 == 0) { /* few layers: whether chunks would be empty decides */
+            m.layers = 1 + rand_stream_below(&r, 10);
+            json_object_set_new(json_object_get(one, "inputs"), "num_layers", json_integer(m.layers));
+        }
         double most =
             0; /* layers that its memory would hold in one piece: near the edge is where it is hard */
         for (uint32_t i = 0; i < m.gpus; i++)
@@ -299,6 +303,45 @@ static void a_plan_is_found_exactly_where_one_exists(void **state)
     }
     print_message("%u with a plan, %u without\n", found, none);
     assert_true(found > 30 && none > 30);
+}
+
+/* Each holds two layers alone, and two together only three. */
+static void sixty_four_gpus_hold_alone_what_no_grouping_does_and_why_not_is_said(void **state)
+{
+    const char *model = json_object_iter_key(json_object_iter(latencies));
+    struct made m = {.gpus = 64, .hidden = 4096, .sequence = 512};
+    double room = 22.5 * GIB - bytes_of(&m, 1, 0, 0, 1);
+    json_t *gpus = json_array();
+    (void)state;
+    for (void *at = json_object_iter(latencies); !has_curve(model, "l4"); model = json_object_iter_key(at))
+        at = json_object_iter_next(latencies, at);
+    for (int g = 0; g < 64; g++)
+        json_array_append_new(gpus, json_string("l4"));
+    m.params = room / 28 * 0.9999;
+    json_t *one = json_pack(
+        "{s:s,s:{s:s,s:i,s:i,s:[o],s:{s:f},s:[f],s:[[f]],s:[f],s:[[f]],s:f,s:i,s:f}}", "id", "made", "inputs",
+        "model", model, "global_batch_size", 64, "sequence_length", 512, "machines", gpus, "gpu_memory_gib",
+        "l4", 22.5, "intranode_bw_gb_s", 12.0, "internode_bw_gb_s", 0.0, "intranode_latency_ms", 0.001,
+        "internode_latency_ms", 0.0, "hidden_size", 4096.0, "num_layers", 128, "params_per_layer", m.params);
+    json_t *line = solve(one);
+    assert_string_equal(json_string_value(json_object_get(line, "status")), "ok");
+    assert_true(json_array_size(json_object_get(json_object_get(line, "ours"), "stages")) >= 64);
+    json_decref(line);
+    json_object_set_new(json_object_get(one, "inputs"), "intranode_bw_gb_s", json_pack("[f]", 0.0));
+    json_object_set_new(json_object_get(one, "inputs"), "hidden_size", json_real(1e5)); /* no small message */
+    json_object_set_new(json_object_get(one, "inputs"), "params_per_layer", json_real(m.params / 1.02));
+    line = solve(one);
+    assert_string_equal(json_string_value(json_object_get(line, "status")), "infeasible");
+    assert_non_null(strstr(json_string_value(json_object_get(line, "why")), "without bandwidth"));
+    json_decref(line);
+    json_object_set_new(json_object_get(one, "inputs"), "hidden_size", json_real(4096));
+    json_object_set_new(json_object_get(one, "inputs"), "params_per_layer", json_real(m.params));
+    json_object_set_new(json_object_get(one, "inputs"), "num_layers", json_integer(129));
+    line = solve(one);
+    assert_string_equal(json_string_value(json_object_get(line, "status")), "infeasible");
+    assert_non_null(strstr(json_string_value(json_object_get(line, "why")), "at most 128 of 129 layers"));
+    json_decref(line);
+    json_decref(one);
 }
 
 static void refused(json_t *one, const char *part)
@@ -339,6 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(never_slower_than_what_is_recorded),
         cmocka_unit_test(a_plan_is_found_exactly_where_one_exists),
+        cmocka_unit_test(sixty_four_gpus_hold_alone_what_no_grouping_does_and_why_not_is_said),
         cmocka_unit_test(nonsense_is_refused_by_path),
     };
     json_error_t why;
