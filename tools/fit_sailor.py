@@ -11,8 +11,8 @@ What is fitted to what.
   * STAGING_GRADIENTS by least squares to their measured gradient times (grad_reduce_s, more than one replica);
   * LAYER_S, MESSAGE_S and STEP_S by least squares of the relative errors of step time;
   * CONTEXT_BYTES and FRAGMENTS by least squares of the relative errors of peak memory.
-How the form was chosen. 46 forms (what of a layer is hidden, one or two transfers a turn, seconds an exchange and
-bytes/s of copying, a barrier or none, seconds a step, the engine's own order of sends or a formula) were compared by
+How the form was chosen. 52 forms (what of a layer is hidden, one or two transfers a turn, seconds an exchange and
+bytes/s of copying, a barrier or none, seconds a step, what the update takes, the engine's own order of sends or a formula) were compared by
 leaving one plan, and one shape (stages and rows), out of the OPT-350 plans. This one leaves 1.0 % and 0.8 %; the one before
 (also bytes/s of copying; the floor of a layer its best rate at any size) 4.6 % and 5.4 %. The engine's order came from its
 source, not from errors: the OPT-350 plans cannot tell it from the formula (0.8 % and 0.7 %). Three were then priced on
