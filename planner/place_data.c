@@ -16,6 +16,7 @@
 #include "planner/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
+#define SHARDED_TOO 6u /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
     uint32_t device, micro_max;
@@ -205,13 +206,14 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
     return result;
 }
 
-/* A base in shards is gathered anew for every pass: worth it only where no two devices hold it whole. */
+/* A base in shards is gathered anew for every pass: seldom worth it where devices hold it whole, but over a
+ * fast link it may let a device work that does not. Among many devices it is not looked at then. */
 static int data_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
     bool lora = p->workload->method == METHOD_LORA;
     if (lora && replicas_propose(p, list, err) < 0)
         return -1;
-    return lora && list->count > 0 ? 0 : sharded_propose(p, list, err);
+    return lora && list->count > 0 && p->device_count > SHARDED_TOO ? 0 : sharded_propose(p, list, err);
 }
 
 static struct plan *data_emit(const struct problem *problem, const struct place_choice *choice, bool programs,

@@ -43,6 +43,11 @@ struct share_member {
 enum share_aim {
     SHARE_FOR_LINKS, /* least max_i (1 − r_i)/β_i, what is left spread evenly */
     SHARE_FOR_STEP,  /* least max_i r_i·step_i */
+    /* the same, with the ring's time a quarter, half, three quarters of the way from the first to the second
+     */
+    SHARE_NEAR_LINKS,
+    SHARE_HALF_WAY,
+    SHARE_NEAR_STEP,
     SHARE_AIMS
 };
 /* Shares that sum to 1, none beyond its room. Returns false when the rooms together do not hold the state. */

@@ -12,6 +12,7 @@
 #define LAYER_CHOICES 3u
 #define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
 #define LIKE 1e-6           /* shares that near are of the same aim */
+#define AIMS_DEVICES 8u     /* members up to which shares between the two aims are tried */
 
 static bool server(const struct place_choice *c)
 {
@@ -72,19 +73,27 @@ static int shares_fill(const struct problem *p, struct place_choice *c, enum sha
     return result;
 }
 
+static uint32_t aims_of(const struct place_choice *c)
+{
+    return c->member_count <= AIMS_DEVICES ? SHARE_AIMS : SHARE_FOR_STEP + 1;
+}
+
 /* Which aim the shares were chosen for. */
 static enum share_aim aim_of(const struct problem *p, const struct place_choice *c)
 {
     struct place_choice copy;
     struct err err;
-    enum share_aim aim = SHARE_FOR_LINKS;
+    enum share_aim found = SHARE_FOR_LINKS;
     if (choice_copy(&copy, c, &err) < 0)
-        return aim;
-    bool like = shares_fill(p, &copy, SHARE_FOR_STEP, &err) > 0;
-    for (uint32_t m = 0; m < c->member_count && like; m++)
-        like = fabs(copy.members[m].state_share - c->members[m].state_share) < LIKE;
+        return found;
+    for (uint32_t aim = aims_of(c); aim-- > 1 && found == SHARE_FOR_LINKS;) {
+        bool like = shares_fill(p, &copy, (enum share_aim)aim, &err) > 0;
+        for (uint32_t m = 0; m < c->member_count && like; m++)
+            like = fabs(copy.members[m].state_share - c->members[m].state_share) < LIKE;
+        found = like ? (enum share_aim)aim : found;
+    }
     choice_fini(&copy);
-    return like ? SHARE_FOR_STEP : aim;
+    return found;
 }
 
 static double rows_seconds(const struct problem *p, uint32_t device, uint32_t rows)
@@ -228,7 +237,7 @@ void sharded_move_range(const struct problem *p, const struct place_choice *c, e
     uint32_t members = c->member_count;
     bool full = p->workload->method == METHOD_FULL;
     const uint32_t ranges[MOVE_KINDS][2] = {
-        [MOVE_WINDOW] = {full ? LAYER_CHOICES : 0, server(c) ? 1 : SHARE_AIMS},
+        [MOVE_WINDOW] = {full ? LAYER_CHOICES : 0, server(c) ? 1 : aims_of(c)},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ROWS] = {members, 2 * members},
         [MOVE_SWAP] = {members, members},

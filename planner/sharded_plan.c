@@ -182,7 +182,7 @@ static int set_try(struct sharded *s, struct err *err)
             least_room[m] = floor > 0 ? (int64_t)(floor * state) : 0;
         }
         int result = sharded_search_split(&s->s, &moving, least_room, state, idle, CUTOFF * s->best, err);
-        for (int aim = 0; aim < SHARE_AIMS && result > 0; aim++) {
+        for (int aim = 0; aim <= SHARE_FOR_STEP && result > 0; aim++) {
             if (chosen_add(s, (enum share_aim)aim, err) < 0)
                 return -1;
         }

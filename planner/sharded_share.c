@@ -65,7 +65,8 @@ static void fill_evenly(const struct share_member *members, uint32_t count, doub
     }
 }
 
-static void fill_by_step(const struct share_member *members, uint32_t count, double *shares)
+/* None below what its link needs at the ring's level. */
+static void fill_by_step(const struct share_member *members, uint32_t count, double ring, double *shares)
 {
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -74,7 +75,7 @@ static void fill_by_step(const struct share_member *members, uint32_t count, dou
         double level = (low + high) / 2, sum = 0;
         for (uint32_t i = 0; i < count; i++) {
             double most = members[i].step_s > 0 ? level / members[i].step_s : 1;
-            shares[i] = fmin(most, room_of(&members[i]));
+            shares[i] = fmin(fmax(most, floor_at(&members[i], ring)), room_of(&members[i]));
             sum += shares[i];
         }
         if (sum < 1)
@@ -83,7 +84,17 @@ static void fill_by_step(const struct share_member *members, uint32_t count, dou
             high = level;
     }
     for (uint32_t i = 0; i < count; i++)
-        shares[i] = fmin(members[i].step_s > 0 ? high / members[i].step_s : 1, room_of(&members[i]));
+        shares[i] =
+            fmin(fmax(members[i].step_s > 0 ? high / members[i].step_s : 1, floor_at(&members[i], ring)),
+                 room_of(&members[i]));
+}
+
+static double level_of(const struct share_member *members, uint32_t count, const double *shares)
+{
+    double level = 0;
+    for (uint32_t i = 0; i < count; i++)
+        level = fmax(level, (1 - shares[i]) / members[i].bytes_per_s);
+    return level;
 }
 
 bool share_state(const struct share_member *members, uint32_t count, enum share_aim aim, double *shares)
@@ -93,10 +104,15 @@ bool share_state(const struct share_member *members, uint32_t count, enum share_
         all += room_of(&members[i]);
     if (all < 1)
         return false;
-    if (aim == SHARE_FOR_STEP)
-        fill_by_step(members, count, shares);
-    else
+    if (aim == SHARE_FOR_LINKS)
         fill_evenly(members, count, level_search(members, count, true), shares);
+    else
+        fill_by_step(members, count, INFINITY, shares);
+    if (aim != SHARE_FOR_LINKS && aim != SHARE_FOR_STEP) {
+        double part = aim == SHARE_NEAR_LINKS ? 0.25 : aim == SHARE_HALF_WAY ? 0.5 : 0.75;
+        double least = level_search(members, count, true), most = level_of(members, count, shares);
+        fill_by_step(members, count, least + part * (most - least), shares);
+    }
     for (uint32_t i = 0; i < count; i++)
         sum += shares[i];
     for (uint32_t i = 0; i < count && sum != 1; i++) { /* what bisection left over */

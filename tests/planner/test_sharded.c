@@ -368,7 +368,7 @@ static void shards_fit_and_no_other_division_is_better(void **state)
     rand_stream_init(&r, 12, 3);
     for (int turn = 0; turn < 2000; turn++) {
         struct share_member members[5];
-        double shares[2][5], other[5], rooms = 0;
+        double shares[SHARE_AIMS][5], other[5], rooms = 0;
         uint32_t count = 2 + rand_stream_below(&r, 4);
         for (uint32_t i = 0; i < count; i++) {
             members[i] = (struct share_member){.room = 1.2 * rand_stream_unit(&r) - 0.1,
@@ -388,6 +388,12 @@ static void shards_fit_and_no_other_division_is_better(void **state)
         if (rooms < 1)
             continue;
         divided++;
+        for (int aim = SHARE_NEAR_LINKS; aim < SHARE_AIMS; aim++) {
+            assert_true(level_of(members, shares[aim], count) <=
+                        level_of(members, shares[SHARE_FOR_STEP], count) + 1e-9);
+            assert_true(step_of(members, shares[aim], count) <=
+                        step_of(members, shares[SHARE_FOR_LINKS], count) + 1e-9);
+        }
         for (int tries = 0; tries < 20; tries++) { /* any other division, within the rooms */
             double left = 1;
             for (uint32_t i = 0; i < count; i++) {

@@ -1,0 +1,509 @@
+/* Enumerators of stages: contiguous pipelines, hybrids, split backwards, interleaved pipelines. */
+#ifndef TEST_ORACLE_STAGES_H
+#define TEST_ORACLE_STAGES_H
+
+#include "planner/oracle.h"
+
+/* Seconds of every micro-batch of the size in hand, looked up once. */
+static inline void table_fill(struct oracle *o)
+{
+    const struct problem *p = o->p;
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        for (uint32_t k = 0; k < o->micro_batches; k++) {
+            struct cost_load load =
+                problem_load(p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
+            o->input[t][k] = 1;
+            for (int32_t block = 0; block < p->block_count && load.rows > 0; block++)
+                o->input[t][k] = fmin(o->input[t][k], 1 - micro_weight_share(p, block, block + 1, &load));
+            for (uint32_t d = 0; d < p->device_count; d++) {
+                for (int32_t block = 0; block < p->block_count; block++) {
+                    for (int way = 0; way < COST_WAYS; way++)
+                        o->table[d][t][k][block][way] =
+                            load.rows > 0 ? problem_seconds(p, d, block, block + 1, (enum cost_way)way, &load)
+                                          : 0;
+                }
+            }
+        }
+    }
+}
+
+static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, uint32_t k,
+                               const struct place_stage *stage, enum cost_way way)
+{
+    double seconds = 0;
+    for (int32_t block = stage->block_begin; block < stage->block_end; block++)
+        seconds += o->table[d][t][k][block][way];
+    return seconds;
+}
+
+/* A device's part of a step at least when it takes all micro-batches through the stage. */
+static inline double stage_work(const struct oracle *o, uint32_t device, const struct place_stage *stage,
+                                bool recompute)
+{
+    double mean = 0;
+    for (uint32_t t = 0; t < o->p->step_count; t++) {
+        for (uint32_t k = 0; k < o->micro_batches; k++)
+            mean += (looked_up(o, device, t, k, stage, COST_FORWARD) +
+                     looked_up(o, device, t, k, stage, COST_BACKWARD) +
+                     (recompute ? looked_up(o, device, t, k, stage, COST_RECOMPUTE) : 0)) /
+                    o->p->step_count;
+    }
+    return mean;
+}
+
+/* The least time of a micro-batch from one stage to the next, or back. The next stage's members may not be
+ * known yet; `device` is one of them, or of a later stage's. */
+static inline double hop_lower(const struct oracle *o, const struct place_stage *from,
+                               const struct place_stage *to, uint32_t t, uint32_t device)
+{
+    const struct problem *p = o->p;
+    double least = INFINITY, bytes = INFINITY;
+    bool open = to == &o->stages[o->c.stage_count - 1];
+    for (uint32_t k = 0; k < o->micro_batches; k++) {
+        struct cost_load load =
+            problem_load(p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
+        if (load.rows > 0)
+            bytes = fmin(bytes, floor(p->bytes_per_token * load.tokens));
+    }
+    for (uint32_t a = 0; a < from->member_count; a++) {
+        uint32_t source = o->members[from->member_first + a].device;
+        for (uint32_t d = 0; d < p->device_count; d++) {
+            bool there = open ? !o->taken[d] || d == device : false;
+            for (uint32_t b = 0; b < to->member_count; b++)
+                there = there || o->members[to->member_first + b].device == d;
+            for (int back = 0; back < 2 && there && d != source; back++) {
+                double latency, rate;
+                link_of(o, back ? d : source, back ? source : d, &latency, &rate);
+                least = fmin(least, latency + bytes / rate);
+            }
+        }
+    }
+    return least < INFINITY ? least : 0;
+}
+
+/* Summing a stage's gradients over the members it has so far (a ring of more is no faster), or gathering its
+ * weights and scattering the sums: what is before the work, and what after it. */
+static inline void sync_lower(const struct oracle *o, const struct place_stage *stage, double *before,
+                              double *after)
+{
+    const struct problem *p = o->p;
+    double bytes = 0, n = stage->member_count, slowest = 0;
+    int32_t begin = p->blocks.tied && stage->block_begin == 0 ? 1 : stage->block_begin;
+    *before = *after = 0;
+    if (stage->member_count < 2)
+        return;
+    if (full_of(p)) {
+        double level = (n - 1) / n / o->rate_best;
+        for (int32_t b = begin; b < stage->block_end; b++) {
+            *before += level * (double)memory_gathered_bytes(p, b, b + 1);
+            *after += level * (double)memory_gradient_bytes(p, b, b + 1);
+        }
+        return;
+    }
+    for (int32_t b = stage->block_begin; b < stage->block_end; b++)
+        bytes += 4 * (double)p->blocks.blocks[b].lora_params;
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        double best = INFINITY; /* of this member's links to any other device */
+        uint32_t here = o->members[stage->member_first + m].device;
+        for (uint32_t d = 0; d < p->device_count; d++) {
+            double latency, rate;
+            if (d == here)
+                continue;
+            link_of(o, here, d, &latency, &rate);
+            best = fmin(best, 2 * (n - 1) / n * bytes / rate);
+        }
+        slowest = fmax(slowest, best);
+    }
+    *after = slowest;
+}
+
+/* Through all stages before this one, the quickest micro-batch by the quickest member: forward, and back. */
+static inline void passes_lower(const struct oracle *o, const struct place_stage *stage, uint32_t t,
+                                uint32_t device, double *onward, double *back)
+{
+    *onward = *back = 0;
+    for (const struct place_stage *before = o->stages; before < stage; before++) {
+        double forward = INFINITY, backward = INFINITY;
+        for (uint32_t m = 0; m < before->member_count; m++) {
+            uint32_t d = o->members[before->member_first + m].device;
+            for (uint32_t k = 0; k < o->micro_batches; k++) {
+                double part = o->c.schedule == SCHEDULE_SPLIT ? o->input[t][k] : 1;
+                forward = fmin(forward, looked_up(o, d, t, k, before, COST_FORWARD));
+                backward = fmin(backward, part * looked_up(o, d, t, k, before, COST_BACKWARD));
+            }
+        }
+        double hop = hop_lower(o, before, before + 1, t, device);
+        *onward += forward + hop;
+        *back += backward + hop;
+    }
+}
+
+/* A member's part of a step at least: its micro-batches, whichever they are; before the first of them one has
+ * passed the stages before, after the last one passes them again (split: after its input's half). */
+static inline double member_lower(const struct oracle *o, const struct place_stage *stage,
+                                  const struct place_member *member, uint32_t count)
+{
+    const struct problem *p = o->p;
+    double mean = 0, gather, sum, own = 0;
+    bool split = o->c.schedule == SCHEDULE_SPLIT;
+    sync_lower(o, stage, &gather, &sum);
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        double each[ORACLE_ROWS], weights = 0, onward, back, computes = 0;
+        for (uint32_t k = 0; k < o->micro_batches; k++) {
+            double backward = looked_up(o, member->device, t, k, stage, COST_BACKWARD);
+            each[k] = looked_up(o, member->device, t, k, stage, COST_FORWARD) + backward;
+            weights += split ? (1 - o->input[t][k]) * backward : 0;
+            if (member->recompute)
+                each[k] += looked_up(o, member->device, t, k, stage, COST_RECOMPUTE);
+        }
+        for (uint32_t n = 0; n < count; n++) {
+            uint32_t least = n;
+            for (uint32_t k = n; k < o->micro_batches; k++)
+                least = each[k] < each[least] ? k : least;
+            double swap = each[n];
+            each[n] = each[least];
+            each[least] = swap;
+            computes += each[n];
+        }
+        passes_lower(o, stage, t, member->device, &onward, &back);
+        back = split ? fmax(0, back - weights) : back;
+        mean += (onward + computes + fmax(back, sum)) / p->step_count;
+        own += (gather + computes + sum) / p->step_count;
+    }
+    return fmax(mean, own);
+}
+
+/* What is left of the blocks, shared by the devices that are left as if it were water. Where devices differ
+ * by one factor in layers and head, none is better at some part of it; else each block is taken to be where
+ * it is quickest. */
+static inline double rest_lower(const struct oracle *o, int32_t begin)
+{
+    const struct problem *p = o->p;
+    const struct place_stage rest = {.block_begin = begin ? begin : 1, .block_end = p->block_count};
+    double mean = 0;
+    uint32_t left = 0;
+    for (uint32_t d = 0; d < p->device_count; d++)
+        left += !o->taken[d];
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        double rate = 0, quickest = 0;
+        for (uint32_t d = 0; d < p->device_count && o->uniform; d++) {
+            double all = 0;
+            for (uint32_t k = 0; k < o->micro_batches && !o->taken[d]; k++)
+                all +=
+                    looked_up(o, d, t, k, &rest, COST_FORWARD) + looked_up(o, d, t, k, &rest, COST_BACKWARD);
+            rate += all > 0 ? 1 / all : 0;
+        }
+        for (int32_t b = rest.block_begin; b < rest.block_end && !o->uniform; b++) {
+            const struct place_stage one = {.block_begin = b, .block_end = b + 1};
+            for (uint32_t k = 0; k < o->micro_batches; k++) {
+                double least = INFINITY;
+                for (uint32_t d = 0; d < p->device_count; d++) {
+                    if (!o->taken[d])
+                        least = fmin(least, looked_up(o, d, t, k, &one, COST_FORWARD) +
+                                                looked_up(o, d, t, k, &one, COST_BACKWARD));
+                }
+                quickest += least / left;
+            }
+        }
+        mean += (rate > 0 ? 1 / rate : quickest) / p->step_count;
+    }
+    return mean;
+}
+
+/* One device a stage, all of them known. */
+static inline double chain_lower(const struct oracle *o)
+{
+    double worst = 0;
+    for (uint32_t s = 0; s < o->c.stage_count; s++)
+        worst = fmax(worst, member_lower(o, &o->stages[s], &o->members[s], o->micro_batches));
+    return worst;
+}
+
+/* --- windows and delays --- */
+
+/* The first stages keep all micro-batches, so that their windows may say more: the difference is how many may
+ * be on the link behind them. */
+static inline void rings_walk(struct oracle *o)
+{
+    uint32_t all = 0, held[ORACLE_DEVICES];
+    for (uint32_t s = 0; s < o->c.stage_count; s++) {
+        held[s] = o->members[s].window;
+        all += held[s] == o->micro_batches;
+    }
+    for (uint32_t more = 1; more < o->micro_batches && o->c.placement == PLACE_PIPELINE && all; more++) {
+        for (uint32_t s = 0; s < all; s++) {
+            uint32_t behind = all < o->c.stage_count ? all - s : all - s - 1;
+            o->members[s].window = held[s] + behind * more;
+        }
+        leaf(o);
+    }
+    for (uint32_t s = 0; s < o->c.stage_count; s++)
+        o->members[s].window = held[s];
+}
+
+static inline void delays_walk(struct oracle *o, uint32_t s)
+{
+    if (s == o->c.stage_count) {
+        if (!exhausted(o))
+            leaf(o);
+        return;
+    }
+    for (uint32_t delay = 0; delay <= o->micro_batches; delay++) {
+        o->members[s].delay = delay;
+        delays_walk(o, s + 1);
+    }
+}
+
+static inline void windows_walk(struct oracle *o, uint32_t s)
+{
+    if (exhausted(o))
+        return;
+    if (s == 0 && o->c.schedule == SCHEDULE_SPLIT) {
+        delays_walk(o, 0);
+        return;
+    }
+    if (s == 0) {
+        leaf(o);
+        rings_walk(o);
+        return;
+    }
+    const struct place_stage *stage = &o->stages[s - 1];
+    uint32_t least = s < o->c.stage_count ? o->members[o->stages[s].member_first].window : 1;
+    for (uint32_t window = least; window <= o->micro_batches; window++) {
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            o->members[stage->member_first + m].window = window;
+        windows_walk(o, s - 1);
+    }
+}
+
+/* --- stages of members --- */
+
+static inline void stage_open(struct oracle *o, int32_t begin);
+
+static inline void stages_whole(struct oracle *o)
+{
+    bool chain = o->c.placement == PLACE_PIPELINE;
+    if (o->c.stage_count < 2 || (chain ? hopeless(o, chain_lower(o)) : o->c.member_count <= o->c.stage_count))
+        return;
+    windows_walk(o, o->c.stage_count);
+}
+
+/* Who gets which micro-batch of a group by the members' weights: every prefix keeps the shares, ties go to
+ * the first. Three bits a micro-batch. */
+static inline uint32_t dealt(const uint32_t *weights, uint32_t n, uint32_t micro_batches, uint32_t *counts)
+{
+    uint32_t sequence = 0;
+    double total = 0;
+    for (uint32_t m = 0; m < n; m++) {
+        total += weights[m];
+        counts[m] = 0;
+    }
+    for (uint32_t k = 0; k < micro_batches; k++) {
+        uint32_t best = 0;
+        double most = -INFINITY;
+        for (uint32_t m = 0; m < n; m++) {
+            double due = (k + 1) * weights[m] / total - counts[m];
+            if (due > most + 1e-12) {
+                most = due;
+                best = m;
+            }
+        }
+        counts[best]++;
+        sequence = sequence << 3 | best;
+    }
+    return sequence;
+}
+
+/* Do weights that come before these deal alike? */
+static inline bool dealt_before(const uint32_t *weights, uint32_t n, uint32_t micro_batches,
+                                uint32_t sequence)
+{
+    uint32_t other[ORACLE_DEVICES], counts[ORACLE_DEVICES];
+    for (uint32_t m = 0; m < n; m++)
+        other[m] = 1;
+    while (memcmp(other, weights, n * sizeof(*other)) != 0) {
+        if (dealt(other, n, micro_batches, counts) == sequence)
+            return true;
+        for (uint32_t m = n; m-- > 0;) {
+            other[m] = other[m] % micro_batches + 1;
+            if (other[m] > 1)
+                break;
+        }
+    }
+    return false;
+}
+
+/* The open stage has its members: do they all get micro-batches, and may this be the best? */
+static inline bool stage_good(struct oracle *o)
+{
+    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    uint32_t weights[ORACLE_DEVICES], counts[ORACLE_DEVICES], n = stage->member_count;
+    for (uint32_t m = 0; m < n; m++)
+        weights[m] = o->members[stage->member_first + m].micro_count;
+    uint32_t sequence = dealt(weights, n, o->micro_batches, counts);
+    for (uint32_t m = 0; m < n && n > 1; m++) {
+        if (counts[m] == 0 ||
+            hopeless(o, member_lower(o, stage, &o->members[stage->member_first + m], counts[m])))
+            return false;
+    }
+    if (n == 1) /* gets all, whatever its weight */
+        return o->c.placement == PLACE_PIPELINE || weights[0] == 1;
+    return !dealt_before(weights, n, o->micro_batches, sequence);
+}
+
+static inline void stage_close(struct oracle *o)
+{
+    if (!stage_good(o))
+        return;
+    if (o->stages[o->c.stage_count - 1].block_end < o->p->block_count)
+        stage_open(o, o->stages[o->c.stage_count - 1].block_end);
+    else
+        stages_whole(o);
+}
+
+/* The open stage closed, or one more member of it: with every weight up to the number of micro-batches. */
+static inline void member_add(struct oracle *o)
+{
+    const struct problem *p = o->p;
+    struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    uint32_t m = o->c.member_count, all = o->micro_batches;
+    bool chain = o->c.placement == PLACE_PIPELINE;
+    if (stage->member_count)
+        stage_close(o);
+    if (m == p->device_count || stage->member_count == (chain ? 1 : all))
+        return;
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        for (int recompute = 0; recompute < 2 && !o->taken[d]; recompute++) {
+            o->members[m] = (struct place_member){
+                .device = d, .micro_rows = o->c.micro_batch_rows, .state_share = 1, .recompute = recompute};
+            if (!allowed(p, recompute) ||
+                hopeless(o, member_lower(o, stage, &o->members[m], chain ? all : 1)))
+                continue;
+            for (uint32_t weight = chain ? all : 1; weight <= all; weight++) {
+                o->members[m].micro_count = weight;
+                o->taken[d] = true;
+                stage->member_count++;
+                o->c.member_count++;
+                member_add(o);
+                stage->member_count--;
+                o->c.member_count--;
+                o->taken[d] = false;
+            }
+        }
+    }
+}
+
+static inline void stage_open(struct oracle *o, int32_t begin)
+{
+    if (o->c.member_count == o->p->device_count || hopeless(o, rest_lower(o, begin)))
+        return;
+    for (int32_t end = begin + 1; end <= o->p->block_count; end++) {
+        o->stages[o->c.stage_count++] =
+            (struct place_stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
+        member_add(o);
+        o->c.stage_count--;
+    }
+}
+
+static inline void stages_run(struct oracle *o, enum plan_placement kind, enum plan_schedule schedule)
+{
+    for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
+        choice_start(o, kind);
+        o->c.schedule = schedule;
+        o->c.micro_batch_rows = rows;
+        o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
+        table_fill(o);
+        stage_open(o, 0);
+    }
+}
+
+static inline void pipeline_run(struct oracle *o)
+{
+    stages_run(o, PLACE_PIPELINE, SCHEDULE_1F1B);
+}
+
+static inline void split_run(struct oracle *o)
+{
+    stages_run(o, PLACE_PIPELINE, SCHEDULE_SPLIT);
+}
+
+static inline void hybrid_run(struct oracle *o)
+{
+    stages_run(o, PLACE_HYBRID, SCHEDULE_1F1B);
+}
+
+/* --- interleaved: devices go round, with several ranges each --- */
+
+static inline void slacks_walk(struct oracle *o, uint32_t r)
+{
+    uint32_t ranks = o->c.member_count, laps = o->c.stage_count / ranks;
+    if (r == ranks) {
+        if (!exhausted(o))
+            leaf(o);
+        return;
+    }
+    uint32_t least = pipe_order_window(ranks, laps, o->micro_batches, r), most = o->micro_batches * laps;
+    for (uint32_t window = least; window <= (most > least ? most : least); window++) {
+        o->members[r].window = window;
+        slacks_walk(o, r + 1);
+    }
+}
+
+static inline void ranges_walk(struct oracle *o, uint32_t j, uint32_t laps, int32_t begin, double *works)
+{
+    uint32_t ranks = o->c.member_count, stages = ranks * laps, r = j % ranks;
+    if (j == stages) {
+        o->c.stage_count = stages;
+        slacks_walk(o, 0);
+        return;
+    }
+    int32_t last = o->p->block_count - (int32_t)(stages - j - 1), first = j + 1 == stages ? last : begin + 1;
+    double before = works[r];
+    for (int32_t end = first; end <= last; end++) {
+        o->stages[j] = (struct place_stage){
+            .block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
+        works[r] = before + stage_work(o, o->members[r].device, &o->stages[j], o->members[r].recompute);
+        if (!hopeless(o, works[r]))
+            ranges_walk(o, j + 1, laps, end, works);
+    }
+    works[r] = before;
+}
+
+static inline void ranks_walk(struct oracle *o)
+{
+    uint32_t ranks = o->c.member_count;
+    double works[ORACLE_DEVICES] = {0};
+    for (uint32_t laps = 2; ranks >= 2 && (int32_t)(laps * ranks) <= o->p->block_count; laps++)
+        ranges_walk(o, 0, laps, 0, works);
+    for (uint32_t way = 0; way < 2 * o->p->device_count && !exhausted(o); way++) {
+        uint32_t d = way / 2;
+        if (o->taken[d] || !allowed(o->p, way % 2))
+            continue;
+        o->members[ranks] = (struct place_member){.device = d,
+                                                  .micro_rows = o->c.micro_batch_rows,
+                                                  .micro_count = o->micro_batches,
+                                                  .state_share = 1,
+                                                  .recompute = way % 2};
+        o->taken[d] = true;
+        o->c.member_count++;
+        ranks_walk(o);
+        o->c.member_count--;
+        o->taken[d] = false;
+    }
+}
+
+static inline void interleaved_run(struct oracle *o)
+{
+    for (uint32_t rows = 1; rows < o->p->workload->batch_rows; rows++) {
+        choice_start(o, PLACE_PIPELINE);
+        o->c.schedule = SCHEDULE_INTERLEAVED;
+        o->c.micro_batch_rows = rows;
+        o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
+        if (o->micro_batches < 2)
+            break;
+        table_fill(o);
+        ranks_walk(o);
+    }
+}
+
+#endif

@@ -1,0 +1,390 @@
+/* Enumerator of tensor groups: one group of any devices in any order, or a pipeline of groups and single
+ * devices; key heads in every way, rows of the vocabulary on a grid and as speeds ask for, the columns of the
+ * FFN by what makes the slowest member soonest done within the memory that is left. */
+#ifndef TEST_ORACLE_TENSOR_H
+#define TEST_ORACLE_TENSOR_H
+
+#include "planner/oracle.h"
+
+#define VOCABULARY_PARTS 4u /* of the grid */
+
+/* Devices, heads and vocabulary of every stage are known; of the stage being dealt the columns follow. */
+struct tensor_walk {
+    struct oracle *o;
+    double reach[ORACLE_DEVICES]; /* of each stage: what its slowest member computes in a step */
+};
+
+static inline struct cost_load tensor_load(const struct oracle *o, uint32_t t, uint32_t k)
+{
+    return problem_load(o->p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
+}
+
+static inline bool tensor_fits(const struct oracle *o, const struct place_stage *stage, uint32_t m,
+                               uint32_t live, uint32_t partials)
+{
+    struct tensor_need need;
+    tensor_stage_need(o->p, stage, &o->members[m].tensor, o->c.micro_batch_rows, o->members[m].recompute,
+                      live, partials, &need);
+    return need.need.total <= limit_of(o->p, o->members[m].device);
+}
+
+/* Sets the columns of a group from how many each has. */
+static inline void columns_set(struct oracle *o, const struct place_stage *stage, const uint32_t *columns)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < stage->member_count; i++) {
+        struct plan_tensor *part = &o->members[stage->member_first + i].tensor;
+        part->column_begin = at;
+        part->column_end = at += columns[i];
+    }
+}
+
+/* What a member takes at the mean load, there and back, for the stage but for its layers' columns; and for
+ * one layer's half with so many columns. */
+static inline double mean_seconds(const struct oracle *o, const struct place_stage *stage, uint32_t m,
+                                  uint32_t columns, bool ffn)
+{
+    struct plan_tensor part = o->members[m].tensor;
+    struct cost_load load = o->p->mean_step;
+    double seconds = 0;
+    part.column_begin = 0;
+    part.column_end = columns;
+    load.rows /= o->micro_batches;
+    load.tokens /= o->micro_batches;
+    load.sum_sq /= o->micro_batches;
+    load.labelled /= o->micro_batches;
+    for (int way = 0; way < (o->members[m].recompute ? 3 : 2); way++) {
+        for (int32_t b = ffn ? 1 : stage->block_begin; b < (ffn ? 2 : stage->block_end); b++) {
+            bool layer = b > 0 && b + 1 < o->p->block_count;
+            seconds += tensor_seconds(o->p, o->members[m].device, &part, b,
+                                      ffn     ? TENSOR_SECOND
+                                      : layer ? TENSOR_FIRST
+                                              : TENSOR_WHOLE,
+                                      (enum cost_way)way, &load);
+        }
+    }
+    return seconds;
+}
+
+/* Most columns a member holds; 0: not even one. */
+static inline uint32_t columns_most(struct oracle *o, const struct place_stage *stage, uint32_t m,
+                                    uint32_t most, uint32_t live, uint32_t partials)
+{
+    uint32_t low = 0, high = most;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        o->members[m].tensor.column_begin = 0;
+        o->members[m].tensor.column_end = middle;
+        if (tensor_fits(o, stage, m, live, partials))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* A member's time with c columns is base + fixed + c·each. */
+struct column_line {
+    double base, fixed, each;
+    uint32_t most, columns;
+};
+
+/* Water: the least level at which the members' columns within it are all there. */
+static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t ffn)
+{
+    double low = 0, high = 0;
+    uint32_t most = 0, given = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        most += lines[i].most;
+        high = fmax(high, lines[i].base + lines[i].fixed + lines[i].most * lines[i].each);
+    }
+    if (most < ffn)
+        return false;
+    for (int turn = 0; turn < 50; turn++) {
+        double level = turn ? (low + high) / 2 : high;
+        uint32_t all = 0, within[ORACLE_DEVICES];
+        for (uint32_t i = 0; i < n; i++) {
+            double room = (level - lines[i].base - lines[i].fixed) / lines[i].each;
+            within[i] = room < 1 ? 1 : room > lines[i].most ? lines[i].most : (uint32_t)room;
+            all += within[i];
+        }
+        if (turn == 0 || all >= ffn) {
+            high = level;
+            given = all;
+            for (uint32_t i = 0; i < n; i++)
+                lines[i].columns = within[i];
+        } else {
+            low = level;
+        }
+    }
+    for (uint32_t i = n; i-- > 0 && given > ffn;) {
+        uint32_t less = given - ffn < lines[i].columns - 1 ? given - ffn : lines[i].columns - 1;
+        lines[i].columns -= less;
+        given -= less;
+    }
+    return given == ffn;
+}
+
+/* Columns so that the slowest half is soonest done, or (weight 1) all that a member does. live 0: whatever
+ * memory there is. */
+static inline bool columns_fill(struct oracle *o, const struct place_stage *stage, double weight,
+                                uint32_t live, uint32_t partials)
+{
+    uint32_t n = stage->member_count, ffn = o->p->workload->config->ffn, columns[ORACLE_DEVICES];
+    struct column_line lines[ORACLE_DEVICES];
+    int32_t begin = stage->block_begin > 1 ? stage->block_begin : 1;
+    int32_t end = stage->block_end < o->p->block_count ? stage->block_end : o->p->block_count - 1;
+    double layers = end > begin ? end - begin : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t m = stage->member_first + i;
+        double one = mean_seconds(o, stage, m, 1, true), more = mean_seconds(o, stage, m, 1 + ffn / 2, true);
+        double each = (more - one) / (ffn / 2);
+        lines[i] = (struct column_line){
+            .base = weight > 0 ? weight * mean_seconds(o, stage, m, 1, false) / layers : 0,
+            .fixed = one - each,
+            .each = each,
+            .most = ffn - n + 1};
+    }
+    bool fits = false;
+    for (uint32_t turn = 0; turn <= n && !fits; turn++) {
+        if (!columns_level(lines, n, ffn))
+            return false;
+        for (uint32_t i = 0; i < n; i++)
+            columns[i] = lines[i].columns;
+        columns_set(o, stage, columns);
+        fits = true;
+        for (uint32_t i = 0; i < n && live; i++) {
+            if (tensor_fits(o, stage, stage->member_first + i, live, partials))
+                continue;
+            fits = false;
+            lines[i].most = columns_most(o, stage, stage->member_first + i, lines[i].columns, live, partials);
+            if (lines[i].most == 0)
+                return false;
+        }
+    }
+    return fits;
+}
+
+/* A step of one group at least: with one micro-batch at a time every half waits for the slowest member and
+ * for the sum before it; with more in turns, each member computes and each sum travels. */
+static inline double group_lower(const struct oracle *o, const struct place_stage *stage, bool in_turn)
+{
+    const struct problem *p = o->p;
+    uint32_t n = stage->member_count, first = stage->member_first;
+    double latency = 0, rate = INFINITY, serial = 0, sums = 0, own[ORACLE_DEVICES] = {0}, most = 0;
+    for (uint32_t i = 0; i < n && n > 1; i++) {
+        double a, b;
+        link_of(o, o->members[first + i].device, o->members[first + (i + 1) % n].device, &a, &b);
+        latency = fmax(latency, a);
+        rate = fmin(rate, b);
+    }
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        for (uint32_t k = 0; k < o->micro_batches; k++) {
+            struct cost_load load = tensor_load(o, t, k);
+            double sum = load.rows > 0
+                             ? tensor_sum_seconds(n, floor(p->bytes_per_token * load.tokens), latency, rate)
+                             : 0;
+            for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
+                bool layer = b > 0 && b + 1 < p->block_count;
+                for (int half = 0; half < (layer ? 2 : 1); half++) {
+                    enum tensor_half which = !layer ? TENSOR_WHOLE : half ? TENSOR_SECOND : TENSOR_FIRST;
+                    for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
+                        double slowest = 0;
+                        for (uint32_t i = 0; i < n; i++) {
+                            const struct place_member *x = &o->members[first + i];
+                            double s =
+                                tensor_seconds(p, x->device, &x->tensor, b, which, (enum cost_way)way, &load);
+                            if (x->recompute && way == COST_BACKWARD)
+                                s +=
+                                    tensor_seconds(p, x->device, &x->tensor, b, which, COST_RECOMPUTE, &load);
+                            own[i] += s / p->step_count;
+                            slowest = fmax(slowest, s);
+                        }
+                        serial += slowest / p->step_count;
+                        /* nothing is handed down to an embedding that is not trained */
+                        bool summed = layer && !(b == 1 && half == 0 && way == COST_BACKWARD);
+                        sums += summed ? sum / p->step_count : 0;
+                    }
+                }
+            }
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        most = fmax(most, own[i]);
+    return in_turn ? serial + sums : fmax(most, sums);
+}
+
+/* Columns of all stages; false when memory has no room for them, or nothing better can come of them. */
+static inline bool columns_deal(struct oracle *o, double weight)
+{
+    for (uint32_t s = 0; s < o->c.stage_count; s++) {
+        const struct place_stage *stage = &o->stages[s];
+        uint64_t live = (uint64_t)o->members[stage->member_first].window * o->c.together;
+        live = live < o->micro_batches ? live : o->micro_batches;
+        if (!columns_fill(o, stage, weight, (uint32_t)live, tensor_partials(&o->c, s, o->micro_batches)))
+            return false;
+        bool in_turn = o->c.stage_count == 1 && o->c.together == 1 && o->members[0].window == 1;
+        if (hopeless(o, group_lower(o, stage, in_turn)))
+            return false;
+    }
+    return true;
+}
+
+/* Windows from the tail, in units of the micro-batches that are worked on in turns. */
+static inline void units_walk(struct tensor_walk *w, uint32_t s)
+{
+    struct oracle *o = w->o;
+    uint32_t units = (o->micro_batches - 1) / o->c.together + 1;
+    if (exhausted(o))
+        return;
+    for (double weight = 0; s == 0 && weight <= 1; weight += o->c.together > 1 ? 0.5 : 2) {
+        if (columns_deal(o, weight))
+            leaf(o);
+    }
+    if (s == 0)
+        return;
+    const struct place_stage *stage = &o->stages[s - 1];
+    uint32_t least = s < o->c.stage_count ? o->members[o->stages[s].member_first].window : 1;
+    for (uint32_t window = least; window <= units; window++) {
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            o->members[stage->member_first + m].window = window;
+        units_walk(w, s - 1);
+    }
+}
+
+static inline void together_walk(struct tensor_walk *w)
+{
+    struct oracle *o = w->o;
+    for (o->c.together = 1; o->c.together <= o->micro_batches; o->c.together++)
+        units_walk(w, o->c.stage_count);
+}
+
+static inline void group_open(struct tensor_walk *w, int32_t begin);
+
+static inline void group_whole(struct tensor_walk *w)
+{
+    struct oracle *o = w->o;
+    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    /* with the columns that make the busiest member least busy, whatever memory there is */
+    if (!columns_fill(o, stage, 1, 0, 0))
+        return;
+    if (hopeless(o, group_lower(o, stage, false)))
+        return;
+    if (stage->block_end < o->p->block_count)
+        group_open(w, stage->block_end);
+    else if (o->c.member_count > o->c.stage_count)
+        together_walk(w);
+}
+
+/* Rows of the vocabulary: on the grid, or in proportion to the speed of the head. */
+static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t left)
+{
+    struct oracle *o = w->o;
+    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    uint32_t n = stage->member_count, vocab = o->p->workload->config->vocab;
+    uint32_t before = i ? o->members[stage->member_first + i - 1].tensor.vocabulary_end : 0;
+    bool uses = stage->block_begin == 0 || stage->block_end == o->p->block_count;
+    if (i == n) {
+        group_whole(w);
+        return;
+    }
+    for (uint32_t parts = 1; parts + (n - i - 1) <= left; parts++) {
+        struct plan_tensor *part = &o->members[stage->member_first + i].tensor;
+        if (i + 1 == n && parts < left)
+            continue;
+        part->vocabulary_begin = before;
+        part->vocabulary_end = i + 1 == n ? vocab : before + vocab * parts / VOCABULARY_PARTS;
+        vocabulary_walk(w, i + 1, left - parts);
+        if (!uses)
+            break;
+    }
+}
+
+static inline void vocabulary_by_speed(struct tensor_walk *w)
+{
+    struct oracle *o = w->o;
+    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    uint32_t vocab = o->p->workload->config->vocab, at = 0;
+    double rate = 0, sum = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint32_t i = 0; i < stage->member_count; i++) {
+            struct place_member *x = &o->members[stage->member_first + i];
+            double each = problem_seconds(o->p, x->device, o->p->block_count - 1, o->p->block_count,
+                                          COST_FORWARD, &o->p->mean_row);
+            if (turn == 0) {
+                rate += 1 / each;
+                continue;
+            }
+            sum += 1 / each / rate;
+            x->tensor.vocabulary_begin = at;
+            at = i + 1 == stage->member_count ? vocab : (uint32_t)(sum * vocab);
+            x->tensor.vocabulary_end = at;
+        }
+    }
+    group_whole(w);
+}
+
+/* One more device of the open group; heads_left of the model's key heads are not dealt. */
+static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
+{
+    struct oracle *o = w->o;
+    const struct problem *p = o->p;
+    struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    uint32_t m = o->c.member_count, all = p->workload->config->kv_heads;
+    if (heads_left == 0) {
+        vocabulary_by_speed(w);
+        if (stage->member_count > 1)
+            vocabulary_walk(w, 0, VOCABULARY_PARTS);
+        return;
+    }
+    for (uint32_t way = 0; way < 2 * p->device_count * heads_left; way++) {
+        uint32_t d = way / 2 % p->device_count, heads = way / 2 / p->device_count + 1, again = way % 2;
+        if (o->taken[d] || !allowed(p, (int)again) || exhausted(o) ||
+            (heads == all && stage->block_begin == 0 && stage->block_end == p->block_count))
+            continue;
+        o->members[m] = (struct place_member){
+            .device = d,
+            .micro_rows = o->c.micro_batch_rows,
+            .micro_count = o->micro_batches,
+            .state_share = 1,
+            .recompute = again,
+            .tensor = {.kv_head_begin = all - heads_left, .kv_head_end = all - heads_left + heads}};
+        o->taken[d] = true;
+        stage->member_count++;
+        o->c.member_count++;
+        part_add(w, heads_left - heads);
+        stage = &o->stages[o->c.stage_count - 1];
+        stage->member_count--;
+        o->c.member_count--;
+        o->taken[d] = false;
+    }
+}
+
+static inline void group_open(struct tensor_walk *w, int32_t begin)
+{
+    struct oracle *o = w->o;
+    bool one = full_of(o->p) && o->p->blocks.tied; /* a table that is trained is cut alike everywhere */
+    if (o->c.member_count == o->p->device_count)
+        return;
+    for (int32_t end = one ? o->p->block_count : begin + 1; end <= o->p->block_count; end++) {
+        o->stages[o->c.stage_count++] =
+            (struct place_stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
+        part_add(w, o->p->workload->config->kv_heads);
+        o->c.stage_count--;
+    }
+}
+
+static inline void tensor_run(struct oracle *o)
+{
+    struct tensor_walk w = {.o = o};
+    if (o->p->workload->config->experts)
+        return;
+    for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
+        choice_start(o, PLACE_TENSOR);
+        o->c.micro_batch_rows = rows;
+        o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
+        group_open(&w, 0);
+    }
+}
+
+#endif
