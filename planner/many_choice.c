@@ -9,8 +9,9 @@
 #include "planner/chain.h"
 #include "planner/deal.h"
 
-#define FIT_TURNS 5     /* windows are lowered this often before a layout is given up */
-#define RUN_FLIGHTS 5.0 /* as many micro-batches as are under way at once, so many times: to see the pace */
+#define FIT_TURNS_PART 2 /* and this often while a part of the micro-batches is run */
+#define FIT_TURNS 5      /* windows are lowered this often before a layout is given up */
+#define RUN_FLIGHTS 4.0  /* as many micro-batches as are under way at once, so many times: to see the pace */
 #define WINDOW_LEAST 0.5
 #define WINDOW_MOST 3.0
 
@@ -220,7 +221,9 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
     d->seconds = INFINITY;
     if (!scratch)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (int turn = 0; turn < FIT_TURNS; turn++) {
+    bool whole = run == d->m->micro_batches;
+    int turns = whole ? FIT_TURNS : FIT_TURNS_PART;
+    for (int turn = 0; turn < turns; turn++) {
         struct deal deal;
         if (d->choice.placement == PLACE_PIPELINE)
             chain_windows(&d->choice, turn < FIT_TURNS / 2);
@@ -229,10 +232,10 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
             return -1;
         }
         double seconds = pace(d, &deal, scratch);
-        bool whole = run == d->m->micro_batches;
-        int touched = !whole ? 0 : idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
+        int touched = whole && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
         deal_fini(&deal);
-        if (touched == 0)
+        if (touched == 0 ||
+            (touched > 0 && !whole && turn + 1 == turns)) /* nearly: the whole run settles it */
             d->seconds = seconds + ending(d);
         if (touched <= 0)
             break;

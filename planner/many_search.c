@@ -14,9 +14,9 @@
 
 #define ORDERS_KEPT 3u
 #define VARIANTS 8u         /* of groups and windows; what pays depends on how scarce memory is */
-#define RUN_WHOLE 2u        /* drafts run to the end */
+#define RUN_WHOLE 3u        /* drafts run to the end */
 #define IMPROVED 2u         /* variants whose orders are changed */
-#define RUN_FIRST 384u      /* micro-batches that drafts are run with to be compared */
+#define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */

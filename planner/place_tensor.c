@@ -19,6 +19,8 @@
 #define STAGES_MAX 64u   /* groups in a pipeline */
 #define DEVICES_MAX 256u /* in all of them */
 #define BALANCE_TURNS 30
+#define WORSE_MAX 2u /* sizes of micro-batches in turn that are slower, after which no larger one is tried   \
+                      */
 #define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
 /* Devices in groups, and how they work. */
@@ -33,6 +35,8 @@ struct arrangement {
     double block_s[STAGES_MAX][COST_CLASSES][2];
     int32_t end[STAGES_MAX];
     bool recompute;
+    bool many;         /* not everything is looked at */
+    double estimate_s; /* of what was tried last; INFINITY: it did not fit */
 };
 
 static struct cost_load mean_load(const struct problem *p, uint32_t micro_batches)
@@ -235,6 +239,7 @@ static int arrangement_try(struct arrangement *a, struct err *err)
     struct place_choice choice = {.stages = stages, .members = members};
     int result = members ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     bool done = false;
+    a->estimate_s = INFINITY;
     for (int way = 0; way < 2 * TENSOR_WAYS && result == 0 && !done; way++) {
         a->recompute = way >= TENSOR_WAYS;
         bool dealt = micro_recompute_allowed(a->p, a->recompute);
@@ -251,7 +256,7 @@ static int arrangement_try(struct arrangement *a, struct err *err)
             done = choice_fits(a, &choice);
         }
         if (done) {
-            choice.estimate_s = arrangement_estimate(a, &choice);
+            a->estimate_s = choice.estimate_s = arrangement_estimate(a, &choice);
             result = choice_list_add(a->list, &choice, err);
         }
     }
@@ -261,19 +266,27 @@ static int arrangement_try(struct arrangement *a, struct err *err)
 
 static int arrangement_sizes(struct arrangement *a, struct err *err)
 {
-    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(a->p, sizes);
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(a->p, sizes), worse = 0;
+    double best = INFINITY;
     for (uint32_t s = 0; s < a->stages; s++)
         ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
                    &a->rate[s]);
     for (uint32_t i = 0; i < count; i++) {
         a->rows = sizes[i];
         a->micro_batches = micro_count(a->p, sizes[i]);
+        double here = INFINITY;
         for (a->together = 1; a->together <= 2 && a->together <= a->micro_batches; a->together++) {
             if (a->list->evaluations >= a->list->evaluations_max)
                 return 0;
             if (arrangement_try(a, err) < 0)
                 return -1;
+            here = fmin(here, a->estimate_s);
         }
+        worse = here < best ? 0 : worse + 1;
+        best = fmin(best, here);
+        /* larger micro-batches need more memory, and beyond some size only wait longer for each other */
+        if (a->many && (isinf(here) || worse >= WORSE_MAX))
+            return 0;
     }
     return 0;
 }
@@ -476,6 +489,7 @@ static int tensor_propose(const struct problem *problem, struct choice_list *lis
         qsort(all, count, sizeof(*all), by_node);
         *a = (struct arrangement){.p = problem, .list = list};
         bool few = count <= SUBSETS_MAX && !problem->exhaustive_off;
+        a->many = count > SUBSETS_MAX;
         if (few)
             result = subsets_try(a, all, count, err);
         if (result == 0) /* of many devices the likely ones first: looking may be cut short */

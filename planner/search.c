@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/bound.h"
 #include "planner/doubts.h"
 #include "planner/expert.h"
 #include "planner/expert_moves.h"
@@ -36,33 +37,6 @@
 #define POLISH_WITHIN 1.25 /* of the best so far */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
-static double lower_bound(const struct problem *p)
-{
-    /* rows per step / Σ 1/t_d, t_d the least seconds a row takes through all blocks on d at its best
-     * micro-batch */
-    double rate = 0;
-    for (uint32_t d = 0; d < p->device_count; d++) {
-        double best = INFINITY;
-        if (!p->usable[d])
-            continue;
-        for (uint32_t rows = 1; rows <= p->workload->batch_rows; rows *= 2) {
-            struct cost_load load = p->mean_row;
-            load.rows *= rows;
-            load.tokens *= rows;
-            load.sum_sq *= rows;
-            load.labelled *= rows;
-            double seconds = (problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &load) +
-                              problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &load)) /
-                             rows;
-            best = seconds < best ? seconds : best;
-        }
-        rate += best > 0 ? 1 / best : 0;
-    }
-    double bound = rate > 0 ? p->mean_step.rows / rate : 0;
-    bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0; /* may be on the devices best at each */
-    return parts ? fmin(bound, expert_lower_bound(p)) : bound;
-}
-
 static struct plan_alternative *alternative_add(struct search *s, enum plan_placement placement)
 {
     struct plan_answer *a = s->answer;
@@ -77,7 +51,7 @@ static struct plan_alternative *alternative_add(struct search *s, enum plan_plac
     return &grown[a->alternative_count++];
 }
 
-static uint64_t choice_cells(const struct problem *p, const struct place_choice *choice)
+uint64_t choice_cells(const struct problem *p, const struct place_choice *choice)
 {
     return (uint64_t)choice->member_count * (p->workload->batch_rows / choice->micro_batch_rows + 1) *
            expert_program_length(p, choice) * tensor_program_length(p, choice);
@@ -393,6 +367,8 @@ static int chosen_emit(struct search *s)
     } else {
         a->runnable = s->from.member_count == 0 || choice_runnable(p, &s->from);
     }
+    /* the mean step's bound, where fewer steps than that were priced, or rows are worked on in parts */
+    a->lower_bound_s = fmin(a->lower_bound_s, seconds);
     plan->costs.lower_bound_s = a->lower_bound_s;
     a->plan = plan;
     a->step_s = seconds;
@@ -541,7 +517,7 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
                 plan_placement_name(workload->place));
         goto out;
     }
-    s.answer->lower_bound_s = lower_bound(&problem);
+    s.answer->lower_bound_s = bound_time(&problem);
     if (placements_run(&s) < 0)
         goto out;
     s.answer->verdict = s.answer->plan ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;

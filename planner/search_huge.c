@@ -6,7 +6,10 @@
 #define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
 #define HUGE_DEVICES 24u /* huge with so many devices, and as many device-rows as HUGE_CELLS */
 #define LONG_CELLS 4000u /* or with LONG_DEVICES and so many device-rows */
-#define HUGE_OTHERS 16u  /* part of the evaluations that data, tensor, expert and server then get */
+#define LENGTH_MOST                                                                                          \
+    500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
+               else fits */
+#define HUGE_OTHERS 16u /* part of the evaluations that data, tensor, expert and server then get */
 
 bool search_huge(const struct search *s)
 {
@@ -33,9 +36,23 @@ static int least_of(const struct place_choice *const best[PLACE_COUNT], const do
     return least;
 }
 
+/* Lists of millions of instructions (tensor groups' sums) take seconds to make, and more to send and to
+ * check. */
+static void lengths_limit(const struct search *s, const struct place_choice *best[PLACE_COUNT])
+{
+    bool other = false;
+    for (int kind = 0; kind < PLACE_COUNT; kind++)
+        other = other || (best[kind] && choice_cells(s->problem, best[kind]) <= LENGTH_MOST);
+    for (int kind = 0; kind < PLACE_COUNT && other; kind++) {
+        if (best[kind] && choice_cells(s->problem, best[kind]) > LENGTH_MOST)
+            best[kind] = NULL;
+    }
+}
+
 int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], double seconds[PLACE_COUNT])
 {
     bool simulated[PLACE_COUNT] = {false};
+    lengths_limit(s, best);
     for (;;) {
         int kind = least_of(best, seconds), fastest = kind;
         for (int other = 0; other < PLACE_COUNT && kind >= 0 && simulated[kind]; other++) {

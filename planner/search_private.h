@@ -31,6 +31,8 @@ struct search {
 #define LONG_DEVICES 7u  /* devices from which nothing is enumerated */
 #define HUGE_CELLS 6000u /* ranks * micro-batches from which only those are simulated that may win */
 
+/* Ranks times micro-batches, and how much longer than a pipeline's the program is. */
+uint64_t choice_cells(const struct problem *problem, const struct place_choice *choice);
 /* Many devices and many rows: whatever is emitted is long. */
 bool search_huge(const struct search *search);
 /* Sets how long a placement may look. */
