@@ -204,16 +204,16 @@ static int theirs_read(const json_t *one, const struct zorse_problem *p, struct 
     }
     for (size_t s = 0; s < json_array_size(stages); s++) {
         const json_t *stage = json_array_get(stages, s), *layers = json_object_get(stage, "layers");
-        json_int_t count =
-            json_integer_value(json_array_get(layers, 1)) - json_integer_value(json_array_get(layers, 0));
+        json_int_t begin = json_integer_value(json_array_get(layers, 0));
+        json_int_t end = json_integer_value(json_array_get(layers, 1));
         uint32_t g = 0;
         while (g < l->group_count && ids[g] != json_integer_value(json_object_get(stage, "group_id")))
             g++;
-        if (g == l->group_count || count < 0 || count > (json_int_t)p->layers)
+        if (g == l->group_count || begin < 0 || end < begin || end > (json_int_t)p->layers)
             return err_set(err, ERR_INVALID, "case.zorse.stages[%zu]: no such group, or layers out of range",
                            s);
         l->stages[l->stage_count].group = g;
-        l->stages[l->stage_count++].layers = (uint32_t)count;
+        l->stages[l->stage_count++].layers = (uint32_t)(end - begin);
     }
     return 1;
 }

@@ -17,6 +17,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from claims import BIN, GOLDEN, SKIP, SOURCE, Failed, expect, main, skip  # noqa: E402,F401
 
+SLOW = float(os.environ.get("MOTLEY_SLOW", "1"))  # instrumented builds: deadlines are so many times longer
+
 SHARED = os.path.join(os.path.dirname(SOURCE), "shared")
 
 
@@ -79,7 +81,8 @@ class Motley:
         command = [self.program("motley"), *words, "--home", self.home]
         if parse:
             command.append("--json")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout * SLOW, check=False,
+                              input=stdin)
         allowed = status if isinstance(status, tuple) else (status,)
         expect(done.returncode in allowed,
                f"{' '.join(command)}: status {done.returncode}, not {status}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -108,7 +111,7 @@ class Motley:
         return self.run("job", str(ident), parse=True)
 
     def wait_state(self, ident, states, timeout=120):
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * SLOW
         while time.monotonic() < deadline:
             job = self.job(ident)
             if job["state"] in states:
@@ -121,7 +124,7 @@ class Motley:
         return [m for m in lines if "eval" not in m], [m for m in lines if "eval" in m]
 
     def wait_steps(self, ident, count, timeout=120):
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * SLOW
         while time.monotonic() < deadline:
             steps, _ = self.metrics(ident)
             if len(steps) >= count:
