@@ -488,13 +488,12 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
         w.exclude_count = kept;
     }
     w.objective = OBJECTIVE_TIME;
-    options.evaluations = run->evaluations;
     options.programs = options.insight = false;
     options.brief = true;
     options.from = NULL;
     int result = plan_search(&w, run->cluster, &options, &answer, run->err);
     if (result == 0 && answer->plan)
-        loss->step_s = fmax(answer->step_s, run->answer->step_s);
+        loss->step_s = answer->step_s;
     loss->like = rank < run->answer->rank_like_count ? run->answer->rank_like[rank] : NULL;
     plan_answer_destroy(answer);
     free(names);

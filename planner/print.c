@@ -14,6 +14,7 @@
 #define IMPROVEMENTS_SHOWN 8u /* those that save nothing are not */
 #define OTHERS_SHOWN 16u      /* alternatives */
 #define LEFT_OUT_SHOWN 16u
+#define BETTER_LEAST 0.005 /* of the step: less is no difference */
 #define LACKS_LEAST 4096.0 /* bytes: a page; what lacks less found no division at all */
 #define NAME_WIDTH_MAX 40
 #define HOLDS_WIDTH_MAX 48
@@ -379,9 +380,11 @@ static int without_print(struct print *p, const json_t *a)
         double without = number(line, "step_s");
         if (i == 0 && buf_printf(p->out, p->err, "\nwhat each device brings\n") < 0)
             return -1;
+        bool better = without > 0 && without < number(a, "step_s") * (1 - BETTER_LEAST);
         if (buf_printf(p->out, p->err, "  without %-*s  ", p->name_width, device_name(name, line)) < 0 ||
-            (without > 0 ? buf_printf(p->out, p->err, "%s a step, %s\n", units_seconds(step, without),
-                                      words_ratio(ratio, without, number(a, "step_s")))
+            (without > 0 ? buf_printf(p->out, p->err, "%s a step, %s%s\n", units_seconds(step, without),
+                                      words_ratio(ratio, without, number(a, "step_s")),
+                                      better ? ": better without it (placement.exclude)" : "")
                          : buf_printf(p->out, p->err, "nothing fits\n")) < 0)
             return -1;
     }

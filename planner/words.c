@@ -30,6 +30,8 @@ char *words_ratio(char out[48], double seconds, double base)
         snprintf(out, 48, "the same");
     else if (ratio >= 1 && ratio < 1 + A_LITTLE)
         snprintf(out, 48, "%.1f %% more", percent);
+    else if (ratio < 1 && ratio > 1 - A_LITTLE)
+        snprintf(out, 48, "%.1f %% less", -percent);
     else if (ratio >= 10)
         snprintf(out, 48, "%.0f times as long", ratio);
     else

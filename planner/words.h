@@ -10,7 +10,7 @@
  * "layers 30-32, head". Returns out. */
 char *words_range(char *out, size_t size, int32_t begin, int32_t end, int32_t count);
 
-/* How a time compares with the plan's: "the same", "1.3 % more", "1.54 times as long", "0.80 times as long".
+/* How a time compares with the plan's: "the same", "1.3 % more", "2.0 % less", "1.54 times as long".
  */
 char *words_ratio(char out[48], double seconds, double base);
 

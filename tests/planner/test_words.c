@@ -27,6 +27,7 @@ static void times_are_compared_in_the_fewest_words(void **state)
     assert_string_equal(words_ratio(out, 1.013, 1), "1.3 % more");
     assert_string_equal(words_ratio(out, 1.54, 1), "1.54 times as long");
     assert_string_equal(words_ratio(out, 24.6, 1), "25 times as long");
+    assert_string_equal(words_ratio(out, 0.98, 1), "2.0 % less");
     assert_string_equal(words_ratio(out, 0.8, 1), "0.80 times as long");
 }
 
