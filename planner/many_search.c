@@ -25,6 +25,8 @@
 #define CHANGES_SMALL 96u   /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
+#define FEW_EACH 8u /* micro-batches a device below which slow devices are left out in steps */
+static const double parts_kept[] = {0.85, 0.7, 0.55, 0.4}; /* these */
 
 struct key {
     uint32_t unit;
@@ -49,6 +51,23 @@ static double unit_key(const struct many *m, const struct many_unit *unit, enum 
 {
     double seconds = unit->layer_s[m->allowed[0] ? 0 : 1];
     return kind == ORDER_ROOM ? -unit->memory * seconds : kind == ORDER_SPEED ? seconds : -unit->memory;
+}
+
+/* Of an order the devices that are among the `most` fastest; returns how many. */
+static uint32_t order_keep_fast(const struct many *m, uint32_t most, struct key *keys, bool *fast,
+                                uint32_t *order)
+{
+    uint32_t kept = 0;
+    for (uint32_t u = 0; u < m->count; u++)
+        keys[u] = (struct key){u, unit_key(m, &m->units[u], ORDER_SPEED), -m->units[u].memory, 0};
+    qsort(keys, m->count, sizeof(*keys), key_compare);
+    for (uint32_t i = 0; i < m->count; i++)
+        fast[keys[i].unit] = i < most;
+    for (uint32_t i = 0; i < m->count; i++) {
+        if (fast[order[i]])
+            order[kept++] = order[i];
+    }
+    return kept;
 }
 
 /* Sorted by a key; by_node: node by node, nodes by their mean. */
@@ -80,7 +99,8 @@ static const struct variant {
 } variants[VARIANTS] = {{0, 1.75}, {2, 1.6}, {3, 1.6}, {0, 1.5}, {2, 1.3}, {0, 2}, {3, 1.35}, {1, 1.4}};
 
 struct seed {
-    uint32_t rows; /* 0: none yet */
+    uint32_t rows;  /* 0: none yet */
+    uint32_t count; /* of order: the slowest devices may be left out */
     uint32_t *order;
     double period, estimate;
 };
@@ -92,6 +112,7 @@ struct search {
     struct seed orders[ORDERS_KEPT], seeds[VARIANTS];
     uint32_t *order, *trial;
     struct key *keys;
+    bool *fast;
     double *node_key;
     uint32_t *node_count;
     struct many_tail *tails, *kept;
@@ -135,7 +156,7 @@ static uint32_t group_max(const struct search *s, const struct many *m)
 }
 
 /* Puts an order among the best few. */
-static void order_keep(struct search *s, const struct many *m, double period, double seconds)
+static void order_keep(struct search *s, const struct many *m, uint32_t count, double period, double seconds)
 {
     uint32_t at = ORDERS_KEPT;
     while (at > 0 && (s->orders[at - 1].rows == 0 || s->orders[at - 1].estimate > seconds))
@@ -144,36 +165,60 @@ static void order_keep(struct search *s, const struct many *m, double period, do
         return;
     uint32_t *room = s->orders[ORDERS_KEPT - 1].order;
     memmove(&s->orders[at + 1], &s->orders[at], (ORDERS_KEPT - 1 - at) * sizeof(*s->orders));
-    memcpy(room, s->order, m->count * sizeof(*room));
-    s->orders[at] = (struct seed){m->rows, room, period, seconds};
+    memcpy(room, s->order, count * sizeof(*room));
+    s->orders[at] = (struct seed){m->rows, count, room, period, seconds};
 }
 
 /* An order's least period as a variant has it, and its estimate; INFINITY when it cannot be below `limit`. */
 static double variant_estimate(struct search *s, struct many *m, uint32_t v, const uint32_t *order,
-                               double limit, double *period)
+                               uint32_t count, double limit, double *period)
 {
     double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
     struct many_cover cover = {
-        .m = m, .order = order, .tails = s->tails, .count = m->count, .slack = variants[v].slack};
+        .m = m, .order = order, .tails = s->tails, .count = count, .slack = variants[v].slack};
     m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
     s->list->evaluations += 5;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
     return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
 }
 
-/* All orders at one micro-batch size, as the first variant has them. */
+/* One order of so many of the fastest devices, as the first variant has it. Returns its estimate. */
+static double order_try(struct search *s, struct many *m, enum order_kind kind, int turn, uint32_t count)
+{
+    const struct seed *last = &s->orders[ORDERS_KEPT - 1];
+    double period;
+    order_make(m, kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count, s->order);
+    if (count < m->count)
+        count = order_keep_fast(m, count, s->keys, s->fast, s->order);
+    double seconds =
+        variant_estimate(s, m, 0, s->order, count, last->rows ? last->estimate : INFINITY, &period);
+    if (isfinite(seconds))
+        order_keep(s, m, count, period, seconds);
+    return seconds;
+}
+
+/* All orders at one micro-batch size. With few micro-batches a device, filling the pipeline costs as much as
+ * what flows: there the slowest devices are also left out in steps, in the direction that was best. */
 static void size_try(struct search *s, struct many *m)
 {
+    double best = INFINITY;
+    int best_turn = 0;
     for (int kind = 0; kind < ORDER_KINDS; kind++) {
         for (int turn = 0; turn < 4; turn++) {
-            const struct seed *last = &s->orders[ORDERS_KEPT - 1];
-            double period;
-            order_make(m, (enum order_kind)kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count,
-                       s->order);
-            double seconds =
-                variant_estimate(s, m, 0, s->order, last->rows ? last->estimate : INFINITY, &period);
-            if (isfinite(seconds))
-                order_keep(s, m, period, seconds);
+            double seconds = order_try(s, m, (enum order_kind)kind, turn, m->count);
+            if (seconds < best) {
+                best = seconds;
+                best_turn = turn;
+            }
+        }
+    }
+    if (m->micro_batches >= FEW_EACH * m->count)
+        return;
+    for (int kind = 0; kind < ORDER_KINDS; kind++) {
+        for (size_t part = 0; part < sizeof(parts_kept) / sizeof(parts_kept[0]); part++) {
+            uint32_t count = (uint32_t)(parts_kept[part] * m->count);
+            if (count >= 2)
+                order_try(s, m, (enum order_kind)kind, best_turn, count);
         }
     }
 }
@@ -191,12 +236,12 @@ static int variants_try(struct search *s, struct err *err)
             double period, seconds;
             if (s->group_max == 1 && variants[v].group_max != 1)
                 continue;
-            seconds =
-                variant_estimate(s, &m, v, from->order, seed->rows ? seed->estimate : INFINITY, &period);
+            seconds = variant_estimate(s, &m, v, from->order, from->count,
+                                       seed->rows ? seed->estimate : INFINITY, &period);
             if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
                 continue;
-            memcpy(seed->order, from->order, m.count * sizeof(*seed->order));
-            *seed = (struct seed){from->rows, seed->order, period, seconds};
+            memcpy(seed->order, from->order, from->count * sizeof(*seed->order));
+            *seed = (struct seed){from->rows, from->count, seed->order, period, seconds};
         }
         many_fini(&m);
     }
@@ -258,7 +303,7 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
     m->list = s->list;
     m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
     struct many_cover cover = {
-        .m = m, .order = seed->order, .tails = s->tails, .count = m->count, .slack = variants[v].slack};
+        .m = m, .order = seed->order, .tails = s->tails, .count = seed->count, .slack = variants[v].slack};
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
     if (improve)
         order_improve(s, &cover, seed->order, &seed->period, changes);
@@ -352,6 +397,7 @@ static int search_alloc(struct search *s, struct err *err)
     s->order = calloc(count, sizeof(*s->order));
     s->trial = calloc(count, sizeof(*s->trial));
     s->keys = calloc(count, sizeof(*s->keys));
+    s->fast = calloc(count, sizeof(*s->fast));
     s->tails = calloc(count, sizeof(*s->tails));
     s->kept = calloc(count, sizeof(*s->kept));
     s->node_key = calloc(nodes, sizeof(*s->node_key));
@@ -366,7 +412,8 @@ static int search_alloc(struct search *s, struct err *err)
         s->orders[i].order = calloc(count, sizeof(uint32_t));
         good = good && s->orders[i].order;
     }
-    if (good && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key && s->node_count)
+    if (good && s->fast && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key &&
+        s->node_count)
         return 0;
     return err_set(err, ERR_NOMEM, "planner: out of memory");
 }
@@ -376,6 +423,7 @@ static void search_fini(struct search *s)
     free(s->order);
     free(s->trial);
     free(s->keys);
+    free(s->fast);
     free(s->tails);
     free(s->kept);
     free(s->node_key);
