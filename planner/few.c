@@ -16,12 +16,15 @@
 #include "planner/micro.h"
 #include "planner/moves.h"
 #include "planner/polish.h"
+#include "planner/recut.h"
 
-#define FEW_KEPT 768u   /* groupings simulated at most */
-#define FEW_CUTOFF 1.12 /* of the fastest simulated: bounds above are let be */
-#define FEW_NEAR 1.08   /* of the fastest settled: what is simulated above is not settled */
-#define FEW_STEPS 4u    /* priced steps simulated */
-#define FEW_CELLS 8u    /* part of the budget: rank-micro-batches an evaluation */
+#define FEW_KEPT 768u    /* groupings simulated at most */
+#define FEW_SETTLED 128u /* of them settled by quick looks */
+#define FEW_SPREAD 1.15  /* of the quickest settled: what looks slower is let be */
+#define FEW_NEAR 1.08    /* of the fastest settled: what is simulated above is not settled */
+#define FEW_STEPS 4u     /* priced steps simulated */
+#define FEW_CELLS 8u     /* part of the budget: rank-micro-batches an evaluation */
+#define WINDOW_WAYS 5u
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
 
@@ -30,6 +33,12 @@ struct few_node { /* one ordered grouping at one size */
     uint32_t number; /* of creation: ties keep the first */
     uint32_t rows, stages;
     uint8_t group[FEW_DEVICES], end[FEW_DEVICES]; /* sets of devices, and their blocks, from the head */
+};
+
+struct few_found {
+    struct place_choice choice;
+    double quick;
+    uint32_t number;
 };
 
 struct few {
@@ -288,7 +297,7 @@ static int node_choice(struct few *f, const struct few_node *node, struct place_
 }
 
 /* Micro-batches in proportion to speed, whatever that comes to. */
-static void shares_exact(struct few *f, const struct few_node *node, struct place_choice *c)
+static void shares_exact(struct few *f, struct place_choice *c)
 {
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct place_stage *stage = &c->stages[s];
@@ -296,7 +305,7 @@ static void shares_exact(struct few *f, const struct few_node *node, struct plac
         for (int turn = 0; turn < 2; turn++) {
             for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
                 struct micro_cost cost;
-                micro_cost_init(&cost, f->p, c->members[m].device, node->rows);
+                micro_cost_init(&cost, f->p, c->members[m].device, c->micro_batch_rows);
                 double own = micro_forward(f->p, &cost, stage->block_begin, stage->block_end) +
                              micro_backward(f->p, &cost, stage->block_begin, stage->block_end,
                                             c->members[m].recompute);
@@ -309,55 +318,113 @@ static void shares_exact(struct few *f, const struct few_node *node, struct plac
     }
 }
 
-/* With windows as wide as memory lets them: all, twice what follows, or just what follows. */
-static double node_seconds(struct few *f, struct place_choice *c)
+/* Windows as wide as memory lets them: all, then so many times what follows. Returns whether that fits. */
+static bool node_fit(struct few *f, struct place_choice *c)
 {
-    double seconds = polish_seconds(f->polish, c);
-    for (uint32_t way = 2; way > 0 && seconds <= 0 && !polish_spent(f->polish); way--) {
-        for (uint32_t s = 0; s < c->stage_count; s++) {
-            uint32_t window = way * (c->stage_count - s);
-            for (uint32_t m = 0; m < c->stages[s].member_count; m++)
-                c->members[c->stages[s].member_first + m].window =
-                    window < f->micro_batches ? window : f->micro_batches;
+    uint32_t count = micro_count(f->p, c->micro_batch_rows);
+    bool again = true;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        again = again && c->members[m].recompute;
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint32_t way = WINDOW_WAYS; way > 0; way--) {
+            for (uint32_t s = 0; s < c->stage_count; s++) {
+                uint32_t window = way == WINDOW_WAYS ? count : way * (c->stage_count - s);
+                for (uint32_t m = 0; m < c->stages[s].member_count; m++)
+                    c->members[c->stages[s].member_first + m].window = window < count ? window : count;
+            }
+            if (polish_fits(f->polish, c))
+                return true;
         }
-        seconds = polish_seconds(f->polish, c);
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].recompute = true;
+        if (again || !micro_recompute_allowed(f->p, true))
+            return false;
     }
-    return seconds > 0 ? seconds : polish_fit(f->polish, c);
+    return false;
 }
 
-/* Simulates nodes in the order of their bounds and settles those that are near the fastest. */
-static int nodes_run(struct few *f, struct choice_list *list)
+static int by_quick(const void *left, const void *right)
+{
+    const struct few_found *a = left, *b = right;
+    if (a->quick != b->quick)
+        return a->quick < b->quick ? -1 : 1;
+    return a->number < b->number ? -1 : a->number > b->number;
+}
+
+/* A quick look at every node, with whole micro-batches and with shares as they are; the better one stays. */
+static int nodes_look(struct few *f, struct few_found *found)
+{
+    for (uint32_t i = 0; i < f->node_count; i++) {
+        struct place_choice exact;
+        size_set(f, f->nodes[i].rows);
+        found[i].number = i;
+        if (node_choice(f, &f->nodes[i], &found[i].choice) < 0 ||
+            choice_copy(&exact, &found[i].choice, f->err) < 0)
+            return -1;
+        shares_exact(f, &exact);
+        double whole = polish_quick(f->polish, &found[i].choice), other = polish_quick(f->polish, &exact);
+        bool better = other > 0 && (whole <= 0 || other < whole);
+        found[i].quick = better ? other : whole > 0 ? whole : f->nodes[i].bound;
+        choice_fini(better ? &found[i].choice : &exact);
+        if (better)
+            found[i].choice = exact;
+    }
+    qsort(found, f->node_count, sizeof(*found), by_quick);
+    return 0;
+}
+
+/* The best of them settled by quick looks. */
+static uint32_t found_settle(struct few *f, struct few_found *found)
+{
+    uint32_t count = f->node_count < FEW_SETTLED ? f->node_count : FEW_SETTLED, done = 0;
+    double best = INFINITY;
+    for (; done < count && !polish_spent(f->polish) && found[done].quick < best * FEW_SPREAD; done++) {
+        struct few_found *x = &found[done];
+        if (!node_fit(f, &x->choice) &&
+            (choice_recut(f->p, &x->choice, f->err) <= 0 || !node_fit(f, &x->choice))) {
+            x->quick = INFINITY;
+            continue;
+        }
+        x->quick = polish_quick(f->polish, &x->choice);
+        x->quick = x->quick > 0 ? x->quick : f->nodes[x->number].bound;
+        polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_SPREAD);
+        best = fmin(best, x->quick);
+    }
+    qsort(found, done, sizeof(*found), by_quick);
+    return done;
+}
+
+/* Simulates what was found, quickest first, and settles in earnest what is near the fastest. */
+static int found_run(struct few *f, struct few_found *found, uint32_t count, struct choice_list *list)
 {
     double best = INFINITY;
-    for (uint32_t i = 0; i < f->node_count && !polish_spent(f->polish); i++) {
-        struct place_choice c;
-        if (f->nodes[i].bound > best * FEW_CUTOFF)
-            return 0;
-        size_set(f, f->nodes[i].rows);
-        if (node_choice(f, &f->nodes[i], &c) < 0)
-            return -1;
-        c.estimate_s = node_seconds(f, &c);
-        struct place_choice exact;
-        if (c.estimate_s > 0 && c.estimate_s < best * FEW_NEAR && choice_copy(&exact, &c, f->err) == 0) {
-            shares_exact(f, &f->nodes[i], &exact);
-            exact.estimate_s = polish_seconds(f->polish, &exact);
-            if (exact.estimate_s > 0) {
-                polish_settle(f->polish, &exact, &exact.estimate_s);
-                if (choice_list_add(list, &exact, f->err) < 0)
-                    return -1;
-                best = fmin(best, exact.estimate_s);
-            }
-            choice_fini(&exact);
-        }
-        if (c.estimate_s < best * FEW_NEAR)
-            polish_settle(f->polish, &c, &c.estimate_s);
-        int result = c.estimate_s > 0 ? choice_list_add(list, &c, f->err) : 0;
-        best = c.estimate_s > 0 && c.estimate_s < best ? c.estimate_s : best;
-        choice_fini(&c);
-        if (result < 0)
+    for (uint32_t i = 0; i < count && !polish_spent(f->polish); i++) {
+        struct place_choice *c = &found[i].choice;
+        double seconds = found[i].quick < best * FEW_SPREAD ? polish_seconds(f->polish, c) : -1;
+        if (seconds <= 0)
+            continue;
+        if (seconds < best * FEW_NEAR)
+            polish_settle(f->polish, c, &seconds);
+        best = fmin(best, seconds);
+        c->estimate_s = seconds;
+        if (choice_list_add(list, c, f->err) < 0)
             return -1;
     }
     return 0;
+}
+
+static int nodes_run(struct few *f, struct choice_list *list)
+{
+    struct few_found *found = calloc((size_t)f->node_count + 1, sizeof(*found));
+    if (!found)
+        return err_set(f->err, ERR_NOMEM, "planner: out of memory");
+    int result = nodes_look(f, found);
+    if (result == 0)
+        result = found_run(f, found, found_settle(f, found), list);
+    for (uint32_t i = 0; i < f->node_count; i++)
+        choice_fini(&found[i].choice);
+    free(found);
+    return result;
 }
 
 static int few_alloc(struct few *f, uint64_t evaluations)

@@ -27,7 +27,8 @@ struct group_quick {
     const struct problem *p;
     uint32_t steps;
     struct quick_loads *loads; /* [batch_rows + 1] */
-    struct err err;            /* nobody's: what fails is not known */
+    double latency[QUICK_DEVICES][QUICK_DEVICES], rate[QUICK_DEVICES][QUICK_DEVICES];
+    struct err err; /* nobody's: what fails is not known */
     /* of the choice in hand */
     const struct place_choice *c;
     const struct quick_loads *at;
@@ -45,6 +46,11 @@ struct group_quick *group_quick_create(const struct problem *problem, uint32_t s
         q->p = problem;
         q->steps = steps_max < problem->step_count ? steps_max : problem->step_count;
         q->loads = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*q->loads));
+        for (uint32_t a = 0; a < problem->device_count && a < QUICK_DEVICES; a++) {
+            bool emulated;
+            for (uint32_t b = 0; b < problem->device_count && b < QUICK_DEVICES; b++)
+                cluster_link(problem->cluster, a, b, &q->latency[a][b], &q->rate[a][b], &emulated);
+        }
     }
     if (!q || !q->loads) {
         free(q);
@@ -119,11 +125,9 @@ static double arrival(struct group_quick *q, uint32_t from, uint32_t to, double 
 {
     const struct cluster *cluster = q->p->cluster;
     uint32_t a = cluster->devices[from].node, b = cluster->devices[to].node;
-    double latency, rate, start = at;
-    bool emulated;
+    double latency = q->latency[from][to], rate = q->rate[from][to], start = at;
     if (bytes <= 0)
         return at;
-    cluster_link(cluster, from, to, &latency, &rate, &emulated);
     if (a != b) {
         double leaves = cluster->nodes[a].nic_bytes_per_s, comes = cluster->nodes[b].nic_bytes_per_s;
         start = fmax(at, fmax(q->wire[a][b], fmax(q->out[a], q->in[b])));
@@ -141,13 +145,11 @@ static double sync_seconds(const struct group_quick *q, const struct place_stage
     for (int32_t b = stage->block_begin; b < stage->block_end; b++)
         bytes += 4 * (double)q->p->blocks.blocks[b].lora_params;
     for (uint32_t m = 0; m < stage->member_count && stage->member_count > 1; m++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(q->p->cluster, q->c->members[stage->member_first + m].device,
-                     q->c->members[stage->member_first + (m + 1) % stage->member_count].device, &latency,
-                     &rate, &emulated);
-        slowest = fmax(slowest, 1 / rate);
-        delay = fmax(delay, latency);
+        uint32_t next = (m + 1) % stage->member_count;
+        uint32_t from = q->c->members[stage->member_first + m].device;
+        uint32_t to = q->c->members[stage->member_first + next].device;
+        slowest = fmax(slowest, 1 / q->rate[from][to]);
+        delay = fmax(delay, q->latency[from][to]);
     }
     return stage->member_count > 1 ? 2 * ((n - 1) / n * bytes * slowest + (n - 1) * delay) : 0;
 }
@@ -222,7 +224,7 @@ double group_quick_seconds(struct group_quick *q, const struct place_choice *cho
     uint32_t rows = choice->micro_batch_rows, count = micro_count(p, rows);
     struct quick_loads *loads = &q->loads[rows];
     if (choice->placement != PLACE_HYBRID || p->workload->method != METHOD_LORA ||
-        choice->member_count > QUICK_DEVICES || p->cluster->node_count > QUICK_NODES ||
+        p->device_count > QUICK_DEVICES || p->cluster->node_count > QUICK_NODES ||
         (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 ||
         (!loads->cost && !loads_fill(q, loads, rows, count)))
         return -1;

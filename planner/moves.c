@@ -9,6 +9,7 @@
 #include "planner/sharded_moves.h"
 
 #define WINDOW_VALUES 24u
+#define SHARE_PARTS 8.0 /* of a micro-batch: as finely are shares set outright */
 
 bool move_knows(const struct place_choice *c)
 {
@@ -167,6 +168,25 @@ static void data_rows_set(struct place_member *x, uint32_t rows, uint32_t near)
     x->micro_count = rows / best;
 }
 
+/* A member's part of its group's micro-batches to be `wanted` of them; the others keep theirs to each other.
+ */
+static int share_set(const struct problem *p, struct place_choice *c, uint32_t member, uint32_t wanted)
+{
+    const struct place_stage *s = &c->stages[stage_of(c, member)];
+    uint32_t total = 0, count = micro_count(p, c->micro_batch_rows), own = c->members[member].micro_count;
+    for (uint32_t m = 0; m < s->member_count; m++)
+        total += c->members[s->member_first + m].micro_count;
+    if (s->member_count < 2 || wanted + s->member_count > count + 1 || total == own)
+        return 0;
+    for (uint32_t m = s->member_first; m < s->member_first + s->member_count; m++) {
+        double part =
+            m == member ? wanted : (double)(count - wanted) * c->members[m].micro_count / (total - own);
+        c->members[m].micro_count = (uint32_t)(SHARE_PARTS * part + 0.5);
+        c->members[m].micro_count += c->members[m].micro_count == 0;
+    }
+    return 1;
+}
+
 /* From one member to another. Groups: one of the step's micro-batches, or a quarter, which may change who is
  * dealt which. Data: a micro-batch of the giver's, or
  * one row. */
@@ -187,6 +207,8 @@ static int rows_move(const struct problem *p, struct place_choice *c, uint32_t f
         return data_settle(p, c);
     }
     const struct place_stage *s = &c->stages[stage_of(c, from)];
+    if (to >= c->member_count)
+        return share_set(p, c, from, to - c->member_count + 1);
     if (to < s->member_first || to >= s->member_first + s->member_count)
         return 0;
     uint32_t total = 0, count = micro_count(p, c->micro_batch_rows);
@@ -527,7 +549,7 @@ static int stages_move(struct place_choice *c, uint32_t a, uint32_t b, struct er
     return 1;
 }
 
-/* Windows that a move may set outright. */
+/* Windows, and parts of a group, that a move may set outright. */
 static uint32_t window_values(const struct problem *p, const struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
@@ -553,7 +575,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ORDER] = {hybrid ? members : 0, members},
-        [MOVE_ROWS] = {data || hybrid ? members : 0, 2 * members},
+        [MOVE_ROWS] = {data || hybrid ? members : 0, 2 * members + (hybrid ? window_values(p, c) : 0)},
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
         [MOVE_DROP] = {members, data ? members : 2},

@@ -41,6 +41,8 @@ int pipeline_variants(const struct problem *problem, struct choice_list *list, s
 int pipeline_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                        struct err *err);
 
+/* Are all orders of the devices tried? Then kicking the best one about finds nothing more. */
+bool pipeline_exhausts(const struct problem *problem);
 /* More devices than that. */
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err);
 

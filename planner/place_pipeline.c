@@ -601,6 +601,14 @@ static bool pipeline_supports(const struct problem *problem, struct err *err)
     return false;
 }
 
+bool pipeline_exhausts(const struct problem *problem)
+{
+    uint32_t usable = 0;
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        usable += problem->usable[d];
+    return usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off;
+}
+
 static int pipeline_propose(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     struct orders o = {.p = problem, .list = list};
@@ -610,9 +618,7 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
         if (problem->usable[d] && usable++ < PIPELINE_EXHAUSTIVE)
             o.device[o.device_count++] = d;
     }
-    int result = usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off
-                     ? orders_all(&o, err)
-                     : pipeline_propose_many(problem, list, err);
+    int result = pipeline_exhausts(problem) ? orders_all(&o, err) : pipeline_propose_many(problem, list, err);
     bool large = list->count > 0 && (uint64_t)list->choices[0].member_count *
                                             micro_count(problem, list->choices[0].micro_batch_rows) >
                                         VARIED_CELLS;

@@ -18,10 +18,14 @@
 #define NEAR 1.25         /* choices so much slower after a change of who does what are still settled */
 #define GROUP_SLACK 0.7   /* members of groups take micro-batches lighter than the mean at best so much */
 #define QUICK_SLACK 1.015 /* what a quick look may be off from one choice to its neighbour */
+#define QUICK_KICKS 400u  /* in vain */
+#define QUICK_HOME 16u    /* and so many until it is the best that is kicked again */
+#define QUICK_WORSE 1.03  /* how much worse a walk may become in one */
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define KICK_MOVES 5u
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
+#define LOOKED 16384u
 #define MEMO_FIRST 1024u
 
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,
@@ -64,7 +68,8 @@ struct polish {
     struct memo_entry *memo;
     uint32_t memo_count, memo_size; /* a power of two */
     struct group_quick *quick;
-    struct work **work; /* [batch_rows + 1] → [device_count]; made when asked for */
+    struct memo_entry *looked; /* [LOOKED]: quick looks, the latest of each place */
+    struct work **work;        /* [batch_rows + 1] → [device_count]; made when asked for */
     struct err *err;
 };
 
@@ -78,9 +83,10 @@ struct polish *polish_create(const struct problem *problem, uint32_t steps_max, 
         p->memo = calloc(p->memo_size, sizeof(*p->memo));
         p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
         p->quick = group_quick_create(problem, steps_max, err);
+        p->looked = calloc(LOOKED, sizeof(*p->looked));
         rand_stream_init(&p->random, seed, 17);
     }
-    if (!p || !p->memo || !p->work || !p->quick) {
+    if (!p || !p->memo || !p->work || !p->quick || !p->looked) {
         polish_destroy(p);
         err_set(err, ERR_NOMEM, "planner: out of memory");
         return NULL;
@@ -96,6 +102,7 @@ void polish_destroy(struct polish *p)
         free(p->work[rows]);
     free(p->work);
     group_quick_destroy(p->quick);
+    free(p->looked);
     free(p->memo);
     free(p);
 }
@@ -247,11 +254,24 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
     return worst;
 }
 
+double polish_quick(struct polish *p, const struct place_choice *c)
+{
+    uint64_t hash = choice_hash(c);
+    struct memo_entry *known = &p->looked[hash % LOOKED];
+    if (known->hash == hash)
+        return known->seconds;
+    uint64_t cells = (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) *
+                     (p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count);
+    p->left -= p->left < cells / QUICK_PART ? p->left : cells / QUICK_PART;
+    *known = (struct memo_entry){hash, group_quick_seconds(p->quick, c)};
+    return known->seconds;
+}
+
 /* How near a quick look comes to simulation: simulated seconds of a choice by its quick ones. 0: not known.
  */
 static double quick_scale(struct polish *p, const struct place_choice *c, double seconds)
 {
-    double quick = group_quick_seconds(p->quick, c);
+    double quick = polish_quick(p, c);
     return quick > 0 ? seconds / quick : 0;
 }
 
@@ -260,16 +280,17 @@ static bool hopeless(struct polish *p, const struct place_choice *c, double most
 {
     if (choice_lower(p, c) >= most)
         return true;
-    if (scale <= 0)
-        return false;
-    uint64_t cells = (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) *
-                     (p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count);
-    p->left -= p->left < cells / QUICK_PART ? p->left : cells / QUICK_PART;
-    double quick = group_quick_seconds(p->quick, c) * scale;
+    double quick = scale > 0 ? polish_quick(p, c) * scale : -1;
     return quick > most * QUICK_SLACK || (quick > 0 && fabs(quick / most - 1) < SAME);
 }
 
 /* --- descent --- */
+
+struct coarse_move {
+    enum move_kind kind;
+    uint32_t a, b;
+    bool anew; /* the blocks cut anew after it */
+};
 
 static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS,
                                       MOVE_ORDER,  MOVE_RECOMPUTE, MOVE_DELAY};
@@ -321,6 +342,20 @@ static bool rows_single(const struct polish *p, struct place_choice *c)
     return true;
 }
 
+/* Recomputes where `way` is odd, with windows no wider than the textbook's from 2 on. */
+static void fit_try(const struct polish *p, struct place_choice *c, int way)
+{
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        for (uint32_t m = 0; m < c->stages[s].member_count; m++) {
+            struct place_member *x = &c->members[c->stages[s].member_first + m];
+            if (micro_recompute_allowed(p->problem, way % 2))
+                x->recompute = way % 2;
+            if (way >= 2 && x->window > c->stage_count - s)
+                x->window = c->stage_count - s;
+        }
+    }
+}
+
 /* Makes a choice fit, if recomputing, smaller windows or smaller micro-batches do. */
 double polish_fit(struct polish *p, struct place_choice *c)
 {
@@ -328,15 +363,7 @@ double polish_fit(struct polish *p, struct place_choice *c)
     if (seconds <= 0 && rows_single(p, c))
         seconds = polish_seconds(p, c);
     for (int way = 1; way < 4 && seconds <= 0 && p->left; way++) {
-        for (uint32_t s = 0; s < c->stage_count; s++) {
-            for (uint32_t m = 0; m < c->stages[s].member_count; m++) {
-                struct place_member *x = &c->members[c->stages[s].member_first + m];
-                if (micro_recompute_allowed(p->problem, way % 2))
-                    x->recompute = way % 2;
-                if (way >= 2 && x->window > c->stage_count - s)
-                    x->window = c->stage_count - s;
-            }
-        }
+        fit_try(p, c, way);
         seconds = polish_seconds(p, c);
     }
     return seconds;
@@ -348,22 +375,103 @@ void polish_settle(struct polish *p, struct place_choice *choice, double *second
         ;
 }
 
-/* One change of who does what, with the cuts as they were or cut anew, settled; *c becomes it when it is
- * faster then. */
-static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds, enum move_kind kind,
-                       uint32_t a, uint32_t b, bool anew)
+bool polish_fits(struct polish *p, const struct place_choice *choice)
 {
-    struct place_choice trial;
+    struct err why = {0};
+    struct plan *plan = placement_find(choice->placement)->emit(p->problem, choice, false, &why);
+    if (why.code == ERR_NOMEM)
+        *p->err = why;
+    plan_destroy(plan);
+    return plan != NULL;
+}
+
+/* As fine_pass, by quick looks alone. */
+static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
+{
+    static const enum move_kind kinds[] = {MOVE_CUT, MOVE_ROWS, MOVE_ORDER, MOVE_WINDOW};
+    bool any = false;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        uint32_t a_count, b_count;
+        move_range(p->problem, c, kinds[k], &a_count, &b_count);
+        for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
+            struct place_choice trial;
+            if (choice_copy(&trial, c, p->err) < 0)
+                return any;
+            double now = -1;
+            if (move_apply(p->problem, &trial, kinds[k], n / b_count, n % b_count, p->err) > 0)
+                now = polish_quick(p, &trial);
+            if (now <= 0 || now >= *quick * BETTER || !polish_fits(p, &trial)) {
+                choice_fini(&trial);
+                continue;
+            }
+            choice_fini(c);
+            *c = trial;
+            *quick = now;
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* As polish_fit, without simulating. */
+static bool quick_fit(struct polish *p, struct place_choice *c)
+{
+    bool fits = polish_fits(p, c);
+    for (int way = 1; way < 4 && !fits; way++) {
+        fit_try(p, c, way);
+        fits = polish_fits(p, c);
+    }
+    return fits;
+}
+
+void polish_quick_settle(struct polish *p, struct place_choice *choice, double *quick, double most)
+{
+    while (*quick < most && quick_pass(p, choice, quick))
+        ;
+}
+
+/* Could a choice, settled, take less than `most` seconds? *settled (choice_fini) is what quick looks make of
+ * it; no members: they cannot say. */
+static bool promising(struct polish *p, const struct place_choice *c, double most, double scale,
+                      struct place_choice *settled)
+{
+    double quick = scale > 0 ? polish_quick(p, c) : -1;
+    *settled = (struct place_choice){0};
+    if (quick <= 0)
+        return true;
+    if (quick * scale > most * NEAR || choice_copy(settled, c, p->err) < 0)
+        return false;
+    if (!quick_fit(p, settled))
+        return false;
+    quick = polish_quick(p, settled);
+    polish_quick_settle(p, settled, &quick, most * NEAR / scale);
+    return quick * scale < most * QUICK_SLACK;
+}
+
+/* One change of who does what, with the cuts as they were or cut anew, settled; *c becomes it when it is
+ * faster then. `scale`: quick_scale of *c. */
+static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds,
+                       const struct coarse_move *move, double scale)
+{
+    struct place_choice trial, settled = {0};
     if (choice_copy(&trial, c, p->err) < 0)
         return false;
     double now = -1;
-    if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0 &&
-        (!anew || choice_recut(p->problem, &trial, p->err) > 0) &&
-        choice_lower(p, &trial) < *seconds * NEAR) {
-        now = polish_fit(p, &trial);
+    if (move_apply(p->problem, &trial, move->kind, move->a, move->b, p->err) > 0 &&
+        (!move->anew || choice_recut(p->problem, &trial, p->err) > 0) &&
+        choice_lower(p, &trial) < *seconds * NEAR && promising(p, &trial, *seconds, scale, &settled)) {
+        now = settled.member_count ? polish_fit(p, &settled) : -1;
+        if (now > 0) {
+            choice_fini(&trial);
+            trial = settled;
+            settled = (struct place_choice){0};
+        } else {
+            now = polish_fit(p, &trial);
+        }
         while (now > 0 && now < *seconds * NEAR && fine_pass(p, &trial, &now))
             ;
     }
+    choice_fini(&settled);
     if (now > 0 && now < *seconds * BETTER) {
         choice_fini(c);
         *c = trial;
@@ -381,14 +489,16 @@ bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
         again = false;
         while (fine_pass(p, c, seconds))
             any = true;
+        double scale = quick_scale(p, c, *seconds);
         for (size_t k = 0; k < sizeof(coarse) / sizeof(coarse[0]); k++) {
             uint32_t a_count, b_count;
             move_range(p->problem, c, coarse[k], &a_count, &b_count);
             for (uint32_t a = 0; a < a_count; a++) {
                 for (uint32_t b = 0; b < b_count && p->left; b++) {
-                    if (!coarse_try(p, c, seconds, coarse[k], a, b, false) &&
-                        !coarse_try(p, c, seconds, coarse[k], a, b, true))
+                    struct coarse_move move = {coarse[k], a, b, false}, recut = {coarse[k], a, b, true};
+                    if (!coarse_try(p, c, seconds, &move, scale) && !coarse_try(p, c, seconds, &recut, scale))
                         continue;
+                    scale = quick_scale(p, c, *seconds);
                     any = again = true; /* ranges may be others now; those beyond do not apply */
                     move_range(p->problem, c, coarse[k], &a_count, &b_count);
                 }
@@ -501,11 +611,51 @@ bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choic
     return found;
 }
 
+/* Kicks that quick looks judge: *walk goes on from what is not much worse, and what may be the fastest is
+ * simulated. Until so many in a row found nothing or `reserve` is all that is left. */
+static void quick_search(struct polish *p, struct place_choice *choice, double *seconds, uint64_t reserve)
+{
+    double scale = quick_scale(p, choice, *seconds), at = *seconds / scale;
+    struct place_choice walk;
+    if (scale <= 0 || choice_copy(&walk, choice, p->err) < 0)
+        return;
+    for (uint32_t idle = 0; idle < QUICK_KICKS && p->left > reserve; idle++) {
+        struct place_choice trial;
+        bool home = idle % QUICK_HOME == QUICK_HOME - 1;
+        if (choice_copy(&trial, home ? choice : &walk, p->err) < 0)
+            break;
+        at = home ? *seconds / scale : at;
+        bool fits = kick(p, &trial) && quick_fit(p, &trial);
+        double quick = fits ? polish_quick(p, &trial) : -1;
+        if (quick > 0)
+            polish_quick_settle(p, &trial, &quick, NEAR * *seconds / scale);
+        if (quick <= 0 || quick > at * QUICK_WORSE) {
+            choice_fini(&trial);
+            continue;
+        }
+        choice_fini(&walk);
+        walk = trial;
+        at = quick;
+        double now = quick * scale < *seconds * QUICK_SLACK ? polish_seconds(p, &walk) : -1;
+        polish_settle(p, &walk, &now);
+        if (now > 0 && now < *seconds * BETTER && choice_copy(&trial, &walk, p->err) == 0) {
+            choice_fini(choice);
+            *choice = trial;
+            *seconds = now;
+            scale = quick_scale(p, choice, now);
+            at = now / scale;
+            idle = 0;
+        }
+    }
+    choice_fini(&walk);
+}
+
 void polish_search(struct polish *p, struct place_choice *choice, double *seconds, uint32_t kicks)
 {
     if (!move_knows(choice))
         return;
     polish_descend(p, choice, seconds);
+    quick_search(p, choice, seconds, p->left / 4);
     for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)

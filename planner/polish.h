@@ -25,6 +25,12 @@ double polish_seconds(struct polish *polish, const struct place_choice *choice);
 double polish_fit(struct polish *polish, struct place_choice *choice);
 /* Windows, cuts, rows and recomputation alone, while it gets faster; who does what stays. */
 void polish_settle(struct polish *polish, struct place_choice *choice, double *seconds);
+/* A quick look (group_quick.h), out of the budget. Negative: it cannot say. */
+double polish_quick(struct polish *polish, const struct place_choice *choice);
+/* Does it fit? */
+bool polish_fits(struct polish *polish, const struct place_choice *choice);
+/* Cuts, rows, order and windows by quick looks alone, while they get better, fit, and are below `most`. */
+void polish_quick_settle(struct polish *polish, struct place_choice *choice, double *quick, double most);
 /* Changes *choice (owned by the caller) while simulation says it gets faster; *seconds is its time before and
  * after. Returns whether it did. */
 bool polish_descend(struct polish *polish, struct place_choice *choice, double *seconds);

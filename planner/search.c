@@ -16,6 +16,7 @@
 #include "planner/insight.h"
 #include "planner/left_out.h"
 #include "planner/objective.h"
+#include "planner/pipeline.h"
 #include "planner/placement.h"
 #include "planner/moves.h"
 #include "planner/polish.h"
@@ -182,7 +183,8 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         }
     }
     if (known != UINT32_MAX && (s->fastest_s == 0 || known_s < s->fastest_s * POLISH_WITHIN)) {
-        polish_search(polish, &list->choices[known], &known_s, KICKS);
+        polish_search(polish, &list->choices[known], &known_s,
+                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0 : KICKS);
         if (known_s < *seconds || known == best) {
             best = known;
             *seconds = known_s;
