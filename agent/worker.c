@@ -223,7 +223,9 @@ static int do_assignment(struct worker *worker, json_t *message, struct err *err
         set_session(worker, NULL);
     }
     json_int_t done = session ? (json_int_t)session->steps_done : 0;
-    session_close(session, result == 0);
+    /* not finite: all ranks know it from the same sum and end alike, so nobody closes on what another has not
+     * read */
+    session_close(session, result == 0 || err->code == ERR_NOT_FINITE);
     if (result < 0 && atomic_load(&worker->stop.kill))
         return worker_link_emit(worker->link, "stopped",
                                 json_pack("{s:I, s:b}", "step", done, "checkpoint", 0), err);

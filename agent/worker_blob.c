@@ -16,6 +16,7 @@ struct blobs {
     struct http *http;
     uint64_t patience_ns;
     const atomic_bool *cancel;
+    atomic_bool gave_up;
 };
 
 int blobs_open(const struct blobs_options *options, struct blobs **out, struct err *err)
@@ -47,9 +48,14 @@ void blobs_close(struct blobs *blobs)
     free(blobs);
 }
 
+void blobs_give_up(struct blobs *blobs)
+{
+    atomic_store(&blobs->gave_up, true);
+}
+
 static bool cancelled(const struct blobs *blobs)
 {
-    return blobs->cancel && atomic_load(blobs->cancel);
+    return atomic_load(&blobs->gave_up) || (blobs->cancel && atomic_load(blobs->cancel));
 }
 
 static bool may_pass(enum err_code code)

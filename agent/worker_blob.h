@@ -25,6 +25,9 @@ int blobs_open(const struct blobs_options *options, struct blobs **out, struct e
 /* NULL is a no-op. */
 void blobs_close(struct blobs *blobs);
 
+/* No patience from now on: a request that fails is not made again. Any thread. */
+void blobs_give_up(struct blobs *blobs);
+
 /* Appends the blob to `out` (its limit holds). ERR_CORRUPT when the bytes do not hash as asked. */
 int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct err *err);
 

@@ -1,9 +1,9 @@
 /* One run of one rank: everything the parts of the worker share once an assignment was accepted. Owned by the
  * main thread, which is also the device's; the link's thread touches only `stop` and, to kill, mesh_abort and
- * ops_fail.
+ * ops_fail; the saver's thread only `blobs`, the mesh's queue for checkpoints and what never changes.
  *
  * Reading order: worker.c (life), worker_setup.c (making this), worker_train.c (the steps), worker_state.c
- * (checkpoints), worker_report.c (events). */
+ * (checkpoints), worker_saver.c (their thread), worker_report.c (events). */
 #ifndef MOTLEY_AGENT_WORKER_SESSION_H
 #define MOTLEY_AGENT_WORKER_SESSION_H
 
@@ -17,6 +17,7 @@
 #include "agent/worker_blob.h"
 #include "agent/worker_link.h"
 #include "agent/worker_ops.h"
+#include "agent/worker_saver.h"
 #include "engine/stage.h"
 #include "model/order.h"
 #include "model/rows.h"
@@ -61,15 +62,9 @@ struct session {
     int32_t parent, children[2]; /* in the tree of group 0; PLAN_NONE */
     uint64_t process_base_bytes; /* VmRSS before anything was allocated */
     uint64_t steps_done;         /* by all attempts together */
-    struct {                     /* between session_train and the save program */
-        uint64_t step;
-        int result;
-        struct err err;
-        json_t *blobs;
-    } save;
+    struct saver *saver;
     struct trace trace; /* of the step under way, if it is one of the sample */
     uint64_t alone_ns;  /* the run ends after so long without an agent */
-    atomic_bool cancel; /* for mesh_connect */
 };
 
 /* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
@@ -94,10 +89,17 @@ int session_train(struct session *session, uint64_t *stopped_at, bool *saved, js
 /* worker_train.c: what OP_SAVE calls; arg is the session. */
 int session_save(void *arg, struct err *err);
 
-/* worker_state.c. Save the state before step `step`: every rank uploads its optimiser part, adapters go over
- * the tree to rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}} (new);
- * NULL on other ranks. */
-int state_save(struct session *session, uint64_t step, json_t **blobs, struct err *err);
+/* worker_state.c. A copy of what this rank holds of the state before step `step`. snapshot_create: NULL, no
+ * memory. Taking it fails into the copy, which is then stored as a failure: the other ranks wait for our
+ * part. */
+struct snapshot;
+struct snapshot *snapshot_create(void);
+void snapshot_destroy(struct snapshot *snapshot);
+void snapshot_take(struct session *session, uint64_t step, struct snapshot *snapshot);
+/* Any one thread; touches no stage, uses the session's blobs. Every rank uploads its optimiser part, adapters
+ * go over the tree to rank 0, which uploads them with the rest and sets *blobs to {file name: {sha256, size}}
+ * (new); NULL on other ranks. Empties the copy. */
+int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **blobs, struct err *err);
 /* Load what the assignment starts from, if anything, into the stage: by name, whatever split wrote it. */
 int state_load(struct session *session, struct err *err);
 

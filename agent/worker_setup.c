@@ -427,7 +427,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
         open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
         open_stage(session, err) < 0 || close_model(session, err) < 0 ||
-        open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0)
+        open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
+        saver_create(session, &session->saver, err) < 0)
         return -1;
     return state_load(session, err);
 }
@@ -470,6 +471,12 @@ void session_close(struct session *session, bool clean)
     struct err ignored;
     if (!session)
         return;
+    if (!saver_drain(session->saver, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull)) {
+        blobs_give_up(session->blobs);
+        if (session->mesh)
+            mesh_abort(session->mesh);
+    }
+    saver_destroy(session->saver);
     if (session->mesh &&
         clean) /* what fails here was a peer's end, which the scheduler hears of from the peer */
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);

@@ -7,7 +7,8 @@
  *
  * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message
  * up the tree is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its
- * ranks uploaded: so rank 0 hears of every part before it says that the checkpoint is complete. */
+ * ranks uploaded: so rank 0 hears of every part before it says that the checkpoint is complete. The state is
+ * copied first, by the main thread; all of this is done with the copy, on another (worker_saver.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,26 +132,67 @@ static int put_file(struct session *session, json_t *blobs, const char *name, co
     return 0;
 }
 
-/* This rank's moments, uploaded. */
-static int put_optimizer(struct session *session, json_t *blobs, struct err *err)
+/* --- the copy --- */
+
+/* A rank's state of one moment: all that storing it needs, so that the stage may go on. */
+struct snapshot {
+    uint64_t step, updates;
+    struct items moments, values;
+    int result; /* of taking it; the others wait for our part also then */
+    struct err err;
+};
+
+struct snapshot *snapshot_create(void)
 {
-    struct items items = {0};
+    return calloc(1, sizeof(struct snapshot));
+}
+
+static void snapshot_clear(struct snapshot *snapshot)
+{
+    items_fini(&snapshot->moments);
+    items_fini(&snapshot->values);
+    memset(snapshot, 0, sizeof *snapshot);
+}
+
+void snapshot_destroy(struct snapshot *snapshot)
+{
+    if (snapshot)
+        snapshot_clear(snapshot);
+    free(snapshot);
+}
+
+void snapshot_take(struct session *session, uint64_t step, struct snapshot *snapshot)
+{
+    struct err *err = &snapshot->err;
+    int result = 0;
+    snapshot_clear(snapshot);
+    snapshot->step = step;
+    snapshot->updates = stage_update_count(session->stage);
+    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
+        result = items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT1, "", ".exp_avg", err);
+        if (result == 0)
+            result =
+                items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
+        if (result == 0)
+            result = items_add_state(&snapshot->values, session->stage, p, STATE_VALUE, peft_prefix, "", err);
+    }
+    snapshot->result = result;
+}
+
+/* This rank's moments, uploaded. */
+static int put_optimizer(struct session *session, struct items *moments, json_t *blobs, struct err *err)
+{
     struct buf file;
     char name[48];
     buf_init(&file, PART_BYTES_MAX);
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
-        result = items_add_state(&items, session->stage, p, STATE_MOMENT1, "", ".exp_avg", err);
-        if (result == 0)
-            result = items_add_state(&items, session->stage, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
-    }
     snprintf(name, sizeof name, "optimizer-%u.safetensors", session->assignment->rank);
-    if (result == 0 && items.count > 0 &&
-        (safetensors_encode(items.items, items.count, NULL, 0, &file, err) < 0 ||
-         put_file(session, blobs, name, file.data, file.size, err) < 0))
+    if (moments->count > 0 && (safetensors_encode(moments->items, moments->count, NULL, 0, &file, err) < 0 ||
+                               put_file(session, blobs, name, file.data, file.size, err) < 0))
         result = -1;
     buf_fini(&file);
-    items_fini(&items);
+    items_fini(moments);
+    *moments = (struct items){0};
     return result;
 }
 
@@ -223,35 +265,51 @@ static void items_unique(struct items *items)
     items->count = out;
 }
 
-/* Tell the parent that nothing comes, so that it does not wait. */
-static void send_nothing(struct session *session)
+/* The child may end now: its part is here, or nothing more is expected of it. */
+static void acknowledge_part(struct session *session, uint32_t child)
 {
-    struct err ignored; /* the failure that led here is the one to report */
-    uint64_t size = 0;
-    struct mesh_meta meta = {.tag = 1};
-    (void)mesh_send_wait(session->mesh, (uint32_t)session->parent, OPS_QUEUE_WORKER, &meta, &size,
-                         sizeof size, clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
+    struct err ignored; /* it is gone: then it waits for nothing */
+    uint64_t taken = 1;
+    struct mesh_meta meta = {.tag = 3};
+    (void)mesh_send_wait(session->mesh, child, OPS_QUEUE_WORKER, &meta, &taken, sizeof taken,
+                         clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
 }
 
-static int send_part(struct session *session, struct items *items, const json_t *blobs, struct err *err)
+/* To the parent: the size of our part (0: none comes, do not wait), the part; then it says that it has it.
+ * Only then may this rank end without taking the part with it. */
+static int send_bytes(struct session *session, const struct buf *file, struct err *err)
+{
+    uint64_t size = file ? file->size : 0, taken = 0,
+             deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
+    struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
+    uint32_t parent = (uint32_t)session->parent;
+    if (mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size, deadline_ns, NULL,
+                       err) < 0 ||
+        (file && mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &second, file->data, file->size,
+                                deadline_ns, NULL, err) < 0))
+        return -1;
+    return mesh_recv_wait(session->mesh, parent, OPS_QUEUE_WORKER, 3, &taken, sizeof taken, deadline_ns, NULL,
+                          err);
+}
+
+/* result: of what led here. Without a part the parent is told so. */
+static int send_part(struct session *session, int result, struct items *items, const json_t *blobs,
+                     struct err *err)
 {
     struct buf file, text;
+    struct err unsent;
     buf_init(&file, PART_BYTES_MAX);
     buf_init(&text, 1 << 24);
-    int result = json_print(blobs, true, &text, err);
+    if (result == 0)
+        result = json_print(blobs, true, &text, err);
     struct safetensors_meta meta = {.key = "blobs", .value = buf_str(&text)};
     items_unique(items);
     if (result == 0)
         result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
-    uint64_t size = file.size, deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
-    struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
-    uint32_t parent = (uint32_t)session->parent;
-    if (result == 0)
-        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size,
-                                deadline_ns, NULL, err);
-    if (result == 0)
-        result = mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &second, file.data, file.size,
-                                deadline_ns, NULL, err);
+    if (result < 0)
+        (void)send_bytes(session, NULL, &unsent); /* the failure that led here is the one to report */
+    else
+        result = send_bytes(session, &file, err);
     buf_fini(&file);
     buf_fini(&text);
     return result;
@@ -272,12 +330,12 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     return result;
 }
 
-static int put_rest(struct session *session, uint64_t step, struct items *items, json_t *blobs,
-                    struct err *err)
+static int put_rest(struct session *session, struct snapshot *snapshot, json_t *blobs, struct err *err)
 {
     struct buf file;
     buf_init(&file, PART_BYTES_MAX);
     struct safetensors_meta meta = {.key = "format", .value = "pt"};
+    struct items *items = &snapshot->values;
     items_unique(items);
     int result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
     if (result == 0)
@@ -285,10 +343,10 @@ static int put_rest(struct session *session, uint64_t step, struct items *items,
     buf_fini(&file);
     if (result < 0)
         return -1;
-    json_t *state = json_pack("{s:i, s:I, s:I, s:I, s:i}", "version", 1, "step", (json_int_t)step, "updates",
-                              (json_int_t)stage_update_count(session->stage), "seed",
-                              (json_int_t)session->assignment->spec.train.seed, "ranks",
-                              (int)session->assignment->rank_count);
+    json_t *state =
+        json_pack("{s:i, s:I, s:I, s:I, s:i}", "version", 1, "step", (json_int_t)snapshot->step, "updates",
+                  (json_int_t)snapshot->updates, "seed", (json_int_t)session->assignment->spec.train.seed,
+                  "ranks", (int)session->assignment->rank_count);
     if (!state)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     if (put_json(session, blobs, "adapter_config.json",
@@ -299,30 +357,32 @@ static int put_rest(struct session *session, uint64_t step, struct items *items,
     return put_json(session, blobs, "state.json", state, err);
 }
 
-int state_save(struct session *session, uint64_t step, json_t **out, struct err *err)
+int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **out, struct err *err)
 {
-    struct items items = {0};
+    uint64_t step = snapshot->step;
     json_t *blobs = json_object();
+    int result = snapshot->result;
     *out = NULL;
-    int result =
-        blobs ? put_optimizer(session, blobs, err) : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++)
-        result = items_add_state(&items, session->stage, p, STATE_VALUE, peft_prefix, "", err);
-    for (int c = 0; c < 2;
-         c++) { /* also after a failure: a part left in the queue would be taken for the next one */
+    *err = snapshot->err;
+    if (result == 0)
+        result = blobs ? put_optimizer(session, &snapshot->moments, blobs, err)
+                       : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
+    for (int c = 0; c < 2; c++) {
+        /* also after a failure: a part left in the queue would be taken for the next one */
         struct err more;
-        if (session->children[c] != PLAN_NONE && take_part(session, c, &items, blobs, &more) < 0 &&
-            result == 0) {
+        if (session->children[c] == PLAN_NONE)
+            continue;
+        if (take_part(session, c, &snapshot->values, blobs, &more) < 0 && result == 0) {
             *err = more;
             result = -1;
         }
+        acknowledge_part(session, (uint32_t)session->children[c]);
     }
-    if (result < 0 && session->parent != PLAN_NONE)
-        send_nothing(session);
+    if (session->parent != PLAN_NONE)
+        result = send_part(session, result, &snapshot->values, blobs, err);
     else if (result == 0)
-        result = session->parent != PLAN_NONE ? send_part(session, &items, blobs, err)
-                                              : put_rest(session, step, &items, blobs, err);
-    items_fini(&items);
+        result = put_rest(session, snapshot, blobs, err);
+    snapshot_clear(snapshot);
     if (result == 0 && session->parent == PLAN_NONE) {
         *out = blobs;
         return 0;

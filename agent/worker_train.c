@@ -2,6 +2,7 @@
  * function of what all ranks know alike (the specification, the step, the reduced scalars), so that all ranks
  * make it in the same step. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,52 +154,38 @@ int session_save(void *arg, struct err *err)
 {
     struct session *session = arg;
     (void)err;
-    session->save.result = state_save(session, session->save.step, &session->save.blobs, &session->save.err);
+    saver_copy(session->saver);
     return 0;
 }
 
-/* By the plan's save program, which may tie ranks together; a plan without one saves just so. */
-static int run_save(struct session *session, uint64_t done, json_t **blobs, struct err *err)
+/* Copies the state, by the plan's save program, which may tie ranks together (a plan without one copies just
+ * so), and has it stored beside the steps that follow. */
+static int save(struct session *session, const struct save_wish *wish, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
-    session->save.step = done;
-    session->save.blobs = NULL;
+    if (saver_prepare(session->saver, wish, err) < 0)
+        return -1;
     if (plan->ranks[session->assignment->rank].programs[PROGRAM_SAVE].instr_count == 0) {
         session_save(session, err);
     } else {
-        struct ops_step step = {.step = done};
-        if (run_program(session, PROGRAM_SAVE, &step, err) < 0) {
-            json_decref(session->save.blobs);
+        struct ops_step step = {.step = wish->step};
+        if (run_program(session, PROGRAM_SAVE, &step, err) < 0)
             return -1;
-        }
     }
-    *blobs = session->save.blobs;
-    if (session->save.result < 0)
-        *err = session->save.err;
-    return session->save.result;
+    return saver_start(session->saver, err);
 }
 
-static int save(struct session *session, uint64_t done, double loss, bool best, json_t **artifacts,
-                struct err *err)
+/* What `done` of rank 0 hands over, of the last checkpoint's files. */
+static json_t *artifacts_of(const json_t *blobs)
 {
-    json_t *blobs = NULL;
-    if (run_save(session, done, &blobs, err) < 0)
-        return -1;
-    if (!blobs) /* rank 0 says it */
-        return 0;
-    if (artifacts) {
-        static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-        *artifacts = json_object();
-        for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-            char name[64] = "adapter/";
-            strncat(name, files[f], sizeof name - strlen(name) - 1);
-            json_object_set(*artifacts, name, json_object_get(blobs, files[f]));
-        }
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    json_t *artifacts = json_object();
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char name[64];
+        snprintf(name, sizeof name, "adapter/%s", files[f]);
+        json_object_set(artifacts, name, json_object_get(blobs, files[f]));
     }
-    json_t *event = json_pack("{s:I, s:o, s:b}", "step", (json_int_t)done, "blobs", blobs, "best", (int)best);
-    if (event && isfinite(loss))
-        json_object_set_new(event, "loss", json_real(loss));
-    return worker_link_emit(session->link, "checkpoint", event, err);
+    return artifacts;
 }
 
 static bool improves(struct session *session, double loss)
@@ -210,43 +197,44 @@ static bool improves(struct session *session, double loss)
 }
 
 /* After step `done` − 1: evaluation and checkpoint where they are due. A checkpoint that cannot be written
- * now is reported and the run goes on: the next one may succeed, and the last one must. */
+ * now is reported and the run goes on: the next one may succeed, and the last one must. Before a stop it is
+ * waited for; *saved tells whether it is there. */
 static int after_step(struct session *session, uint64_t done, uint32_t control, bool *saved, struct err *err)
 {
     const struct job_spec *spec = &session->assignment->spec;
     bool stopping = control & (CONTROL_STOP | CONTROL_YIELD);
     bool periodic = spec->checkpoint.every_steps && done % spec->checkpoint.every_steps == 0;
-    bool best = false;
-    double loss = INFINITY;
-    *saved = false;
+    struct save_wish wish = {.step = done, .loss = INFINITY};
     if (!stopping && session->eval && spec->eval.every_steps && done % spec->eval.every_steps == 0) {
-        if (evaluate(session, done, &loss, err) < 0)
+        if (evaluate(session, done, &wish.loss, err) < 0)
             return -1;
-        best = improves(session, loss);
+        wish.best = improves(session, wish.loss);
     }
-    if (!best && !(periodic && !stopping) && !(control & CONTROL_SAVE))
-        return 0;
-    struct err failure;
-    if (save(session, done, loss, best, NULL, &failure) == 0) {
-        *saved = true;
-        return 0;
-    }
-    /* A lost peer ends the run in its next step; a store that is full or away need not. */
-    return report_log(session->link, "warning", failure.text, err);
+    bool due = wish.best || (periodic && !stopping) || (control & CONTROL_SAVE);
+    if (stopping && saver_settle(session->saver, NULL, NULL, err) < 0)
+        return -1;
+    if (due && save(session, &wish, err) < 0)
+        return -1;
+    return stopping ? saver_settle(session->saver, saved, NULL, err) : 0;
 }
 
 static int finish(struct session *session, json_t **artifacts, struct err *err)
 {
-    double loss = INFINITY;
-    bool best = false;
+    struct save_wish wish = {.step = session->steps, .loss = INFINITY, .must = true};
+    json_t *blobs = NULL;
     if (session->eval) {
-        if (evaluate(session, session->steps, &loss, err) < 0)
+        if (evaluate(session, session->steps, &wish.loss, err) < 0)
             return -1;
-        best = improves(session, loss);
+        wish.best = improves(session, wish.loss);
     }
     if (session->prompt && sample(session, session->steps, err) < 0)
         return -1;
-    return save(session, session->steps, loss, best, artifacts, err);
+    if (save(session, &wish, err) < 0 || saver_settle(session->saver, NULL, &blobs, err) < 0)
+        return -1;
+    if (blobs)
+        *artifacts = artifacts_of(blobs);
+    json_decref(blobs);
+    return 0;
 }
 
 int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts,

@@ -27,6 +27,10 @@ struct blob_server {
     int stop[2];
     atomic_ulong sent_bytes, puts;
     atomic_bool full; /* answer PUT with 507 */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool held;        /* PUT waits; change it with blob_server_hold */
+    unsigned waiting; /* a PUT does */
 };
 
 static inline void blob_answer_file(struct blob_server *server, struct evhttp_request *request,
@@ -107,15 +111,45 @@ static inline void blob_put(struct blob_server *server, struct evhttp_request *r
     }
 }
 
+/* Hold PUTs until told otherwise. */
+static inline void blob_server_hold(struct blob_server *server, bool held)
+{
+    pthread_mutex_lock(&server->lock);
+    server->held = held;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* Until a PUT waits. */
+static inline void blob_server_await_put(struct blob_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    while (server->waiting == 0)
+        pthread_cond_wait(&server->changed, &server->lock);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static inline void blob_wait_while_held(struct blob_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->waiting++;
+    pthread_cond_broadcast(&server->changed);
+    while (server->held)
+        pthread_cond_wait(&server->changed, &server->lock);
+    server->waiting--;
+    pthread_mutex_unlock(&server->lock);
+}
+
 static inline void blob_request(struct evhttp_request *request, void *arg)
 {
     static const char prefix[] = "/v1/blobs/";
     const char *uri = evhttp_request_get_uri(request), *name = uri + sizeof prefix - 1;
     if (strncmp(uri, prefix, sizeof prefix - 1) != 0 || strlen(name) < 64)
         evhttp_send_error(request, 404, "no such route");
-    else if (evhttp_request_get_command(request) == EVHTTP_REQ_PUT)
+    else if (evhttp_request_get_command(request) == EVHTTP_REQ_PUT) {
+        blob_wait_while_held(arg);
         blob_put(arg, request, name);
-    else if (strcmp(name + 64, "/manifest") == 0)
+    } else if (strcmp(name + 64, "/manifest") == 0)
         blob_answer_manifest(arg, request, name);
     else
         blob_answer_file(arg, request, name);
@@ -142,6 +176,8 @@ static inline int blob_server_start(struct blob_server *server, const char *dir)
 {
     memset(server, 0, sizeof *server);
     snprintf(server->dir, sizeof server->dir, "%s", dir);
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_cond_init(&server->changed, NULL);
     server->base = event_base_new();
     server->http = evhttp_new(server->base);
     evhttp_set_max_body_size(server->http, 1 << 30);
@@ -160,6 +196,7 @@ static inline int blob_server_start(struct blob_server *server, const char *dir)
 
 static inline void blob_server_stop(struct blob_server *server)
 {
+    blob_server_hold(server, false);
     ssize_t ignored = write(server->stop[1], "x", 1);
     (void)ignored;
     pthread_join(server->thread, NULL);
@@ -167,6 +204,8 @@ static inline void blob_server_stop(struct blob_server *server)
     event_base_free(server->base);
     close(server->stop[0]);
     close(server->stop[1]);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
 }
 
 /* Adds bytes; writes their name. */

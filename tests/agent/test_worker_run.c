@@ -175,6 +175,110 @@ static void a_checkpoint_resumes_on_any_split(void **state)
     scene_close(&scene);
 }
 
+/* The store takes nothing until a later step was reported. */
+struct slow_store {
+    struct blob_server *store;
+    uint64_t until;
+    bool released;
+    uint64_t last_step; /* reported before the first `checkpoint` */
+};
+
+static void release_at(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
+{
+    struct slow_store *slow = arg;
+    (void)workers, (void)rank;
+    if (strcmp(text_of(event, "type"), "checkpoint") == 0 && !slow->released)
+        fail_msg("a checkpoint is said before it is stored");
+    if (strcmp(text_of(event, "type"), "step") != 0 || slow->released)
+        return;
+    slow->last_step = number_of(event, "step");
+    if (slow->last_step < slow->until)
+        return;
+    slow->released = true;
+    blob_server_hold(slow->store, false);
+}
+
+static void steps_go_on_while_a_checkpoint_is_stored(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    struct slow_store slow = {.store = &scene.fix.store, .until = 12};
+    blob_server_hold(&scene.fix.store, true);
+    scene_run(&scene, release_at, &slow);
+    expect_success(&scene.out);
+    assert_true(slow.released);
+    assert_int_equal(scene.out.steps, 20);
+    assert_int_equal(json_array_size(scene.out.checkpoints), 3);
+    for (size_t c = 0; c < 3; c++) { /* said in their order */
+        static const uint64_t steps[] = {8, 16, 20};
+        assert_int_equal(number_of(json_array_get(scene.out.checkpoints, c), "step"), steps[c]);
+    }
+    resume_on(&scene, 1); /* what was stored is the state of step 8, not of a later one */
+    scene_close(&scene);
+}
+
+static void *release_later(void *arg)
+{
+    struct slow_store *slow = arg;
+    blob_server_await_put(slow->store);
+    struct timespec long_enough = {.tv_nsec = 300 * 1000 * 1000}; /* for many steps, were they not held up */
+    nanosleep(&long_enough, NULL);
+    blob_server_hold(slow->store, false);
+    return NULL;
+}
+
+static void note_steps(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
+{
+    struct slow_store *slow = arg;
+    (void)workers, (void)rank;
+    if (strcmp(text_of(event, "type"), "checkpoint") == 0)
+        slow->released = true;
+    else if (strcmp(text_of(event, "type"), "step") == 0 && !slow->released)
+        slow->last_step = number_of(event, "step");
+}
+
+static void the_next_checkpoint_waits_for_the_one_before(void **state)
+{
+    (void)state;
+    struct scene scene;
+    pthread_t thread;
+    scene_open(&scene, "llama", 1, 4);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(2));
+    struct slow_store slow = {.store = &scene.fix.store};
+    blob_server_hold(&scene.fix.store, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_later, &slow), 0);
+    scene_run(&scene, note_steps, &slow);
+    pthread_join(thread, NULL);
+    expect_success(&scene.out);
+    assert_true(slow.last_step <= 3); /* 4 steps are done: the second checkpoint is due */
+    assert_int_equal(json_array_size(scene.out.checkpoints), 10);
+    scene_close(&scene);
+}
+
+static void a_checkpoint_under_way_is_kept_when_the_run_fails(void **state)
+{
+    (void)state;
+    struct scene scene;
+    pthread_t thread;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(1));
+    plan_destroy(scene.plan);
+    scene.fix.tokens_bound = 110; /* the batches have 107, 126, … tokens: step 1 is beyond the plan's bound */
+    scene.plan = fix_plan(&scene.fix, 2, 4);
+    struct slow_store slow = {.store = &scene.fix.store};
+    blob_server_hold(&scene.fix.store, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_later, &slow), 0);
+    scene_run(&scene, NULL, NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(scene.out.steps, 1);
+    assert_int_equal(json_array_size(scene.out.failures), 2);
+    assert_int_equal(json_array_size(scene.out.checkpoints), 1);
+    checkpoint_at(&scene.out, 1);
+    scene_close(&scene);
+}
+
 static void two_runs_of_one_plan_are_bit_identical(void **state)
 {
     (void)state;
@@ -472,6 +576,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
+        cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
+        cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
+        cmocka_unit_test(a_checkpoint_under_way_is_kept_when_the_run_fails),
         cmocka_unit_test(two_runs_of_one_plan_are_bit_identical),
         cmocka_unit_test(a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint),
         cmocka_unit_test(a_stop_of_a_stale_epoch_changes_nothing),
