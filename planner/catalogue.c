@@ -292,6 +292,17 @@ const struct catalogue_entry *catalogue_fastest(const char *kind)
     return best;
 }
 
+const struct catalogue_entry *catalogue_slowest(const char *kind)
+{
+    const struct catalogue_entry *least = NULL;
+    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+        if (strcmp(entries[i].kind, kind) == 0 &&
+            (!least || catalogue_peak(&entries[i]) < catalogue_peak(least)))
+            least = &entries[i];
+    }
+    return least;
+}
+
 double catalogue_peak(const struct catalogue_entry *entry)
 {
     return entry->flops_16 > entry->flops_fp32 ? entry->flops_16 : entry->flops_fp32;

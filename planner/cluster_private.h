@@ -60,6 +60,8 @@ uint64_t catalogue_usable(const struct catalogue_entry *entry);
 #define CATALOGUE_CONTEXT_BYTES ((uint64_t)500000000)
 /* The entry of a kind with the highest peak; NULL for a kind that has none. */
 const struct catalogue_entry *catalogue_fastest(const char *kind);
+/* The one with the lowest. */
+const struct catalogue_entry *catalogue_slowest(const char *kind);
 /* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */
 double catalogue_peak(const struct catalogue_entry *entry);
 

@@ -69,13 +69,26 @@ static double point_flops(const struct block *block, enum profile_block kind,
     return block->flops_per_token * point->tokens + block->flops_per_square * point->sum_sq;
 }
 
+static double threads_of(const struct device *device)
+{
+    return strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
+}
+
 /* The peak that a device's own entry has, or the fastest one of its kind. */
 static double peak_of(const struct device *device, const char **of)
 {
     const struct catalogue_entry *entry = device->like ? device->like : catalogue_fastest(device->kind);
-    bool cpu = strcmp(device->kind, "cpu") == 0;
     *of = entry ? entry->name : NULL;
-    return entry ? catalogue_peak(entry) * (cpu ? device->threads : 1) : 0;
+    return entry ? catalogue_peak(entry) * threads_of(device) : 0;
+}
+
+/* The device's own entry, or what one of its kind is at least: of cpus the plain one, of cards the slowest.
+ * NULL: a kind that is not in the catalogue. */
+static const struct catalogue_entry *slowest_of(const struct device *device)
+{
+    if (device->like)
+        return device->like;
+    return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_slowest(device->kind);
 }
 
 static int rate_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
@@ -106,13 +119,15 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
             "profile of %s: a %s of %.0f tokens forward in %g s would be %.3g FLOP/s, %.1f times the peak of "
             "%s (%.3g): are its times in seconds, and of this model?",
             device->name, names[kind], fastest->tokens, fastest->forward_s, best, best / peak, like, peak);
-    if (most / largest->forward_s < peak * PEAK_LEAST && device->like)
+    const struct catalogue_entry *slow = slowest_of(device);
+    double least = slow ? catalogue_peak(slow) * threads_of(device) : 0, rate = most / largest->forward_s;
+    if (rate < least * PEAK_LEAST)
         return doubt(d,
                      "profile of %s: a %s of %.0f tokens forward in %g s is %.3g FLOP/s, %.2g of the peak of "
                      "%s (%.3g): "
                      "are its times in seconds?",
-                     device->name, names[kind], largest->tokens, largest->forward_s,
-                     most / largest->forward_s, most / largest->forward_s / peak, like, peak);
+                     device->name, names[kind], largest->tokens, largest->forward_s, rate, rate / least,
+                     slow->name, least);
     return 0;
 }
 

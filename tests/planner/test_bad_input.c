@@ -76,6 +76,8 @@ static void clusters_are_refused_by_path(void **state)
         {NODE("{\"like\": \"t4\"}"), "nodes[0].devices[0].name"},
         {NODE("{\"name\": \"n1/0\"}"), "nodes[0].devices[0].memory_bytes"},
         {NODE("{\"name\": \"n1/0\", \"memory_bytes\": 1e9, \"kind\": \"cuda\"}"), "nodes[0].devices[0].like"},
+        {NODE("{\"name\": \"n1/0\", \"like\": \"t4\", \"kind\": \"cpu\"}"), "nodes[0].devices[0].kind"},
+        {NODE("{\"name\": \"n1/0\", \"like\": \"rtx-3091\"}"), "nearest is rtx-3090"},
         {NODE("{\"name\": \"n1/0\", \"like\": \"abacus\"}"), "nodes[0].devices[0].like"},
         {NODE("{\"name\": \"n1/0\", \"like\": \"t4\", \"memory_bytes\": 0}"),
          "nodes[0].devices[0].memory_bytes"},
@@ -263,10 +265,13 @@ static void doubtful_tables_are_planned_with_and_said(void **state)
     (void)state;
     struct err err = {0};
     struct plan_answer *good = with_table(1, 1), *fast = with_table(1e-3, 1), *falls = with_table(1, 0.3);
+    struct plan_answer *slow = with_table(1e3, 1);
     assert_int_equal(good->warning_count, 0);
     assert_true(warned(fast, "profile of a/0: a layer") && warned(fast, "times the peak of") &&
                 warned(fast, "in seconds"));
     assert_true(warned(falls, "levelled out"));
+    assert_true(warned(slow, "profile of a/0: a layer") && warned(slow, "are its times in seconds?"));
+    plan_answer_destroy(slow);
     assert_int_equal(falls->verdict, VERDICT_FITS);
     json_t *json = answer_to_json(fast, &err);
     assert_int_equal(json_array_size(json_object_get(json, "warnings")), fast->warning_count);
