@@ -36,15 +36,21 @@ static int least_of(const struct place_choice *const best[PLACE_COUNT], const do
     return least;
 }
 
+/* A list of every layer's own instructions for every micro-batch. */
+static bool too_long(const struct search *s, int kind, const struct place_choice *choice)
+{
+    return (kind == PLACE_TENSOR || kind == PLACE_EXPERT) && choice_cells(s->problem, choice) > LENGTH_MOST;
+}
+
 /* Lists of millions of instructions (tensor groups' sums) take seconds to make, and more to send and to
  * check. */
 static void lengths_limit(const struct search *s, const struct place_choice *best[PLACE_COUNT])
 {
     bool other = false;
     for (int kind = 0; kind < PLACE_COUNT; kind++)
-        other = other || (best[kind] && choice_cells(s->problem, best[kind]) <= LENGTH_MOST);
+        other = other || (best[kind] && !too_long(s, kind, best[kind]));
     for (int kind = 0; kind < PLACE_COUNT && other; kind++) {
-        if (best[kind] && choice_cells(s->problem, best[kind]) > LENGTH_MOST)
+        if (best[kind] && too_long(s, kind, best[kind]))
             best[kind] = NULL;
     }
 }
