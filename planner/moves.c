@@ -5,19 +5,22 @@
 #include <string.h>
 
 #include "planner/expert_moves.h"
+#include "planner/lap_moves.h"
 #include "planner/micro.h"
 #include "planner/sharded_moves.h"
+#include "planner/tensor_moves.h"
 
 #define WINDOW_VALUES 24u
 #define SHARE_PARTS 8.0 /* of a micro-batch: as finely are shares set outright */
+#define FEW_MEMBERS 8u  /* of tensor groups and interleaved pipelines, whose programs are long */
 
 bool move_knows(const struct place_choice *c)
 {
     if (c->placement == PLACE_SINGLE || c->placement == PLACE_DATA)
         return c->stage_count == 1;
-    if (c->placement == PLACE_PIPELINE)
-        return c->schedule != SCHEDULE_INTERLEAVED;
-    return c->placement == PLACE_HYBRID || c->placement == PLACE_EXPERT || c->placement == PLACE_SERVER;
+    if (c->placement == PLACE_TENSOR || c->schedule == SCHEDULE_INTERLEAVED)
+        return c->member_count <= FEW_MEMBERS;
+    return true;
 }
 
 static bool is_data(const struct place_choice *c)
@@ -281,6 +284,8 @@ static int stage_close(struct place_choice *c, uint32_t stage, bool after)
 
 static bool shape_good(const struct place_choice *c)
 {
+    if (c->placement == PLACE_TENSOR)
+        return c->member_count > c->stage_count;
     if (c->placement == PLACE_PIPELINE)
         return c->stage_count >= 2 && c->member_count == c->stage_count;
     return c->stage_count >= 2 && c->member_count > c->stage_count;
@@ -499,7 +504,7 @@ static int regroup_move(const struct problem *p, struct place_choice *c, uint32_
         return order_move(c, member, place);
     if (place == s)
         return order_move(c, member, c->stages[s].member_first + c->stages[s].member_count - 1);
-    if (c->placement != PLACE_HYBRID || grow(c, err) < 0)
+    if ((c->placement != PLACE_HYBRID && c->placement != PLACE_TENSOR) || grow(c, err) < 0)
         return 0;
     if (place < c->stage_count) {
         struct place_member x = joiner(c, place, device);
@@ -567,22 +572,33 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         expert_move_range(p, c, kind, a_count, b_count);
         return;
     }
-    bool data = is_data(c), hybrid = c->placement == PLACE_HYBRID;
+    if (c->schedule == SCHEDULE_INTERLEAVED) {
+        lap_move_range(p, c, kind, a_count, b_count);
+        return;
+    }
+    bool data = is_data(c), hybrid = c->placement == PLACE_HYBRID, tensor = c->placement == PLACE_TENSOR;
     uint32_t stages = c->stage_count, members = c->member_count;
+    bool laps = c->placement == PLACE_PIPELINE && members <= FEW_MEMBERS;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
         [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ORDER] = {hybrid ? members : 0, members},
-        [MOVE_ROWS] = {data || hybrid ? members : 0, 2 * members + (hybrid ? window_values(p, c) : 0)},
+        [MOVE_ROWS] = {data || hybrid || tensor ? members : 0,
+                       (tensor ? TENSOR_GIFTS : 2) * members + (hybrid ? window_values(p, c) : 0)},
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
         [MOVE_DROP] = {members, data ? members : 2},
         [MOVE_ADD] = {p->device_count, data ? 2 * members : 2 * stages + 1},
         [MOVE_MICRO] = {p->workload->batch_rows + 1, data ? members : 1},
         [MOVE_STAGES] = {stages, stages},
-        [MOVE_REGROUP] = {hybrid || data ? members : 0, data ? members : 2 * stages + 1},
+        [MOVE_REGROUP] = {laps                       ? LAP_MOVES_MAX + 1
+                          : hybrid || data || tensor ? members
+                                                     : 0,
+                          laps   ? 1
+                          : data ? members
+                                 : 2 * stages + 1},
     };
     *a_count = ranges[kind][0];
     *b_count = ranges[kind][1];
@@ -620,10 +636,26 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
     case MOVE_STAGES:
         return stages_move(c, a, b, err);
     case MOVE_REGROUP:
-        return regroup_move(p, c, a, b, err);
+        return c->placement == PLACE_PIPELINE ? lap_begin(p, c, a, err) : regroup_move(p, c, a, b, err);
     default:
         return 0;
     }
+}
+
+/* Who is where changes as in groups of replicas; then the matrices are dealt anew. */
+static int tensor_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
+                        uint32_t b, struct err *err)
+{
+    if (kind == MOVE_ROWS)
+        return tensor_give(p, c, a, b % c->member_count, b / c->member_count);
+    if (kind == MOVE_WINDOW && a == c->stage_count)
+        return tensor_turns(p, c, b == 0);
+    int result = apply(p, c, kind, a, b, err);
+    if (result <= 0 || kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE || kind == MOVE_CUT)
+        return result;
+    if (p->workload->stages && c->stage_count != p->workload->stages)
+        return 0;
+    return tensor_settle(p, c);
 }
 
 int move_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a, uint32_t b,
@@ -637,6 +669,10 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
         return sharded_move_apply(p, c, kind, a, b, err);
     if (c->placement == PLACE_EXPERT)
         return expert_move_apply(p, c, kind, a, b, err);
+    if (c->schedule == SCHEDULE_INTERLEAVED)
+        return lap_move_apply(p, c, kind, a, b, err);
+    if (c->placement == PLACE_TENSOR)
+        return tensor_apply(p, c, kind, a, b, err);
     if (c->schedule == SCHEDULE_GPIPE) /* which is 1F1B with windows of all micro-batches */
         c->schedule = SCHEDULE_1F1B;
     int result = apply(p, c, kind, a, b, err);

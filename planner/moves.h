@@ -20,7 +20,7 @@ enum move_kind {
     MOVE_ADD,       /* a: device that is not used, b: place */
     MOVE_MICRO,     /* a: rows of a micro-batch (of all, or of member b) */
     MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:
-                       its place among the others */
+                       its place among the others; pipelines: a: ranges a rank from now on (lap_moves.h) */
     MOVE_STAGES,    /* a, b: stages whose members change places, and all between */
     MOVE_KINDS
 };

@@ -9,16 +9,19 @@
 #include "planner/pipe_order.h"
 #include "planner/pipeline.h"
 
-#define BASES 4u             /* pipelines that variants are made of */
-#define LAPS_MAX 8u          /* ranges a rank */
-#define BALANCE_TURNS 40     /* of bisection */
+#define BASES 4u         /* pipelines that variants are made of */
+#define KEPT 8u          /* variants of a kind that join the list */
+#define FEW_DEVICES 8u   /* up to which all pipelines are bases, and an interleaved one whose estimate is */
+#define FEW_WITHIN 1.25  /* so much above its base's is kept: polishing may make it the faster one */
+#define LAPS_MAX 8u      /* ranges a rank */
+#define BALANCE_TURNS 40 /* of bisection */
 #define REFINED_CELLS 2000u  /* ranges · micro-batches up to which blocks are moved one by one */
 #define REFINE_ROUNDS 8u     /* of it */
 #define CELLS_MAX (1u << 20) /* beyond, variants are not looked at */
 
 struct variants {
     const struct problem *p;
-    struct choice_list *list;
+    struct choice_list *list, *laps; /* of split ones and evaluations; of interleaved ones */
     struct err *err;
     double *memory; /* of estimates */
     size_t cells;
@@ -193,7 +196,8 @@ static int interleaved_try(struct variants *v, const struct place_choice *base, 
         found = ranges_balance(v->p, &c, cost);
     }
     uint32_t best_slack = UINT32_MAX;
-    c.estimate_s = base->estimate_s;
+    double within = v->p->device_count <= FEW_DEVICES ? FEW_WITHIN : 1;
+    c.estimate_s = within * base->estimate_s;
     for (uint32_t slack = 0; found && result == 0 && slack <= 2 * ranks; slack += ranks) {
         windows_interleaved(v->p, &c, slack);
         double seconds = choice_estimate(v, &c);
@@ -209,8 +213,8 @@ static int interleaved_try(struct variants *v, const struct place_choice *base, 
         windows_interleaved(v->p, &c, best_slack);
         if ((uint64_t)c.stage_count * count <= REFINED_CELLS)
             result = ranges_refine(v, &c);
-        if (result == 0 && c.estimate_s < base->estimate_s)
-            result = choice_list_add(v->list, &c, v->err);
+        if (result == 0 && c.estimate_s < within * base->estimate_s)
+            result = choice_list_add(v->laps, &c, v->err);
     }
     free(c.stages);
     free(c.members);
@@ -255,9 +259,37 @@ static int split_try(struct variants *v, const struct place_choice *base)
     return result;
 }
 
+/* Few devices: the same in single rows, which a pipeline without laps may have been better without. */
+static int rows_try(struct variants *v, const struct place_choice *base)
+{
+    struct place_choice c;
+    int result = 0;
+    if (v->p->device_count > FEW_DEVICES || base->micro_batch_rows == 1 || v->p->workload->micro_batch_rows ||
+        base->member_count < 2 || base->stage_count != base->member_count)
+        return 0;
+    if (choice_copy(&c, base, v->err) < 0)
+        return -1;
+    c.micro_batch_rows = 1;
+    for (uint32_t m = 0; m < c.member_count; m++) {
+        c.members[m].micro_rows = 1;
+        c.members[m].micro_count = micro_count(v->p, 1);
+    }
+    for (uint32_t laps = 2;
+         result == 0 && laps <= LAPS_MAX && (int32_t)(laps * c.member_count) <= v->p->block_count; laps++) {
+        if ((uint64_t)laps * c.member_count * micro_count(v->p, 1) > CELLS_MAX ||
+            v->list->evaluations >= v->list->evaluations_max)
+            break;
+        result = interleaved_try(v, &c, laps);
+    }
+    choice_fini(&c);
+    return result;
+}
+
 static int variants_of(struct variants *v, const struct place_choice *base)
 {
     uint32_t ranks = base->member_count, count = micro_count(v->p, base->micro_batch_rows);
+    if (rows_try(v, base) < 0)
+        return -1;
     if (base->stage_count != ranks || ranks < 2 || ranks > PIPELINE_STAGES_MAX || count < 2)
         return 0;
     if (base->schedule == SCHEDULE_1F1B && (uint64_t)ranks * count <= CELLS_MAX && split_try(v, base) < 0)
@@ -273,18 +305,28 @@ static int variants_of(struct variants *v, const struct place_choice *base)
 
 int pipeline_variants(const struct problem *problem, struct choice_list *list, struct err *err)
 {
-    struct place_choice bases[BASES];
-    uint32_t count = 0;
+    struct place_choice bases[CHOICES_MAX];
+    struct choice_list found[2] = {{.evaluations = list->evaluations,
+                                    .evaluations_max = list->evaluations_max,
+                                    .must_use = list->must_use},
+                                   {.must_use = list->must_use}};
+    uint32_t count = 0, most = problem->device_count <= FEW_DEVICES ? CHOICES_MAX : BASES;
     int result = 0;
     if (list->runnable_on) /* none of them is run by this release */
         return 0;
-    while (result == 0 && count < BASES && count < list->count) {
+    while (result == 0 && count < most && count < list->count) {
         result = choice_copy(&bases[count], &list->choices[count], err);
         count += result == 0;
     }
-    struct variants v = {.p = problem, .list = list, .err = err};
+    struct variants v = {.p = problem, .list = &found[0], .laps = &found[1], .err = err};
     for (uint32_t i = 0; i < count && result == 0; i++)
         result = variants_of(&v, &bases[i]);
+    list->evaluations = found[0].evaluations;
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t n = 0; n < found[i].count && n < KEPT && result == 0; n++)
+            result = choice_list_add(list, &found[i].choices[n], err);
+        choice_list_fini(&found[i]);
+    }
     for (uint32_t i = 0; i < count; i++)
         choice_fini(&bases[i]);
     free(v.memory);

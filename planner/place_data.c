@@ -16,7 +16,8 @@
 #include "planner/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
-#define SHARDED_TOO 6u /* devices up to which LoRA's base is tried in shards beside replicas */
+#define SHARDED_KEPT 2u /* of those in shards that join */
+#define SHARDED_TOO 6u  /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
     uint32_t device, micro_max;
@@ -207,13 +208,30 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
 }
 
 /* A base in shards is gathered anew for every pass: seldom worth it where devices hold it whole, but over a
- * fast link it may let a device work that does not. Among many devices it is not looked at then. */
+ * fast link it may let a device work that does not. Among many devices it is not looked at then; among few
+ * the best of it are, so that replicas are still what most of polishing is for. */
+static int shards_too(const struct problem *p, struct choice_list *list, struct err *err)
+{
+    struct choice_list shards = {.evaluations = list->evaluations,
+                                 .evaluations_max = list->evaluations_max,
+                                 .runnable_on = list->runnable_on,
+                                 .must_use = list->must_use};
+    int result = sharded_propose(p, &shards, err);
+    list->evaluations = shards.evaluations;
+    for (uint32_t i = 0; i < shards.count && i < SHARDED_KEPT && result == 0; i++)
+        result = choice_list_add(list, &shards.choices[i], err);
+    choice_list_fini(&shards);
+    return result;
+}
+
 static int data_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
     bool lora = p->workload->method == METHOD_LORA;
     if (lora && replicas_propose(p, list, err) < 0)
         return -1;
-    return lora && list->count > 0 && p->device_count > SHARDED_TOO ? 0 : sharded_propose(p, list, err);
+    if (!lora || list->count == 0)
+        return sharded_propose(p, list, err);
+    return p->device_count > SHARDED_TOO ? 0 : shards_too(p, list, err);
 }
 
 static struct plan *data_emit(const struct problem *problem, const struct place_choice *choice, bool programs,

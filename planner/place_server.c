@@ -11,6 +11,7 @@
 #include "planner/sharded_search.h"
 
 #define HOLDERS_MAX 8u /* tried as holder: those with the most memory */
+#define ALL_SETS 6u    /* devices up to which every set of workers is tried */
 #define CUTOFF 1.2     /* estimates this much above the best one are not looked for */
 
 struct sharded_buffers server_buffers(const struct problem *p)
@@ -166,13 +167,21 @@ static double holder_extra(const struct problem *p)
     return (double)idle.total + SHARDED_ROUNDING_BYTES;
 }
 
-/* The fastest n − 1 others work for the holder. */
+/* The holder and the workers taken. */
+static int workers_try(struct server *s, const int64_t *least_room, struct err *err)
+{
+    struct moving moving = star(s);
+    int result = sharded_search_split(&s->s, &moving, least_room, 0, 1, CUTOFF * s->best, err);
+    return result < 0 || (result > 0 && chosen_add(s, &moving, err) < 0) ? -1 : 0;
+}
+
+/* Every set of workers of a few devices; of more, the fastest of them. */
 static int holder_try(struct server *s, const struct candidate *holder, struct err *err)
 {
     const struct device *devices = s->s.p->cluster->devices;
     int64_t least_room[SHARDED_DEVICES_MAX] = {0};
     double extra = holder_extra(s->s.p);
-    uint32_t most = s->s.candidate_count < SHARDED_DEVICES_MAX ? s->s.candidate_count : SHARDED_DEVICES_MAX;
+    uint32_t all = s->s.candidate_count, most = all < SHARDED_DEVICES_MAX ? all : SHARDED_DEVICES_MAX;
     if ((double)devices[holder->device].memory_limit_bytes < extra) {
         choice_list_short(s->s.list, holder->device, (uint64_t)extra,
                           devices[holder->device].memory_limit_bytes);
@@ -181,19 +190,21 @@ static int holder_try(struct server *s, const struct candidate *holder, struct e
     s->holder = holder;
     /* a holder with room for less than the state and the buffers of a working one gets no rows */
     least_room[0] = (int64_t)extra;
-    for (uint32_t n = most; n >= 2; n = n > SHARDED_FEW ? n - n / 8 : n - 1) {
+    bool few = all <= ALL_SETS;
+    uint32_t mask = few ? (1u << all) - 1 : 0, self = (uint32_t)(holder - s->s.candidates);
+    for (uint32_t n = few ? 2 : most; few ? mask > 0 : n >= 2;) {
         s->s.count = 0;
         s->s.taken[s->s.count++] = holder;
-        for (uint32_t i = 0; i < s->s.candidate_count && s->s.count < n; i++) {
-            if (&s->s.candidates[i] != holder)
+        for (uint32_t i = 0; i < all && s->s.count < (few ? all : n); i++) {
+            if (i != self && (!few || mask >> i & 1))
                 s->s.taken[s->s.count++] = &s->s.candidates[i];
         }
-        struct moving moving = star(s);
         if (s->s.list->evaluations >= s->s.list->evaluations_max)
             return 0;
-        int result = sharded_search_split(&s->s, &moving, least_room, 0, 1, CUTOFF * s->best, err);
-        if (result < 0 || (result > 0 && chosen_add(s, &moving, err) < 0))
+        if (s->s.count >= 2 && (!few || mask >> self & 1) && workers_try(s, least_room, err) < 0)
             return -1;
+        mask -= few;
+        n = n > SHARDED_FEW ? n - n / 8 : n - !few;
     }
     return 0;
 }

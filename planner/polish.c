@@ -13,6 +13,7 @@
 #include "planner/group_quick.h"
 #include "planner/recut.h"
 #include "planner/sharded_moves.h"
+#include "planner/tensor.h"
 
 #define BETTER 0.999999   /* a change must be worth this much */
 #define NEAR 1.25         /* choices so much slower after a change of who does what are still settled */
@@ -133,7 +134,7 @@ static uint64_t choice_hash(const struct place_choice *c)
         memcpy(&share, &shares, sizeof(share));
         hash = mix(mix(mix(mix(hash, x->device), x->micro_rows), x->micro_count), share);
         hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), x->delay);
-        hash = mix(mix(hash, x->tensor.kv_head_end), x->tensor.column_end);
+        hash = mix(mix(mix(hash, x->tensor.kv_head_end), x->tensor.column_end), x->tensor.vocabulary_end);
     }
     hash = mix(hash, c->together);
     return hash ? hash : 1;
@@ -185,7 +186,7 @@ double polish_seconds(struct polish *p, const struct place_choice *choice)
     uint32_t steps = p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count;
     uint64_t cost = (uint64_t)choice->member_count * micro_count(p->problem, choice->micro_batch_rows);
     cost *= (uint64_t)steps * expert_program_length(p->problem, choice) *
-            sharded_program_length(p->problem, choice);
+            sharded_program_length(p->problem, choice) * tensor_program_length(p->problem, choice);
     if (p->left == 0)
         return -1;
     double seconds = choice_simulate(p->problem, choice, p->steps_max, p->err);
@@ -229,6 +230,8 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
 {
     const struct problem *problem = p->problem;
     double worst = 0;
+    if (c->placement == PLACE_TENSOR) /* shares of a matrix are no shares of the rows */
+        return 0;
     if (c->stage_count < 2) /* which rows a replica has matters more than how many: simulating is as cheap */
         return 0;
     for (uint32_t s = 0; s < c->stage_count; s++) {

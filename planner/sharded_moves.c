@@ -9,7 +9,7 @@
 #include "planner/micro.h"
 #include "planner/sharded.h"
 
-#define LAYER_CHOICES 3u
+#define LAYERS_ALL 9u       /* layers up to which every number of gathered ones is tried */
 #define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
 #define LIKE 1e-6           /* shares that near are of the same aim */
 #define AIMS_DEVICES 8u     /* members up to which shares between the two aims are tried */
@@ -25,11 +25,23 @@ uint32_t sharded_program_length(const struct problem *p, const struct place_choi
     return layers ? 1 + (uint32_t)p->block_count / 2 : 1;
 }
 
+static uint32_t ring_of(const struct problem *p)
+{
+    return (uint32_t)p->block_count - 1 - !p->blocks.tied;
+}
+
+/* How many numbers of gathered layers are tried: all, or of many layers three. */
+static uint32_t layer_choices(const struct problem *p)
+{
+    uint32_t ring = ring_of(p);
+    return ring > LAYERS_ALL ? 3 : ring > 2 ? ring - 1 : 1;
+}
+
 static uint32_t layers_of(const struct problem *p, uint32_t number)
 {
-    uint32_t ring = (uint32_t)p->block_count - 1 - !p->blocks.tied;
-    const uint32_t layers[LAYER_CHOICES] = {2, ring / 2, ring};
-    uint32_t wanted = layers[number] < 2 ? 2 : layers[number];
+    uint32_t ring = ring_of(p);
+    const uint32_t layers[3] = {2, ring / 2, ring};
+    uint32_t wanted = ring > LAYERS_ALL ? layers[number] : 2 + number;
     return wanted < ring ? wanted : ring;
 }
 
@@ -231,15 +243,27 @@ static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
     return 1;
 }
 
+/* Two members change places with all that is theirs: other rows, and another ring. */
+static int order_move(struct place_choice *c, uint32_t a, uint32_t b)
+{
+    struct place_member member = c->members[a];
+    if (a >= b || (server(c) && a == 0))
+        return 0;
+    c->members[a] = c->members[b];
+    c->members[b] = member;
+    return 1;
+}
+
 void sharded_move_range(const struct problem *p, const struct place_choice *c, enum move_kind kind,
                         uint32_t *a_count, uint32_t *b_count)
 {
     uint32_t members = c->member_count;
     bool full = p->workload->method == METHOD_FULL;
     const uint32_t ranges[MOVE_KINDS][2] = {
-        [MOVE_WINDOW] = {full ? LAYER_CHOICES : 0, server(c) ? 1 : aims_of(c)},
+        [MOVE_WINDOW] = {full ? layer_choices(p) : !server(c), server(c) || !full ? 1 : aims_of(c)},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ROWS] = {members, 2 * members},
+        [MOVE_ORDER] = {members, members},
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {members, p->device_count},
         [MOVE_DROP] = {members, members},
@@ -254,13 +278,19 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
                  struct err *err)
 {
     switch (kind) {
-    case MOVE_WINDOW: /* and the aim, which the caller follows */
+    case MOVE_WINDOW: /* and the aim, which the caller follows; LoRA: everybody keeps the whole base */
+        if (p->workload->method == METHOD_LORA) {
+            c->gathered_layers = 0;
+            return 1;
+        }
         c->gathered_layers = layers_of(p, a);
         return 1;
     case MOVE_RECOMPUTE:
         return recompute_move(p, c, a, b);
     case MOVE_ROWS:
         return rows_move(p, c, a, b);
+    case MOVE_ORDER:
+        return order_move(c, a, b);
     case MOVE_SWAP:
         return swap_move(c, a, b);
     case MOVE_REPLACE:
@@ -288,7 +318,10 @@ int sharded_move_apply(const struct problem *p, struct place_choice *c, enum mov
         const struct place_member *x = &c->members[m];
         if (x->micro_count && x->micro_rows > c->micro_batch_rows)
             c->micro_batch_rows = x->micro_rows;
-        c->members[m].state_share = server(c) ? m == 0 : x->state_share;
+        c->members[m].state_share = server(c) ? m == 0 : c->gathered_layers ? x->state_share : 1;
+        c->members[m].window = c->gathered_layers ? x->window : 1;
     }
+    if (c->gathered_layers == 0)
+        return 1;
     return server(c) ? 1 : shares_fill(p, c, aim, err);
 }

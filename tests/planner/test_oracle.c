@@ -94,7 +94,7 @@ static void cluster_look(struct looks *l, uint64_t seed)
             ours = planned(&s, (int)oracle_walks[i].kind, seed);
         best = fmin(best, walk_one(l, i, &s, &problem, ours, seed));
     }
-    ours = planned(&s, -1, seed);
+    ours = l->only ? best : planned(&s, -1, seed);
     if (best < INFINITY)
         tally_add(&l->all, ours, fmin(best, ours), seed);
     if (l->table)

@@ -1,0 +1,21 @@
+/* Changing tensor groups: what moves.c does not do to them as to groups of replicas. For this room only;
+ * pure. */
+#ifndef MOTLEY_PLANNER_TENSOR_MOVES_H
+#define MOTLEY_PLANNER_TENSOR_MOVES_H
+
+#include "planner/moves.h"
+
+#define TENSOR_GIFTS                                                                                         \
+    5u /* what a member can give another: a key head, columns or vocabulary, much or little */
+
+/* Member `from` of a group gives to `to` of the same group. Returns 1, or 0 when there is nothing to give. */
+int tensor_give(const struct problem *problem, struct place_choice *choice, uint32_t from, uint32_t to,
+                uint32_t gift);
+/* One more or one less micro-batch worked on in turns. */
+int tensor_turns(const struct problem *problem, struct place_choice *choice, bool up);
+/* After who is where has changed: deals every stage's matrices by speed, counts micro-batches, bounds
+ * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
+ * two). */
+int tensor_settle(const struct problem *problem, struct place_choice *choice);
+
+#endif
