@@ -7,13 +7,16 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "agent/mesh_internal.h"
 #include "agent/worker_session.h"
 
 struct saver {
     struct session *session;
     struct snapshot *snapshot;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished; /* under the lock: the thread is through */
     pthread_t thread;
     bool running; /* there is a thread to join; all below is its own until then */
     struct save_wish wish;
@@ -29,10 +32,15 @@ int saver_create(struct session *session, struct saver **out, struct err *err)
     *out = saver;
     if (saver)
         saver->snapshot = snapshot_create();
-    if (saver && saver->snapshot) {
+    if (saver && saver->snapshot && mesh_cond_init(&saver->changed) == 0) {
+        pthread_mutex_init(&saver->lock, NULL);
         saver->session = session;
         return 0;
     }
+    if (saver)
+        snapshot_destroy(saver->snapshot);
+    free(saver);
+    *out = NULL;
     return err_set(err, ERR_NOMEM, "no memory for checkpoints");
 }
 
@@ -58,17 +66,26 @@ static void *saver_main(void *arg)
         said = report_log(session->link, "warning", saver->failure.text, &saver->unsaid);
     if (said == 0)
         err_clear(&saver->unsaid);
+    pthread_mutex_lock(&saver->lock);
+    saver->finished = true;
+    pthread_cond_signal(&saver->changed);
+    pthread_mutex_unlock(&saver->lock);
     return NULL;
 }
 
 bool saver_drain(struct saver *saver, uint64_t deadline_ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    bool in_time = true;
     if (!saver || !saver->running)
         return true;
-    if (pthread_clockjoin_np(saver->thread, NULL, CLOCK_MONOTONIC, &until) != 0)
+    pthread_mutex_lock(&saver->lock);
+    while (!saver->finished && in_time)
+        in_time = mesh_cond_wait(&saver->changed, &saver->lock, deadline_ns);
+    bool finished = saver->finished;
+    pthread_mutex_unlock(&saver->lock);
+    if (!finished)
         return false;
+    pthread_join(saver->thread, NULL);
     saver->running = false;
     json_decref(saver->blobs);
     saver->blobs = NULL;
@@ -112,6 +129,7 @@ int saver_prepare(struct saver *saver, const struct save_wish *wish, struct err 
 int saver_start(struct saver *saver, struct err *err)
 {
     err_clear(&saver->unsaid);
+    saver->finished = false;
     if (pthread_create(&saver->thread, NULL, saver_main, saver) != 0)
         return err_set(err, ERR_NOMEM, "no thread for the checkpoint of step %llu",
                        (unsigned long long)saver->wish.step);
@@ -126,5 +144,7 @@ void saver_destroy(struct saver *saver)
         return;
     saver_settle(saver, NULL, NULL, &ignored);
     snapshot_destroy(saver->snapshot);
+    pthread_cond_destroy(&saver->changed);
+    pthread_mutex_destroy(&saver->lock);
     free(saver);
 }
