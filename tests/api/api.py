@@ -16,7 +16,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from claims import BIN, GOLDEN, Failed, expect, main, skip  # noqa: E402,F401
+from claims import BIN, GOLDEN, SLOW, Failed, expect, main, skip  # noqa: E402,F401
 
 LLAMA = os.path.join(GOLDEN, "llama")
 DEADLINE_S = 30

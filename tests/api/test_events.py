@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from api import Api, expect, main, spec, token_rows, wait_for
+from api import SLOW, Api, expect, main, spec, token_rows, wait_for
 
 
 def follow(ident, last=None, query="", window=None):
@@ -127,7 +127,8 @@ def slow_followers_wait_and_miss_nothing():
         api.good("POST", f"/v1/jobs/{ident}/{command}")
     wait_for(lambda: followers() == slow, "only they follow")
     grown = resident_bytes() - before
-    expect(grown < slow * (4 << 20), f"{slow} that take nothing cost {grown / 2**20:.1f} MiB, of {count * 500 * slow / 2**20:.0f}")
+    expect(SLOW > 1 or grown < slow * (4 << 20),  # AddressSanitizer keeps what was freed
+           f"{slow} that take nothing cost {grown / 2**20:.1f} MiB, of {count * 500 * slow / 2**20:.0f}")
     got = events(streams[0][1], "end")
     expect([data["n"] for _, kind, data in got if kind == "log"] == list(range(1, count + 1)), f"{len(got)} events, or out of order")
     expect(got[-1][2]["state"] == "cancelled", f"{got[-1]}")

@@ -5,6 +5,7 @@ import time
 
 SOURCE = os.environ.get("MOTLEY_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("MOTLEY_BIN") or os.path.join(SOURCE, "build", "bin")
+SLOW = float(os.environ.get("MOTLEY_SLOW", "1"))  # instrumented builds: deadlines are so many times longer
 DATA = os.path.join(SOURCE, "tests", "data")
 GOLDEN = os.path.join(DATA, "golden")
 SKIP = 77

@@ -15,9 +15,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from claims import BIN, GOLDEN, SKIP, SOURCE, Failed, expect, main, skip  # noqa: E402,F401
-
-SLOW = float(os.environ.get("MOTLEY_SLOW", "1"))  # instrumented builds: deadlines are so many times longer
+from claims import BIN, GOLDEN, SKIP, SLOW, SOURCE, Failed, expect, main, skip  # noqa: E402,F401
 
 SHARED = os.path.join(os.path.dirname(SOURCE), "shared")
 

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from motley import GOLDEN, Motley, expect, golden_spec, main, poll, tokens_rows, two_unlike, Failed
+from motley import GOLDEN, SLOW, Motley, expect, golden_spec, main, poll, tokens_rows, two_unlike, Failed
 import time
 
 STEPS = 80
@@ -51,10 +51,10 @@ def a_job_survives_the_death_of_any_process():
             seen.add(str(ident))
             motley.wait_steps(ident, 12)
             disturb(motley, kind)
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 120 * SLOW
             state = None
             while state not in ("succeeded", "failed", "cancelled"):
-                expect(time.monotonic() < deadline, f"kill {kind}: job {ident} is {state} after 120 s")
+                expect(time.monotonic() < deadline, f"kill {kind}: job {ident} is {state} after {120 * SLOW:g} s")
                 try:
                     state = motley.job(ident)["state"]
                 except Failed:
