@@ -28,7 +28,9 @@ def follow(ident, last=None, query="", window=None):
 def events(response, until, got=None):
     """[(id, type, data)] up to the first of type `until`; `got` holds what came if the stream breaks."""
     got, fields = [] if got is None else got, {}
+    deadline = time.monotonic() + 60 * SLOW  # comments keep the socket awake
     while True:
+        expect(time.monotonic() < deadline, f"no {until} after {60 * SLOW:g} s; the last of {len(got)} events: {got[-1:]}")
         line = response.readline().decode().rstrip("\n")
         if not line and response.isclosed():
             raise ConnectionResetError("the stream ended")
