@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "planner/micro.h"
+#include "planner/plain_moves.h"
 
 #define LEAST 1e-9          /* a share below it is none */
 #define DELAY_MOST 4u       /* micro-batches that experts run behind attention */
@@ -26,15 +27,6 @@ static uint32_t experts_of(const struct problem *p)
             return p->costs[d].experts;
     }
     return 0;
-}
-
-static bool is_used(const struct place_choice *c, uint32_t device)
-{
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if (c->members[m].device == device)
-            return true;
-    }
-    return false;
 }
 
 /* Members without work go, those with attention come first; false when attention or experts are on none. */
@@ -95,20 +87,6 @@ static int window_set(const struct problem *p, struct place_choice *c, uint32_t 
     return 1;
 }
 
-static int recompute_set(const struct problem *p, struct place_choice *c, uint32_t member, bool on)
-{
-    bool changed = false;
-    if (!micro_recompute_allowed(p, on))
-        return 0;
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if ((m == member || member == c->member_count) && c->members[m].recompute != on) {
-            c->members[m].recompute = on;
-            changed = true;
-        }
-    }
-    return changed;
-}
-
 static int delay_set(struct place_choice *c, bool up)
 {
     uint32_t old = c->members[0].delay;
@@ -134,7 +112,7 @@ static int drop(struct place_choice *c, uint32_t a, uint32_t b)
 static int add(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t b, struct err *err)
 {
     uint32_t n = c->member_count;
-    if (!p->usable[device] || is_used(c, device))
+    if (!p->usable[device] || choice_uses(c, device))
         return 0;
     struct place_member *grown = realloc(c->members, ((size_t)n + 1) * sizeof(*grown));
     if (!grown)
@@ -199,7 +177,6 @@ void expert_move_range(const struct problem *p, const struct place_choice *c, en
 int expert_move_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
                       uint32_t b, struct err *err)
 {
-    uint32_t device;
     switch (kind) {
     case MOVE_CUT:
         return expert_give(p, c, a, b, false);
@@ -208,19 +185,13 @@ int expert_move_apply(const struct problem *p, struct place_choice *c, enum move
     case MOVE_DELAY:
         return delay_set(c, b == 0);
     case MOVE_RECOMPUTE:
-        return recompute_set(p, c, a, b);
+        return plain_recompute(p, c, a, b);
     case MOVE_ROWS:
         return row_give(c, a, b);
     case MOVE_SWAP:
-        device = c->members[a].device;
-        c->members[a].device = c->members[b].device;
-        c->members[b].device = device;
-        return a < b;
+        return plain_swap(c, a, b);
     case MOVE_REPLACE:
-        if (!p->usable[b] || is_used(c, b))
-            return 0;
-        c->members[a].device = b;
-        return 1;
+        return plain_replace(p, c, a, b);
     case MOVE_DROP:
         return drop(c, a, b);
     case MOVE_ADD:

@@ -7,6 +7,7 @@
 
 #include "planner/micro.h"
 #include "planner/pipe_order.h"
+#include "planner/plain_moves.h"
 
 static uint32_t least_window(const struct problem *p, const struct place_choice *c, uint32_t rank)
 {
@@ -25,20 +26,6 @@ static void windows_settle(const struct problem *p, struct place_choice *c)
     }
 }
 
-static int cut_move(struct place_choice *c, uint32_t first, uint32_t last, int step)
-{
-    if (last < first || last + 1 >= c->stage_count)
-        return 0;
-    for (uint32_t s = first; s <= last; s++)
-        c->stages[s].block_end += step;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        c->stages[s].block_begin = s ? c->stages[s - 1].block_end : 0;
-        if (c->stages[s].block_end <= c->stages[s].block_begin)
-            return 0;
-    }
-    return 1;
-}
-
 static int window_move(const struct problem *p, struct place_choice *c, uint32_t rank, bool up)
 {
     bool any = false;
@@ -53,38 +40,6 @@ static int window_move(const struct problem *p, struct place_choice *c, uint32_t
         any = any || c->members[r].window != old;
     }
     return any;
-}
-
-static int recompute_move(const struct problem *p, struct place_choice *c, uint32_t rank, bool on)
-{
-    bool any = false;
-    if (!micro_recompute_allowed(p, on))
-        return 0;
-    for (uint32_t r = 0; r < c->member_count; r++) {
-        if (r != rank && rank < c->member_count)
-            continue;
-        any = any || c->members[r].recompute != on;
-        c->members[r].recompute = on;
-    }
-    return any;
-}
-
-static int device_move(const struct problem *p, struct place_choice *c, uint32_t rank, uint32_t device)
-{
-    if (!p->usable[device] || choice_uses(c, device))
-        return 0;
-    c->members[rank].device = device;
-    return 1;
-}
-
-static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
-{
-    uint32_t device = c->members[a].device;
-    if (a >= b)
-        return 0;
-    c->members[a].device = c->members[b].device;
-    c->members[b].device = device;
-    return 1;
 }
 
 static int micro_move(const struct problem *p, struct place_choice *c, uint32_t rows)
@@ -183,15 +138,15 @@ int lap_move_apply(const struct problem *p, struct place_choice *c, enum move_ki
 {
     switch (kind) {
     case MOVE_CUT:
-        return cut_move(c, a, b / 2, b % 2 ? 1 : -1);
+        return plain_cut(c, a, b / 2, b % 2 ? 1 : -1);
     case MOVE_WINDOW:
         return window_move(p, c, a, b == 0);
     case MOVE_RECOMPUTE:
-        return recompute_move(p, c, a, b);
+        return plain_recompute(p, c, a, b);
     case MOVE_SWAP:
-        return swap_move(c, a, b);
+        return plain_swap(c, a, b);
     case MOVE_REPLACE:
-        return device_move(p, c, a, b);
+        return plain_replace(p, c, a, b);
     case MOVE_MICRO:
         return micro_move(p, c, a);
     case MOVE_REGROUP:

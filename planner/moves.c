@@ -7,6 +7,7 @@
 #include "planner/expert_moves.h"
 #include "planner/lap_moves.h"
 #include "planner/micro.h"
+#include "planner/plain_moves.h"
 #include "planner/sharded_moves.h"
 #include "planner/tensor_moves.h"
 
@@ -46,15 +47,6 @@ static uint32_t stage_of(const struct place_choice *c, uint32_t member)
     while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= member)
         s++;
     return s;
-}
-
-static bool uses(const struct place_choice *c, uint32_t device)
-{
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if (c->members[m].device == device)
-            return true;
-    }
-    return false;
 }
 
 /* Windows fall towards the tail: what is above an earlier one pulls that up. */
@@ -105,20 +97,6 @@ static int window_to(const struct problem *p, struct place_choice *c, uint32_t s
     return window_of(c, stage) == window;
 }
 
-static int cut_move(struct place_choice *c, uint32_t first, uint32_t last, int step)
-{
-    if (last < first || last + 1 >= c->stage_count)
-        return 0;
-    for (uint32_t s = first; s <= last; s++)
-        c->stages[s].block_end += step;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        c->stages[s].block_begin = s ? c->stages[s - 1].block_end : 0;
-        if (c->stages[s].block_end <= c->stages[s].block_begin)
-            return 0;
-    }
-    return 1;
-}
-
 static int delay_move(const struct problem *p, struct place_choice *c, uint32_t member, bool up)
 {
     uint32_t *delay = &c->members[member].delay;
@@ -126,20 +104,6 @@ static int delay_move(const struct problem *p, struct place_choice *c, uint32_t 
         return 0;
     *delay = up ? *delay + 1 : *delay - 1;
     return 1;
-}
-
-static int recompute_move(const struct problem *p, struct place_choice *c, uint32_t member, bool on)
-{
-    bool changed = false;
-    if (!micro_recompute_allowed(p, on))
-        return 0;
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if ((m == member || member == c->member_count) && c->members[m].recompute != on) {
-            c->members[m].recompute = on;
-            changed = true;
-        }
-    }
-    return changed;
 }
 
 /* Rows of a data choice's micro-batches: their largest is the choice's. */
@@ -191,14 +155,16 @@ static int share_set(const struct problem *p, struct place_choice *c, uint32_t m
 }
 
 /* From one member to another. Groups: one of the step's micro-batches, or a quarter, which may change who is
- * dealt which. Data: a micro-batch of the giver's, or
- * one row. */
+ * dealt which; beyond the members, the giver's share outright. Data: a micro-batch of the giver's, or one
+ * row. */
 static int rows_move(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to)
 {
     bool one = to >= c->member_count;
     to = one ? to - c->member_count : to;
     if (from == to)
         return 0;
+    if (to >= c->member_count)
+        return share_set(p, c, from, to - c->member_count + 1);
     struct place_member *a = &c->members[from], *b = &c->members[to];
     if (is_data(c)) {
         uint32_t moved = one ? 1 : a->micro_rows, left = a->micro_rows * a->micro_count;
@@ -210,8 +176,6 @@ static int rows_move(const struct problem *p, struct place_choice *c, uint32_t f
         return data_settle(p, c);
     }
     const struct place_stage *s = &c->stages[stage_of(c, from)];
-    if (to >= c->member_count)
-        return share_set(p, c, from, to - c->member_count + 1);
     if (to < s->member_first || to >= s->member_first + s->member_count)
         return 0;
     uint32_t total = 0, count = micro_count(p, c->micro_batch_rows);
@@ -225,16 +189,6 @@ static int rows_move(const struct problem *p, struct place_choice *c, uint32_t f
         return 0;
     a->micro_count -= unit;
     b->micro_count += unit;
-    return 1;
-}
-
-static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
-{
-    if (a >= b)
-        return 0;
-    uint32_t device = c->members[a].device;
-    c->members[a].device = c->members[b].device;
-    c->members[b].device = device;
     return 1;
 }
 
@@ -412,7 +366,7 @@ static struct place_member joiner(const struct place_choice *c, uint32_t stage, 
 static int add_move(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t place,
                     struct err *err)
 {
-    if (!p->usable[device] || uses(c, device) || c->placement == PLACE_SINGLE || grow(c, err) < 0)
+    if (!p->usable[device] || choice_uses(c, device) || c->placement == PLACE_SINGLE || grow(c, err) < 0)
         return 0;
     if (is_data(c)) {
         bool half = place >= c->member_count;
@@ -609,24 +563,21 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
 {
     switch (kind) {
     case MOVE_CUT:
-        return cut_move(c, a, b / 2, b % 2 ? 1 : -1);
+        return plain_cut(c, a, b / 2, b % 2 ? 1 : -1);
     case MOVE_WINDOW:
         return b < 2 ? window_move(p, c, a, b == 0) : window_to(p, c, a, b - 1);
     case MOVE_DELAY:
         return delay_move(p, c, a, b == 0);
     case MOVE_RECOMPUTE:
-        return recompute_move(p, c, a, b);
+        return plain_recompute(p, c, a, b);
     case MOVE_ORDER:
         return places_move(c, a, b);
     case MOVE_ROWS:
         return rows_move(p, c, a, b);
     case MOVE_SWAP:
-        return swap_move(c, a, b);
+        return plain_swap(c, a, b);
     case MOVE_REPLACE:
-        if (!p->usable[b] || uses(c, b))
-            return 0;
-        c->members[a].device = b;
-        return 1;
+        return plain_replace(p, c, a, b);
     case MOVE_DROP:
         return drop_move(p, c, a, b);
     case MOVE_ADD:

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "planner/micro.h"
+#include "planner/plain_moves.h"
 #include "planner/sharded.h"
 
 #define LAYERS_ALL 9u       /* layers up to which every number of gathered ones is tried */
@@ -168,20 +169,6 @@ static int micro_move(const struct problem *p, struct place_choice *c, uint32_t 
     return 1;
 }
 
-static int recompute_move(const struct problem *p, struct place_choice *c, uint32_t member, bool recompute)
-{
-    bool any = false;
-    if (!micro_recompute_allowed(p, recompute))
-        return 0;
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if (member < c->member_count && m != member)
-            continue;
-        any = any || c->members[m].recompute != recompute;
-        c->members[m].recompute = recompute;
-    }
-    return any;
-}
-
 static int drop_move(const struct problem *p, struct place_choice *c, uint32_t member, uint32_t to)
 {
     uint32_t rows = c->members[member].micro_rows * c->members[member].micro_count;
@@ -201,11 +188,7 @@ static int add_move(const struct problem *p, struct place_choice *c, uint32_t de
 {
     struct place_member *grown, *x = &c->members[member];
     uint32_t rows = x->micro_rows * x->micro_count;
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if (c->members[m].device == device)
-            return 0;
-    }
-    if (!p->usable[device] || rows < 2 || p->workload->micro_batch_rows)
+    if (!p->usable[device] || choice_uses(c, device) || rows < 2 || p->workload->micro_batch_rows)
         return 0;
     grown = realloc(c->members, ((size_t)c->member_count + 1) * sizeof(*grown));
     if (!grown)
@@ -218,28 +201,6 @@ static int add_move(const struct problem *p, struct place_choice *c, uint32_t de
     rows_set(p, &grown[c->member_count], rows / 2);
     rows_set(p, x, rows - rows / 2);
     c->stages[0].member_count = ++c->member_count;
-    return 1;
-}
-
-static int replace_move(const struct problem *p, struct place_choice *c, uint32_t member, uint32_t device)
-{
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        if (c->members[m].device == device)
-            return 0;
-    }
-    if (!p->usable[device])
-        return 0;
-    c->members[member].device = device;
-    return 1;
-}
-
-static int swap_move(struct place_choice *c, uint32_t a, uint32_t b)
-{
-    uint32_t device = c->members[a].device;
-    if (a >= b)
-        return 0;
-    c->members[a].device = c->members[b].device;
-    c->members[b].device = device;
     return 1;
 }
 
@@ -286,15 +247,15 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
         c->gathered_layers = layers_of(p, a);
         return 1;
     case MOVE_RECOMPUTE:
-        return recompute_move(p, c, a, b);
+        return plain_recompute(p, c, a, b);
     case MOVE_ROWS:
         return rows_move(p, c, a, b);
     case MOVE_ORDER:
         return order_move(c, a, b);
     case MOVE_SWAP:
-        return swap_move(c, a, b);
+        return plain_swap(c, a, b);
     case MOVE_REPLACE:
-        return replace_move(p, c, a, b);
+        return plain_replace(p, c, a, b);
     case MOVE_DROP:
         return drop_move(p, c, a, b);
     case MOVE_ADD:
