@@ -1,7 +1,7 @@
 /* Sailor's measured plans: step time and peak memory predicted from its layer profiles and link fits.
  *
  * Schema: the fixtures' README (eth-easl/sailor, MIT). The model, and why it has this form (the engine
- * that was measured is that repository's deepspeed/pipe_engine.py):
+ * that was measured is that repository's deepspeed/pipe_engine.py and engine.py):
  *
  * Layer = forward + backward as profiled, less LAYER_S where so much is not arithmetic. A profile of one
  * layer waits for it at both ends, a run does not; but what as many rows more cost (the profile of twice
@@ -13,12 +13,14 @@
  * are small enough for buffers). So in the long run a turn takes the longest of: a stage's layers, both
  * transfers with the stage before it, and the gradient from the one behind it.
  *
- * Each meeting of two stages costs both MESSAGE_S: a description and a tensor each way, cut over the ranks
- * and gathered again while the host waits. It does not grow with the bytes.
+ * Each meeting of two stages costs both MESSAGE_S: a description and a tensor each way, while the host waits.
+ * It does not grow with the bytes. A tensor comes cut over the tensor-parallel ranks and is gathered by them
+ * before the layers begin, as fast as the all-reduces that their profile has in it.
  *
- * Each replica of the pipeline runs by itself. Then a barrier of all ranks, and the gradients: a ring moves
- * 2(k - 1)/k of a stage's bytes through the node's link (all ranks of a node share it) and through
- * STAGING_GRADIENTS. Then the update and STEP_S (clipping, losses, logs).
+ * Each replica of the pipeline runs by itself. Then a barrier of all ranks, and the gradients: every rank
+ * reduces all that it holds, so what is not cut (norms, positions, some biases) goes once a rank. A ring
+ * moves 2(k - 1)/k of a node's bytes through its link (all its ranks share it) and through STAGING_GRADIENTS.
+ * Then the update and STEP_S (clipping, losses, logs).
  *
  * Memory = CONTEXT_BYTES + 24*parameters + FRAGMENTS*(micro-batches in flight)*activations; the 24 bytes are
  * Sailor's count (Adam 8, weights, gradients, communication and DeepSpeed's copy 4 each).
@@ -36,10 +38,10 @@
 #include "common/json.h"
 #include "planner/import.h"
 
-#define LAYER_S 0.4026e-3
-#define MESSAGE_S 4.641e-3
-#define STAGING_GRADIENTS 45.58e9 /* bytes/s */
-#define STEP_S 6.416e-3
+#define LAYER_S 0.4028e-3
+#define MESSAGE_S 4.367e-3
+#define STAGING_GRADIENTS 46.47e9 /* bytes/s */
+#define STEP_S 6.450e-3
 #define CONTEXT_BYTES 4.083e9 /* driver, kernels, NCCL */
 #define FRAGMENTS 1.124       /* allocator's bytes per byte of activations */
 #define STATE_BYTES 24.0      /* a parameter */
@@ -48,6 +50,7 @@
 #define STAGES_MAX 256u
 #define REPLICAS_MAX 4096u
 #define LAYERS_MAX 4096
+#define PLAIN_LAYER 1 /* 0 is the embedding */
 
 static const char *const files[] = {"profiles.json", "network.json", NULL};
 
@@ -61,9 +64,9 @@ struct sailor_plan {
     int64_t micro_rows, tensor;
     const json_t *stage_list, *memory, *memory_whole; /* of the model, at its tp and at 1 */
     const json_t *times;
-    double params[STAGES_MAX], params_whole[STAGES_MAX], activations[STAGES_MAX];
+    double params[STAGES_MAX], activations[STAGES_MAX]; /* of one rank */
     struct {
-        double forward, backward; /* of its layers */
+        double forward, backward; /* of its layers, with what is gathered for them */
         double ahead, back;       /* transfers between it and the next stage */
         double clock;
     } run[STAGES_MAX]; /* of one replica, seconds: scratch */
@@ -153,6 +156,30 @@ static double layer_seconds(const json_t *sizes, int64_t rows, int64_t tensor, s
     return arithmetic > least ? arithmetic : least;
 }
 
+static double forward_alone(const json_t *sizes, int64_t rows)
+{
+    const json_t *forward = json_object_get(by_number(by_number(sizes, rows), 1), "fwd");
+    return fmax(0, json_number_value(json_array_get(forward, PLAIN_LAYER)));
+}
+
+/* What the tensor-parallel ranks take to gather a message. A layer's forward all-reduces as many bytes twice,
+ * and a ring's all-reduce moves twice what its all-gather does: a quarter of what the profile takes beyond
+ * its share of one GPU's work. Where one GPU has no profile of so many rows: of half as many, and so on. */
+static int gather_seconds(const json_t *sizes, int64_t rows, int64_t tensor, double *seconds, struct err *err)
+{
+    const json_t *forward = json_object_get(by_number(by_number(sizes, rows), tensor), "fwd");
+    double cut, alone = 0;
+    *seconds = 0;
+    if (tensor < 2)
+        return 0;
+    if (number_of(forward, PLAIN_LAYER, "fwd", &cut, err) < 0)
+        return -1;
+    for (int64_t fewer = rows; fewer > 0 && !(alone > 0); fewer /= 2)
+        alone = forward_alone(sizes, fewer) * (double)rows / (double)fewer;
+    *seconds = alone > 0 ? fmax(0, cut - alone / (double)tensor) / 4 : 0;
+    return 0;
+}
+
 static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_t s, size_t begin, size_t end,
                            struct err *err)
 {
@@ -177,6 +204,11 @@ static int replica_seconds(struct sailor_plan *p, const json_t *replica, uint32_
     if (!(p->run[s].forward + p->run[s].backward > 0))
         return err_set(err, ERR_INVALID, "profiles.json: layers %zu to %zu of %s take no time on %s", begin,
                        end, p->model, gpu);
+    double gather = 0;
+    if (p->stages > 1 && gather_seconds(sizes, p->micro_rows, tensor, &gather, err) < 0)
+        return -1;
+    p->run[s].forward += s > 0 ? gather : 0;
+    p->run[s].backward += s + 1 < p->stages ? gather : 0;
     p->update_s = update > p->update_s ? update : p->update_s;
     return 0;
 }
@@ -203,15 +235,12 @@ static int stage_read(struct sailor_plan *p, uint32_t s, struct err *err)
     if (stage_range(p, s, &begin, &end, err) < 0)
         return -1;
     for (size_t layer = begin; layer < end; layer++) {
-        double params, whole, activations;
+        double params, activations;
         if (number_of(json_object_get(p->memory, "param_floats"), layer, "param_floats", &params, err) < 0 ||
-            number_of(json_object_get(p->memory_whole, "param_floats"), layer, "param_floats", &whole, err) <
-                0 ||
             number_of(json_object_get(p->memory, "act_mem_floats"), layer, "act_mem_floats", &activations,
                       err) < 0)
             return -1;
         p->params[s] += params;
-        p->params_whole[s] += whole;
         p->activations[s] += activations;
     }
     return 0;
@@ -260,8 +289,8 @@ static int transfer_seconds(const struct sailor_state *state, struct sailor_plan
                             uint32_t replica, struct err *err)
 {
     double floats = 0, ahead, back;
-    if (number_of(json_object_get(p->memory_whole, "act_output_floats"), 1, "act_output_floats", &floats,
-                  err) < 0)
+    if (number_of(json_object_get(p->memory_whole, "act_output_floats"), PLAIN_LAYER, "act_output_floats",
+                  &floats, err) < 0)
         return -1;
     double bytes = 4 * (double)p->micro_rows * floats;
     const json_t *from = replica_at(p, s, replica), *to = replica_at(p, s + 1, replica);
@@ -330,11 +359,11 @@ static int replica_run(const struct sailor_state *state, struct sailor_plan *p, 
     return 0;
 }
 
-/* The ring over a stage's replicas. */
+/* The ring over a stage's replicas, all ranks of a node at once. */
 static int sync_seconds(const struct sailor_state *state, const struct sailor_plan *p, uint32_t s,
                         double *seconds, struct err *err)
 {
-    double bytes = 4 * p->params_whole[s], n = p->replicas;
+    double bytes = 4 * (double)p->tensor * p->params[s], n = p->replicas;
     double piece = (bytes < BUCKET_BYTES ? bytes : BUCKET_BYTES) / n;
     *seconds = 0;
     for (uint32_t k = 0; k < p->replicas && p->replicas > 1; k++) {

@@ -44,16 +44,21 @@ static json_t *documents(const char *from)
     return all;
 }
 
-static json_t *run(const char *from, const json_t *cases)
+static json_t *run_on(const char *from, const json_t *all, const json_t *cases)
 {
     struct err err = {0};
     struct lines lines = {json_array()};
     struct replay_sink sink = {.line = line_keep, .context = &lines, .now_s = now_s};
-    json_t *all = documents(from);
     if (replay_import(from, all, cases, &sink, &err) < 0)
         fail_msg("%s", err.text);
-    json_decref(all);
     return lines.list;
+}
+
+static json_t *run(const char *from, const json_t *cases)
+{
+    json_t *all = documents(from), *lines = run_on(from, all, cases);
+    json_decref(all);
+    return lines;
 }
 
 static double number(const json_t *object, const char *key)
@@ -189,9 +194,8 @@ static void group_add(struct sailor_group *g, double predicted, double measured)
 
 /* The issue asks for 6 % over homogeneous and over mixed plans, 4 % of memory, rank correlation 0.95.
  * Measured: homogeneous 5.4 % (OPT-350 2.0 %; GPT-Neo, which nothing was fitted to, 9.5 %, most of it one
- * step of a single micro-batch), memory 1.2 %. Mixed misses: 6.2 %, hence 6.5. Three mixed plans are public;
- * in two of them the same RTX-3090 is the slowest stage and comes out 10 % too slow in one and 4 % too fast
- * in the other. */
+ * step of a single micro-batch), mixed 5.9 %, memory 1.2 %. Three mixed plans are public; in two of them the
+ * same RTX-3090 is the slowest stage and comes out 11 % too slow in one and 2 % too fast in the other. */
 static void sailor_is_predicted_within_six_percent(void **state)
 {
     (void)state;
@@ -199,7 +203,7 @@ static void sailor_is_predicted_within_six_percent(void **state)
     json_t *lines = run("sailor", cases);
     struct sailor_group homogeneous = {.name = "homogeneous", .limit = 0.06},
                         opt = {.name = "OPT-350", .limit = 0.03}, neo = {.name = "GPT-Neo", .limit = 0.1},
-                        mixed = {.name = "mixed", .limit = 0.065}, memory = {.name = "memory", .limit = 0.04};
+                        mixed = {.name = "mixed", .limit = 0.06}, memory = {.name = "memory", .limit = 0.04};
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *line = json_array_get(lines, i), *one = json_array_get(list, i);
         const json_t *measured = json_object_get(one, "measured"), *quality = json_object_get(one, "quality");
@@ -255,6 +259,56 @@ static void long_runs_of_sailor_go_on_as_they_began(void **state)
         json_decref(longer);
         json_decref(lines);
     }
+    json_decref(cases);
+}
+
+/* Step time of a plan without the profiles that single GPUs have of `rows` rows, without any of them if NULL.
+ */
+static double sailor_without_singles(const json_t *plan, const char *rows)
+{
+    json_t *all = documents("sailor"), *cases = json_pack("[O]", plan), *times, *sizes;
+    const char *gpu, *size;
+    times = json_object_get(
+        json_object_get(json_object_get(json_object_get(all, "profiles.json"), "models"), "OPT-350"),
+        "times");
+    json_object_foreach(times, gpu, sizes)
+    {
+        json_t *profiles;
+        json_object_foreach(sizes, size, profiles)
+        {
+            if (!rows || strcmp(rows, size) == 0)
+                json_object_del(profiles, "1");
+        }
+    }
+    json_t *lines = run_on("sailor", all, cases);
+    double seconds = number(json_array_get(lines, 0), "iter_s");
+    json_decref(lines);
+    json_decref(cases);
+    json_decref(all);
+    return seconds;
+}
+
+static void sailors_stages_wait_for_what_their_ranks_gather(void **state)
+{
+    (void)state;
+    json_t *cases = load("sailor", "plans.json"), *plan;
+    size_t i, seen = 0;
+    json_array_foreach(json_object_get(cases, "plans"), i, plan)
+    {
+        if (strcmp(json_string_value(json_object_get(plan, "model")), "OPT-350") != 0 ||
+            json_is_true(json_object_get(plan, "homogeneous")))
+            continue;
+        double all = sailor_without_singles(plan, "none"), halved = sailor_without_singles(plan, "2"),
+               unknown = sailor_without_singles(plan, NULL);
+        bool pipeline = number(plan, "pp") > 1;
+        assert_true(fabs(halved / all - 1) < 1e-3);
+        print_message("%s: %.2f ms a micro-batch\n", json_string_value(json_object_get(plan, "id")),
+                      1e3 * (all - unknown) / number(plan, "num_microbatches"));
+        /* 7/8 of 16.8 MB at less than 6 GB/s: more than 2.4 ms, wherever the slowest stage is. */
+        assert_true(pipeline ? all - unknown > 2.4e-3 * number(plan, "num_microbatches") : all == unknown);
+        seen += pipeline;
+    }
+    assert_true(seen > 0);
     json_decref(cases);
 }
 
@@ -334,6 +388,7 @@ int main(void)
         cmocka_unit_test(cephalo_plans_64_gpus_in_milliseconds),
         cmocka_unit_test(zorse_is_matched_and_beaten_in_true_units),
         cmocka_unit_test(sailor_is_predicted_within_six_percent),
+        cmocka_unit_test(sailors_stages_wait_for_what_their_ranks_gather),
         cmocka_unit_test(long_runs_of_sailor_go_on_as_they_began),
         cmocka_unit_test(plans_of_sailor_that_contradict_themselves_are_refused_by_path),
         cmocka_unit_test(nonsense_gives_a_line_and_goes_on),
