@@ -59,6 +59,9 @@ bool expert_fill(uint32_t n, const double *base, const double *each, const doubl
 bool expert_fill_whole(uint32_t n, uint32_t experts, const double *base, const double *each,
                        const double *cap, uint32_t *count);
 
+/* Rounds the members' shares to multiples of 1/units, by the largest part that is left; they sum to 1. */
+void expert_shares_whole(struct place_member *members, uint32_t count, uint32_t units);
+
 /* The share of tokens that have at least one of their `active` experts among those that get `load` of all
  * routed tokens: 1 − Π (1 − load·N/(N − j)) over j < active. Exact for even routing (drawing without
  * replacement). */

@@ -4,11 +4,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "planner/expert.h"
 #include "planner/micro.h"
 #include "planner/plain_moves.h"
 
 #define LEAST 1e-9          /* a share below it is none */
 #define DELAY_MOST 4u       /* micro-batches that experts run behind attention */
+#define EXPERT_PARTS 4u     /* sizes that experts change hands in */
 #define PIPELINE_INSTRS 6.0 /* of a rank and micro-batch */
 #define LAYER_INSTRS 9.0    /* of a layer with experts, forward and back */
 
@@ -54,15 +56,35 @@ static bool members_settle(struct place_choice *c)
     return holds && attending > 0 && count > 1;
 }
 
-static int expert_give(const struct problem *p, struct place_choice *c, uint32_t a, uint32_t b, bool all)
+/* One expert of one layer, as a share of them all. */
+static uint32_t units_of(const struct problem *p)
 {
-    double share = c->members[a].expert_share, one = 1.0 / experts_of(p);
-    if (a == b || share <= 0)
+    return experts_of(p) * p->prefix[p->block_count][COST_LAYER_SPARSE];
+}
+
+/* How many of a member's `held` experts (of all layers together) a move takes from it; 0: nothing else than
+ * the parts before it take. */
+static uint32_t part_of(uint32_t held, uint32_t layers, uint32_t part)
+{
+    const uint32_t takes[EXPERT_PARTS] = {layers, 1, held / 2, held > 1 ? held - 1 : 0};
+    for (uint32_t before = 0; before < part; before++) {
+        if (takes[before] == takes[part])
+            return 0;
+    }
+    return takes[part] < held ? takes[part] : part < 2 ? held : 0;
+}
+
+static int expert_give(const struct problem *p, struct place_choice *c, uint32_t a, uint32_t b, uint32_t part)
+{
+    uint32_t units = units_of(p), layers = p->prefix[p->block_count][COST_LAYER_SPARSE];
+    if (a == b || c->members[a].expert_share <= 0)
         return 0;
-    double part = all || share < one * 1.5 ? share : one;
-    c->members[a].expert_share -= part;
-    c->members[b].expert_share += part;
-    return members_settle(c);
+    expert_shares_whole(c->members, c->member_count, units);
+    double held = round(c->members[a].expert_share * units), has = round(c->members[b].expert_share * units);
+    uint32_t take = part_of((uint32_t)held, layers, part);
+    c->members[a].expert_share = (held - take) / units;
+    c->members[b].expert_share = (has + take) / units;
+    return take && members_settle(c);
 }
 
 static int row_give(struct place_choice *c, uint32_t a, uint32_t b)
@@ -72,6 +94,17 @@ static int row_give(struct place_choice *c, uint32_t a, uint32_t b)
     c->members[a].micro_rows--;
     c->members[b].micro_rows++;
     return members_settle(c);
+}
+
+/* Members change places with all that is theirs: other rows of a micro-batch, or experts of other layers. */
+static int order_change(struct place_choice *c, uint32_t a, uint32_t b)
+{
+    struct place_member x = c->members[a], y = c->members[b];
+    if (a >= b || !x.micro_rows != !y.micro_rows)
+        return 0;
+    c->members[a] = y;
+    c->members[b] = x;
+    return 1;
 }
 
 static int window_set(const struct problem *p, struct place_choice *c, uint32_t how)
@@ -108,7 +141,7 @@ static int drop(struct place_choice *c, uint32_t a, uint32_t b)
     return members_settle(c);
 }
 
-/* b < members: takes an expert of that member; beyond: a row of it. */
+/* Takes of member b modulo members: the first EXPERT_PARTS · members, experts; beyond: a row. */
 static int add(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t b, struct err *err)
 {
     uint32_t n = c->member_count;
@@ -124,7 +157,7 @@ static int add(const struct problem *p, struct place_choice *c, uint32_t device,
                                           .delay = c->members[0].delay,
                                           .recompute = c->members[0].recompute};
     c->member_count = n + 1;
-    return b < n ? expert_give(p, c, b, n, false) : row_give(c, b - n, n);
+    return b < EXPERT_PARTS * n ? expert_give(p, c, b % n, n, b / n) : row_give(c, b % n, n);
 }
 
 /* Micro-batches of other sizes: rows in proportion, at least one where there was one. */
@@ -159,15 +192,16 @@ void expert_move_range(const struct problem *p, const struct place_choice *c, en
 {
     uint32_t n = c->member_count;
     const uint32_t ranges[MOVE_KINDS][2] = {
-        [MOVE_CUT] = {n, n},
+        [MOVE_CUT] = {n, EXPERT_PARTS * n},
         [MOVE_WINDOW] = {1, 5},
         [MOVE_DELAY] = {1, 2},
         [MOVE_RECOMPUTE] = {n + 1, 2},
         [MOVE_ROWS] = {n, n},
+        [MOVE_ORDER] = {n, n},
         [MOVE_SWAP] = {n, n},
         [MOVE_REPLACE] = {n, p->device_count},
         [MOVE_DROP] = {n, n},
-        [MOVE_ADD] = {p->device_count, 2 * n},
+        [MOVE_ADD] = {p->device_count, (EXPERT_PARTS + 1) * n},
         [MOVE_MICRO] = {p->workload->batch_rows + 1, 1},
     };
     *a_count = ranges[kind][0];
@@ -179,7 +213,7 @@ int expert_move_apply(const struct problem *p, struct place_choice *c, enum move
 {
     switch (kind) {
     case MOVE_CUT:
-        return expert_give(p, c, a, b, false);
+        return expert_give(p, c, a, b % c->member_count, b / c->member_count);
     case MOVE_WINDOW:
         return window_set(p, c, b);
     case MOVE_DELAY:
@@ -188,6 +222,8 @@ int expert_move_apply(const struct problem *p, struct place_choice *c, enum move
         return plain_recompute(p, c, a, b);
     case MOVE_ROWS:
         return row_give(c, a, b);
+    case MOVE_ORDER:
+        return order_change(c, a, b);
     case MOVE_SWAP:
         return plain_swap(c, a, b);
     case MOVE_REPLACE:

@@ -113,6 +113,28 @@ bool expert_fill_whole(uint32_t n, uint32_t experts, const double *base, const d
     return true;
 }
 
+/* What a share has beyond whole units. */
+static double beyond(const struct place_member *member, uint32_t units)
+{
+    double all = member->expert_share * units;
+    return all - floor(all + WHOLE_SLACK);
+}
+
+void expert_shares_whole(struct place_member *members, uint32_t count, uint32_t units)
+{
+    uint32_t given = 0;
+    for (uint32_t m = 0; m < count; m++)
+        given += (uint32_t)floor(members[m].expert_share * units + WHOLE_SLACK);
+    for (; given < units && count > 0; given++) {
+        uint32_t best = 0;
+        for (uint32_t m = 1; m < count; m++)
+            best = beyond(&members[m], units) > beyond(&members[best], units) ? m : best;
+        members[best].expert_share = (floor(members[best].expert_share * units + WHOLE_SLACK) + 1) / units;
+    }
+    for (uint32_t m = 0; m < count; m++)
+        members[m].expert_share = floor(members[m].expert_share * units + WHOLE_SLACK) / units;
+}
+
 /* --- whole experts of every layer --- */
 
 struct order_item {

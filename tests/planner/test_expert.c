@@ -219,6 +219,32 @@ static void experts_are_dealt_whole_and_what_is_left_is_carried(void **state)
     }
 }
 
+static void shares_become_whole_experts_and_still_hold_all(void **state)
+{
+    (void)state;
+    struct rand_stream r;
+    rand_stream_init(&r, 19, 0);
+    for (uint32_t i = 0; i < 2000; i++) {
+        struct place_member members[6] = {{0}};
+        double was[6], sum = 0;
+        uint32_t n = 1 + rand_stream_below(&r, 6), units = 1 + rand_stream_below(&r, 200), whole = 0;
+        for (uint32_t m = 0; m < n; m++)
+            sum += was[m] = rand_stream_below(&r, 3) || m == 0 ? 0.01 + rand_stream_unit(&r) : 0;
+        for (uint32_t m = 0; m < n; m++)
+            members[m].expert_share = was[m] /= sum;
+        for (int again = 0; again < 2; again++) {
+            expert_shares_whole(members, n, units);
+            whole = 0;
+            for (uint32_t m = 0; m < n; m++) {
+                double held = members[m].expert_share * units;
+                assert_true(fabs(held - round(held)) < 1e-9 && fabs(held - was[m] * units) < 1);
+                whole += (uint32_t)lround(held);
+            }
+            assert_int_equal(whole, units);
+        }
+    }
+}
+
 static void touched_tokens_are_counted_as_by_drawing(void **state)
 {
     (void)state;
@@ -604,6 +630,7 @@ int main(void)
         cmocka_unit_test(the_simulator_gives_the_closed_form_to_rounding),
         cmocka_unit_test(water_filling_beats_every_other_division),
         cmocka_unit_test(experts_are_dealt_whole_and_what_is_left_is_carried),
+        cmocka_unit_test(shares_become_whole_experts_and_still_hold_all),
         cmocka_unit_test(touched_tokens_are_counted_as_by_drawing),
         cmocka_unit_test(a_layer_costs_the_sum_of_its_parts),
         cmocka_unit_test(measured_parts_are_used_and_measured_layers_divided),

@@ -1,5 +1,6 @@
 /* The expert placement against trying everything: all divisions of rows and whole experts among up to three
- * devices, all micro-batch sizes, waves and orders, emitted and simulated one by one. */
+ * devices (of two: of the experts of all layers together, so that one may hold a single one of one layer),
+ * all micro-batch sizes, waves and orders, emitted and simulated one by one. */
 #include "expert_fixture.h"
 
 #include <math.h>
@@ -151,6 +152,8 @@ static void the_search_finds_what_trying_everything_finds(void **state)
         struct plan_options options = {.exhaustive_off = true};
         small_case(&c, seed);
         struct trial t = {.c = &c, .experts = c.config.experts};
+        if (c.problem.device_count == 2)
+            t.experts *= c.problem.prefix[c.problem.block_count][COST_LAYER_SPARSE];
         uint32_t rows[4];
         for (uint32_t micro = 1; micro <= c.workload.batch_rows; micro++)
             rows_divide(&t, rows, 0, micro, c.problem.device_count);
