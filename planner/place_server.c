@@ -158,13 +158,10 @@ static void worker_need(const struct sharded_search *s, uint32_t rows, uint32_t 
         server_worker_need(s->p, rows, count, recompute, need);
 }
 
-/* The room a holder must have beside what a worker with the same rows needs: the state and its place for what
- * comes in; at most. */
-static double holder_extra(const struct problem *p)
+static void holder_need(const struct sharded_search *s, uint32_t rows, uint32_t count, bool recompute,
+                        struct memory_need *need)
 {
-    struct memory_need idle;
-    server_holder_need(p, 0, 0, false, &idle);
-    return (double)idle.total + SHARDED_ROUNDING_BYTES;
+    server_holder_need(s->p, rows, count, recompute, need);
 }
 
 /* The holder and the workers taken. */
@@ -179,17 +176,15 @@ static int workers_try(struct server *s, const int64_t *least_room, struct err *
 static int holder_try(struct server *s, const struct candidate *holder, struct err *err)
 {
     const struct device *devices = s->s.p->cluster->devices;
-    int64_t least_room[SHARDED_DEVICES_MAX] = {0};
-    double extra = holder_extra(s->s.p);
+    const int64_t least_room[SHARDED_DEVICES_MAX] = {0};
+    struct memory_need idle;
     uint32_t all = s->s.candidate_count, most = all < SHARDED_DEVICES_MAX ? all : SHARDED_DEVICES_MAX;
-    if ((double)devices[holder->device].memory_limit_bytes < extra) {
-        choice_list_short(s->s.list, holder->device, (uint64_t)extra,
-                          devices[holder->device].memory_limit_bytes);
+    server_holder_need(s->s.p, 0, 0, false, &idle);
+    if (devices[holder->device].memory_limit_bytes < idle.total) {
+        choice_list_short(s->s.list, holder->device, idle.total, devices[holder->device].memory_limit_bytes);
         return 0;
     }
     s->holder = holder;
-    /* a holder with room for less than the state and the buffers of a working one gets no rows */
-    least_room[0] = (int64_t)extra;
     bool few = all <= ALL_SETS;
     uint32_t mask = few ? (1u << all) - 1 : 0, self = (uint32_t)(holder - s->s.candidates);
     for (uint32_t n = few ? 2 : most; few ? mask > 0 : n >= 2;) {
@@ -220,7 +215,8 @@ static int server_propose(const struct problem *p, struct choice_list *list, str
     uint32_t ring = (uint32_t)p->block_count - 1 - !p->blocks.tied;
     const uint32_t layers[] = {full ? 2 : 0, ring};
     for (uint32_t i = 0; i < (full ? 2u : 1u) && result > 0; i++) {
-        if (sharded_search_layers(&s->s, layers[i], worker_need, err) < 0)
+        if (sharded_search_layers(&s->s, layers[i], worker_need, err) < 0 ||
+            sharded_search_first(&s->s, holder_need, err) < 0)
             result = -1;
         bool tried[SHARDED_DEVICES_MAX] = {0};
         uint32_t most =

@@ -142,7 +142,7 @@ static void rows_set(const struct problem *p, struct place_member *x, uint32_t t
 
 static bool may_idle(const struct problem *p, const struct place_choice *c, uint32_t member)
 {
-    return p->workload->method == METHOD_FULL && (!server(c) || member == 0);
+    return server(c) ? member == 0 : p->workload->method == METHOD_FULL;
 }
 
 static int rows_move(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to)
@@ -173,33 +173,46 @@ static int drop_move(const struct problem *p, struct place_choice *c, uint32_t m
 {
     uint32_t rows = c->members[member].micro_rows * c->members[member].micro_count;
     struct place_member *x = &c->members[to];
-    if (member == to || c->member_count < 3 || (server(c) && member == 0))
+    if (member == to || c->member_count < 3)
         return 0;
     rows_set(p, x, x->micro_rows * x->micro_count + rows);
+    if (server(c) && member == 0) { /* who gets its rows holds what it held */
+        c->members[0] = *x;
+        member = to;
+    }
     memmove(&c->members[member], &c->members[member + 1],
             (c->member_count - member - 1) * sizeof(*c->members));
     c->stages[0].member_count = --c->member_count;
     return 1;
 }
 
-/* A device that is not used takes half of a member's rows. */
+/* A device that is not used takes half of a member's rows. Of a server, member member_count: it holds in
+ * place of the holder, who goes on with its rows. */
 static int add_move(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t member,
                     struct err *err)
 {
-    struct place_member *grown, *x = &c->members[member];
+    bool holds = member == c->member_count;
+    struct place_member *grown, *x = &c->members[holds ? 0 : member];
     uint32_t rows = x->micro_rows * x->micro_count;
-    if (!p->usable[device] || choice_uses(c, device) || rows < 2 || p->workload->micro_batch_rows)
+    if (!p->usable[device] || choice_uses(c, device) || rows < (holds ? 1 : 2) ||
+        p->workload->micro_batch_rows)
         return 0;
     grown = realloc(c->members, ((size_t)c->member_count + 1) * sizeof(*grown));
     if (!grown)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     c->members = grown;
-    x = &grown[member];
-    grown[c->member_count] = *x;
-    grown[c->member_count].device = device;
-    grown[c->member_count].state_share = 0;
-    rows_set(p, &grown[c->member_count], rows / 2);
-    rows_set(p, x, rows - rows / 2);
+    if (holds) {
+        memmove(&grown[1], &grown[0], c->member_count * sizeof(*grown));
+        grown[0].device = device;
+        rows_set(p, &grown[0], 0);
+    } else {
+        x = &grown[member];
+        grown[c->member_count] = *x;
+        grown[c->member_count].device = device;
+        grown[c->member_count].state_share = 0;
+        rows_set(p, &grown[c->member_count], rows / 2);
+        rows_set(p, x, rows - rows / 2);
+    }
     c->stages[0].member_count = ++c->member_count;
     return 1;
 }
@@ -228,7 +241,7 @@ void sharded_move_range(const struct problem *p, const struct place_choice *c, e
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {members, p->device_count},
         [MOVE_DROP] = {members, members},
-        [MOVE_ADD] = {p->device_count, members},
+        [MOVE_ADD] = {p->device_count, members + server(c)},
         [MOVE_MICRO] = {p->workload->batch_rows + 1, members},
     };
     *a_count = ranges[kind][0];

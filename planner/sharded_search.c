@@ -116,6 +116,8 @@ static int ways_fill(struct sharded_search *s, sharded_need_fn *need_of, struct 
     for (uint32_t rows = s->unit; rows <= s->batch; rows += s->unit)
         capacity += size_tried(s, rows) ? s->batch / rows : 0;
     free(s->ways);
+    free(s->first_room);
+    s->first_room = NULL;
     s->ways = calloc((size_t)capacity * 2 + 1, sizeof(*s->ways));
     if (!s->ways)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -160,6 +162,8 @@ static void needs_bound(struct sharded_search *s)
 static bool memory_may_do(const struct sharded_search *s, double state)
 {
     double room = -s->row_need * s->batch;
+    if (s->first_room)
+        return true;
     for (uint32_t m = 0; m < s->count; m++)
         room += (double)s->p->cluster->devices[s->taken[m]->device].memory_limit_bytes - s->least_need;
     return room >= state;
@@ -184,6 +188,20 @@ int sharded_search_layers(struct sharded_search *s, uint32_t layers, sharded_nee
     return 0;
 }
 
+int sharded_search_first(struct sharded_search *s, sharded_need_fn *need_of, struct err *err)
+{
+    s->first_room = calloc((size_t)s->way_count + 1, sizeof(*s->first_room));
+    if (!s->first_room)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < s->way_count; i++) {
+        const struct split_option *way = &s->ways[i];
+        struct memory_need need;
+        need_of(s, way->rows, way->count, way->recompute, &need);
+        s->first_room[i] = -(int64_t)need.total - SHARDED_ROUNDING_BYTES;
+    }
+    return 0;
+}
+
 /* Options of every taken device within a limit; false when one of them has none. A row takes per_row at
  * least, so ways of many rows need not be looked at. *all: none was passed over for its time. */
 static bool options_fill(struct sharded_search *s, const struct moving *moving, const int64_t *least_room,
@@ -197,7 +215,7 @@ static bool options_fill(struct sharded_search *s, const struct moving *moving, 
         member->option_count = 0;
         for (uint32_t i = 0; i < s->way_count; i++) {
             struct split_option o = s->ways[i];
-            o.room += has;
+            o.room = has + (m == 0 && s->first_room ? s->first_room[i] : o.room);
             if (o.total * c->per_row > limit) {
                 *all = false;
                 break;
@@ -321,4 +339,5 @@ void sharded_search_fini(struct sharded_search *s)
     free(s->candidates);
     free(s->overlaps);
     free(s->ways);
+    free(s->first_room);
 }

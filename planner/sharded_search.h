@@ -37,6 +37,8 @@ struct sharded_search {
     struct candidate *candidates;          /* fastest first */
     uint32_t way_count;
     struct split_option *ways; /* rows × count, by total: room is minus the need */
+    int64_t
+        *first_room; /* the same of taken[0], where it needs something else than the others; NULL: alike */
     double least_need, row_need; /* what is needed for n rows is at least least_need + n · row_need */
     struct sharded_buffers buffers;
     uint32_t overlap_count;
@@ -59,6 +61,8 @@ typedef void sharded_need_fn(const struct sharded_search *s, uint32_t rows, uint
                              struct memory_need *need);
 /* Buffers, overlaps and ways for so many places of gathered layers; 0: all blocks come and go at once. */
 int sharded_search_layers(struct sharded_search *s, uint32_t layers, sharded_need_fn *need, struct err *err);
+/* After it: taken[0] needs something else than the others. */
+int sharded_search_first(struct sharded_search *s, sharded_need_fn *need, struct err *err);
 
 /* Seconds of a step for a member that works so. */
 double sharded_search_seconds(const struct sharded_search *s, const struct candidate *c,
