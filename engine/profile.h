@@ -20,7 +20,7 @@ struct profile_request {
     struct lora_options lora;
     uint32_t sequence_tokens;    /* longest row that will be seen, ≥ 1 */
     uint32_t tokens_max;         /* most tokens of a micro-batch to measure; 0: sequence_tokens */
-    double seconds;              /* how long to go on measuring; more passes give steadier medians */
+    double seconds;              /* how long to go on measuring; more passes give steadier figures */
     uint64_t (*now_ns)(void);    /* a monotonic clock, such as clock_mono_ns */
     bool (*stop)(void *context); /* or NULL: asked between points; true ends with ERR_CANCELLED */
     void *context;

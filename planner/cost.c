@@ -122,8 +122,8 @@ static void points_merge(struct cost_curve *curve)
     curve->count = out;
 }
 
-/* More work never takes less time: where measured times fall, neighbours are averaged until they do not (the rising
- * curve that is nearest by least squares; pool adjacent violators, Ayer et al. 1955). */
+/* More work never takes less time: where measured times fall, neighbours are averaged until they do not (the
+ * rising curve that is nearest by least squares; pool adjacent violators, Ayer et al. 1955). */
 static void points_level(struct cost_curve *curve, int way)
 {
     for (uint32_t end = 1; end < curve->count; end++) {
@@ -190,7 +190,8 @@ void cost_entry_rates(const struct catalogue_entry *entry, const struct workload
                       double *flops_per_s, double *bytes_per_s)
 {
     bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
-    *flops_per_s = (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
+    *flops_per_s =
+        (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
@@ -271,6 +272,8 @@ static int device_measured(struct cost_device *cost, const struct device *device
                              block->flops_per_square / per_token, 0.002, err) < 0)
             return -1;
         cost->step_s[cls] = profile->step_s[kind];
+        cost->cold_s[COST_FORWARD][cls] = profile->cold_forward_s[kind];
+        cost->cold_s[COST_BACKWARD][cls] = profile->cold_backward_s[kind];
     }
     return 0;
 }
@@ -295,6 +298,8 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
                 curve->points[i].seconds[way] *= factor;
         }
         cost->step_s[cls] *= factor;
+        for (int way = 0; way < COST_WAYS; way++)
+            cost->cold_s[way][cls] *= factor;
     }
     for (int part = 0; part < COST_PARTS; part++) {
         struct cost_curve *curve = &cost->parts[part];

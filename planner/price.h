@@ -22,6 +22,8 @@ struct price {
     const struct plan *plan;
     uint32_t *device;            /* [rank_count]: cluster device of each rank */
     struct price_group *groups;  /* [group_count]: found when first asked for */
+    int32_t *first;              /* [rank_count]: the micro-batch that a rank begins a step with, after a pause;
+                                    PLAN_NONE where nobody waits for anybody */
     uint32_t step;               /* priced step */
     bool free_links;             /* for comparisons: transfers take no time */
     struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
