@@ -10,6 +10,7 @@
 
 #include "agent/mesh_internal.h"
 #include "common/clock.h"
+#include "common/cond.h"
 #include "common/tls.h"
 
 static const uint64_t window_default = 16u << 20, window_max = (uint64_t)1 << 30;
@@ -18,27 +19,6 @@ static const uint64_t silence_default_ns = 30000000000u;
 enum { PINGS = 16, PROBE_BYTES = 32 << 20 };
 
 /* ---- small tools ---- */
-
-int mesh_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int status = pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return status;
-}
-
-bool mesh_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
-{
-    if (deadline_ns == UINT64_MAX) {
-        pthread_cond_wait(cond, lock);
-        return true;
-    }
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
-    return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
-}
 
 void op_list_append(struct op_list *list, struct mesh_op *op)
 {
@@ -195,7 +175,7 @@ static void *keeper_run(void *arg)
     while (!mesh->keeper_stop) {
         uint64_t now = clock_mono_ns();
         if (mesh->keeper_next_ns > now) {
-            mesh_cond_wait(&mesh->keeper_work, &mesh->keeper_lock, mesh->keeper_next_ns);
+            cond_wait_until(&mesh->keeper_work, &mesh->keeper_lock, mesh->keeper_next_ns);
             continue;
         }
         mesh->keeper_next_ns = UINT64_MAX;
@@ -245,8 +225,8 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
     mesh->keeper_next_ns = UINT64_MAX;
     pthread_mutex_init(&mesh->lock, NULL);
     pthread_mutex_init(&mesh->keeper_lock, NULL);
-    mesh_cond_init(&mesh->changed);
-    mesh_cond_init(&mesh->keeper_work);
+    cond_init(&mesh->changed);
+    cond_init(&mesh->keeper_work);
     for (int i = 0; i < MESH_GREETINGS; i++)
         mesh->greetings[i].fd = -1;
     struct tls_files files = {
@@ -507,7 +487,7 @@ static int round_trip(struct mesh_peer_state *p, uint64_t probe, uint64_t deadli
         }
         if (p->closing)
             return err_set(err, ERR_CANCELLED, "%s: the mesh is closing", p->name);
-        if (!mesh_cond_wait(&p->changed, &p->lock, deadline_ns) && p->pong_seen != sequence)
+        if (!cond_wait_until(&p->changed, &p->lock, deadline_ns) && p->pong_seen != sequence)
             return err_set(err, ERR_TIMEOUT, "%s: no answer to a measurement in time", p->name);
     }
     *seconds = (double)(clock_mono_ns() - begin) / 1e9;
@@ -606,7 +586,7 @@ int mesh_close(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
         pthread_mutex_lock(&p->lock);
         bool in_time = true;
         while (p->tx_made && !farewell_over(p) && in_time)
-            in_time = mesh_cond_wait(&p->changed, &p->lock, deadline_ns);
+            in_time = cond_wait_until(&p->changed, &p->lock, deadline_ns);
         if (p->tx_made && !farewell_over(p)) {
             struct err why;
             err_set(&why, ERR_TIMEOUT, "%s: %s", p->name,

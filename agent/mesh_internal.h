@@ -138,11 +138,6 @@ struct mesh {
     bool keeper_stop;
 };
 
-/* Wait on a CLOCK_MONOTONIC condition until deadline_ns. False when it passed. */
-bool mesh_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
-/* A condition that waits by CLOCK_MONOTONIC. 0, or an errno. */
-int mesh_cond_init(pthread_cond_t *cond);
-
 /* Put behind the last. */
 void op_list_append(struct op_list *list, struct mesh_op *op);
 /* Take the first out; NULL: empty. */

@@ -12,6 +12,7 @@
 
 #include "agent/mesh_internal.h"
 #include "common/clock.h"
+#include "common/cond.h"
 
 enum { BACKLOG = 128, GREETING_SECONDS = 60, HANDSHAKE_SECONDS = 15, POLL_MS = 100 };
 
@@ -45,7 +46,7 @@ static int wait_for_peers(struct mesh *mesh, uint64_t deadline_ns, struct err *e
     int status = 0;
     pthread_mutex_lock(&mesh->lock);
     while (!mesh->connect_begun && !mesh->stopping && status == 0)
-        if (!mesh_cond_wait(&mesh->changed, &mesh->lock, deadline_ns))
+        if (!cond_wait_until(&mesh->changed, &mesh->lock, deadline_ns))
             status = err_set(err, ERR_TIMEOUT, "a peer dialled, but nobody told us of peers in time");
     if (mesh->stopping)
         status = err_set(err, ERR_CANCELLED, "the mesh is stopping");
@@ -162,7 +163,7 @@ static void begin_greeting(struct mesh *mesh, int fd)
     struct greeting *g;
     pthread_mutex_lock(&mesh->lock);
     while (!(g = free_greeting(mesh)) && !mesh->stopping)
-        mesh_cond_wait(&mesh->changed, &mesh->lock, UINT64_MAX);
+        cond_wait_until(&mesh->changed, &mesh->lock, UINT64_MAX);
     if (mesh->stopping || !g) {
         close(fd);
     } else {
@@ -324,8 +325,8 @@ static struct mesh_peer_state *peer_create(struct mesh *mesh, const struct mesh_
     p->identity = strdup(peer->identity);
     snprintf(p->name, sizeof(p->name), "rank %u (%.80s)", peer->rank, peer->identity);
     pthread_mutex_init(&p->lock, NULL);
-    mesh_cond_init(&p->work);
-    mesh_cond_init(&p->changed);
+    cond_init(&p->work);
+    cond_init(&p->changed);
     return p;
 }
 
@@ -414,7 +415,7 @@ static int wait_attached(struct mesh_peer_state *p, uint64_t deadline_ns, const 
             status = err_set(err, ERR_TIMEOUT, "%s: did not connect in time%s%s", p->name,
                              mesh->last_refusal[0] ? "; the last one sent away: " : "", mesh->last_refusal);
         else
-            mesh_cond_wait(&mesh->changed, &mesh->lock, until < deadline_ns ? until : deadline_ns);
+            cond_wait_until(&mesh->changed, &mesh->lock, until < deadline_ns ? until : deadline_ns);
     }
     pthread_mutex_unlock(&mesh->lock);
     return status;

@@ -4,6 +4,7 @@
 
 #include "agent/mesh_internal.h"
 #include "common/clock.h"
+#include "common/cond.h"
 
 /* A chosen frame. */
 struct chosen {
@@ -282,7 +283,7 @@ static int round_once(struct mesh_peer_state *p, struct mesh_pace *pace, bool *u
         pthread_mutex_lock(&p->lock);
     } else if (!p->ready.first && p->failure.code == ERR_NONE && !said_all(p, pace)) {
         uint64_t until = pace ? mesh_pace_next(pace, !wire_free && waiting(p)) : UINT64_MAX;
-        mesh_cond_wait(&p->work, &p->lock, until);
+        cond_wait_until(&p->work, &p->lock, until);
     }
     return status;
 }

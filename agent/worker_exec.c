@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/cond.h"
 
 #define NONE UINT32_MAX
 
@@ -116,14 +117,9 @@ static int index_dependents(struct exec *exec, struct err *err)
 
 static int make_locks(struct exec *exec, struct err *err)
 {
-    pthread_condattr_t attributes;
     if (pthread_mutex_init(&exec->lock, NULL) != 0)
         return err_set(err, ERR_NOMEM, "could not make a lock");
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&exec->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (failed != 0) {
+    if (cond_init(&exec->changed) != 0) {
         pthread_mutex_destroy(&exec->lock);
         return err_set(err, ERR_NOMEM, "could not make a condition");
     }
@@ -389,13 +385,6 @@ static int stalled(struct exec *exec, uint64_t stall_ns, struct err *err)
                    (double)stall_ns * 1e-9, exec->done_count, exec->program->instr_count);
 }
 
-static int wait_until(struct exec *exec, uint64_t deadline_ns)
-{
-    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                          .tv_nsec = (long)(deadline_ns % 1000000000u)};
-    return pthread_cond_timedwait(&exec->changed, &exec->lock, &at);
-}
-
 int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
 {
     int result = 0;
@@ -426,7 +415,7 @@ int exec_run(struct exec *exec, uint64_t stall_ns, struct err *err)
             exec->failure = *err;
             break;
         }
-        (void)wait_until(exec, exec->progress_ns + stall_ns);
+        (void)cond_wait_until(&exec->changed, &exec->lock, exec->progress_ns + stall_ns);
         exec->totals.wait_ns += clock_mono_ns() - before_ns;
     }
     exec->totals.wall_ns = clock_mono_ns() - exec->run_begin_ns;
@@ -443,7 +432,7 @@ int exec_drain(struct exec *exec, uint64_t timeout_ns, struct err *err)
     int result = 0;
     pthread_mutex_lock(&exec->lock);
     while ((exec->under_way > 0 || exec->beginning) && result == 0)
-        if (wait_until(exec, deadline_ns) == ETIMEDOUT && exec->under_way > 0)
+        if (!cond_wait_until(&exec->changed, &exec->lock, deadline_ns) && exec->under_way > 0)
             result = err_set(err, ERR_TIMEOUT, "%u transfers are still under way", exec->under_way);
     pthread_mutex_unlock(&exec->lock);
     return result;

@@ -18,6 +18,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/cond.h"
 #include "common/frame.h"
 
 enum { MESSAGES_MAX = 64, EVENT_BYTES_MAX = 16 << 20, READ_BYTES = 64 << 10 };
@@ -313,12 +314,8 @@ int worker_link_open(const struct worker_link_options *options, struct worker_li
     link->since_ns = clock_mono_ns();
     buf_init(&link->in, EVENT_BYTES_MAX + READ_BYTES + 4);
     buf_init(&link->out, EVENT_BYTES_MAX + READ_BYTES + 4);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&link->lock, NULL);
-    pthread_cond_init(&link->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    cond_init(&link->changed);
     link->fields = json_object();
     link->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int result = 0;
@@ -349,13 +346,6 @@ int worker_link_identify(struct worker_link *link, const json_t *fields, struct 
     return 0;
 }
 
-static int wait_changed(struct worker_link *link, uint64_t deadline_ns)
-{
-    struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                          .tv_nsec = (long)(deadline_ns % 1000000000u)};
-    return pthread_cond_timedwait(&link->changed, &link->lock, &at);
-}
-
 json_t *worker_link_take(struct worker_link *link, uint64_t deadline_ns, struct err *err)
 {
     json_t *document = NULL;
@@ -379,7 +369,7 @@ json_t *worker_link_take(struct worker_link *link, uint64_t deadline_ns, struct 
             err_set(err, ERR_TIMEOUT, "no message came from the agent");
             break;
         }
-        (void)wait_changed(link, deadline_ns);
+        (void)cond_wait_until(&link->changed, &link->lock, deadline_ns);
     }
     pthread_mutex_unlock(&link->lock);
     return document;
@@ -426,7 +416,7 @@ static int wait_for_room(struct worker_link *link, struct err *err)
         if (!link->connected && now_ns >= link->since_ns + link->options.alone_ns)
             return err_set(err, ERR_TIMEOUT, "no agent for %.0f s and %llu bytes of events unacknowledged",
                            (double)link->options.alone_ns * 1e-9, (unsigned long long)link->spool_bytes);
-        (void)wait_changed(link, now_ns + 1000000000u);
+        (void)cond_wait_until(&link->changed, &link->lock, now_ns + 1000000000u);
     }
     return 0;
 }
@@ -480,7 +470,7 @@ int worker_link_flush(struct worker_link *link, uint64_t linger_ns, struct err *
         if (now_ns >= (link->connected ? since_ns : link->since_ns) + limit_ns)
             result = err_set(err, ERR_TIMEOUT, "the agent did not acknowledge the last events");
         else
-            (void)wait_changed(link, now_ns + 200000000u);
+            (void)cond_wait_until(&link->changed, &link->lock, now_ns + 200000000u);
     }
     pthread_mutex_unlock(&link->lock);
     return result;

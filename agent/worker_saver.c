@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/mesh_internal.h"
 #include "agent/worker_session.h"
+#include "common/cond.h"
 
 struct saver {
     struct session *session;
@@ -32,7 +32,7 @@ int saver_create(struct session *session, struct saver **out, struct err *err)
     *out = saver;
     if (saver)
         saver->snapshot = snapshot_create();
-    if (saver && saver->snapshot && mesh_cond_init(&saver->changed) == 0) {
+    if (saver && saver->snapshot && cond_init(&saver->changed) == 0) {
         pthread_mutex_init(&saver->lock, NULL);
         saver->session = session;
         return 0;
@@ -80,7 +80,7 @@ bool saver_drain(struct saver *saver, uint64_t deadline_ns)
         return true;
     pthread_mutex_lock(&saver->lock);
     while (!saver->finished && in_time)
-        in_time = mesh_cond_wait(&saver->changed, &saver->lock, deadline_ns);
+        in_time = cond_wait_until(&saver->changed, &saver->lock, deadline_ns);
     bool finished = saver->finished;
     pthread_mutex_unlock(&saver->lock);
     if (!finished)
