@@ -1,9 +1,12 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search survey [clusters [first]] | plan SEED | growth [devices [rows]]
+ *   bench_planner_search survey [clusters [first]] | plan SEED | why SEED | write SEED DIR | growth [devices
+ * [rows]]
  *
- * survey: seeded clusters of 64 devices of several kinds; growth: 8 … 4,096 devices. */
+ * survey: seeded clusters of 64 devices of several kinds; why: what the step of one is made of, over the
+ * bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
+ * DIR/cluster.json`; growth: 8 … 4,096 devices. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +17,11 @@
 #include "common/rand.h"
 #include "model/spec.h"
 #include "planner/from_spec.h"
+#include "planner/inputs.h"
 #include "planner/micro.h"
 #include "planner/polish.h"
+#include "planner/price.h"
+#include "planner/timeline.h"
 #include "program/check.h"
 
 static double cpu_s(void)
@@ -425,6 +431,178 @@ static int survey(uint32_t count, uint64_t first)
     return 0;
 }
 
+/* --- what a step is made of, over the lower bound --- */
+
+/* A bound with memory, all of it one pool: layers divide, a device stands wherever it is wanted, nothing is
+ * buffered. A device busy all the time with layers of which 1 − x come before keeps each micro-batch of them
+ * while the rest is passed, at least as many periods as the fewest devices that can do the rest. So much is
+ * recomputed of the front, where that is longest, that what is kept has room. Returns the seconds over those
+ * without memory. */
+static double pool_bound(const struct problem *p, double *recomputed)
+{
+    enum { PARTS = 200 };
+    double weights = 0, room = 0, each[2] = {0}, rate = 0, plain = 0, again = 0, later[PARTS], *rates;
+    uint32_t count = 0;
+    struct memory_need one[2], two;
+    int32_t layers = p->block_count - 2;
+    for (int way = 0; way < 2; way++) {
+        struct memory_stage m = {.block_begin = 1,
+                                 .block_end = 2,
+                                 .window = 1,
+                                 .micro_batch_rows = 1,
+                                 .recompute = way,
+                                 .state_share = 1,
+                                 .tensor_share = 1};
+        memory_stage_need(p, &m, &one[way]);
+        each[way] = (double)one[way].saved_bytes;
+        m.block_end = 3;
+        memory_stage_need(p, &m, &two);
+        weights = (double)(two.total - one[way].total) - each[way];
+    }
+    rates = calloc((size_t)p->device_count + 1, sizeof(*rates));
+    for (uint32_t d = 0; d < p->device_count && rates; d++) {
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, d, 1);
+        double forward = micro_forward(p, &cost, 1, 2), back = micro_backward(p, &cost, 1, 2, false);
+        double has =
+            (double)p->cluster->devices[d].memory_limit_bytes - (double)one[1].total + weights + each[1];
+        if (has < weights)
+            continue;
+        room += has;
+        rates[count++] = 1 / (forward + back);
+        rate += 1 / (forward + back);
+        plain += forward + back;
+        again += forward + micro_backward(p, &cost, 1, 2, true);
+    }
+    qsort(rates, count, sizeof(*rates), number_compare);
+    for (int i = 0; i < PARTS && rates; i++) { /* part i from the front */
+        double sum = 0, wanted = rate * (PARTS - i - 0.5) / PARTS;
+        uint32_t n = 0;
+        while (n < count && sum < wanted)
+            sum += rates[count - 1 - n++];
+        later[i] = n > 0 ? n - 1 + (wanted - sum + rates[count - n]) / rates[count - n] : 0;
+    }
+    *recomputed = 1;
+    for (int cut = 0; cut <= PARTS && rates; cut++) {
+        double kept = weights * layers;
+        for (int i = 0; i < PARTS; i++)
+            kept += each[i < cut] * fmax(later[i], 1) * layers / PARTS;
+        if (kept <= room) {
+            *recomputed = (double)cut / PARTS;
+            break;
+        }
+    }
+    free(rates);
+    return 1 + *recomputed * (again / plain - 1);
+}
+
+/* Shares of what all devices could have done in the step, in parts of what there was to do. */
+static int why_parts(const struct problem *p, const struct plan *plan, struct err *err)
+{
+    struct price price;
+    struct sim *sim = NULL;
+    struct sim_timeline timeline = {0};
+    double seconds = 0, rate = 0, used = 0, rows = plan->batch_rows, again = 0, ends = 0, waits = 0, busy = 0;
+    int result = price_init(&price, p, plan, err);
+    if (result == 0)
+        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
+    struct sim_costs costs = price_costs(&price);
+    if (result == 0)
+        result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
+    if (result == 0)
+        result = sim_timeline(sim, &timeline, err);
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, d, 1);
+        rate += 1 / (micro_forward(p, &cost, 0, p->block_count) +
+                     micro_backward(p, &cost, 0, p->block_count, false));
+    }
+    printf("rank device      blocks    layers window  memory GB     again  speed  busy  ends  waits\n");
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, price.device[r], 1);
+        double mine = 1 / (micro_forward(p, &cost, 0, p->block_count) +
+                           micro_backward(p, &cost, 0, p->block_count, false));
+        double first = seconds, last = 0, works = 0,
+               plain = micro_forward(p, &cost, 1, 2) + micro_backward(p, &cost, 1, 2, false);
+        double more = rank->recompute
+                          ? 1 - plain / (micro_forward(p, &cost, 1, 2) + micro_backward(p, &cost, 1, 2, true))
+                          : 0;
+        for (uint32_t i = timeline.first[r]; i < timeline.first[r + 1]; i++) {
+            if (timeline.spans[i].kind != SPAN_COMPUTE)
+                continue;
+            first = fmin(first, timeline.spans[i].begin_s);
+            last = fmax(last, timeline.spans[i].end_s);
+            works += timeline.spans[i].end_s - timeline.spans[i].begin_s;
+        }
+        used += mine;
+        again += works * more * mine / rows;
+        busy += works * (1 - more) * mine / rows;
+        ends += (first + seconds - last) * mine / rows;
+        waits += (last - first - works) * mine / rows;
+        printf("%4u %-10s %4d..%-4d %5d %6u  %5.1f of %-5.1f %s %6.2f %5.3f %5.3f %5.3f\n", r, rank->device,
+               rank->block_begin, rank->block_end, rank->block_end - rank->block_begin, rank->window,
+               (double)rank->memory_bytes / 1e9, (double)rank->memory_limit_bytes / 1e9,
+               rank->recompute ? "again" : "     ", mine / rate * p->device_count, works / seconds,
+               (first + seconds - last) / seconds, (last - first - works) / seconds);
+    }
+    if (result == 0)
+        printf("step / bound at one row %.3f: computing %.3f, recomputing %.3f, ends %.3f, waiting between "
+               "%.3f, left out %.3f\n",
+               seconds * rate / rows, busy, again, ends, waits, seconds * (rate - used) / rows);
+    sim_timeline_fini(&timeline);
+    sim_destroy(sim);
+    price_fini(&price);
+    return result;
+}
+
+static int why(uint64_t seed)
+{
+    struct err err = {0};
+    struct scene scene = scene_make(seed);
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    struct plan_inputs inputs = {0};
+    json_t *cluster = cluster_json(&scene), *spec = spec_json(&scene), *config = config_json();
+    int result = plan_inputs_from_files(spec, cluster, config, &(struct plan_rows){0}, &inputs, &err);
+    if (result == 0)
+        result = plan_search(&inputs.workload, inputs.cluster, &options, &answer, &err);
+    struct problem problem;
+    if (result == 0 && answer->plan && problem_init(&problem, &inputs.workload, inputs.cluster, &err) == 0) {
+        double recomputed, bound = pool_bound(&problem, &recomputed);
+        result = why_parts(&problem, answer->plan, &err);
+        printf("step / bound %.3f; with memory, in one pool, the bound is %.3f times that (%.0f %% "
+               "recomputed)\n",
+               answer->step_s / answer->lower_bound_s, bound, 100 * recomputed);
+        problem_fini(&problem);
+    }
+    if (result < 0)
+        printf("seed %llu: %s\n", (unsigned long long)seed, err.text);
+    plan_answer_destroy(answer);
+    plan_inputs_fini(&inputs);
+    json_decref(cluster);
+    json_decref(spec);
+    json_decref(config);
+    return result;
+}
+
+static int write_files(uint64_t seed, const char *folder)
+{
+    struct scene scene = scene_make(seed);
+    json_t *documents[] = {cluster_json(&scene), spec_json(&scene), config_json()};
+    static const char *const names[] = {"cluster.json", "spec.json", "config.json"};
+    int result = 0;
+    json_object_set_new(documents[1], "model", json_string("config.json"));
+    for (int i = 0; i < 3; i++) {
+        char path[1000];
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        result |= json_dump_file(documents[i], path, JSON_INDENT(1));
+        json_decref(documents[i]);
+    }
+    return result;
+}
+
 /* rows: of a step; 0: sixteen a device. */
 static int growth(uint32_t most, uint32_t rows)
 {
@@ -456,7 +634,11 @@ int main(int argc, char **argv)
         struct result one;
         result = scene_plan(&scene, false, &one);
         printf("%.3f s, %.3f of the bound, %s\n", one.plan_s, one.ratio, one.words);
-    } else if (strcmp(what, "survey") == 0)
+    } else if (strcmp(what, "why") == 0)
+        result = why(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
+    else if (strcmp(what, "write") == 0)
+        result = write_files(argc > 2 ? strtoull(argv[2], NULL, 10) : 0, argc > 3 ? argv[3] : ".");
+    else if (strcmp(what, "survey") == 0)
         result = survey(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 24,
                         argc > 3 ? strtoull(argv[3], NULL, 10) : 0);
     else

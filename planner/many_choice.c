@@ -13,10 +13,10 @@
 #define FIT_TURNS 5      /* windows are lowered this often before a layout is given up */
 #define RUN_FLIGHTS 4.0  /* as many micro-batches as are under way at once, so many times: to see the pace */
 #define WINDOW_LEAST 0.5
-#define WINDOW_MOST 3.0
+#define WINDOW_MOST 1.5
 
-/* As many micro-batches as memory has room for, up to thrice what means ask for: arrivals are uneven, and who
- * may not hold another one stands still. */
+/* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
+ * uneven, and who may not hold another one stands still. */
 static uint32_t window_most(const struct many *m, double memory, enum many_role role, int way, int32_t layers,
                             uint32_t wanted)
 {

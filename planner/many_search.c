@@ -14,7 +14,8 @@
 
 #define ORDERS_KEPT 3u
 #define VARIANTS 8u         /* of groups and windows; what pays depends on how scarce memory is */
-#define RUN_WHOLE 3u        /* drafts run to the end */
+#define RUN_WHOLE 3u        /* drafts run to the end, */
+#define WHOLE_CELLS 30000u  /* where that is at most so many stages * micro-batches; else one */
 #define IMPROVED 2u         /* variants whose orders are changed */
 #define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
@@ -96,7 +97,7 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
 static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
-} variants[VARIANTS] = {{0, 1.75}, {2, 1.6}, {3, 1.6}, {0, 1.5}, {2, 1.3}, {0, 2}, {3, 1.35}, {1, 1.4}};
+} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.2}};
 
 struct seed {
     uint32_t rows;  /* 0: none yet */
@@ -379,7 +380,8 @@ static int drafts_compare(struct search *s, struct err *err)
     }
     double known = INFINITY;
     for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
-        if (best->seconds >= known)
+        uint64_t cells = (uint64_t)best->choice.stage_count * best->m->micro_batches;
+        if (best->seconds >= known || (isfinite(known) && cells > WHOLE_CELLS))
             break;
         result = many_draft_run(best, UINT32_MAX, err);
         if (result == 0)
