@@ -3,15 +3,13 @@
 
 #include "model/blocks.h"
 
-#define NF4_BYTES 0.516 /* a parameter: 4 bits, and 8-bit scales of 64 with an fp32 scale of 256 of them */
-
 static double kept_bytes(const struct block_part *part, const struct block_use *use)
 {
     double params = (double)part->params, packed = (double)part->matrix_params;
     if (use->full)
         return params * (use->base == BLOCK_BASE_FP32 ? 4 : 2);
     if (use->base == BLOCK_BASE_NF4)
-        return packed * NF4_BYTES + (params - packed) * 2;
+        return packed * BLOCK_NF4_BYTES + (params - packed) * 2;
     return params * (use->base == BLOCK_BASE_FP32 ? 4 : 2);
 }
 

@@ -195,6 +195,14 @@ void cost_entry_rates(const struct catalogue_entry *entry, const struct workload
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
+/* Seconds to unpack a block's matrices for a pass, before they are used: NF4 is read, values of the compute type
+ * are written (each pass anew, Dettmers et al. 2023, section 3). */
+static double unpack_seconds(const struct block *block, const struct workload *w, double bytes_per_s)
+{
+    double written = w->compute == COMPUTE_BF16 ? 2 : 4;
+    return w->base == BASE_NF4 ? (double)block->matrix_params * (BLOCK_NF4_BYTES + written) / bytes_per_s : 0;
+}
+
 static int curve_estimate(struct cost_curve *curve, const struct block *block, enum cost_class cls,
                           const struct catalogue_entry *entry, const struct workload *w, double threads,
                           struct err *err)
@@ -212,12 +220,13 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     curve->points = calloc(curve->count, sizeof(*curve->points));
     if (!curve->points)
         return err_set(err, ERR_NOMEM, "costs: out of memory");
+    double unpack = unpack_seconds(block, w, bytes_per_s);
     double back = cls == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
     for (uint32_t i = 0; i < curve->count; i++) {
         double compute = sizes[i] * per_unit / rate, read = weight_bytes / bytes_per_s;
         if (cls == COST_EMBEDDING)
             compute = sizes[i] * 1e-9, read = 0;
-        double forward = KERNEL_OVERHEAD_S + (compute > read ? compute : read);
+        double forward = KERNEL_OVERHEAD_S + unpack + (compute > read ? compute : read);
         curve->points[i] =
             (struct cost_point){.work = sizes[i], .seconds = {forward, back * forward, forward}};
     }

@@ -20,7 +20,7 @@ static void part_add(const struct problem *p, const struct block_part *part, dou
         held->trained += copies * params;
         return;
     }
-    held->frozen_bytes += copies * ((params - packed) * (w->base == BASE_FP32 ? 4 : 2) + packed * 0.516);
+    held->frozen_bytes += copies * ((params - packed) * (w->base == BASE_FP32 ? 4 : 2) + packed * BLOCK_NF4_BYTES);
     held->trained += copies * (double)part->lora_params;
 }
 

@@ -178,7 +178,7 @@ static double frozen_bytes(const struct problem *p, const struct block *block, d
 {
     double each = p->workload->base == BASE_FP32 ? 4 : 2;
     double packed = p->workload->base == BASE_NF4 ? (double)block->matrix_params : 0;
-    return (params - packed) * each + packed * 0.516;
+    return (params - packed) * each + packed * BLOCK_NF4_BYTES;
 }
 
 static double value_bytes(const struct problem *p)

@@ -75,7 +75,7 @@ static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
 
 static void rank_move(struct migration *m, const struct plan_rank *rank)
 {
-    static const double base_bytes[] = {[BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_NF4] = 0.516};
+    static const double base_bytes[] = {[BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_NF4] = BLOCK_NF4_BYTES};
     const struct problem *p = m->problem;
     bool full = p->workload->method == METHOD_FULL;
     uint32_t d = cluster_device_find(p->cluster, rank->device);

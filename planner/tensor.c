@@ -173,7 +173,7 @@ static void block_keeps(const struct problem *p, int32_t block, const struct pla
         double params = (double)part->params * share, packed = 0;
         if (!full && w->base == BASE_NF4)
             packed = (double)part->matrix_params * share;
-        *frozen += full ? 0 : (params - packed) * each + packed * 0.516;
+        *frozen += full ? 0 : (params - packed) * each + packed * BLOCK_NF4_BYTES;
         *trained += full ? params : (double)part->lora_params * share;
     }
     double alike = layer ? (double)layer_shared(p) : 0;

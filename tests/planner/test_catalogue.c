@@ -99,12 +99,55 @@ static void every_entry_can_be_planned_on(void **state)
     json_decref(catalogue);
 }
 
+static double step_on(const char *like, enum workload_base base, uint32_t *passes)
+{
+    struct err err = {0};
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 40, 8);
+    struct plan_answer *answer = NULL;
+    struct plan_options options = {.programs = true};
+    json_t *file =
+        json_pack("{s:[{s:s,s:[{s:s,s:s}]}]}", "nodes", "name", "n", "devices", "name", "n/0", "like", like);
+    struct cluster *cluster = cluster_from_json(file, &err);
+    w.base = base;
+    w.compute = COMPUTE_BF16;
+    w.place = PLACE_SINGLE;
+    w.micro_batch_rows = 2;
+    w.recompute = RECOMPUTE_NO;
+    if (!cluster || plan_search(&w, cluster, &options, &answer, &err) < 0)
+        fail_msg("%s: %s", like, err.text);
+    double step_s = answer->step_s;
+    *passes = 2 * answer->plan->micro_batch_count;
+    plan_answer_destroy(answer);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+    json_decref(file);
+    return step_s;
+}
+
+/* Each pass of each layer reads its matrices' 0.516 bytes a parameter and writes 2, at the card's memory
+ * rate. */
+static void four_bit_weights_are_unpacked_before_each_pass(void **state)
+{
+    (void)state;
+    uint32_t passes;
+    double plain = step_on("a100x80", BASE_BF16, &passes);
+    double packed = step_on("a100x80", BASE_NF4, &passes);
+    struct model_config c = fixture_config(4);
+    double matrices = 2.0 * c.hidden * c.heads * c.head_dim + 2.0 * c.hidden * c.kv_heads * c.head_dim +
+                      3.0 * c.hidden * c.ffn;
+    double unpack = c.layers * matrices * 2.516 / 2039e9;
+    print_message("bf16 %.6f s, NF4 %.6f s, unpacking %.6f s\n", plain, packed, passes * unpack);
+    assert_true(fabs(packed - plain - passes * unpack) < 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_that_labs_own_are_in_it),
         cmocka_unit_test(every_entry_is_possible_and_names_its_source),
         cmocka_unit_test(every_entry_can_be_planned_on),
+        cmocka_unit_test(four_bit_weights_are_unpacked_before_each_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
