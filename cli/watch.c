@@ -71,13 +71,13 @@ static void print_bar(const struct view_rank *rank)
 
 static void print_step(struct view *view)
 {
-    char step[32], left[32] = "nothing";
+    char step[32], left[32] = "";
     double steps_left = view->steps - view->step - 1;
     if (steps_left > 0)
         units_seconds(left, view->step_s * steps_left);
-    printf("step %4.0f/%.0f  loss %.4f  norm %.3f  %5.0f tokens/s  %s/step  left %s\n", view->step + 1,
+    printf("step %4.0f/%.0f  loss %.4f  norm %.3f  %5.0f tokens/s  %s/step  %s%s\n", view->step + 1,
            view->steps, view->loss, view->grad_norm, view->tokens_per_s, units_seconds(step, view->step_s),
-           left);
+           steps_left > 0 ? "left " : "the last", left);
 }
 
 static void print_bars(const struct view *view)
