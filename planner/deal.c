@@ -29,6 +29,11 @@ static void owners_fill(struct deal *d, const struct place_choice *choice, uint3
     const struct place_member *members = &choice->members[stage->member_first];
     uint32_t *owner = &d->owner[(size_t)s * d->micro_batches], k = 0;
     double total = 0;
+    if (choice->dealt) {
+        for (k = 0; k < d->micro_batches; k++)
+            owner[k] = stage->member_first + choice->dealt[(size_t)s * d->micro_batches + k];
+        return;
+    }
     if (d->stages == 1) {
         for (uint32_t m = 0; m < stage->member_count; m++) {
             for (uint32_t n = 0; n < members[m].micro_count && k < d->micro_batches; n++)
@@ -134,6 +139,7 @@ static void runner_go(struct run *r, uint32_t rank)
     at->free = at->next + (backward ? at->backward_s : at->forward_s);
     (backward ? d->backward_end : d->forward_end)[cell] = at->free;
     d->end_s = fmax(d->end_s, at->free);
+    d->turns[d->turn_count++] = rank;
     d->events[d->first[rank] + n] = (struct deal_event){k, backward};
     runner_look(r, rank);
     if (!backward && s + 1 < d->stages)
@@ -167,14 +173,15 @@ static int deal_alloc(struct deal *d, struct err *err)
     d->stage_of = calloc((size_t)d->ranks + 1, sizeof(*d->stage_of));
     d->first = calloc((size_t)d->ranks + 1, sizeof(*d->first));
     d->events = calloc(2 * cells, sizeof(*d->events));
+    d->turns = calloc(2 * cells, sizeof(*d->turns));
     d->soonest = calloc(2 * (size_t)d->micro_batches + 1, sizeof(*d->soonest));
     d->held = calloc((size_t)d->micro_batches + 1, sizeof(*d->held));
     d->held_turn = calloc((size_t)d->micro_batches + 1, sizeof(*d->held_turn));
     d->apart = calloc((size_t)d->micro_batches + 1, sizeof(*d->apart));
     double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin,
                               &d->sent,        &d->passed,        &d->returned};
-    bool good =
-        d->owner && d->stage_of && d->first && d->events && d->soonest && d->held && d->held_turn && d->apart;
+    bool good = d->owner && d->stage_of && d->first && d->events && d->turns && d->soonest && d->held &&
+                d->held_turn && d->apart;
     for (size_t t = 0; t < sizeof(times) / sizeof(times[0]); t++) {
         *times[t] = malloc(cells * sizeof(double));
         for (size_t i = 0; *times[t] && i < cells; i++)
@@ -225,7 +232,7 @@ int deal_init(struct deal *deal, const struct problem *problem, const struct pla
         for (uint32_t m = 0; m < choice->stages[s].member_count; m++)
             deal->stage_of[choice->stages[s].member_first + m] = s;
     }
-    if (result == 0 && choice->members[0].micro_count == 0)
+    if (result == 0 && choice->members[0].micro_count == 0 && !choice->dealt)
         result = deal_flow(deal, problem, choice, err);
     else if (result == 0)
         result = deal_shares(deal, problem, choice, err);
@@ -240,6 +247,7 @@ void deal_fini(struct deal *deal)
     free(deal->stage_of);
     free(deal->first);
     free(deal->events);
+    free(deal->turns);
     free(deal->soonest);
     free(deal->held);
     free(deal->held_turn);

@@ -18,6 +18,8 @@ struct deal {
     uint32_t *stage_of;        /* [ranks] */
     uint32_t *first;           /* [ranks + 1] into events */
     struct deal_event *events; /* every rank's order */
+    uint32_t *turns; /* [turn_count]: ranks in the order in which their events begin; 0: not known */
+    uint32_t turn_count;
     double *forward_end, *forward_begin, *backward_end,
         *backward_begin; /* [stages · micro_batches], seconds */
     double
@@ -33,7 +35,8 @@ struct deal {
 
 /* With one stage, member i takes micro_count micro-batches in order, each forward and backward in turn; with
  * more, they are dealt in proportion to micro_count, or, where the first member's is 0, to whoever would be
- * done first (deal_flow.c), each member's window then being its own limit. ERR_NOMEM, ERR_INTERNAL. */
+ * done first (deal_flow.c), each member's window then being its own limit. Where the choice says who takes
+ * which (dealt), that is how it is. ERR_NOMEM, ERR_INTERNAL. */
 int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
               uint32_t micro_batches, struct err *err);
 void deal_fini(struct deal *deal);

@@ -22,8 +22,9 @@
 #define FEW_SETTLED 128u /* of them settled by quick looks */
 #define FEW_SPREAD 1.15  /* of the quickest settled: what looks slower is let be */
 #define FEW_NEAR 1.08    /* of the fastest settled: what is simulated above is not settled */
+#define FEW_DEALT 24u    /* and so many are dealt micro-batch by micro-batch */
 #define FEW_STEPS 4u     /* priced steps simulated */
-#define FEW_CELLS 8u     /* part of the budget: rank-micro-batches an evaluation */
+#define FEW_CELLS 16u    /* part of the budget: rank-micro-batches an evaluation */
 #define WINDOW_WAYS 5u
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
@@ -390,6 +391,10 @@ static uint32_t found_settle(struct few *f, struct few_found *found)
         polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_SPREAD);
         best = fmin(best, x->quick);
     }
+    qsort(found, done, sizeof(*found), by_quick);
+    best = done ? found[0].quick : INFINITY;
+    for (uint32_t i = 0; i < done && i < FEW_DEALT && found[i].quick < best * FEW_NEAR; i++)
+        polish_quick_deal(f->polish, &found[i].choice, &found[i].quick);
     qsort(found, done, sizeof(*found), by_quick);
     return done;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/deal_moves.h"
 #include "program/check.h"
 #include "program/codec.h"
 
@@ -162,6 +163,35 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
     return 0;
 }
 
+/* Groups: who takes which micro-batch, where the programs say it of all. */
+static int dealt_read(const struct plan *plan, struct place_choice *choice, struct err *err)
+{
+    uint32_t count = plan->micro_batch_count, cells = choice->stage_count * count, found = 0;
+    if (choice->placement != PLACE_HYBRID || choice->stage_count < 2 || cells > DEALT_CELLS ||
+        choice->member_count > UINT8_MAX)
+        return 0;
+    choice->dealt = calloc((size_t)cells + 1, 1);
+    choice->dealt_count = cells;
+    if (!choice->dealt)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        const struct program *program = &rank->programs[PROGRAM_TRAIN];
+        uint32_t s = (uint32_t)rank->stage;
+        for (uint32_t i = 0; i < program->instr_count && s < choice->stage_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            if (x->op != OP_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
+                continue;
+            choice->dealt[s * count + (uint32_t)x->micro_batch] =
+                (uint8_t)(r - choice->stages[s].member_first);
+            found++;
+        }
+    }
+    if (found != cells)
+        deal_drop(choice);
+    return 0;
+}
+
 int choice_from_plan(const struct problem *p, const struct plan *plan, struct place_choice *choice,
                      struct err *err)
 {
@@ -192,6 +222,8 @@ int choice_from_plan(const struct problem *p, const struct plan *plan, struct pl
         for (uint32_t m = 0; m < stage->member_count; m++)
             choice->members[stage->member_first + m].window = window;
     }
+    if (result == 0)
+        result = dealt_read(plan, choice, err);
     if (result < 0)
         choice_fini(choice);
     return result;

@@ -99,6 +99,12 @@ static bool order_fill(struct group_quick *q)
     const struct deal *d = &q->deal;
     uint32_t next[QUICK_DEVICES], total = d->first[d->ranks];
     memcpy(next, d->first, d->ranks * sizeof(*next));
+    for (uint32_t n = 0; n < d->turn_count; n++) {
+        const struct deal_event *e = &d->events[next[d->turns[n]]++];
+        q->order[n] = (struct quick_event){d->turns[n], e->micro_batch, e->backward};
+    }
+    if (d->turn_count == total)
+        return true;
     for (uint32_t n = 0; n < total; n++) {
         uint32_t best = UINT32_MAX;
         double least = INFINITY;

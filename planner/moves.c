@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/deal_moves.h"
 #include "planner/expert_moves.h"
 #include "planner/lap_moves.h"
 #include "planner/micro.h"
@@ -538,8 +539,8 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
         [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
-        [MOVE_ORDER] = {hybrid ? members : 0, members},
-        [MOVE_ROWS] = {data || hybrid || tensor ? members : 0,
+        [MOVE_ORDER] = {hybrid && !c->dealt ? members : 0, members},
+        [MOVE_ROWS] = {data || (hybrid && !c->dealt) || tensor ? members : 0,
                        (tensor ? TENSOR_GIFTS : 2) * members + (hybrid ? window_values(p, c) : 0)},
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
@@ -556,6 +557,8 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     };
     *a_count = ranges[kind][0];
     *b_count = ranges[kind][1];
+    if (kind == MOVE_DEAL)
+        deal_move_range(c, a_count, b_count);
 }
 
 static int apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a, uint32_t b,
@@ -586,6 +589,8 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
         return micro_move(p, c, a, b);
     case MOVE_STAGES:
         return stages_move(c, a, b, err);
+    case MOVE_DEAL:
+        return deal_move(c, a, b);
     case MOVE_REGROUP:
         return c->placement == PLACE_PIPELINE ? lap_begin(p, c, a, err) : regroup_move(p, c, a, b, err);
     default:
@@ -630,7 +635,9 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;
     if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE &&
-        kind != MOVE_CUT && kind != MOVE_ORDER)
+        kind != MOVE_CUT && kind != MOVE_ORDER && kind != MOVE_DEAL) {
+        deal_drop(c);
         move_shares(p, c);
+    }
     return result;
 }

@@ -22,6 +22,7 @@ enum move_kind {
     MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:
                        its place among the others; pipelines: a: ranges a rank from now on (lap_moves.h) */
     MOVE_STAGES,    /* a, b: stages whose members change places, and all between */
+    MOVE_DEAL,      /* where it is said who takes which micro-batch: deal_moves.h */
     MOVE_KINDS
 };
 

@@ -43,6 +43,9 @@ struct place_choice {
                                  they are kept in shards or by the holder; 0: every member keeps all */
     uint32_t together; /* tensor: micro-batches worked on in turns, so that the sums of one travel while the
                           next computes; 0: 1 */
+    uint8_t *dealt;    /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes
+                          each;    NULL: in proportion to micro_count (deal.h) */
+    uint32_t dealt_count;
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
 

@@ -9,6 +9,7 @@
 
 #include "common/rand.h"
 #include "planner/micro.h"
+#include "planner/deal_moves.h"
 #include "planner/expert_moves.h"
 #include "planner/group_quick.h"
 #include "planner/recut.h"
@@ -24,6 +25,7 @@
 #define QUICK_WORSE 1.03  /* how much worse a walk may become in one */
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
+#define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define KICK_MOVES 5u
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define LOOKED 16384u
@@ -137,6 +139,11 @@ static uint64_t choice_hash(const struct place_choice *c)
         hash = mix(mix(mix(hash, x->tensor.kv_head_end), x->tensor.column_end), x->tensor.vocabulary_end);
     }
     hash = mix(hash, c->together);
+    for (uint32_t i = 0; i < c->dealt_count; i += 8) {
+        uint64_t eight = 0;
+        memcpy(&eight, &c->dealt[i], c->dealt_count - i < 8 ? c->dealt_count - i : 8);
+        hash = mix(hash, eight);
+    }
     return hash ? hash : 1;
 }
 
@@ -295,7 +302,7 @@ struct coarse_move {
     bool anew; /* the blocks cut anew after it */
 };
 
-static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS,
+static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS, MOVE_DEAL,
                                       MOVE_ORDER,  MOVE_RECOMPUTE, MOVE_DELAY};
 static const enum move_kind coarse[] = {MOVE_STAGES,  MOVE_SWAP, MOVE_MICRO, MOVE_REPLACE,
                                         MOVE_REGROUP, MOVE_ADD,  MOVE_DROP};
@@ -416,6 +423,39 @@ static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
     return any;
 }
 
+/* One pass over who takes which micro-batch, by quick looks alone. */
+static bool deal_pass(struct polish *p, struct place_choice *c, double *quick)
+{
+    uint32_t a_count, b_count, count = c->dealt_count / c->stage_count;
+    uint8_t row[DEALT_CELLS];
+    bool any = false;
+    move_range(p->problem, c, MOVE_DEAL, &a_count, &b_count);
+    for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
+        uint8_t *at = &c->dealt[n / b_count / count * count];
+        memcpy(row, at, count);
+        if (!deal_move(c, n / b_count, n % b_count))
+            continue;
+        double now = polish_quick(p, c);
+        if (now > 0 && now < *quick * BETTER && polish_fits(p, c)) {
+            *quick = now;
+            any = true;
+        } else {
+            memcpy(at, row, count);
+        }
+    }
+    return any;
+}
+
+void polish_quick_deal(struct polish *p, struct place_choice *c, double *quick)
+{
+    if (deal_fix(p->problem, c, p->err) <= 0)
+        return;
+    for (bool any = true; any && p->left;) {
+        any = deal_pass(p, c, quick);
+        any = quick_pass(p, c, quick) || any;
+    }
+}
+
 /* As polish_fit, without simulating. */
 static bool quick_fit(struct polish *p, struct place_choice *c)
 {
@@ -448,6 +488,8 @@ static bool promising(struct polish *p, const struct place_choice *c, double mos
         return false;
     quick = polish_quick(p, settled);
     polish_quick_settle(p, settled, &quick, most * NEAR / scale);
+    if (quick * scale < most * DEAL_NEAR)
+        polish_quick_deal(p, settled, &quick);
     return quick * scale < most * QUICK_SLACK;
 }
 
@@ -515,7 +557,8 @@ static bool kick(struct polish *p, struct place_choice *c)
 {
     uint32_t done = 0, wanted = 1 + rand_stream_below(&p->random, KICK_MOVES);
     for (uint32_t turn = 0; turn < 40 && done < wanted; turn++) {
-        enum move_kind kind = (enum move_kind)rand_stream_below(&p->random, MOVE_KINDS);
+        enum move_kind kind =
+            (enum move_kind)rand_stream_below(&p->random, c->dealt ? MOVE_KINDS : MOVE_DEAL);
         uint32_t a_count, b_count;
         struct place_choice trial;
         move_range(p->problem, c, kind, &a_count, &b_count);
@@ -632,6 +675,8 @@ static void quick_search(struct polish *p, struct place_choice *choice, double *
         double quick = fits ? polish_quick(p, &trial) : -1;
         if (quick > 0)
             polish_quick_settle(p, &trial, &quick, NEAR * *seconds / scale);
+        if (quick > 0 && quick < at * DEAL_NEAR)
+            polish_quick_deal(p, &trial, &quick);
         if (quick <= 0 || quick > at * QUICK_WORSE) {
             choice_fini(&trial);
             continue;

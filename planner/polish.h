@@ -31,6 +31,8 @@ double polish_quick(struct polish *polish, const struct place_choice *choice);
 bool polish_fits(struct polish *polish, const struct place_choice *choice);
 /* Cuts, rows, order and windows by quick looks alone, while they get better, fit, and are below `most`. */
 void polish_quick_settle(struct polish *polish, struct place_choice *choice, double *quick, double most);
+/* The same, and who takes which micro-batch outright. */
+void polish_quick_deal(struct polish *polish, struct place_choice *choice, double *quick);
 /* Changes *choice (owned by the caller) while simulation says it gets faster; *seconds is its time before and
  * after. Returns whether it did. */
 bool polish_descend(struct polish *polish, struct place_choice *choice, double *seconds);

@@ -33,6 +33,8 @@
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
+#define SHORT_DEVICES 4u         /* with more, but fewer than LONG_DEVICES, */
+#define GROUPS_LONG 2u           /* hybrids get so many times their budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define POLISH_WITHIN 1.25 /* of the best so far */
@@ -150,6 +152,9 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
     if (!small && s->problem->device_count >= LONG_DEVICES)
         budget /= POLISH_SHORT;
+    if (kind == PLACE_HYBRID && s->problem->device_count > SHORT_DEVICES &&
+        s->problem->device_count < LONG_DEVICES)
+        budget *= GROUPS_LONG;
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         *seconds = list->choices[0].estimate_s;
         return &list->choices[0];

@@ -40,7 +40,8 @@ struct oracle {
     struct place_choice found;                 /* the choice that beat it, if any; its arrays below */
     struct place_stage found_stages[ORACLE_BLOCKS];
     struct place_member found_members[ORACLE_DEVICES];
-    struct place_choice c; /* being built */
+    uint8_t dealt[ORACLE_BLOCKS * ORACLE_ROWS], found_dealt[ORACLE_BLOCKS * ORACLE_ROWS]; /* hybrids' */
+    struct place_choice c;                                                                /* being built */
     struct place_stage stages[ORACLE_BLOCKS];
     struct place_member members[ORACLE_DEVICES];
     bool taken[ORACLE_DEVICES];
@@ -65,6 +66,10 @@ static inline double seconds_of(const struct problem *p, const struct place_choi
 static inline double leaf(struct oracle *o)
 {
     o->simulated++;
+    if (o->c.placement == PLACE_HYBRID) {
+        o->c.dealt = o->dealt;
+        o->c.dealt_count = o->c.stage_count * o->micro_batches;
+    }
     double seconds = seconds_of(o->p, &o->c);
     if (seconds >= o->best)
         return seconds;
@@ -74,6 +79,8 @@ static inline double leaf(struct oracle *o)
     o->found = o->c;
     o->found.stages = o->found_stages;
     o->found.members = o->found_members;
+    memcpy(o->found_dealt, o->dealt, sizeof(o->dealt));
+    o->found.dealt = o->c.dealt ? o->found_dealt : NULL;
     return seconds;
 }
 

@@ -288,80 +288,47 @@ static inline void stages_whole(struct oracle *o)
     windows_walk(o, o->c.stage_count);
 }
 
-/* Who gets which micro-batch of a group by the members' weights: every prefix keeps the shares, ties go to
- * the first. Three bits a micro-batch. */
-static inline uint32_t dealt(const uint32_t *weights, uint32_t n, uint32_t micro_batches, uint32_t *counts)
+/* The open stage has its members and they their micro-batches: the next one, or the end. */
+static inline void stage_next(struct oracle *o)
 {
-    uint32_t sequence = 0;
-    double total = 0;
-    for (uint32_t m = 0; m < n; m++) {
-        total += weights[m];
-        counts[m] = 0;
-    }
-    for (uint32_t k = 0; k < micro_batches; k++) {
-        uint32_t best = 0;
-        double most = -INFINITY;
-        for (uint32_t m = 0; m < n; m++) {
-            double due = (k + 1) * weights[m] / total - counts[m];
-            if (due > most + 1e-12) {
-                most = due;
-                best = m;
-            }
-        }
-        counts[best]++;
-        sequence = sequence << 3 | best;
-    }
-    return sequence;
-}
-
-/* Do weights that come before these deal alike? */
-static inline bool dealt_before(const uint32_t *weights, uint32_t n, uint32_t micro_batches,
-                                uint32_t sequence)
-{
-    uint32_t other[ORACLE_DEVICES], counts[ORACLE_DEVICES];
-    for (uint32_t m = 0; m < n; m++)
-        other[m] = 1;
-    while (memcmp(other, weights, n * sizeof(*other)) != 0) {
-        if (dealt(other, n, micro_batches, counts) == sequence)
-            return true;
-        for (uint32_t m = n; m-- > 0;) {
-            other[m] = other[m] % micro_batches + 1;
-            if (other[m] > 1)
-                break;
-        }
-    }
-    return false;
-}
-
-/* The open stage has its members: do they all get micro-batches, and may this be the best? */
-static inline bool stage_good(struct oracle *o)
-{
-    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
-    uint32_t weights[ORACLE_DEVICES], counts[ORACLE_DEVICES], n = stage->member_count;
-    for (uint32_t m = 0; m < n; m++)
-        weights[m] = o->members[stage->member_first + m].micro_count;
-    uint32_t sequence = dealt(weights, n, o->micro_batches, counts);
-    for (uint32_t m = 0; m < n && n > 1; m++) {
-        if (counts[m] == 0 ||
-            hopeless(o, member_lower(o, stage, &o->members[stage->member_first + m], counts[m])))
-            return false;
-    }
-    if (n == 1) /* gets all, whatever its weight */
-        return o->c.placement == PLACE_PIPELINE || weights[0] == 1;
-    return !dealt_before(weights, n, o->micro_batches, sequence);
-}
-
-static inline void stage_close(struct oracle *o)
-{
-    if (!stage_good(o))
-        return;
     if (o->stages[o->c.stage_count - 1].block_end < o->p->block_count)
         stage_open(o, o->stages[o->c.stage_count - 1].block_end);
     else
         stages_whole(o);
 }
 
-/* The open stage closed, or one more member of it: with every weight up to the number of micro-batches. */
+/* Micro-batches from k on of the open stage dealt to its members in every way that leaves none without. */
+static inline void deal_walk(struct oracle *o, uint32_t k, uint32_t *counts)
+{
+    uint32_t s = o->c.stage_count - 1, n = o->stages[s].member_count, idle = 0;
+    for (uint32_t m = 0; m < n; m++)
+        idle += counts[m] == 0;
+    if (idle > o->micro_batches - k || exhausted(o))
+        return;
+    if (k == o->micro_batches) {
+        stage_next(o);
+        return;
+    }
+    for (uint32_t m = 0; m < n; m++) {
+        const struct place_member *member = &o->members[o->stages[s].member_first + m];
+        counts[m]++;
+        o->dealt[s * o->micro_batches + k] = (uint8_t)m;
+        if (n == 1 || !hopeless(o, member_lower(o, &o->stages[s], member, counts[m])))
+            deal_walk(o, k + 1, counts);
+        counts[m]--;
+    }
+}
+
+static inline void stage_close(struct oracle *o)
+{
+    uint32_t counts[ORACLE_DEVICES] = {0};
+    if (o->c.placement == PLACE_PIPELINE)
+        stage_next(o);
+    else
+        deal_walk(o, 0, counts);
+}
+
+/* The open stage closed, or one more member of it. */
 static inline void member_add(struct oracle *o)
 {
     const struct problem *p = o->p;
@@ -379,16 +346,14 @@ static inline void member_add(struct oracle *o)
             if (!allowed(p, recompute) ||
                 hopeless(o, member_lower(o, stage, &o->members[m], chain ? all : 1)))
                 continue;
-            for (uint32_t weight = chain ? all : 1; weight <= all; weight++) {
-                o->members[m].micro_count = weight;
-                o->taken[d] = true;
-                stage->member_count++;
-                o->c.member_count++;
-                member_add(o);
-                stage->member_count--;
-                o->c.member_count--;
-                o->taken[d] = false;
-            }
+            o->members[m].micro_count = all;
+            o->taken[d] = true;
+            stage->member_count++;
+            o->c.member_count++;
+            member_add(o);
+            stage->member_count--;
+            o->c.member_count--;
+            o->taken[d] = false;
         }
     }
 }

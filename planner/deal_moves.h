@@ -1,0 +1,22 @@
+/* Micro-batches dealt to a stage's members outright, one by one, instead of by shares: what polishing changes
+ * about it. For this room only; pure. */
+#ifndef MOTLEY_PLANNER_DEAL_MOVES_H
+#define MOTLEY_PLANNER_DEAL_MOVES_H
+
+#include "planner/placement.h"
+
+#define DEALT_CELLS 512u /* stages · micro-batches up to which they are */
+
+/* Writes into a hybrid who takes which micro-batch as its shares have it. Returns 1 when it is said from now
+ * on, 0 where that is not to be (too many, a member without any, another placement), −1 with ERR_NOMEM. */
+int deal_fix(const struct problem *problem, struct place_choice *choice, struct err *err);
+/* By shares again. */
+void deal_drop(struct place_choice *choice);
+
+/* a: stage · micro-batches + micro-batch; b: one of the stage's members that takes it, or, from the most
+ * members of a stage on, a later micro-batch that changes places with it. */
+void deal_move_range(const struct place_choice *choice, uint32_t *a_count, uint32_t *b_count);
+/* 1: another dealing now, in which everybody still has something. */
+int deal_move(struct place_choice *choice, uint32_t a, uint32_t b);
+
+#endif
