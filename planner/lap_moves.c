@@ -2,12 +2,17 @@
  * micro-batches, how often the devices go round. */
 #include "planner/lap_moves.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/memory.h"
 #include "planner/micro.h"
 #include "planner/pipe_order.h"
 #include "planner/plain_moves.h"
+
+#define LAP_SHARE_RANKS 16u /* interleaved pipelines of more are cut by time alone */
+#define RINGS 4u            /* boundary tensors a neighbour is thought to take */
 
 static uint32_t least_window(const struct problem *p, const struct place_choice *c, uint32_t rank)
 {
@@ -56,7 +61,84 @@ static int micro_move(const struct problem *p, struct place_choice *c, uint32_t 
     return 1;
 }
 
-/* Ranges of nearly equal numbers of blocks. */
+/* Does a rank hold so many blocks in all, nearly? As if they were one range, with the micro-batches that wait
+ * between its ranges on both sides of each. */
+static bool rank_holds(const struct problem *p, const struct place_choice *c, uint32_t rank, int32_t blocks)
+{
+    const struct place_member *x = &c->members[rank];
+    uint32_t laps = c->stage_count / c->member_count, count = micro_count(p, c->micro_batch_rows);
+    uint32_t live = (x->window + laps - 1) / laps;
+    bool last = rank + 1 == c->member_count;
+    int32_t begin = rank == 0 ? 0 : last ? p->block_count - blocks : 1;
+    struct memory_stage stage = {.block_begin = begin,
+                                 .block_end = begin + blocks,
+                                 .window = live < count ? live : count,
+                                 .micro_batch_rows = c->micro_batch_rows,
+                                 .recompute = x->recompute,
+                                 .boundary_buffers = RINGS * (2 * laps - (rank == 0) - last),
+                                 .state_share = 1,
+                                 .tensor_share = 1};
+    struct memory_need need;
+    memory_stage_need(p, &stage, &need);
+    return need.total <= p->cluster->devices[x->device].memory_limit_bytes;
+}
+
+/* Seconds of a micro-batch in one layer at the mean, and in the block that only the first or last rank has.
+ */
+static void rank_seconds(const struct problem *p, const struct place_choice *c, uint32_t rank, double *layer,
+                         double *own)
+{
+    const struct place_member *x = &c->members[rank];
+    int32_t last = p->block_count - 1;
+    struct micro_cost cost;
+    micro_cost_init(&cost, p, x->device, c->micro_batch_rows);
+    *own = 0;
+    *layer = last > 1 ? (micro_forward(p, &cost, 1, last) + micro_backward(p, &cost, 1, last, x->recompute)) /
+                            (last - 1)
+                      : 0;
+    if (rank == 0)
+        *own = micro_forward(p, &cost, 0, 1) + micro_backward(p, &cost, 0, 1, x->recompute) - *layer;
+    else if (rank + 1 == c->member_count)
+        *own = micro_forward(p, &cost, last, last + 1) +
+               micro_backward(p, &cost, last, last + 1, x->recompute) - *layer;
+}
+
+bool lap_share(const struct problem *p, struct place_choice *c)
+{
+    uint32_t ranks = c->member_count, laps = c->stage_count / ranks;
+    int32_t held[LAP_SHARE_RANKS], left = p->block_count - (int32_t)c->stage_count, at = 0;
+    double layer[LAP_SHARE_RANKS], own[LAP_SHARE_RANKS];
+    if (ranks > LAP_SHARE_RANKS)
+        return false;
+    for (uint32_t r = 0; r < ranks; r++) {
+        held[r] = (int32_t)laps;
+        rank_seconds(p, c, r, &layer[r], &own[r]);
+        if (!rank_holds(p, c, r, held[r]))
+            return false;
+    }
+    for (; left > 0; left--) {
+        uint32_t pick = ranks;
+        double least = INFINITY;
+        for (uint32_t r = 0; r < ranks; r++) {
+            double end = own[r] + (held[r] + 1) * layer[r];
+            if (end < least && rank_holds(p, c, r, held[r] + 1)) {
+                least = end;
+                pick = r;
+            }
+        }
+        if (pick == ranks)
+            return false;
+        held[pick]++;
+    }
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t r = s % ranks, more = s / ranks < (uint32_t)held[r] % laps;
+        c->stages[s].block_begin = at;
+        c->stages[s].block_end = at += held[r] / (int32_t)laps + (int32_t)more;
+    }
+    return true;
+}
+
+/* Ranges by what ranks have time and room for; of nearly equal numbers of blocks where there is no room. */
 static int laps_cut(const struct problem *p, struct place_choice *c, uint32_t laps, struct err *err)
 {
     uint32_t stages = laps * c->member_count, blocks = (uint32_t)p->block_count;
@@ -77,6 +159,7 @@ static int laps_cut(const struct problem *p, struct place_choice *c, uint32_t la
     for (uint32_t r = 0; r < c->member_count; r++)
         c->members[r].window = 0;
     windows_settle(p, c);
+    lap_share(p, c);
     return 1;
 }
 

@@ -10,6 +10,11 @@
  */
 int lap_begin(const struct problem *problem, struct place_choice *choice, uint32_t laps, struct err *err);
 
+/* Cuts the ranges of an interleaved choice with windows set: each rank gets as many blocks as it has time
+ * and, by a rule of thumb, memory for, in ranges as alike as can be. False: no room, or too many ranks; then
+ * nothing has changed. */
+bool lap_share(const struct problem *problem, struct place_choice *choice);
+
 /* As move_range and move_apply, of a choice with SCHEDULE_INTERLEAVED. MOVE_WINDOW: a: rank, or the rank
  * count for all; b: up, down. MOVE_REGROUP: a: ranges a rank. MOVE_DROP: a: rank. MOVE_ADD: a: device, b: its
  * rank. After these three all ranges are cut anew and alike. */

@@ -607,7 +607,9 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
     if (kind == MOVE_WINDOW && a == c->stage_count)
         return tensor_turns(p, c, b == 0);
     int result = apply(p, c, kind, a, b, err);
-    if (result <= 0 || kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE || kind == MOVE_CUT)
+    if (result > 0 && kind == MOVE_CUT)
+        return tensor_relevel(p, c);
+    if (result <= 0 || kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE)
         return result;
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;

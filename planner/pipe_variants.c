@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "planner/chain.h"
+#include "planner/lap_moves.h"
 #include "planner/pipe_order.h"
 #include "planner/pipeline.h"
 
@@ -175,6 +176,25 @@ static int ranges_refine(struct variants *v, struct place_choice *c)
     return 0;
 }
 
+/* How much wider than the order needs windows are best, if it fits at all: UINT32_MAX if not. */
+static int slack_find(struct variants *v, struct place_choice *c, uint32_t *best)
+{
+    uint32_t ranks = c->member_count;
+    *best = UINT32_MAX;
+    for (uint32_t slack = 0; slack <= 2 * ranks; slack += ranks) {
+        windows_interleaved(v->p, c, slack);
+        double seconds = choice_estimate(v, c);
+        v->list->evaluations++;
+        if (seconds < 0)
+            return -1;
+        if (seconds < c->estimate_s * (*best == UINT32_MAX ? 1.02 : 1) && choice_fits(v, c)) {
+            c->estimate_s = seconds;
+            *best = slack;
+        }
+    }
+    return 0;
+}
+
 /* The base's devices in its order, each with `laps` ranges. */
 static int interleaved_try(struct variants *v, const struct place_choice *base, uint32_t laps)
 {
@@ -198,16 +218,12 @@ static int interleaved_try(struct variants *v, const struct place_choice *base, 
     uint32_t best_slack = UINT32_MAX;
     double within = v->p->device_count <= FEW_DEVICES ? FEW_WITHIN : 1;
     c.estimate_s = within * base->estimate_s;
-    for (uint32_t slack = 0; found && result == 0 && slack <= 2 * ranks; slack += ranks) {
-        windows_interleaved(v->p, &c, slack);
-        double seconds = choice_estimate(v, &c);
-        v->list->evaluations++;
-        result = seconds < 0 ? -1 : 0;
-        if (result == 0 && seconds < c.estimate_s * (best_slack == UINT32_MAX ? 1.02 : 1) &&
-            choice_fits(v, &c)) {
-            c.estimate_s = seconds;
-            best_slack = slack;
-        }
+    if (found && result == 0)
+        result = slack_find(v, &c, &best_slack);
+    if (result == 0 && c.stages && best_slack == UINT32_MAX && v->p->device_count <= FEW_DEVICES) {
+        windows_interleaved(v->p, &c, 0); /* by time alone it does not fit */
+        if (lap_share(v->p, &c))
+            result = slack_find(v, &c, &best_slack);
     }
     if (result == 0 && best_slack != UINT32_MAX) {
         windows_interleaved(v->p, &c, best_slack);

@@ -2,7 +2,8 @@
  * pipeline.
  *
  * A group is looked at only where its sums could pay: where with all of them hidden behind computing, or all
- * computing behind them, a layer would take less than on its fastest member alone. Simulation decides.
+ * computing behind them, a layer would take less than on its fastest member alone; where nothing that fits is
+ * found so, and devices are few or tensor is asked for, wherever there is one. Simulation decides.
  *
  * The embedding and the head are cut by rows of the vocabulary: replicated they would cost every member their
  * memory and all of the head's time, and the sums they need are of a boundary tensor and of three numbers a
@@ -19,8 +20,9 @@
 #define STAGES_MAX 64u   /* groups in a pipeline */
 #define DEVICES_MAX 256u /* in all of them */
 #define BALANCE_TURNS 30
-#define WORSE_MAX 2u /* sizes of micro-batches in turn that are slower, after which no larger one is tried   \
-                      */
+#define WORSE_MAX                                                                                            \
+    2u /* sizes of micro-batches in turn that are slower, after which no larger one is tried                 \
+        */
 #define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
 /* Devices in groups, and how they work. */
@@ -36,6 +38,7 @@ struct arrangement {
     int32_t end[STAGES_MAX];
     bool recompute;
     bool many;         /* not everything is looked at */
+    bool any;          /* groups that do not pay, too: nothing else fits */
     double estimate_s; /* of what was tried last; INFINITY: it did not fit */
 };
 
@@ -72,6 +75,20 @@ static double group_half(const struct problem *p, const uint32_t *devices, const
     return most;
 }
 
+/* A block there and back on a whole group whose members need not wait for each other. */
+static double group_whole(const struct problem *p, const uint32_t *devices, const struct plan_tensor *parts,
+                          uint32_t count, int32_t block, bool recompute, const struct cost_load *load)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        double own = 0;
+        for (int way = 0; way < (recompute ? 3 : 2); way++)
+            own += tensor_seconds(p, devices[i], &parts[i], block, TENSOR_WHOLE, (enum cost_way)way, load);
+        most = fmax(most, own);
+    }
+    return most;
+}
+
 static int32_t block_of_class(const struct problem *p, enum cost_class cls)
 {
     for (int32_t b = 0; b < p->block_count; b++) {
@@ -81,6 +98,8 @@ static int32_t block_of_class(const struct problem *p, enum cost_class cls)
     return -1;
 }
 
+/* Several micro-batches in turns: a member computes one while others wait for another's sums, and all that it
+ * has to do counts; one at a time, every half waits for its slowest. */
 static double group_block(const struct arrangement *a, uint32_t s, int32_t block, bool recompute,
                           double *sums)
 {
@@ -89,15 +108,17 @@ static double group_block(const struct arrangement *a, uint32_t s, int32_t block
     const struct plan_tensor *parts = &a->part[a->first[s]];
     uint32_t count = a->first[s + 1] - a->first[s];
     struct cost_load load = mean_load(p, a->micro_batches);
-    double seconds = 0;
     bool layer = block > 0 && block + 1 < p->block_count;
-    for (int way = 0; way < (recompute ? 3 : 2); way++) {
-        for (int half = TENSOR_FIRST; half <= TENSOR_SECOND; half++)
-            seconds +=
-                layer || half == TENSOR_FIRST
-                    ? group_half(p, devices, parts, count, block,
-                                 layer ? (enum tensor_half)half : TENSOR_WHOLE, (enum cost_way)way, &load)
-                    : 0;
+    double seconds = 0;
+    if (a->together > 1) {
+        seconds = group_whole(p, devices, parts, count, block, recompute, &load);
+    } else {
+        for (int way = 0; way < (recompute ? 3 : 2); way++) {
+            for (int half = TENSOR_FIRST; half <= (layer ? TENSOR_SECOND : TENSOR_FIRST); half++)
+                seconds +=
+                    group_half(p, devices, parts, count, block, layer ? (enum tensor_half)half : TENSOR_WHOLE,
+                               (enum cost_way)way, &load);
+        }
     }
     double one = tensor_sum_seconds(count, p->bytes_per_token * load.tokens, a->latency_s[s], a->rate[s]);
     *sums = (layer ? 4 : 1) * one;
@@ -204,10 +225,12 @@ static double arrangement_estimate(const struct arrangement *a, const struct pla
 {
     uint32_t units = (a->micro_batches - 1) / a->together + 1;
     double period = 0, once = 0, update = 0, each[STAGES_MAX], link[STAGES_MAX] = {0};
-    double bytes = a->together * a->p->bytes_per_token * a->p->mean_step.tokens / a->micro_batches;
+    double unit =
+        (double)a->micro_batches / units; /* micro-batches, at the mean: the last one may hold fewer */
+    double bytes = unit * a->p->bytes_per_token * a->p->mean_step.tokens / a->micro_batches;
     for (uint32_t s = 0; s < a->stages; s++) {
         uint32_t members = a->first[s + 1] - a->first[s];
-        each[s] = a->together * stage_seconds(a, s, begin_of(a, s), a->end[s]);
+        each[s] = unit * stage_seconds(a, s, begin_of(a, s), a->end[s]);
         update = fmax(update, problem_step_seconds(a->p, a->device[a->first[s]], begin_of(a, s), a->end[s]) /
                                   members);
         if (s + 1 < a->stages) {
@@ -231,8 +254,29 @@ static double arrangement_estimate(const struct arrangement *a, const struct pla
     return (units - 1) * period + once + update;
 }
 
+/* Windows as wide as fit, columns level where memory has room for that. */
+static bool arrangement_settle(struct arrangement *a, struct place_choice *choice)
+{
+    for (uint32_t slack = a->stages > 1;; slack--) {
+        bool level = true;
+        choice_fill(a, slack, choice);
+        for (uint32_t s = 0; s < a->stages && level; s++)
+            level = tensor_level(a->p, choice, s, a->together > 1, false);
+        for (uint32_t d = 0; d < a->devices && level; d++)
+            a->part[d] = choice->members[d].tensor;
+        if (level)
+            blocks_price(a);
+        else
+            choice_fill(a, slack, choice);
+        if (choice_fits(a, choice))
+            return true;
+        if (slack == 0)
+            return false;
+    }
+}
+
 /* One arrangement at one micro-batch size: the first way to deal and recompute that fits. */
-static int arrangement_try(struct arrangement *a, struct err *err)
+static int arrangement_try(struct arrangement *a, bool add, struct err *err)
 {
     struct place_stage stages[STAGES_MAX];
     struct place_member *members = calloc(a->devices, sizeof(*members));
@@ -251,17 +295,34 @@ static int arrangement_try(struct arrangement *a, struct err *err)
         a->list->evaluations++;
         blocks_price(a);
         blocks_balance(a);
-        for (uint32_t slack = a->stages > 1; slack < 2 && !done; slack--) {
-            choice_fill(a, slack, &choice);
-            done = choice_fits(a, &choice);
-        }
+        done = arrangement_settle(a, &choice);
         if (done) {
             a->estimate_s = choice.estimate_s = arrangement_estimate(a, &choice);
-            result = choice_list_add(a->list, &choice, err);
+            result = add ? choice_list_add(a->list, &choice, err) : 0;
         }
     }
     free(members);
     return result;
+}
+
+/* One size of micro-batches, with one or more of them in turns. Of few devices only the best number joins the
+ * list: polishing changes it. */
+static int arrangement_turns(struct arrangement *a, double *best, struct err *err)
+{
+    uint32_t most = a->many && a->micro_batches > 2 ? 2 : a->micro_batches, pick = 0;
+    *best = INFINITY;
+    for (a->together = 1; a->together <= most; a->together *= 2) {
+        if (a->list->evaluations >= a->list->evaluations_max)
+            return 0;
+        if (arrangement_try(a, a->many, err) < 0)
+            return -1;
+        if (a->estimate_s < *best) {
+            *best = a->estimate_s;
+            pick = a->together;
+        }
+    }
+    a->together = pick;
+    return pick && !a->many ? arrangement_try(a, true, err) : 0;
 }
 
 static int arrangement_sizes(struct arrangement *a, struct err *err)
@@ -272,28 +333,56 @@ static int arrangement_sizes(struct arrangement *a, struct err *err)
         ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
                    &a->rate[s]);
     for (uint32_t i = 0; i < count; i++) {
+        double here;
         a->rows = sizes[i];
         a->micro_batches = micro_count(a->p, sizes[i]);
-        double here = INFINITY;
-        for (a->together = 1; a->together <= 2 && a->together <= a->micro_batches; a->together++) {
-            if (a->list->evaluations >= a->list->evaluations_max)
-                return 0;
-            if (arrangement_try(a, err) < 0)
-                return -1;
-            here = fmin(here, a->estimate_s);
-        }
+        if (arrangement_turns(a, &here, err) < 0)
+            return -1;
         worse = here < best ? 0 : worse + 1;
         best = fmin(best, here);
         /* larger micro-batches need more memory, and beyond some size only wait longer for each other */
         if (a->many && (isinf(here) || worse >= WORSE_MAX))
             return 0;
+        if (a->list->evaluations >= a->list->evaluations_max)
+            return 0;
     }
     return 0;
 }
 
-/* Could the group's sums pay, at any micro-batch size? */
-static bool group_pays(const struct problem *p, const uint32_t *devices, uint32_t count)
+/* A layer there and back on a group, sums aside: dealt by speed with a wait after every half, or with level
+ * columns and none. */
+static double group_layer(const struct problem *p, const uint32_t *devices, const struct plan_tensor *parts,
+                          uint32_t count, int32_t layer, uint32_t rows)
 {
+    struct cost_load load = mean_load(p, micro_count(p, rows));
+    struct plan_tensor level[TENSOR_GROUP_MAX];
+    struct place_member members[TENSOR_GROUP_MAX];
+    struct place_stage stage = {.block_begin = layer, .block_end = layer + 1, .member_count = count};
+    struct place_choice choice = {.placement = PLACE_TENSOR,
+                                  .micro_batch_rows = rows,
+                                  .stage_count = 1,
+                                  .member_count = count,
+                                  .stages = &stage,
+                                  .members = members};
+    double halves = 0;
+    for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
+        for (int half = TENSOR_FIRST; half <= TENSOR_SECOND; half++)
+            halves += group_half(p, devices, parts, count, layer, (enum tensor_half)half, (enum cost_way)way,
+                                 &load);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        members[i] = (struct place_member){.device = devices[i], .tensor = parts[i]};
+    if (!tensor_level(p, &choice, 0, true, true))
+        return halves;
+    for (uint32_t i = 0; i < count; i++)
+        level[i] = members[i].tensor;
+    return fmin(halves, group_whole(p, devices, level, count, layer, false, &load));
+}
+
+/* Could the group's sums pay, at any micro-batch size? */
+static bool group_pays(const struct arrangement *a, const uint32_t *devices, uint32_t count)
+{
+    const struct problem *p = a->p;
     uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
     struct plan_tensor parts[TENSOR_GROUP_MAX];
     int32_t layer = block_of_class(p, COST_LAYER);
@@ -301,22 +390,17 @@ static bool group_pays(const struct problem *p, const uint32_t *devices, uint32_
     if (layer < 0 || !tensor_deal(p, devices, count, sizes[0], TENSOR_BY_SPEED, parts))
         return false;
     ring_links(p, devices, count, &latency, &rate);
-    for (uint32_t i = 0; i < size_count; i++) {
+    for (uint32_t i = 0; i < size_count && !a->any; i++) {
         struct cost_load load = mean_load(p, micro_count(p, sizes[i]));
-        double alone = INFINITY, together = 0;
+        double alone = INFINITY;
         for (uint32_t d = 0; d < count; d++)
             alone = fmin(alone, problem_seconds(p, devices[d], layer, layer + 1, COST_FORWARD, &load) +
                                     problem_seconds(p, devices[d], layer, layer + 1, COST_BACKWARD, &load));
-        for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
-            for (int half = TENSOR_FIRST; half <= TENSOR_SECOND; half++)
-                together += group_half(p, devices, parts, count, layer, (enum tensor_half)half,
-                                       (enum cost_way)way, &load);
-        }
         double sums = 4 * tensor_sum_seconds(count, p->bytes_per_token * load.tokens, latency, rate);
-        if (fmax(together, sums) < alone)
+        if (sums < alone && group_layer(p, devices, parts, count, layer, sizes[i]) < alone)
             return true;
     }
-    return false;
+    return a->any;
 }
 
 struct ranked {
@@ -338,7 +422,7 @@ static int by_node(const void *left, const void *right)
 static int group_try(struct arrangement *a, const uint32_t *devices, uint32_t count, struct err *err)
 {
     uint32_t asked = a->p->workload->stages;
-    if (count < 2 || count > TENSOR_GROUP_MAX || asked > 1 || !group_pays(a->p, devices, count))
+    if (count < 2 || count > TENSOR_GROUP_MAX || asked > 1 || !group_pays(a, devices, count))
         return 0;
     a->stages = 1;
     a->devices = a->first[1] = count;
@@ -422,7 +506,7 @@ static int pipeline_try_groups(struct arrangement *a, const struct ranked *all, 
                 break;
             devices[taken] = all[i].device;
         }
-        if (taken > 1 && !group_pays(a->p, devices, taken))
+        if (taken > 1 && !group_pays(a, devices, taken))
             taken = 1;
         group = group || taken > 1;
         if (a->stages == STAGES_MAX || a->devices + taken > DEVICES_MAX)
@@ -472,6 +556,18 @@ static bool tensor_supports(const struct problem *problem, struct err *err)
     return true;
 }
 
+static int groups_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    bool few = !a->many && !a->p->exhaustive_off;
+    if (few && subsets_try(a, all, count, err) < 0)
+        return -1;
+    if (pipelines_try(a, all, count, err) < 0) /* of many the likely ones first: looking may be cut short */
+        return -1;
+    if (few)
+        return 0;
+    return nodes_try(a, all, count, err) < 0 ? -1 : neighbours_try(a, all, count, err);
+}
+
 static int tensor_propose(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     struct ranked *all = calloc(problem->device_count, sizeof(*all));
@@ -488,16 +584,13 @@ static int tensor_propose(const struct problem *problem, struct choice_list *lis
     if (result == 0 && !list->runnable_on) { /* no worker of this release does it */
         qsort(all, count, sizeof(*all), by_node);
         *a = (struct arrangement){.p = problem, .list = list};
-        bool few = count <= SUBSETS_MAX && !problem->exhaustive_off;
         a->many = count > SUBSETS_MAX;
-        if (few)
-            result = subsets_try(a, all, count, err);
-        if (result == 0) /* of many devices the likely ones first: looking may be cut short */
-            result = pipelines_try(a, all, count, err);
-        if (result == 0 && !few)
-            result = nodes_try(a, all, count, err);
-        if (result == 0 && !few)
-            result = neighbours_try(a, all, count, err);
+        result = groups_try(a, all, count, err);
+        bool asked = problem->workload->place == (int)PLACE_TENSOR;
+        if (result == 0 && list->count == 0 && (asked || !a->many)) {
+            a->any = true;
+            result = groups_try(a, all, count, err);
+        }
     }
     free(all);
     free(a);

@@ -18,6 +18,12 @@ enum tensor_by { TENSOR_BY_SPEED, TENSOR_BY_MEMORY, TENSOR_EVENLY, TENSOR_WAYS }
 bool tensor_deal(const struct problem *problem, const uint32_t *devices, uint32_t count,
                  uint32_t micro_batch_rows, enum tensor_by by, struct plan_tensor *parts);
 
+/* The FFN's columns of a stage's group so that a layer's slowest half is soonest done, or (whole) all that a
+ * member does for a micro-batch; heads and vocabulary stay. `anyhow`: whatever memory there is. False when
+ * memory has no room: nothing has changed. True of a single device. */
+bool tensor_level(const struct problem *problem, struct place_choice *choice, uint32_t stage, bool whole,
+                  bool anyhow);
+
 enum tensor_half { TENSOR_WHOLE, TENSOR_FIRST, TENSOR_SECOND };
 /* Seconds of a half of a block on a device that keeps `part` of it. */
 double tensor_seconds(const struct problem *problem, uint32_t device, const struct plan_tensor *part,

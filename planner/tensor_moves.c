@@ -7,6 +7,8 @@
 #define MUCH 16u   /* of the columns or of the vocabulary */
 #define LITTLE 96u /* parts of them; a rule of thumb, as fine as moves are worth looking at */
 
+#define GIFT_HEAD_LEVEL (TENSOR_GIFTS - 1)
+
 static uint32_t units_of(const struct problem *p, const struct place_choice *c)
 {
     uint32_t together = c->together ? c->together : 1;
@@ -37,14 +39,19 @@ static bool shift(struct place_choice *c, uint32_t from, uint32_t to, uint32_t a
 int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to, uint32_t gift)
 {
     const struct model_config *config = p->workload->config;
-    const uint32_t amounts[TENSOR_GIFTS] = {1, part_of(config->ffn, MUCH), part_of(config->ffn, LITTLE),
-                                            part_of(config->vocab, MUCH), part_of(config->vocab, LITTLE)};
+    const uint32_t amounts[GIFT_HEAD_LEVEL] = {1, part_of(config->ffn, MUCH), part_of(config->ffn, LITTLE),
+                                               part_of(config->vocab, MUCH), part_of(config->vocab, LITTLE)};
     uint32_t s = 0;
     while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= from)
         s++;
     const struct place_stage *stage = &c->stages[s];
-    if (from == to || to < stage->member_first || to >= stage->member_first + stage->member_count)
+    if (from == to) /* of a stage's first member: its columns, for one micro-batch at a time or for more */
+        return from == stage->member_first && gift < 2 && stage->member_count > 1 &&
+               tensor_level(p, c, s, gift == 1, false);
+    if (to < stage->member_first || to >= stage->member_first + stage->member_count)
         return 0;
+    if (gift == GIFT_HEAD_LEVEL)
+        return shift(c, from, to, 1, 0) && tensor_level(p, c, s, c->together > 1, false);
     return shift(c, from, to, amounts[gift], gift);
 }
 
@@ -104,6 +111,8 @@ static bool stage_deal(const struct problem *p, struct place_choice *c, uint32_t
             x->micro_rows = c->micro_batch_rows;
             x->micro_count = count;
         }
+        if (turn < TENSOR_WAYS)
+            tensor_level(p, c, s, c->together > 1, false);
         fits = stage_fits(p, c, s, count);
     }
     return true;
@@ -121,5 +130,12 @@ int tensor_settle(const struct problem *p, struct place_choice *c)
         if (!stage_deal(p, c, s, count))
             return 0;
     }
+    return 1;
+}
+
+int tensor_relevel(const struct problem *p, struct place_choice *c)
+{
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        tensor_level(p, c, s, c->together > 1, false);
     return 1;
 }

@@ -5,10 +5,13 @@
 
 #include "planner/moves.h"
 
-#define TENSOR_GIFTS                                                                                         \
-    5u /* what a member can give another: a key head, columns or vocabulary, much or little */
+/* What a member can give another: a key head, columns or vocabulary, much or little; a head, with columns
+ * made level. */
+#define TENSOR_GIFTS 6u
 
-/* Member `from` of a group gives to `to` of the same group. Returns 1, or 0 when there is nothing to give. */
+/* Member `from` of a group gives to `to` of the same group; a group's first to itself: the group's columns
+ * are made level, gift 0 for one micro-batch at a time, 1 for several in turns. Returns 1, or 0 when there is
+ * nothing to give. */
 int tensor_give(const struct problem *problem, struct place_choice *choice, uint32_t from, uint32_t to,
                 uint32_t gift);
 /* One more or one less micro-batch worked on in turns. */
@@ -17,5 +20,7 @@ int tensor_turns(const struct problem *problem, struct place_choice *choice, boo
  * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
  * two). */
 int tensor_settle(const struct problem *problem, struct place_choice *choice);
+/* After blocks have moved from stage to stage: every group's columns level again, where memory has room. */
+int tensor_relevel(const struct problem *problem, struct place_choice *choice);
 
 #endif
