@@ -94,7 +94,8 @@ static uint32_t list_take(struct flow *f, struct flow_list *list)
 
 static bool earlier(const struct flow_event *a, const struct flow_event *b)
 {
-    return a->at < b->at || (a->at == b->at && a->order < b->order);
+    return (a->at < b->at) |
+           ((a->at == b->at) & (a->order < b->order)); /* without jumps: neither is likelier */
 }
 
 static void event_put(struct flow *f, double at, uint32_t kind, uint32_t what)
@@ -126,8 +127,7 @@ static struct flow_event event_take(struct flow *f)
         uint32_t child = 2 * i + 1;
         if (child >= f->heap_count)
             break;
-        if (child + 1 < f->heap_count && earlier(&f->heap[child + 1], &f->heap[child]))
-            child++;
+        child += child + 1 < f->heap_count && earlier(&f->heap[child + 1], &f->heap[child]);
         if (!earlier(&f->heap[child], &last))
             break;
         f->heap[i] = f->heap[child];

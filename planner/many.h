@@ -93,6 +93,7 @@ struct many_draft {
     struct place_choice choice;
     uint32_t *wanted; /* [members]: windows that means ask for */
     double period, wait_s, seconds;
+    uint64_t cells; /* stages * micro-batches that the last run took */
 };
 /* Makes a draft of what covers at the period. ERR_NOMEM. */
 int many_draft_init(struct many_draft *draft, const struct many_cover *cover, double period, struct err *err);

@@ -14,6 +14,7 @@
 #define RUN_FLIGHTS 4.0  /* as many micro-batches as are under way at once, so many times: to see the pace */
 #define WINDOW_LEAST 0.5
 #define WINDOW_MOST 1.5
+#define WINDOW_MOST_CHAIN 3.0 /* of single devices, whose windows fall towards the tail */
 
 /* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
  * uneven, and who may not hold another one stands still. */
@@ -22,7 +23,8 @@ static uint32_t window_most(const struct many *m, double memory, enum many_role 
 {
     double one = many_bytes(m, role, way, layers, 1) - many_bytes(m, role, way, layers, 0);
     double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
-    double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
+    double times = m->group_max == 1 ? WINDOW_MOST_CHAIN : WINDOW_MOST;
+    double most = fmin(fmin(room, times * wanted), m->micro_batches);
     return most > wanted ? (uint32_t)most : wanted;
 }
 
@@ -219,6 +221,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
     run = run * 2 > d->m->micro_batches ? d->m->micro_batches : run;
     double *scratch = malloc(((size_t)run + 1) * sizeof(*scratch));
     d->seconds = INFINITY;
+    d->cells = 0;
     if (!scratch)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     bool whole = run == d->m->micro_batches;
@@ -232,6 +235,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
             return -1;
         }
         double seconds = pace(d, &deal, scratch);
+        d->cells += (uint64_t)run * d->choice.stage_count;
         int touched = whole && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
         deal_fini(&deal);
         if (touched == 0 ||

@@ -95,17 +95,22 @@ bool many_group_holds(const struct many_cover *c, double period, uint32_t begin,
     return true;
 }
 
-/* Most layers of a group, `most` at best; 0 when it holds none. */
+/* Most layers of a group, `most` at best; 0 when it does not hold `least`. */
 static int32_t group_most(const struct many_cover *c, double period, uint32_t begin, uint32_t size,
-                          enum many_role role, int32_t most, const struct many_tail *next,
+                          enum many_role role, int32_t least, int32_t most, const struct many_tail *next,
                           struct many_tail *as_tail)
 {
     struct many_tail trial;
     int32_t low = 0, high = most;
-    if (most < 1)
+    if (most < 1 || most < least)
         return 0;
     if (many_group_holds(c, period, begin, size, role, most, next, NULL, NULL, as_tail))
         return most;
+    if (least > 1 && least < most) {
+        if (!many_group_holds(c, period, begin, size, role, least, next, NULL, NULL, as_tail))
+            return 0;
+        low = least;
+    }
     for (high = most - 1; low < high;) {
         int32_t middle = (low + high + 1) / 2;
         if (many_group_holds(c, period, begin, size, role, middle, next, NULL, NULL, &trial)) {
@@ -159,7 +164,8 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
         if (most <= before && role == MANY_INNER && size > 1)
             continue; /* no more layers than with fewer members */
         before = most;
-        if (group_most(c, period, i, size, role, most, next, &trial) > 0 && tail_better(&trial, &c->tails[i]))
+        if (group_most(c, period, i, size, role, c->tails[i].layers - next->layers, most, next, &trial) > 0 &&
+            tail_better(&trial, &c->tails[i]))
             c->tails[i] = trial;
     }
     return whole;

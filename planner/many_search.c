@@ -15,7 +15,7 @@
 #define ORDERS_KEPT 3u
 #define VARIANTS 8u         /* of groups and windows; what pays depends on how scarce memory is */
 #define RUN_WHOLE 3u        /* drafts run to the end, */
-#define WHOLE_CELLS 30000u  /* where that is at most so many stages * micro-batches; else one */
+#define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
 #define IMPROVED 2u         /* variants whose orders are changed */
 #define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
@@ -97,7 +97,7 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
 static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
-} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.2}};
+} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.4}};
 
 struct seed {
     uint32_t rows;  /* 0: none yet */
@@ -379,11 +379,12 @@ static int drafts_compare(struct search *s, struct err *err)
         result = seed_draft(s, pick, true, &m[pick], &drafts[VARIANTS + i], err);
     }
     double known = INFINITY;
+    uint64_t cells = 0;
     for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
-        uint64_t cells = (uint64_t)best->choice.stage_count * best->m->micro_batches;
-        if (best->seconds >= known || (isfinite(known) && cells > WHOLE_CELLS))
+        if (best->seconds >= known || (isfinite(known) && cells >= WHOLE_CELLS))
             break;
         result = many_draft_run(best, UINT32_MAX, err);
+        cells += best->cells;
         if (result == 0)
             result = draft_add(s, best, err);
         known = fmin(known, best->seconds);

@@ -6,6 +6,7 @@
 #include "planner/many.h"
 
 #define LINK_NODES_MAX 512u
+#define ROUNDED_BYTES 8192.0 /* of a stage, by which tables may be off: what is emitted is summed anew */
 
 /* Layers differ only in mixtures that are sparse in places: a mean one stands for all. */
 static void unit_init(struct many_unit *unit, const struct problem *p, uint32_t device, uint32_t rows)
@@ -25,28 +26,57 @@ static void unit_init(struct many_unit *unit, const struct problem *p, uint32_t 
     }
 }
 
+/* Bytes of a stage of n layers. */
+static void bytes_of(const struct many *m, enum many_role role, int way, int32_t n, double *fixed,
+                     double *each)
+{
+    struct memory_need need;
+    struct memory_stage stage = {.block_begin = role == MANY_FIRST  ? 0
+                                                : role == MANY_LAST ? 1 + m->layers - n
+                                                                    : 1,
+                                 .block_end = role == MANY_LAST ? m->p->block_count : 1 + n,
+                                 .window = 1,
+                                 .micro_batch_rows = m->rows,
+                                 .recompute = way,
+                                 .boundary_buffers = MANY_BOUNDARIES * (role == MANY_INNER ? 2 : 1),
+                                 .state_share = 1,
+                                 .tensor_share = 1};
+    memory_stage_need(m->p, &stage, &need);
+    *each = (double)need.saved_bytes;
+    *fixed = (double)need.total - *each;
+}
+
+/* Layers that are all alike take as much each but for rounding: a line from the first to the last of them. */
+static bool bytes_straight(const struct many *m, enum many_role role, int way, double *fixed, double *each)
+{
+    double last_fixed, last_each;
+    bytes_of(m, role, way, m->layers, &last_fixed, &last_each);
+    double step_fixed = (last_fixed - fixed[1]) / (m->layers - 1),
+           step_each = (last_each - each[1]) / (m->layers - 1);
+    if (fabs(fixed[1] + step_fixed - fixed[2]) > ROUNDED_BYTES ||
+        fabs(each[1] + step_each - each[2]) > ROUNDED_BYTES)
+        return false;
+    for (int32_t n = 3; n <= m->layers; n++) {
+        fixed[n] = fixed[1] + (n - 1) * step_fixed;
+        each[n] = each[1] + (n - 1) * step_each;
+    }
+    return true;
+}
+
 static void bytes_fill(struct many *m)
 {
-    size_t at = 0;
+    bool mixed = m->p->prefix[m->p->block_count][COST_LAYER_SPARSE] > 0;
     for (int role = 0; role < MANY_ROLES; role++) {
         for (int way = 0; way < MANY_WAYS; way++) {
-            for (int32_t n = 0; n <= m->layers; n++, at++) {
-                struct memory_need need;
-                struct memory_stage stage = {.block_begin = role == MANY_FIRST  ? 0
-                                                            : role == MANY_LAST ? 1 + m->layers - n
-                                                                                : 1,
-                                             .block_end = role == MANY_LAST ? m->p->block_count : 1 + n,
-                                             .window = 1,
-                                             .micro_batch_rows = m->rows,
-                                             .recompute = way,
-                                             .boundary_buffers =
-                                                 MANY_BOUNDARIES * (role == MANY_INNER ? 2 : 1),
-                                             .state_share = 1,
-                                             .tensor_share = 1};
-                memory_stage_need(m->p, &stage, &need);
-                m->each[at] = (double)need.saved_bytes;
-                m->fixed[at] = (double)need.total - m->each[at];
-            }
+            size_t at = ((size_t)role * MANY_WAYS + (size_t)way) * ((size_t)m->layers + 1);
+            double *fixed = &m->fixed[at], *each = &m->each[at];
+            int32_t n = 0;
+            for (; n <= m->layers && n < 3; n++)
+                bytes_of(m, (enum many_role)role, way, n, &fixed[n], &each[n]);
+            if (n > m->layers || (!mixed && bytes_straight(m, (enum many_role)role, way, fixed, each)))
+                continue;
+            for (; n <= m->layers; n++)
+                bytes_of(m, (enum many_role)role, way, n, &fixed[n], &each[n]);
         }
     }
 }

@@ -9,7 +9,7 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define HUGE_OTHERS 16u /* part of the evaluations that data, tensor, expert and server then get */
+#define HUGE_OTHERS 64u /* part of the evaluations that data, tensor, expert and server then get */
 
 bool search_huge(const struct search *s)
 {
