@@ -33,11 +33,11 @@ int split_solve(const struct split_member *members, uint32_t count, uint32_t bat
 
 /* --- which shards --- */
 
-/* A group in its ring's order: what each can keep, how fast its slower link of the ring is, what the
- * optimiser takes for all of the state. */
+/* A group in its ring's order: what each can keep, how fast its link of the ring is (the slower of the two,
+ * where weights come in and gradients go out), what the optimiser takes for all of the state. */
 struct share_member {
     double room;        /* of the state that fits, 0..; 1: all of it */
-    double bytes_per_s; /* may be INFINITY */
+    double bytes_per_s; /* of the links that matter; may be INFINITY */
     double step_s;
 };
 enum share_aim {
@@ -54,6 +54,11 @@ enum share_aim {
 bool share_state(const struct share_member *members, uint32_t count, enum share_aim aim, double *shares);
 /* Least max_i (1 − r_i)/β_i when room is no matter, seconds a byte: no share makes a ring faster. */
 double share_level_least(const struct share_member *members, uint32_t count);
+/* A ring of devices: bytes/s into and out of each, links and cards that several use at once divided as
+ * price.c does, and its worst latency. What is gathered comes in but for the own share; what is reduced goes
+ * out but for it. */
+void share_links(const struct cluster *cluster, const uint32_t *device, uint32_t count, double *in,
+                 double *out, double *latency_s);
 
 /* --- what is gathered --- */
 

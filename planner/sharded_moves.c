@@ -11,7 +11,7 @@
 #include "planner/sharded.h"
 
 #define LAYERS_ALL 9u       /* layers up to which every number of gathered ones is tried */
-#define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
+#define ROUNDING_BYTES 4096 /* a member's needs are rounded up to granules */
 #define LIKE 1e-6           /* shares that near are of the same aim */
 #define AIMS_DEVICES 8u     /* members up to which shares between the two aims are tried */
 
@@ -46,39 +46,50 @@ static uint32_t layers_of(const struct problem *p, uint32_t number)
     return wanted < ring ? wanted : ring;
 }
 
-static void members_fill(const struct problem *p, const struct place_choice *c, struct share_member *members)
+/* What is gathered comes in, what is reduced goes out; of LoRA nothing is reduced. Aims beyond enum
+ * share_aim: for the links that things come in by, or go out by, alone. */
+enum { AIM_FOR_INWARD = SHARE_AIMS, AIM_FOR_OUTWARD, AIMS };
+
+static int members_fill(const struct problem *p, const struct place_choice *c, uint32_t aim,
+                        struct share_member *members, struct err *err)
 {
     struct sharded_buffers buffers = sharded_buffers(p, c->gathered_layers);
-    double state = sharded_state_bytes(p);
-    for (uint32_t m = 0; m < c->member_count; m++) {
+    double state = sharded_state_bytes(p), latency,
+           *rates = calloc(2 * (size_t)c->member_count + 2, sizeof(*rates));
+    uint32_t *device = calloc((size_t)c->member_count + 1, sizeof(*device));
+    bool inward = p->workload->method == METHOD_LORA || aim == AIM_FOR_INWARD;
+    for (uint32_t m = 0; m < c->member_count && rates && device; m++) {
         const struct place_member *x = &c->members[m];
         struct memory_need need;
         sharded_need(p, &buffers, x->micro_rows, x->micro_count, x->recompute, 0, &need);
         double room = (double)p->cluster->devices[x->device].memory_limit_bytes - (double)need.total;
         members[m] = (struct share_member){.room = (room - ROUNDING_BYTES) / state,
-                                           .bytes_per_s = INFINITY,
                                            .step_s = problem_step_seconds(p, x->device, 0, p->block_count)};
+        device[m] = x->device;
     }
-    for (uint32_t m = 0; m < c->member_count && c->member_count > 1; m++) {
-        uint32_t next = (m + 1) % c->member_count;
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, c->members[m].device, c->members[next].device, &latency, &rate, &emulated);
-        members[m].bytes_per_s = fmin(members[m].bytes_per_s, rate);
-        members[next].bytes_per_s = fmin(members[next].bytes_per_s, rate);
+    if (rates && device)
+        share_links(p->cluster, device, c->member_count, rates, rates + c->member_count, &latency);
+    for (uint32_t m = 0; m < c->member_count && rates && device; m++) {
+        double in = rates[m], out = rates[c->member_count + m];
+        members[m].bytes_per_s = inward ? in : aim == AIM_FOR_OUTWARD ? out : fmin(in, out);
     }
+    int result = rates && device ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    free(rates);
+    free(device);
+    return result;
 }
 
 /* Shares by the room there is: returns 1, 0 when it does not hold the state, −1 ERR_NOMEM. */
-static int shares_fill(const struct problem *p, struct place_choice *c, enum share_aim aim, struct err *err)
+static int shares_fill(const struct problem *p, struct place_choice *c, uint32_t aim, struct err *err)
 {
     struct share_member *members = calloc((size_t)c->member_count + 1, sizeof(*members));
     double *shares = calloc((size_t)c->member_count + 1, sizeof(*shares));
     int result = members && shares ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result > 0) {
-        members_fill(p, c, members);
-        result = share_state(members, c->member_count, aim, shares);
-    }
+    if (result > 0)
+        result = members_fill(p, c, aim, members, err) < 0 ? -1 : 1;
+    if (result > 0)
+        result = share_state(members, c->member_count,
+                             aim < SHARE_AIMS ? (enum share_aim)aim : SHARE_FOR_LINKS, shares);
     for (uint32_t m = 0; m < c->member_count && result > 0; m++)
         c->members[m].state_share = shares[m];
     free(members);
@@ -88,22 +99,22 @@ static int shares_fill(const struct problem *p, struct place_choice *c, enum sha
 
 static uint32_t aims_of(const struct place_choice *c)
 {
-    return c->member_count <= AIMS_DEVICES ? SHARE_AIMS : SHARE_FOR_STEP + 1;
+    return c->member_count <= AIMS_DEVICES ? AIMS : SHARE_FOR_STEP + 1;
 }
 
 /* Which aim the shares were chosen for. */
-static enum share_aim aim_of(const struct problem *p, const struct place_choice *c)
+static uint32_t aim_of(const struct problem *p, const struct place_choice *c)
 {
     struct place_choice copy;
     struct err err;
-    enum share_aim found = SHARE_FOR_LINKS;
+    uint32_t found = SHARE_FOR_LINKS;
     if (choice_copy(&copy, c, &err) < 0)
         return found;
     for (uint32_t aim = aims_of(c); aim-- > 1 && found == SHARE_FOR_LINKS;) {
-        bool like = shares_fill(p, &copy, (enum share_aim)aim, &err) > 0;
+        bool like = shares_fill(p, &copy, aim, &err) > 0;
         for (uint32_t m = 0; m < c->member_count && like; m++)
             like = fabs(copy.members[m].state_share - c->members[m].state_share) < LIKE;
-        found = like ? (enum share_aim)aim : found;
+        found = like ? aim : found;
     }
     choice_fini(&copy);
     return found;
@@ -191,20 +202,20 @@ static int drop_move(const struct problem *p, struct place_choice *c, uint32_t m
 static int add_move(const struct problem *p, struct place_choice *c, uint32_t device, uint32_t member,
                     struct err *err)
 {
-    bool holds = member == c->member_count;
-    struct place_member *grown, *x = &c->members[holds ? 0 : member];
-    uint32_t rows = x->micro_rows * x->micro_count;
-    if (!p->usable[device] || choice_uses(c, device) || rows < (holds ? 1 : 2) ||
-        p->workload->micro_batch_rows)
+    bool holds = member >= c->member_count;
+    uint32_t at = holds ? member - c->member_count : 0;
+    struct place_member *grown, *x = &c->members[holds ? at : member];
+    uint32_t rows = x->micro_rows * x->micro_count, least = !holds ? 2 : server(c);
+    if (!p->usable[device] || choice_uses(c, device) || rows < least || p->workload->micro_batch_rows)
         return 0;
     grown = realloc(c->members, ((size_t)c->member_count + 1) * sizeof(*grown));
     if (!grown)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     c->members = grown;
     if (holds) {
-        memmove(&grown[1], &grown[0], c->member_count * sizeof(*grown));
-        grown[0].device = device;
-        rows_set(p, &grown[0], 0);
+        memmove(&grown[at + 1], &grown[at], (c->member_count - at) * sizeof(*grown));
+        grown[at].device = device;
+        rows_set(p, &grown[at], 0);
     } else {
         x = &grown[member];
         grown[c->member_count] = *x;
@@ -241,7 +252,9 @@ void sharded_move_range(const struct problem *p, const struct place_choice *c, e
         [MOVE_SWAP] = {members, members},
         [MOVE_REPLACE] = {members, p->device_count},
         [MOVE_DROP] = {members, members},
-        [MOVE_ADD] = {p->device_count, members + server(c)},
+        [MOVE_ADD] = {p->device_count, members + (server(c) ? 1
+                                                  : full    ? members
+                                                            : 0)},
         [MOVE_MICRO] = {p->workload->batch_rows + 1, members},
     };
     *a_count = ranges[kind][0];
@@ -283,7 +296,7 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
 int sharded_move_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
                        uint32_t b, struct err *err)
 {
-    enum share_aim aim = kind == MOVE_WINDOW ? (enum share_aim)b : server(c) ? SHARE_FOR_LINKS : aim_of(p, c);
+    uint32_t aim = kind == MOVE_WINDOW ? b : server(c) ? SHARE_FOR_LINKS : aim_of(p, c);
     int result = apply(p, c, kind, a, b, err);
     if (result <= 0)
         return result;

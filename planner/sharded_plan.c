@@ -10,6 +10,7 @@
  * state and take no rows. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "planner/sharded_search.h"
 
@@ -17,6 +18,8 @@
 #define WORSE_MAX 3u /* sets of devices in turn that do not help, after which no smaller one is tried */
 #define ALL_SETS 6u  /* devices up to which every set of them is tried */
 #define CUTOFF 1.2   /* estimates this much above the best one are not looked for */
+#define RINGS_DEVICES 6u /* devices up to which every order of the ring is looked at */
+#define LEVEL_SAME 1e-9  /* rings this near ask for the same */
 
 struct sharded_buffers sharded_buffers(const struct problem *p, uint32_t layers)
 {
@@ -78,8 +81,9 @@ void sharded_need(const struct problem *p, const struct sharded_buffers *buffers
 
 struct sharded {
     struct sharded_search s;
-    struct share_member shares[SHARDED_DEVICES_MAX]; /* of the devices taken, in ring order */
-    double latency_s, best;                          /* best: the least estimate so far */
+    struct share_member shares[SHARDED_DEVICES_MAX];          /* of the devices taken, in ring order */
+    double in[SHARDED_DEVICES_MAX], out[SHARDED_DEVICES_MAX]; /* bytes/s of the ring */
+    double latency_s, best;                                   /* best: the least estimate so far */
 };
 
 /* The order of the ring: by node, so that each node is entered once. */
@@ -98,22 +102,17 @@ static void ring_add(struct sharded *s, const struct candidate *c)
     s->s.taken[at] = c;
 }
 
+/* Of LoRA's frozen base nothing is reduced: what comes in is all there is. */
 static void ring_links(struct sharded *s)
 {
-    uint32_t count = s->s.count;
-    s->latency_s = 0;
-    for (uint32_t i = 0; i < count; i++)
-        s->shares[i] = (struct share_member){.bytes_per_s = INFINITY, .step_s = s->s.taken[i]->step_s};
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t next = (i + 1) % count;
-        double latency, rate;
-        bool emulated;
-        cluster_link(s->s.p->cluster, s->s.taken[i]->device, s->s.taken[next]->device, &latency, &rate,
-                     &emulated);
-        s->latency_s = fmax(s->latency_s, latency);
-        s->shares[i].bytes_per_s = fmin(s->shares[i].bytes_per_s, rate);
-        s->shares[next].bytes_per_s = fmin(s->shares[next].bytes_per_s, rate);
-    }
+    uint32_t device[SHARDED_DEVICES_MAX];
+    bool lora = s->s.p->workload->method == METHOD_LORA;
+    for (uint32_t i = 0; i < s->s.count; i++)
+        device[i] = s->s.taken[i]->device;
+    share_links(s->s.p->cluster, device, s->s.count, s->in, s->out, &s->latency_s);
+    for (uint32_t i = 0; i < s->s.count; i++)
+        s->shares[i] = (struct share_member){.bytes_per_s = lora ? s->in[i] : fmin(s->in[i], s->out[i]),
+                                             .step_s = s->s.taken[i]->step_s};
 }
 
 static struct moving ring_at(const struct sharded *s, double level)
@@ -122,10 +121,52 @@ static struct moving ring_at(const struct sharded *s, double level)
         .gather_s = level, .reduce_s = level, .hop_s = (s->s.count - 1) * s->latency_s, .beside = false};
 }
 
+/* What the busiest of the members computes of the rows it gets when `first` is the first of the ring, mean
+ * over steps. */
+static double turned_seconds(const struct problem *p, const struct place_member *members, uint32_t count,
+                             uint32_t first)
+{
+    double sum = 0;
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        double most = 0;
+        for (uint32_t m = 0, row = 0; m < count; m++) {
+            const struct place_member *x = &members[(first + m) % count];
+            double seconds = 0;
+            for (uint32_t k = 0; k < x->micro_count; k++, row += x->micro_rows) {
+                struct cost_load load = problem_load(p, t, row, row + x->micro_rows);
+                for (int way = 0; way < (x->recompute ? COST_WAYS : COST_RECOMPUTE); way++)
+                    seconds += problem_seconds(p, x->device, 0, p->block_count, (enum cost_way)way, &load);
+            }
+            most = fmax(most, seconds);
+        }
+        sum += most / p->step_count;
+    }
+    return sum;
+}
+
+/* Rows differ in length, and a ring may start anywhere: where its busiest member has least to do. */
+static void ring_start(const struct problem *p, struct place_member *members, uint32_t count)
+{
+    struct place_member turned[RINGS_DEVICES];
+    double least = INFINITY;
+    uint32_t best = 0;
+    for (uint32_t first = 0; first < count && count <= RINGS_DEVICES; first++) {
+        double seconds = turned_seconds(p, members, count, first);
+        if (seconds < least * (1 - LEVEL_SAME)) {
+            least = seconds;
+            best = first;
+        }
+    }
+    for (uint32_t m = 0; m < count && best > 0; m++)
+        turned[m] = members[(best + m) % count];
+    if (best > 0)
+        memcpy(members, turned, count * sizeof(*members));
+}
+
 /* Shards for the chosen rows; adds the choice. */
 static int chosen_add(struct sharded *s, enum share_aim aim, struct err *err)
 {
-    double shares[SHARDED_DEVICES_MAX], level = 0, seconds = 0, update = 0;
+    double shares[SHARDED_DEVICES_MAX], seconds = 0, update = 0;
     double state = sharded_state_bytes(s->s.p);
     struct place_member members[SHARDED_DEVICES_MAX];
     bool full = s->s.p->workload->method == METHOD_FULL;
@@ -134,9 +175,11 @@ static int chosen_add(struct sharded *s, enum share_aim aim, struct err *err)
         s->shares[m].room = (double)s->s.chosen[m].room / state;
     if (!share_state(s->shares, count, aim, shares))
         return 0;
-    for (uint32_t m = 0; m < count; m++)
-        level = fmax(level, (1 - shares[m]) / s->shares[m].bytes_per_s);
-    struct moving moving = ring_at(s, level);
+    struct moving moving = ring_at(s, 0);
+    for (uint32_t m = 0; m < count; m++) {
+        moving.gather_s = fmax(moving.gather_s, (1 - shares[m]) / s->in[m]);
+        moving.reduce_s = fmax(moving.reduce_s, (1 - shares[m]) / s->out[m]);
+    }
     for (uint32_t m = 0; m < count; m++) {
         const struct split_option *o = &s->s.chosen[m];
         seconds = fmax(seconds, sharded_search_seconds(&s->s, s->s.taken[m], o, &moving));
@@ -149,6 +192,7 @@ static int chosen_add(struct sharded *s, enum share_aim aim, struct err *err)
                                            .window = o->count ? o->count : 1,
                                            .recompute = o->recompute};
     }
+    ring_start(s->s.p, members, count);
     struct place_stage stage = {.block_end = s->s.p->block_count, .member_count = count};
     struct place_choice choice = {.placement = PLACE_DATA,
                                   .micro_batch_rows = rows,
@@ -200,6 +244,40 @@ static void need_of(const struct sharded_search *s, uint32_t rows, uint32_t coun
     sharded_need(s->p, &s->buffers, rows, count, recompute, 0, need);
 }
 
+/* Puts the devices taken in the order of the ring whose links ask for least, of all there are; false when
+ * they stand so. */
+static bool ring_turn(struct sharded *s)
+{
+    const struct candidate *best[RINGS_DEVICES];
+    uint32_t n = s->s.count, turns[RINGS_DEVICES] = {0};
+    ring_links(s);
+    double least = share_level_least(s->shares, n) * (1 - LEVEL_SAME);
+    bool found = false;
+    for (uint32_t k = 1;
+         k < n;) { /* Heap's way through all orders, the last in its place: rings have no start */
+        if (turns[k] >= k) {
+            turns[k++] = 0;
+            continue;
+        }
+        uint32_t other = k % 2 ? turns[k] : 0;
+        const struct candidate *held = s->s.taken[other];
+        s->s.taken[other] = s->s.taken[k];
+        s->s.taken[k] = held;
+        ring_links(s);
+        double level = share_level_least(s->shares, n);
+        if (level < least) {
+            least = level * (1 - LEVEL_SAME);
+            memcpy(best, s->s.taken, n * sizeof(*best));
+            found = true;
+        }
+        turns[k]++;
+        k = 1;
+    }
+    if (found)
+        memcpy(s->s.taken, best, n * sizeof(*best));
+    return found;
+}
+
 /* Every set of a few devices; of more, the fastest of them. */
 static int sets_try(struct sharded *s, struct err *err)
 {
@@ -212,7 +290,8 @@ static int sets_try(struct sharded *s, struct err *err)
                 ring_add(s, &s->s.candidates[m]);
         }
         if (mask >> most == 0 && s->s.count >= 2 && s->s.list->evaluations < s->s.list->evaluations_max &&
-            set_try(s, err) < 0)
+            (set_try(s, err) < 0 ||
+             (s->s.count > 2 && s->s.count <= RINGS_DEVICES && ring_turn(s) && set_try(s, err) < 0)))
             return -1;
     }
     for (uint32_t n = most;

@@ -6,7 +6,7 @@
 
 #define SHARDED_DEVICES_MAX 256u
 #define SHARDED_FEW 16u             /* devices up to which more is tried */
-#define SHARDED_ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
+#define SHARDED_ROUNDING_BYTES 4096 /* a member's needs are rounded up to granules */
 
 /* One device that may take part. */
 struct candidate {
