@@ -178,12 +178,14 @@ static int dealt_read(const struct plan *plan, struct place_choice *choice, stru
         const struct plan_rank *rank = &plan->ranks[r];
         const struct program *program = &rank->programs[PROGRAM_TRAIN];
         uint32_t s = (uint32_t)rank->stage;
-        for (uint32_t i = 0; i < program->instr_count && s < choice->stage_count; i++) {
+        const struct place_stage *stage = s < choice->stage_count ? &choice->stages[s] : NULL;
+        if (!stage || r < stage->member_first || r - stage->member_first >= stage->member_count)
+            continue;
+        for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
             if (x->op != OP_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
                 continue;
-            choice->dealt[s * count + (uint32_t)x->micro_batch] =
-                (uint8_t)(r - choice->stages[s].member_first);
+            choice->dealt[s * count + (uint32_t)x->micro_batch] = (uint8_t)(r - stage->member_first);
             found++;
         }
     }
