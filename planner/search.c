@@ -131,11 +131,11 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
-/* So far behind, with so many devices or with programs as long as tensor groups', that polishing is not worth
- * its while. */
-static bool hopeless(const struct search *s, enum plan_placement kind, bool small, double seconds)
+/* So far behind, with so many devices or (but for the first finalist) with programs as long as tensor
+ * groups', that polishing is not worth its while. */
+static bool hopeless(const struct search *s, enum plan_placement kind, bool first, bool small, double seconds)
 {
-    bool dear = kind == PLACE_TENSOR || (!small && s->problem->device_count >= LONG_DEVICES);
+    bool dear = (kind == PLACE_TENSOR && !first) || (!small && s->problem->device_count >= LONG_DEVICES);
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
@@ -176,7 +176,7 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         if (pick == UINT32_MAX || (best != UINT32_MAX && each[pick] > *seconds * POLISH_WITHIN))
             break;
         double now = each[pick];
-        if (!hopeless(s, kind, small, now))
+        if (!hopeless(s, kind, turn == 0, small, now))
             polish_descend(polish, &list->choices[pick], &now);
         each[pick] = -1;
         if (move_knows(&list->choices[pick]) && (known == UINT32_MAX || now < known_s)) {
