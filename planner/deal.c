@@ -318,7 +318,9 @@ uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring)
         live += events[i].backward ? -1u : 1;
         most = live > most ? live : most;
     }
-    *ring = ring_search(deal, rank, false, &deal->forward_begin[row], &deal->backward_end[row], most).ring;
+    if (ring)
+        *ring =
+            ring_search(deal, rank, false, &deal->forward_begin[row], &deal->backward_end[row], most).ring;
     return most;
 }
 

@@ -51,7 +51,7 @@ int deal_flow(struct deal *deal, const struct problem *problem, const struct pla
               struct err *err);
 
 /* Most micro-batches between forward and backward on a rank, and the least ring in which none of them
- * collide. */
+ * collide (NULL: not asked for; finding it is the longer part). */
 uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring);
 /* A ring of boundary tensors: its instances, and how many of them are held at once. */
 struct deal_ring {

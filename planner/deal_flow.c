@@ -12,6 +12,7 @@
  * rest waits where it is. Greedy by earliest finish: docs/PLANNER.md, Time. */
 #include "planner/deal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +27,19 @@
 #define NONE UINT32_MAX
 #define WIRES_MAX ((uint64_t)1 << 22) /* beyond, links are taken as unshared */
 
-enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES, FLOW_LEFT, FLOW_RETURNED };
+enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES, FLOW_ROOM };
 
 struct flow_event {
     double at;
     uint64_t order; /* of creation, so that ties are settled */
     uint32_t what;  /* rank, or cell */
     uint32_t kind;
+};
+
+#define EXITS_MAX (LEAVING_MAX + COMING_MAX)
+struct flow_exits { /* results on a wire, until when */
+    uint32_t count;
+    double until[EXITS_MAX];
 };
 
 struct flow_list { /* of cells, first in first out */
@@ -45,8 +52,11 @@ struct flow_rank {
     uint32_t limit; /* micro-batches between forward and backward */
     uint32_t most_waiting;
     uint32_t most_leaving;
-    uint32_t held, waiting, leaving, returning;
-    uint32_t busy; /* cell, or NONE */
+    uint32_t held, waiting;
+    uint32_t leaving; /* forwards' results that nobody has taken yet; then they are on a wire: */
+    struct flow_exits sent, returned; /* of forwards and of backwards */
+    double room_at;                   /* when it was last told to look for room */
+    uint32_t busy;                    /* cell, or NONE */
     bool busy_backward;
     struct flow_list forwards, backwards; /* arrived */
 };
@@ -137,6 +147,36 @@ static struct flow_event event_take(struct flow *f)
     return first;
 }
 
+/* Those still there now. */
+static uint32_t exits_count(struct flow_exits *exits, double now)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < exits->count; i++) {
+        if (exits->until[i] > now)
+            exits->until[kept++] = exits->until[i];
+    }
+    return exits->count = kept;
+}
+
+static void exits_put(struct flow_exits *exits, double until)
+{
+    assert(exits->count < EXITS_MAX);
+    exits->until[exits->count++] = until;
+}
+
+/* A rank that could go on if a result had left looks again when the first has. */
+static void room_wait(struct flow *f, uint32_t rank, const struct flow_exits *exits)
+{
+    struct flow_rank *r = &f->ranks[rank];
+    double soonest = INFINITY;
+    for (uint32_t i = 0; i < exits->count; i++)
+        soonest = exits->until[i] < soonest ? exits->until[i] : soonest;
+    if (soonest == INFINITY || (r->room_at > f->now && r->room_at <= soonest))
+        return;
+    r->room_at = soonest;
+    event_put(f, soonest, FLOW_ROOM, rank);
+}
+
 /* When a boundary tensor that leaves now is there; *passed: when it has left. */
 static double arrival(struct flow *f, uint32_t from, uint32_t to, double *passed)
 {
@@ -199,7 +239,12 @@ static void stage_give(struct flow *f, uint32_t s)
         }
         uint32_t from = deal_owner(d, s - 1, k);
         event_put(f, arrival(f, from, best, &d->passed[cell]), FLOW_FORWARD_COMES, cell);
-        event_put(f, d->passed[cell], FLOW_LEFT, from);
+        struct flow_rank *maker = &f->ranks[from];
+        exits_count(&maker->sent, f->now);
+        exits_put(&maker->sent, d->passed[cell]);
+        maker->leaving--;
+        if (maker->busy == NONE && maker->leaving + maker->sent.count >= maker->most_leaving)
+            room_wait(f, from, &maker->sent);
     }
 }
 
@@ -209,8 +254,15 @@ static void rank_start(struct flow *f, uint32_t rank)
     struct flow_rank *r = &f->ranks[rank];
     if (r->busy != NONE)
         return;
-    bool forward = r->forwards.head != NONE && r->held < r->limit && r->leaving < r->most_leaving;
-    bool backward = r->backwards.head != NONE && r->returning < r->most_leaving;
+    bool forward = r->forwards.head != NONE && r->held < r->limit, backward = r->backwards.head != NONE;
+    if (forward && r->leaving + exits_count(&r->sent, f->now) >= r->most_leaving) {
+        forward = false;
+        room_wait(f, rank, &r->sent);
+    }
+    if (backward && exits_count(&r->returned, f->now) >= r->most_leaving) {
+        backward = false;
+        room_wait(f, rank, &r->returned);
+    }
     if (!forward && !backward)
         return;
     bool turn = r->busy_backward && d->ranks > ALTERNATE_RANKS; /* of a forward */
@@ -241,8 +293,8 @@ static void rank_done(struct flow *f, uint32_t rank)
             uint32_t to = deal_owner(d, s - 1, k);
             event_put(f, arrival(f, rank, to, &d->returned[cell]), FLOW_BACKWARD_COMES,
                       cell - d->micro_batches);
-            event_put(f, d->returned[cell], FLOW_RETURNED, rank);
-            r->returning++;
+            exits_count(&r->returned, f->now);
+            exits_put(&r->returned, d->returned[cell]);
         }
         stage_give(f, s);
     } else if (s + 1 < d->stages) {
@@ -348,10 +400,7 @@ static int flow_run(struct flow *f, struct err *err)
             rank_done(f, event.what);
             continue;
         }
-        if (event.kind == FLOW_LEFT || event.kind == FLOW_RETURNED) {
-            struct flow_rank *from = &f->ranks[event.what];
-            from->leaving -= event.kind == FLOW_LEFT;
-            from->returning -= event.kind == FLOW_RETURNED;
+        if (event.kind == FLOW_ROOM) {
             rank_start(f, event.what);
             continue;
         }

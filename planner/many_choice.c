@@ -108,7 +108,7 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal)
     for (uint32_t r = 0; r < c->member_count; r++) {
         const struct place_stage *stage = &c->stages[deal->stage_of[r]];
         struct place_member *member = &c->members[r];
-        uint32_t ring, boundary = 0, window = chain ? windows[r] : deal_window(deal, r, &ring);
+        uint32_t boundary = 0, window = chain ? windows[r] : deal_window(deal, r, NULL);
         struct memory_need need;
         struct deal_rings rings;
         if (chain)

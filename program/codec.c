@@ -208,20 +208,27 @@ static int numbers_flush(struct number_run *run, struct err *err)
     return size ? digest_update(run->digest, run->bytes, size, err) : 0;
 }
 
-static int number_put(struct number_run *run, int64_t number, struct err *err)
+#define NUMBER_BYTES 10u /* of the largest */
+
+/* There is room for it. */
+static inline void number_write(struct number_run *run, int64_t number)
 {
     uint64_t left = number < 0 ? ((uint64_t)(-(number + 1)) << 1) | 1 : (uint64_t)number << 1;
-    if (run->count + 10 > RUN_BYTES && numbers_flush(run, err) < 0)
-        return -1;
     for (; left > 0x7f; left >>= 7)
         run->bytes[run->count++] = (uint8_t)(left | 0x80);
     run->bytes[run->count++] = (uint8_t)left;
-    return 0;
+}
+
+static inline int numbers_room(struct number_run *run, uint32_t count, struct err *err)
+{
+    return run->count + (size_t)count * NUMBER_BYTES > RUN_BYTES ? numbers_flush(run, err) : 0;
 }
 
 static int program_numbers(struct number_run *run, const struct program *program, struct err *err)
 {
-    int result = number_put(run, program->instr_count, err);
+    int result = numbers_room(run, 1, err);
+    if (result == 0)
+        number_write(run, program->instr_count);
     for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
         const struct instr *x = &program->instrs[i];
         const int64_t numbers[NUMBERS_EACH] = {x->op | (int64_t)x->queue << 8 | (int64_t)x->flags << 16,
@@ -238,10 +245,14 @@ static int program_numbers(struct number_run *run, const struct program *program
                                                (int32_t)x->row_end, /* PLAN_ROWS_ALL is -1 */
                                                x->chunk,
                                                x->after_count};
+        result = numbers_room(run, NUMBERS_EACH, err);
         for (uint32_t k = 0; k < NUMBERS_EACH && result == 0; k++)
-            result = number_put(run, numbers[k], err);
-        for (uint32_t k = 0; k < x->after_count && result == 0; k++)
-            result = number_put(run, (int64_t)i - program->after[x->after_first + k], err);
+            number_write(run, numbers[k]);
+        for (uint32_t k = 0; k < x->after_count && result == 0; k++) {
+            result = numbers_room(run, 1, err);
+            if (result == 0)
+                number_write(run, (int64_t)i - program->after[x->after_first + k]);
+        }
     }
     return result;
 }
