@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/group_fit.h"
 #include "planner/group_state.h"
 #include "planner/micro.h"
 #include "planner/moves.h"
@@ -20,12 +21,13 @@
 
 #define FEW_KEPT 768u    /* groupings simulated at most */
 #define FEW_SETTLED 128u /* of them settled by quick looks */
+#define FEW_FIRST 1.25   /* of the quickest settled: what looks slower is not settled */
 #define FEW_SPREAD 1.15  /* of the quickest settled: what looks slower is let be */
 #define FEW_NEAR 1.08    /* of the fastest settled: what is simulated above is not settled */
 #define FEW_DEALT 24u    /* and so many are dealt micro-batch by micro-batch */
 #define FEW_STEPS 4u     /* priced steps simulated */
-#define FEW_CELLS 16u    /* part of the budget: rank-micro-batches an evaluation */
-#define WINDOW_WAYS 5u
+#define FEW_CELLS 32u    /* parts of the budget: rank-micro-batches an evaluation */
+#define FEW_TIGHT 1.1    /* of the bound: what fits but is slower is cut anew, too */
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
 
@@ -44,7 +46,7 @@ struct few_found {
 
 struct few {
     const struct problem *p;
-    struct polish *polish;
+    struct polish *polish, *run; /* for quick looks, and for what is left to be simulated */
     uint32_t count, device[FEW_DEVICES];
     int32_t blocks;
     uint32_t rows, micro_batches;                 /* in hand */
@@ -319,29 +321,24 @@ static void shares_exact(struct few *f, struct place_choice *c)
     }
 }
 
-/* Windows as wide as memory lets them: all, then so many times what follows. Returns whether that fits. */
-static bool node_fit(struct few *f, struct place_choice *c)
+/* What fits of a node's choice, with its own cuts or with cuts that think of memory. */
+static bool node_fit(struct few *f, struct few_found *x)
 {
-    uint32_t count = micro_count(f->p, c->micro_batch_rows);
-    bool again = true;
-    for (uint32_t m = 0; m < c->member_count; m++)
-        again = again && c->members[m].recompute;
-    for (int turn = 0; turn < 2; turn++) {
-        for (uint32_t way = WINDOW_WAYS; way > 0; way--) {
-            for (uint32_t s = 0; s < c->stage_count; s++) {
-                uint32_t window = way == WINDOW_WAYS ? count : way * (c->stage_count - s);
-                for (uint32_t m = 0; m < c->stages[s].member_count; m++)
-                    c->members[c->stages[s].member_first + m].window = window < count ? window : count;
-            }
-            if (polish_fits(f->polish, c))
-                return true;
-        }
-        for (uint32_t m = 0; m < c->member_count; m++)
-            c->members[m].recompute = true;
-        if (again || !micro_recompute_allowed(f->p, true))
-            return false;
+    struct place_choice recut;
+    double other = -1;
+    if (choice_copy(&recut, &x->choice, f->err) < 0)
+        return false;
+    bool own = group_fit(f->polish, f->p, &x->choice, &x->quick, f->err), anew = false;
+    if (!own || x->quick > FEW_TIGHT * f->nodes[x->number].bound)
+        anew = choice_recut(f->p, &recut, f->err) > 0 && group_fit(f->polish, f->p, &recut, &other, f->err);
+    if (anew && (!own || (other > 0 && other < x->quick))) {
+        choice_fini(&x->choice);
+        x->choice = recut;
+        x->quick = other;
+    } else {
+        choice_fini(&recut);
     }
-    return false;
+    return own || anew;
 }
 
 static int by_quick(const void *left, const void *right)
@@ -352,26 +349,74 @@ static int by_quick(const void *left, const void *right)
     return a->number < b->number ? -1 : a->number > b->number;
 }
 
-/* A quick look at every node, with whole micro-batches and with shares as they are; the better one stays. */
+/* Keeps a copy of the start that a quick look likes best. */
+static int start_try(struct few *f, struct few_found *x, const struct place_choice *start)
+{
+    double quick = polish_quick(f->polish, start);
+    if (x->choice.member_count && !(quick > 0 && (x->quick <= 0 || quick < x->quick)))
+        return 0;
+    choice_fini(&x->choice);
+    x->quick = quick;
+    return choice_copy(&x->choice, start, f->err);
+}
+
+/* A quick look at every node, with whole micro-batches and with shares as they are, windows wide and not; the
+ * best one stays. */
 static int nodes_look(struct few *f, struct few_found *found)
 {
+    static const uint32_t ways[] = {WINDOW_WAYS, 3, 2};
     for (uint32_t i = 0; i < f->node_count; i++) {
-        struct place_choice exact;
+        struct place_choice start;
+        int result = 0;
         size_set(f, f->nodes[i].rows);
         found[i].number = i;
-        if (node_choice(f, &f->nodes[i], &found[i].choice) < 0 ||
-            choice_copy(&exact, &found[i].choice, f->err) < 0)
+        if (node_choice(f, &f->nodes[i], &start) < 0)
             return -1;
-        shares_exact(f, &exact);
-        double whole = polish_quick(f->polish, &found[i].choice), other = polish_quick(f->polish, &exact);
-        bool better = other > 0 && (whole <= 0 || other < whole);
-        found[i].quick = better ? other : whole > 0 ? whole : f->nodes[i].bound;
-        choice_fini(better ? &found[i].choice : &exact);
-        if (better)
-            found[i].choice = exact;
+        for (int exact = 0; exact < 2; exact++) {
+            if (exact)
+                shares_exact(f, &start);
+            for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]) && result == 0; w++) {
+                group_windows(f->p, &start, ways[w]);
+                result = start_try(f, &found[i], &start);
+            }
+        }
+        choice_fini(&start);
+        if (result < 0)
+            return -1;
+        found[i].quick = found[i].quick > 0 ? found[i].quick : f->nodes[i].bound;
     }
     qsort(found, f->node_count, sizeof(*found), by_quick);
     return 0;
+}
+
+/* Deals outright, from windows as they are and from others; the best one stays. */
+static void found_deal(struct few *f, struct few_found *x, double most)
+{
+    static const uint32_t ways[] = {2, WINDOW_WAYS};
+    struct place_choice first;
+    if (choice_copy(&first, &x->choice, f->err) < 0)
+        return;
+    polish_quick_deal(f->polish, &x->choice, &x->quick);
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+        struct place_choice other;
+        double quick = -1;
+        if (choice_copy(&other, &first, f->err) < 0)
+            break;
+        group_windows(f->p, &other, ways[w]);
+        if (group_fit(f->polish, f->p, &other, &quick, f->err) && quick > 0) {
+            polish_quick_settle(f->polish, &other, &quick, most);
+            if (quick < most)
+                polish_quick_deal(f->polish, &other, &quick);
+        }
+        if (quick > 0 && quick < x->quick) {
+            choice_fini(&x->choice);
+            x->choice = other;
+            x->quick = quick;
+        } else {
+            choice_fini(&other);
+        }
+    }
+    choice_fini(&first);
 }
 
 /* The best of them settled by quick looks. */
@@ -379,22 +424,20 @@ static uint32_t found_settle(struct few *f, struct few_found *found)
 {
     uint32_t count = f->node_count < FEW_SETTLED ? f->node_count : FEW_SETTLED, done = 0;
     double best = INFINITY;
-    for (; done < count && !polish_spent(f->polish) && found[done].quick < best * FEW_SPREAD; done++) {
+    for (; done < count && !polish_spent(f->polish) && found[done].quick < best * FEW_FIRST; done++) {
         struct few_found *x = &found[done];
-        if (!node_fit(f, &x->choice) &&
-            (choice_recut(f->p, &x->choice, f->err) <= 0 || !node_fit(f, &x->choice))) {
+        if (!node_fit(f, x)) {
             x->quick = INFINITY;
             continue;
         }
-        x->quick = polish_quick(f->polish, &x->choice);
         x->quick = x->quick > 0 ? x->quick : f->nodes[x->number].bound;
-        polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_SPREAD);
+        polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_FIRST);
         best = fmin(best, x->quick);
     }
     qsort(found, done, sizeof(*found), by_quick);
     best = done ? found[0].quick : INFINITY;
     for (uint32_t i = 0; i < done && i < FEW_DEALT && found[i].quick < best * FEW_NEAR; i++)
-        polish_quick_deal(f->polish, &found[i].choice, &found[i].quick);
+        found_deal(f, &found[i], best * FEW_SPREAD);
     qsort(found, done, sizeof(*found), by_quick);
     return done;
 }
@@ -403,13 +446,13 @@ static uint32_t found_settle(struct few *f, struct few_found *found)
 static int found_run(struct few *f, struct few_found *found, uint32_t count, struct choice_list *list)
 {
     double best = INFINITY;
-    for (uint32_t i = 0; i < count && !polish_spent(f->polish); i++) {
+    for (uint32_t i = 0; i < count && !polish_spent(f->run); i++) {
         struct place_choice *c = &found[i].choice;
-        double seconds = found[i].quick < best * FEW_SPREAD ? polish_seconds(f->polish, c) : -1;
+        double seconds = found[i].quick < best * FEW_SPREAD ? polish_seconds(f->run, c) : -1;
         if (seconds <= 0)
             continue;
         if (seconds < best * FEW_NEAR)
-            polish_settle(f->polish, c, &seconds);
+            polish_settle(f->run, c, &seconds);
         best = fmin(best, seconds);
         c->estimate_s = seconds;
         if (choice_list_add(list, c, f->err) < 0)
@@ -442,12 +485,14 @@ static int few_alloc(struct few *f, uint64_t evaluations)
     if (!f->alone || !f->makespan || !f->passage || !f->nodes)
         return err_set(f->err, ERR_NOMEM, "planner: out of memory");
     f->polish = polish_create(f->p, FEW_STEPS, evaluations * FEW_CELLS, 0, f->err);
-    return f->polish ? 0 : -1;
+    f->run = f->polish ? polish_create(f->p, FEW_STEPS, evaluations * FEW_CELLS, 0, f->err) : NULL;
+    return f->run ? 0 : -1;
 }
 
 static void few_fini(struct few *f)
 {
     polish_destroy(f->polish);
+    polish_destroy(f->run);
     free(f->alone);
     free(f->makespan);
     free(f->passage);

@@ -27,14 +27,13 @@
 
 #define FINALISTS 12u
 #define POLISHED 6u              /* finalists of a placement that are polished */
+#define POLISHED_FEW 2u          /* hybrids of few devices: all groupings were looked at (few.h) */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define KICKS 200u               /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
-#define SHORT_DEVICES 4u         /* with more, but fewer than LONG_DEVICES, */
-#define GROUPS_LONG 2u           /* hybrids get so many times their budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define POLISH_WITHIN 1.25 /* of the best so far */
@@ -139,6 +138,19 @@ static bool hopeless(const struct search *s, enum plan_placement kind, bool firs
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
+/* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
+static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
+                      double *seconds)
+{
+    struct polish *polish =
+        polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    polish_deal_search(polish, choice, seconds);
+    polish_destroy(polish);
+    return 0;
+}
+
 /* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
 static const struct place_choice *placement_best(struct search *s, enum plan_placement kind,
                                                  struct choice_list *list, double *seconds)
@@ -153,9 +165,6 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
         large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
     if (!small && s->problem->device_count >= LONG_DEVICES)
         budget /= POLISH_SHORT;
-    if (kind == PLACE_HYBRID && s->problem->device_count > SHORT_DEVICES &&
-        s->problem->device_count < LONG_DEVICES)
-        budget *= GROUPS_LONG;
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         *seconds = list->choices[0].estimate_s;
         return &list->choices[0];
@@ -167,7 +176,8 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
     fresh_add(s, polish, kind, list, each, &count);
-    for (uint32_t turn = 0; turn < POLISHED; turn++) {
+    bool few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES && list->count > POLISHED;
+    for (uint32_t turn = 0; turn < (few ? POLISHED_FEW : POLISHED); turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
@@ -191,6 +201,10 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     if (known != UINT32_MAX && (s->fastest_s == 0 || known_s < s->fastest_s * POLISH_WITHIN)) {
         polish_search(polish, &list->choices[known], &known_s,
                       kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0 : KICKS);
+        if (few && deal_again(s, budget, cells, &list->choices[known], &known_s) < 0) {
+            polish_destroy(polish);
+            return NULL;
+        }
         if (known_s < *seconds || known == best) {
             best = known;
             *seconds = known_s;
