@@ -98,8 +98,16 @@ static int window_to(const struct problem *p, struct place_choice *c, uint32_t s
     return window_of(c, stage) == window;
 }
 
+/* Of a pipeline whose backwards are whole: splits them, with none put off but the member's by one. */
 static int delay_move(const struct problem *p, struct place_choice *c, uint32_t member, bool up)
 {
+    if (c->schedule != SCHEDULE_SPLIT) {
+        c->schedule = SCHEDULE_SPLIT;
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].delay = 0;
+        if (!up)
+            return member == 0;
+    }
     uint32_t *delay = &c->members[member].delay;
     if (up ? *delay >= micro_count(p, c->micro_batch_rows) : *delay == 0)
         return 0;
@@ -537,7 +545,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
-        [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT ? members : 0, 2},
+        [MOVE_DELAY] = {c->placement == PLACE_PIPELINE ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ORDER] = {hybrid && !c->dealt ? members : 0, members},
         [MOVE_ROWS] = {data || (hybrid && !c->dealt) || tensor ? members : 0,

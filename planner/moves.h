@@ -9,7 +9,8 @@
 enum move_kind {
     MOVE_CUT,       /* a: first cut, b: last cut · 2 + direction: a block from one stage to another */
     MOVE_WINDOW,    /* a: stage, or the stage count for all; b: up, down; groups: or to b − 1 */
-    MOVE_DELAY,     /* a: member whose BACKWARD_WEIGHTs come later or earlier; b: up or down */
+    MOVE_DELAY,     /* a: member whose BACKWARD_WEIGHTs come later or earlier; b: up or down; pipelines whose
+                       backwards are whole: split from now on */
     MOVE_RECOMPUTE, /* a: member, or the member count for all, b: off or on */
     MOVE_ORDER,     /* a, b: members of one group that change places with all that is theirs: who is dealt to
                        first */
