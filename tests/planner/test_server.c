@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "model/blocks.h"
+#include "planner/sharded.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -186,6 +187,46 @@ static struct instr *find(struct plan *plan, uint32_t rank, int op, uint32_t tag
     return NULL;
 }
 
+/* A device without room for the base may still keep the adapters for one that has it. */
+static void who_has_no_room_for_the_base_holds_the_adapters(void **state)
+{
+    (void)state;
+    struct model_config config = fixture_config(4);
+    struct workload workload = fixture_workload(&config, 16, 4);
+    struct err err = {0};
+    struct problem problem;
+    struct memory_need idle, works, worker;
+    for (int room = 0; room < 2; room++) { /* of one row less than is needed; enough */
+        struct cluster *cluster = cluster_create(&err);
+        struct plan_options options = {.exhaustive_off = true, .programs = true};
+        struct plan_answer *answer = NULL;
+        fixture_device(cluster, "a/0", "a", MIB << 12, 1);
+        fixture_device(cluster, "b/0", "b", MIB << 12, 1);
+        assert_int_equal(problem_init(&problem, &workload, cluster, &err), 0);
+        server_holder_need(&problem, 0, 0, false, &idle);
+        server_holder_need(&problem, 1, 1, false, &works);
+        server_worker_need(&problem, 1, 4, false, &worker);
+        assert_true(idle.total < works.total / 2);
+        problem_fini(&problem);
+        cluster_destroy(cluster);
+        cluster = cluster_create(&err);
+        fixture_device(cluster, "a/0", "a", idle.total + 8192, 1);
+        fixture_device(cluster, "b/0", "b", worker.total + 8192 - (room ? 0 : worker.total / 2), 1);
+        workload.place = PLACE_SERVER;
+        workload.recompute = RECOMPUTE_NO;
+        assert_int_equal(plan_search(&workload, cluster, &options, &answer, &err), 0);
+        assert_int_equal(answer->plan != NULL, room);
+        if (answer->plan) {
+            assert_string_equal(answer->plan->ranks[0].device, "a/0");
+            assert_int_equal(answer->plan->ranks[0].rows, 0);
+            assert_int_equal(plan_check(answer->plan, &err), 0);
+        }
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+    }
+    workload_fini(&workload);
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     (void)state;
@@ -230,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_passes_the_checker_and_an_execution),
         cmocka_unit_test(a_step_is_no_shorter_than_what_crosses_the_holders_card),
+        cmocka_unit_test(who_has_no_room_for_the_base_holds_the_adapters),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(what_an_execution_finds_wrong_the_checker_refuses),
     };

@@ -415,6 +415,33 @@ static void shards_fit_and_no_other_division_is_better(void **state)
     assert_true(divided > 500);
 }
 
+/* Two devices on each of two nodes; a ring that goes back and forth shares both wires, and a's card. */
+static void a_ring_divides_wires_and_cards_that_it_uses_twice(void **state)
+{
+    (void)state;
+    static const uint32_t across[4] = {0, 2, 1, 3}, around[4] = {0, 1, 2, 3};
+    struct err err;
+    struct cluster *cluster = cluster_create(&err);
+    double in[4], out[4], latency;
+    for (int d = 0; d < 4; d++)
+        fixture_device(cluster, (const char *[]){"a/0", "a/1", "b/0", "b/1"}[d], d < 2 ? "a" : "b", 1 << 20,
+                       1);
+    assert_int_equal(cluster_set_defaults(cluster, 1e-6, 1e9, 1e-5, 1e9, &err), 0);
+    fixture_link(cluster, "a", "b", 2e-3, 8e6);
+    fixture_link(cluster, "b", "a", 1e-3, 4e6);
+    share_links(cluster, around, 4, in, out, &latency);
+    assert_true(in[2] == 8e6 && out[1] == 8e6 && in[0] == 4e6 && out[3] == 4e6 && latency == 2e-3);
+    assert_true(in[1] == out[0] && in[1] > 8e6);
+    share_links(cluster, across, 4, in, out, &latency);
+    for (int i = 0; i < 4; i++)
+        assert_true(out[i] == (i % 2 ? 2e6 : 4e6) && in[i] == (i % 2 ? 4e6 : 2e6));
+    assert_int_equal(cluster_set_nic(cluster, "a", 3e6, &err), 0);
+    share_links(cluster, across, 4, in, out, &latency);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(out[i] - 1.5e6) < 1 && fabs(in[i] - 1.5e6) < 1);
+    cluster_destroy(cluster);
+}
+
 /* --- memory --- */
 
 static void sixteen_bytes_a_parameter_are_kept_once_in_all(void **state)
@@ -660,6 +687,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_split_as_brute_force_does),
         cmocka_unit_test(shards_fit_and_no_other_division_is_better),
+        cmocka_unit_test(a_ring_divides_wires_and_cards_that_it_uses_twice),
         cmocka_unit_test(sixteen_bytes_a_parameter_are_kept_once_in_all),
         cmocka_unit_test(a_layer_takes_what_cephalos_formula_says),
         cmocka_unit_test(uneven_beats_even_where_devices_are_unlike),
