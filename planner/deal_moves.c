@@ -36,6 +36,18 @@ int deal_fix(const struct problem *p, struct place_choice *c, struct err *err)
     return 1;
 }
 
+void deal_rename(struct place_choice *c, uint32_t stage, uint32_t a, uint32_t b)
+{
+    uint32_t count = c->dealt_count / c->stage_count, first = c->stages[stage].member_first;
+    for (uint32_t k = 0; k < count; k++) {
+        uint8_t *own = &c->dealt[(size_t)stage * count + k];
+        if (*own == a - first)
+            *own = (uint8_t)(b - first);
+        else if (*own == b - first)
+            *own = (uint8_t)(a - first);
+    }
+}
+
 void deal_drop(struct place_choice *c)
 {
     free(c->dealt);

@@ -211,6 +211,7 @@ static int places_move(struct place_choice *c, uint32_t a, uint32_t b)
     c->members[b] = held;
     c->members[a].window = held.window;
     c->members[b].window = window;
+    deal_rename(c, stage_of(c, a), a, b); /* what is dealt stays: only the ring's order is another */
     return 1;
 }
 
@@ -547,7 +548,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
         [MOVE_DELAY] = {c->placement == PLACE_PIPELINE ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
-        [MOVE_ORDER] = {hybrid && !c->dealt ? members : 0, members},
+        [MOVE_ORDER] = {hybrid ? members : 0, members},
         [MOVE_ROWS] = {data || (hybrid && !c->dealt) || tensor ? members : 0,
                        (tensor ? TENSOR_GIFTS : 2) * members + (hybrid ? window_values(p, c) : 0)},
         [MOVE_SWAP] = {members, members},
