@@ -8,13 +8,14 @@
 
 #include "planner/chain.h"
 #include "planner/deal.h"
+#include "planner/pipeline.h"
 
 #define FIT_TURNS_PART 2 /* and this often while a part of the micro-batches is run */
-#define FIT_TURNS 5      /* windows are lowered this often before a layout is given up */
-#define RUN_FLIGHTS 4.0  /* as many micro-batches as are under way at once, so many times: to see the pace */
+#define CHAIN_TURNS 8
+#define FIT_TURNS 5     /* windows are lowered this often before a layout is given up */
+#define RUN_FLIGHTS 4.0 /* as many micro-batches as are under way at once, so many times: to see the pace */
 #define WINDOW_LEAST 0.5
 #define WINDOW_MOST 1.5
-#define WINDOW_MOST_CHAIN 3.0 /* of single devices, whose windows fall towards the tail */
 
 /* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
  * uneven, and who may not hold another one stands still. */
@@ -23,8 +24,7 @@ static uint32_t window_most(const struct many *m, double memory, enum many_role 
 {
     double one = many_bytes(m, role, way, layers, 1) - many_bytes(m, role, way, layers, 0);
     double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
-    double times = m->group_max == 1 ? WINDOW_MOST_CHAIN : WINDOW_MOST;
-    double most = fmin(fmin(room, times * wanted), m->micro_batches);
+    double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
     return most > wanted ? (uint32_t)most : wanted;
 }
 
@@ -93,8 +93,8 @@ static double sync_seconds(const struct many_draft *d)
     return most;
 }
 
-/* Buffers as group.c counts them. Lowers windows, or makes members recompute, where they do not fit; returns
- * how many it touched, −1 when one cannot. */
+/* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,
+ * where they do not fit; returns how many it touched, −1 when one cannot. */
 static int buffers_fit(struct many_draft *d, const struct deal *deal)
 {
     int touched = 0;
@@ -106,7 +106,7 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal)
     for (uint32_t r = 0; r < c->member_count; r++)
         windows[r] = c->members[r].window;
     for (uint32_t r = 0; r < c->member_count; r++) {
-        const struct place_stage *stage = &c->stages[deal->stage_of[r]];
+        const struct place_stage *stage = &c->stages[chain ? r : deal->stage_of[r]];
         struct place_member *member = &c->members[r];
         uint32_t boundary = 0, window = chain ? windows[r] : deal_window(deal, r, NULL);
         struct memory_need need;
@@ -196,26 +196,74 @@ static double ending(const struct many_draft *d)
     return update + sync_seconds(d);
 }
 
-/* Single devices hold to one window a stage, falling towards the tail (chain.c): those before are widened to
- * begin with; where memory narrows them again and again, those behind are narrowed. */
-static void chain_windows(struct place_choice *c, bool widen)
+/* Seconds of single devices' micro-batches in the order that chain.c emits: as many forwards as the window,
+ * then backward and forward in turn. There a stage whose window is its neighbour's waits for it every time,
+ * so windows are what means ask for, rising towards the head, and not what memory has room for. Negative: out
+ * of memory. */
+static double chain_seconds(const struct many_draft *d)
 {
-    for (uint32_t s = 1; s < c->stage_count && !widen; s++) {
-        uint32_t most = c->members[s - 1].window;
-        if (c->members[s].window > most)
-            c->members[s].window = most;
+    const struct problem *p = d->m->p;
+    const struct place_choice *c = &d->choice;
+    uint32_t stages = c->stage_count, count = d->m->micro_batches;
+    size_t cells = (size_t)stages * count;
+    double *f = malloc((4 * cells + 4 * (size_t)stages) * sizeof(*f)), *b, *link_s, seconds;
+    uint32_t *windows = calloc((size_t)stages + 1, sizeof(*windows));
+    if (!f || !windows) {
+        free(f);
+        free(windows);
+        return -1;
     }
-    if (!widen)
-        return;
-    for (uint32_t s = c->stage_count; s-- > 0;) {
-        uint32_t least = s + 1 < c->stage_count ? c->members[s + 1].window : 1;
-        if (c->members[s].window < least)
-            c->members[s].window = least;
+    b = f + cells;
+    link_s = b + cells;
+    for (uint32_t s = 0; s < stages; s++) {
+        const struct place_stage *stage = &c->stages[s];
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, c->members[s].device, d->m->rows);
+        double forward = micro_forward(p, &cost, stage->block_begin, stage->block_end);
+        double back = micro_backward(p, &cost, stage->block_begin, stage->block_end, c->members[s].recompute);
+        for (uint32_t k = 0; k < count; k++) {
+            f[(size_t)s * count + k] = forward;
+            b[(size_t)s * count + k] = back;
+        }
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, c->members[s].device, c->members[s + 1 < stages ? s + 1 : s].device,
+                     &latency, &rate, &emulated);
+        link_s[s] = latency + d->m->boundary_bytes / rate;
+        windows[s] = c->members[s].window;
     }
+    seconds = pipe_recurrence(stages, count, f, b, link_s, windows, link_s + stages);
+    free(f);
+    free(windows);
+    return seconds;
+}
+
+/* Windows that fall towards the tail: those behind a narrow one are narrowed. */
+static int chain_run(struct many_draft *d, struct err *err)
+{
+    struct place_choice *c = &d->choice;
+    int touched = 1;
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        c->members[s].window = d->wanted[s];
+    for (int turn = 0; turn < CHAIN_TURNS && touched > 0; turn++) {
+        for (uint32_t s = 1; s < c->stage_count; s++) {
+            uint32_t most = c->members[s - 1].window;
+            c->members[s].window = c->members[s].window < most ? c->members[s].window : most;
+        }
+        touched = buffers_fit(d, NULL);
+    }
+    d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
+    if (d->seconds < 0)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    d->seconds += ending(d);
+    d->choice.estimate_s = d->seconds;
+    return 0;
 }
 
 int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err)
 {
+    if (d->choice.placement == PLACE_PIPELINE)
+        return chain_run(d, err);
     double flight = d->wait_s / d->period * RUN_FLIGHTS;
     uint32_t run = flight > micro_batches ? (uint32_t)flight : micro_batches;
     run = run * 2 > d->m->micro_batches ? d->m->micro_batches : run;
@@ -228,8 +276,6 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
     int turns = whole ? FIT_TURNS : FIT_TURNS_PART;
     for (int turn = 0; turn < turns; turn++) {
         struct deal deal;
-        if (d->choice.placement == PLACE_PIPELINE)
-            chain_windows(&d->choice, turn < FIT_TURNS / 2);
         if (deal_init(&deal, d->m->p, &d->choice, run, err) < 0) {
             free(scratch);
             return -1;

@@ -14,6 +14,7 @@
 
 #define ORDERS_KEPT 3u
 #define VARIANTS 8u         /* of groups and windows; what pays depends on how scarce memory is */
+#define BRIEF_VARIANT 0u    /* looked at beside single devices' own where pipelines were not asked for */
 #define RUN_WHOLE 3u        /* drafts run to the end, */
 #define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
 #define IMPROVED 2u         /* variants whose orders are changed */
@@ -23,7 +24,7 @@
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
 #define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
-#define CHANGES_SMALL 96u   /* of order, for up to 128 devices */
+#define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
 #define FEW_EACH 8u /* micro-batches a device below which slow devices are left out in steps */
@@ -97,7 +98,7 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
 static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
-} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.4}};
+} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.2}};
 
 struct seed {
     uint32_t rows;  /* 0: none yet */
@@ -156,6 +157,12 @@ static uint32_t group_max(const struct search *s, const struct many *m)
     return wide < GROUP_SMALL ? GROUP_SMALL : wide < 256 ? wide : 256;
 }
 
+/* Single devices have only the windows of a variant. */
+static uint32_t variant_group(const struct search *s, const struct many *m, uint32_t v)
+{
+    return s->group_max != 1 && variants[v].group_max ? variants[v].group_max : group_max(s, m);
+}
+
 /* Puts an order among the best few. */
 static void order_keep(struct search *s, const struct many *m, uint32_t count, double period, double seconds)
 {
@@ -177,7 +184,7 @@ static double variant_estimate(struct search *s, struct many *m, uint32_t v, con
     double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
     struct many_cover cover = {
         .m = m, .order = order, .tails = s->tails, .count = count, .slack = variants[v].slack};
-    m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
+    m->group_max = variant_group(s, m, v);
     s->list->evaluations += 5;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
     return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
@@ -229,13 +236,14 @@ static int variants_try(struct search *s, struct err *err)
 {
     for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
         const struct seed *from = &s->orders[i];
+        bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
         struct many m;
         if (many_init(&m, s->p, from->rows, err) < 0)
             return -1;
         for (uint32_t v = 0; v < VARIANTS; v++) {
             struct seed *seed = &s->seeds[v];
             double period, seconds;
-            if (s->group_max == 1 && variants[v].group_max != 1)
+            if (brief && v != BRIEF_VARIANT && variants[v].group_max != 1)
                 continue;
             seconds = variant_estimate(s, &m, v, from->order, from->count,
                                        seed->rows ? seed->estimate : INFINITY, &period);
@@ -302,7 +310,7 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
     if (!m->p && many_init(m, s->p, seed->rows, err) < 0)
         return -1;
     m->list = s->list;
-    m->group_max = variants[v].group_max ? variants[v].group_max : group_max(s, m);
+    m->group_max = variant_group(s, m, v);
     struct many_cover cover = {
         .m = m, .order = seed->order, .tails = s->tails, .count = seed->count, .slack = variants[v].slack};
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;

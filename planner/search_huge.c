@@ -9,7 +9,9 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define HUGE_OTHERS 64u /* part of the evaluations that data, tensor, expert and server then get */
+#define HUGE_OTHERS 64u        /* part of the evaluations that data, tensor, expert and server then get, */
+#define HUGE_OTHERS_LONG 256u  /* and with */
+#define HUGE_LONG_CELLS 32768u /* so many device-rows */
 
 bool search_huge(const struct search *s)
 {
@@ -23,7 +25,10 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
 {
     list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
     if (search_huge(s) && s->problem->workload->place == -1 && kind != PLACE_HYBRID && kind != PLACE_PIPELINE)
-        list->evaluations_max /= HUGE_OTHERS;
+        list->evaluations_max /=
+            (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS
+                ? HUGE_OTHERS_LONG
+                : HUGE_OTHERS;
 }
 
 static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
