@@ -23,6 +23,8 @@
 #define WORSE_MAX                                                                                            \
     2u /* sizes of micro-batches in turn that are slower, after which no larger one is tried                 \
         */
+#define HEAD_DEVICES 8u    /* up to which groups that share the head alone are tried */
+#define HEADS_KEPT 6u      /* of them, beside the others */
 #define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
 /* Devices in groups, and how they work. */
@@ -536,6 +538,51 @@ static int pipelines_try(struct arrangement *a, const struct ranked *all, uint32
     return 0;
 }
 
+static int by_speed(const void *left, const void *right)
+{
+    const struct ranked *a = left, *b = right;
+    if (a->seconds != b->seconds)
+        return a->seconds < b->seconds ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+/* Few devices: some in a row, and a group after them that shares the head. It asks for one sum of a boundary
+ * tensor where a layer asks for four, and pays over links on which layers do not. */
+static int heads_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    struct ranked order[HEAD_DEVICES];
+    struct choice_list *list = a->list, found = {.evaluations = list->evaluations,
+                                                 .evaluations_max = list->evaluations_max,
+                                                 .must_use = list->must_use};
+    uint32_t asked = a->p->workload->stages;
+    int result = 0;
+    if (count > HEAD_DEVICES || (a->p->workload->method == METHOD_FULL && a->p->blocks.tied))
+        return 0;
+    memcpy(order, all, count * sizeof(*order));
+    qsort(order, count, sizeof(*order), by_speed);
+    a->list = &found;
+    for (uint32_t way = 0; way < 2 * count * count && result == 0; way++) {
+        uint32_t front = 1 + way / 2 / count, group = 2 + way / 2 % count;
+        if (front + group > count || group > a->p->workload->config->kv_heads ||
+            (asked && asked != front + 1) || (int32_t)front >= a->p->block_count)
+            continue;
+        a->stages = front + 1;
+        a->devices = front + group;
+        for (uint32_t i = 0; i < a->devices; i++) { /* the fastest first, or the slowest */
+            a->device[i] = order[way % 2 ? a->devices - 1 - i : i].device;
+            a->first[i < front ? i : front] = i < front ? i : front;
+        }
+        a->first[a->stages] = a->devices;
+        result = arrangement_sizes(a, err);
+    }
+    a->list = list;
+    list->evaluations = found.evaluations;
+    for (uint32_t i = 0; i < found.count && i < HEADS_KEPT && result == 0; i++)
+        result = choice_list_add(list, &found.choices[i], err);
+    choice_list_fini(&found);
+    return result;
+}
+
 static bool tensor_supports(const struct problem *problem, struct err *err)
 {
     uint32_t usable = 0;
@@ -562,6 +609,8 @@ static int groups_try(struct arrangement *a, const struct ranked *all, uint32_t 
     if (few && subsets_try(a, all, count, err) < 0)
         return -1;
     if (pipelines_try(a, all, count, err) < 0) /* of many the likely ones first: looking may be cut short */
+        return -1;
+    if (heads_try(a, all, count, err) < 0)
         return -1;
     if (few)
         return 0;

@@ -197,7 +197,7 @@ double polish_seconds(struct polish *p, const struct place_choice *choice)
     uint64_t cost = (uint64_t)choice->member_count * micro_count(p->problem, choice->micro_batch_rows);
     cost *= (uint64_t)steps * expert_program_length(p->problem, choice) *
             sharded_program_length(p->problem, choice) *
-            ((tensor_program_length(p->problem, choice) + 1) / 2);
+            ((tensor_program_length(p->problem, choice) + 3) / 4);
     if (p->left == 0)
         return -1;
     double seconds = choice_simulate(p->problem, choice, p->steps_max, p->err);

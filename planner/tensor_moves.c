@@ -133,9 +133,25 @@ int tensor_settle(const struct problem *p, struct place_choice *c)
     return 1;
 }
 
+/* Columns level again; where that does not fit, with the widest window that does, no smaller than the next
+ * stage's. */
+static void stage_refit(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint32_t least = s + 1 < c->stage_count ? c->members[c->stages[s + 1].member_first].window : 1;
+    for (uint32_t window = c->members[stage->member_first].window; window >= least && window > 0; window--) {
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            c->members[stage->member_first + m].window = window;
+        tensor_level(p, c, s, c->together > 1, false);
+        if (stage_fits(p, c, s, count))
+            return;
+    }
+}
+
 int tensor_relevel(const struct problem *p, struct place_choice *c)
 {
-    for (uint32_t s = 0; s < c->stage_count; s++)
-        tensor_level(p, c, s, c->together > 1, false);
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    for (uint32_t s = c->stage_count; s-- > 0;)
+        stage_refit(p, c, s, count);
     return 1;
 }

@@ -20,7 +20,8 @@ int tensor_turns(const struct problem *problem, struct place_choice *choice, boo
  * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
  * two). */
 int tensor_settle(const struct problem *problem, struct place_choice *choice);
-/* After blocks have moved from stage to stage: every group's columns level again, where memory has room. */
+/* After blocks have moved from stage to stage: every group's columns level again, and windows as wide as
+ * memory has room for. */
 int tensor_relevel(const struct problem *problem, struct place_choice *choice);
 
 #endif
