@@ -433,67 +433,23 @@ static int survey(uint32_t count, uint64_t first)
 
 /* --- what a step is made of, over the lower bound --- */
 
-/* A bound with memory, all of it one pool: layers divide, a device stands wherever it is wanted, nothing is
- * buffered. A device busy all the time with layers of which 1 − x come before keeps each micro-batch of them
- * while the rest is passed, at least as many periods as the fewest devices that can do the rest. So much is
- * recomputed of the front, where that is longest, that what is kept has room. Returns the seconds over those
- * without memory. */
-static double pool_bound(const struct problem *p, double *recomputed)
+/* Seconds of a step in which every micro-batch took as long as at the slowest stage, nothing waited, and
+ * nothing had to fill: what whole layers and recomputation make of the bound. */
+static double slowest_stage(const struct problem *p, const struct plan *plan, const uint32_t *device)
 {
-    enum { PARTS = 200 };
-    double weights = 0, room = 0, each[2] = {0}, rate = 0, plain = 0, again = 0, later[PARTS], *rates;
-    uint32_t count = 0;
-    struct memory_need one[2], two;
-    int32_t layers = p->block_count - 2;
-    for (int way = 0; way < 2; way++) {
-        struct memory_stage m = {.block_begin = 1,
-                                 .block_end = 2,
-                                 .window = 1,
-                                 .micro_batch_rows = 1,
-                                 .recompute = way,
-                                 .state_share = 1,
-                                 .tensor_share = 1};
-        memory_stage_need(p, &m, &one[way]);
-        each[way] = (double)one[way].saved_bytes;
-        m.block_end = 3;
-        memory_stage_need(p, &m, &two);
-        weights = (double)(two.total - one[way].total) - each[way];
-    }
-    rates = calloc((size_t)p->device_count + 1, sizeof(*rates));
-    for (uint32_t d = 0; d < p->device_count && rates; d++) {
+    double slowest = 0, together = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
         struct micro_cost cost;
-        micro_cost_init(&cost, p, d, 1);
-        double forward = micro_forward(p, &cost, 1, 2), back = micro_backward(p, &cost, 1, 2, false);
-        double has =
-            (double)p->cluster->devices[d].memory_limit_bytes - (double)one[1].total + weights + each[1];
-        if (has < weights)
-            continue;
-        room += has;
-        rates[count++] = 1 / (forward + back);
-        rate += 1 / (forward + back);
-        plain += forward + back;
-        again += forward + micro_backward(p, &cost, 1, 2, true);
+        micro_cost_init(&cost, p, device[r], plan->rows_bound);
+        bool same = r > 0 && rank->stage == plan->ranks[r - 1].stage;
+        together = (same ? together : 0) +
+                   1 / (micro_forward(p, &cost, rank->block_begin, rank->block_end) +
+                        micro_backward(p, &cost, rank->block_begin, rank->block_end, rank->recompute));
+        if (r + 1 == plan->rank_count || plan->ranks[r + 1].stage != rank->stage)
+            slowest = fmax(slowest, 1 / together);
     }
-    qsort(rates, count, sizeof(*rates), number_compare);
-    for (int i = 0; i < PARTS && rates; i++) { /* part i from the front */
-        double sum = 0, wanted = rate * (PARTS - i - 0.5) / PARTS;
-        uint32_t n = 0;
-        while (n < count && sum < wanted)
-            sum += rates[count - 1 - n++];
-        later[i] = n > 0 ? n - 1 + (wanted - sum + rates[count - n]) / rates[count - n] : 0;
-    }
-    *recomputed = 1;
-    for (int cut = 0; cut <= PARTS && rates; cut++) {
-        double kept = weights * layers;
-        for (int i = 0; i < PARTS; i++)
-            kept += each[i < cut] * fmax(later[i], 1) * layers / PARTS;
-        if (kept <= room) {
-            *recomputed = (double)cut / PARTS;
-            break;
-        }
-    }
-    free(rates);
-    return 1 + *recomputed * (again / plain - 1);
+    return slowest * plan->micro_batch_count;
 }
 
 /* Shares of what all devices could have done in the step, in parts of what there was to do. */
@@ -549,8 +505,9 @@ static int why_parts(const struct problem *p, const struct plan *plan, struct er
     }
     if (result == 0)
         printf("step / bound at one row %.3f: computing %.3f, recomputing %.3f, ends %.3f, waiting between "
-               "%.3f, left out %.3f\n",
-               seconds * rate / rows, busy, again, ends, waits, seconds * (rate - used) / rows);
+               "%.3f, left out %.3f; at the slowest stage's pace %.3f\n",
+               seconds * rate / rows, busy, again, ends, waits, seconds * (rate - used) / rows,
+               slowest_stage(p, plan, price.device) * rate / rows);
     sim_timeline_fini(&timeline);
     sim_destroy(sim);
     price_fini(&price);
@@ -570,11 +527,8 @@ static int why(uint64_t seed)
         result = plan_search(&inputs.workload, inputs.cluster, &options, &answer, &err);
     struct problem problem;
     if (result == 0 && answer->plan && problem_init(&problem, &inputs.workload, inputs.cluster, &err) == 0) {
-        double recomputed, bound = pool_bound(&problem, &recomputed);
         result = why_parts(&problem, answer->plan, &err);
-        printf("step / bound %.3f; with memory, in one pool, the bound is %.3f times that (%.0f %% "
-               "recomputed)\n",
-               answer->step_s / answer->lower_bound_s, bound, 100 * recomputed);
+        printf("step / bound %.3f\n", answer->step_s / answer->lower_bound_s);
         problem_fini(&problem);
     }
     if (result < 0)
