@@ -7,7 +7,7 @@
 #define MUCH 16u   /* of the columns or of the vocabulary */
 #define LITTLE 96u /* parts of them; a rule of thumb, as fine as moves are worth looking at */
 
-#define GIFT_HEAD_LEVEL (TENSOR_GIFTS - 1)
+#define GIFT_WORDS 3u /* much vocabulary */
 
 static uint32_t units_of(const struct problem *p, const struct place_choice *c)
 {
@@ -39,8 +39,8 @@ static bool shift(struct place_choice *c, uint32_t from, uint32_t to, uint32_t a
 int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to, uint32_t gift)
 {
     const struct model_config *config = p->workload->config;
-    const uint32_t amounts[GIFT_HEAD_LEVEL] = {1, part_of(config->ffn, MUCH), part_of(config->ffn, LITTLE),
-                                               part_of(config->vocab, MUCH), part_of(config->vocab, LITTLE)};
+    const uint32_t amounts[TENSOR_GIFTS] = {1, part_of(config->ffn, MUCH), part_of(config->ffn, LITTLE),
+                                            part_of(config->vocab, MUCH), part_of(config->vocab, LITTLE)};
     uint32_t s = 0;
     while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= from)
         s++;
@@ -50,9 +50,11 @@ int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, 
                tensor_level(p, c, s, gift == 1, false);
     if (to < stage->member_first || to >= stage->member_first + stage->member_count)
         return 0;
-    if (gift == GIFT_HEAD_LEVEL)
-        return shift(c, from, to, 1, 0) && tensor_level(p, c, s, c->together > 1, false);
-    return shift(c, from, to, amounts[gift], gift);
+    if (!shift(c, from, to, amounts[gift], gift))
+        return 0;
+    if (gift == 0 || gift == GIFT_WORDS) /* columns make up for it, where memory lets them */
+        tensor_level(p, c, s, c->together > 1, false);
+    return 1;
 }
 
 static void windows_bound(const struct problem *p, struct place_choice *c)

@@ -5,9 +5,9 @@
 
 #include "planner/moves.h"
 
-/* What a member can give another: a key head, columns or vocabulary, much or little; a head, with columns
- * made level. */
-#define TENSOR_GIFTS 6u
+/* What a member can give another: a key head, columns or vocabulary, much or little. After a head or much
+ * vocabulary, columns are made level. */
+#define TENSOR_GIFTS 5u
 
 /* Member `from` of a group gives to `to` of the same group; a group's first to itself: the group's columns
  * are made level, gift 0 for one micro-batch at a time, 1 for several in turns. Returns 1, or 0 when there is
