@@ -27,8 +27,6 @@
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
-#define DEAL_MOVES 4u     /* of a kick of who takes which micro-batch */
-#define DEAL_KICKS 48u    /* in vain */
 #define KICK_MOVES 5u
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define LOOKED 16384u
@@ -662,48 +660,6 @@ bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choic
     if (!found)
         choice_fini(choice);
     return found;
-}
-
-/* Some micro-batches in other hands, and now and then other windows. */
-static bool deal_kick(struct polish *p, struct place_choice *c)
-{
-    uint32_t wanted = 1 + rand_stream_below(&p->random, DEAL_MOVES), done = 0;
-    for (uint32_t turn = 0; turn < 40 && done < wanted; turn++) {
-        enum move_kind kind = rand_stream_below(&p->random, 8) ? MOVE_DEAL : MOVE_WINDOW;
-        uint32_t a_count, b_count;
-        move_range(p->problem, c, kind, &a_count, &b_count);
-        if (a_count == 0 || b_count == 0)
-            return false;
-        uint32_t a = rand_stream_below(&p->random, a_count), b = rand_stream_below(&p->random, b_count);
-        done += move_apply(p->problem, c, kind, a, b, p->err) > 0; /* neither spoils what it is not for */
-    }
-    return done > 0 && polish_fits(p, c);
-}
-
-void polish_deal_search(struct polish *p, struct place_choice *choice, double *seconds)
-{
-    double scale = quick_scale(p, choice, *seconds);
-    for (uint32_t idle = 0; idle < DEAL_KICKS && p->left && choice->dealt && scale > 0; idle++) {
-        struct place_choice trial;
-        if (choice_copy(&trial, choice, p->err) < 0)
-            return;
-        double quick = deal_kick(p, &trial) ? polish_quick(p, &trial) : -1, now = -1;
-        if (quick > 0)
-            polish_quick_deal(p, &trial, &quick);
-        if (quick > 0 && quick * scale < *seconds * QUICK_SLACK)
-            now = polish_seconds(p, &trial);
-        if (now > 0 && now < *seconds * QUICK_SLACK)
-            polish_settle(p, &trial, &now);
-        if (now > 0 && now < *seconds * BETTER) {
-            choice_fini(choice);
-            *choice = trial;
-            *seconds = now;
-            scale = quick_scale(p, choice, now);
-            idle = 0;
-        } else {
-            choice_fini(&trial);
-        }
-    }
 }
 
 /* Kicks that quick looks judge: *walk goes on from what is not much worse, and what may be the fastest is

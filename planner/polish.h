@@ -39,9 +39,6 @@ bool polish_descend(struct polish *polish, struct place_choice *choice, double *
 /* Descends, then kicks it about at random and descends again, keeping the best, until `kicks` in a row found
  * nothing or the budget is spent. */
 void polish_search(struct polish *polish, struct place_choice *choice, double *seconds, uint32_t kicks);
-/* Kicks about who takes which micro-batch, where the choice says so, and settles again, keeping the best,
- * until enough in a row found nothing or the budget is spent; who is in which stage stays. */
-void polish_deal_search(struct polish *polish, struct place_choice *choice, double *seconds);
 /* A choice of devices, order and stages at random, that fits (choice_fini), for pipelines and hybrids; false
  * when none was found. */
 bool polish_fresh(struct polish *polish, enum plan_placement kind, struct place_choice *choice,

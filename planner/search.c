@@ -9,6 +9,7 @@
 
 #include "common/units.h"
 #include "planner/bound.h"
+#include "planner/deal_search.h"
 #include "planner/doubts.h"
 #include "planner/expert.h"
 #include "planner/expert_moves.h"
@@ -146,7 +147,7 @@ static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct 
         polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
     if (!polish)
         return -1;
-    polish_deal_search(polish, choice, seconds);
+    deal_search(polish, s->problem, s->options->seed, choice, seconds, s->err);
     polish_destroy(polish);
     return 0;
 }
@@ -176,8 +177,8 @@ static const struct place_choice *placement_best(struct search *s, enum plan_pla
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
     fresh_add(s, polish, kind, list, each, &count);
-    bool few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES && list->count > POLISHED;
-    for (uint32_t turn = 0; turn < (few ? POLISHED_FEW : POLISHED); turn++) {
+    bool few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
+    for (uint32_t turn = 0; turn < (few && list->count > POLISHED ? POLISHED_FEW : POLISHED); turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))

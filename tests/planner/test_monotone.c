@@ -2,9 +2,9 @@
  * given as a start: it is kept, or beaten. Nothing but equality or better is accepted, but for the last
  * digits of sums taken in another order.
  *
- * From scratch (up to six devices) the search is not exact for groups of replicas, so that a better cluster
- * may get a slightly worse plan: how often and by how much is counted and bounded, and giving the old plan
- * must mend every such case.
+ * From scratch (up to six devices) the search is not exact for groups of replicas and tensor groups, so that
+ * a better cluster may get a slightly worse plan: how often and by how much is counted and bounded, and
+ * giving the old plan must mend every such case.
  *
  * MOTLEY_LONG: 2,000 changes; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
 #include "planner/plan_fixture.h"
@@ -15,8 +15,8 @@
 #define MIB ((uint64_t)1 << 20)
 #define DEVICES_MAX 12
 #define LAST_DIGITS 1e-9
-#define SCRATCH_SLOWER 0.06 /* of the changes, from scratch; measured on seeds 200 to 329: 0.041 */
-#define SCRATCH_WORST 1.05  /* measured there: 1.0125 */
+#define SCRATCH_SLOWER 0.04 /* of the changes, from scratch; measured on seeds 5000 to 5211: 4 of 199 */
+#define SCRATCH_WORST 1.05  /* measured there: 1.045, between tensor groups; hybrids 1.013 */
 
 /* A cluster as numbers, so that one of them can be changed. */
 struct numbers {
