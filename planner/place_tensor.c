@@ -24,6 +24,7 @@
     2u /* sizes of micro-batches in turn that are slower, after which no larger one is tried                 \
         */
 #define HEAD_DEVICES 8u    /* up to which groups that share the head alone are tried */
+#define HEAD_ORDERS 3u     /* of devices */
 #define HEADS_KEPT 6u      /* of them, beside the others */
 #define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
@@ -546,6 +547,22 @@ static int by_speed(const void *left, const void *right)
     return a->device < b->device ? -1 : 1;
 }
 
+/* The fastest first; the slowest of so many fastest first; those with most memory, of which a head needs
+ * little, first. */
+static void heads_order(const struct problem *p, const struct ranked *all, uint32_t count, uint32_t how,
+                        uint32_t used, struct ranked *order)
+{
+    memcpy(order, all, count * sizeof(*order));
+    for (uint32_t i = 0; i < count && how == 2; i++)
+        order[i].seconds = -(double)p->cluster->devices[order[i].device].memory_limit_bytes;
+    qsort(order, count, sizeof(*order), by_speed);
+    for (uint32_t i = 0; i < used / 2 && how == 1; i++) {
+        struct ranked held = order[i];
+        order[i] = order[used - 1 - i];
+        order[used - 1 - i] = held;
+    }
+}
+
 /* Few devices: some in a row, and a group after them that shares the head. It asks for one sum of a boundary
  * tensor where a layer asks for four, and pays over links on which layers do not. */
 static int heads_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
@@ -558,18 +575,17 @@ static int heads_try(struct arrangement *a, const struct ranked *all, uint32_t c
     int result = 0;
     if (count > HEAD_DEVICES || (a->p->workload->method == METHOD_FULL && a->p->blocks.tied))
         return 0;
-    memcpy(order, all, count * sizeof(*order));
-    qsort(order, count, sizeof(*order), by_speed);
     a->list = &found;
-    for (uint32_t way = 0; way < 2 * count * count && result == 0; way++) {
-        uint32_t front = 1 + way / 2 / count, group = 2 + way / 2 % count;
+    for (uint32_t way = 0; way < HEAD_ORDERS * count * count && result == 0; way++) {
+        uint32_t front = 1 + way / HEAD_ORDERS / count, group = 2 + way / HEAD_ORDERS % count;
         if (front + group > count || group > a->p->workload->config->kv_heads ||
             (asked && asked != front + 1) || (int32_t)front >= a->p->block_count)
             continue;
         a->stages = front + 1;
         a->devices = front + group;
-        for (uint32_t i = 0; i < a->devices; i++) { /* the fastest first, or the slowest */
-            a->device[i] = order[way % 2 ? a->devices - 1 - i : i].device;
+        heads_order(a->p, all, count, way % HEAD_ORDERS, a->devices, order);
+        for (uint32_t i = 0; i < a->devices; i++) {
+            a->device[i] = order[i].device;
             a->first[i < front ? i : front] = i < front ? i : front;
         }
         a->first[a->stages] = a->devices;
