@@ -75,7 +75,8 @@ struct many_cover {
 /* Does the order cover all layers at this period, in two stages or more? Places from `changed` on are taken
  * as they were left by the last call with equal period. */
 bool many_covers(struct many_cover *cover, double period, uint32_t changed);
-/* Least period, within 1/1000; INFINITY when it covers at none up to `most`. Leaves the cover at it. */
+/* Least period, within 1/1000 (1/100 of more than 2,048 devices); INFINITY when it covers at none up to
+ * `most`. Leaves the cover at it. */
 double many_period(struct many_cover *cover, double least, double most);
 /* Are n layers (with the role's own blocks) held by order[begin, begin + size) at the period, before `next`?
  * Fills the tail that they then begin; ways and windows (may be NULL) get each member's. */

@@ -12,7 +12,9 @@
 
 #define WAY_TURNS 3 /* members that recompute leave more micro-batches to the others */
 #define PERIOD_WITHIN 1.001
-#define PERIOD_MOST 64.0 /* times the least one thinkable */
+#define PERIOD_WITHIN_HUGE 1.01 /* of more than so many devices, */
+#define HUGE_UNITS 2048u        /* whose orders take a second each to cover */
+#define PERIOD_MOST 64.0        /* times the least one thinkable */
 
 struct group { /* members while they are looked at */
     double rate[MANY_GROUP_MAX];
@@ -183,7 +185,7 @@ bool many_covers(struct many_cover *c, double period, uint32_t changed)
 
 double many_period(struct many_cover *c, double least, double most)
 {
-    double low = least, high = most;
+    double low = least, high = most, within = c->count > HUGE_UNITS ? PERIOD_WITHIN_HUGE : PERIOD_WITHIN;
     if (!isfinite(most)) {
         for (high = least * 1.04; !many_covers(c, high, c->count); high *= 1.1) {
             if (high > least * PERIOD_MOST)
@@ -193,7 +195,7 @@ double many_period(struct many_cover *c, double least, double most)
     } else if (!many_covers(c, high, c->count)) {
         return INFINITY;
     }
-    while (high > low * PERIOD_WITHIN) {
+    while (high > low * within) {
         double middle = (low + high) / 2;
         if (many_covers(c, middle, c->count))
             high = middle;
