@@ -4,7 +4,8 @@
  * "measured_at"). Weights are random: time does not depend on them. Blocks are measured by driving real
  * stages of a few layers, the embedding or the head, made one after the other; nothing is left on the device.
  *
- * Thread: the device's. Takes about `seconds` (at least one pass over all points), stopping early when asked.
+ * Thread: the device's. Takes about `seconds`, up to twice as long where a pass over all points takes long
+ * (at least one), stopping early when asked.
  */
 #pragma once
 

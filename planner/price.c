@@ -14,11 +14,12 @@
 #define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
 #define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
 
-/* Of ranks that wait for others: each step ends with one waiting for the slowest, so that it begins cold. */
+/* Later stages wait for the first micro-batch to come through those before them, so that they begin cold. The
+ * first one ends a step and goes on with the next. */
 static int32_t first_micro_batch(const struct plan *plan, uint32_t rank)
 {
     const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < program->instr_count && plan->rank_count > 1; i++) {
+    for (uint32_t i = 0; i < program->instr_count && plan->ranks[rank].stage > 0; i++) {
         if (program->instrs[i].op == OP_FORWARD)
             return program->instrs[i].micro_batch;
     }
