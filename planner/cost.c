@@ -195,8 +195,8 @@ void cost_entry_rates(const struct catalogue_entry *entry, const struct workload
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
-/* Seconds to unpack a block's matrices for a pass, before they are used: NF4 is read, values of the compute type
- * are written (each pass anew, Dettmers et al. 2023, section 3). */
+/* Seconds to unpack a block's matrices for a pass, before they are used: NF4 is read, values of the compute
+ * type are written (each pass anew, Dettmers et al. 2023, section 3). */
 static double unpack_seconds(const struct block *block, const struct workload *w, double bytes_per_s)
 {
     double written = w->compute == COMPUTE_BF16 ? 2 : 4;
@@ -287,6 +287,17 @@ static int device_measured(struct cost_device *cost, const struct device *device
     return 0;
 }
 
+/* Layers are recomputed from their inputs; the embedding is looked up once, and the head keeps what its
+ * backward pass needs (engine/README.md). */
+static void recompute_layers_alone(struct cost_device *cost)
+{
+    static const enum cost_class once[] = {COST_EMBEDDING, COST_HEAD};
+    for (size_t c = 0; c < sizeof(once) / sizeof(once[0]); c++) {
+        for (uint32_t i = 0; i < cost->curves[once[c]].count; i++)
+            cost->curves[once[c]].points[i].seconds[COST_RECOMPUTE] = 0;
+    }
+}
+
 int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
                      const struct block_list *blocks, struct err *err)
 {
@@ -299,6 +310,7 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
         cost_device_fini(cost);
         return -1;
     }
+    recompute_layers_alone(cost);
     double factor = 1 / (device->speed * device->heat);
     for (int cls = 0; cls < COST_CLASSES; cls++) {
         struct cost_curve *curve = &cost->curves[cls];
