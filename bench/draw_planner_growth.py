@@ -32,7 +32,7 @@ def main():
     def y_of(seconds):
         return TOP + HEIGHT * (y_high - math.log10(max(seconds, 0.01))) / (y_high - y_low)
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 30}" height="{TOP + HEIGHT + 60}" '
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 60}" height="{TOP + HEIGHT + 60}" '
            'font-family="sans-serif" font-size="12">',
            '<rect width="100%" height="100%" fill="white"/>',
            f'<text x="{LEFT}" y="18">seconds of one core to a plan (dots; beside them the step over the lower bound), '
