@@ -38,6 +38,7 @@
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define POLISH_WITHIN 1.25 /* of the best so far */
+#define TENSOR_FEW 6u      /* devices up to which tensor groups that far behind are polished all the same */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
 static struct plan_alternative *alternative_add(struct search *s, enum plan_placement placement)
@@ -135,7 +136,7 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
  * groups', that polishing is not worth its while. */
 static bool hopeless(const struct search *s, enum plan_placement kind, bool first, bool small, double seconds)
 {
-    bool dear = (kind == PLACE_TENSOR && !first) || (!small && s->problem->device_count >= LONG_DEVICES);
+    bool dear = (kind == PLACE_TENSOR && !first && s->problem->device_count > TENSOR_FEW) || (!small && s->problem->device_count >= LONG_DEVICES);
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
