@@ -539,7 +539,10 @@ static void a_worker_that_died_while_the_agent_was_away_is_reported(void **state
     assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
     json_t *child = json_parse_limited(buf_str(&text), text.size, 4, &err);
     agent_kill(world, SIGKILL);
-    kill((pid_t)json_integer_value(json_object_get(child, "pid")), SIGKILL);
+    pid_t pid = (pid_t)json_integer_value(json_object_get(child, "pid"));
+    kill(pid, SIGKILL);
+    for (int turn = 0; turn < 500 && kill(pid, 0) == 0; turn++) /* it ends some time after the signal */
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     agent_start(world);
     json_t *failed = await(world, "failed", 9);
     assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "while the agent was away"));
