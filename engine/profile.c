@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/digest.h"
 #include "common/rand.h"
@@ -20,20 +19,15 @@
 enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10, HEAD_LABELLED_MAX = 128 };
 
 /* A slow device's passes are long: it gets this many all the same, within so many times the time asked for.
- * One sample of each point put predicted steps up to 13 % off, three 3 %. */
+ * With one or two samples of each point a predicted step was up to 13 % off. */
 enum { PASSES_LEAST = 3, OVERTIME = 2 };
-
-/* What a device forgets while it waits for others shows in a pass after a pause as long as such waits are. */
-enum { PAUSE_MS = 100 };
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASES };
 
 struct point {
     uint32_t rows, row_tokens, labelled;
-    struct samples {
-        uint32_t count;
-        double seconds[SAMPLES_MAX];
-    } samples[PHASES];
+    uint32_t samples[PHASES];
+    double seconds[PHASES][SAMPLES_MAX];
 };
 
 struct kind {
@@ -41,8 +35,6 @@ struct kind {
     uint32_t block_begin, layers; /* layers 0: embedding or head alone */
     uint32_t count;
     struct point points[POINTS_MAX];
-    uint32_t paused;              /* the point that is measured after pauses too */
-    struct samples after[PHASES]; /* there */
     double step_s;
     bool fits;
 };
@@ -103,7 +95,6 @@ static void points_make(struct profile *profile)
     struct kind *embedding = &profile->kinds[0], *layer = &profile->kinds[1], *head = &profile->kinds[2];
     for (uint32_t tokens = 16; tokens < longest; tokens *= 4)
         point_add(layer, 1, tokens, 0);
-    layer->paused = layer->count > 0 ? layer->count - 1 : 0; /* quick, and more than a few tokens */
     point_add(layer, 1, longest, 0);
     point_add(layer, 4, max_u32(longest / 4, 2), 0);
     point_add(layer, 8, max_u32(longest / 16, 2), 0);
@@ -133,9 +124,9 @@ static struct stage_options options_of(const struct profile *profile, const stru
     };
 }
 
-static void sample_add(struct samples *samples, double seconds)
+static void sample_add(struct point *point, enum phase phase, double seconds)
 {
-    samples->seconds[samples->count++ % SAMPLES_MAX] = seconds;
+    point->seconds[phase][point->samples[phase]++ % SAMPLES_MAX] = seconds;
 }
 
 static int step_time(struct profile *profile, struct kind *kind, struct stage *stage)
@@ -153,9 +144,7 @@ static int step_time(struct profile *profile, struct kind *kind, struct stage *s
     return 0;
 }
 
-/* One micro-batch of a point's shape; times go to out[PHASES]. */
-static int point_time(struct profile *profile, struct kind *kind, struct stage *stage,
-                      const struct point *point, struct samples *out)
+static int point_time(struct profile *profile, struct kind *kind, struct stage *stage, struct point *point)
 {
     uint32_t row_start[ROWS_MAX + 1], tokens = point->rows * point->row_tokens, left = point->labelled;
     uint64_t (*now)(void) = profile->request->now_ns;
@@ -173,7 +162,7 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
                                 .row_start = row_start,
                                 .ids = profile->ids,
                                 .labels = profile->labels,
-                                .step = out[PHASE_FORWARD].count};
+                                .step = point->samples[PHASE_FORWARD]};
     if (stage_step_begin(stage, profile->err) != 0 || device_sync(profile->device, profile->err) != 0)
         return -1;
     uint64_t begin = now();
@@ -187,8 +176,8 @@ static int point_time(struct profile *profile, struct kind *kind, struct stage *
         device_sync(profile->device, profile->err) != 0)
         return -1;
     uint64_t end = now();
-    sample_add(&out[PHASE_FORWARD], (double)(middle - begin) * 1e-9 / layers);
-    sample_add(&out[PHASE_BACKWARD], (double)(end - middle) * 1e-9 / layers);
+    sample_add(point, PHASE_FORWARD, (double)(middle - begin) * 1e-9 / layers);
+    sample_add(point, PHASE_BACKWARD, (double)(end - middle) * 1e-9 / layers);
     return 0;
 }
 
@@ -216,12 +205,6 @@ static int kind_stage(struct profile *profile, struct kind *kind, struct stage *
     return 0;
 }
 
-static int after_pause(struct profile *profile, struct kind *kind, struct stage *stage)
-{
-    nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
-    return point_time(profile, kind, stage, &kind->points[kind->paused], kind->after);
-}
-
 /* Passes over the points of one kind until `until_ns`, or `latest_ns` if there are few of them by then, at
  * least one, after a first run of the largest point, which touches all the memory there is. */
 static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
@@ -237,17 +220,13 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
         if (kind->points[i].rows * kind->points[i].row_tokens >
             kind->points[largest].rows * kind->points[largest].row_tokens)
             largest = i;
-    status = point_time(profile, kind, stage, &kind->points[largest], kind->points[largest].samples);
+    status = point_time(profile, kind, stage, &kind->points[largest]);
     memset(kind->points[largest].samples, 0, sizeof kind->points[largest].samples);
     do {
-        for (uint32_t i = 0; i < kind->count && status == 0; i++) {
-            struct point *point = &kind->points[i];
-            status = stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, point, point->samples);
-        }
+        for (uint32_t i = 0; i < kind->count && status == 0; i++)
+            status = stopped(profile) != 0 ? -1 : point_time(profile, kind, stage, &kind->points[i]);
         if (status == 0)
             status = step_time(profile, kind, stage);
-        if (status == 0 && kind->block_begin > 0)
-            status = after_pause(profile, kind, stage);
         now_ns = profile->request->now_ns();
         passes++;
     } while (status == 0 && now_ns < (passes < PASSES_LEAST ? latest_ns : until_ns));
@@ -263,28 +242,13 @@ static int double_compare(const void *a, const void *b)
 
 /* The lower quartile: what else a machine does only adds to a time, so that the quicker samples say more of
  * the device than those in the middle; the quickest of many would be luck. */
-static double typical(struct samples *samples)
+static double typical(struct point *point, enum phase phase)
 {
-    uint32_t count = samples->count < SAMPLES_MAX ? samples->count : SAMPLES_MAX;
+    uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
     if (count == 0)
         return 0;
-    qsort(samples->seconds, count, sizeof(double), double_compare);
-    return samples->seconds[(count - 1) / 4];
-}
-
-/* What a pass takes more after a pause; not below zero. */
-static json_t *cold_json(struct profile *profile, enum phase phase)
-{
-    json_t *cold = json_object();
-    for (int k = 1; k < 3; k++) {
-        struct kind *kind = &profile->kinds[k];
-        double more = typical(&kind->after[phase]) - typical(&kind->points[kind->paused].samples[phase]);
-        if (kind->fits && json_object_set_new(cold, kind->name, json_real(more > 0 ? more : 0)) != 0) {
-            json_decref(cold);
-            return NULL;
-        }
-    }
-    return cold;
+    qsort(point->seconds[phase], count, sizeof(double), double_compare);
+    return point->seconds[phase][(count - 1) / 4];
 }
 
 /* Bytes of one block's place for exactly this many tokens. */
@@ -294,7 +258,7 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     struct stage_layout layout;
     struct err ignored;
     uint32_t tokens = point->rows * point->row_tokens;
-    double forward = typical(&point->samples[PHASE_FORWARD]);
+    double forward = typical(point, PHASE_FORWARD);
     options.block_end = options.block_begin + 1;
     options.tokens_max = tokens;
     options.row_tokens_max = point->row_tokens;
@@ -305,9 +269,9 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
                      (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
                      (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
-                     "backward_s", typical(&point->samples[PHASE_BACKWARD]), "recompute_s", forward,
-                     "saved_bytes", (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes),
-                     "boundary_bytes", (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
+                     "backward_s", typical(point, PHASE_BACKWARD), "recompute_s", forward, "saved_bytes",
+                     (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes), "boundary_bytes",
+                     (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
                      (json_int_t)layout.workspace.bytes);
 }
 
@@ -360,17 +324,14 @@ static json_t *document_make(struct profile *profile)
             json_array_append_new(points,
                                   point_json(profile, &profile->kinds[k], &profile->kinds[k].points[i]));
     json_t *document = json_pack(
-        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}, s:o, "
-        "s:o}",
+        "{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:o, s:{s:I, s:I, s:I}, s:{s:I}, s:{s:I}, s:{s:f}}",
         "device", device_name(profile->device), "isa", device_isa(profile->device), "threads",
         (int)device_threads(profile->device), "shape", shape, "method", "lora", "base", "fp32", "compute",
         "fp32", "base_process_bytes", (json_int_t)process_base_bytes(profile->device), "points", points,
         "weights_bytes", "embedding", (json_int_t)memory[0].bytes[MEM_WEIGHTS], "layer",
         (json_int_t)memory[1].bytes[MEM_WEIGHTS], "head", (json_int_t)memory[2].bytes[MEM_WEIGHTS],
         "adapter_bytes", "layer", (json_int_t)memory[1].bytes[MEM_ADAPTERS], "optimizer_bytes", "layer",
-        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s,
-        "cold_forward_s", cold_json(profile, PHASE_FORWARD), "cold_backward_s",
-        cold_json(profile, PHASE_BACKWARD));
+        (json_int_t)memory[1].bytes[MEM_OPTIMIZER], "step_s", "layer", profile->kinds[1].step_s);
     if (document == NULL)
         err_set(profile->err, ERR_NOMEM, "out of memory for a profile document");
     return document;

@@ -257,9 +257,7 @@ static int profile_read(struct json_reader *r, struct profile *profile, const ch
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
         per_block(r, "optimizer_bytes", profile->optimizer_bytes, NULL) < 0 ||
-        per_block(r, "step_s", NULL, profile->step_s) < 0 ||
-        per_block(r, "cold_forward_s", NULL, profile->cold_forward_s) < 0 ||
-        per_block(r, "cold_backward_s", NULL, profile->cold_backward_s) < 0 || jr_finish_loose(r) < 0)
+        per_block(r, "step_s", NULL, profile->step_s) < 0 || jr_finish_loose(r) < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(points); i++) {
         struct json_reader item;

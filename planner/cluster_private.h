@@ -29,8 +29,6 @@ struct profile {
     uint32_t point_count[PROFILE_BLOCKS];
     struct profile_point *points[PROFILE_BLOCKS];
     double step_s[PROFILE_BLOCKS]; /* of an optimiser step, a block of that kind */
-    /* what a pass takes more after a pause, a block of that kind: caches are cold then, clocks low */
-    double cold_forward_s[PROFILE_BLOCKS], cold_backward_s[PROFILE_BLOCKS];
     uint64_t process_base_bytes;
     /* bytes a block of that kind takes, as the device's allocator counts them; 0: not said */
     uint64_t weights_bytes[PROFILE_BLOCKS], adapter_bytes[PROFILE_BLOCKS], optimizer_bytes[PROFILE_BLOCKS];

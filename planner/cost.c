@@ -281,8 +281,6 @@ static int device_measured(struct cost_device *cost, const struct device *device
                              block->flops_per_square / per_token, 0.002, err) < 0)
             return -1;
         cost->step_s[cls] = profile->step_s[kind];
-        cost->cold_s[COST_FORWARD][cls] = profile->cold_forward_s[kind];
-        cost->cold_s[COST_BACKWARD][cls] = profile->cold_backward_s[kind];
     }
     return 0;
 }
@@ -319,8 +317,6 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
                 curve->points[i].seconds[way] *= factor;
         }
         cost->step_s[cls] *= factor;
-        for (int way = 0; way < COST_WAYS; way++)
-            cost->cold_s[way][cls] *= factor;
     }
     for (int part = 0; part < COST_PARTS; part++) {
         struct cost_curve *curve = &cost->parts[part];

@@ -45,7 +45,6 @@ struct cost_device {
     double experts_overhead_s;           /* of running any experts of a layer, once */
     uint32_t experts, experts_active;    /* of a layer; 0: dense */
     double step_s[COST_CLASSES]; /* optimiser, a block */
-    double cold_s[COST_WAYS][COST_CLASSES]; /* what a block's first pass of a step takes more, where it was measured */
     enum cost_origin origin;
     double uncertainty; /* relative */
 };

@@ -14,25 +14,12 @@
 #define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
 #define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
 
-/* Later stages wait for the first micro-batch to come through those before them, so that they begin cold. The
- * first one ends a step and goes on with the next. */
-static int32_t first_micro_batch(const struct plan *plan, uint32_t rank)
-{
-    const struct program *program = &plan->ranks[rank].programs[PROGRAM_TRAIN];
-    for (uint32_t i = 0; i < program->instr_count && plan->ranks[rank].stage > 0; i++) {
-        if (program->instrs[i].op == OP_FORWARD)
-            return program->instrs[i].micro_batch;
-    }
-    return PLAN_NONE;
-}
-
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
     price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
-    price->first = calloc((size_t)plan->rank_count + 1, sizeof(*price->first));
-    if (!price->device || !price->groups || !price->first) {
+    if (!price->device || !price->groups) {
         price_fini(price);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     }
@@ -44,7 +31,6 @@ int price_init(struct price *price, const struct problem *problem, const struct 
             price_fini(price);
             return -1;
         }
-        price->first[r] = first_micro_batch(plan, r);
     }
     if (plan->placement == PLACE_EXPERT &&
         expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
@@ -57,11 +43,9 @@ int price_init(struct price *price, const struct problem *problem, const struct 
 void price_fini(struct price *price)
 {
     free(price->device);
-    free(price->first);
     free(price->groups);
     expert_price_fini(price->expert);
     price->device = NULL;
-    price->first = NULL;
     price->groups = NULL;
     price->expert = NULL;
 }
@@ -96,16 +80,6 @@ static double blocks_bytes(const struct problem *p, const struct instr *x)
     return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
 }
 
-/* What an instruction takes more because its rank has just begun the step. */
-static double cold_seconds(const struct price *price, uint32_t rank, const struct instr *x, enum cost_way way,
-                           const struct cost_load *load)
-{
-    if (load->rows <= 0 || price->first[rank] == PLAN_NONE || x->micro_batch != price->first[rank] ||
-        x->row_begin > 0)
-        return 0;
-    return problem_cold_seconds(price->problem, price->device[rank], x->block_begin, x->block_end, way);
-}
-
 static double compute_seconds(void *context, uint32_t rank, const struct instr *x)
 {
     const struct price *price = context;
@@ -124,8 +98,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     switch (x->op) {
     case OP_FORWARD:
         load = instr_load(price, x);
-        return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load) +
-               cold_seconds(price, rank, x, COST_FORWARD, &load);
+        return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load);
     case OP_BACKWARD:
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT: {
@@ -137,8 +110,6 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         }
         if (x->flags & INSTR_RECOMPUTE)
             seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
-        if (x->op != OP_BACKWARD_WEIGHT)
-            seconds += cold_seconds(price, rank, x, COST_BACKWARD, &load);
         return seconds;
     }
     case OP_STEP: {

@@ -20,12 +20,10 @@ struct price_group { /* the worst of a group's ring */
 struct price {
     const struct problem *problem;
     const struct plan *plan;
-    uint32_t *device;           /* [rank_count]: cluster device of each rank */
-    struct price_group *groups; /* [group_count]: found when first asked for */
-    int32_t *first;  /* [rank_count]: the micro-batch that a rank begins a step with, after a pause;
-                        PLAN_NONE where it does not pause */
-    uint32_t step;   /* priced step */
-    bool free_links; /* for comparisons: transfers take no time */
+    uint32_t *device;            /* [rank_count]: cluster device of each rank */
+    struct price_group *groups;  /* [group_count]: found when first asked for */
+    uint32_t step;               /* priced step */
+    bool free_links;             /* for comparisons: transfers take no time */
     struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
     bool whole;                  /* simulate steady stretches turn by turn */
 };

@@ -253,16 +253,6 @@ double problem_step_seconds(const struct problem *problem, uint32_t device, int3
     return seconds;
 }
 
-double problem_cold_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
-                            enum cost_way way)
-{
-    const struct cost_device *cost = &problem->costs[device];
-    double seconds = 0;
-    for (int cls = 0; cls < COST_CLASSES; cls++)
-        seconds += (problem->prefix[end][cls] - problem->prefix[begin][cls]) * cost->cold_s[way][cls];
-    return seconds;
-}
-
 static uint32_t bound(uint64_t value)
 {
     return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;

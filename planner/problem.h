@@ -61,9 +61,6 @@ double problem_seconds(const struct problem *problem, uint32_t device, int32_t b
                        enum cost_way way, const struct cost_load *load);
 /* Seconds of the optimiser's step for blocks [begin, end). */
 double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end);
-/* Seconds that blocks [begin, end) take more on the first micro-batch after a pause. */
-double problem_cold_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
-                            enum cost_way way);
 
 /* Most tokens and labelled tokens of a micro-batch of that many rows; tokens also cover the sample's prompt.
  */

@@ -60,8 +60,6 @@ static void a_profile_has_points_of_every_block_and_leaves_nothing(void **state)
         assert_true(number(point, "sum_sq") <= number(point, "tokens") * number(point, "tokens"));
         assert_true(number(point, "boundary_bytes") == 4 * 64 * number(point, "tokens"));
     }
-    assert_true(number(json_object_get(document, "cold_forward_s"), "layer") >= 0);
-    assert_true(number(json_object_get(document, "cold_backward_s"), "head") >= 0);
     assert_true(seen[0] >= 2 && seen[1] >= 4 && seen[2] >= 4);
     struct stage_options o = {.config = &small,
                               .block_begin = 1,

@@ -69,9 +69,14 @@ static inline struct workload fixture_workload(const struct model_config *config
     return w;
 }
 
-/* A profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed. New. */
-static inline json_t *fixture_profile(const char *name, double speed)
+/* A device with a profile: seconds of a layer = (overhead + per_token·tokens + per_square·Σ length²)/speed.
+ */
+static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
+                                  uint64_t memory, double speed)
 {
+    struct err err;
+    struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
+    assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
     json_t *points = json_array();
     for (int tokens = 32; tokens <= 2048; tokens *= 2) {
         for (int rows = 1; rows <= 2; rows++) {
@@ -90,26 +95,11 @@ static inline json_t *fixture_profile(const char *name, double speed)
                                             "tokens", tokens, "forward_s", 1e-7 * tokens, "backward_s", 0.0));
         }
     }
-    return json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points, "base_process_bytes", 3e7,
-                     "step_s", "layer", 1e-4 / speed);
-}
-
-static inline void fixture_measured(struct cluster *cluster, const char *name, const char *node,
-                                    uint64_t memory, json_t *profile)
-{
-    struct err err;
-    struct cluster_device device = {.name = name, .node = node, .memory_limit_bytes = memory};
-    assert_int_equal(cluster_add_device(cluster, &device, &err), 0);
+    json_t *profile = json_pack("{s:s,s:o,s:f,s:{s:f}}", "device", name, "points", points,
+                                "base_process_bytes", 3e7, "step_s", "layer", 1e-4 / speed);
     if (cluster_add_profile(cluster, profile, &err) < 0)
         fail_msg("%s", err.text);
     json_decref(profile);
-}
-
-/* A device with such a profile. */
-static inline void fixture_device(struct cluster *cluster, const char *name, const char *node,
-                                  uint64_t memory, double speed)
-{
-    fixture_measured(cluster, name, node, memory, fixture_profile(name, speed));
 }
 
 static inline void fixture_link(struct cluster *cluster, const char *from, const char *to, double latency_s,

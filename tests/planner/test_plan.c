@@ -51,51 +51,10 @@ static void two_small_devices_get_a_pipeline_that_passes_the_checker(void **stat
     workload_fini(&w);
 }
 
-static double step_after_pauses(int place, double cold_s)
-{
-    struct err err = {0};
-    struct model_config config = fixture_config(30);
-    struct workload w = fixture_workload(&config, 400, 16);
-    struct cluster *cluster = cluster_create(&err);
-    struct plan_options options = {.programs = true};
-    struct plan_answer *answer = NULL;
-    const char *const names[] = {"left/cpu0", "right/cpu0"}, *const nodes[] = {"left", "right"};
-    w.place = place;
-    w.epochs = 0;
-    w.steps = 1;
-    for (int d = 0; d < 2; d++) {
-        json_t *profile = fixture_profile(names[d], 1);
-        json_object_set_new(profile, "cold_forward_s", json_pack("{s:f}", "layer", cold_s));
-        json_object_set_new(profile, "cold_backward_s", json_pack("{s:f}", "layer", cold_s / 2));
-        fixture_measured(cluster, names[d], nodes[d], 900 * MIB, profile);
-    }
-    if (plan_search(&w, cluster, &options, &answer, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_int_equal(answer->verdict, VERDICT_FITS);
-    double step_s = answer->step_s;
-    plan_answer_destroy(answer);
-    cluster_destroy(cluster);
-    workload_fini(&w);
-    return step_s;
-}
-
-/* 30 layers over two devices: the second pays for its own, both ways, of which what is beside others' work
- * does not show. */
-static void a_pause_is_paid_for_once_a_step_by_stages_that_wait(void **state)
-{
-    (void)state;
-    double plain = step_after_pauses(PLACE_PIPELINE, 0), cold = step_after_pauses(PLACE_PIPELINE, 1e-4);
-    print_message("pipeline: %.6f s, cold %.6f s; single: %.6f s, cold %.6f s\n", plain, cold,
-                  step_after_pauses(PLACE_SINGLE, 0), step_after_pauses(PLACE_SINGLE, 1e-4));
-    assert_true(cold > plain && cold < plain + 30 * 1.5e-4 + 1e-12);
-    assert_true(step_after_pauses(PLACE_SINGLE, 0) == step_after_pauses(PLACE_SINGLE, 1e-4));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_small_devices_get_a_pipeline_that_passes_the_checker),
-        cmocka_unit_test(a_pause_is_paid_for_once_a_step_by_stages_that_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
