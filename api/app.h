@@ -100,8 +100,8 @@ void call_json(struct call *call, int status, json_t *document, const struct htt
 void call_fail(struct call *call, const struct err *err);
 /* The same for what is wrong inside a well-formed body: ERR_INVALID is 422 then. */
 void call_refuse(struct call *call, const struct err *err);
-/* A token was shown and is not valid ('err' says how): 401, or 429 with Retry-After for an address that shows too
- * many (api/wrong.h). */
+/* A token was shown and is not valid ('err' says how): 401, or 429 with Retry-After for an address that shows
+ * too many (api/wrong.h). */
 void call_wrong_token(struct call *call, const struct err *err);
 /* A problem with a status of its own and more members (taken; may be NULL). */
 void call_problem(struct call *call, int status, const char *code, json_t *more, const char *fmt, ...)

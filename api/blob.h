@@ -41,8 +41,8 @@ int blob_writer_finish(struct blob_writer *writer, const char *expected, struct 
                        struct err *err);
 void blob_writer_destroy(struct blob_writer *writer);
 
-/* Remove a file that nothing refers to any more, unless it was sent again after 'before' (seconds since 1970);
- * one sent again meanwhile stays. Returns whether it is gone; a file that is not there is. */
+/* Remove a file that nothing refers to any more, unless it was sent again after 'before' (seconds since
+ * 1970); one sent again meanwhile stays. Returns whether it is gone; a file that is not there is. */
 bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before);
 
 /* True when 'err' came from a full disk or quota: HTTP 507. */

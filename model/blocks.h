@@ -93,7 +93,8 @@ void block_list_fini(struct block_list *list);
 
 /* How a block is used: by which method, kept how, and on what. */
 enum block_base { BLOCK_BASE_FP32, BLOCK_BASE_BF16, BLOCK_BASE_NF4 };
-#define BLOCK_NF4_BYTES 0.516 /* a parameter: 4 bits, and 8-bit scales of 64 with an fp32 scale of 256 of them */
+/* Bytes of an NF4 parameter: 4 bits, and 8-bit scales of 64 with an fp32 scale of 256 of them. */
+#define BLOCK_NF4_BYTES 0.516
 
 struct block_use {
     bool full;             /* every parameter is trained; else the adapters of the list's options alone */

@@ -21,8 +21,8 @@ uint64_t chain_held_gradients(const struct problem *problem, uint32_t tokens, in
 void chain_links(const struct problem *problem, const struct place_choice *choice, double *latency_s,
                  double *occupied_s);
 
-/* Full fine-tuning of a tied embedding: seconds to reduce its copy's gradients to the owner and to send the new
- * values back, between the first and the last device; 0 otherwise. */
+/* Full fine-tuning of a tied embedding: seconds to reduce its copy's gradients to the owner and to send the
+ * new values back, between the first and the last device; 0 otherwise. */
 double chain_tied_seconds(const struct problem *problem, uint32_t first, uint32_t last);
 
 /* Emits a whole plan from a choice whose stages have one member each with window set. Interleaved, stage j is

@@ -32,19 +32,19 @@ struct cost_curve {
     double per_token, per_square, per_labelled; /* work of a load */
 };
 
-/* Parts of a layer, priced apart where the model has experts, so that attention and experts may be on different
- * devices. A layer with experts costs exactly the sum of its parts: attention, router, and all its experts with an even
- * share of the tokens. */
+/* Parts of a layer, priced apart where the model has experts, so that attention and experts may be on
+ * different devices. A layer with experts costs exactly the sum of its parts: attention, router, and all its
+ * experts with an even share of the tokens. */
 enum cost_part { COST_PART_ATTENTION, COST_PART_FFN, COST_PART_ROUTER, COST_PART_EXPERT, COST_PARTS };
 
 /* All curves of one device for one workload. */
 struct cost_device {
     struct cost_curve curves[COST_CLASSES];
-    struct cost_curve parts[COST_PARTS]; /* empty for dense models; the expert's is of one, over the tokens it gets */
+    struct cost_curve parts[COST_PARTS]; /* empty if dense; one expert's is over the tokens it gets */
     double part_step_s[COST_PARTS];      /* optimiser, a part (one expert) */
     double experts_overhead_s;           /* of running any experts of a layer, once */
     uint32_t experts, experts_active;    /* of a layer; 0: dense */
-    double step_s[COST_CLASSES]; /* optimiser, a block */
+    double step_s[COST_CLASSES];         /* optimiser, a block */
     enum cost_origin origin;
     double uncertainty; /* relative */
 };

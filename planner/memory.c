@@ -267,8 +267,8 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     int32_t first_layer = stage->block_begin > 1 ? stage->block_begin : 1;
     int32_t end_layer = stage->block_end < last ? stage->block_end : last;
     z.layers = end_layer > first_layer ? (uint64_t)(end_layer - first_layer) : 0;
-    need->exact = engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1 &&
-                  !stage->sharded;
+    need->exact =
+        engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1 && !stage->sharded;
     if (need->exact)
         weights_exact(problem, s, &z, need);
     else
@@ -277,9 +277,9 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * (stage->window ? stage->window : 1);
     need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
     uint64_t boundary = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
-    need->purpose[PURPOSE_BUFFERS] = granule(kept_bytes(problem, workspace(s, &z))) + granule(8 * (1 + s->parameters * z.layers)) +
-                                     stage->boundary_buffers * boundary + need->cache_bytes +
-                                     stage->buffer_bytes;
+    need->purpose[PURPOSE_BUFFERS] =
+        granule(kept_bytes(problem, workspace(s, &z))) + granule(8 * (1 + s->parameters * z.layers)) +
+        stage->boundary_buffers * boundary + need->cache_bytes + stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

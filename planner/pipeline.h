@@ -34,7 +34,7 @@ enum pipeline_effort { PIPELINE_BALANCE, PIPELINE_ENUMERATE, PIPELINE_REFINE };
 int pipeline_try(const struct problem *problem, const struct pipe_table *table, const uint32_t *devices,
                  uint32_t count, enum pipeline_effort effort, struct choice_list *list, struct err *err);
 
-/* Interleaved and split variants of the best pipelines in the list; adds those that are faster by estimate. */
+/* Adds interleaved and split variants of the list's best pipelines that are faster by estimate. */
 int pipeline_variants(const struct problem *problem, struct choice_list *list, struct err *err);
 
 /* The choice of a pipeline's plan, ranges and delays among it. */

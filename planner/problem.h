@@ -20,7 +20,7 @@ struct problem_step {
 /* Widths of a dense layer and of its adapters, as memory.c sums them. */
 struct memory_widths {
     uint64_t hidden, q, kv, qkv, ffn, heads, vocab;
-    uint64_t router; /* scores, and each chosen expert with its weight; 0: dense */
+    uint64_t router;                            /* scores, and each chosen expert with its weight; 0: dense */
     uint64_t group_inputs[4], group_members[4]; /* q+k+v, o, gate+up, down */
     uint64_t rank, adapter_floats, parameters;
     bool dropout;

@@ -5,10 +5,10 @@
  * of buffers bound what is in flight), frees the sender after bytes/rate and the receiver one latency later
  * (the receiver's queue with the sender: the next transfer does not wait for the last one's latency);
  * a collective ends for all members some seconds after the last is ready. Scalars go up and down a tree: its
- * root waits for the others' messages and goes on, they wait for its answer. What counts is not who is through
- * first but how long a step takes, step after step: the root may be ready a round trip later than the others
- * without anybody losing time, since they begin the next step as much later as they hear of its end. So a
- * member's message must be ready its round trip before the root's, and all are through together.
+ * root waits for the others' messages and goes on, they wait for its answer. What counts is not who is
+ * through first but how long a step takes, step after step: the root may be ready a round trip later than the
+ * others without anybody losing time, since they begin the next step as much later as they hear of its end.
+ * So a member's message must be ready its round trip before the root's, and all are through together.
  *
  * What links share. A pair of ranks may share things with other pairs: the wire between two nodes, a node's
  * network card. Each admits one transfer after another and is busy with it for bytes/its own rate, so two

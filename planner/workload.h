@@ -48,16 +48,16 @@ struct workload {
     struct workload_row *rows; /* owned; row_count of them */
     uint32_t eval_row_count;   /* 0: none */
     struct workload_row *eval_rows; /* owned */
-    /* Share of a layer's routed tokens that each of its experts gets, measured; [layers][experts] of the model, each
-     * layer's summing to 1 (dense layers: ignored). Borrowed; NULL: even. */
+    /* Share of a layer's routed tokens that each of its experts gets, measured; [layers][experts] of the
+     * model, each layer's summing to 1 (dense layers: ignored). Borrowed; NULL: even. */
     const double *expert_share;
-    uint32_t sample_tokens;         /* prompt and answer together that a KV cache must hold; 0: no sampling */
-    uint32_t prompt_tokens;         /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
-    int place;                      /* enum plan_placement, or −1: any */
-    uint32_t micro_batch_rows;      /* 0: choose */
-    uint32_t stages;                /* 0: choose */
-    uint32_t device_count;          /* device names to choose from; 0: any */
-    char **devices;                 /* owned */
+    uint32_t sample_tokens;    /* prompt and answer together that a KV cache must hold; 0: no sampling */
+    uint32_t prompt_tokens;    /* of them the prompt's, which prefill takes at once; ≤ sample_tokens */
+    int place;                 /* enum plan_placement, or −1: any */
+    uint32_t micro_batch_rows; /* 0: choose */
+    uint32_t stages;           /* 0: choose */
+    uint32_t device_count;     /* device names to choose from; 0: any */
+    char **devices;            /* owned */
     uint32_t exclude_count;
     char **exclude; /* owned */
 };

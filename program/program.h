@@ -120,9 +120,9 @@ enum instr_op {
      * attention [a], with experts [e], or both. docs/PROGRAM.md, Attention and experts apart. */
     OP_ATTENTION, /* [a] boundary in, slot_save, stream out; back: gradient in, saved, gradient out */
     OP_ROUTE,     /* [a] stream in, slot_save, routed tokens out; back: saved, adds to slot_out */
-    OP_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what came to slot_out */
+    OP_DISPATCH,  /* [a] slot_in routed, [e] slot_out; back: [e] slot_in, [a] slot_save + what slot_out got */
     OP_EXPERTS,   /* [e] slot_in, slot_save, slot_out; back: slot_in, saved, slot_out */
-    OP_COMBINE,   /* [e] slot_in, [a] slot_save + what came to slot_out; back: [a] slot_in (kept), [e] slot_out */
+    OP_COMBINE,   /* [e] slot_in, [a] slot_save + what slot_out got; back: [a] slot_in (kept), [e] slot_out */
     /* compute queue. */
     OP_STEP,    /* scale by 1/labelled, clip, update what this rank owns, zero the gradients; `group`: it owns
                    its share of that group of the blocks, else all of them */
@@ -196,22 +196,22 @@ struct program {
 };
 
 enum slot_kind {
-    SLOT_ACTIVATION,      /* boundary activation [tokens, hidden] */
-    SLOT_GRADIENT,        /* boundary gradient [tokens, hidden] */
-    SLOT_SAVED,           /* what forward leaves for backward; the engine decides what is inside */
-    SLOT_STEP_SCALARS,    /* struct plan_step_scalars */
-    SLOT_NORM_SCALAR,     /* one double: Σ of squares of the gradients this rank owns, unscaled */
-    SLOT_GRADIENTS,       /* gradients of all trained parameters of blocks [block_begin, block_end): the rank's
-                             own, to be stepped with (SLOT_FOR_RUN), or whole ones, block after block, until they
-                             are reduced (SLOT_FOR_INSTRUCTIONS): backward adds to the first slot that covers its
-                             block */
-    SLOT_PARAMETERS,      /* trained parameters of blocks [block_begin, block_end) */
-    SLOT_KV_CACHE,        /* of the rank's blocks */
-    SLOT_TOKEN,           /* one int32 a row */
-    SLOT_GATHERED,        /* all weights of a block, gathered from their shards, or pulled from their holder
-                             (of LoRA: the adapters'): forward and backward take a block's weights from the first
-                             such slot that covers it, and where there is none from the rank's own */
-    SLOT_ROUTED,          /* tokens on their way to or from experts [tokens, hidden], with their counts */
+    SLOT_ACTIVATION,   /* boundary activation [tokens, hidden] */
+    SLOT_GRADIENT,     /* boundary gradient [tokens, hidden] */
+    SLOT_SAVED,        /* what forward leaves for backward; the engine decides what is inside */
+    SLOT_STEP_SCALARS, /* struct plan_step_scalars */
+    SLOT_NORM_SCALAR,  /* one double: Σ of squares of the gradients this rank owns, unscaled */
+    SLOT_GRADIENTS,    /* gradients of all trained parameters of blocks [block_begin, block_end): the rank's
+                          own, to be stepped with (SLOT_FOR_RUN), or whole ones, block after block, until they
+                          are reduced (SLOT_FOR_INSTRUCTIONS): backward adds to the first slot that covers its
+                          block */
+    SLOT_PARAMETERS,   /* trained parameters of blocks [block_begin, block_end) */
+    SLOT_KV_CACHE,     /* of the rank's blocks */
+    SLOT_TOKEN,        /* one int32 a row */
+    SLOT_GATHERED,     /* all weights of a block, gathered from their shards, or pulled from their holder
+                          (of LoRA: the adapters'): forward and backward take a block's weights from the first
+                          such slot that covers it, and where there is none from the rank's own */
+    SLOT_ROUTED,       /* tokens on their way to or from experts [tokens, hidden], with their counts */
     SLOT_ROUTED_GRADIENT, /* likewise backward */
     SLOT_BARRIER,         /* nothing but the fact of arrival: one double, zero */
     SLOT_PARTIAL,         /* a rank's part of a sum over its tensor group [tokens, hidden], which ALL_REDUCE
@@ -257,7 +257,7 @@ struct plan_range { /* blocks [begin, end) */
  * other. Key and value heads come with the query heads they serve. All zero: whole matrices. */
 struct plan_tensor {
     uint32_t kv_head_begin, kv_head_end;
-    uint32_t column_begin, column_end; /* of the FFN: rows of gate and up, columns of down */
+    uint32_t column_begin, column_end;         /* of the FFN: rows of gate and up, columns of down */
     uint32_t vocabulary_begin, vocabulary_end; /* rows of the embedding and of the head */
 };
 
@@ -270,15 +270,15 @@ struct plan_rank {
     uint32_t range_count; /* 0: one range */
     struct plan_range *ranges;
     struct plan_tensor tensor;
-    uint32_t rows;                  /* of a full batch, that this rank works on */
-    double rows_share;              /* rows / batch rows */
+    uint32_t rows;      /* of a full batch, that this rank works on */
+    double rows_share;  /* rows / batch rows */
     double state_share; /* of the trained state kept here, 0..1: Σ over ranks = 1; each replica of all of
                            a stage's state has 1 */
     bool owns_tied;     /* it owns the embedding that the head shares */
     bool copies_tied;   /* it holds a copy of it, updated by BROADCAST after STEP */
     uint32_t expert_count;
     struct plan_experts *experts;
-    bool recompute;                      /* its FORWARDs carry INSTR_RECOMPUTE */
+    bool recompute;  /* its FORWARDs carry INSTR_RECOMPUTE */
     uint32_t window; /* most micro-batches in flight between forward and backward; of a rank with ranges,
                         each range's counted by itself */
     uint64_t memory_peak[PURPOSE_COUNT]; /* predicted peak of each purpose, bytes */

@@ -30,8 +30,8 @@ int store_cluster_get(struct store *store, const char *content, store_doc_fn *do
 int store_profile_list(struct store *store, const char *content, store_doc_fn *done, void *arg,
                        struct err *err);
 
-/* What a plan may rest on under `key` (planner/profile_key.h): [{"device","document","imported"}]; an imported
- * one only of the very device (name and inventory) and only while that is not measured. */
+/* What a plan may rest on under `key` (planner/profile_key.h): [{"device","document","imported"}]; an
+ * imported one only of the very device (name and inventory) and only while that is not measured. */
 int store_profile_plan(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
 
 /* Keeps profiles that were measured elsewhere: [{"device","key","content"?,"digest"?,"document"}]; `source`

@@ -63,7 +63,7 @@ struct store_sched_run { /* every active one */
     enum run_state state;
     enum stop_why stop_why;
     int64_t created_us, started_us, stopping_us, killed_us; /* 0: not yet */
-    char *why; /* why it is being stopped, a sentence, or NULL */
+    char *why;                                              /* why it is being stopped, a sentence, or NULL */
     uint32_t rank_count;
     struct store_sched_rank *ranks; /* [rank_count], by rank */
 };
