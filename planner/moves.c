@@ -545,7 +545,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     bool laps = c->placement == PLACE_PIPELINE && members <= FEW_MEMBERS;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
-        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid ? window_values(p, c) : 0)},
+        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid || tensor ? window_values(p, c) : 0)},
         [MOVE_DELAY] = {c->placement == PLACE_PIPELINE ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ORDER] = {hybrid ? members : 0, members},
@@ -555,7 +555,9 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
         [MOVE_DROP] = {members, data ? members : 2},
         [MOVE_ADD] = {p->device_count, data ? 2 * members : 2 * stages + 1},
-        [MOVE_MICRO] = {p->workload->batch_rows + 1, data ? members : 1},
+        [MOVE_MICRO] = {p->workload->batch_rows + 1, data     ? members
+                                                     : tensor ? 2
+                                                              : 1},
         [MOVE_STAGES] = {stages, stages},
         [MOVE_REGROUP] = {laps                       ? LAP_MOVES_MAX + 1
                           : hybrid || data || tensor ? members
@@ -614,7 +616,11 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
     if (kind == MOVE_ROWS)
         return tensor_give(p, c, a, b % c->member_count, b / c->member_count);
     if (kind == MOVE_WINDOW && a == c->stage_count)
-        return tensor_turns(p, c, b == 0);
+        return b < 2 ? tensor_turns(p, c, b == 0) : tensor_turns_to(p, c, b - 1);
+    if (kind == MOVE_WINDOW && b > 1)
+        return 0;
+    if (kind == MOVE_MICRO && b == 1)
+        return tensor_micro(p, c, a);
     int result = apply(p, c, kind, a, b, err);
     if (result > 0 && kind == MOVE_CUT)
         return tensor_relevel(p, c);

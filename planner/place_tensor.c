@@ -25,6 +25,7 @@
         */
 #define HEAD_DEVICES 8u    /* up to which groups that share the head alone are tried */
 #define HEAD_ORDERS 3u     /* of devices */
+#define GROUP_ORDERS 3u    /* likewise, for groups that share everything */
 #define HEADS_KEPT 6u      /* of them, beside the others */
 #define NEIGHBOURS_MAX 64u /* nodes that are tried with the one next to them */
 
@@ -599,6 +600,51 @@ static int heads_try(struct arrangement *a, const struct ranked *all, uint32_t c
     return result;
 }
 
+/* The device whose worst link to the group is best is the next of it. */
+static void links_order(const struct problem *p, struct ranked *order, uint32_t count)
+{
+    for (uint32_t at = 1; at < count; at++) {
+        uint32_t best = at;
+        double most = 0;
+        for (uint32_t i = at; i < count; i++) {
+            double least = INFINITY;
+            for (uint32_t in = 0; in < at; in++) {
+                double latency, rate;
+                bool emulated;
+                cluster_link(p->cluster, order[in].device, order[i].device, &latency, &rate, &emulated);
+                least = fmin(least, rate);
+            }
+            if (least > most) {
+                most = least;
+                best = i;
+            }
+        }
+        struct ranked held = order[at];
+        order[at] = order[best];
+        order[best] = held;
+    }
+}
+
+/* Few devices: groups of the fastest, of those with most memory, of those with the best links to the fastest,
+ * whatever nodes they are on. */
+static int orders_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)
+{
+    for (uint32_t how = 0; how < GROUP_ORDERS && count <= HEAD_DEVICES; how++) {
+        struct ranked order[HEAD_DEVICES];
+        uint32_t devices[HEAD_DEVICES];
+        heads_order(a->p, all, count, how == 1 ? 2 : 0, 0, order);
+        if (how == 2)
+            links_order(a->p, order, count);
+        for (uint32_t i = 0; i < count; i++)
+            devices[i] = order[i].device;
+        for (uint32_t size = count - (how > 0); size >= 2; size--) {
+            if (group_try(a, devices, size, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
 static bool tensor_supports(const struct problem *problem, struct err *err)
 {
     uint32_t usable = 0;
@@ -630,6 +676,8 @@ static int groups_try(struct arrangement *a, const struct ranked *all, uint32_t 
         return -1;
     if (few)
         return 0;
+    if (orders_try(a, all, count, err) < 0)
+        return -1;
     return nodes_try(a, all, count, err) < 0 ? -1 : neighbours_try(a, all, count, err);
 }
 

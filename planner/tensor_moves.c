@@ -76,6 +76,16 @@ int tensor_turns(const struct problem *p, struct place_choice *c, bool up)
     return 1;
 }
 
+int tensor_turns_to(const struct problem *p, struct place_choice *c, uint32_t together)
+{
+    if (together == 0 || together > micro_count(p, c->micro_batch_rows) ||
+        together == (c->together ? c->together : 1))
+        return 0;
+    c->together = together;
+    windows_bound(p, c);
+    return 1;
+}
+
 static bool stage_fits(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
 {
     const struct place_stage *stage = &c->stages[s];
@@ -156,4 +166,21 @@ int tensor_relevel(const struct problem *p, struct place_choice *c)
     for (uint32_t s = c->stage_count; s-- > 0;)
         stage_refit(p, c, s, count);
     return 1;
+}
+
+int tensor_micro(const struct problem *p, struct place_choice *c, uint32_t rows)
+{
+    uint32_t old = c->micro_batch_rows, count;
+    if (rows == 0 || rows == old || p->workload->micro_batch_rows)
+        return 0;
+    count = micro_count(p, rows);
+    c->micro_batch_rows = rows;
+    c->together = ((c->together ? c->together : 1) * old + rows - 1) / rows;
+    c->together = c->together > count ? count : c->together;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        c->members[m].micro_rows = rows;
+        c->members[m].micro_count = count;
+    }
+    windows_bound(p, c);
+    return tensor_relevel(p, c);
 }

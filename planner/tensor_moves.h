@@ -16,6 +16,11 @@ int tensor_give(const struct problem *problem, struct place_choice *choice, uint
                 uint32_t gift);
 /* One more or one less micro-batch worked on in turns. */
 int tensor_turns(const struct problem *problem, struct place_choice *choice, bool up);
+/* So many in turns. Returns 1, or 0 when there are not so many or it is so already. */
+int tensor_turns_to(const struct problem *problem, struct place_choice *choice, uint32_t together);
+/* Micro-batches of so many rows, as many rows in turns as before, heads and vocabulary as they were, columns
+ * level again. Returns 1, or 0 when that is no change. */
+int tensor_micro(const struct problem *problem, struct place_choice *choice, uint32_t rows);
 /* After who is where has changed: deals every stage's matrices by speed, counts micro-batches, bounds
  * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
  * two). */

@@ -195,6 +195,8 @@ static inline void choice_print(const struct place_choice *c)
                               x->tensor.column_end - x->tensor.column_begin,
                               x->tensor.vocabulary_end - x->tensor.vocabulary_begin);
         }
+        for (uint32_t k = 0; c->dealt && k < c->dealt_count / c->stage_count; k++)
+            print_message("%s%u", k ? "" : " dealt ", c->dealt[s * (c->dealt_count / c->stage_count) + k]);
         print_message("]");
     }
     print_message("\n");
