@@ -41,6 +41,7 @@ struct place_choice {
     struct place_member *members;
     uint32_t gathered_layers; /* data, server: layers whose weights a member has places for at a time, when
                                  they are kept in shards or by the holder; 0: every member keeps all */
+    uint32_t share_aim; /* data: what its shards were chosen for, and 1 (sharded_moves.c); 0: nobody said */
     uint32_t together; /* tensor: micro-batches worked on in turns, so that the sums of one travel while the
                           next computes; 0: 1 */
     uint8_t *dealt;    /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes

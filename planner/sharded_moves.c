@@ -13,6 +13,7 @@
 #define LAYERS_ALL 9u       /* layers up to which every number of gathered ones is tried */
 #define ROUNDING_BYTES 4096 /* a member's needs are rounded up to granules */
 #define LIKE 1e-6           /* shares that near are of the same aim */
+#define SHARE_GIFTS 2u      /* sizes of what a member gives another of its shard */
 #define AIMS_DEVICES 8u     /* members up to which shares between the two aims are tried */
 
 static bool server(const struct place_choice *c)
@@ -92,6 +93,7 @@ static int shares_fill(const struct problem *p, struct place_choice *c, uint32_t
                              aim < SHARE_AIMS ? (enum share_aim)aim : SHARE_FOR_LINKS, shares);
     for (uint32_t m = 0; m < c->member_count && result > 0; m++)
         c->members[m].state_share = shares[m];
+    c->share_aim = aim + 1;
     free(members);
     free(shares);
     return result;
@@ -108,6 +110,8 @@ static uint32_t aim_of(const struct problem *p, const struct place_choice *c)
     struct place_choice copy;
     struct err err;
     uint32_t found = SHARE_FOR_LINKS;
+    if (c->share_aim)
+        return c->share_aim - 1;
     if (choice_copy(&copy, c, &err) < 0)
         return found;
     for (uint32_t aim = aims_of(c); aim-- > 1 && found == SHARE_FOR_LINKS;) {
@@ -118,6 +122,18 @@ static uint32_t aim_of(const struct problem *p, const struct place_choice *c)
     }
     choice_fini(&copy);
     return found;
+}
+
+/* A part of the state from one member to another, whatever the aim; no more than its room is for the memory
+ * model to say. */
+static int share_give(struct place_choice *c, uint32_t from, uint32_t to, uint32_t part)
+{
+    static const double parts[SHARE_GIFTS] = {1.0 / 32, 1.0 / 256};
+    if (from == to || c->gathered_layers == 0 || c->members[from].state_share <= parts[part])
+        return 0;
+    c->members[from].state_share -= parts[part];
+    c->members[to].state_share += parts[part];
+    return 1;
 }
 
 static double rows_seconds(const struct problem *p, uint32_t device, uint32_t rows)
@@ -247,6 +263,7 @@ void sharded_move_range(const struct problem *p, const struct place_choice *c, e
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_WINDOW] = {full ? layer_choices(p) : !server(c), server(c) || !full ? 1 : aims_of(c)},
         [MOVE_RECOMPUTE] = {members + 1, 2},
+        [MOVE_DELAY] = {full && !server(c) && members <= AIMS_DEVICES ? members : 0, SHARE_GIFTS * members},
         [MOVE_ROWS] = {members, 2 * members},
         [MOVE_ORDER] = {members, members},
         [MOVE_SWAP] = {members, members},
@@ -296,6 +313,8 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
 int sharded_move_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
                        uint32_t b, struct err *err)
 {
+    if (kind == MOVE_DELAY)
+        return share_give(c, a, b / SHARE_GIFTS, b % SHARE_GIFTS);
     uint32_t aim = kind == MOVE_WINDOW ? b : server(c) ? SHARE_FOR_LINKS : aim_of(p, c);
     int result = apply(p, c, kind, a, b, err);
     if (result <= 0)

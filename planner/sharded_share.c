@@ -7,7 +7,21 @@
 #include "planner/sharded.h"
 
 #define SHARING_MAX 256u /* members up to which links and cards in common are counted */
-#define TURNS 200        /* until a double cannot be halved further */
+#define TURNS 200        /* of bisection at most */
+
+/* Is there a double between them? */
+static bool parts(double low, double high)
+{
+    double middle = (low + high) / 2;
+    return low < middle && middle < high;
+}
+
+/* fmin(fmax(x, low), high), which compilers do not inline. */
+static double clamp(double x, double low, double high)
+{
+    x = x > low ? x : low;
+    return x < high ? x : high;
+}
 
 static double room_of(const struct share_member *member)
 {
@@ -26,7 +40,7 @@ static double level_search(const struct share_member *members, uint32_t count, b
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
         high = fmax(high, 1 / members[i].bytes_per_s);
-    for (int turn = 0; turn < TURNS && low < high; turn++) {
+    for (int turn = 0; turn < TURNS && parts(low, high); turn++) {
         double level = (low + high) / 2, sum = 0;
         bool fits = true;
         for (uint32_t i = 0; i < count; i++) {
@@ -38,8 +52,6 @@ static double level_search(const struct share_member *members, uint32_t count, b
             high = level;
         else
             low = level;
-        if (level == low && level == high)
-            break;
     }
     return high;
 }
@@ -53,11 +65,10 @@ double share_level_least(const struct share_member *members, uint32_t count)
 static void fill_evenly(const struct share_member *members, uint32_t count, double level, double *shares)
 {
     double low = 0, high = 1;
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (int turn = 0; turn < TURNS && (turn == 0 || parts(low, high)); turn++) {
         double water = (low + high) / 2, sum = 0;
         for (uint32_t i = 0; i < count; i++) {
-            double floor = floor_at(&members[i], level), room = room_of(&members[i]);
-            shares[i] = fmin(fmax(water, fmin(floor, room)), room);
+            shares[i] = clamp(water, floor_at(&members[i], level), room_of(&members[i]));
             sum += shares[i];
         }
         if (sum < 1)
@@ -73,11 +84,11 @@ static void fill_by_step(const struct share_member *members, uint32_t count, dou
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
         high = fmax(high, members[i].step_s);
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (int turn = 0; turn < TURNS && parts(low, high); turn++) {
         double level = (low + high) / 2, sum = 0;
         for (uint32_t i = 0; i < count; i++) {
             double most = members[i].step_s > 0 ? level / members[i].step_s : 1;
-            shares[i] = fmin(fmax(most, floor_at(&members[i], ring)), room_of(&members[i]));
+            shares[i] = clamp(most, floor_at(&members[i], ring), room_of(&members[i]));
             sum += shares[i];
         }
         if (sum < 1)
@@ -86,9 +97,8 @@ static void fill_by_step(const struct share_member *members, uint32_t count, dou
             high = level;
     }
     for (uint32_t i = 0; i < count; i++)
-        shares[i] =
-            fmin(fmax(members[i].step_s > 0 ? high / members[i].step_s : 1, floor_at(&members[i], ring)),
-                 room_of(&members[i]));
+        shares[i] = clamp(members[i].step_s > 0 ? high / members[i].step_s : 1, floor_at(&members[i], ring),
+                          room_of(&members[i]));
 }
 
 static double level_of(const struct share_member *members, uint32_t count, const double *shares)
