@@ -131,11 +131,15 @@ static int print_program(const struct plan_inputs *inputs, const struct plan_ans
 }
 
 /* What the rows were taken from, where that was not the server's business. */
-static void tell_rows(const json_t *rows)
+static void tell_rows(const json_t *rows, bool planned)
 {
+    if (!rows)
+        return;
+    if (!planned)
+        printf("%s", json_is_string(json_object_get(rows, "from")) ? "\n" : "\nrows taken to be full\n");
     if (json_is_string(json_object_get(rows, "from")))
         printf("  (%.0f rows of %s)\n", show_num(rows, "count", 0), show_str(rows, "from"));
-    else if (rows)
+    else
         printf("  (%s)\n", show_str(rows, "why"));
 }
 
@@ -175,7 +179,7 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
     if (result == 0 && rows)
         json_object_set(told, "rows", (json_t *)rows);
     if (result == 0 && !cli->json && (result = show_plan(told, err)) == 0)
-        tell_rows(rows);
+        tell_rows(rows, answer->plan != NULL);
     if (result == 0 && answer->plan && cli_option(cli, "--jitter"))
         result = tell_jitter(cli, inputs, answer, told, err);
     if (result == 0 && cli_option(cli, "--program"))

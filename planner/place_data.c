@@ -47,8 +47,9 @@ static uint64_t replica_need(const struct problem *p, uint32_t rows, bool recomp
     return need.total;
 }
 
-static int replica_init(const struct problem *p, uint32_t device, struct choice_list *list,
-                        struct replica *replica, struct err *err)
+/* *lacks: what the device lacks for a replica of one row; 0: nothing, and the replica is made. */
+static int replica_init(const struct problem *p, uint32_t device, struct replica *replica, uint64_t *lacks,
+                        struct err *err)
 {
     uint32_t batch = p->workload->batch_rows;
     uint64_t limit = p->cluster->devices[device].memory_limit_bytes, least = UINT64_MAX;
@@ -61,10 +62,9 @@ static int replica_init(const struct problem *p, uint32_t device, struct choice_
         for (uint32_t rows = 1; rows <= batch && replica_need(p, rows, recompute) <= limit; rows++)
             replica->micro_max = rows;
     }
-    if (replica->micro_max == 0) {
-        choice_list_short(list, device, least, limit);
+    *lacks = replica->micro_max == 0 ? least - limit : 0;
+    if (replica->micro_max == 0)
         return 0;
-    }
     replica->seconds = calloc((size_t)batch + 1, sizeof(*replica->seconds));
     if (!replica->seconds)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -188,14 +188,24 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
 {
     struct replica *replicas = calloc((size_t)p->device_count + 1, sizeof(*replicas));
     double *zeros = calloc((size_t)p->workload->batch_rows + 1, sizeof(*zeros));
+    uint64_t lacks, least[2] = {UINT64_MAX, UINT64_MAX}, has[2] = {0}; /* of the two that lack least */
     uint32_t count = 0;
     int result = replicas && zeros ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t d = 0; d < p->device_count && result == 0 && p->workload->stages <= 1; d++) {
         if (!p->usable[d])
             continue;
-        result = replica_init(p, d, list, &replicas[count], err);
+        result = replica_init(p, d, &replicas[count], &lacks, err);
         count += replicas[count].seconds != NULL;
+        int at = lacks < least[0] ? 0 : 1;
+        if (result < 0 || lacks >= least[1])
+            continue;
+        least[1] = at ? lacks : least[0];
+        has[1] = at ? p->cluster->devices[d].memory_limit_bytes : has[0];
+        least[0] = at ? least[0] : lacks;
+        has[0] = at ? has[0] : p->cluster->devices[d].memory_limit_bytes;
     }
+    if (result == 0 && least[1] < UINT64_MAX)
+        choice_list_lacks(list, has[0] + has[1], least[0] + least[1]);
     if (result == 0) {
         qsort(replicas, count, sizeof(*replicas), replica_faster);
         result = caps_try(p, replicas, count, zeros, list, err);

@@ -238,7 +238,7 @@ static void trial_init(struct seeker *s, struct trial *t, uint32_t wave)
 static bool caps_find(struct seeker *s, uint32_t wave, double *cap)
 {
     double tokens = 0;
-    uint64_t held = 0, worst_needs = 0, worst_has = 0;
+    uint64_t held = 0, has = 0, lacks = 0, largest = 0;
     uint32_t worst = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         s->members[i].window = wave;
@@ -248,10 +248,8 @@ static bool caps_find(struct seeker *s, uint32_t wave, double *cap)
         uint64_t limit = s->p->cluster->devices[s->device[i]].memory_limit_bytes;
         uint64_t own = expert_attention_bytes(s->p, &s->model, &s->members[i]);
         uint32_t low = 0, high = s->role[i] & ROLE_EXPERTS ? s->model.experts : 0;
-        if (own > limit) {
-            choice_list_short(s->list, s->device[i], own, limit);
-            return false;
-        }
+        has += limit;
+        lacks += own > limit ? own - limit : 0;
         while (low < high) {
             uint32_t middle = (low + high + 1) / 2;
             if (own + expert_even_bytes(s->p, &s->model, &s->members[i], tokens, middle) <= limit)
@@ -261,18 +259,20 @@ static bool caps_find(struct seeker *s, uint32_t wave, double *cap)
         }
         cap[i] = (double)low / s->model.experts;
         held += low;
-        if (s->role[i] & ROLE_EXPERTS && limit > worst_has) {
-            worst_has = limit;
+        if (s->role[i] & ROLE_EXPERTS && limit > largest) {
+            largest = limit;
             worst = i;
-            worst_needs = own;
         }
     }
-    if (held >= s->model.experts)
+    if (held >= s->model.experts && lacks == 0)
         return true;
-    /* what the largest would need to take those that nobody has room for */
-    uint32_t count = (uint32_t)(s->model.experts - held) + (uint32_t)lround(cap[worst] * s->model.experts);
-    worst_needs += expert_even_bytes(s->p, &s->model, &s->members[worst], tokens, count);
-    choice_list_short(s->list, s->device[worst], worst_needs, worst_has);
+    if (held < s->model.experts) { /* what the largest would need to take those that nobody has room for */
+        uint32_t takes = (uint32_t)lround(cap[worst] * s->model.experts), rest = s->model.experts - (uint32_t)held;
+        uint64_t own = expert_attention_bytes(s->p, &s->model, &s->members[worst]) +
+                       expert_even_bytes(s->p, &s->model, &s->members[worst], tokens, takes + rest);
+        lacks += own > largest ? own - largest : 0;
+    }
+    choice_list_lacks(s->list, has, lacks);
     return false;
 }
 
@@ -331,18 +331,19 @@ static void rounded_times(const struct seeker *s, const struct expert_split *spl
 static int fits(struct seeker *s, const struct trial *t, struct layer_times *times)
 {
     struct expert_split split;
-    int result = 1;
+    uint64_t has = 0, lacks = 0;
+    int result;
     if (expert_split_init(&split, &s->model, s->p->workload->expert_share, s->members, s->n, s->err) < 0)
         return -1;
-    for (uint32_t i = 0; i < s->n && result > 0; i++) {
+    for (uint32_t i = 0; i < s->n; i++) {
         struct expert_need need;
         uint64_t limit = s->p->cluster->devices[s->device[i]].memory_limit_bytes;
         expert_member_need(s->p, &s->model, &t->choice, &split, i, &need);
-        if (need.all.total > limit) {
-            choice_list_short(s->list, s->device[i], need.all.total, limit);
-            result = 0;
-        }
+        has += limit;
+        lacks += need.all.total > limit ? need.all.total - limit : 0;
     }
+    choice_list_lacks(s->list, has, lacks);
+    result = lacks == 0;
     if (result > 0)
         rounded_times(s, &split, times);
     expert_split_fini(&split);

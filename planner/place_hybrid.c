@@ -69,11 +69,8 @@ static bool group_fits(const struct hybrid *h, uint32_t s, int32_t begin, int32_
         uint64_t limit = h->p->cluster->devices[h->device[d]].memory_limit_bytes;
         group_need(h->p, &m, shards ? 0 : 1, &need);
         room += need.total < limit ? (double)(limit - need.total) : 0;
-        if (need.total > limit) {
-            if (end - begin == 1)
-                choice_list_short(h->list, h->device[d], need.total, limit);
+        if (need.total > limit)
             return false;
-        }
     }
     return !shards || room >= group_state_bytes(h->p, begin, end);
 }

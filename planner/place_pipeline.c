@@ -158,7 +158,7 @@ static void windows_choose(const struct pipe *pipe, struct split *split, bool ea
 }
 
 /* Rings depend on neighbours' windows, so memory is looked at again with all of them set; windows shrink
- * until all fits. Returns false, and notes by how much, if it cannot. */
+ * until all fits. Returns false if it cannot. */
 static bool memory_settle(const struct pipe *pipe, struct split *split)
 {
     struct memory_need need;
@@ -170,7 +170,6 @@ static bool memory_settle(const struct pipe *pipe, struct split *split)
             } else if (s > 0 && split->window[s - 1] > split->window[s] + 1) {
                 split->window[s - 1]--;
             } else {
-                choice_list_short(pipe->list, pipe->device[s], need.total, stage_limit(pipe, s));
                 return false;
             }
         }

@@ -172,6 +172,28 @@ static int workers_try(struct server *s, const int64_t *least_room, struct err *
     return result < 0 || (result > 0 && chosen_add(s, &moving, err) < 0) ? -1 : 0;
 }
 
+/* A holder that is too small: what it lacks, and what the nearest worker beside it does. */
+static void short_note(const struct server *s, uint32_t holder, uint64_t needs)
+{
+    const struct problem *p = s->s.p;
+    const struct device *devices = p->cluster->devices;
+    struct memory_need need;
+    uint64_t least = UINT64_MAX, has = 0;
+    worker_need(&s->s, s->s.unit, 1, p->workload->recompute != RECOMPUTE_NO, &need);
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        uint64_t limit = devices[d].memory_limit_bytes, lacks = need.total > limit ? need.total - limit : 0;
+        if (!p->usable[d] || d == holder || lacks >= least)
+            continue;
+        least = lacks;
+        has = limit;
+    }
+    if (least == 0)
+        choice_list_short(s->s.list, holder, needs, devices[holder].memory_limit_bytes);
+    else if (least < UINT64_MAX)
+        choice_list_lacks(s->s.list, has + devices[holder].memory_limit_bytes,
+                          least + needs - devices[holder].memory_limit_bytes);
+}
+
 /* Every set of workers of a few devices; of more, the fastest of them. */
 static int holder_try(struct server *s, const struct candidate *holder, struct err *err)
 {
@@ -181,7 +203,7 @@ static int holder_try(struct server *s, const struct candidate *holder, struct e
     uint32_t all = s->s.candidate_count, most = all < SHARDED_DEVICES_MAX ? all : SHARDED_DEVICES_MAX;
     server_holder_need(s->s.p, 0, 0, false, &idle);
     if (devices[holder->device].memory_limit_bytes < idle.total) {
-        choice_list_short(s->s.list, holder->device, idle.total, devices[holder->device].memory_limit_bytes);
+        short_note(s, holder->device, idle.total);
         return 0;
     }
     s->holder = holder;

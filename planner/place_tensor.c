@@ -204,9 +204,10 @@ static void choice_fill(const struct arrangement *a, uint32_t slack, struct plac
     }
 }
 
-/* Does every member hold what it is given? Notes who does not. */
+/* Does every member hold what it is given? Notes what all together lack. */
 static bool choice_fits(const struct arrangement *a, const struct place_choice *choice)
 {
+    uint64_t has = 0, lacks = 0;
     for (uint32_t s = 0; s < a->stages; s++) {
         for (uint32_t d = a->first[s]; d < a->first[s + 1]; d++) {
             struct tensor_need need;
@@ -215,13 +216,12 @@ static bool choice_fits(const struct arrangement *a, const struct place_choice *
             tensor_stage_need(a->p, &choice->stages[s], &a->part[d], a->rows, a->recompute,
                               live < a->micro_batches ? (uint32_t)live : a->micro_batches,
                               tensor_partials(choice, s, a->micro_batches), &need);
-            if (need.need.total > limit) {
-                choice_list_short(a->list, a->device[d], need.need.total, limit);
-                return false;
-            }
+            has += limit;
+            lacks += need.need.total > limit ? need.need.total - limit : 0;
         }
     }
-    return true;
+    choice_list_lacks(a->list, has, lacks);
+    return lacks == 0;
 }
 
 /* docs/PLANNER.md, Time: the period of 1F1B over units, and its step. */

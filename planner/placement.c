@@ -104,6 +104,11 @@ void choice_list_short(struct choice_list *list, uint32_t device, uint64_t needs
     list->has_bytes = has;
 }
 
+void choice_list_lacks(struct choice_list *list, uint64_t has, uint64_t lacks)
+{
+    choice_list_short(list, SHORT_TOGETHER, has + lacks, has);
+}
+
 void choice_list_fini(struct choice_list *list)
 {
     for (uint32_t i = 0; i < list->count; i++)

@@ -57,11 +57,13 @@ bool choice_uses(const struct place_choice *choice, uint32_t device);
 
 /* The best choices seen, by estimate; and what was too small for memory. */
 #define CHOICES_MAX 24u
+#define SHORT_TOGETHER UINT32_MAX
 struct choice_list {
     uint32_t count;
     struct place_choice choices[CHOICES_MAX]; /* estimates rising */
-    /* the choice that came nearest to fitting, when none did: bytes missing on its worst rank (0: nothing
-     * tried) */
+    /* the choice that came nearest to fitting, when none did: bytes missing on all its ranks together (0: nothing
+     * tried); what it needs and has, of the one device that lacks something, or (SHORT_TOGETHER) of all its
+     * devices */
     uint64_t shortfall_bytes, needs_bytes, has_bytes;
     uint32_t shortfall_device;
     uint64_t evaluations, evaluations_max;
@@ -72,8 +74,10 @@ struct choice_list {
 /* Adds a copy if it is among the best (and can be run, where that is asked for); equal estimates keep the
  * first. */
 int choice_list_add(struct choice_list *list, const struct place_choice *choice, struct err *err);
-/* Notes a choice whose worst rank needs more than it has. */
+/* Notes a choice of one device, or with all that it lacks on one: it needs more than it has. */
 void choice_list_short(struct choice_list *list, uint32_t device, uint64_t needs, uint64_t has);
+/* Notes a choice over several devices, which have so much together and lack so much, each of its own. */
+void choice_list_lacks(struct choice_list *list, uint64_t has, uint64_t lacks);
 void choice_list_fini(struct choice_list *list);
 
 struct placement {

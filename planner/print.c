@@ -220,14 +220,16 @@ struct other {
     size_t at; /* in the document */
 };
 
-/* Those that fit first, the fastest of them first; else as listed. */
+/* Those that fit first, the fastest of them first; of the others several devices together before each alone; else
+ * as listed. */
 static int other_compare(const void *left, const void *right)
 {
     const struct other *a = left, *b = right;
     bool fit = fits(a->line);
     if (fit != fits(b->line))
         return fit ? -1 : 1;
-    double x = fit ? number(a->line, "step_s") : 0, y = fit ? number(b->line, "step_s") : 0;
+    double x = fit ? number(a->line, "step_s") : *text(a->line, "device") != 0;
+    double y = fit ? number(b->line, "step_s") : *text(b->line, "device") != 0;
     return x != y ? (x < y ? -1 : 1) : a->at < b->at ? -1 : a->at > b->at;
 }
 
@@ -264,6 +266,9 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
         result = buf_printf(p->out, p->err, "not asked for");
     else if (lacks < LACKS_LEAST)
         result = buf_printf(p->out, p->err, "does not fit");
+    else if (!*text(other, "device"))
+        result = buf_printf(p->out, p->err, "does not fit: %s too little",
+                            units_bytes(needs, (uint64_t)lacks));
     else if (strcmp(needs, has) == 0)
         result = buf_printf(p->out, p->err, "does not fit: has %s, %s too little", has,
                             units_bytes(needs, (uint64_t)lacks));
@@ -318,12 +323,16 @@ static int left_out_print(struct print *p, const json_t *a)
 {
     const json_t *list = json_object_get(a, "left_out");
     char step[32], ratio[48], name[360];
+    bool none = !fits(a); /* no plan leaves all out: only what was not looked at is worth a line */
+    size_t shown = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *out = json_array_get(list, i);
         double with = number(out, "step_s_with");
-        if (i == 0 && buf_printf(p->out, p->err, "\nleft out\n") < 0)
+        if (none && strcmp(text(out, "why"), "nothing fits") == 0)
+            continue;
+        if (shown == 0 && buf_printf(p->out, p->err, "\nleft out\n") < 0)
             return -1;
-        if (i == LEFT_OUT_SHOWN)
+        if (shown++ == LEFT_OUT_SHOWN)
             return buf_printf(p->out, p->err, "  … %zu more; --json has all\n", json_array_size(list) - i);
         if (buf_printf(p->out, p->err, "  %-*s  %s", p->name_width, device_name(name, out),
                        text(out, "why")) < 0 ||

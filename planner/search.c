@@ -23,6 +23,7 @@
 #include "planner/polish.h"
 #include "planner/tensor.h"
 #include "planner/provenance.h"
+#include "planner/tight.h"
 #include "planner/verdict.h"
 #include "program/codec.h"
 
@@ -496,6 +497,11 @@ static int placements_run(struct search *s)
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         huge_limits(s, kind, list);
         if (placements[i]->propose(s->problem, list, s->err) < 0)
+            return -1;
+        if (kind == PLACE_PIPELINE && list->count == 0 && tight_pipeline(s->problem, true, list, s->err) < 0)
+            return -1;
+        if (kind == PLACE_HYBRID && wanted == PLACE_HYBRID && list->count == 0 &&
+            tight_pipeline(s->problem, false, list, s->err) < 0) /* groups hold no less than stages of one do */
             return -1;
         s->tried[kind] = true;
         s->answer->evaluations += list->evaluations;

@@ -41,7 +41,8 @@ struct plan_alternative { /* another choice and what it gives */
     const char *like; /* its catalogue entry, borrowed from the catalogue; NULL: none */
     enum plan_verdict verdict;
     double step_s;                   /* when it fits */
-    uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; set also when it fits */
+    uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; when it does not fit and is over
+                                        several devices, of all of them together */
     uint32_t stages, micro_batch_rows;
     bool runnable; /* of one that fits: can workers of this release run it? */
 };
@@ -61,7 +62,7 @@ struct plan_answer {
     uint32_t rank_like_count; /* of them */
     double step_s, tokens_per_s, lower_bound_s;
     double plan_s;            /* 0: the library has no clock; the caller sets it before printing */
-    uint64_t shortfall_bytes; /* when nothing fits: the smallest there is */
+    uint64_t shortfall_bytes; /* when nothing fits: bytes missing on all ranks together, where that is least */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;

@@ -309,22 +309,21 @@ static int sets_try(struct sharded *s, struct err *err)
     return 0;
 }
 
-/* When nothing fitted: what all devices together lack, as if it were the largest's. */
+/* When nothing fitted: what all devices together lack. */
 static void short_note(struct sharded *s)
 {
     struct memory_need need;
     double room = 0;
-    uint32_t largest = s->s.candidates[0].device;
+    uint64_t has = 0;
     const struct device *devices = s->s.p->cluster->devices;
     s->s.buffers = sharded_buffers(s->s.p, 2);
     need_of(&s->s, s->s.unit, 1, s->s.p->workload->recompute != RECOMPUTE_NO, &need);
     for (uint32_t i = 0; i < s->s.candidate_count; i++) {
         uint32_t d = s->s.candidates[i].device;
         room += fmax(0, (double)devices[d].memory_limit_bytes - (double)need.total);
-        largest = devices[d].memory_limit_bytes > devices[largest].memory_limit_bytes ? d : largest;
+        has += devices[d].memory_limit_bytes;
     }
-    uint64_t has = devices[largest].memory_limit_bytes;
-    choice_list_short(s->s.list, largest, has + (uint64_t)fmax(1, sharded_state_bytes(s->s.p) - room), has);
+    choice_list_lacks(s->s.list, has, (uint64_t)fmax(1, sharded_state_bytes(s->s.p) - room));
 }
 
 int sharded_propose(const struct problem *p, struct choice_list *list, struct err *err)

@@ -93,10 +93,13 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
     char step[32], other[32], third[32];
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
+    enum plan_placement nearest = PLACE_SINGLE;
     if (asked_for_too_much(problem, text, size))
         return;
     for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
         const struct choice_list *list = &lists[kind];
+        if (problem->workload->place >= 0 && problem->workload->place != kind)
+            continue; /* devices alone are looked at whatever is asked for */
         if (list->shortfall_bytes == 0 ||
             (answer->shortfall_bytes && list->shortfall_bytes >= answer->shortfall_bytes))
             continue;
@@ -104,10 +107,17 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
         needs = list->needs_bytes;
         has = list->has_bytes;
         device = list->shortfall_device;
+        nearest = (enum plan_placement)kind;
     }
-    if (answer->shortfall_bytes)
-        say(text, size, "Does not fit: the nearest placement needs %s on %s, which has %s: %s too little.",
-            units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
+    if (answer->shortfall_bytes && device == SHORT_TOGETHER)
+        say(text, size,
+            "Does not fit: %s too little. The nearest placement (%s) needs %s of memory, and its devices "
+            "together have %s.",
+            units_bytes(third, answer->shortfall_bytes), plan_placement_name(nearest),
+            units_bytes(step, needs), units_bytes(other, has));
+    else if (answer->shortfall_bytes)
+        say(text, size, "Does not fit: the nearest placement (%s) needs %s on %s, which has %s: %s too little.",
+            plan_placement_name(nearest), units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
             units_bytes(third, answer->shortfall_bytes));
     else
         say(text, size,
