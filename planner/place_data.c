@@ -16,8 +16,9 @@
 #include "planner/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
-#define SHARDED_KEPT 2u /* of those in shards that join */
-#define SHARDED_TOO 6u  /* devices up to which LoRA's base is tried in shards beside replicas */
+#define SHARDED_KEPT 2u  /* of those in shards that join */
+#define CAPS_ORDERED 16u /* devices beyond which sizes are tried by what they promise */
+#define SHARDED_TOO 6u   /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
     uint32_t device, micro_max;
@@ -105,8 +106,8 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
     double seconds = 0, update = 0, slowest_rate = INFINITY, latency_max = 0;
     int result = kinds && kind_of && parts && members ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t i = 0; i < count && result > 0; i++) {
-        kinds[i] = (struct cephalo_kind){.forward_ms = replicas[i].seconds,
-                                         .backward_ms = zeros,
+        kinds[i] = (struct cephalo_kind){.forward_ms = zeros, /* it would count twice, as recomputed */
+                                         .backward_ms = replicas[i].seconds,
                                          .micro_max = cap,
                                          .even_max = UINT32_MAX};
         kind_of[i] = i;
@@ -159,22 +160,49 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
     return result < 0 ? -1 : 0;
 }
 
+/* The replicas that hold a micro-batch size, in the order given; returns how many. */
+static uint32_t able_fill(const struct problem *p, const struct replica *replicas, uint32_t count,
+                          uint32_t rows, struct replica *able)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (replicas[i].micro_max >= rows)
+            able[most++] = replicas[i];
+    }
+    most = most < DATA_DEVICES_MAX ? most : DATA_DEVICES_MAX;
+    return most < p->workload->batch_rows ? most : p->workload->batch_rows;
+}
+
+/* Seconds of a step if rows could be divided at will, in micro-batches of so many. */
+static double able_seconds(const struct problem *p, const struct replica *able, uint32_t count, uint32_t rows)
+{
+    double rate = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        double least = INFINITY;
+        for (uint32_t n = 1; n <= rows; n++)
+            least = fmin(least, able[i].seconds[n] / n);
+        rate += 1 / least;
+    }
+    return rate > 0 ? p->workload->batch_rows / rate : INFINITY;
+}
+
 /* All ranks hold buffers for the plan's largest micro-batch, so a size is tried with the devices that can
- * hold it. */
+ * hold it. Among many devices the budget is for a few splits: the most promising size comes first. */
 static int caps_try(const struct problem *p, const struct replica *replicas, uint32_t count,
                     const double *zeros, struct choice_list *list, struct err *err)
 {
     uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
+    double promised[MICRO_SIZES_MAX];
     struct replica *able = calloc((size_t)count + 1, sizeof(*able));
     int result = able ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t s = 0; s < size_count && result == 0; s++) {
-        uint32_t most = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            if (replicas[i].micro_max >= sizes[s])
-                able[most++] = replicas[i];
-        }
-        most = most < DATA_DEVICES_MAX ? most : DATA_DEVICES_MAX;
-        most = most < p->workload->batch_rows ? most : p->workload->batch_rows;
+    for (uint32_t s = 0; s < size_count && result == 0; s++)
+        promised[s] = able_seconds(p, able, able_fill(p, replicas, count, sizes[s], able), sizes[s]);
+    for (uint32_t turn = 0; turn < size_count && result == 0; turn++) {
+        uint32_t s = turn;
+        for (uint32_t other = 0; other < size_count && count > CAPS_ORDERED; other++)
+            s = promised[other] < promised[s] ? other : s;
+        promised[s] = INFINITY;
+        uint32_t most = able_fill(p, replicas, count, sizes[s], able);
         for (uint32_t n = most; n >= 2 && result == 0; n = n > 16 ? n - n / 8 : n - 1) {
             if (list->evaluations < list->evaluations_max)
                 result = data_try(p, able, n, sizes[s], zeros, list, err);
