@@ -32,13 +32,14 @@
 #define POLISHED_FEW 2u          /* hybrids of few devices: all groupings were looked at (few.h) */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
-#define KICKS 200u               /* in vain, until the best one is let be */
+#define KICKS 64u                /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define POLISH_WITHIN 1.25 /* of the best so far */
+#define KICK_WITHIN 1.06   /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
 #define TENSOR_FEW 6u      /* devices up to which tensor groups that far behind are polished all the same */
 #define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
 
@@ -133,6 +134,15 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
+/* The best choices of one placement while it is searched. */
+struct finalists {
+    struct polish *polish; /* NULL: nothing more is tried */
+    uint64_t cells, budget;
+    uint32_t best, known; /* of its list; UINT32_MAX: none; known: the best one that can be kicked about */
+    double seconds, known_s;
+    bool few; /* hybrid among few devices */
+};
+
 /* So far behind, with so many devices or (but for the first finalist) with programs as long as tensor
  * groups', that polishing is not worth its while. */
 static bool hopeless(const struct search *s, enum plan_placement kind, bool first, bool small, double seconds)
@@ -154,67 +164,91 @@ static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct 
     return 0;
 }
 
-/* The finalists of one placement: simulated, the best of them polished. Writes the best one's seconds. */
-static const struct place_choice *placement_best(struct search *s, enum plan_placement kind,
-                                                 struct choice_list *list, double *seconds)
+/* The finalists of one placement: simulated, the best of them polished into f. */
+static int placement_descend(struct search *s, enum plan_placement kind, struct finalists *f)
 {
+    struct choice_list *list = &s->lists[kind];
     double each[CHOICES_MAX];
     uint64_t cells = list->count > 0 ? choice_cells(s->problem, &list->choices[0]) : 0;
     bool small = cells <= SMALL_CELLS, large = cells >= LARGE_CELLS;
     uint32_t most = small ? CHOICES_MAX : large ? FINALISTS_LARGE : FINALISTS;
-    uint32_t count = list->count < most ? list->count : most, best = UINT32_MAX, known = UINT32_MAX;
-    double known_s = 0;
-    uint64_t budget =
-        large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
+    uint32_t count = list->count < most ? list->count : most;
+    *f = (struct finalists){.cells = cells, .best = UINT32_MAX, .known = UINT32_MAX};
+    f->budget = large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
     if (!small && s->problem->device_count >= LONG_DEVICES)
-        budget /= POLISH_SHORT;
+        f->budget /= POLISH_SHORT;
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
-        *seconds = list->choices[0].estimate_s;
-        return &list->choices[0];
+        f->seconds = list->choices[0].estimate_s;
+        f->best = 0;
+        return 0;
     }
-    struct polish *polish =
-        polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
-    if (!polish)
-        return NULL;
+    f->polish =
+        polish_create(s->problem, finalist_steps(s->problem, cells), f->budget, s->options->seed, s->err);
+    if (!f->polish)
+        return -1;
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
-    fresh_add(s, polish, kind, list, each, &count);
-    bool few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
-    for (uint32_t turn = 0; turn < (few && list->count > POLISHED ? POLISHED_FEW : POLISHED); turn++) {
+    fresh_add(s, f->polish, kind, list, each, &count);
+    f->few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
+    for (uint32_t turn = 0; turn < (f->few && list->count > POLISHED ? POLISHED_FEW : POLISHED); turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
                 pick = i;
         }
-        if (pick == UINT32_MAX || (best != UINT32_MAX && each[pick] > *seconds * POLISH_WITHIN))
+        if (pick == UINT32_MAX || (f->best != UINT32_MAX && each[pick] > f->seconds * POLISH_WITHIN))
             break;
         double now = each[pick];
         if (!hopeless(s, kind, turn == 0, small, now))
-            polish_descend(polish, &list->choices[pick], &now);
+            polish_descend(f->polish, &list->choices[pick], &now);
         each[pick] = -1;
-        if (move_knows(&list->choices[pick]) && (known == UINT32_MAX || now < known_s)) {
-            known = pick; /* the best of those that can be kicked about */
-            known_s = now;
+        if (move_knows(&list->choices[pick]) && (f->known == UINT32_MAX || now < f->known_s)) {
+            f->known = pick; /* the best of those that can be kicked about */
+            f->known_s = now;
         }
-        if (best == UINT32_MAX || now < *seconds) {
-            best = pick;
-            *seconds = now;
-        }
-    }
-    if (known != UINT32_MAX && (s->fastest_s == 0 || known_s < s->fastest_s * POLISH_WITHIN)) {
-        polish_search(polish, &list->choices[known], &known_s,
-                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0 : KICKS);
-        if (few && deal_again(s, budget, cells, &list->choices[known], &known_s) < 0) {
-            polish_destroy(polish);
-            return NULL;
-        }
-        if (known_s < *seconds || known == best) {
-            best = known;
-            *seconds = known_s;
+        if (f->best == UINT32_MAX || now < f->seconds) {
+            f->best = pick;
+            f->seconds = now;
         }
     }
-    polish_destroy(polish);
-    return best == UINT32_MAX ? NULL : &list->choices[best];
+    return 0;
+}
+
+/* Kicks the best of one placement about, if that may make it the fastest of all. */
+static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
+{
+    if (!f->polish || f->known == UINT32_MAX || f->known_s > s->fastest_s * KICK_WITHIN)
+        return 0;
+    struct place_choice *choice = &s->lists[kind].choices[f->known];
+    polish_search(f->polish, choice, &f->known_s,
+                  kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0 : KICKS);
+    if (f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
+        return -1;
+    if (f->known_s < f->seconds || f->known == f->best) {
+        f->best = f->known;
+        f->seconds = f->known_s;
+    }
+    s->fastest_s = fmin(s->fastest_s, f->seconds);
+    return 0;
+}
+
+/* Every placement's best, the fastest first. */
+static int placements_kick(struct search *s, struct finalists all[PLACE_COUNT])
+{
+    bool done[PLACE_COUNT] = {0};
+    for (;;) {
+        int next = -1;
+        for (int kind = 0; kind < PLACE_COUNT; kind++) {
+            bool can = all[kind].polish && all[kind].known != UINT32_MAX && !done[kind];
+            if (can && (next < 0 || all[kind].known_s < all[next].known_s))
+                next = kind;
+        }
+        if (next < 0)
+            return 0;
+        done[next] = true;
+        if (placement_kick(s, (enum plan_placement)next, &all[next]) < 0)
+            return -1;
+    }
 }
 
 static uint64_t choice_needs(struct search *s, const struct place_choice *choice, uint64_t *has)
@@ -475,10 +509,9 @@ static int best_choose(struct search *s, const struct place_choice *best[PLACE_C
     return from ? from_compare(s) : 0;
 }
 
-static int placements_run(struct search *s)
+/* What every placement finds. */
+static int placements_search(struct search *s, struct finalists all[PLACE_COUNT])
 {
-    const struct place_choice *best[PLACE_COUNT] = {0};
-    double seconds[PLACE_COUNT] = {0};
     int wanted = s->problem->workload->place;
     for (uint32_t i = 0; placements[i]; i++) {
         enum plan_placement kind = placements[i]->kind;
@@ -507,10 +540,31 @@ static int placements_run(struct search *s)
         s->answer->evaluations += list->evaluations;
         if (!asked)
             continue;
-        best[kind] = placement_best(s, kind, list, &seconds[kind]);
-        if (best[kind] && (s->fastest_s == 0 || seconds[kind] < s->fastest_s))
-            s->fastest_s = seconds[kind];
+        if (placement_descend(s, kind, &all[kind]) < 0)
+            return -1;
+        if (all[kind].best != UINT32_MAX && (s->fastest_s == 0 || all[kind].seconds < s->fastest_s))
+            s->fastest_s = all[kind].seconds;
     }
+    return placements_kick(s, all);
+}
+
+static int placements_run(struct search *s)
+{
+    const struct place_choice *best[PLACE_COUNT] = {0};
+    double seconds[PLACE_COUNT] = {0};
+    struct finalists all[PLACE_COUNT];
+    for (int kind = 0; kind < PLACE_COUNT; kind++)
+        all[kind] = (struct finalists){.best = UINT32_MAX, .known = UINT32_MAX};
+    int result = placements_search(s, all);
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        polish_destroy(all[kind].polish);
+        if (all[kind].best == UINT32_MAX)
+            continue;
+        best[kind] = &s->lists[kind].choices[all[kind].best];
+        seconds[kind] = all[kind].seconds;
+    }
+    if (result < 0)
+        return -1;
     if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
         return -1;
     if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
