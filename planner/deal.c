@@ -7,6 +7,9 @@
 
 #include "planner/micro.h"
 
+#define DEAL_TIMES 7u   /* arrays of times */
+#define RUNNERS_FEW 17u /* more than the ranks or stages for which nothing is allocated while it runs */
+
 /* A rank while it runs: its own micro-batches in order, how far forward and backward are, when it is free. */
 struct runner {
     uint32_t first, count; /* in mine[] */
@@ -19,7 +22,6 @@ struct runner {
 struct run {
     struct deal *d;
     struct runner *runners;
-    uint32_t *mine; /* micro-batches by rank */
     double *link_s; /* [stages] */
 };
 
@@ -72,7 +74,7 @@ static void runners_fill(struct run *r, const struct problem *problem, const str
         micro_cost_init(&cost, problem, member->device, choice->micro_batch_rows);
         for (uint32_t k = 0; k < d->micro_batches; k++) {
             if (deal_owner(d, s, k) == rank)
-                r->mine[at + count++] = k;
+                r->d->mine[at + count++] = k;
         }
         uint32_t window = choice->members[stage->member_first].window;
         double share = (double)count / d->micro_batches;
@@ -102,6 +104,11 @@ static void links_fill(struct run *r, const struct problem *problem, const struc
     }
 }
 
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 /* What a rank would do next, from what has arrived so far. */
 static void runner_look(struct run *r, uint32_t rank)
 {
@@ -111,17 +118,17 @@ static void runner_look(struct run *r, uint32_t rank)
     size_t row = (size_t)s * d->micro_batches;
     double forward = INFINITY, backward = INFINITY;
     if (at->forwards < at->count && at->forwards - at->backwards < at->limit) {
-        uint32_t k = r->mine[at->first + at->forwards];
+        uint32_t k = r->d->mine[at->first + at->forwards];
         double came = s ? d->forward_end[row - d->micro_batches + k] : 0; /* negative: not yet */
         if (came >= 0)
-            forward = fmax(at->free, came + (s ? r->link_s[s - 1] : 0));
+            forward = later(at->free, came + (s ? r->link_s[s - 1] : 0));
     }
     if (at->backwards < at->forwards) {
-        uint32_t k = r->mine[at->first + at->backwards];
+        uint32_t k = r->d->mine[at->first + at->backwards];
         double came =
             s + 1 < d->stages ? d->backward_end[row + d->micro_batches + k] : d->forward_end[row + k];
         if (came >= 0)
-            backward = fmax(at->free, came + (s + 1 < d->stages ? r->link_s[s] : 0));
+            backward = later(at->free, came + (s + 1 < d->stages ? r->link_s[s] : 0));
     }
     at->next_backward = backward <= forward;
     at->next = at->next_backward ? backward : forward;
@@ -133,12 +140,12 @@ static void runner_go(struct run *r, uint32_t rank)
     struct runner *at = &r->runners[rank];
     uint32_t s = d->stage_of[rank], n = at->forwards + at->backwards;
     bool backward = at->next_backward;
-    uint32_t k = r->mine[at->first + (backward ? at->backwards++ : at->forwards++)];
+    uint32_t k = r->d->mine[at->first + (backward ? at->backwards++ : at->forwards++)];
     size_t cell = (size_t)s * d->micro_batches + k;
     (backward ? d->backward_begin : d->forward_begin)[cell] = at->next;
     at->free = at->next + (backward ? at->backward_s : at->forward_s);
     (backward ? d->backward_end : d->forward_end)[cell] = at->free;
-    d->end_s = fmax(d->end_s, at->free);
+    d->end_s = later(d->end_s, at->free);
     d->turns[d->turn_count++] = rank;
     d->events[d->first[rank] + n] = (struct deal_event){k, backward};
     runner_look(r, rank);
@@ -166,47 +173,70 @@ static int run_all(struct run *r, struct err *err)
     return 0;
 }
 
+/* The next `bytes` of the deal's memory; only counts them while there is none yet. */
+static void *carve(struct deal *d, size_t *used, size_t bytes)
+{
+    char *at = d->memory ? (char *)d->memory + *used : NULL;
+    *used += (bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double);
+    return at;
+}
+
+/* Everything in one piece, as deals are made by the hundred thousand: first what begins as zeros. Returns its
+ * bytes, and those of the zeros. */
+static size_t deal_carve(struct deal *d, size_t *zeros)
+{
+    size_t cells = (size_t)d->stages * d->micro_batches + 1, ranks = (size_t)d->ranks + 1, used = 0;
+    size_t micro_batches = (size_t)d->micro_batches + 1;
+    d->owner = carve(d, &used, cells * sizeof(*d->owner));
+    d->stage_of = carve(d, &used, ranks * sizeof(*d->stage_of));
+    d->first = carve(d, &used, ranks * sizeof(*d->first));
+    *zeros = used;
+    d->events = carve(d, &used, 2 * cells * sizeof(*d->events));
+    d->turns = carve(d, &used, 2 * cells * sizeof(*d->turns));
+    d->soonest = carve(d, &used, 2 * micro_batches * sizeof(*d->soonest));
+    d->held = carve(d, &used, micro_batches * sizeof(*d->held));
+    d->held_turn = carve(d, &used, micro_batches * sizeof(*d->held_turn));
+    d->apart = carve(d, &used, micro_batches);
+    d->mine = carve(d, &used, cells * sizeof(*d->mine));
+    d->forward_end = carve(d, &used, DEAL_TIMES * cells * sizeof(double));
+    return used;
+}
+
 static int deal_alloc(struct deal *d, struct err *err)
 {
-    size_t cells = (size_t)d->stages * d->micro_batches + 1;
-    d->owner = calloc(cells, sizeof(*d->owner));
-    d->stage_of = calloc((size_t)d->ranks + 1, sizeof(*d->stage_of));
-    d->first = calloc((size_t)d->ranks + 1, sizeof(*d->first));
-    d->events = calloc(2 * cells, sizeof(*d->events));
-    d->turns = calloc(2 * cells, sizeof(*d->turns));
-    d->soonest = calloc(2 * (size_t)d->micro_batches + 1, sizeof(*d->soonest));
-    d->held = calloc((size_t)d->micro_batches + 1, sizeof(*d->held));
-    d->held_turn = calloc((size_t)d->micro_batches + 1, sizeof(*d->held_turn));
-    d->apart = calloc((size_t)d->micro_batches + 1, sizeof(*d->apart));
-    double **const times[] = {&d->forward_end, &d->forward_begin, &d->backward_end, &d->backward_begin,
-                              &d->sent,        &d->passed,        &d->returned};
-    bool good = d->owner && d->stage_of && d->first && d->events && d->turns && d->soonest && d->held &&
-                d->held_turn && d->apart;
-    for (size_t t = 0; t < sizeof(times) / sizeof(times[0]); t++) {
-        *times[t] = malloc(cells * sizeof(double));
-        for (size_t i = 0; *times[t] && i < cells; i++)
-            (*times[t])[i] = -1;
-        good = good && *times[t];
-    }
-    return good ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    size_t cells = (size_t)d->stages * d->micro_batches + 1, zeros;
+    d->memory = malloc(deal_carve(d, &zeros));
+    if (!d->memory)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    deal_carve(d, &zeros);
+    memset(d->memory, 0, zeros);
+    for (size_t i = 0; i < DEAL_TIMES * cells; i++)
+        d->forward_end[i] = -1;
+    double **const times[DEAL_TIMES] = {&d->forward_end,    &d->forward_begin, &d->backward_end,
+                                        &d->backward_begin, &d->sent,          &d->passed,
+                                        &d->returned};
+    for (size_t t = 1; t < DEAL_TIMES; t++)
+        *times[t] = d->forward_end + t * cells;
+    return 0;
 }
 
 static int deal_shares(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
                        struct err *err)
 {
     size_t cells = (size_t)deal->stages * deal->micro_batches + 1;
+    struct runner few[RUNNERS_FEW];
+    double links[RUNNERS_FEW];
+    bool fits = deal->ranks < RUNNERS_FEW && deal->stages < RUNNERS_FEW;
     struct run r = {.d = deal,
-                    .runners = calloc((size_t)deal->ranks + 1, sizeof(*r.runners)),
-                    .mine = calloc(cells, sizeof(*r.mine)),
-                    .link_s = calloc((size_t)deal->stages + 1, sizeof(*r.link_s))};
-    uint32_t *given = calloc((size_t)choice->member_count + 1, sizeof(*given));
+                    .runners = fits ? few : calloc((size_t)deal->ranks + 1, sizeof(*r.runners)),
+                    .link_s = fits ? links : calloc((size_t)deal->stages + 1, sizeof(*r.link_s))};
     int result = -1;
-    if (!r.runners || !r.mine || !r.link_s || !given) {
+    if (!r.runners || !r.link_s) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
         goto out;
     }
     for (uint32_t s = 0; s < deal->stages; s++)
-        owners_fill(deal, choice, s, given);
+        owners_fill(deal, choice, s, deal->first); /* which is filled only after this */
     runners_fill(&r, problem, choice);
     links_fill(&r, problem, choice);
     result = run_all(&r, err);
@@ -215,10 +245,10 @@ static int deal_shares(struct deal *deal, const struct problem *problem, const s
         deal->returned[cell] = deal->backward_end[cell];
     }
 out:
-    free(given);
-    free(r.runners);
-    free(r.mine);
-    free(r.link_s);
+    if (!fits) {
+        free(r.runners);
+        free(r.link_s);
+    }
     return result;
 }
 
@@ -243,22 +273,7 @@ int deal_init(struct deal *deal, const struct problem *problem, const struct pla
 
 void deal_fini(struct deal *deal)
 {
-    free(deal->owner);
-    free(deal->stage_of);
-    free(deal->first);
-    free(deal->events);
-    free(deal->turns);
-    free(deal->soonest);
-    free(deal->held);
-    free(deal->held_turn);
-    free(deal->apart);
-    free(deal->forward_end);
-    free(deal->forward_begin);
-    free(deal->backward_end);
-    free(deal->backward_begin);
-    free(deal->sent);
-    free(deal->passed);
-    free(deal->returned);
+    free(deal->memory);
     *deal = (struct deal){0};
 }
 

@@ -31,6 +31,8 @@ struct deal {
     double *soonest;
     uint32_t *held, *held_turn;
     uint8_t *apart;
+    uint32_t *mine; /* [stages · micro_batches]: every rank's micro-batches in a row, while it runs */
+    void *memory;   /* of all arrays */
 };
 
 /* With one stage, member i takes micro_count micro-batches in order, each forward and backward in turn; with

@@ -23,6 +23,13 @@ struct quick_event {
     bool backward;
 };
 
+/* How often a rank's blocks cost which of micro_cost's seconds; classes without any left out. */
+struct quick_rank {
+    uint32_t device, class_count, class[COST_CLASSES];
+    double blocks[COST_CLASSES];
+    bool recompute;
+};
+
 struct group_quick {
     const struct problem *p;
     uint32_t steps;
@@ -33,8 +40,10 @@ struct group_quick {
     const struct place_choice *c;
     const struct quick_loads *at;
     struct deal deal;
-    struct quick_event *order;
-    double *came; /* twice [stages · micro_batches] */
+    struct quick_event *order; /* kept from choice to choice: [2 · room] */
+    double *came;              /* likewise, twice [stages · micro_batches] */
+    size_t room;
+    struct quick_rank ranks[QUICK_DEVICES];
     double wire[QUICK_NODES][QUICK_NODES], out[QUICK_NODES], in[QUICK_NODES]; /* free from then on */
     double sync[QUICK_DEVICES];                                               /* [stages] */
 };
@@ -69,6 +78,8 @@ void group_quick_destroy(struct group_quick *q)
         free(q->loads[rows].bytes);
     }
     free(q->loads);
+    free(q->order);
+    free(q->came);
     free(q);
 }
 
@@ -127,6 +138,11 @@ static bool order_fill(struct group_quick *q)
     return true;
 }
 
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static double arrival(struct group_quick *q, uint32_t from, uint32_t to, double bytes, double at)
 {
     const struct cluster *cluster = q->p->cluster;
@@ -136,7 +152,7 @@ static double arrival(struct group_quick *q, uint32_t from, uint32_t to, double 
         return at;
     if (a != b) {
         double leaves = cluster->nodes[a].nic_bytes_per_s, comes = cluster->nodes[b].nic_bytes_per_s;
-        start = fmax(at, fmax(q->wire[a][b], fmax(q->out[a], q->in[b])));
+        start = later(at, later(q->wire[a][b], later(q->out[a], q->in[b])));
         q->wire[a][b] = start + bytes / rate;
         q->out[a] = leaves > 0 ? start + bytes / leaves : 0;
         q->in[b] = comes > 0 ? start + bytes / comes : 0;
@@ -160,11 +176,32 @@ static double sync_seconds(const struct group_quick *q, const struct place_stage
     return stage->member_count > 1 ? 2 * ((n - 1) / n * bytes * slowest + (n - 1) * delay) : 0;
 }
 
-static double blocks_seconds(const struct problem *p, const struct micro_cost *cost,
-                             const struct place_stage *stage, bool backward, bool recompute)
+static void ranks_fill(struct group_quick *q)
 {
-    return backward ? micro_backward(p, cost, stage->block_begin, stage->block_end, recompute)
-                    : micro_forward(p, cost, stage->block_begin, stage->block_end);
+    for (uint32_t r = 0; r < q->c->member_count; r++) {
+        const struct place_stage *stage = &q->c->stages[q->deal.stage_of[r]];
+        struct quick_rank *rank = &q->ranks[r];
+        *rank =
+            (struct quick_rank){.device = q->c->members[r].device, .recompute = q->c->members[r].recompute};
+        for (uint32_t cls = 0; cls < COST_CLASSES; cls++) {
+            uint32_t blocks = q->p->prefix[stage->block_end][cls] - q->p->prefix[stage->block_begin][cls];
+            if (blocks == 0)
+                continue;
+            rank->blocks[rank->class_count] = blocks;
+            rank->class[rank->class_count++] = cls;
+        }
+    }
+}
+
+static double rank_seconds(const struct quick_rank *rank, const struct micro_cost *cost, bool backward)
+{
+    double seconds = 0, again = 0;
+    for (uint32_t i = 0; i < rank->class_count; i++) {
+        const double *one = cost->seconds[rank->class[i]];
+        seconds += rank->blocks[i] * one[backward ? COST_BACKWARD : COST_FORWARD];
+        again += rank->blocks[i] * one[COST_RECOMPUTE];
+    }
+    return backward && rank->recompute ? seconds + again : seconds;
 }
 
 /* One priced step through the order; negative when the order does not hold. */
@@ -181,37 +218,48 @@ static double step_seconds(struct group_quick *q, uint32_t t)
         q->came[i] = i < count ? 0 : -1;
     for (uint32_t n = 0; n < total; n++) {
         const struct quick_event *e = &q->order[n];
-        uint32_t s = d->stage_of[e->rank], k = e->micro_batch, device = q->c->members[e->rank].device;
+        const struct quick_rank *rank = &q->ranks[e->rank];
+        uint32_t s = d->stage_of[e->rank], k = e->micro_batch, device = rank->device;
         size_t here = (size_t)s * count + k;
         double came = e->backward ? backward[here] : forward[here];
         if (came < 0)
             return -1;
         const struct micro_cost *cost = &q->at->cost[((size_t)device * q->steps + t) * count + k];
-        double end = fmax(free_at[e->rank], came) + blocks_seconds(q->p, cost, &q->c->stages[s], e->backward,
-                                                                   q->c->members[e->rank].recompute);
+        double end = later(free_at[e->rank], came) + rank_seconds(rank, cost, e->backward);
         double bytes = q->at->bytes[t * count + k];
         free_at[e->rank] = end;
         if (!e->backward && s + 1 == d->stages)
             backward[here] = end;
         else if (!e->backward)
-            forward[here + count] =
-                arrival(q, device, q->c->members[deal_owner(d, s + 1, k)].device, bytes, end);
+            forward[here + count] = arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end);
         else if (s > 0)
-            backward[here - count] =
-                arrival(q, device, q->c->members[deal_owner(d, s - 1, k)].device, bytes, end);
+            backward[here - count] = arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end);
     }
     for (uint32_t r = 0; r < d->ranks; r++)
         latest = fmax(latest, free_at[r] + q->sync[d->stage_of[r]]);
     return latest;
 }
 
+static bool room_make(struct group_quick *q, size_t cells)
+{
+    if (cells <= q->room)
+        return true;
+    free(q->order);
+    free(q->came);
+    q->room = cells;
+    q->order = malloc(2 * cells * sizeof(*q->order));
+    q->came = malloc(2 * cells * sizeof(*q->came));
+    if (!q->order || !q->came)
+        q->room = 0;
+    return q->room > 0;
+}
+
 static double choice_run(struct group_quick *q)
 {
     size_t cells = (size_t)q->deal.stages * q->deal.micro_batches;
     double sum = 0;
-    q->order = malloc((2 * cells + 1) * sizeof(*q->order));
-    q->came = malloc((2 * cells + 1) * sizeof(*q->came));
-    bool good = q->order && q->came && order_fill(q);
+    bool good = room_make(q, cells) && order_fill(q);
+    ranks_fill(q);
     for (uint32_t s = 0; s < q->c->stage_count; s++)
         q->sync[s] = sync_seconds(q, &q->c->stages[s]);
     for (uint32_t t = 0; t < q->steps && good; t++) {
@@ -219,8 +267,6 @@ static double choice_run(struct group_quick *q)
         good = seconds >= 0;
         sum += seconds / q->steps;
     }
-    free(q->order);
-    free(q->came);
     return good ? sum : -1;
 }
 

@@ -13,10 +13,12 @@ uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
 /* Does the specification allow it? */
 bool micro_recompute_allowed(const struct problem *problem, bool recompute);
 
-/* Seconds of one block of each class on a device, at the mean micro-batch. */
+/* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
 struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];
 };
+/* Prices them beforehand where there are few devices: for problem_init, which owns the tables. ERR_NOMEM. */
+int micro_means_init(struct problem *problem, struct err *err);
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows);
 /* The same at a given load. */

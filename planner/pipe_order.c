@@ -5,9 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Groups in which micro-batches go round: as many ranks as there are or more each, the first `larger` of them
+ * one more than `each`. */
+struct rounds {
+    uint32_t groups, each, larger;
+};
+
 /* One rank's list while it is made. */
 struct maker {
     struct pipe_order *order;
+    struct rounds rounds;
     uint32_t rank, laps, at;
 };
 
@@ -15,12 +22,6 @@ static void put(struct maker *m, enum order_kind kind, uint32_t stage, uint32_t 
 {
     m->order->events[m->at++] = (struct order_event){stage, micro_batch, kind};
 }
-
-/* Groups in which micro-batches go round: as many ranks as there are or more each, the first `larger` of them
- * one more than `each`. */
-struct rounds {
-    uint32_t groups, each, larger;
-};
 
 static struct rounds rounds_of(uint32_t ranks, uint32_t laps, uint32_t micro_batches)
 {
@@ -40,7 +41,7 @@ uint32_t pipe_order_window(uint32_t ranks, uint32_t laps, uint32_t micro_batches
 static void put_turn(struct maker *m, bool backward, uint32_t n)
 {
     const struct pipe_order *o = m->order;
-    struct rounds r = rounds_of(o->ranks, m->laps, o->micro_batches);
+    struct rounds r = m->rounds;
     uint32_t large = r.larger * (r.each + 1) * m->laps; /* turns of the larger groups */
     uint32_t size = n < large ? r.each + 1 : r.each;
     uint32_t group = n < large ? n / (size * m->laps) : r.larger + (n - large) / (size * m->laps);
@@ -93,6 +94,7 @@ int pipe_order_init(struct pipe_order *order, enum plan_schedule schedule, uint3
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     }
     struct maker m = {.order = order, .laps = stages / ranks};
+    m.rounds = rounds_of(ranks, m.laps, micro_batches);
     uint32_t count = micro_batches * m.laps;
     for (m.rank = 0; m.rank < ranks; m.rank++) {
         uint32_t window = windows[m.rank] ? windows[m.rank] : 1;

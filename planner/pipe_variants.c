@@ -26,29 +26,64 @@ struct variants {
     struct err *err;
     double *memory; /* of estimates */
     size_t cells;
+    struct micro_cost *cost; /* [PIPE_STEPS][device_count][micro-batches] of `rows` rows */
+    size_t cost_cells;
+    uint32_t rows;
 };
 
-/* Seconds of every stage and micro-batch of one priced step. */
-static void parts_fill(const struct variants *v, const struct place_choice *c, uint32_t step, uint32_t count,
+static uint32_t step_of(const struct variants *v, uint32_t t)
+{
+    return (uint32_t)((uint64_t)v->p->step_count * (2 * t + 1) / (2 * PIPE_STEPS));
+}
+
+/* What micro-batches of the choice's size cost on every device it may be moved to. */
+static int costs_fill(struct variants *v, const struct place_choice *c, uint32_t count)
+{
+    size_t wanted = (size_t)PIPE_STEPS * v->p->device_count * count;
+    if (v->rows == c->micro_batch_rows)
+        return 0;
+    if (wanted > v->cost_cells) {
+        free(v->cost);
+        v->cost = malloc(wanted * sizeof(*v->cost));
+        v->cost_cells = v->cost ? wanted : 0;
+        if (!v->cost)
+            return err_set(v->err, ERR_NOMEM, "planner: out of memory");
+    }
+    v->rows = c->micro_batch_rows;
+    struct micro_cost *at = v->cost;
+    for (uint32_t t = 0; t < PIPE_STEPS; t++) {
+        for (uint32_t d = 0; d < v->p->device_count; d++) {
+            for (uint32_t k = 0; k < count; k++, at++) {
+                struct cost_load load = problem_load(v->p, step_of(v, t), k * v->rows, (k + 1) * v->rows);
+                *at = (struct micro_cost){0};
+                if (v->p->usable[d] && load.rows > 0)
+                    micro_cost_load(at, v->p, d, &load);
+            }
+        }
+    }
+    return 0;
+}
+
+/* Seconds of every stage and micro-batch of one of the steps. */
+static void parts_fill(const struct variants *v, const struct place_choice *c, uint32_t t, uint32_t count,
                        double *f, double *b, double *w)
 {
     for (uint32_t j = 0; j < c->stage_count; j++) {
         const struct place_stage *s = &c->stages[j];
         const struct place_member *m = &c->members[s->member_first];
+        const struct micro_cost *cost = &v->cost[((size_t)t * v->p->device_count + m->device) * count];
         for (uint32_t k = 0; k < count; k++) {
-            uint32_t first = k * c->micro_batch_rows;
-            struct cost_load load = problem_load(v->p, step, first, first + c->micro_batch_rows);
             size_t at = (size_t)j * count + k;
-            double back =
-                problem_seconds(v->p, m->device, s->block_begin, s->block_end, COST_BACKWARD, &load);
+            double back = micro_backward(v->p, &cost[k], s->block_begin, s->block_end, false);
             w[at] = 0;
-            if (c->schedule == SCHEDULE_SPLIT)
+            if (c->schedule == SCHEDULE_SPLIT) {
+                struct cost_load load = problem_load(v->p, step_of(v, t), k * v->rows, (k + 1) * v->rows);
                 w[at] = back * micro_weight_share(v->p, s->block_begin, s->block_end, &load);
-            f[at] = problem_seconds(v->p, m->device, s->block_begin, s->block_end, COST_FORWARD, &load);
-            b[at] = back - w[at];
+            }
+            f[at] = micro_forward(v->p, &cost[k], s->block_begin, s->block_end);
             if (m->recompute)
-                b[at] +=
-                    problem_seconds(v->p, m->device, s->block_begin, s->block_end, COST_RECOMPUTE, &load);
+                back = micro_backward(v->p, &cost[k], s->block_begin, s->block_end, true);
+            b[at] = back - w[at];
         }
     }
 }
@@ -60,7 +95,9 @@ static double choice_estimate(struct variants *v, const struct place_choice *c)
     uint32_t delays[PIPELINE_STAGES_MAX], ranks = c->member_count;
     size_t cells = (size_t)c->stage_count * count, wanted = 3 * cells + 2 * (size_t)c->stage_count;
     struct pipe_order order;
-    double seconds = 0, update = 0;
+    double seconds = 0, update = 0, each = 0;
+    if (costs_fill(v, c, count) < 0)
+        return -1;
     if (wanted > v->cells) {
         free(v->memory);
         v->memory = malloc(wanted * sizeof(*v->memory));
@@ -87,9 +124,10 @@ static double choice_estimate(struct variants *v, const struct place_choice *c)
     chain_links(v->p, c, latency, occupied);
     struct pipe_order_costs costs = {f, b, w, latency, occupied};
     for (uint32_t t = 0; t < PIPE_STEPS && seconds >= 0; t++) {
-        uint32_t step = (uint32_t)((uint64_t)v->p->step_count * (2 * t + 1) / (2 * PIPE_STEPS));
-        parts_fill(v, c, step, count, f, b, w);
-        double each = pipe_order_seconds(&order, &costs, NULL, v->err);
+        if (t == 0 || step_of(v, t) != step_of(v, t - 1)) {
+            parts_fill(v, c, t, count, f, b, w);
+            each = pipe_order_seconds(&order, &costs, NULL, v->err);
+        }
         seconds = each < 0 ? -1 : seconds + each / PIPE_STEPS;
     }
     pipe_order_fini(&order);
@@ -346,5 +384,6 @@ int pipeline_variants(const struct problem *problem, struct choice_list *list, s
     for (uint32_t i = 0; i < count; i++)
         choice_fini(&bases[i]);
     free(v.memory);
+    free(v.cost);
     return result;
 }

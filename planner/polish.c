@@ -28,6 +28,8 @@
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define KICK_MOVES 5u
+#define KICK_NEAR 1.04   /* of the best: what is kicked and settled above is let be */
+#define KICK_FAR 1.4     /* the same of placements of which there are no quick looks */
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define LOOKED 16384u
 #define MEMO_FIRST 1024u
@@ -125,21 +127,29 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ (hash >> 32);
 }
 
+/* Two numbers below 2³² as one. */
+static uint64_t both(uint64_t a, uint64_t b)
+{
+    return a << 32 | b;
+}
+
 static uint64_t choice_hash(const struct place_choice *c)
 {
-    uint64_t hash = mix(mix(c->placement, c->schedule), mix(c->micro_batch_rows, c->gathered_layers));
+    uint64_t hash = mix(both(c->placement, c->schedule), both(c->micro_batch_rows, c->gathered_layers));
+    hash = mix(hash, c->together);
     for (uint32_t s = 0; s < c->stage_count; s++)
-        hash = mix(mix(hash, (uint64_t)c->stages[s].block_end), c->stages[s].member_count);
+        hash = mix(hash, both((uint32_t)c->stages[s].block_end, c->stages[s].member_count));
     for (uint32_t m = 0; m < c->member_count; m++) {
         const struct place_member *x = &c->members[m];
         uint64_t share;
         double shares = x->state_share + 3 * x->expert_share; /* one of them is 1 or 0 */
         memcpy(&share, &shares, sizeof(share));
-        hash = mix(mix(mix(mix(hash, x->device), x->micro_rows), x->micro_count), share);
-        hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), x->delay);
-        hash = mix(mix(mix(hash, x->tensor.kv_head_end), x->tensor.column_end), x->tensor.vocabulary_end);
+        hash = mix(mix(hash, both(x->device, x->micro_rows)), both(x->micro_count, x->delay));
+        hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), share);
+        if (c->placement == PLACE_TENSOR)
+            hash =
+                mix(mix(hash, both(x->tensor.kv_head_end, x->tensor.column_end)), x->tensor.vocabulary_end);
     }
-    hash = mix(hash, c->together);
     for (uint32_t i = 0; i < c->dealt_count; i += 8) {
         uint64_t eight = 0;
         memcpy(&eight, &c->dealt[i], c->dealt_count - i < 8 ? c->dealt_count - i : 8);
@@ -532,13 +542,16 @@ static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds
     return false;
 }
 
-bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
+/* Given up where windows, cuts and rows have settled above `most`. */
+static bool descend(struct polish *p, struct place_choice *c, double *seconds, double most)
 {
     bool any = false, again = move_knows(c);
     while (again && p->left) {
         again = false;
         while (fine_pass(p, c, seconds))
             any = true;
+        if (*seconds > most)
+            break;
         double scale = quick_scale(p, c, *seconds);
         for (size_t k = 0; k < sizeof(coarse) / sizeof(coarse[0]); k++) {
             uint32_t a_count, b_count;
@@ -556,6 +569,11 @@ bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
         }
     }
     return any;
+}
+
+bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
+{
+    return descend(p, c, seconds, INFINITY);
 }
 
 static bool kick(struct polish *p, struct place_choice *c)
@@ -709,6 +727,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
         return;
     polish_descend(p, choice, seconds);
     quick_search(p, choice, seconds, p->left / 4);
+    double near = choice->placement == PLACE_HYBRID ? KICK_NEAR : KICK_FAR;
     for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)
@@ -722,7 +741,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
             now = polish_fit(p, &trial);
         }
         if (now > 0)
-            polish_descend(p, &trial, &now);
+            descend(p, &trial, &now, near * *seconds);
         if (now > 0 && now < *seconds * BETTER) {
             choice_fini(choice);
             *choice = trial;

@@ -6,6 +6,7 @@
 
 #include "model/order.h"
 #include "planner/memory.h"
+#include "planner/micro.h"
 
 static bool named(char *const *names, uint32_t count, const char *name)
 {
@@ -201,6 +202,10 @@ int problem_init(struct problem *problem, const struct workload *workload, const
             return -1;
         }
     }
+    if (micro_means_init(problem, err) < 0) {
+        problem_fini(problem);
+        return -1;
+    }
     return 0;
 }
 
@@ -217,6 +222,8 @@ void problem_fini(struct problem *problem)
     free(problem->steps);
     free(problem->top_tokens);
     free(problem->top_labelled);
+    free(problem->means);
+    free(problem->mean_of);
     *problem = (struct problem){0};
 }
 

@@ -26,6 +26,8 @@ struct memory_widths {
     bool dropout;
 };
 
+struct micro_cost;
+
 struct problem {
     const struct workload *workload; /* borrowed */
     const struct cluster *cluster;   /* borrowed */
@@ -45,6 +47,9 @@ struct problem {
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
     struct memory_widths widths;
+    struct micro_cost
+        *means;          /* [sizes][device_count], by mean_of[rows of a micro-batch]; micro.h. NULL: many */
+    uint32_t *mean_of;   /* [batch_rows + 1] */
     bool exhaustive_off; /* search small clusters like large ones */
     bool runnable_only;  /* leave out what a worker of this release cannot run */
 };

@@ -32,7 +32,7 @@
 #define POLISHED_FEW 2u          /* hybrids of few devices: all groupings were looked at (few.h) */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
-#define KICKS 64u                /* in vain, until the best one is let be */
+#define KICKS 96u                /* in vain, until the best one is let be */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
@@ -144,10 +144,12 @@ struct finalists {
 };
 
 /* So far behind, with so many devices or (but for the first finalist) with programs as long as tensor
- * groups', that polishing is not worth its while. */
-static bool hopeless(const struct search *s, enum plan_placement kind, bool first, bool small, double seconds)
+ * groups' or as shards', that polishing is not worth its while. */
+static bool hopeless(const struct search *s, const struct place_choice *choice, bool first, bool small,
+                     double seconds)
 {
-    bool dear = (kind == PLACE_TENSOR && !first && s->problem->device_count > TENSOR_FEW) || (!small && s->problem->device_count >= LONG_DEVICES);
+    bool dear = (choice->placement == PLACE_TENSOR && !first && s->problem->device_count > TENSOR_FEW) ||
+                ((!small || choice->gathered_layers > 0) && s->problem->device_count >= LONG_DEVICES);
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
@@ -199,7 +201,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
         if (pick == UINT32_MAX || (f->best != UINT32_MAX && each[pick] > f->seconds * POLISH_WITHIN))
             break;
         double now = each[pick];
-        if (!hopeless(s, kind, turn == 0, small, now))
+        if (!hopeless(s, &list->choices[pick], turn == 0, small, now))
             polish_descend(f->polish, &list->choices[pick], &now);
         each[pick] = -1;
         if (move_knows(&list->choices[pick]) && (f->known == UINT32_MAX || now < f->known_s)) {
