@@ -132,6 +132,9 @@ json_t *given_document(const char *path, struct err *err);
 /* What is wrong inside a given file (a name twice, a name not there, too much of it) is the file's fault:
  * ERR_INVALID. Always -1. */
 int given_wrong(struct err *err);
+/* Puts the file's name before what is said of a part of a specification ("placement.devices[0]: …"). Always
+ * -1. */
+int given_of_spec(struct err *err, const char *path);
 /* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
 /* The server's inputs document for a specification whose files are references (planner/inputs.h), new; the

@@ -55,9 +55,9 @@ static int beside(const char *name, const char *other, char path[PATH_MAX], stru
 }
 
 /* The config.json of the model a specification names: a folder, or the file itself. *folder: where it is. */
-static json_t *read_config(const char *spec_path, const char *model, char folder[PATH_MAX], struct err *err)
+static json_t *read_config(const char *spec_path, const char *model, char folder[PATH_MAX],
+                           char path[PATH_MAX], struct err *err)
 {
-    char path[PATH_MAX];
     struct stat status;
     if (beside(model, spec_path, folder, err) < 0)
         return NULL;
@@ -66,7 +66,7 @@ static json_t *read_config(const char *spec_path, const char *model, char folder
                 model);
         return NULL;
     }
-    if (file_path(path, sizeof path, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
+    if (file_path(path, PATH_MAX, err, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", folder) < 0)
         return NULL;
     if (!S_ISDIR(status.st_mode)) {
         char *slash = strrchr(folder, '/');
@@ -191,17 +191,48 @@ static json_t *read_rows(const char *spec_path, const json_t *spec_json, const j
     return told;
 }
 
+/* What is wrong inside a document is said by its path there; here the document has a file's name. */
+static int name_file(struct err *err, const char *document, const char *path)
+{
+    size_t length = strlen(document);
+    if (strncmp(err->text, document, length) != 0 || strncmp(err->text + length, ": ", 2) != 0)
+        return -1;
+    memmove(err->text, err->text + length + 2, strlen(err->text + length + 2) + 1);
+    return err_wrap(err, "%s", path);
+}
+
+int given_of_spec(struct err *err, const char *path)
+{
+    static const char *const of_spec[] = {"placement", "train", "data", "method"}; /* and their parts */
+    for (size_t i = 0; i < sizeof of_spec / sizeof of_spec[0]; i++) {
+        size_t length = strlen(of_spec[i]);
+        if (strncmp(err->text, of_spec[i], length) == 0 && strchr(".:", err->text[length]) &&
+            err->text[length])
+            return err_wrap(err, "%s", path);
+    }
+    return -1;
+}
+
+static void name_files(struct err *err, const char *spec_path, const char *config_path,
+                       const char *cluster_path)
+{
+    (void)given_of_spec(err, spec_path);
+    (void)name_file(err, "config.json", config_path);
+    (void)name_file(err, "cluster", cluster_path);
+}
+
 int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err)
 {
-    char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX];
+    char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX] = "", config_path[PATH_MAX] = "";
     struct given_rows given = {0};
     json_t *spec = upload_read_spec(spec_path, err), *config = NULL, *cluster = NULL;
     int result = -1;
     *inputs = (struct plan_inputs){0};
     *rows = NULL;
     if (spec &&
-        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), folder, err)) &&
+        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), folder,
+                              config_path, err)) &&
         key_of(spec, config, key, err) == 0 && (cluster = given_cluster(cluster_path, key, err)) &&
         (*rows = read_rows(spec_path, spec, config, folder, &given, err)))
         result = plan_inputs_from_files(spec, cluster, config,
@@ -215,6 +246,8 @@ int given_by_files(const char *spec_path, const char *cluster_path, struct plan_
     json_decref(spec);
     json_decref(config);
     json_decref(cluster);
+    if (result < 0)
+        name_files(err, spec_path, config_path, cluster_path);
     return result < 0 ? given_wrong(err) : 0;
 }
 

@@ -69,10 +69,11 @@ static int read_options(const struct cli *cli, struct plan_inputs *inputs, struc
                         struct plan **from, struct err *err)
 {
     const char *path = cli_option(cli, "--from");
-    int64_t evaluations = 0, seed = 0;
+    int64_t evaluations = 0, seed = 0, percent = 0;
     if (read_objective(cli, &inputs->workload.objective, err) < 0 ||
         cli_option_i64(cli, "--evaluations", 1, 1000000000, 0, &evaluations, err) < 0 ||
-        cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0)
+        cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0 ||
+        cli_option_i64(cli, "--jitter", 0, 200, 0, &percent, err) < 0)
         return -1;
     options->evaluations = (uint64_t)evaluations;
     options->insight = cli_option(cli, "--insight") != NULL;
@@ -254,8 +255,8 @@ int command_plan(struct cli *cli, struct err *err)
         struct plan_inputs inputs;
         json_t *rows = NULL;
         int planned = given_by_files(cli->words[0], cluster, &inputs, &rows, err);
-        if (planned == 0)
-            planned = plan_here(cli, &inputs, rows, false, err);
+        if (planned == 0 && (planned = plan_here(cli, &inputs, rows, false, err)) < 0)
+            (void)given_of_spec(err, cli->words[0]);
         json_decref(rows);
         plan_inputs_fini(&inputs);
         return planned;

@@ -4,12 +4,28 @@
 #include "common/json.h"
 #include "planner/cluster_private.h"
 
+/* A name that stands in tables, pictures and messages. */
+static int name_read(struct json_reader *r, const char **name)
+{
+    if (jr_str(r, "name", JR_REQUIRED, 1, 255, name) < 0 || r->failed)
+        return -1;
+    size_t length = strlen(*name);
+    bool spaces = (*name)[0] == ' ' || (*name)[length - 1] == ' ';
+    for (size_t i = 0; i < length; i++) {
+        unsigned char byte = (unsigned char)(*name)[i];
+        if (byte < 0x20 || byte == 0x7f)
+            return jr_fail(r, "name", "byte %zu of it is a control character", i);
+    }
+    return spaces ? jr_fail(r, "name", "\"%s\" begins or ends with a space", *name) : 0;
+}
+
 static int file_device(struct json_reader *r, struct cluster *cluster, const char *node)
 {
     struct cluster_device device = {.node = node, .speed = 1, .heat = 1};
     const struct catalogue_entry *like = NULL;
     const json_t *profile = NULL;
-    jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
+    if (name_read(r, &device.name) < 0)
+        return -1;
     jr_str(r, "like", JR_OPTIONAL, 1, 64, &device.like);
     jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device.kind);
     jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device.threads);
@@ -48,7 +64,8 @@ static int file_node(struct json_reader *r, struct cluster *cluster)
     const char *name = "";
     const json_t *devices = NULL;
     double nic = 0;
-    jr_str(r, "name", JR_REQUIRED, 1, 255, &name);
+    if (name_read(r, &name) < 0)
+        return -1;
     int has_nic = jr_rate(r, "nic_bytes_per_s", JR_OPTIONAL, 1, 1e18, &nic);
     jr_array(r, "devices", JR_REQUIRED, 1, CLUSTER_DEVICES_MAX, &devices);
     if (jr_finish(r) < 0)
@@ -102,6 +119,18 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
     return 0;
 }
 
+/* As it was measured, one way; what is from a node to itself is between its devices. */
+static int file_directed(struct cluster *cluster, const json_t *link, struct err *err)
+{
+    const char *from = json_string_value(json_object_get(link, "from")),
+               *to = json_string_value(json_object_get(link, "to"));
+    uint32_t a = from ? cluster_node_find(cluster, from) : UINT32_MAX,
+             b = to ? cluster_node_find(cluster, to) : UINT32_MAX;
+    if (a != UINT32_MAX && b != UINT32_MAX && cluster_link_known(cluster, a, b))
+        return err_set(err, ERR_INVALID, "the link from %s to %s is given twice", from, to);
+    return cluster_add_link(cluster, link, err);
+}
+
 static int file_links(struct json_reader *root, struct cluster *cluster)
 {
     struct json_reader links, part;
@@ -136,7 +165,7 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
             return -1;
     }
     for (size_t i = 0; i < json_array_size(directed); i++)
-        if (cluster_add_link(cluster, json_array_get(directed, i), root->err) < 0)
+        if (file_directed(cluster, json_array_get(directed, i), root->err) < 0)
             return err_wrap(root->err, "links.directed[%zu]", i);
     return 0;
 }

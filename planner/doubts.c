@@ -13,11 +13,14 @@
 #define PEAK_LEAST                                                                                           \
     1e-3          /* of the peak, at the largest size measured: below it something is off by a thousand */
 #define FALL 0.95 /* of a smaller size's time: more is noise */
-/* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, a
- * satellite hop and more, the fastest links there are, the smallest device that anybody would train on. */
+/* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, the
+ * fastest links there are, more than a satellite hop, the smallest device that anybody would train on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
 #define LINK_MOST_BYTES_PER_S 1e13
-#define LATENCY_MOST_S 10.0
+#define NETWORK_MOST_BYTES_PER_S 1e12 /* between nodes */
+#define LATENCY_MOST_S 0.7
+#define CARD_MOST 1.1  /* of its memory */
+#define WATTS_MOST 3.0 /* of what its maker says */
 #define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
 #define FORMATS_TOLD 8u   /* kinds of cards without bfloat16 that are named */
 #define POINTS_TOLD 4096u /* points of a table that are looked at */
@@ -206,19 +209,53 @@ static int format_doubt(struct doubts *d)
                               : "at the float32 rate");
 }
 
-static int link_doubt(struct doubts *d, const char *what, const char *of, double latency_s,
+static int link_doubt(struct doubts *d, const char *what, const char *of, bool network, double latency_s,
                       double bytes_per_s)
 {
+    double most = network ? NETWORK_MOST_BYTES_PER_S : LINK_MOST_BYTES_PER_S;
     char rate[32], latency[32];
     units_rate(rate, bytes_per_s);
     units_seconds(latency, latency_s);
     if (bytes_per_s < LINK_LEAST_BYTES_PER_S)
         return doubt(d, "%s%s: %.6g bytes/s is slower than a modem: is it bytes a second, not Gbit/s?", what,
                      of, bytes_per_s);
-    if (bytes_per_s > LINK_MOST_BYTES_PER_S)
-        return doubt(d, "%s%s: %s is faster than any link: is it bytes a second?", what, of, rate);
+    if (bytes_per_s > most)
+        return doubt(d, "%s%s: %s is faster than any %s: is it bytes a second?", what, of, rate,
+                     network ? "network" : "link");
     return latency_s > LATENCY_MOST_S
                ? doubt(d, "%s%s: a latency of %s: is it seconds, not milliseconds?", what, of, latency)
+               : 0;
+}
+
+/* What is said of a card, beside what its maker says of it. */
+static int card_doubt(struct doubts *d, const struct device *device)
+{
+    const struct catalogue_entry *like = device->like;
+    char has[32], of[32];
+    if (device->watts > 0 && device->idle_watts > device->watts &&
+        doubt(d, "idle_watts of %s: %g W, more than the %g W it takes when it works", device->name,
+              device->idle_watts, device->watts) < 0)
+        return -1;
+    if (!like || strcmp(device->kind, "cpu") == 0)
+        return 0;
+    bool half = d->problem->workload->compute == COMPUTE_BF16 && like->flops_16 > 0;
+    double reached = (half ? like->efficiency_16 : like->efficiency) * device->speed;
+    if (!device->profile.present && reached > PEAK_MOST &&
+        doubt(d, "speed of %s: %g would be %.1f times the peak of %s", device->name, device->speed, reached,
+              like->name) < 0)
+        return -1;
+    if (!device->profile.present && reached < PEAK_LEAST &&
+        doubt(d, "speed of %s: %g would be %.2g of the peak of %s", device->name, device->speed, reached,
+              like->name) < 0)
+        return -1;
+    if ((double)device->memory_limit_bytes > CARD_MOST * (double)like->memory_bytes &&
+        doubt(d, "memory_bytes of %s: %s, and %s has %s", device->name,
+              units_bytes(has, device->memory_limit_bytes), like->name,
+              units_bytes(of, like->memory_bytes)) < 0)
+        return -1;
+    return device->watts > WATTS_MOST * like->board_watts && like->board_watts > 0
+               ? doubt(d, "watts of %s: %g W, and %s draws at most %g W", device->name, device->watts,
+                       like->name, like->board_watts)
                : 0;
 }
 
@@ -227,22 +264,24 @@ static int units_doubt(struct doubts *d)
 {
     const struct cluster *c = d->problem->cluster;
     char of[560], has[32];
-    if (link_doubt(d, "links.within", "", c->within_latency_s, c->within_bytes_per_s) < 0 ||
-        link_doubt(d, "links.between", "", c->between_latency_s, c->between_bytes_per_s) < 0)
+    if (link_doubt(d, "links.within", "", false, c->within_latency_s, c->within_bytes_per_s) < 0 ||
+        link_doubt(d, "links.between", "", true, c->between_latency_s, c->between_bytes_per_s) < 0)
         return -1;
     for (uint32_t i = 0; i < c->link_count; i++) {
         const struct link_pair *link = &c->links[i];
         snprintf(of, sizeof(of), "%s to %s", c->nodes[link->from].name, c->nodes[link->to].name);
-        if (link_doubt(d, "link ", of, link->latency_s, link->bytes_per_s) < 0)
+        if (link_doubt(d, "link ", of, link->from != link->to, link->latency_s, link->bytes_per_s) < 0)
             return -1;
     }
     for (uint32_t n = 0; n < c->node_count; n++) {
         double rate = c->nodes[n].nic_bytes_per_s;
-        if (rate > 0 && link_doubt(d, "nic_bytes_per_s of ", c->nodes[n].name, 0, rate) < 0)
+        if (rate > 0 && link_doubt(d, "nic_bytes_per_s of ", c->nodes[n].name, true, 0, rate) < 0)
             return -1;
     }
     for (uint32_t i = 0; i < c->device_count; i++) {
         uint64_t bytes = c->devices[i].memory_limit_bytes;
+        if (d->problem->usable[i] && card_doubt(d, &c->devices[i]) < 0)
+            return -1;
         if (d->problem->usable[i] && bytes < MEMORY_LEAST_BYTES &&
             doubt(d, "memory_bytes of %s: %s is next to nothing: is it bytes, or with a unit, such as 24GiB?",
                   c->devices[i].name, units_bytes(has, bytes)) < 0)

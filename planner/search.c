@@ -525,7 +525,7 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         if (!placements[i]->supports(s->problem, &why)) {
             if (wanted == (int)kind) {
                 *s->err = why;
-                return -1;
+                return err_wrap(s->err, "placement.kind");
             }
             continue;
         }

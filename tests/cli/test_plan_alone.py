@@ -200,12 +200,18 @@ def bad_cluster_files_are_refused_by_their_path():
          "links.pairs[0].b"),
         (lambda c: c["links"].__setitem__("directed", [{"from": "a", "to": "moon", "latency_s": 0, "bytes_per_s": 1}]),
          "links.directed[0]"),
+        (lambda c: c["links"].__setitem__("directed", [{"from": "a", "to": "b", "latency_s": 0, "bytes_per_s": 1e9}] * 2),
+         "links.directed[1]: the link from a to b is given twice"),
+        (device("name", "a/1\nb"), "nodes[0].devices[1].name"),
+        (device("name", " a/1"), "nodes[0].devices[1].name"),
+        (lambda c: c["nodes"][1].__setitem__("name", "\t"), "nodes[1].name"),
     ]
     with folder() as f:
         for change, path in cases:
             f.write("cluster.json", broken(change))
             done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
             expect(path in done.stderr, f"{path}: {done.stderr}")
+            expect(done.stderr.startswith(f"motley: {f.cluster}: "), f"the file is not named: {done.stderr}")
         for text, word in (('{"nodes": [}', "cluster.json"), ('{"nodes": [{"name": "a", "devices": [{"name": "x", "like": "t4", '
                            '"speed": NaN}]}]}', "cluster.json"), ("[]", "cluster")):
             f.write("cluster.json", text)
@@ -231,12 +237,36 @@ def bad_models_and_requests_are_refused_by_their_path():
             f.write("model/config.json", {k: v for k, v in {**LLAMA, **change}.items() if v is not None})
             done = f.run("plan", f.spec, "--cluster", f.cluster, status=2)
             expect(path in done.stderr and len(done.stderr.splitlines()) == 1, f"{path}: {done.stderr}")
+            expect("model/config.json: " in done.stderr, f"the file is not named: {done.stderr}")
         f.write("model/config.json", LLAMA)
         for change, status, path in asked:
             f.write("spec.json", f.spec_of(**change))
             done = f.run("plan", f.spec, "--cluster", f.cluster, status=status)
             expect(path in (done.stderr if status == 2 else done.stdout), f"{path}: {done.stdout}{done.stderr}")
+            expect(status == 4 or f"{f.spec}: " in done.stderr, f"the file is not named: {done.stderr}")
     return f"{len(configs) + len(asked)} files"
+
+
+def amounts_in_other_units_are_warned_of():
+    def device(**keys):
+        return lambda c: c["nodes"][0]["devices"][0].update(keys)
+
+    def link(**keys):
+        return lambda c: c["links"]["between"].update(keys)
+    cases = [(device(memory_bytes=24 << 40), "memory_bytes of a/0: 24.0 TiB, and rtx-3090 has 24.0 GiB"),
+             (device(memory_bytes=24000), "memory_bytes of a/0"), (device(speed=1000), "speed of a/0"),
+             (device(speed=0.001), "speed of a/0"), (device(watts=350000), "watts of a/0"),
+             (device(watts=100, idle_watts=200), "idle_watts of a/0"), (link(bytes_per_s=1.25e12), "links.between"),
+             (link(bytes_per_s=10), "links.between"), (link(latency_s=1), "links.between: a latency of 1.00 s"),
+             (lambda c: c["nodes"][1].update(nic_bytes_per_s=1.25e12), "nic_bytes_per_s of b")]
+    with folder() as f:
+        f.write("spec.json", f.spec_of(placement={"kind": "single"}))
+        expect(f.plan()["warnings"] == [], f"{f.plan()['warnings']}")
+        for change, words in cases:
+            f.write("cluster.json", broken(change))
+            done = f.run("plan", f.spec, "--cluster", f.cluster)
+            expect(f"warning: {words}" in done.stdout, f"{words}: {done.stdout}")
+    return f"{len(cases)} files"
 
 
 def the_answer_reads_like_one():
@@ -316,5 +346,5 @@ if __name__ == "__main__":
          large_plans_stay_below_two_megabytes_and_say_what_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
-         the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
+         amounts_in_other_units_are_warned_of, the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
          without_a_server_other_commands_say_so)
