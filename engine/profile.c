@@ -1,6 +1,6 @@
 /* Each kind of block is a stage of its own with random weights; each point a micro-batch shape. Points are
- * measured in turn, pass after pass, so that whatever else the machine does falls on all of them; the lower
- * quartile of each is reported. */
+ * measured in turn, pass after pass, so that whatever else the machine does falls on all of them; of each
+ * the mean of the quicker half is reported. */
 #include "engine/profile.h"
 
 #include <stdio.h>
@@ -103,8 +103,9 @@ static void points_make(struct profile *profile)
     point_add(embedding, 1, longest, 0);
     point_add(embedding, most / longest, longest, 0);
     /* Beyond a few chunks of logits the head's time is a line. */
-    for (uint32_t labelled = 1; labelled < longest && labelled <= HEAD_LABELLED_MAX; labelled *= 2)
+    for (uint32_t labelled = 1; labelled < longest && labelled < HEAD_LABELLED_MAX; labelled *= 4)
         point_add(head, 1, longest, labelled);
+    point_add(head, 1, longest, longest > HEAD_LABELLED_MAX ? HEAD_LABELLED_MAX : longest - 1);
     point_add(head, 1, max_u32(longest / 4, 2), max_u32(longest / 16, 1));
     point_add(head, most / longest, longest, max_u32(longest / 16, 1));
 }
@@ -240,15 +241,19 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The lower quartile: what else a machine does only adds to a time, so that the quicker samples say more of
- * the device than those in the middle; the quickest of many would be luck. */
+/* The mean of the quicker half: what else a machine does only adds to a time, so that the quicker samples say
+ * more of the device than the slower ones; the quickest alone would be luck. */
 static double typical(struct point *point, enum phase phase)
 {
     uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
+    uint32_t half = count / 2 + 1;
+    double sum = 0;
     if (count == 0)
         return 0;
     qsort(point->seconds[phase], count, sizeof(double), double_compare);
-    return point->seconds[phase][(count - 1) / 4];
+    for (uint32_t i = 0; i < half; i++)
+        sum += point->seconds[phase][i];
+    return sum / half;
 }
 
 /* Bytes of one block's place for exactly this many tokens. */
