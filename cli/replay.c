@@ -28,10 +28,36 @@ static json_t *read_document(const char *folder, const char *name, struct err *e
     return document;
 }
 
+/* Cases that were nonsense: how many, and what is wrong with the first. */
+struct nonsense {
+    size_t count;
+    char first[384];
+};
+
 static int print_line(void *context, const json_t *line, struct err *err)
 {
-    (void)context;
+    struct nonsense *nonsense = context;
+    if (strcmp(show_str(line, "status"), "error") == 0 && nonsense->count++ == 0)
+        snprintf(nonsense->first, sizeof nonsense->first, "%s", show_str(line, "error"));
     return show_json(line, err);
+}
+
+/* The first of them, with the name of the file it is in. */
+static int nonsense_say(const struct nonsense *nonsense, const char *from, const char *folder,
+                        const char *cases_path, struct err *err)
+{
+    const char *separator = "", *in = cases_path;
+    for (const char *const *name = replay_import_files(from); *name; name++) {
+        if (strncmp(nonsense->first, *name, strlen(*name)) == 0) {
+            in = folder;
+            separator = "/";
+        }
+    }
+    err_set(err, ERR_INVALID, "%s%s%s", in, *separator ? separator : ": ", nonsense->first);
+    if (nonsense->count > 1)
+        err_set(err, ERR_INVALID, "%s (and %zu more case%s)", err->text, nonsense->count - 1,
+                nonsense->count > 2 ? "s" : "");
+    return -1;
 }
 
 static double now_s(void *context)
@@ -54,9 +80,13 @@ static int replay_cases(struct cli *cli, const char *from, struct err *err)
         json_t *document = read_document(folder, *names, err);
         result = document ? json_object_set_new(documents, *names, document) : -1;
     }
-    const struct replay_sink sink = {.line = print_line, .now_s = now_s};
-    if (result == 0)
-        result = replay_import(from, documents, cases, &sink, err);
+    struct nonsense nonsense = {0};
+    const struct replay_sink sink = {.line = print_line, .context = &nonsense, .now_s = now_s};
+    if (result == 0 && (result = replay_import(from, documents, cases, &sink, err)) < 0 &&
+        err->code == ERR_INVALID)
+        err_wrap(err, "%s", strncmp(err->text, "cases", 5) == 0 ? cases_path : folder);
+    if (result == 0 && nonsense.count > 0)
+        result = nonsense_say(&nonsense, from, folder, cases_path, err);
     json_decref(documents);
     json_decref(cases);
     return result;

@@ -2,6 +2,7 @@
  *
  * Section numbers are those of the fixtures' README (benson-guo/cephalo, MIT). */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 
 #define GIB 1073741824.0
 #define ROUNDING 1e-14
-#define GROWTH_POINTS 5      /* section 4 */
+#define GROWTH_POINTS 5 /* section 4 */
+#define MEMORY_GIB_MAX 1e6
 #define CELLS_MAX (1u << 24) /* GPUs times batch: 128 MiB of table */
 
 static const char *const files[] = {"model_latencies.json", "model_memory.json", NULL};
@@ -25,7 +27,7 @@ struct cephalo_state {
 struct cephalo_case {
     const char *id, *model, *cluster, *dtype;
     int64_t sequence, bytes_per_param;
-    double parameters, fraction, reserve_gib;
+    double parameters, fraction, reserve_gib, layers;
     const json_t *gpus, *capacities;
     const char **kind_name;
     double *kind_cap;
@@ -95,6 +97,7 @@ static int inputs_read(const json_t *one, struct cephalo_case *c, uint32_t *micr
     jr_u32(&in, "batch_size", JR_REQUIRED, 1, CEPHALO_BATCH_MAX, &p->batch);
     jr_i64(&in, "seq_length", JR_REQUIRED, 1, 1 << 24, &c->sequence);
     jr_f64(&in, "parameters", JR_REQUIRED, 1, 1e15, &c->parameters);
+    jr_f64(&in, "num_layers", JR_OPTIONAL, 1, 1e6, &c->layers);
     jr_f64(&in, "ag_ms", JR_OPTIONAL, 0, 1e9, &p->gather_ms);
     jr_f64(&in, "rs_ms", JR_OPTIONAL, 0, 1e9, &p->scatter_ms);
     jr_f64(&in, "max_alloc_frac", JR_OPTIONAL, 0.01, 1, &c->fraction);
@@ -138,6 +141,9 @@ static int kinds_find(const struct cephalo_state *state, struct cephalo_case *c,
         const json_t *cap = json_array_get(c->capacities, g);
         if (!name)
             return err_set(err, ERR_INVALID, "case.inputs.gpus[%u]: not a name", g);
+        if (json_is_number(cap) && json_number_value(cap) > MEMORY_GIB_MAX)
+            return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib[%u]: at most %g, is %g", g,
+                           MEMORY_GIB_MAX, json_number_value(cap));
         if (!json_is_number(cap) || !(json_number_value(cap) > 0))
             return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib[%u]: not a size above 0", g);
         uint32_t k = 0;
@@ -269,6 +275,26 @@ static json_t *solved_json(struct cephalo_case *c, double layer_ms, json_t *thei
                      "memory_gib", memory, "theirs_layer_ms", theirs);
 }
 
+/* What is doubtful about the tables, where something is. */
+static void doubts_add(const struct cephalo_case *c, json_t *line)
+{
+    char where[512];
+    json_t *warnings = json_array();
+    double flops = c->layers > 0 ? 2 * c->parameters / c->layers * (double)c->sequence : 0;
+    for (uint32_t k = 0; k < c->problem.kind_count; k++) {
+        bool told = false; /* one card with two amounts of memory has one curve */
+        for (uint32_t i = 0; i < k; i++)
+            told = told || strcmp(c->kind_name[i], c->kind_name[k]) == 0;
+        snprintf(where, sizeof(where), "%s.%s.%lld.%s", c->model, c->kind_name[k], (long long)c->sequence,
+                 c->dtype);
+        if (!told)
+            gpu_curve_doubts(&c->curves[k], where, c->kind_name[k], flops, warnings);
+    }
+    if (json_array_size(warnings) > 0)
+        json_object_set(line, "warnings", warnings);
+    json_decref(warnings);
+}
+
 static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct cephalo_state *state = opaque;
@@ -291,6 +317,8 @@ static json_t *cephalo_line(void *opaque, const json_t *one, struct err *err)
                               "memory_gib", "theirs_layer_ms", theirs);
     if (!line)
         err_set(err, ERR_NOMEM, "cephalo: out of memory");
+    else
+        doubts_add(&c, line);
 out:
     case_fini(&c);
     return line;

@@ -22,6 +22,11 @@ struct gpu_curve {
  * ERR_INVALID naming the path. */
 int gpu_curve_find(const json_t *latencies, const char *model, const char *gpu, int64_t sequence,
                    const char *dtype, struct gpu_curve *curve, struct err *err);
+/* Appends sentences on times that fall as batches grow and, for a card of the catalogue, on rates beyond its
+ * peak or a thousandth of what it does. `where`: the curve's path in the file; flops_per_row: of a layer
+ * forward, 0: not known. */
+void gpu_curve_doubts(const struct gpu_curve *curve, const char *where, const char *gpu, double flops_per_row,
+                      json_t *warnings);
 double gpu_curve_ms(const struct gpu_curve *curve, int way, uint32_t batch);
 
 #endif

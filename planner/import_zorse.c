@@ -43,6 +43,7 @@ struct zorse_inputs {
     const char *id, *model, *autocast, *reduce;
     const json_t *machines, *memory, *within, *between, *within_latency, *between_latency;
     int64_t sequence;
+    json_t *doubts; /* about curves, by path; of each once */
 };
 
 static double dtype_bytes(const char *name)
@@ -54,7 +55,8 @@ static int inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_
 {
     struct json_reader root, r;
     double reserved = 2;
-    *in = (struct zorse_inputs){.autocast = "float16", .reduce = "float32"};
+    json_t *doubts = in->doubts;
+    *in = (struct zorse_inputs){.autocast = "float16", .reduce = "float32", .doubts = doubts};
     memset(p, 0, sizeof(*p));
     jr_init(&root, one, "case", err);
     jr_str(&root, "id", JR_REQUIRED, 1, 128, &in->id);
@@ -84,11 +86,18 @@ static int inputs_read(const json_t *one, struct zorse_inputs *in, struct zorse_
     return jr_finish_loose(&r);
 }
 
-static int number_at(const json_t *array, size_t index, const char *name, double *out, struct err *err)
+/* name[index] of a list, or name[row][index] of a list of lists (row −1: none). */
+static int number_at(const json_t *array, int row, size_t index, const char *name, double *out,
+                     struct err *err)
 {
+    char at[32] = "";
     const json_t *value = json_array_get(array, index);
-    if (!json_is_number(value) || !(json_number_value(value) >= 0))
-        return err_set(err, ERR_INVALID, "case.inputs.%s[%zu]: not a number of at least 0", name, index);
+    if (!json_is_number(value) || !(json_number_value(value) >= 0)) {
+        if (row >= 0)
+            snprintf(at, sizeof(at), "[%d]", row);
+        return err_set(err, ERR_INVALID, "case.inputs.%s%s[%zu]: not a number of at least 0", name, at,
+                       index);
+    }
     *out = json_number_value(value);
     return 0;
 }
@@ -98,12 +107,12 @@ static int links_read(const struct zorse_inputs *in, struct zorse_problem *p, st
     for (uint32_t a = 0; a < p->machine_count; a++) {
         const json_t *rates = json_array_get(in->between, a),
                      *delays = json_array_get(in->between_latency, a);
-        if (number_at(in->within, a, "intranode_bw_gb_s", &p->within_gib_s[a], err) < 0 ||
-            number_at(in->within_latency, a, "intranode_latency_ms", &p->within_latency[a], err) < 0)
+        if (number_at(in->within, -1, a, "intranode_bw_gb_s", &p->within_gib_s[a], err) < 0 ||
+            number_at(in->within_latency, -1, a, "intranode_latency_ms", &p->within_latency[a], err) < 0)
             return -1;
         for (uint32_t b = 0; b < p->machine_count; b++) {
-            if (number_at(rates, b, "internode_bw_gb_s[…]", &p->between_gib_s[a][b], err) < 0 ||
-                number_at(delays, b, "internode_latency_ms[…]", &p->between_latency[a][b], err) < 0)
+            if (number_at(rates, (int)a, b, "internode_bw_gb_s", &p->between_gib_s[a][b], err) < 0 ||
+                number_at(delays, (int)a, b, "internode_latency_ms", &p->between_latency[a][b], err) < 0)
                 return -1;
         }
     }
@@ -114,6 +123,7 @@ static int gpu_read(const struct zorse_state *state, const struct zorse_inputs *
                     const char *name, uint32_t machine, struct err *err)
 {
     struct gpu_curve curve;
+    char where[512];
     const json_t *memory = name ? json_object_get(in->memory, name) : NULL;
     uint32_t rank = p->gpu_count;
     if (rank >= ZORSE_GPUS_MAX)
@@ -122,6 +132,12 @@ static int gpu_read(const struct zorse_state *state, const struct zorse_inputs *
         return err_set(err, ERR_INVALID, "case.inputs.gpu_memory_gib: no size for %s", name ? name : "a GPU");
     if (gpu_curve_find(state->latencies, in->model, name, in->sequence, in->autocast, &curve, err) < 0)
         return -1;
+    snprintf(where, sizeof(where), "%s.%s.%lld.%s", in->model, name, (long long)in->sequence, in->autocast);
+    if (!json_object_get(in->doubts, where)) {
+        json_t *doubts = json_array();
+        gpu_curve_doubts(&curve, where, name, 2 * p->params_per_layer * p->sequence, doubts);
+        json_object_set_new(in->doubts, where, doubts);
+    }
     for (uint32_t k = 0; k < ZORSE_MICRO_SIZES; k++) {
         p->forward_ms[rank][k] = gpu_curve_ms(&curve, 0, 1u << k);
         p->backward_ms[rank][k] = gpu_curve_ms(&curve, 1, 1u << k);
@@ -265,10 +281,23 @@ static json_t *infeasible_json(const struct zorse_inputs *in, const struct zorse
                      "theirs_latency_ms", latency, "theirs_step_s", "ours_step_s", "ours", "why", why);
 }
 
+static void doubts_add(const struct zorse_inputs *in, json_t *line)
+{
+    json_t *warnings = json_array(), *doubts;
+    const char *where;
+    json_object_foreach(in->doubts, where, doubts)
+    {
+        json_array_extend(warnings, doubts);
+    }
+    if (json_array_size(warnings) > 0)
+        json_object_set(line, "warnings", warnings);
+    json_decref(warnings);
+}
+
 static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct zorse_state *state = opaque;
-    struct zorse_inputs in;
+    struct zorse_inputs in = {.doubts = json_object()};
     struct zorse_problem *p = calloc(1, sizeof(*p));
     struct zorse_layout *theirs = calloc(1, sizeof(*theirs)), *ours = calloc(1, sizeof(*ours));
     json_t *line = NULL, *latency = NULL;
@@ -296,7 +325,10 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
                               real_json(zorse_simulate_ms(p, ours) / 1e3), "ours", ours_json(ours));
     if (!line)
         err_set(err, ERR_NOMEM, "zorse: out of memory");
+    else
+        doubts_add(&in, line);
 out:
+    json_decref(in.doubts);
     json_decref(latency);
     free(p);
     free(theirs);

@@ -24,8 +24,19 @@ const char *const *replay_import_files(const char *from)
     return importer ? importer->files : NULL;
 }
 
-static int case_run(const struct importer *importer, void *state, const json_t *one, size_t number,
-                    const struct replay_sink *sink, struct err *err)
+/* "case.inputs.gpus: …" of the case's own reader, by its place in the file. */
+static void case_named(struct err *why, const char *list, size_t number)
+{
+    char rest[sizeof(why->text)];
+    if (strncmp(why->text, "case", 4) != 0 || !strchr(".:", why->text[4]))
+        return;
+    memcpy(rest, why->text + 4, sizeof(rest) - 4);
+    rest[sizeof(rest) - 5] = '\0';
+    err_set(why, why->code, "%s[%zu]%s", list, number, rest);
+}
+
+static int case_run(const struct importer *importer, void *state, const json_t *one, const char *list,
+                    size_t number, const struct replay_sink *sink, struct err *err)
 {
     struct err why = {0};
     double began = sink->now_s ? sink->now_s(sink->context) : 0;
@@ -37,6 +48,7 @@ static int case_run(const struct importer *importer, void *state, const json_t *
         return -1;
     }
     if (!line) {
+        case_named(&why, list, number);
         line = json_pack("{s:o,s:s,s:s}", "id",
                          json_is_string(id) ? json_string(json_string_value(id))
                                             : json_integer((json_int_t)number),
@@ -58,7 +70,10 @@ int replay_import(const char *from, const json_t *documents, const json_t *cases
     if (!importer)
         return err_set(err, ERR_NOT_FOUND, "replay --from: \"%s\" is not cephalo, zorse or sailor", from);
     const json_t *list = json_is_array(cases) ? cases : json_object_get(cases, "cases");
+    const char *name = json_is_array(cases) ? "" : list ? "cases" : "plans";
     list = list ? list : json_object_get(cases, "plans");
+    if (json_is_array(list) && json_array_size(list) == 0)
+        return err_set(err, ERR_INVALID, "cases: there is none");
     if (!json_is_array(list))
         return err_set(err, ERR_INVALID, "cases: neither a list nor an object with `cases` or `plans`");
     if (json_array_size(list) > CASES_MAX)
@@ -68,7 +83,7 @@ int replay_import(const char *from, const json_t *documents, const json_t *cases
         return -1;
     int result = 0;
     for (size_t i = 0; i < json_array_size(list) && result == 0; i++)
-        result = case_run(importer, state, json_array_get(list, i), i, sink, err);
+        result = case_run(importer, state, json_array_get(list, i), name, i, sink, err);
     importer->end(state);
     return result;
 }

@@ -23,7 +23,8 @@ struct replay_sink {
  * name
  * ("model_latencies.json": …); which ones are needed: replay_import_files(). Each case that is nonsense gives
  * a line
- * {"id", "status": "error", "error": sentence} and does not stop the others.
+ * {"id", "status": "error", "error": sentence} and does not stop the others; doubtful tables add `warnings`,
+ * sentences, to the line.
  * Returns -1 with ERR_INVALID naming file and path when a document is unusable, ERR_NOT_FOUND for an unknown
  * NAME. */
 int replay_import(const char *from, const json_t *documents, const json_t *cases,

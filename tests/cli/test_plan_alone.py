@@ -329,6 +329,27 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
         expect(answer["rests_on"]["imported"] > 0.99, f"{answer['rests_on']}")
 
 
+def cases_that_are_nonsense_fail_with_the_file_and_the_case():
+    curve = [[7.0, 1.0], [11.0, 5.0]]
+    inputs = {"gpus": ["l4", "l4"], "model": "m", "memory_cluster_key": "k", "batch_size": 8, "seq_length": 512,
+              "dtype": "float16", "gpu_memory_gib": [22.5, 22.5], "parameters": 1e9, "num_layers": 32}
+    with folder() as f:
+        f.write("model_latencies.json", {"m": {"l4": {"512": {"float16": curve}}}})
+        f.write("model_memory.json", {"k": {"m": {"profiled_compute_memory": {"float16": [1.0, 1.5]}}}})
+        words = ("replay", "--from", "cephalo", "--data", ".", "--cases", "cases.json", "--json")
+        f.write("cases.json", {"cases": [{"id": "good", "inputs": inputs}]})
+        expect(json.loads(f.run(*words).stdout)["status"] == "ok", "a good case")
+        f.write("cases.json", {"cases": [{"id": "good", "inputs": inputs}, {"id": "bad", "inputs": {**inputs, "gpus": []}},
+                                         {"id": "worse", "inputs": {**inputs, "batch_size": -1}}]})
+        done = f.run(*words, status=2)
+        expect([json.loads(line)["status"] for line in done.stdout.splitlines()] == ["ok", "error", "error"], done.stdout)
+        expect("cases.json: cases[1].inputs.gpus: " in done.stderr and "1 more case" in done.stderr, done.stderr)
+        f.write("cases.json", {"cases": [{"id": "other", "inputs": {**inputs, "model": "n"}}]})
+        expect("./model_latencies.json: nothing at n.l4.512.float16" in f.run(*words, status=2).stderr, "the data's file")
+        f.write("cases.json", {"cases": []})
+        expect("cases.json: cases: there is none" in f.run(*words, status=2).stderr, "no cases")
+
+
 def without_a_server_other_commands_say_so():
     with folder() as f:
         for words in (("plan", f.spec), ("replay", "1"), ("profile", "export"), ("jobs",)):
@@ -347,4 +368,4 @@ if __name__ == "__main__":
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
-         without_a_server_other_commands_say_so)
+         cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)

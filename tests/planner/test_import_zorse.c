@@ -367,13 +367,13 @@ static json_t *with_input(const char *key, json_t *value)
 static void nonsense_is_refused_by_path(void **state)
 {
     (void)state;
-    refused(with_input("global_batch_size", json_integer(0)), "case.inputs.global_batch_size");
-    refused(with_input("num_layers", json_integer(-1)), "case.inputs.num_layers");
-    refused(with_input("params_per_layer", json_real(0)), "case.inputs.params_per_layer");
-    refused(with_input("machines", json_pack("[[]]")), "case.inputs.");
-    refused(with_input("machines", json_pack("[[s]]", "abacus")), "case.inputs.");
-    refused(with_input("gpu_memory_gib", json_object()), "case.inputs.gpu_memory_gib");
-    refused(with_input("intranode_bw_gb_s", json_array()), "case.inputs.intranode_bw_gb_s");
+    refused(with_input("global_batch_size", json_integer(0)), "[0].inputs.global_batch_size");
+    refused(with_input("num_layers", json_integer(-1)), "[0].inputs.num_layers");
+    refused(with_input("params_per_layer", json_real(0)), "[0].inputs.params_per_layer");
+    refused(with_input("machines", json_pack("[[]]")), "[0].inputs.");
+    refused(with_input("machines", json_pack("[[s]]", "abacus")), "[0].inputs.");
+    refused(with_input("gpu_memory_gib", json_object()), "[0].inputs.gpu_memory_gib");
+    refused(with_input("intranode_bw_gb_s", json_array()), "[0].inputs.intranode_bw_gb_s");
     refused(with_input("model", json_string("none")), "model_latencies.json");
 }
 

@@ -368,7 +368,7 @@ static void nonsense_gives_a_line_and_goes_on(void **state)
     json_t *three = json_deep_copy(json_array_get(list, 0));
     json_object_set_new(json_object_get(three, "inputs"), "batch_size", json_integer(2));
     json_t *spoilt = json_pack("[o,o,o,i]", one, two, three, 7), *lines = run("cephalo", spoilt);
-    const char *wanted[] = {"case.inputs.batch_size", "model_latencies.json", NULL, "case"};
+    const char *wanted[] = {"[0].inputs.batch_size", "model_latencies.json", NULL, "[3]: must be an object"};
     for (size_t i = 0; i < 4; i++) {
         const json_t *line = json_array_get(lines, i);
         const char *status = json_string_value(json_object_get(line, "status"));
@@ -379,6 +379,54 @@ static void nonsense_gives_a_line_and_goes_on(void **state)
     json_decref(spoilt);
     json_decref(lines);
     json_decref(cases);
+}
+
+static json_t *curve_of(json_t *all, const char *model, const char *gpu, const char *length)
+{
+    json_t *entry =
+        json_object_get(json_object_get(json_object_get(all, "model_latencies.json"), model), gpu);
+    return json_object_get(entry, length);
+}
+
+/* Runs the first case; its warnings, or its error, must hold the words (NULL: there are none). */
+static void told(const json_t *all, const json_t *cases, const char *key, const char *words)
+{
+    json_t *lines = run_on("cephalo", all, cases);
+    const json_t *value = json_object_get(json_array_get(lines, 0), key);
+    const char *text = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value);
+    if (words ? !text || !strstr(text, words) : text != NULL)
+        fail_msg("\"%s\", not \"%s\"", text ? text : "nothing", words ? words : "nothing");
+    json_decref(lines);
+}
+
+static void tables_in_other_units_and_falling_ones_are_warned_of_and_holes_refused(void **state)
+{
+    (void)state;
+    json_t *public = load("cephalo", "cases.json");
+    json_t *cases = json_pack("[O]", json_array_get(json_object_get(public, "cases"), 0));
+    const double factors[] = {1, 1e3, 1e-3};
+    for (size_t k = 0; k < 3; k++) {
+        json_t *all = documents("cephalo");
+        json_t *entry = json_object_get(curve_of(all, "deepspeedgpt_2.7b", "l4", "512"), "float16");
+        for (size_t part = 0; part < json_array_size(entry); part++) {
+            json_t *numbers = json_array_get(entry, part);
+            for (size_t i = 0; i < json_array_size(numbers); i++)
+                json_array_set_new(numbers, i,
+                                   json_real(factors[k] * json_number_value(json_array_get(numbers, i))));
+        }
+        told(all, cases, "warnings", k ? "deepspeedgpt_2.7b.l4.512.float16: forward would be" : NULL);
+        json_decref(all);
+    }
+    json_t *all = documents("cephalo"), *curve = curve_of(all, "deepspeedgpt_2.7b", "l4", "512");
+    json_object_set_new(curve, "float16",
+                        json_pack("[[f,f],[f,f],[f,f],[f,f]]", 7.0, 1.0, 11.0, 5.0, 9.0, 8.0, 16.0, 27.0));
+    told(all, cases, "warnings", "forward of a batch of 2 takes 8 ms, of a smaller one 9 ms");
+    json_object_set_new(curve, "float16",
+                        json_pack("[[f,f],[f,f],[f,f],[f]]", 7.0, 1.0, 11.0, 5.0, 8.0, 15.0, 16.0));
+    told(all, cases, "error", "one of the tables has a hole");
+    json_decref(all);
+    json_decref(cases);
+    json_decref(public);
 }
 
 int main(void)
@@ -392,6 +440,7 @@ int main(void)
         cmocka_unit_test(long_runs_of_sailor_go_on_as_they_began),
         cmocka_unit_test(plans_of_sailor_that_contradict_themselves_are_refused_by_path),
         cmocka_unit_test(nonsense_gives_a_line_and_goes_on),
+        cmocka_unit_test(tables_in_other_units_and_falling_ones_are_warned_of_and_holes_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
