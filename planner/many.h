@@ -68,14 +68,16 @@ struct many_cover {
     struct many_tail *tails; /* [count + 1] */
     uint32_t count;          /* of order */
     double slack;            /* windows beyond what means say: arrivals are uneven */
-    uint32_t start;          /* where the whole begins, once it is covered */
+    double within;           /* a period is found so nearly; 0: 1.001, or 1.01 of more than 2,048 devices */
+    double lean;    /* seconds that a stage's period may be longer for each second of its tail's wait */
+    uint32_t start; /* where the whole begins, once it is covered */
     struct many_tail whole;
 };
 
 /* Does the order cover all layers at this period, in two stages or more? Places from `changed` on are taken
  * as they were left by the last call with equal period. */
 bool many_covers(struct many_cover *cover, double period, uint32_t changed);
-/* Least period, within 1/1000 (1/100 of more than 2,048 devices); INFINITY when it covers at none up to
+/* Least period, as nearly as the cover says; INFINITY when it covers at none up to
  * `most`. Leaves the cover at it. */
 double many_period(struct many_cover *cover, double least, double most);
 /* Are n layers (with the role's own blocks) held by order[begin, begin + size) at the period, before `next`?
@@ -93,7 +95,7 @@ struct many_draft {
     const struct many *m;
     struct place_choice choice;
     uint32_t *wanted; /* [members]: windows that means ask for */
-    double period, wait_s, seconds;
+    double period, wait_s, seconds, lean;
     uint64_t cells; /* stages * micro-batches that the last run took */
 };
 /* Makes a draft of what covers at the period. ERR_NOMEM. */

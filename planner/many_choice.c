@@ -35,7 +35,8 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
     const struct many_tail *tail = &c->whole;
     bool ways[MANY_GROUP_MAX];
     uint32_t windows[MANY_GROUP_MAX];
-    *d = (struct many_draft){.m = m, .period = period, .wait_s = tail->wait, .seconds = INFINITY};
+    *d = (struct many_draft){
+        .m = m, .lean = c->lean, .period = period, .wait_s = tail->wait, .seconds = INFINITY};
     choice->placement = m->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     choice->micro_batch_rows = m->rows;
     choice->stages = calloc((size_t)tail->stages + 1, sizeof(*choice->stages));

@@ -57,11 +57,19 @@ static int members_settle(const struct many *m, const uint32_t *who, uint32_t si
     return changed;
 }
 
+/* The last stage stands idle while the pipeline fills and drains, the first one never: what is longer away
+ * from the tail may take longer for each, as long as it begins early enough to stay ahead. */
+static double own_period(const struct many_cover *c, double period, const struct many_tail *next)
+{
+    return period + c->lean * next->wait;
+}
+
 bool many_group_holds(const struct many_cover *c, double period, uint32_t begin, uint32_t size,
                       enum many_role role, int32_t layers, const struct many_tail *next, bool *ways,
                       uint32_t *windows, struct many_tail *as_tail)
 {
     const struct many *m = c->m;
+    double own = own_period(c, period, next);
     const uint32_t *who = &c->order[begin];
     struct group g;
     g.rates = g.fastest = 0;
@@ -70,14 +78,14 @@ bool many_group_holds(const struct many_cover *c, double period, uint32_t begin,
         g.rate[i] = 1 / unit_seconds(&m->units[who[i]], role, g.way[i], layers);
         g.rates += g.rate[i];
     }
-    if (g.rates * period < 1 - 1e-9)
+    if (g.rates * own < 1 - 1e-9)
         return false;
     double link = next->size ? many_link(m, who[size - 1], c->order[next->begin]) : 0, wait = 0, window = 0;
     for (int turn = 0, changed = 1; turn < WAY_TURNS && changed; turn++) {
         wait = size / g.rates + 2 * link + next->wait;
         window = c->slack * wait / period;
         changed = members_settle(m, who, size, role, layers, window, &g);
-        if (changed < 0 || g.rates * period < 1 - 1e-9)
+        if (changed < 0 || g.rates * own < 1 - 1e-9)
             return false;
     }
     for (uint32_t i = 0; i < size; i++) {
@@ -153,7 +161,7 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
         enum many_role role = next->size ? MANY_INNER : MANY_LAST;
         rate += 1 / unit->layer_s[way];
         extra = fmin(extra, unit->extra_s[MANY_LAST][way] / unit->layer_s[way]);
-        int32_t most = layers_in(rate, period, role == MANY_LAST ? extra : 0),
+        int32_t most = layers_in(rate, own_period(c, period, next), role == MANY_LAST ? extra : 0),
                 left = m->layers - next->layers;
         if (next->size && left >= 1 && left <= most &&
             many_group_holds(c, period, i, size, MANY_FIRST, left, next, NULL, NULL, &trial) &&
@@ -185,7 +193,8 @@ bool many_covers(struct many_cover *c, double period, uint32_t changed)
 
 double many_period(struct many_cover *c, double least, double most)
 {
-    double low = least, high = most, within = c->count > HUGE_UNITS ? PERIOD_WITHIN_HUGE : PERIOD_WITHIN;
+    double low = least, high = most,
+           within = fmax(c->within, c->count > HUGE_UNITS ? PERIOD_WITHIN_HUGE : PERIOD_WITHIN);
     if (!isfinite(most)) {
         for (high = least * 1.04; !many_covers(c, high, c->count); high *= 1.1) {
             if (high > least * PERIOD_MOST)

@@ -12,12 +12,15 @@
 
 #include "common/rand.h"
 
-#define ORDERS_KEPT 3u
-#define VARIANTS 8u         /* of groups and windows; what pays depends on how scarce memory is */
+#define ORDERS_KEPT 5u
+#define ORDERS_EACH 3u      /* of them of one micro-batch size */
+#define VARIANTS 12u        /* of groups and windows; what pays depends on how scarce memory is */
 #define BRIEF_VARIANT 0u    /* looked at beside single devices' own where pipelines were not asked for */
 #define RUN_WHOLE 3u        /* drafts run to the end, */
 #define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
-#define IMPROVED 2u         /* variants whose orders are changed */
+#define IMPROVED 1u         /* variants whose orders are changed */
+#define RUN_WITHIN 1.01     /* of the best run to the end: so far off may be what a part of a run says, */
+#define OTHER_WITHIN 1.03   /* or so, of leaning when the best does not lean and the other way round */
 #define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
@@ -27,7 +30,12 @@
 #define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
-#define FEW_EACH 8u /* micro-batches a device below which slow devices are left out in steps */
+#define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
+#define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
+#define LEAN_GAIN 0.25           /* of the least period without leaning: leaning gains no more */
+#define ORDER_WITHIN 1.004       /* orders are compared by periods found so nearly, */
+#define ORDER_VARIANT 0u         /* with this variant, */
+#define ORDER_VARIANT_LEANING 1u /* or this, where periods lean */
 static const double parts_kept[] = {0.85, 0.7, 0.55, 0.4}; /* these */
 
 struct key {
@@ -94,11 +102,15 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
         order[i] = keys[backwards ? m->count - 1 - i : i].unit;
 }
 
-/* Small groups arrive more evenly and need smaller windows; large ones divide layers more finely. */
+/* Small groups arrive more evenly and need smaller windows; large ones divide layers more finely. Who leans
+ * holds more at its head. */
 static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
-} variants[VARIANTS] = {{0, 1.55}, {2, 1.4}, {3, 1.4}, {0, 1.3}, {2, 1.1}, {0, 1.8}, {3, 1.15}, {1, 1.2}};
+    double lean;        /* of periods (many_cover.c), in parts of what fills the pipeline */
+} variants[VARIANTS] = {{0, 1.55, 0}, {0, 1.55, 0.5}, {0, 2.2, 1},   {0, 1.3, 0},
+                        {2, 1.4, 0},  {2, 1.1, 0},    {3, 1.4, 0.5}, {3, 1.15, 0},
+                        {3, 1.9, 1},  {0, 1.8, 0.5},  {2, 1.7, 0.5}, {1, 1.2, 0}};
 
 struct seed {
     uint32_t rows;  /* 0: none yet */
@@ -163,43 +175,79 @@ static uint32_t variant_group(const struct search *s, const struct many *m, uint
     return s->group_max != 1 && variants[v].group_max ? variants[v].group_max : group_max(s, m);
 }
 
+/* With many micro-batches a device, filling costs little, and who runs ahead has used it up long before. */
+static bool leans(const struct many *m, uint32_t count)
+{
+    return m->micro_batches <= LEAN_EACH * count;
+}
+
+static struct many_cover cover_of(const struct search *s, const struct many *m, uint32_t v,
+                                  const uint32_t *order, uint32_t count)
+{
+    return (struct many_cover){.m = m,
+                               .order = order,
+                               .tails = s->tails,
+                               .count = count,
+                               .slack = variants[v].slack,
+                               .lean = leans(m, count) ? variants[v].lean / m->micro_batches : 0};
+}
+
 /* Puts an order among the best few. */
 static void order_keep(struct search *s, const struct many *m, uint32_t count, double period, double seconds)
 {
-    uint32_t at = ORDERS_KEPT;
+    uint32_t at = ORDERS_KEPT, last = ORDERS_KEPT - 1, same = 0;
     while (at > 0 && (s->orders[at - 1].rows == 0 || s->orders[at - 1].estimate > seconds))
         at--;
-    if (at == ORDERS_KEPT)
+    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+        if (s->orders[i].rows == m->rows && ++same == ORDERS_EACH)
+            last = i;
+    }
+    if (at > last)
         return;
-    uint32_t *room = s->orders[ORDERS_KEPT - 1].order;
-    memmove(&s->orders[at + 1], &s->orders[at], (ORDERS_KEPT - 1 - at) * sizeof(*s->orders));
+    uint32_t *room = s->orders[last].order;
+    memmove(&s->orders[at + 1], &s->orders[at], (last - at) * sizeof(*s->orders));
     memcpy(room, s->order, count * sizeof(*room));
     s->orders[at] = (struct seed){m->rows, count, room, period, seconds};
 }
 
 /* An order's least period as a variant has it, and its estimate; INFINITY when it cannot be below `limit`. */
 static double variant_estimate(struct search *s, struct many *m, uint32_t v, const uint32_t *order,
-                               uint32_t count, double limit, double *period)
+                               uint32_t count, double limit, double within, double *period)
 {
     double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
-    struct many_cover cover = {
-        .m = m, .order = order, .tails = s->tails, .count = count, .slack = variants[v].slack};
+    struct many_cover cover = cover_of(s, m, v, order, count);
+    if (v == ORDER_VARIANT_LEANING && !leans(m, count)) /* the same as without */
+        return INFINITY;
     m->group_max = variant_group(s, m, v);
+    cover.within = within;
     s->list->evaluations += 5;
+    least *= cover.lean > 0 ? 1 - LEAN_GAIN * variants[v].lean : 1;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
     return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
+}
+
+/* What an order must be better than to be kept. */
+static double order_limit(const struct search *s, const struct many *m)
+{
+    const struct seed *last = &s->orders[ORDERS_KEPT - 1];
+    double limit = last->rows ? last->estimate : INFINITY;
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+        if (s->orders[i].rows == m->rows && ++same == ORDERS_EACH)
+            limit = fmin(limit, s->orders[i].estimate);
+    }
+    return limit;
 }
 
 /* One order of so many of the fastest devices, as the first variant has it. Returns its estimate. */
 static double order_try(struct search *s, struct many *m, enum order_kind kind, int turn, uint32_t count)
 {
-    const struct seed *last = &s->orders[ORDERS_KEPT - 1];
     double period;
     order_make(m, kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count, s->order);
     if (count < m->count)
         count = order_keep_fast(m, count, s->keys, s->fast, s->order);
-    double seconds =
-        variant_estimate(s, m, 0, s->order, count, last->rows ? last->estimate : INFINITY, &period);
+    double seconds = variant_estimate(s, m, leans(m, count) ? ORDER_VARIANT_LEANING : ORDER_VARIANT, s->order,
+                                      count, order_limit(s, m), ORDER_WITHIN, &period);
     if (isfinite(seconds))
         order_keep(s, m, count, period, seconds);
     return seconds;
@@ -246,7 +294,7 @@ static int variants_try(struct search *s, struct err *err)
             if (brief && v != BRIEF_VARIANT && variants[v].group_max != 1)
                 continue;
             seconds = variant_estimate(s, &m, v, from->order, from->count,
-                                       seed->rows ? seed->estimate : INFINITY, &period);
+                                       seed->rows ? seed->estimate : INFINITY, 0, &period);
             if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
                 continue;
             memcpy(seed->order, from->order, from->count * sizeof(*seed->order));
@@ -257,7 +305,22 @@ static int variants_try(struct search *s, struct err *err)
     return 0;
 }
 
-/* Moves or swaps devices in the order while the period falls; the rest is regrouped each time. */
+/* Swaps two devices of the order being tried, or moves one; returns the last place that changed. */
+static uint32_t order_change(struct rand_stream *random, uint32_t *trial, uint32_t count)
+{
+    uint32_t a = rand_stream_below(random, count), b = rand_stream_below(random, count), unit = trial[a];
+    if (rand_stream_below(random, 2)) {
+        trial[a] = trial[b];
+        trial[b] = unit;
+    } else {
+        memmove(&trial[a < b ? a : b + 1], &trial[a < b ? a + 1 : b],
+                (a < b ? b - a : a - b) * sizeof(*trial));
+        trial[b] = unit;
+    }
+    return a > b ? a : b;
+}
+
+/* Changes the order while the period falls; the rest is regrouped each time. */
 static void order_improve(struct search *s, struct many_cover *c, uint32_t *order, double *period,
                           uint32_t changes)
 {
@@ -271,21 +334,10 @@ static void order_improve(struct search *s, struct many_cover *c, uint32_t *orde
     bool whole = many_covers(c, target, count) && load(s, c) <= target;
     memcpy(s->kept, c->tails, bytes);
     for (uint32_t i = 0; i < changes; i++) {
-        uint32_t a = rand_stream_below(&random, count), b = rand_stream_below(&random, count);
-        uint32_t unit = s->trial[a], last = a > b ? a : b;
-        if (!whole && a != b) {
-            if (rand_stream_below(&random, 2)) {
-                s->trial[a] = s->trial[b];
-                s->trial[b] = unit;
-            } else {
-                memmove(&s->trial[a < b ? a : b + 1], &s->trial[a < b ? a + 1 : b],
-                        (a < b ? b - a : a - b) * sizeof(*s->trial));
-                s->trial[b] = unit;
-            }
-            whole = many_covers(c, target, last + 1);
-        }
+        if (!whole)
+            whole = many_covers(c, target, order_change(&random, s->trial, count) + 1);
         s->list->evaluations += i % 8 == 0;
-        if (whole && load(s, c) <= target) { /* kept: further down, until this order covers no more */
+        if (whole && load(s, c) <= target) { /* further down, until this order covers no more */
             memcpy(order, s->trial, count * sizeof(*order));
             while (whole) {
                 *period = target;
@@ -311,8 +363,7 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
         return -1;
     m->list = s->list;
     m->group_max = variant_group(s, m, v);
-    struct many_cover cover = {
-        .m = m, .order = seed->order, .tails = s->tails, .count = seed->count, .slack = variants[v].slack};
+    struct many_cover cover = cover_of(s, m, v, seed->order, seed->count);
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
     if (improve)
         order_improve(s, &cover, seed->order, &seed->period, changes);
@@ -322,7 +373,10 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
     if (many_draft_init(draft, &cover, seed->period, err) < 0)
         return -1;
     draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
-    return many_draft_run(draft, RUN_FIRST, err);
+    int result = many_draft_run(draft, RUN_FIRST, err);
+    if (draft->choice.placement == PLACE_HYBRID) /* a first part may be ahead of what can be kept up */
+        draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s));
+    return result;
 }
 
 static struct many_draft *fastest(struct many_draft *drafts)
@@ -330,6 +384,18 @@ static struct many_draft *fastest(struct many_draft *drafts)
     struct many_draft *best = NULL;
     for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
         if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
+            best = &drafts[k];
+    }
+    return best;
+}
+
+/* Of those that lean, or those that do not. */
+static struct many_draft *fastest_of(struct many_draft *drafts, bool lean)
+{
+    struct many_draft *best = NULL;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
+        if ((drafts[k].lean > 0) == lean && isfinite(drafts[k].seconds) &&
+            (!best || drafts[k].seconds < best->seconds))
             best = &drafts[k];
     }
     return best;
@@ -388,9 +454,14 @@ static int drafts_compare(struct search *s, struct err *err)
     }
     double known = INFINITY;
     uint64_t cells = 0;
+    bool leaned = false; /* of what was run last */
     for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
-        if (best->seconds >= known || (isfinite(known) && cells >= WHOLE_CELLS))
+        struct many_draft *other = turn == 1 ? fastest_of(drafts, !leaned) : NULL;
+        if (other && other->seconds < known * OTHER_WITHIN)
+            best = other;
+        else if (best->seconds >= known * RUN_WITHIN || (isfinite(known) && cells >= WHOLE_CELLS))
             break;
+        leaned = best->lean > 0;
         result = many_draft_run(best, UINT32_MAX, err);
         cells += best->cells;
         if (result == 0)

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "planner/micro.h"
 #include "planner/sharded_search.h"
 
 #define HOLDERS_MAX 8u /* tried as holder: those with the most memory */
@@ -91,6 +92,20 @@ struct server {
     struct split_option holds; /* the holder's way */
     double best;
 };
+
+/* LoRA: is there a worker that holds the base and one row? */
+static bool worker_fits(const struct problem *p)
+{
+    for (int recompute = 0; recompute < 2; recompute++) {
+        struct memory_need need;
+        server_worker_need(p, 1, 1, recompute, &need);
+        for (uint32_t d = 0; d < p->device_count && micro_recompute_allowed(p, recompute); d++) {
+            if (p->usable[d] && need.total <= p->cluster->devices[d].memory_limit_bytes)
+                return true;
+        }
+    }
+    return false;
+}
 
 /* What one block costs to send to all workers, and to get from them: each link carries it once, and the
  * holder's card as often as there are workers on other nodes. */
@@ -232,6 +247,10 @@ static int server_propose(const struct problem *p, struct choice_list *list, str
     bool full = p->workload->method == METHOD_FULL;
     if (!s)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (!full && p->device_count > ALL_SETS && !worker_fits(p)) {
+        free(s);
+        return 0;
+    }
     s->best = INFINITY;
     int result = sharded_search_init(&s->s, p, list, err);
     uint32_t ring = (uint32_t)p->block_count - 1 - !p->blocks.tied;
