@@ -177,6 +177,10 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
         json_object_set_new(told, "drawn", json_string(picture));
     if (result == 0 && answer->plan && saved && (result = save(saved, answer->plan, err)) == 0)
         json_object_set_new(told, "saved", json_string(saved));
+    if (result == 0 && !answer->plan && picture)
+        json_object_set_new(told, "drawn", json_null());
+    if (result == 0 && !answer->plan && saved)
+        json_object_set_new(told, "saved", json_null());
     if (result == 0 && rows)
         json_object_set(told, "rows", (json_t *)rows);
     if (result == 0 && !cli->json && (result = show_plan(told, err)) == 0)
@@ -189,6 +193,8 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
         result = show_json(told, err);
     if (result == 0 && !cli->json && answer->plan && picture)
         printf("  drawn in %s\n", picture);
+    if (result == 0 && !cli->json && !answer->plan && (picture || saved))
+        printf("  %s was not written: there is no plan\n", picture ? picture : saved);
     if (result == 0 && answer->verdict != VERDICT_FITS)
         cli->exit_status = CLI_NOFIT;
     json_decref(told);

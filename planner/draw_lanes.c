@@ -2,8 +2,9 @@
  * when they begin, and of receives what matters: the time in which nothing is computed while one is awaited.
  * What is left of the lane is idle and hatched.
  *
- * Scale. The whole step when its instructions are wide enough to be told apart, else its first and last
- * stretch with a marked cut. Shapes of one kind in one lane are one path: about 25 bytes each. */
+ * Scale. The whole step when its turns (the instructions of one micro-batch, or of two in alternation, one
+ * way) are wide enough to be told apart, else its first and last stretch with a marked cut. Shapes of one
+ * kind in one lane are one path: about 25 bytes each. */
 #include "planner/draw_private.h"
 #include "planner/words.h"
 
@@ -38,14 +39,14 @@ static const struct {
     [KIND_STEP] = {"st", "optimiser step", false},
     [KIND_OTHER] = {"o", "other", false},
     [KIND_SEND] = {"se", "send", true},
-    [KIND_RECV] = {"re", "idle, waiting for a receive", true},
-    [KIND_GROUP] = {"g", "exchange", true},
+    [KIND_RECV] = {"re", "idle until received", true},
+    [KIND_GROUP] = {"g", "exchange, with waiting", true},
 };
 
 #define LABEL_PX 215.0
 #define RIGHT_PX 265.0
 #define LANES_MAX 72u     /* more ranks: evenly chosen ones */
-#define TOLD_APART_PX 6.0 /* mean width of a computing instruction below which the step is cut */
+#define TOLD_APART_PX 6.0 /* mean width of a turn of computing below which the step is cut */
 #define CUT_PX 26.0
 #define TIPS_MAX 1500u /* shapes that get a tooltip and a number each */
 
@@ -142,17 +143,40 @@ static uint32_t *events_by_rank(const struct trace *timeline, uint32_t ranks, ui
     return order;
 }
 
+/* Goes on with a rank's turn, or begins another: true. */
+static bool turn_begins(enum kind kind, int32_t micro_batch, enum kind *last, int32_t of[2])
+{
+    bool same = kind == *last && (micro_batch == of[0] || micro_batch == of[1]);
+    if (kind == *last && !same && of[1] < 0) { /* the other of two that are worked on in alternation */
+        of[1] = micro_batch;
+        return false;
+    }
+    if (!same) {
+        *last = kind;
+        of[0] = micro_batch;
+        of[1] = -1;
+    }
+    return !same;
+}
+
 static void scale(struct view *v)
 {
-    const struct trace *t = v->input->timeline;
     double computing = 0;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < t->count; i++) {
-        const struct trace_event *e = &t->events[i];
-        v->step_s = fmax(v->step_s, (double)e->end_ns * 1e-9);
-        if (e->end_ns > e->begin_ns && !kinds[kind_of(instr_of(v, e))].strip) {
+    bool together = v->input->plan->placement == PLACE_TENSOR;
+    for (uint32_t r = 0; r < v->input->plan->rank_count; r++) {
+        enum kind last = KINDS;
+        int32_t of[2] = {-1, -1};
+        for (uint32_t k = v->event_first[r]; k < v->event_first[r + 1]; k++) {
+            const struct trace_event *e = &v->input->timeline->events[v->order[k]];
+            const struct instr *instr = instr_of(v, e);
+            v->step_s = fmax(v->step_s, (double)e->end_ns * 1e-9);
+            if (e->end_ns <= e->begin_ns || kinds[kind_of(instr)].strip)
+                continue;
             computing += (double)(e->end_ns - e->begin_ns) * 1e-9;
-            count++;
+            if (!together)
+                of[1] = of[0]; /* no other */
+            count += turn_begins(kind_of(instr), instr->micro_batch, &last, of);
         }
     }
     v->per_s = v->step_s > 0 ? v->width / v->step_s : 0;
@@ -439,10 +463,13 @@ static void cut_mark(struct pen *pen, const struct view *v, double top, double b
         x, top - 3, share > 99 ? 2 : 0, share);
 }
 
-static void view_init(struct view *v, const struct draw_input *input)
+static void view_init(struct view *v, const struct draw_input *input, const uint32_t *event_first,
+                      const uint32_t *order)
 {
     uint32_t ranks = input->plan->rank_count, shapes = 0;
     *v = (struct view){.input = input,
+                       .event_first = event_first,
+                       .order = order,
                        .x = DRAW_MARGIN + LABEL_PX,
                        .width = DRAW_WIDTH - 2 * DRAW_MARGIN - LABEL_PX - RIGHT_PX + 25};
     scale(v);
@@ -492,9 +519,7 @@ double draw_timeline(struct pen *pen, const struct draw_input *input, double y, 
             err_set(pen->err, ERR_NOMEM, "drawing: out of memory for %u events", input->timeline->count) < 0;
         return y;
     }
-    view_init(&v, input);
-    v.event_first = first;
-    v.order = order;
+    view_init(&v, input, first, order);
     if (v.step_s > 0) {
         y = legend(pen, &v, y + 12);
         y = lanes_draw(pen, &v, y + (v.stretch_s > 0 ? 12 : 0), merge_px);

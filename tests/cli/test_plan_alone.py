@@ -138,6 +138,17 @@ def large_plans_stay_below_two_megabytes_and_say_what_is_cut():
         return f"{len(answer['ranks'])} ranks, {size} bytes"
 
 
+def layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut():
+    with folder() as f:
+        f.write("cluster.json", {"nodes": [{"name": n, "devices": [{"name": f"{n}/{i}", "like": "rtx-3090"} for i in range(2)]}
+                                           for n in "ab"], "links": {"within": {"latency_s": 1e-5, "bytes_per_s": 5e10}}})
+        f.write("spec.json", f.spec_of(train={"batch_rows": 16}, placement={"kind": "tensor", "micro_batch_rows": 1}))
+        answer = f.plan("--draw", "out.svg", "--evaluations", "50")
+        words = texts(xml.parse(os.path.join(f.path, "out.svg")).getroot())
+        expect("is not drawn" not in words and len(answer["ranks"]) > 1, words)
+        expect(f"{answer['micro_batches']} micro-batches of 1 row" in words, words)
+
+
 def a_saved_plan_is_a_start_and_never_made_worse():
     with folder() as f:
         first = f.plan("--save", "p.json")
@@ -160,6 +171,8 @@ def a_plan_that_fits_nowhere_has_status_4():
         f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "t4", "memory_bytes": 1000000}]}]})
         answer = f.plan(status=4)
         expect(answer["verdict"] == "does not fit", answer["verdict"])
+        expect("out.svg was not written" in f.run("plan", f.spec, "--cluster", f.cluster, "--draw", "out.svg", status=4).stdout,
+               "a picture of no plan")
 
 
 def broken(change):
@@ -364,7 +377,8 @@ if __name__ == "__main__":
     main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
          the_picture_shows_each_rank_its_memory_and_the_step_time,
-         large_plans_stay_below_two_megabytes_and_say_what_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
+         large_plans_stay_below_two_megabytes_and_say_what_is_cut,
+         layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
