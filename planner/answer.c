@@ -90,6 +90,8 @@ static json_t *alternative_json(const struct plan_alternative *a)
         "has_bytes", json_integer((json_int_t)a->has_bytes), "stages", (json_int_t)a->stages,
         "micro_batch_rows", (json_int_t)a->micro_batch_rows, "runnable",
         fits ? json_boolean(a->runnable) : json_null());
+    if (a->schedule)
+        json_object_set_new(line, "schedule", json_string(a->schedule));
     return liked(line, a->like);
 }
 

@@ -98,6 +98,27 @@ static int head_print(struct print *p, const json_t *a)
     return buf_printf(p->out, p->err, "\n");
 }
 
+/* What of each layer, or of the vocabulary where it holds no layer, a member of a tensor group keeps. */
+static int tensor_note(struct print *p, const json_t *rank, const json_t *ranks)
+{
+    const json_t *tensor = json_object_get(rank, "tensor"), *blocks = json_object_get(rank, "blocks");
+    int begin = (int)json_integer_value(json_array_get(blocks, 0)),
+        end = (int)json_integer_value(json_array_get(blocks, 1)), members = 0;
+    bool layers = begin < p->blocks - 1 && end > 1;
+    const json_t *part = json_object_get(tensor, layers ? "kv_heads" : "vocabulary");
+    int first = (int)json_integer_value(json_array_get(part, 0)) + 1;
+    int last = (int)json_integer_value(json_array_get(part, 1));
+    for (size_t i = 0; i < json_array_size(ranks); i++)
+        members += number(json_array_get(ranks, i), "stage") == number(rank, "stage");
+    if (members < 2) /* all of it */
+        return 0;
+    if (!layers)
+        return first <= last ? buf_printf(p->out, p->err, "  words %d-%d of the vocabulary", first, last) : 0;
+    if (first == last)
+        return buf_printf(p->out, p->err, "  kv head %d of each layer", first);
+    return first < last ? buf_printf(p->out, p->err, "  kv heads %d-%d of each layer", first, last) : 0;
+}
+
 /* What else there is to say of a rank, at the end of its line. */
 static int rank_notes(struct print *p, const json_t *rank, const json_t *time, const json_t *ranks,
                       double step_s)
@@ -114,12 +135,7 @@ static int rank_notes(struct print *p, const json_t *rank, const json_t *time, c
         buf_printf(p->out, p->err, "  %s", held ? held : many(what, json_number_value(experts), "expert")) <
             0)
         return -1;
-    int first = (int)json_integer_value(json_array_get(heads, 0)) + 1;
-    int last = (int)json_integer_value(json_array_get(heads, 1));
-    if (heads && first == last && buf_printf(p->out, p->err, "  kv head %d of each layer", first) < 0)
-        return -1;
-    if (heads && first < last &&
-        buf_printf(p->out, p->err, "  kv heads %d-%d of each layer", first, last) < 0)
+    if (heads && tensor_note(p, rank, ranks) < 0)
         return -1;
     if (whole && !heads && !json_is_integer(experts) && share < 0.9995 &&
         buf_printf(p->out, p->err, "  keeps %.0f %% of the state", 100 * share) < 0)
@@ -220,8 +236,8 @@ struct other {
     size_t at; /* in the document */
 };
 
-/* Those that fit first, the fastest of them first; of the others several devices together before each alone; else
- * as listed. */
+/* Those that fit first, the fastest of them first; of the others several devices together before each alone;
+ * else as listed. */
 static int other_compare(const void *left, const void *right)
 {
     const struct other *a = left, *b = right;
@@ -262,13 +278,16 @@ static int other_print(struct print *p, const json_t *other, size_t like_it, dou
             result = buf_printf(p->out, p->err, ", this plan");
         else if (result == 0 && step_s > 0)
             result = buf_printf(p->out, p->err, ", %s", words_ratio(ratio, other_s, step_s));
+        const char *schedule = text(other, "schedule");
+        if (result == 0 && *schedule && strcmp(schedule, "1f1b") != 0)
+            result = buf_printf(p->out, p->err, ", %s", schedule);
     } else if (lacks <= 0)
         result = buf_printf(p->out, p->err, "not asked for");
     else if (lacks < LACKS_LEAST)
         result = buf_printf(p->out, p->err, "does not fit");
     else if (!*text(other, "device"))
-        result = buf_printf(p->out, p->err, "does not fit: %s too little",
-                            units_bytes(needs, (uint64_t)lacks));
+        result =
+            buf_printf(p->out, p->err, "does not fit: %s too little", units_bytes(needs, (uint64_t)lacks));
     else if (strcmp(needs, has) == 0)
         result = buf_printf(p->out, p->err, "does not fit: has %s, %s too little", has,
                             units_bytes(needs, (uint64_t)lacks));

@@ -38,10 +38,11 @@
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define POLISH_WITHIN 1.25 /* of the best so far */
-#define KICK_WITHIN 1.06   /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
-#define TENSOR_FEW 6u      /* devices up to which tensor groups that far behind are polished all the same */
-#define STEPS_FINALIST 4u  /* priced steps while choosing; all of them for the chosen one */
+#define POLISH_WITHIN 1.25  /* of the best so far */
+#define KICK_WITHIN 1.06    /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
+#define TENSOR_FEW 6u       /* devices up to which tensor groups that far behind are polished all the same */
+#define STEPS_FINALIST 4u   /* priced steps while choosing; all of them for the chosen one */
+#define RUNNABLE_DEVICES 6u /* up to which a plan for today is searched for beside a forecast */
 
 static struct plan_alternative *alternative_add(struct search *s, enum plan_placement placement)
 {
@@ -315,6 +316,19 @@ static int singles_list(struct search *s)
     return 0;
 }
 
+static void alternative_fill(struct search *s, struct plan_alternative *line,
+                             const struct place_choice *choice, double seconds)
+{
+    bool several = choice->stage_count > choice->member_count; /* ranges a device */
+    line->verdict = VERDICT_FITS;
+    line->step_s = seconds;
+    line->needs_bytes = choice_needs(s, choice, &line->has_bytes);
+    line->stages = several ? choice->member_count : choice->stage_count;
+    line->schedule = choice->stage_count > 1 ? plan_schedule_name(choice->schedule) : NULL;
+    line->micro_batch_rows = choice->micro_batch_rows;
+    line->runnable = choice_runnable(s->problem, choice);
+}
+
 static int others_list(struct search *s, const struct place_choice *const best[PLACE_COUNT],
                        const double seconds[PLACE_COUNT])
 {
@@ -326,19 +340,94 @@ static int others_list(struct search *s, const struct place_choice *const best[P
         struct plan_alternative *line = alternative_add(s, (enum plan_placement)kind);
         if (!line)
             return -1;
-        line->verdict = best[kind] ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;
-        line->step_s = best[kind] ? seconds[kind] : 0;
         if (best[kind]) {
-            line->needs_bytes = choice_needs(s, best[kind], &line->has_bytes);
-            line->stages = best[kind]->stage_count;
-            line->micro_batch_rows = best[kind]->micro_batch_rows;
-            line->runnable = choice_runnable(s->problem, best[kind]);
+            alternative_fill(s, line, best[kind], seconds[kind]);
         } else {
+            line->verdict = VERDICT_DOES_NOT_FIT;
             line->needs_bytes = list->needs_bytes;
             line->has_bytes = list->has_bytes;
         }
     }
     return 0;
+}
+
+/* The line of a plan of that placement that can be run: the one there is, if it is no faster, else a new one.
+ */
+static struct plan_alternative *runnable_line(struct search *s, const struct plan_answer *other)
+{
+    for (uint32_t i = 0; i < s->answer->alternative_count; i++) {
+        struct plan_alternative *line = &s->answer->alternatives[i];
+        if (line->placement == other->plan->placement && line->runnable && line->verdict == VERDICT_FITS &&
+            (!line->device || strcmp(line->device, other->plan->ranks[0].device) == 0))
+            return line;
+    }
+    struct plan_alternative *line = alternative_add(s, other->plan->placement);
+    if (line && line->placement == PLACE_SINGLE && !(line->device = strdup(other->plan->ranks[0].device))) {
+        err_set(s->err, ERR_NOMEM, "planner: out of memory");
+        return NULL;
+    }
+    return line;
+}
+
+/* Of placements whose best is a forecast: the first proposal that workers of this release can run. */
+static int runnable_proposals(struct search *s, const struct place_choice *const best[PLACE_COUNT])
+{
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        const struct choice_list *list = &s->lists[kind];
+        uint32_t at = 0;
+        if (kind == PLACE_SINGLE || !best[kind] || choice_runnable(s->problem, best[kind]))
+            continue;
+        while (at < list->count && !choice_runnable(s->problem, &list->choices[at]))
+            at++;
+        double seconds =
+            at < list->count ? choice_simulate(s->problem, &list->choices[at], STEPS_FINALIST, s->err) : 0;
+        struct plan_alternative *line = seconds > 0 ? alternative_add(s, (enum plan_placement)kind) : NULL;
+        if (seconds > 0 && !line)
+            return -1;
+        if (line)
+            alternative_fill(s, line, &list->choices[at], seconds);
+    }
+    return 0;
+}
+
+/* Beside a forecast, what can be run today: searched for by itself among few devices. */
+static int runnable_list(struct search *s, const struct place_choice *const best[PLACE_COUNT])
+{
+    struct plan_options options = *s->options;
+    struct plan_answer *other = NULL;
+    if (!s->answer->plan || s->answer->runnable || search_huge(s))
+        return 0;
+    if (s->problem->device_count > RUNNABLE_DEVICES)
+        return runnable_proposals(s, best);
+    options.brief = options.runnable_only = true;
+    options.insight = options.programs = false;
+    options.from = NULL;
+    if (plan_search(s->problem->workload, s->problem->cluster, &options, &other, s->err) < 0)
+        return -1;
+    struct plan_alternative *line = other->plan ? runnable_line(s, other) : NULL;
+    int result = other->plan && !line ? -1 : 0;
+    if (line && (line->step_s <= 0 || other->step_s < line->step_s)) {
+        const struct plan *plan = other->plan;
+        double fullest = -1;
+        line->verdict = VERDICT_FITS;
+        line->step_s = other->step_s;
+        line->micro_batch_rows = plan->rows_bound;
+        line->runnable = true;
+        line->stages = 1;
+        for (uint32_t r = 0; r < plan->rank_count; r++) {
+            const struct plan_rank *rank = &plan->ranks[r];
+            double full = (double)rank->memory_bytes / (double)rank->memory_limit_bytes;
+            line->stages = (uint32_t)rank->stage >= line->stages ? (uint32_t)rank->stage + 1 : line->stages;
+            if (full <= fullest)
+                continue;
+            fullest = full;
+            line->needs_bytes = rank->memory_bytes;
+            line->has_bytes = rank->memory_limit_bytes;
+        }
+        line->schedule = line->stages > 1 ? plan_schedule_name(plan->schedule) : NULL;
+    }
+    plan_answer_destroy(other);
+    return result;
 }
 
 /* options->from as a choice, polished, beside what the placements found. `kept`: the plan itself, with
@@ -536,7 +625,8 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         if (kind == PLACE_PIPELINE && list->count == 0 && tight_pipeline(s->problem, true, list, s->err) < 0)
             return -1;
         if (kind == PLACE_HYBRID && wanted == PLACE_HYBRID && list->count == 0 &&
-            tight_pipeline(s->problem, false, list, s->err) < 0) /* groups hold no less than stages of one do */
+            tight_pipeline(s->problem, false, list, s->err) <
+                0) /* groups hold no less than stages of one do */
             return -1;
         s->tried[kind] = true;
         s->answer->evaluations += list->evaluations;
@@ -573,7 +663,7 @@ static int placements_run(struct search *s)
         return -1;
     if (s->options->brief)
         return 0;
-    if (singles_list(s) < 0 || others_list(s, best, seconds) < 0)
+    if (singles_list(s) < 0 || others_list(s, best, seconds) < 0 || runnable_list(s, best) < 0)
         return -1;
     return 0;
 }

@@ -44,7 +44,8 @@ struct plan_alternative { /* another choice and what it gives */
     uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; when it does not fit and is over
                                         several devices, of all of them together */
     uint32_t stages, micro_batch_rows;
-    bool runnable; /* of one that fits: can workers of this release run it? */
+    const char *schedule; /* of several stages, else NULL; borrowed from plan_schedule_name */
+    bool runnable;        /* of one that fits: can workers of this release run it? */
 };
 
 struct plan_left_out {
@@ -61,8 +62,9 @@ struct plan_answer {
     const char **rank_like;   /* [plan's ranks], as in plan_alternative; NULL where there is no plan */
     uint32_t rank_like_count; /* of them */
     double step_s, tokens_per_s, lower_bound_s;
-    double plan_s;            /* 0: the library has no clock; the caller sets it before printing */
-    uint64_t shortfall_bytes; /* when nothing fits: bytes missing on all ranks together, where that is least */
+    double plan_s; /* 0: the library has no clock; the caller sets it before printing */
+    uint64_t
+        shortfall_bytes; /* when nothing fits: bytes missing on all ranks together, where that is least */
     uint32_t alternative_count;
     struct plan_alternative *alternatives;
     uint32_t left_out_count;

@@ -342,6 +342,33 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
         expect(answer["rests_on"]["imported"] > 0.99, f"{answer['rests_on']}")
 
 
+def a_forecast_says_what_can_be_run_today_as_runnable_finds_it():
+    big = {**LLAMA, "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "tie_word_embeddings": False}
+    old = [{"name": f"old/{i}", "like": "gtx-1080ti"} for i in range(2)]
+    told = []
+    with folder() as f:
+        f.write("cluster.json", {"nodes": [{"name": "new", "devices": [{"name": "new/0", "like": "rtx-4090"}]},
+                                           {"name": "old", "devices": old}],
+                                 "links": {"within": {"latency_s": 1e-5, "bytes_per_s": 1e10},
+                                           "between": {"latency_s": 1e-4, "bytes_per_s": 1.17e8}}})
+        f.write("spec.json", f.spec_of(train={"batch_rows": 16}))
+        for config in (big, LLAMA):
+            f.write("model/config.json", config)
+            answer, today = f.plan(), f.plan("--runnable")
+            if answer["runnable"]:
+                continue
+            told.append(answer["placement"])
+            best = min(a["step_s"] for a in answer["alternatives"] if a["runnable"])
+            expect(abs(best - today["step_s"]) < 1e-9 * best, f"{best} is told, {today['step_s']} found")
+            expect("(--runnable) takes at most" in answer["words"], answer["words"])
+            text = f.run("plan", f.spec, "--cluster", f.cluster).stdout
+            for rank, line in zip(answer["ranks"], text.split("memory\n")[1].splitlines()):
+                if rank.get("tensor") and rank["blocks"][0] > LLAMA["num_hidden_layers"]:
+                    expect("kv head" not in line and "of the vocabulary" in line, line)
+        expect(told, "neither is a forecast: the claim was not tried")
+    return ", ".join(told)
+
+
 def cases_that_are_nonsense_fail_with_the_file_and_the_case():
     curve = [[7.0, 1.0], [11.0, 5.0]]
     inputs = {"gpus": ["l4", "l4"], "model": "m", "memory_cluster_key": "k", "batch_size": 8, "seq_length": 512,
@@ -382,4 +409,4 @@ if __name__ == "__main__":
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
-         cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
+         a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
