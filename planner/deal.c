@@ -62,6 +62,12 @@ static void owners_fill(struct deal *d, const struct place_choice *choice, uint3
     }
 }
 
+uint32_t deal_limit(uint32_t window, uint32_t own, uint32_t all, uint32_t members)
+{
+    double share = (double)own / all;
+    return (uint32_t)ceil((window ? window : 1) * share) + (members > 1);
+}
+
 static void runners_fill(struct run *r, const struct problem *problem, const struct place_choice *choice)
 {
     struct deal *d = r->d;
@@ -77,8 +83,7 @@ static void runners_fill(struct run *r, const struct problem *problem, const str
                 r->d->mine[at + count++] = k;
         }
         uint32_t window = choice->members[stage->member_first].window;
-        double share = (double)count / d->micro_batches;
-        uint32_t limit = (uint32_t)ceil((window ? window : 1) * share) + (stage->member_count > 1);
+        uint32_t limit = deal_limit(window, count, d->micro_batches, stage->member_count);
         r->runners[rank] =
             (struct runner){.first = at,
                             .count = count,

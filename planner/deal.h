@@ -43,6 +43,10 @@ int deal_init(struct deal *deal, const struct problem *problem, const struct pla
               uint32_t micro_batches, struct err *err);
 void deal_fini(struct deal *deal);
 
+/* Micro-batches that a member may have under way, of `own` of all that it takes, where its stage's window is
+ * of all of them. */
+uint32_t deal_limit(uint32_t window, uint32_t own, uint32_t all, uint32_t members);
+
 static inline uint32_t deal_owner(const struct deal *deal, uint32_t stage, uint32_t k)
 {
     return deal->owner[(size_t)stage * deal->micro_batches + k];

@@ -2,6 +2,7 @@
 #include "planner/deal_moves.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "planner/deal.h"
 #include "planner/micro.h"
@@ -90,4 +91,63 @@ int deal_move(struct place_choice *c, uint32_t a, uint32_t b)
         return 0;
     *own = (uint8_t)b;
     return 1;
+}
+
+uint32_t deal_ways(const struct place_choice *c, uint32_t stage)
+{
+    uint32_t count = c->dealt ? c->dealt_count / c->stage_count : 0, ways = 1;
+    for (uint32_t k = 0; k < count; k++) {
+        if (ways > UINT32_MAX / c->stages[stage].member_count)
+            return UINT32_MAX;
+        ways *= c->stages[stage].member_count;
+    }
+    return count ? ways : UINT32_MAX;
+}
+
+bool deal_way(struct place_choice *c, uint32_t stage, uint32_t way)
+{
+    uint32_t count = c->dealt_count / c->stage_count, members = c->stages[stage].member_count;
+    uint8_t *row = &c->dealt[(size_t)stage * count];
+    bool all = true;
+    for (uint32_t k = 0; k < count; k++, way /= members)
+        row[k] = (uint8_t)(way % members);
+    for (uint32_t m = 0; m < members && all; m++)
+        all = memchr(row, (int)m, count) != NULL;
+    return all;
+}
+
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+void deal_alike(const struct place_choice *c, uint32_t member, uint32_t stage, uint32_t *share,
+                uint32_t *window)
+{
+    const struct place_stage *s = &c->stages[stage];
+    bool flows = !c->dealt && c->members[0].micro_count == 0;
+    *share = c->members[member].micro_count;
+    *window = c->members[member].window;
+    if (flows || c->stage_count < 2)
+        return;
+    if (c->dealt) {
+        uint32_t count = c->dealt_count / c->stage_count, own = 0;
+        for (uint32_t k = 0; k < count; k++)
+            own += c->dealt[(size_t)stage * count + k] == member - s->member_first;
+        *share = c->members[0].micro_count > 0; /* quick looks ask */
+        *window = deal_limit(c->members[s->member_first].window, own, count, s->member_count);
+        *window = *window < own ? *window : own;
+    } else {
+        uint32_t divisor = 0;
+        for (uint32_t m = 0; m < s->member_count; m++)
+            divisor = common_divisor(divisor, c->members[s->member_first + m].micro_count);
+        *share = s->member_count == 1 ? 1 : *share / (divisor ? divisor : 1);
+    }
+    if (stage + 1 == c->stage_count) /* its backwards follow its forwards at once */
+        *window = 1;
 }

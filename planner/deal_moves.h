@@ -22,4 +22,15 @@ void deal_move_range(const struct place_choice *choice, uint32_t *a_count, uint3
 /* 1: another dealing now, in which everybody still has something. */
 int deal_move(struct place_choice *choice, uint32_t a, uint32_t b);
 
+/* In how many ways a stage's micro-batches can be dealt, members without any included; UINT32_MAX: so many or
+ * more, or nobody says who takes which. */
+uint32_t deal_ways(const struct place_choice *choice, uint32_t stage);
+/* Deals a stage in one of them; false when a member has none then. */
+bool deal_way(struct place_choice *choice, uint32_t stage, uint32_t way);
+
+/* What of a hybrid member's share and window makes a difference: choices alike in both for all members, and
+ * in who is dealt what, run alike. */
+void deal_alike(const struct place_choice *choice, uint32_t member, uint32_t stage, uint32_t *share,
+                uint32_t *window);
+
 #endif

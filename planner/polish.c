@@ -27,6 +27,7 @@
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
+#define DEAL_WAYS 256u    /* a stage is dealt in every way where there are no more */
 #define KICK_MOVES 5u
 #define KICK_NEAR 1.04   /* of the best: what is kicked and settled above is let be */
 #define KICK_FAR 1.4     /* the same of placements of which there are no quick looks */
@@ -139,13 +140,18 @@ static uint64_t choice_hash(const struct place_choice *c)
     hash = mix(hash, c->together);
     for (uint32_t s = 0; s < c->stage_count; s++)
         hash = mix(hash, both((uint32_t)c->stages[s].block_end, c->stages[s].member_count));
-    for (uint32_t m = 0; m < c->member_count; m++) {
+    for (uint32_t m = 0, s = 0; m < c->member_count; m++) {
         const struct place_member *x = &c->members[m];
+        uint32_t count = x->micro_count, window = x->window;
         uint64_t share;
+        while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= m)
+            s++;
+        if (c->placement == PLACE_HYBRID)
+            deal_alike(c, m, s, &count, &window);
         double shares = x->state_share + 3 * x->expert_share; /* one of them is 1 or 0 */
         memcpy(&share, &shares, sizeof(share));
-        hash = mix(mix(hash, both(x->device, x->micro_rows)), both(x->micro_count, x->delay));
-        hash = mix(mix(hash, 2 * (uint64_t)x->window + x->recompute), share);
+        hash = mix(mix(hash, both(x->device, x->micro_rows)), both(count, x->delay));
+        hash = mix(mix(hash, 2 * (uint64_t)window + x->recompute), share);
         if (c->placement == PLACE_TENSOR)
             hash =
                 mix(mix(hash, both(x->tensor.kv_head_end, x->tensor.column_end)), x->tensor.vocabulary_end);
@@ -435,14 +441,39 @@ static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
     return any;
 }
 
+/* A stage's micro-batches dealt in every way. */
+static bool deal_every(struct polish *p, struct place_choice *c, uint32_t stage, uint32_t ways, double *quick)
+{
+    uint32_t count = c->dealt_count / c->stage_count;
+    uint8_t *at = &c->dealt[(size_t)stage * count], best[DEALT_CELLS];
+    bool any = false;
+    memcpy(best, at, count);
+    for (uint32_t way = 0; way < ways && p->left; way++) {
+        double now = deal_way(c, stage, way) ? polish_quick(p, c) : -1;
+        if (now <= 0 || now >= *quick * BETTER || !polish_fits(p, c))
+            continue;
+        memcpy(best, at, count);
+        *quick = now;
+        any = true;
+    }
+    memcpy(at, best, count);
+    return any;
+}
+
 /* One pass over who takes which micro-batch, by quick looks alone. */
 static bool deal_pass(struct polish *p, struct place_choice *c, double *quick)
 {
     uint32_t a_count, b_count, count = c->dealt_count / c->stage_count;
     uint8_t row[DEALT_CELLS];
     bool any = false;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        if (c->stages[s].member_count > 1 && deal_ways(c, s) <= DEAL_WAYS)
+            any = deal_every(p, c, s, deal_ways(c, s), quick) || any;
+    }
     move_range(p->problem, c, MOVE_DEAL, &a_count, &b_count);
     for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
+        if (deal_ways(c, n / b_count / count) <= DEAL_WAYS)
+            continue;
         uint8_t *at = &c->dealt[n / b_count / count * count];
         memcpy(row, at, count);
         if (!deal_move(c, n / b_count, n % b_count))
