@@ -7,6 +7,7 @@
 
 #define DEAL_MOVES 4u        /* of a kick */
 #define DEAL_KICKS 32u       /* in vain */
+#define DEAL_RUN_WAYS 64u    /* to deal a stage, up to which all are simulated where quick looks cannot say */
 #define DEAL_SLACK 1.015     /* what a quick look may be off: as in polish.c */
 #define DEAL_BETTER 0.999999 /* a change must be worth this much */
 
@@ -77,11 +78,49 @@ static void deal_windows(struct deal_search *d, struct place_choice *choice, dou
     }
 }
 
+/* Where quick looks cannot say (a state in shards): stages of few micro-batches dealt in every way, by
+ * simulation. */
+static void deal_run(struct deal_search *d, struct place_choice *choice, double *seconds)
+{
+    struct place_choice trial;
+    double now = *seconds;
+    if (choice->placement != PLACE_HYBRID || choice_copy(&trial, choice, d->err) < 0)
+        return;
+    bool dealt = deal_fix(d->problem, &trial, d->err) > 0 && polish_quick(d->polish, &trial) <= 0;
+    for (uint32_t s = 0; s < trial.stage_count && dealt; s++) {
+        uint32_t ways = trial.stages[s].member_count > 1 ? deal_ways(&trial, s) : 0;
+        for (uint32_t way = 0; way < ways && ways <= DEAL_RUN_WAYS; way++) {
+            struct place_choice other;
+            if (choice_copy(&other, &trial, d->err) < 0)
+                break;
+            double own = deal_way(&other, s, way) ? polish_seconds(d->polish, &other) : -1;
+            if (own > 0 && own < now * DEAL_BETTER) {
+                choice_fini(&trial);
+                trial = other;
+                now = own;
+            } else {
+                choice_fini(&other);
+            }
+        }
+    }
+    if (dealt)
+        polish_settle(d->polish, &trial, &now);
+    if (dealt && now < *seconds * DEAL_BETTER) {
+        choice_fini(choice);
+        *choice = trial;
+        *seconds = now;
+    } else {
+        choice_fini(&trial);
+    }
+}
+
 void deal_search(struct polish *polish, const struct problem *problem, uint64_t seed,
                  struct place_choice *choice, double *seconds, struct err *err)
 {
     struct deal_search d = {.polish = polish, .problem = problem, .err = err};
     rand_stream_init(&d.random, seed, 18);
+    if (!choice->dealt)
+        deal_run(&d, choice, seconds);
     if (!choice->dealt)
         return;
     deal_windows(&d, choice, seconds);

@@ -28,6 +28,7 @@
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define DEAL_WAYS 256u    /* a stage is dealt in every way where there are no more */
+#define DEAL_CUT_WAYS 32u /* likewise, with every move of a cut */
 #define KICK_MOVES 5u
 #define KICK_NEAR 1.04   /* of the best: what is kicked and settled above is let be */
 #define KICK_FAR 1.4     /* the same of placements of which there are no quick looks */
@@ -489,6 +490,34 @@ static bool deal_pass(struct polish *p, struct place_choice *c, double *quick)
     return any;
 }
 
+/* A cut and who takes which micro-batch at once, where dealing in every way is quick. */
+static bool deal_cut_pass(struct polish *p, struct place_choice *c, double *quick)
+{
+    uint32_t a_count, b_count;
+    bool any = false;
+    move_range(p->problem, c, MOVE_CUT, &a_count, &b_count);
+    for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
+        struct place_choice trial;
+        bool better = false;
+        if (choice_copy(&trial, c, p->err) < 0)
+            return any;
+        if (move_apply(p->problem, &trial, MOVE_CUT, n / b_count, n % b_count, p->err) > 0) {
+            for (uint32_t s = 0; s < trial.stage_count; s++) {
+                if (trial.stages[s].member_count > 1 && deal_ways(&trial, s) <= DEAL_CUT_WAYS)
+                    better = deal_every(p, &trial, s, deal_ways(&trial, s), quick) || better;
+            }
+        }
+        if (better) {
+            choice_fini(c);
+            *c = trial;
+            any = true;
+        } else {
+            choice_fini(&trial);
+        }
+    }
+    return any;
+}
+
 void polish_quick_deal(struct polish *p, struct place_choice *c, double *quick)
 {
     if (deal_fix(p->problem, c, p->err) <= 0)
@@ -496,6 +525,7 @@ void polish_quick_deal(struct polish *p, struct place_choice *c, double *quick)
     for (bool any = true; any && p->left;) {
         any = deal_pass(p, c, quick);
         any = quick_pass(p, c, quick) || any;
+        any = deal_cut_pass(p, c, quick) || any;
     }
 }
 
