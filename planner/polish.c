@@ -10,6 +10,7 @@
 #include "common/rand.h"
 #include "planner/micro.h"
 #include "planner/deal_moves.h"
+#include "planner/deal_quick.h"
 #include "planner/expert_moves.h"
 #include "planner/group_fit.h"
 #include "planner/group_quick.h"
@@ -27,11 +28,8 @@
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
-#define DEAL_WAYS 256u    /* a stage is dealt in every way where there are no more */
-#define DEAL_CUT_WAYS 32u /* likewise, with every move of a cut */
 #define KICK_MOVES 5u
-#define KICK_NEAR 1.04   /* of the best: what is kicked and settled above is let be */
-#define KICK_FAR 1.4     /* the same of placements of which there are no quick looks */
+#define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define LOOKED 16384u
 #define MEMO_FIRST 1024u
@@ -442,91 +440,9 @@ static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
     return any;
 }
 
-/* A stage's micro-batches dealt in every way. */
-static bool deal_every(struct polish *p, struct place_choice *c, uint32_t stage, uint32_t ways, double *quick)
-{
-    uint32_t count = c->dealt_count / c->stage_count;
-    uint8_t *at = &c->dealt[(size_t)stage * count], best[DEALT_CELLS];
-    bool any = false;
-    memcpy(best, at, count);
-    for (uint32_t way = 0; way < ways && p->left; way++) {
-        double now = deal_way(c, stage, way) ? polish_quick(p, c) : -1;
-        if (now <= 0 || now >= *quick * BETTER || !polish_fits(p, c))
-            continue;
-        memcpy(best, at, count);
-        *quick = now;
-        any = true;
-    }
-    memcpy(at, best, count);
-    return any;
-}
-
-/* One pass over who takes which micro-batch, by quick looks alone. */
-static bool deal_pass(struct polish *p, struct place_choice *c, double *quick)
-{
-    uint32_t a_count, b_count, count = c->dealt_count / c->stage_count;
-    uint8_t row[DEALT_CELLS];
-    bool any = false;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        if (c->stages[s].member_count > 1 && deal_ways(c, s) <= DEAL_WAYS)
-            any = deal_every(p, c, s, deal_ways(c, s), quick) || any;
-    }
-    move_range(p->problem, c, MOVE_DEAL, &a_count, &b_count);
-    for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
-        if (deal_ways(c, n / b_count / count) <= DEAL_WAYS)
-            continue;
-        uint8_t *at = &c->dealt[n / b_count / count * count];
-        memcpy(row, at, count);
-        if (!deal_move(c, n / b_count, n % b_count))
-            continue;
-        double now = polish_quick(p, c);
-        if (now > 0 && now < *quick * BETTER && polish_fits(p, c)) {
-            *quick = now;
-            any = true;
-        } else {
-            memcpy(at, row, count);
-        }
-    }
-    return any;
-}
-
-/* A cut and who takes which micro-batch at once, where dealing in every way is quick. */
-static bool deal_cut_pass(struct polish *p, struct place_choice *c, double *quick)
-{
-    uint32_t a_count, b_count;
-    bool any = false;
-    move_range(p->problem, c, MOVE_CUT, &a_count, &b_count);
-    for (uint32_t n = 0; n < a_count * b_count && p->left; n++) {
-        struct place_choice trial;
-        bool better = false;
-        if (choice_copy(&trial, c, p->err) < 0)
-            return any;
-        if (move_apply(p->problem, &trial, MOVE_CUT, n / b_count, n % b_count, p->err) > 0) {
-            for (uint32_t s = 0; s < trial.stage_count; s++) {
-                if (trial.stages[s].member_count > 1 && deal_ways(&trial, s) <= DEAL_CUT_WAYS)
-                    better = deal_every(p, &trial, s, deal_ways(&trial, s), quick) || better;
-            }
-        }
-        if (better) {
-            choice_fini(c);
-            *c = trial;
-            any = true;
-        } else {
-            choice_fini(&trial);
-        }
-    }
-    return any;
-}
-
 void polish_quick_deal(struct polish *p, struct place_choice *c, double *quick)
 {
-    if (deal_fix(p->problem, c, p->err) <= 0)
-        return;
-    for (bool any = true; any && p->left;) {
-        any = deal_pass(p, c, quick);
-        any = quick_pass(p, c, quick) || any;
-        any = deal_cut_pass(p, c, quick) || any;
-    }
+    deal_quick(p, p->problem, c, quick, p->err);
 }
 
 /* As polish_fit, without simulating. */
@@ -788,7 +704,6 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
         return;
     polish_descend(p, choice, seconds);
     quick_search(p, choice, seconds, p->left / 4);
-    double near = choice->placement == PLACE_HYBRID ? KICK_NEAR : KICK_FAR;
     for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)
@@ -802,7 +717,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
             now = polish_fit(p, &trial);
         }
         if (now > 0)
-            descend(p, &trial, &now, near * *seconds);
+            descend(p, &trial, &now, idle % 4 == 3 ? INFINITY : KICK_FAR * *seconds);
         if (now > 0 && now < *seconds * BETTER) {
             choice_fini(choice);
             *choice = trial;

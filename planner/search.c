@@ -33,6 +33,7 @@
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define KICKS 96u                /* in vain, until the best one is let be */
+#define KICKS_ASKED 200u         /* the same of a placement that is asked for, the only one searched */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
@@ -224,7 +225,9 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
         return 0;
     struct place_choice *choice = &s->lists[kind].choices[f->known];
     polish_search(f->polish, choice, &f->known_s,
-                  kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0 : KICKS);
+                  kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
+                  : s->problem->workload->place == (int)kind              ? KICKS_ASKED
+                                                                          : KICKS);
     if (f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
