@@ -87,7 +87,10 @@ static int take_profile(json_t *device, const char *where, const char *cluster_p
     char file[PATH_MAX], path[PATH_MAX];
     const char *mark = strrchr(word, '#');
     snprintf(file, sizeof file, "%.*s", mark ? (int)(mark - word) : (int)strlen(word), word);
-    if (beside(file, cluster_path, path, err) < 0)
+    const char *slash = strrchr(cluster_path, '/');
+    if (*file == '/' || !slash ? file_path(path, sizeof path, err, "%s", file) < 0
+                               : file_path(path, sizeof path, err, "%.*s/%s", (int)(slash - cluster_path),
+                                           cluster_path, file) < 0)
         return -1;
     json_t *document = given_document(path, err), *profile = NULL;
     if (!document)

@@ -18,7 +18,9 @@ static int told(struct cli *cli, const char *path, const json_t *document, struc
     size_t devices = json_array_size(json_object_get(document, "devices"));
     size_t links = json_array_size(json_object_get(document, "links"));
     if (!cli->json) {
-        printf("%zu profiles of %zu devices and %zu links are in %s\n", profiles, devices, links, path);
+        printf("%zu profile%s of %zu device%s and %zu link%s %s in %s\n", profiles, profiles == 1 ? "" : "s",
+               devices, devices == 1 ? "" : "s", links, links == 1 ? "" : "s",
+               profiles + links == 1 ? "is" : "are", path);
         return 0;
     }
     json_t *line = json_pack("{s:s, s:I, s:I, s:I}", "file", path, "profiles", (json_int_t)profiles,
@@ -66,6 +68,8 @@ static int profile_import(struct cli *cli, struct err *err)
     if (!document)
         return -1;
     int result = profiles_check(document, err) < 0 ? err_wrap(err, "%s", cli->words[1]) : 0;
+    if (result == 0 && json_array_size(json_object_get(document, "profiles")) == 0)
+        result = err_set(err, ERR_INVALID, "%s: profiles: there is none", cli->words[1]);
     if (result < 0)
         (void)given_wrong(err);
     if (result == 0)

@@ -40,6 +40,13 @@ static int device_check(struct json_reader *r, struct cluster *cluster, struct d
     return cluster_add_device(cluster, &add, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
 }
 
+/* "measured" unless it says otherwise. */
+static const char *origin_of(const json_t *profile)
+{
+    const char *origin = json_string_value(json_object_get(profile, "origin"));
+    return origin ? origin : "measured";
+}
+
 static bool known_device(const struct cluster *cluster, const char *name)
 {
     for (uint32_t d = 0; d < cluster_device_count(cluster); d++)
@@ -48,9 +55,11 @@ static bool known_device(const struct cluster *cluster, const char *name)
     return false;
 }
 
-static int profile_check(struct json_reader *r, const json_t *profile, struct cluster *cluster,
+/* seen: what devices have under which keys so far. */
+static int profile_check(struct json_reader *r, const json_t *profile, struct cluster *cluster, json_t *seen,
                          struct err *err)
 {
+    char which[512];
     const char *device = "", *key = "", *when = NULL;
     jr_str(r, "device", JR_REQUIRED, 1, 255, &device);
     jr_str(r, "key", JR_REQUIRED, 64, 64, &key);
@@ -61,6 +70,11 @@ static int profile_check(struct json_reader *r, const json_t *profile, struct cl
         return jr_fail(r, "key", "it is not 64 lower-case hex digits");
     if (!known_device(cluster, device))
         return jr_fail(r, "device", "%s is not among the document's devices", device);
+    snprintf(which, sizeof(which), "%s %s %s", device, key, origin_of(profile));
+    if (json_object_get(seen, which))
+        return jr_fail(r, "device", "%s has another profile under this key already", device);
+    if (json_object_set_new(seen, which, json_true()) < 0)
+        return err_set(err, ERR_NOMEM, "out of memory for profiles");
     return cluster_add_profile(cluster, profile, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
 }
 
@@ -78,10 +92,15 @@ static int lists_check(struct json_reader *root, struct cluster *cluster, struct
         if (jr_item(root, "devices", devices, i, &item) < 0 || device_check(&item, cluster, &device, err) < 0)
             return -1;
     }
-    for (size_t i = 0; i < json_array_size(profiles); i++)
+    json_t *seen = json_object();
+    int result = seen ? 0 : err_set(err, ERR_NOMEM, "out of memory for profiles");
+    for (size_t i = 0; i < json_array_size(profiles) && result == 0; i++)
         if (jr_item(root, "profiles", profiles, i, &item) < 0 ||
-            profile_check(&item, json_array_get(profiles, i), cluster, err) < 0)
-            return -1;
+            profile_check(&item, json_array_get(profiles, i), cluster, seen, err) < 0)
+            result = -1;
+    json_decref(seen);
+    if (result < 0)
+        return -1;
     for (size_t i = 0; i < json_array_size(links); i++)
         if (cluster_add_link(cluster, json_array_get(links, i), err) < 0)
             return err_wrap(err, "links[%zu]", i);
@@ -142,6 +161,21 @@ static json_t *device_made(const json_t *from)
     return to;
 }
 
+/* Is it an imported one of what was measured here? */
+static bool measured_too(const json_t *profiles, const json_t *profile)
+{
+    if (strcmp(origin_of(profile), "measured") == 0)
+        return false;
+    for (size_t i = 0; i < json_array_size(profiles); i++) {
+        const json_t *other = json_array_get(profiles, i);
+        if (strcmp(origin_of(other), "measured") == 0 &&
+            json_equal(json_object_get(other, "device"), json_object_get(profile, "device")) &&
+            json_equal(json_object_get(other, "key"), json_object_get(profile, "key")))
+            return true;
+    }
+    return false;
+}
+
 json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_t *links, const char *origin,
                       const char *exported_at, const char *const *names, size_t name_count, struct err *err)
 {
@@ -160,7 +194,8 @@ json_t *profiles_make(const json_t *devices, const json_t *profiles, const json_
     }
     for (size_t i = 0; i < json_array_size(profiles); i++) {
         json_t *profile = json_array_get(profiles, i);
-        if (named(some_devices, json_string_value(json_object_get(profile, "device"))))
+        if (named(some_devices, json_string_value(json_object_get(profile, "device"))) &&
+            !measured_too(profiles, profile))
             bad |= json_array_append(some_profiles, profile);
     }
     for (size_t i = 0; i < json_array_size(links); i++) { /* between nodes of which a device is there */

@@ -326,6 +326,7 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
                              (lambda t: t["profiles"][0]["points"][3].__setitem__("forward_s", -1), "profiles[0]"),
                              (lambda t: t["profiles"][0].__setitem__("key", "short"), "profiles[0].key"),
                              (lambda t: t["devices"][0].pop("node"), "devices[0].node"),
+                             (lambda t: t["profiles"].append(t["profiles"][0]), "profiles[1].device: lab/0 has another"),
                              (lambda t: t.__setitem__("links", [{"from": "lab", "to": "moon", "latency_s": 0, "bytes_per_s": 1}]),
                               "links[0]")):
             bad = json.loads(json.dumps(tables))
@@ -334,6 +335,15 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
             for command in (("plan", f.spec, "--cluster", f.cluster), ("profile", "import", "tables.json")):
                 done = f.run(*command, status=2)
                 expect(path in done.stderr and "tables.json" in done.stderr, f"{path}: {done.stderr}")
+        f.write("tables.json", {**tables, "profiles": []})
+        expect("tables.json: profiles: there is none" in f.run("profile", "import", "tables.json", status=2).stderr, "no profiles")
+        # a file is looked for beside the cluster file that names it, not where the command runs
+        os.mkdir(os.path.join(f.path, "other"))
+        f.write("tables.json", "this is no JSON")
+        f.write("other/tables.json", tables)
+        f.write("other/cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "profile": "tables.json#lab/0"}]}]})
+        done = f.run("plan", f.spec, "--cluster", "other/cluster.json", status=2)
+        expect("1 others" in done.stderr, done.stderr)
         # an inline profile needs no key: it is the device's, whatever was measured
         inline = {"device": "a/0", "points": points_of(1), "origin": "imported"}
         f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "memory_bytes": 24 << 30, "kind": "cuda",
