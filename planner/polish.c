@@ -704,6 +704,8 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
         return;
     polish_descend(p, choice, seconds);
     quick_search(p, choice, seconds, p->left / 4);
+    bool asked = p->problem->workload->place == (int)choice->placement; /* then nothing else takes time */
+    double far = asked ? INFINITY : KICK_FAR;
     for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)
@@ -717,7 +719,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
             now = polish_fit(p, &trial);
         }
         if (now > 0)
-            descend(p, &trial, &now, idle % 4 == 3 ? INFINITY : KICK_FAR * *seconds);
+            descend(p, &trial, &now, idle % 4 == 3 ? INFINITY : far * *seconds);
         if (now > 0 && now < *seconds * BETTER) {
             choice_fini(choice);
             *choice = trial;

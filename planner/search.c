@@ -221,7 +221,10 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
-    if (!f->polish || f->known == UINT32_MAX || f->known_s > s->fastest_s * KICK_WITHIN)
+    bool starts =
+        kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW; /* are few: kicks gain more */
+    if (!f->polish || f->known == UINT32_MAX ||
+        f->known_s > s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN))
         return 0;
     struct place_choice *choice = &s->lists[kind].choices[f->known];
     polish_search(f->polish, choice, &f->known_s,
