@@ -219,22 +219,34 @@ uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int
     return 4 * memory_trained(problem, begin, end);
 }
 
+/* How many blocks from b on, before the end, are layers alike. */
+static int32_t alike(const struct problem *p, int32_t b, int32_t end)
+{
+    int32_t last = p->block_count - 1, layers = (end < last ? end : last) - b;
+    for (int cls = COST_LAYER; cls <= COST_LAYER_SPARSE && b > 0 && layers > 1; cls++) {
+        if (p->prefix[b + layers][cls] - p->prefix[b][cls] == (uint32_t)layers)
+            return layers;
+    }
+    return 1;
+}
+
 /* docs/PLANNER.md, Memory: frozen base 4, 2 or 0.516 bytes a parameter; 16 or 18 bytes a trained one. */
 static void weights_estimated(const struct problem *p, const struct memory_stage *m, struct memory_need *need)
 {
     const struct workload *w = p->workload;
     double frozen = 0, trained = 0;
-    for (int32_t b = m->block_begin; b < m->block_end; b++) {
+    for (int32_t b = m->block_begin, times; b < m->block_end; b += times) {
         const struct block *block = &p->blocks.blocks[b];
         double params = (double)block->params;
+        times = alike(p, b, m->block_end);
         bool copy = block->kind == BLOCK_HEAD && p->blocks.tied && m->block_begin > 0 && !m->sharded;
         params += copy ? (double)p->blocks.tied_params : 0;
         if (w->method == METHOD_FULL) {
-            trained += params;
+            trained += times * params;
             continue;
         }
-        frozen += frozen_bytes(p, block, params);
-        trained += (double)block->lora_params;
+        frozen += times * frozen_bytes(p, block, params);
+        trained += times * (double)block->lora_params;
     }
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
     need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * (m->sharded ? m->frozen_share : share) * cut);

@@ -10,12 +10,18 @@
 #include "planner/cluster_change.h"
 #include "planner/insight.h"
 #include "planner/left_out.h"
+#include "planner/memory.h"
 #include "planner/price.h"
 #include "planner/verdict.h"
 #include "program/codec.h"
 
 #define ALL_SETS 5u         /* devices up to which every set is searched */
 #define SEARCHES_MAX 48u    /* beyond, at most so many */
+#define MANY_DEVICES 24u    /* and from so many on, whose searches take a tenth of a second each, */
+#define SEARCHES_MANY 9u    /* so many */
+#define MANY_PART 40u       /* with such a part of the evaluations each */
+#define MANY_ENUMERATED 4u  /* up to so many chosen are enumerated in the end */
+#define PROMISES 0.95       /* of the best: a set that could at best be better by less is not searched then */
 #define LEFT_OUT_WEIGHED 6u /* devices left out that are searched with */
 #define EVALUATIONS_DEFAULT 20000u
 #define EVALUATIONS_LEAST 1000u
@@ -38,6 +44,7 @@ struct sets {
     double lower_bound_s;           /* of all usable devices together */
     double fastest_s, fastest_paid; /* the fastest plan seen, and what it would cost: a million tokens */
     uint32_t searches;
+    bool warps; /* are hungry devices slowed down? */
     struct err *err;
 };
 
@@ -181,7 +188,7 @@ static int set_try(struct sets *s, const bool *in, double *score)
     for (uint32_t i = 0; i < s->count; i++)
         members += in[i];
     /* a device alone does all the work however slow; and what did not help is not done more strongly */
-    bool helped = s->workload->objective == OBJECTIVE_ENERGY && members > 1;
+    bool helped = s->warps && members > 1;
     for (int k = 0; k < WARP_STRENGTH_COUNT && helped; k++) {
         double least = INFINITY, before = *score;
         struct cluster *warped = cluster_copy(s->cluster, s->err);
@@ -215,6 +222,7 @@ static int sets_all(struct sets *s)
 {
     bool in[ALL_SETS] = {false};
     double score;
+    s->warps = s->workload->objective == OBJECTIVE_ENERGY;
     memset(in, true, s->count * sizeof(*in)); /* all of them first: its refusal is the answer's */
     if (set_try(s, in, &score) < 0)
         return -1;
@@ -249,12 +257,77 @@ static int worth_compare(const void *left, const void *right)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
+/* The first n of an order. */
+static void set_first(const struct sets *s, const struct worth *order, uint32_t n, bool *in)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        in[order[i].at] = i < n;
+}
+
+/* The least number of them whose memory holds the weights together. */
+static uint32_t least_holding(const struct sets *s, const struct worth *order)
+{
+    double needs = (double)memory_gathered_bytes(&s->problem, 0, s->problem.block_count), has = 0;
+    for (uint32_t n = 0; n < s->count; n++) {
+        has += (double)s->cluster->devices[s->device[order[n].at]].memory_limit_bytes;
+        if (has >= needs)
+            return n + 1;
+    }
+    return s->count;
+}
+
+/* Of many devices only the best for their price: as many as hold the weights, then by steps more while that
+ * may pay, then between the best number and its neighbours. */
+static int sets_many(struct sets *s, const struct worth *order, bool *in)
+{
+    uint32_t below = least_holding(s, order), best = below, above = s->count;
+    double score, least = INFINITY;
+    int result = 0;
+    for (uint32_t n = below, last = n; n < s->count && result == 0 && s->searches + 2 < SEARCHES_MANY;
+         last = n, n += n < 3 ? 1 : n / 3) {
+        set_first(s, order, n, in);
+        if (bound_of(s, in) >= s->best_score * PROMISES)
+            break;
+        result = set_try(s, in, &score);
+        if (score < least) {
+            least = score;
+            below = last;
+            best = n;
+            above = n + n / 3;
+        }
+    }
+    while (result == 0 && s->searches < SEARCHES_MANY && (best - below > 1 || above - best > 1)) {
+        bool up = above - best > best - below;
+        uint32_t n = up ? (best + above) / 2 : (below + best) / 2;
+        n = n < s->count ? n : s->count;
+        set_first(s, order, n, in);
+        result = set_try(s, in, &score);
+        bool better = score < least;
+        least = better ? score : least;
+        if (up) {
+            below = better ? best : below;
+            above = better ? above : n;
+        } else {
+            above = better ? best : above;
+            below = better ? below : n;
+        }
+        best = better ? n : best;
+    }
+    s->warps = s->workload->objective == OBJECTIVE_ENERGY;
+    if (result == 0 && s->warps && s->best->plan) {
+        memcpy(in, s->chosen, s->count * sizeof(*in));
+        result = set_try(s, in, &score);
+    }
+    return result;
+}
+
 /* The best devices for their price, 1, 2, 3, 4, 6, 8, 12 … of them; then one more or one less while it pays.
  */
 static int sets_some(struct sets *s)
 {
     struct worth *order = calloc((size_t)s->count + 1, sizeof(*order));
     bool *in = calloc((size_t)s->count + 1, sizeof(*in));
+    bool many = s->count >= MANY_DEVICES;
     double score;
     int result = order && in ? 0 : err_set(s->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t i = 0; i < s->count && result == 0; i++) {
@@ -263,17 +336,19 @@ static int sets_some(struct sets *s)
         order[i] = (struct worth){.at = i, .value = s->speed[i] / paid};
         in[i] = true;
     }
+    s->warps = s->workload->objective == OBJECTIVE_ENERGY && !many;
     if (result == 0)
         result = set_try(s, in, &score);
     if (result == 0)
         qsort(order, s->count, sizeof(*order), worth_compare);
-    for (uint32_t n = 1; n < s->count && result == 0 && s->searches < SEARCHES_MAX / 2;
+    if (result == 0 && many)
+        result = sets_many(s, order, in);
+    for (uint32_t n = 1; n < s->count && result == 0 && !many && s->searches < SEARCHES_MAX / 2;
          n += n < 4 ? 1 : (n + 2) / 3) {
-        for (uint32_t i = 0; i < s->count; i++)
-            in[order[i].at] = i < n;
+        set_first(s, order, n, in);
         result = set_try(s, in, &score);
     }
-    for (bool moved = true; moved && result == 0 && s->searches < SEARCHES_MAX;) {
+    for (bool moved = !many; moved && result == 0 && s->searches < SEARCHES_MAX;) {
         double before = s->best_score;
         for (uint32_t i = s->count; i-- > 0 && result == 0 && s->searches < SEARCHES_MAX;) {
             memcpy(in, s->chosen, s->count * sizeof(*in));
@@ -356,6 +431,13 @@ static int finish(struct sets *s, const struct plan_options *options, struct pla
     struct plan_options last = *options;
     last.programs = true;
     last.insight = false;
+    if (s->count >= MANY_DEVICES) {
+        uint32_t chosen = 0;
+        for (uint32_t i = 0; i < s->count; i++)
+            chosen += s->chosen[i];
+        last.evaluations = s->options.evaluations;
+        last.exhaustive_off = chosen > MANY_ENUMERATED;
+    }
     if (set_search(s, s->cluster, s->chosen, &last, &answer) < 0)
         return -1;
     if (!answer || !answer->plan || score_of(s, answer) > s->best_score) { /* what was found before stands */
@@ -448,6 +530,10 @@ int objective_search(const struct workload *workload, const struct cluster *clus
     s.options.programs = s.options.brief = true;
     s.options.insight = false;
     s.options.evaluations = all / 8 > EVALUATIONS_LEAST ? all / 8 : EVALUATIONS_LEAST;
+    if (s.count >= MANY_DEVICES) {
+        s.options.evaluations = all / MANY_PART;
+        s.options.exhaustive_off = true; /* of few devices; of the chosen ones in the end */
+    }
     if (result == 0)
         result = s.count <= ALL_SETS ? sets_all(&s) : sets_some(&s);
     if (result == 0)
