@@ -279,6 +279,46 @@ static bool arrangement_settle(struct arrangement *a, struct place_choice *choic
     }
 }
 
+/* Bytes that the fullest member of a stage has left; below 0: lacks. */
+static int64_t stage_room(const struct arrangement *a, const struct place_choice *choice, uint32_t s)
+{
+    int64_t least = INT64_MAX;
+    for (uint32_t d = a->first[s]; d < a->first[s + 1]; d++) {
+        struct tensor_need need;
+        uint64_t live = (uint64_t)choice->members[d].window * a->together;
+        tensor_stage_need(a->p, &choice->stages[s], &a->part[d], a->rows, a->recompute,
+                          live < a->micro_batches ? (uint32_t)live : a->micro_batches,
+                          tensor_partials(choice, s, a->micro_batches), &need);
+        int64_t room =
+            (int64_t)a->p->cluster->devices[a->device[d]].memory_limit_bytes - (int64_t)need.need.total;
+        least = room < least ? room : least;
+    }
+    return least;
+}
+
+/* Blocks were cut by time alone: where that is too much for a stage, block by block to the stage with most
+ * room. */
+static bool blocks_fit(struct arrangement *a, struct place_choice *choice)
+{
+    for (int32_t turn = 0; turn <= a->p->block_count && a->stages > 1; turn++) {
+        int64_t room[STAGES_MAX];
+        uint32_t from = 0, to = 0;
+        choice_fill(a, 0, choice);
+        for (uint32_t s = 0; s < a->stages; s++) {
+            room[s] = stage_room(a, choice, s);
+            from = room[s] < room[from] ? s : from;
+            to = room[s] > room[to] ? s : to;
+        }
+        if (room[from] >= 0)
+            return true;
+        if (room[to] <= 0 || a->end[from] - begin_of(a, from) < 2)
+            return false;
+        for (uint32_t s = from < to ? from : to; s < (from < to ? to : from); s++)
+            a->end[s] += from < to ? -1 : 1;
+    }
+    return false;
+}
+
 /* One arrangement at one micro-batch size: the first way to deal and recompute that fits. */
 static int arrangement_try(struct arrangement *a, bool add, struct err *err)
 {
@@ -299,7 +339,7 @@ static int arrangement_try(struct arrangement *a, bool add, struct err *err)
         a->list->evaluations++;
         blocks_price(a);
         blocks_balance(a);
-        done = arrangement_settle(a, &choice);
+        done = arrangement_settle(a, &choice) || blocks_fit(a, &choice);
         if (done) {
             a->estimate_s = choice.estimate_s = arrangement_estimate(a, &choice);
             result = add ? choice_list_add(a->list, &choice, err) : 0;

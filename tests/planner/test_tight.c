@@ -129,12 +129,50 @@ static void a_plan_that_just_fits_is_found(void **state)
     workload_fini(&w);
 }
 
+/* A fast device without room for what its speed asks for, and two slow ones that share layers over a fast
+ * link: by time alone no cut of the blocks fits, and groups over the slow link take many times as long. */
+static void tensor_groups_are_cut_by_memory_where_time_asks_too_much(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct model_config config = fixture_config(24);
+    config.tied = false;
+    config.vocab = 4096;
+    config.kv_heads = 9; /* else two members cannot share a layer about evenly */
+    struct workload w = fixture_workload(&config, 40, 8);
+    double seconds[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        struct plan_options options = {.evaluations = 400};
+        struct plan_answer *answer = NULL;
+        struct cluster *cluster = cluster_create(&err);
+        fixture_device(cluster, "a/0", "a", 240 * MIB, 12);
+        fixture_device(cluster, "b/0", "b", 190 * MIB, 1);
+        fixture_device(cluster, "b/1", "b", 190 * MIB, 1);
+        fixture_link(cluster, "a", "b", 1e-3, 2e6);
+        fixture_link(cluster, "b", "a", 1e-3, 2e6);
+        fixture_link(cluster, "b", "b", 1e-6, 5e10);
+        w.place = k ? PLACE_TENSOR : PLACE_PIPELINE;
+        if (plan_search(&w, cluster, &options, &answer, &err) < 0)
+            fail_msg("%s", err.text);
+        if (answer->verdict != VERDICT_FITS)
+            fail_msg("%s", answer->words);
+        seconds[k] = answer->step_s;
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+    }
+    if (seconds[1] > 1.2 * seconds[0])
+        fail_msg("a tensor group takes %g s, a pipeline %g s", seconds[1], seconds[0]);
+    printf("pipeline %.3g s, with a tensor group %.3g s\n", seconds[0], seconds[1]);
+    workload_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_what_is_missing_a_pipeline_fits_and_with_less_it_does_not),
         cmocka_unit_test(a_model_of_ten_times_the_memory_lacks_nine_tenths),
         cmocka_unit_test(a_plan_that_just_fits_is_found),
+        cmocka_unit_test(tensor_groups_are_cut_by_memory_where_time_asks_too_much),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
