@@ -23,6 +23,9 @@
 #define OTHER_WITHIN 1.03   /* or so, of leaning when the best does not lean and the other way round */
 #define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
+#define STAGES_WIDE 48u     /* stages that arrangements of groups are taken to have, before they are made */
+#define HUGE_COUNT 1024u    /* devices beyond which only so many orders are looked at in all variants: */
+#define ORDERS_HUGE 2u
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
@@ -282,7 +285,8 @@ static void size_try(struct search *s, struct many *m)
 /* The best of the kept orders for each variant. */
 static int variants_try(struct search *s, struct err *err)
 {
-    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+    uint32_t orders = s->count > HUGE_COUNT ? ORDERS_HUGE : ORDERS_KEPT;
+    for (uint32_t i = 0; i < orders && s->orders[i].rows; i++) {
         const struct seed *from = &s->orders[i];
         bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
         struct many m;
@@ -293,6 +297,8 @@ static int variants_try(struct search *s, struct err *err)
             double period, seconds;
             if (brief && v != BRIEF_VARIANT && variants[v].group_max != 1)
                 continue;
+            if (variant_group(s, &m, v) * (uint64_t)m.layers < from->count && s->group_max != 1)
+                continue; /* not even with a layer a stage would all be used */
             seconds = variant_estimate(s, &m, v, from->order, from->count,
                                        seed->rows ? seed->estimate : INFINITY, 0, &period);
             if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
@@ -368,7 +374,9 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
     if (improve)
         order_improve(s, &cover, seed->order, &seed->period, changes);
     *draft = (struct many_draft){.seconds = INFINITY};
-    if (!many_covers(&cover, seed->period, cover.count))
+    if (!many_covers(&cover, seed->period, cover.count) ||
+        ((uint64_t)m->micro_batches * cover.whole.stages > CELLS_MOST &&
+         seed->rows < s->p->workload->batch_rows))
         return 0;
     if (many_draft_init(draft, &cover, seed->period, err) < 0)
         return -1;
@@ -517,35 +525,53 @@ static void search_fini(struct search *s)
         free(s->orders[i].order);
 }
 
+/* Forgets orders and seeds, not their room. */
+static void search_clear(struct search *s)
+{
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++)
+        s->orders[i].rows = 0;
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        s->seeds[v].rows = 0;
+}
+
+/* All sizes whose programs are not too long when there are so many stages, and the largest. */
+static int sizes_try(struct search *s, uint64_t stages, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(s->p, sizes);
+    for (uint32_t i = 0; i < size_count; i++) {
+        struct many m;
+        if (s->list->evaluations >= s->list->evaluations_max)
+            break;
+        if (micro_count(s->p, sizes[i]) * stages > CELLS_MOST && i + 1 < size_count)
+            continue;
+        if (many_init(&m, s->p, sizes[i], err) < 0)
+            return -1;
+        m.list = s->list;
+        m.group_max = group_max(s, &m);
+        size_try(s, &m);
+        many_fini(&m);
+    }
+    return variants_try(s, err) < 0 || drafts_compare(s, err) < 0 ? -1 : 0;
+}
+
 int many_propose(const struct problem *problem, uint32_t group_most, struct choice_list *list,
                  struct err *err)
 {
     struct search s = {.p = problem, .list = list, .group_max = group_most};
-    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(problem, sizes);
     for (uint32_t d = 0; d < problem->device_count; d++)
         s.count += problem->usable[d];
     if (problem->block_count < 4 || s.count < 2)
         return 0;
+    uint32_t most = s.count < (uint32_t)problem->block_count ? s.count : (uint32_t)problem->block_count;
+    uint32_t wide = group_most != 1 && most > STAGES_WIDE ? STAGES_WIDE : most, before = list->count;
     int result = search_alloc(&s, err);
-    for (uint32_t i = 0; i < size_count && result == 0; i++) {
-        struct many m;
-        uint64_t stages = s.count < (uint32_t)problem->block_count ? s.count : (uint32_t)problem->block_count;
-        if (list->evaluations >= list->evaluations_max)
-            break;
-        if (micro_count(problem, sizes[i]) * stages > CELLS_MOST && i + 1 < size_count)
-            continue;
-        result = many_init(&m, problem, sizes[i], err);
-        if (result == 0) {
-            m.list = list;
-            m.group_max = group_max(&s, &m);
-            size_try(&s, &m);
-            many_fini(&m);
-        }
+    if (result == 0)
+        result = sizes_try(&s, wide, err);
+    if (result == 0 && wide < most &&
+        list->count == before) { /* there were more stages, and no room for them */
+        search_clear(&s);
+        result = sizes_try(&s, most, err);
     }
-    if (result == 0)
-        result = variants_try(&s, err);
-    if (result == 0)
-        result = drafts_compare(&s, err);
     search_fini(&s);
     return result;
 }

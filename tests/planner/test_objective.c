@@ -113,6 +113,38 @@ static void the_cheapest_is_the_cheapest_of_all_sets(void **state)
     assert_true(worst < 1.01);
 }
 
+/* Thirty devices, every other one three times as dear for its speed. */
+static void among_many_devices_the_dear_ones_are_left_out(void **state)
+{
+    (void)state;
+    struct err err;
+    struct cluster *cluster = cluster_create(&err);
+    for (uint32_t i = 0; i < 30; i++) {
+        char name[24], node[16];
+        snprintf(node, sizeof(node), "n%u", i);
+        snprintf(name, sizeof(name), "n%u/0", i);
+        fixture_device(cluster, name, node, (uint64_t)400 << 20, 0.5 + 0.05 * i);
+        cluster->devices[i].price_per_hour = (0.5 + 0.05 * i) * (i % 2 ? 3 : 1);
+        cluster->devices[i].watts = 100;
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e9, 1e-3, 1e8, &err), 0);
+    struct model_config config = fixture_config(8);
+    struct workload w = fixture_workload(&config, 60, 32);
+    struct plan_answer *cheap = search(&w, cluster, OBJECTIVE_COST),
+                       *fast = search(&w, cluster, OBJECTIVE_TIME);
+    assert_non_null(cheap->plan);
+    double price = plan_step_price(cluster, cheap->plan, cheap->step_s);
+    assert_true(price <= plan_step_price(cluster, fast->plan, fast->step_s) * (1 + 1e-9));
+    for (uint32_t r = 0; r < cheap->plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(cluster, cheap->plan->ranks[r].device);
+        assert_int_equal(d % 2, 0);
+    }
+    plan_answer_destroy(cheap);
+    plan_answer_destroy(fast);
+    workload_fini(&w);
+    cluster_destroy(cluster);
+}
+
 static void energy_is_never_above_that_of_the_fastest(void **state)
 {
     (void)state;
@@ -248,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cheapest_is_the_cheapest_of_all_sets),
+        cmocka_unit_test(among_many_devices_the_dear_ones_are_left_out),
         cmocka_unit_test(energy_is_never_above_that_of_the_fastest),
         cmocka_unit_test(what_is_not_known_is_asked_for_by_name),
         cmocka_unit_test(a_dear_device_is_left_out_with_both_prices),
