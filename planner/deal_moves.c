@@ -49,6 +49,56 @@ void deal_rename(struct place_choice *c, uint32_t stage, uint32_t a, uint32_t b)
     }
 }
 
+static uint32_t taken_by(const uint8_t *row, uint32_t count, uint32_t own)
+{
+    uint32_t taken = 0;
+    for (uint32_t k = 0; k < count; k++)
+        taken += row[k] == own;
+    return taken;
+}
+
+void deal_leave(struct place_choice *c, uint32_t stage, uint32_t member)
+{
+    uint32_t gone = member - c->stages[stage].member_first, count = c->dealt_count / c->stage_count;
+    uint8_t *row = c->dealt ? &c->dealt[(size_t)stage * count] : NULL;
+    for (uint32_t k = 0; k < count && row; k++) {
+        uint32_t least = UINT32_MAX, to = 0;
+        if (row[k] != gone)
+            continue;
+        for (uint32_t m = 0; m < c->stages[stage].member_count; m++) {
+            uint32_t taken = taken_by(row, count, m);
+            if (m != gone && taken < least) {
+                least = taken;
+                to = m;
+            }
+        }
+        row[k] = (uint8_t)to;
+    }
+    for (uint32_t k = 0; k < count && row; k++)
+        row[k] = (uint8_t)(row[k] - (row[k] > gone));
+}
+
+void deal_join(struct place_choice *c, uint32_t stage)
+{
+    uint32_t count = c->dealt_count / c->stage_count, last = c->stages[stage].member_count - 1;
+    uint32_t most = 0, from = 0, at = 0;
+    uint8_t *row = c->dealt ? &c->dealt[(size_t)stage * count] : NULL;
+    for (uint32_t m = 0; m < last && row; m++) {
+        uint32_t taken = taken_by(row, count, m);
+        if (taken > most) {
+            most = taken;
+            from = m;
+        }
+    }
+    if (most < 2) { /* somebody would be left without any */
+        deal_drop(c);
+        return;
+    }
+    for (uint32_t k = 0; k < count; k++)
+        at = row[k] == from ? k : at;
+    row[at] = (uint8_t)last;
+}
+
 void deal_drop(struct place_choice *c)
 {
     free(c->dealt);

@@ -271,6 +271,10 @@ static int drop_move(const struct problem *p, struct place_choice *c, uint32_t m
     uint32_t s = stage_of(c, member);
     if (to > 1)
         return 0;
+    if (c->stages[s].member_count > 1)
+        deal_leave(c, s, member);
+    else
+        deal_drop(c);
     member_remove(c, member);
     if (c->stages[s].member_count == 0 && !stage_close(c, s, to))
         return 0;
@@ -398,12 +402,14 @@ static int add_move(const struct problem *p, struct place_choice *c, uint32_t de
             return 0;
         struct place_member x = joiner(c, place, device);
         member_insert(c, place, c->stages[place].member_first + c->stages[place].member_count, &x);
+        deal_join(c, place);
         return shape_good(c);
     }
     uint32_t at = place - c->stage_count;
     if (at > c->stage_count)
         return 0;
     struct place_member x = joiner(c, at < c->stage_count ? at : at - 1, device);
+    deal_drop(c);
     if (!stage_insert(c, at, &x))
         return 0;
     windows_settle(p, c);
@@ -466,13 +472,19 @@ static int regroup_move(const struct problem *p, struct place_choice *c, uint32_
     uint32_t s = stage_of(c, member), device = c->members[member].device;
     if (c->placement == PLACE_DATA)
         return order_move(c, member, place);
-    if (place == s)
+    if (place == s) {
+        deal_drop(c);
         return order_move(c, member, c->stages[s].member_first + c->stages[s].member_count - 1);
+    }
     if ((c->placement != PLACE_HYBRID && c->placement != PLACE_TENSOR) || grow(c, err) < 0)
         return 0;
     if (place < c->stage_count) {
         struct place_member x = joiner(c, place, device);
+        if (c->stages[s].member_count == 1)
+            deal_drop(c);
         member_insert(c, place, c->stages[place].member_first + c->stages[place].member_count, &x);
+        deal_join(c, place);
+        deal_leave(c, s, member + (place < s));
         member_remove(c, member + (place < s));
         if (c->stages[s].member_count == 0 && !stage_close(c, s, place > s))
             return 0;
@@ -481,6 +493,7 @@ static int regroup_move(const struct problem *p, struct place_choice *c, uint32_
         if (at > c->stage_count || c->stages[s].member_count < 2)
             return 0;
         struct place_member x = c->members[member];
+        deal_drop(c);
         member_remove(c, member);
         if (!stage_insert(c, at, &x))
             return 0;
@@ -653,7 +666,8 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
         return 0;
     if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE &&
         kind != MOVE_CUT && kind != MOVE_ORDER && kind != MOVE_DEAL) {
-        deal_drop(c);
+        if (kind == MOVE_MICRO || kind == MOVE_STAGES)
+            deal_drop(c);
         move_shares(p, c);
     }
     return result;

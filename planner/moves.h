@@ -17,7 +17,8 @@ enum move_kind {
     MOVE_ROWS,      /* a: member that gives, b: member that takes: a micro-batch (groups) or rows (data) */
     MOVE_SWAP,      /* a, b: members whose devices change places */
     MOVE_REPLACE,   /* a: member, b: device that is not used */
-    MOVE_DROP,      /* a: member; b: what becomes of its blocks or rows: to the one before or after */
+    MOVE_DROP,      /* a: member; b: what becomes of its blocks or rows: to the one before or after; what was
+                       dealt stays so, as far as can be, here and where a member is replaced, added, or moved */
     MOVE_ADD,       /* a: device that is not used, b: place */
     MOVE_MICRO,     /* a: rows of a micro-batch (of all, or of member b) */
     MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:

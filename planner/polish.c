@@ -480,7 +480,8 @@ static bool promising(struct polish *p, const struct place_choice *c, double mos
         return false;
     quick = polish_quick(p, settled);
     polish_quick_settle(p, settled, &quick, most * NEAR / scale);
-    if (quick * scale < most * DEAL_NEAR)
+    if (quick * scale <
+        most * (settled->dealt ? NEAR : DEAL_NEAR)) /* what was dealt for others is far off first */
         polish_quick_deal(p, settled, &quick);
     return quick * scale < most * QUICK_SLACK;
 }
@@ -494,6 +495,8 @@ static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds
     if (choice_copy(&trial, c, p->err) < 0)
         return false;
     double now = -1;
+    if (move->anew)
+        deal_drop(&trial);
     if (move_apply(p->problem, &trial, move->kind, move->a, move->b, p->err) > 0 &&
         (!move->anew || choice_recut(p->problem, &trial, p->err) > 0) &&
         choice_lower(p, &trial) < *seconds * NEAR && promising(p, &trial, *seconds, scale, &settled)) {
@@ -567,6 +570,9 @@ static bool kick(struct polish *p, struct place_choice *c)
         uint32_t a = rand_stream_below(&p->random, a_count), b = rand_stream_below(&p->random, b_count);
         if (choice_copy(&trial, c, p->err) < 0)
             return false;
+        if (kind >= MOVE_SWAP &&
+            kind != MOVE_DEAL) /* by shares: what is dealt for others leads nowhere new */
+            deal_drop(&trial);
         if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0) {
             choice_fini(c);
             *c = trial;

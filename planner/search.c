@@ -163,7 +163,9 @@ static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct 
         polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
     if (!polish)
         return -1;
-    deal_search(polish, s->problem, s->options->seed, choice, seconds, s->err);
+    do
+        deal_search(polish, s->problem, s->options->seed, choice, seconds, s->err);
+    while (polish_descend(polish, choice, seconds)); /* others may do what, now that it is dealt otherwise */
     polish_destroy(polish);
     return 0;
 }
