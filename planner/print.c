@@ -439,8 +439,23 @@ static int insight_print(struct print *p, const json_t *a)
     return 0;
 }
 
+/* "8,030,261,248" */
+static const char *thousands(char out[32], double count)
+{
+    char digits[24];
+    size_t length = (size_t)snprintf(digits, sizeof(digits), "%.0f", count), at = 0;
+    for (size_t i = 0; i < length && at + 2 < 32; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+
 static int foot_print(struct print *p, const json_t *a)
 {
+    char all[32], some[32];
     double cost = number(a, "cost_per_million_tokens"), kwh = number(a, "kwh_per_million_tokens");
     const char *basis = text(a, "basis");
     if ((cost > 0 || kwh > 0) && buf_printf(p->out, p->err, "\na million tokens:") < 0)
@@ -451,7 +466,12 @@ static int foot_print(struct print *p, const json_t *a)
         return -1;
     if ((cost > 0 || kwh > 0) && buf_printf(p->out, p->err, "\n") < 0)
         return -1;
-    return *basis ? buf_printf(p->out, p->err, "\nrests on: %s\n", basis) : 0;
+    const json_t *model = json_object_get(a, "model");
+    if (model && buf_printf(p->out, p->err, "\nmodel: %s parameters, %s trained\n",
+                            thousands(all, number(model, "parameters")),
+                            thousands(some, number(model, "trained"))) < 0)
+        return -1;
+    return *basis ? buf_printf(p->out, p->err, "%srests on: %s\n", model ? "" : "\n", basis) : 0;
 }
 
 int answer_print_document(const json_t *document, struct buf *out, struct err *err)

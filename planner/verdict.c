@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/units.h"
+#include "planner/memory.h"
 
 #define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
 /* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
@@ -116,9 +117,10 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
             units_bytes(third, answer->shortfall_bytes), plan_placement_name(nearest),
             units_bytes(step, needs), units_bytes(other, has));
     else if (answer->shortfall_bytes)
-        say(text, size, "Does not fit: the nearest placement (%s) needs %s on %s, which has %s: %s too little.",
-            plan_placement_name(nearest), units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
-            units_bytes(third, answer->shortfall_bytes));
+        say(text, size,
+            "Does not fit: the nearest placement (%s) needs %s on %s, which has %s: %s too little.",
+            plan_placement_name(nearest), units_bytes(step, needs), problem->cluster->devices[device].name,
+            units_bytes(other, has), units_bytes(third, answer->shortfall_bytes));
     else
         say(text, size,
             "Does not fit: nothing that placement asks for is possible here (placement.kind: %s, %u rows a "
@@ -271,6 +273,8 @@ int answer_words(const struct problem *problem, const struct choice_list *lists,
         plan_say(problem, answer, text, sizeof(text));
     else
         shortfall_say(problem, lists, answer, text, sizeof(text));
+    answer->parameters = problem->blocks.params;
+    answer->trained = memory_trained(problem, 0, problem->block_count);
     free(answer->words);
     answer->words = strdup(text);
     return answer->words ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
