@@ -711,7 +711,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
     polish_descend(p, choice, seconds);
     quick_search(p, choice, seconds, p->left / 4);
     bool asked = p->problem->workload->place == (int)choice->placement; /* then nothing else takes time */
-    double far = asked ? INFINITY : KICK_FAR;
+    double far = asked || choice->placement == PLACE_TENSOR ? INFINITY : KICK_FAR;
     for (uint32_t idle = 0; idle < kicks && p->left; idle++) {
         struct place_choice trial;
         if (choice_copy(&trial, choice, p->err) < 0)

@@ -28,12 +28,12 @@
 #include "program/codec.h"
 
 #define FINALISTS 12u
-#define POLISHED 6u              /* finalists of a placement that are polished */
-#define POLISHED_FEW 2u          /* hybrids of few devices: all groupings were looked at (few.h) */
-#define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
-#define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
-#define KICKS 96u                /* in vain, until the best one is let be */
-#define KICKS_ASKED 200u         /* the same of a placement that is asked for, the only one searched */
+#define POLISHED 6u        /* finalists of a placement that are polished */
+#define POLISHED_FEW 2u    /* hybrids of few devices: all groupings were looked at (few.h) */
+#define FRESH_DEVICES 32u  /* devices up to which arrangements at random are tried */
+#define PIPELINES_FRESH 8u /* pipelines at random to make a hybrid of */
+#define KICKS 96u          /* in vain, until the best one is let be */
+#define KICKS_ASKED 200u   /* the same of a placement asked for alone, and of few devices' tensor groups */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
@@ -231,7 +231,7 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
     struct place_choice *choice = &s->lists[kind].choices[f->known];
     polish_search(f->polish, choice, &f->known_s,
                   kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
-                  : s->problem->workload->place == (int)kind              ? KICKS_ASKED
+                  : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
                                                                           : KICKS);
     if (f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
         return -1;

@@ -1,9 +1,10 @@
 /* The search against the best there is, found by looking at all there are (oracle.h, oracle_scene.h). The
  * planner's own enumeration of small clusters is off, so what is tested is what searches large ones.
  *
- * MOTLEY_LONG: 500 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many; MOTLEY_ONLY: one walk;
- * MOTLEY_LOOKS: simulations of a walk, a case with more counts as unfinished (its ratio is against what was
- * found until then); MOTLEY_TABLE: a line for each; MOTLEY_SHOW: the planner's answers. */
+ * MOTLEY_LONG: 500 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many; MOTLEY_ONLY: one walk, or
+ * all: no walk, the answer alone; MOTLEY_LOOKS: simulations of a walk, a case with more counts as unfinished
+ * (its ratio is against what was found until then); MOTLEY_TABLE: a line for each; MOTLEY_SHOW: the planner's
+ * answers. */
 #include "planner/oracle_scene.h"
 
 #include <time.h>
@@ -94,7 +95,7 @@ static void cluster_look(struct looks *l, uint64_t seed)
             ours = planned(&s, (int)oracle_walks[i].kind, seed);
         best = fmin(best, walk_one(l, i, &s, &problem, ours, seed));
     }
-    ours = l->only ? best : planned(&s, -1, seed);
+    ours = l->only && strcmp(l->only, "all") != 0 ? best : planned(&s, -1, seed);
     if (best < INFINITY)
         tally_add(&l->all, ours, fmin(best, ours), seed);
     if (l->table)
