@@ -7,12 +7,13 @@
  * share is bounded by its time (share · n · t ≤ P, with t a layer's seconds, recomputed or not), and by
  * memory: it holds share · U micro-batches at the mean (Little 1961), where U, at the end of a stage that is
  * nearer to the head, is how many devices are busy from there to the tail: a micro-batch is held as long as
- * all of them need for it, waiting and links not counted. (Members of a stage are taken to get micro-batches
- * that stay as long as the others' do.) Where devices stand is free: a slot of the line of busy devices for
- * each, shared as may be. The most that can be covered is a linear program; any prices of slots bound it from
- * above (its dual), and good ones are looked for by subgradients (Polyak 1969). Apart from that, a device at
- * layer a stands idle while micro-batches come there and go back, on the fastest devices there are. The least
- * over all sizes is the limit; replicas of the whole model are within it, since each may cover all layers. */
+ * all of them need for it, waiting and links not counted. (Taken, not shown: members of a stage get
+ * micro-batches that stay as long as the others' do.) Where devices stand is free: a slot of the line of busy
+ * devices for each, shared as may be. The most that can be covered is a linear program; any prices of slots
+ * bound it from above (its dual), and good ones are looked for by subgradients (Polyak 1969). Apart from
+ * that, a device at layer a stands idle while micro-batches come there and go back, on the fastest devices
+ * there are. The least over all sizes is the limit. Not bounded: replicas of the whole model, whose
+ * micro-batches may be of another size on each device, tensor groups and interleaved pipelines. */
 #ifndef MOTLEY_BENCH_PLANNER_LIMIT_H
 #define MOTLEY_BENCH_PLANNER_LIMIT_H
 
