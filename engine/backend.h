@@ -59,6 +59,9 @@ const char *device_kind(const struct device *device);
 const char *device_isa(const struct device *device);
 uint32_t device_threads(const struct device *device);
 
+/* Its largest cache, which others may share; 0 where the system does not say. */
+uint64_t device_cache_bytes(const struct device *device);
+
 /* Bytes held now and at most ever (since the last reset), by purpose and together. The peak of the total is
  * not the sum of the peaks. Sizes are counted as allocated: rounded up to BUFFER_GRANULE. */
 struct mem_account {

@@ -12,6 +12,7 @@ struct device {
     char name[128];
     const char *isa;
     uint32_t threads;
+    uint64_t cache_bytes; /* of its largest cache, set by the implementation; 0: not known */
     struct mem_account account;
 };
 

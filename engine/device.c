@@ -60,6 +60,11 @@ uint32_t device_threads(const struct device *device)
     return device->threads;
 }
 
+uint64_t device_cache_bytes(const struct device *device)
+{
+    return device->cache_bytes;
+}
+
 void device_memory(const struct device *device, struct mem_account *out)
 {
     *out = device->account;

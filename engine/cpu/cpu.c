@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct cpu {
     struct device base;
@@ -35,6 +36,12 @@ void cpu_runner_fini(struct cpu_runner *runner)
     memset(runner, 0, sizeof *runner);
 }
 
+static uint64_t largest_cache(void)
+{
+    long third = sysconf(_SC_LEVEL3_CACHE_SIZE), second = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return third > 0 ? (uint64_t)third : second > 0 ? (uint64_t)second : 0;
+}
+
 static int cpu_open(const struct device_options *options, struct device **out, struct err *err)
 {
     struct cpu *cpu = calloc(1, sizeof *cpu);
@@ -45,6 +52,7 @@ static int cpu_open(const struct device_options *options, struct device **out, s
         return -1;
     }
     cpu->base.isa = cpu->runner.kernels->isa;
+    cpu->base.cache_bytes = largest_cache();
     *out = &cpu->base;
     return 0;
 }
