@@ -3,8 +3,8 @@
 
 #include "common/clock.h"
 #include "model/config.h"
-#include "planner/from_spec.h"
-#include "planner/profile_key.h"
+#include "planner/given/from_spec.h"
+#include "planner/given/profile_key.h"
 #include "store/nodes.h"
 #include "store/sched.h"
 

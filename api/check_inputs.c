@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "planner/inputs.h"
+#include "planner/given/inputs.h"
 
 static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
 {

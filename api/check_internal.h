@@ -39,7 +39,7 @@ struct check {
     json_t *sample_ids;
     enum spec_format sample_format;
     json_t *spec_json;    /* every default filled */
-    char profile_key[65]; /* planner/profile_key.h */
+    char profile_key[65]; /* planner/given/profile_key.h */
     json_t *profiles;     /* [{"device","document"}] under it */
     uint64_t patience_ns; /* measurements are waited for until then; 0: none was asked for */
     struct event *pause;  /* between two looks */
@@ -64,7 +64,7 @@ void check_sample(struct check *check);
 /* Devices, measurements, the plan. */
 void check_cluster(struct check *check);
 
-/* All that the plan rests on, as planner/inputs.h has it: new, or NULL. Pool thread. */
+/* All that the plan rests on, as planner/given/inputs.h has it: new, or NULL. Pool thread. */
 json_t *check_plan_inputs(const struct check *check);
 
 /* store_job_new.inputs: new, or NULL. */

@@ -3,7 +3,7 @@
 
 #include "api/blob.h"
 #include "common/json.h"
-#include "planner/profiles.h"
+#include "planner/given/profiles.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)

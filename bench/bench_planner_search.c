@@ -17,12 +17,12 @@
 #include "bench/planner_limit.h"
 #include "common/rand.h"
 #include "model/spec.h"
-#include "planner/from_spec.h"
-#include "planner/inputs.h"
-#include "planner/micro.h"
-#include "planner/polish.h"
-#include "planner/price.h"
-#include "planner/timeline.h"
+#include "planner/cost/micro.h"
+#include "planner/cost/price.h"
+#include "planner/given/from_spec.h"
+#include "planner/given/inputs.h"
+#include "planner/search/polish.h"
+#include "planner/simulate/timeline.h"
 #include "program/check.h"
 
 static double cpu_s(void)

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "planner/placement.h"
-#include "planner/price.h"
-#include "planner/steady.h"
+#include "planner/cost/price.h"
+#include "planner/search/placement.h"
+#include "planner/simulate/steady.h"
 
 #define RUNS 7
 

@@ -20,8 +20,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "planner/memory.h"
-#include "planner/micro.h"
+#include "planner/cost/memory.h"
+#include "planner/cost/micro.h"
 
 #define LIMIT_TURNS 400u /* of looking for prices */
 #define LIMIT_WITHIN 1.002

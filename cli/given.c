@@ -10,9 +10,9 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "planner/inputs.h"
-#include "planner/profile_key.h"
-#include "planner/profiles.h"
+#include "planner/given/inputs.h"
+#include "planner/given/profile_key.h"
+#include "planner/given/profiles.h"
 
 enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/units.h"
-#include "planner/cluster.h"
+#include "planner/given/cluster.h"
 
 static int show_list(struct cli *cli, json_t *answer, const char *member, const char *columns,
                      struct err *err)

@@ -9,10 +9,10 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "planner/draw.h"
-#include "planner/inputs.h"
-#include "planner/jitter.h"
-#include "planner/search.h"
+#include "planner/answer/draw.h"
+#include "planner/given/inputs.h"
+#include "planner/search/search.h"
+#include "planner/simulate/jitter.h"
 #include "program/codec.h"
 
 enum {

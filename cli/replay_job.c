@@ -12,9 +12,9 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "planner/draw.h"
-#include "planner/inputs.h"
-#include "planner/replay.h"
+#include "planner/answer/draw.h"
+#include "planner/given/inputs.h"
+#include "planner/replay/replay.h"
 #include "program/codec.h"
 #include "program/trace.h"
 

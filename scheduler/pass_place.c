@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/profile_key.h"
+#include "planner/given/profile_key.h"
 #include "scheduler/policy.h"
 
 enum { PLANS_MAX = 16 }; /* searches in one pass */

@@ -8,9 +8,9 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
-#include "planner/cluster.h"
-#include "planner/from_spec.h"
-#include "planner/search.h"
+#include "planner/given/cluster.h"
+#include "planner/given/from_spec.h"
+#include "planner/search/search.h"
 #include "program/codec.h"
 #include "scheduler/placer.h"
 

@@ -1,7 +1,7 @@
 /* Everything a plan rests on in one document, and the changes that `motley replay` makes to it. */
 #include "fuzz/fuzz.h"
 
-#include "planner/inputs.h"
+#include "planner/given/inputs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

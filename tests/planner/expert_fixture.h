@@ -4,7 +4,7 @@
 
 #include "planner/plan_fixture.h"
 
-#include "planner/expert.h"
+#include "planner/expert/expert.h"
 
 #define GIB_OF(n) ((uint64_t)(n) << 30)
 

@@ -4,8 +4,8 @@
 #ifndef TEST_LAYERED_WORLD_H
 #define TEST_LAYERED_WORLD_H
 
-#include "planner/moves.h"
 #include "planner/plan_fixture.h"
+#include "planner/search/moves.h"
 
 #define WORLD_RANKS 8
 #define WORLD_SLOTS 32

@@ -17,12 +17,12 @@
 #include <math.h>
 
 #include "common/buf.h"
+#include "planner/cost/micro.h"
 #include "planner/expert_fixture.h"
-#include "planner/micro.h"
-#include "planner/pipe_order.h"
-#include "planner/placement.h"
-#include "planner/sharded.h"
-#include "planner/tensor.h"
+#include "planner/pipeline/pipe_order.h"
+#include "planner/search/placement.h"
+#include "planner/sharded/sharded.h"
+#include "planner/tensor/tensor.h"
 
 #define ORACLE_DEVICES 5
 #define ORACLE_ROWS 8

@@ -1,6 +1,6 @@
 /* Enumerator of attention here and experts there: rows of every micro-batch, and experts of all layers
  * together, in every way among any devices in any order; waves, delays, recomputation. A share that is not of
- * whole experts of one layer means unlike layers (planner/expert.h). */
+ * whole experts of one layer means unlike layers (planner/expert/expert.h). */
 #ifndef TEST_ORACLE_EXPERT_H
 #define TEST_ORACLE_EXPERT_H
 

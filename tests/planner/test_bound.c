@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "planner/bound.h"
+#include "planner/cost/bound.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define SEEDS 60u

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "planner/from_spec.h"
+#include "planner/given/from_spec.h"
 
 static void devices_that_labs_own_are_in_it(void **state)
 {

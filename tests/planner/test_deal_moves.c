@@ -1,9 +1,9 @@
 /* What was dealt micro-batch by micro-batch, when who does what changes: random moves over seeded hybrids. */
 #include "planner/plan_fixture.h"
 
-#include "planner/deal_moves.h"
-#include "planner/micro.h"
-#include "planner/moves.h"
+#include "planner/cost/micro.h"
+#include "planner/hybrid/deal_moves.h"
+#include "planner/search/moves.h"
 
 #define SEEDS 40u
 #define MOVES_EACH 60u

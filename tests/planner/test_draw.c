@@ -1,8 +1,8 @@
 /* Pictures of plans: complete, bounded, and whole whatever Graphviz says. */
 #include "planner/plan_fixture.h"
 
-#include "planner/draw.h"
-#include "planner/profiles.h"
+#include "planner/answer/draw.h"
+#include "planner/given/profiles.h"
 
 struct world {
     struct model_config config;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "planner/replay.h"
+#include "planner/replay/replay.h"
 
 #define GIB 1073741824.0
 #define GPUS_MAX 64u

@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-#include "planner/cluster_change.h"
-#include "planner/cluster_private.h"
-#include "planner/insight.h"
-#include "planner/jitter.h"
+#include "planner/answer/insight.h"
+#include "planner/given/cluster_change.h"
+#include "planner/given/cluster_private.h"
+#include "planner/simulate/jitter.h"
 
 static struct plan_answer *search(const struct workload *w, const struct cluster *cluster, bool insight)
 {

@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-#include "planner/deal.h"
-#include "planner/many.h"
-#include "planner/polish.h"
+#include "planner/hybrid/deal.h"
+#include "planner/many/many.h"
+#include "planner/search/polish.h"
 
 #define MIB ((uint64_t)1 << 20)
 

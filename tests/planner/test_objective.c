@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "planner/cluster_private.h"
-#include "planner/from_spec.h"
-#include "planner/verdict.h"
+#include "planner/answer/verdict.h"
+#include "planner/given/cluster_private.h"
+#include "planner/given/from_spec.h"
 
 struct shape { /* of a random lab */
     uint32_t count;

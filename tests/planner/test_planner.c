@@ -4,9 +4,9 @@
 
 #include <math.h>
 
-#include "planner/from_spec.h"
-#include "planner/pipeline.h"
-#include "planner/polish.h"
+#include "planner/given/from_spec.h"
+#include "planner/pipeline/pipeline.h"
+#include "planner/search/polish.h"
 
 #define MIB ((uint64_t)1 << 20)
 

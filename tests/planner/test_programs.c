@@ -7,8 +7,8 @@
 
 #include <time.h>
 
-#include "planner/moves.h"
-#include "planner/placement.h"
+#include "planner/search/moves.h"
+#include "planner/search/placement.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define BUFFERS_MAX 64

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "planner/cluster_private.h"
-#include "planner/problem.h"
-#include "planner/replan.h"
+#include "planner/cost/problem.h"
+#include "planner/given/cluster_private.h"
+#include "planner/search/replan.h"
 
 struct lab {
     struct model_config config;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "planner/replay.h"
+#include "planner/replay/replay.h"
 
 struct lines {
     json_t *list;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "planner/replay.h"
+#include "planner/replay/replay.h"
 
 static void assert_near(double value, double expected, double tolerance)
 {

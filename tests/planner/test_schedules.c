@@ -4,11 +4,11 @@
 
 #include <math.h>
 
-#include "planner/chain.h"
-#include "planner/pipe_order.h"
-#include "planner/pipeline.h"
-#include "planner/polish.h"
-#include "planner/simulate.h"
+#include "planner/pipeline/chain.h"
+#include "planner/pipeline/pipe_order.h"
+#include "planner/pipeline/pipeline.h"
+#include "planner/search/polish.h"
+#include "planner/simulate/simulate.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define STAGES_MAX 8u

@@ -3,10 +3,10 @@
  * hold. */
 #include "planner/oracle_scene.h"
 
-#include "planner/deal_moves.h"
-#include "planner/moves.h"
-#include "planner/polish.h"
-#include "planner/tensor_moves.h"
+#include "planner/hybrid/deal_moves.h"
+#include "planner/search/moves.h"
+#include "planner/search/polish.h"
+#include "planner/tensor/tensor_moves.h"
 
 #define SCENES 24u
 #define CHANGES 40u

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "model/blocks.h"
-#include "planner/sharded.h"
+#include "planner/sharded/sharded.h"
 
 #define MIB ((uint64_t)1 << 20)
 

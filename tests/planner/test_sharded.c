@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "planner/placement.h"
-#include "planner/sharded.h"
+#include "planner/search/placement.h"
+#include "planner/sharded/sharded.h"
 
 #define MIB ((uint64_t)1 << 20)
 

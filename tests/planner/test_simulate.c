@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-#include "planner/placement.h"
-#include "planner/price.h"
-#include "planner/steady.h"
-#include "planner/timeline.h"
+#include "planner/cost/price.h"
+#include "planner/search/placement.h"
+#include "planner/simulate/steady.h"
+#include "planner/simulate/timeline.h"
 
 /* --- programs by hand --- */
 

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-#include "planner/polish.h"
-#include "planner/tensor.h"
+#include "planner/search/polish.h"
+#include "planner/tensor/tensor.h"
 
 #define MIB ((uint64_t)1 << 20)
 

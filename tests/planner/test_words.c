@@ -2,8 +2,8 @@
  * other units. */
 #include "planner/plan_fixture.h"
 
-#include "planner/cluster_private.h"
-#include "planner/words.h"
+#include "planner/answer/words.h"
+#include "planner/given/cluster_private.h"
 
 static void blocks_are_told_as_layers(void **state)
 {

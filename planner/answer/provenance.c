@@ -1,0 +1,172 @@
+/* Provenance: links count with what the critical path spends on them, computing with what each rank computes.
+ */
+#include "planner/answer/provenance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
+ * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
+ * that order. */
+static const double link_uncertainty[ORIGIN_COUNT] = {
+    [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+
+#define PATH_INSTRUCTIONS_MAX                                                                                \
+    100000u /* longer programs without a steady stretch are judged without a path                            \
+             */
+
+struct hop {
+    enum cost_origin origin;
+    bool emulated;
+};
+
+static struct hop hop_of(const struct price *price, uint32_t from_rank, uint32_t to_rank)
+{
+    const struct cluster *cluster = price->problem->cluster;
+    uint32_t a = price->device[from_rank], b = price->device[to_rank];
+    double latency, rate;
+    struct hop hop = {.origin = cluster_link_origin(cluster, a, b)};
+    cluster_link(cluster, a, b, &latency, &rate, &hop.emulated);
+    return hop;
+}
+
+/* The least known hop of a group's ring. */
+static struct hop ring_of(const struct price *price, const struct plan_group *group)
+{
+    struct hop worst = {.origin = ORIGIN_MEASURED};
+    for (uint32_t i = 0; i < group->rank_count && group->rank_count > 1; i++) {
+        struct hop hop = hop_of(price, group->ranks[i], group->ranks[(i + 1) % group->rank_count]);
+        worst.origin = hop.origin > worst.origin ? hop.origin : worst.origin;
+        worst.emulated |= hop.emulated;
+    }
+    return worst;
+}
+
+/* The compute part of a step, shared out by what every rank computes: one that is hidden now would not be,
+ * were it slower than estimated. */
+static void compute_add(const struct price *price, const struct plan *plan, double part,
+                        struct rests_on *rests)
+{
+    double all = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        all += plan->ranks[r].busy_s;
+    for (uint32_t r = 0; r < plan->rank_count && all > 0; r++) {
+        const struct cost_device *cost = &price->problem->costs[price->device[r]];
+        double share = part * plan->ranks[r].busy_s / all;
+        rests->share[cost->origin] += share;
+        rests->uncertainty += share * cost->uncertainty;
+    }
+}
+
+void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
+                   struct rests_on *rests)
+{
+    *rests = (struct rests_on){0};
+    double whole = path->count ? path->parts[path->count - 1].end_s : 0;
+    for (uint32_t i = 0; i < path->count && whole > 0; i++) {
+        const struct sim_path_part *part = &path->parts[i];
+        double share = (part->end_s - part->begin_s) / whole;
+        if (part->kind == PATH_COMPUTE)
+            continue;
+        const struct instr *x = graph_instr(graph, part->number);
+        /* one that waits for a shared wire may be a collective too, which has no peer */
+        enum cost_origin origin = x->queue == QUEUE_GROUP
+                                      ? ring_of(price, &graph->plan->groups[x->group]).origin
+                                      : hop_of(price, part->rank, (uint32_t)part->peer).origin;
+        rests->links_share += share;
+        rests->share[origin] += share;
+        rests->uncertainty += share * link_uncertainty[origin];
+    }
+    compute_add(price, graph->plan, 1 - rests->links_share, rests);
+    for (uint32_t p = 0; p < graph->pair_count; p++)
+        rests->links_emulated |= hop_of(price, graph->pairs[p].from, graph->pairs[p].to).emulated;
+    for (uint32_t g = 0; g < graph->plan->group_count; g++)
+        rests->links_emulated |= ring_of(price, &graph->plan->groups[g]).emulated;
+}
+
+/* Returns 1 with the shares along the critical path of one step, 0 when that would take too long, −1. */
+static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
+                     struct rests_on *rests, struct err *err)
+{
+    struct price price;
+    struct sim *sim = NULL;
+    struct steady *steady = NULL;
+    struct sim_path path = {0};
+    double seconds;
+    if (price_init(&price, problem, plan, err) < 0)
+        return -1;
+    price.step = problem->step_count / 2;
+    struct sim_costs costs = price_costs(&price);
+    int result = price_steady(&price, &steady, &seconds, NULL, err);
+    const struct sim *ran = result == 1 ? steady_sim(steady) : NULL;
+    if (result == 0 && instructions <= PATH_INSTRUCTIONS_MAX) {
+        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
+        if (result == 0)
+            result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
+        ran = sim;
+    }
+    if (result >= 0 && ran)
+        result = sim_path(ran, &path, err) < 0 ? -1 : 1;
+    if (result == 1)
+        rests_of_path(&price, sim_graph(ran), &path, rests);
+    sim_path_fini(&path);
+    sim_destroy(sim);
+    steady_destroy(steady);
+    price_fini(&price);
+    return result;
+}
+
+/* Without a path: by busy seconds, links not counted. */
+static void rests_of_busy(const struct problem *problem, const struct plan *plan, struct rests_on *rests)
+{
+    double all = 0;
+    *rests = (struct rests_on){
+        .share = {plan->costs.share_measured, plan->costs.share_imported, plan->costs.share_estimated},
+        .links_emulated = plan->costs.links_emulated};
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t device = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        rests->uncertainty += plan->ranks[r].busy_s * problem->costs[device].uncertainty;
+        all += plan->ranks[r].busy_s;
+    }
+    rests->uncertainty /= all > 0 ? all : 1;
+}
+
+int answer_rests(const struct problem *problem, struct plan_answer *answer, struct err *err)
+{
+    struct plan *plan = answer->plan;
+    struct rests_on rests = {0};
+    uint64_t instructions = 0;
+    char text[320] = "";
+    size_t used = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
+    int walked = instructions ? step_path(problem, plan, instructions, &rests, err) : 0;
+    if (walked < 0)
+        return -1;
+    if (!walked)
+        rests_of_busy(problem, plan, &rests);
+    plan->costs.share_measured = rests.share[ORIGIN_MEASURED];
+    plan->costs.share_imported = rests.share[ORIGIN_IMPORTED];
+    plan->costs.share_estimated = rests.share[ORIGIN_ESTIMATED];
+    plan->costs.links_emulated = rests.links_emulated;
+    answer->uncertainty = rests.uncertainty;
+    for (int o = 0; o < ORIGIN_COUNT; o++) {
+        if (rests.share[o] >= 0.005)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.0f %% %s", used ? ", " : "",
+                                     100 * rests.share[o], cost_origin_name((enum cost_origin)o));
+    }
+    if (walked)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, " (links %.0f %% of the time)",
+                                 100 * rests.links_share);
+    if (problem->workload->row_count)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "; the rows' own lengths, over %u step%s",
+                                 problem->step_count, problem->step_count == 1 ? "" : "s");
+    else
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "; rows taken to be full, %u tokens each",
+                                 problem->workload->sequence_tokens);
+    snprintf(text + used, sizeof(text) - used, "%s", rests.links_emulated ? "; emulated links" : "");
+    free(plan->costs.text);
+    plan->costs.text = strdup(text);
+    return plan->costs.text ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}

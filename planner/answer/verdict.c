@@ -1,0 +1,281 @@
+/* Saying what was found: short first, numbers with units, doubt where there is some. */
+#include "planner/answer/verdict.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/units.h"
+#include "planner/cost/memory.h"
+
+#define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
+/* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
+ * the error is common to them. Rule of thumb. */
+#define CLOSE_CALL 0.15
+
+double plan_step_price(const struct cluster *cluster, const struct plan *plan, double step_s)
+{
+    double per_hour = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(cluster, plan->ranks[r].device);
+        if (d == UINT32_MAX || cluster->devices[d].price_per_hour <= 0)
+            return 0;
+        per_hour += cluster->devices[d].price_per_hour;
+    }
+    return per_hour / 3600 * step_s;
+}
+
+double plan_step_joules(const struct cluster *cluster, const struct plan *plan, double step_s)
+{
+    double joules = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(cluster, plan->ranks[r].device);
+        double busy = plan->ranks[r].busy_s, idle = step_s > busy ? step_s - busy : 0;
+        if (d == UINT32_MAX || cluster->devices[d].watts <= 0)
+            return 0;
+        joules += cluster->devices[d].watts * busy + cluster->devices[d].idle_watts * idle;
+    }
+    return joules;
+}
+
+void answer_value(const struct cluster *cluster, struct plan_answer *answer)
+{
+    answer->cost_per_million_tokens = answer->kwh_per_million_tokens = 0;
+    if (!answer->plan || answer->tokens_per_s <= 0 || answer->step_s <= 0)
+        return;
+    double millions = answer->tokens_per_s * answer->step_s / 1e6;
+    answer->cost_per_million_tokens = plan_step_price(cluster, answer->plan, answer->step_s) / millions;
+    answer->kwh_per_million_tokens =
+        plan_step_joules(cluster, answer->plan, answer->step_s) / 3.6e6 / millions;
+}
+
+/* Appends to text[size] as far as there is room. */
+static void say(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(char *text, size_t size, const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text + used, size - used, format, list);
+    va_end(list);
+}
+
+/* What the specification asks for and no cluster, or not this one, can give. */
+static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
+{
+    const struct workload *w = problem->workload;
+    uint32_t usable = 0;
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        usable += problem->usable[d];
+    bool rows = w->place == PLACE_DATA || w->place == PLACE_HYBRID || w->place == PLACE_SERVER;
+    if (rows && w->batch_rows < 2)
+        say(text, size,
+            "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
+            "(placement.kind: %s).",
+            plan_placement_name((enum plan_placement)w->place));
+    else if (w->stages > (uint32_t)problem->block_count)
+        say(text, size, "Does not fit: placement.stages is %u, and the model has %u blocks to share out.",
+            w->stages, (uint32_t)problem->block_count);
+    else if (w->stages > usable)
+        say(text, size, "Does not fit: placement.stages is %u, and there are %u devices to use.", w->stages,
+            usable);
+    else if (w->place > (int)PLACE_SINGLE && usable < 2)
+        say(text, size, "Does not fit: placement.kind is %s, and there is one device to use.",
+            plan_placement_name((enum plan_placement)w->place));
+    else
+        return false;
+    return true;
+}
+
+static void shortfall_say(const struct problem *problem, const struct choice_list *lists,
+                          struct plan_answer *answer, char *text, size_t size)
+{
+    char step[32], other[32], third[32];
+    uint64_t needs = 0, has = 0;
+    uint32_t device = 0;
+    enum plan_placement nearest = PLACE_SINGLE;
+    if (asked_for_too_much(problem, text, size))
+        return;
+    for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
+        const struct choice_list *list = &lists[kind];
+        if (problem->workload->place >= 0 && problem->workload->place != kind)
+            continue; /* devices alone are looked at whatever is asked for */
+        if (list->shortfall_bytes == 0 ||
+            (answer->shortfall_bytes && list->shortfall_bytes >= answer->shortfall_bytes))
+            continue;
+        answer->shortfall_bytes = list->shortfall_bytes;
+        needs = list->needs_bytes;
+        has = list->has_bytes;
+        device = list->shortfall_device;
+        nearest = (enum plan_placement)kind;
+    }
+    if (answer->shortfall_bytes && device == SHORT_TOGETHER)
+        say(text, size,
+            "Does not fit: %s too little. The nearest placement (%s) needs %s of memory, and its devices "
+            "together have %s.",
+            units_bytes(third, answer->shortfall_bytes), plan_placement_name(nearest),
+            units_bytes(step, needs), units_bytes(other, has));
+    else if (answer->shortfall_bytes)
+        say(text, size,
+            "Does not fit: the nearest placement (%s) needs %s on %s, which has %s: %s too little.",
+            plan_placement_name(nearest), units_bytes(step, needs), problem->cluster->devices[device].name,
+            units_bytes(other, has), units_bytes(third, answer->shortfall_bytes));
+    else
+        say(text, size,
+            "Does not fit: nothing that placement asks for is possible here (placement.kind: %s, %u rows a "
+            "step, %u devices).",
+            problem->workload->place >= 0 ? plan_placement_name((enum plan_placement)problem->workload->place)
+                                          : "auto",
+            problem->workload->batch_rows, problem->device_count);
+}
+
+/* "left/0 (rtx-3090)" */
+static const char *named(char out[384], const char *device, const char *like)
+{
+    snprintf(out, 384, "%.255s%s%.64s%s", device, like ? " (" : "", like ? like : "", like ? ")" : "");
+    return out;
+}
+
+static void left_out_say(const struct problem *problem, const struct plan_answer *answer, char *text,
+                         size_t size)
+{
+    char with[32], without[32], name[384];
+    uint32_t told = 0, others = 0;
+    units_seconds(without, answer->step_s);
+    for (uint32_t i = 0; i < answer->left_out_count; i++) {
+        const struct plan_left_out *line = &answer->left_out[i];
+        if (line->step_s_with <= 0)
+            continue;
+        if (told++ >= NAMED_LEFT_OUT) {
+            others++;
+            continue;
+        }
+        units_seconds(with, line->step_s_with);
+        say(text, size, "; %s is left out: ", named(name, line->device, line->like));
+        if (problem->workload->objective != OBJECTIVE_TIME)
+            say(text, size, "%s", line->why);
+        else if (strcmp(with, without) == 0)
+            say(text, size, "with it no faster, %s", with);
+        else
+            say(text, size, "with it, %s", with);
+    }
+    if (others)
+        say(text, size, "; so %s %u more", others == 1 ? "is" : "are", others);
+}
+
+/* Whether several devices are worth it: what the fastest of them would take alone. */
+static void alone_say(const struct plan_answer *answer, char *text, size_t size)
+{
+    const struct plan_alternative *best = NULL;
+    char step[32], name[384];
+    uint32_t alone = 0, small = 0;
+    for (uint32_t i = 0; i < answer->alternative_count; i++) {
+        const struct plan_alternative *line = &answer->alternatives[i];
+        if (line->placement != PLACE_SINGLE || !line->device)
+            continue;
+        alone++;
+        small += line->verdict != VERDICT_FITS && line->needs_bytes > line->has_bytes;
+        if (line->verdict == VERDICT_FITS && line->step_s > 0 && (!best || line->step_s < best->step_s))
+            best = line;
+    }
+    if (answer->plan->rank_count < 2 || alone == 0)
+        return;
+    if (!best) {
+        say(text, size, "%s", small == alone ? " No device could do it alone." : "");
+        return;
+    }
+    double times = best->step_s / answer->step_s;
+    if (times < 1)
+        return;
+    say(text, size, " %.2f times as fast as %s alone (%s)%s.", times, named(name, best->device, best->like),
+        units_seconds(step, best->step_s),
+        times - 1 < CLOSE_CALL * answer->uncertainty ? ", less than such estimates can promise" : "");
+}
+
+/* That it is a forecast, and what can be had today. */
+static void forecast_say(const struct plan_answer *answer, char *text, size_t size)
+{
+    const struct plan_alternative *best = NULL;
+    char step[32];
+    say(text, size, " Workers of this release cannot run it yet (%s): it is a forecast",
+        answer->plan->schedule > SCHEDULE_GPIPE ? plan_schedule_name(answer->plan->schedule)
+                                                : plan_placement_name(answer->plan->placement));
+    for (uint32_t i = 0; i < answer->alternative_count; i++) {
+        const struct plan_alternative *line = &answer->alternatives[i];
+        if (line->runnable && line->verdict == VERDICT_FITS && (!best || line->step_s < best->step_s))
+            best = line;
+    }
+    if (best)
+        say(text, size, "; what they can run (--runnable) takes at most %s, as %s",
+            units_seconds(step, best->step_s), plan_placement_name(best->placement));
+    say(text, size, ".");
+}
+
+static void plan_say(const struct problem *problem, const struct plan_answer *answer, char *text, size_t size)
+{
+    const struct plan_costs *costs = &answer->plan->costs;
+    char step[32];
+    say(text, size, "Fits on %u of %u device%s. %s per step, %.0f tokens/s", answer->plan->rank_count,
+        problem->device_count, problem->device_count == 1 ? "" : "s", units_seconds(step, answer->step_s),
+        answer->tokens_per_s);
+    left_out_say(problem, answer, text, size);
+    say(text, size, ".");
+    if (problem->workload->objective == OBJECTIVE_TIME)
+        alone_say(answer, text, size);
+    if (problem->workload->objective == OBJECTIVE_COST && answer->cost_per_million_tokens > 0)
+        say(text, size, " %.4g per million tokens, the least found.", answer->cost_per_million_tokens);
+    if (problem->workload->objective == OBJECTIVE_ENERGY && answer->kwh_per_million_tokens > 0)
+        say(text, size, " %.4g kWh per million tokens, the least found.", answer->kwh_per_million_tokens);
+    if (answer->uncertainty >= 0.005 && costs->share_estimated > 0)
+        say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
+            100 * answer->uncertainty, 100 * costs->share_estimated);
+    else if (answer->uncertainty >= 0.005)
+        say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
+            100 * answer->uncertainty, 100 * costs->share_imported);
+    if (!answer->runnable)
+        forecast_say(answer, text, size);
+}
+
+static const char *like_of(const struct cluster *cluster, const char *device)
+{
+    uint32_t d = device ? cluster_device_find(cluster, device) : UINT32_MAX;
+    bool estimated = d != UINT32_MAX && cluster->devices[d].like && !cluster->devices[d].profile.present;
+    return estimated ? cluster->devices[d].like->name : NULL;
+}
+
+/* What each device is estimated as, for whoever reads its name. */
+static int likes_fill(const struct cluster *cluster, struct plan_answer *answer, struct err *err)
+{
+    uint32_t ranks = answer->plan ? answer->plan->rank_count : 0;
+    const char **likes = calloc((size_t)ranks + 1, sizeof(*likes));
+    if (!likes)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < ranks; r++)
+        likes[r] = like_of(cluster, answer->plan->ranks[r].device);
+    free(answer->rank_like);
+    answer->rank_like = likes;
+    answer->rank_like_count = ranks;
+    for (uint32_t i = 0; i < answer->alternative_count; i++)
+        answer->alternatives[i].like = like_of(cluster, answer->alternatives[i].device);
+    for (uint32_t i = 0; i < answer->left_out_count; i++)
+        answer->left_out[i].like = like_of(cluster, answer->left_out[i].device);
+    return 0;
+}
+
+int answer_words(const struct problem *problem, const struct choice_list *lists, struct plan_answer *answer,
+                 struct err *err)
+{
+    char text[2048] = "";
+    if (likes_fill(problem->cluster, answer, err) < 0)
+        return -1;
+    if (answer->plan)
+        plan_say(problem, answer, text, sizeof(text));
+    else
+        shortfall_say(problem, lists, answer, text, sizeof(text));
+    answer->parameters = problem->blocks.params;
+    answer->trained = memory_trained(problem, 0, problem->block_count);
+    free(answer->words);
+    answer->words = strdup(text);
+    return answer->words ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}

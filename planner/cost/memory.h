@@ -1,0 +1,57 @@
+/* What a rank's device must hold, by the engine's own formulas (engine/README.md): the engine allocates
+ * everything when a stage is made, so the peak is a sum, and equals what the device's allocator will count.
+ *
+ * Where the engine does not run a method or model yet (full fine-tuning, bf16 or NF4 bases, mixtures of
+ * experts), the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
+ */
+#ifndef MOTLEY_PLANNER_COST_MEMORY_H
+#define MOTLEY_PLANNER_COST_MEMORY_H
+
+#include "planner/cost/problem.h"
+#include "program/program.h"
+
+struct memory_stage {
+    int32_t block_begin, block_end;
+    uint32_t window; /* micro-batches in flight, ≥ 1 */
+    uint32_t micro_batch_rows;
+    bool recompute;
+    uint32_t boundary_buffers; /* boundary tensors of tokens_bound that the rank's slots hold, all rings
+                                  together */
+    double state_share;        /* of the trained state kept here; 1: all of it. Where the stage is not
+                                  `sharded`, of frozen weights too */
+    double tensor_share;       /* of each matrix kept here (tensor placement); 1: all */
+    /* Weights come from elsewhere, block by block or all at a time: what is kept is the share of the trained
+     * state (of a tied embedding only where it is among the blocks) and frozen_share of the frozen base;
+     * buffer_bytes are the places where weights come to and whole gradients wait. */
+    bool sharded;
+    double frozen_share;
+    uint64_t buffer_bytes;
+};
+
+struct memory_need {
+    uint64_t purpose[PURPOSE_COUNT];
+    uint64_t total;
+    uint64_t saved_bytes; /* of one micro-batch's place */
+    uint64_t cache_bytes; /* of the KV cache, inside buffers */
+    bool exact;
+};
+
+/* Full fine-tuning: a parameter's values, gradient and moments, bytes. 16 in fp32; 18 in bf16, whose
+ * gradients are summed in fp32 (2 the bf16 values, 4 the fp32 ones, 4, 8). Of LoRA: of an adapter's
+ * parameter. */
+double memory_state_bytes(const struct problem *problem);
+/* Parameters trained in blocks [begin, end). */
+uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t end);
+/* Bytes of what is gathered before blocks [begin, end) compute: full fine-tuning, all weights as computed
+ * with; LoRA, the frozen base. */
+uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end);
+/* Bytes of the gradients of blocks [begin, end), fp32. */
+uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
+
+/* Reads the widths off the model and method; problem_init calls it. */
+void memory_widths_init(struct memory_widths *widths, const struct problem *problem);
+
+/* Never fails: numbers too large for the engine come out as large totals. */
+void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
+                       struct memory_need *need);
+#endif

@@ -1,0 +1,40 @@
+/* Micro-batch sizes worth trying, and what blocks cost at their mean load. For this room only. */
+#ifndef MOTLEY_PLANNER_COST_MICRO_H
+#define MOTLEY_PLANNER_COST_MICRO_H
+
+#include "planner/cost/problem.h"
+
+#define MICRO_SIZES_MAX 48u
+
+/* Sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one asked for. Returns how many.
+ */
+uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
+uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
+/* Does the specification allow it? */
+bool micro_recompute_allowed(const struct problem *problem, bool recompute);
+
+/* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
+struct micro_cost {
+    double seconds[COST_CLASSES][COST_WAYS];
+};
+/* Prices them beforehand where there are few devices: for problem_init, which owns the tables. ERR_NOMEM. */
+int micro_means_init(struct problem *problem, struct err *err);
+void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     uint32_t micro_batch_rows);
+/* The same at a given load. */
+void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     const struct cost_load *load);
+/* Seconds of blocks [begin, end). */
+double micro_forward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                     int32_t end);
+double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
+                      int32_t end, bool recompute);
+
+/* Share of the seconds of a backward of blocks [begin, end) (recomputation not counted) that only gradients
+ * of parameters need, 0..1: what BACKWARD_WEIGHT takes. By FLOPs: a matrix takes as many for its input's
+ * gradient as for its own, attention twice its forward's for its inputs alone, a frozen matrix none for
+ * itself. */
+double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
+                          const struct cost_load *load);
+
+#endif

@@ -1,0 +1,400 @@
+/* What each instruction of a plan costs on the cluster: the bridge from cost tables to the simulator. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/memory.h"
+#include "planner/cost/micro.h"
+#include "planner/cost/price.h"
+#include "planner/expert/expert.h"
+#include "planner/simulate/steady.h"
+#include "planner/tensor/tensor.h"
+
+#define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
+#define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
+
+int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
+{
+    *price = (struct price){.problem = problem, .plan = plan};
+    price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
+    price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
+    if (!price->device || !price->groups) {
+        price_fini(price);
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        price->device[r] = cluster_device_find(problem->cluster, plan->ranks[r].device);
+        if (price->device[r] == UINT32_MAX) {
+            err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
+                    plan->ranks[r].device);
+            price_fini(price);
+            return -1;
+        }
+    }
+    if (plan->placement == PLACE_EXPERT &&
+        expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
+        price_fini(price);
+        return -1;
+    }
+    return 0;
+}
+
+void price_fini(struct price *price)
+{
+    free(price->device);
+    free(price->groups);
+    expert_price_fini(price->expert);
+    price->device = NULL;
+    price->groups = NULL;
+    price->expert = NULL;
+}
+
+static struct cost_load instr_load(const struct price *price, const struct instr *x)
+{
+    uint32_t begin, end;
+    uint32_t rows = price->problem->steps[price->step].rows;
+    if (x->micro_batch < 0)
+        return (struct cost_load){0};
+    plan_micro_batch_rows(price->plan, (uint32_t)x->micro_batch, rows, &begin, &end);
+    uint32_t last = x->row_end < end - begin ? begin + x->row_end : end;
+    uint32_t first = begin + x->row_begin < last ? begin + x->row_begin : last;
+    return problem_load(price->problem, price->step, first, last);
+}
+
+static double group_share(const struct plan_group *group, uint32_t rank)
+{
+    int position = plan_group_position(group, rank);
+    return group->shares && position >= 0 ? group->shares[position] : 1.0 / group->rank_count;
+}
+
+/* Bytes of the blocks' weights or gradients that an instruction moves; negative: it moves something else. */
+static double blocks_bytes(const struct problem *p, const struct instr *x)
+{
+    bool parameters = x->tag == TAG_PARAMETERS, lora = p->workload->method == METHOD_LORA;
+    bool moves = x->op == OP_ALL_GATHER || x->op == OP_REDUCE_SCATTER || x->op == OP_PUSH;
+    if (!moves || x->block_end <= x->block_begin || (!parameters && x->tag != TAG_PARAMETER_GRADIENTS))
+        return -1;
+    if (parameters && (x->op == OP_ALL_GATHER || !lora))
+        return (double)memory_gathered_bytes(p, x->block_begin, x->block_end);
+    return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
+}
+
+static double compute_seconds(void *context, uint32_t rank, const struct instr *x)
+{
+    const struct price *price = context;
+    const struct problem *p = price->problem;
+    uint32_t device = price->device[rank];
+    struct cost_load load;
+    if (price->expert &&
+        (x->op == OP_ATTENTION || x->op == OP_ROUTE || x->op == OP_EXPERTS || x->op == OP_STEP)) {
+        load = instr_load(price, x);
+        return expert_compute_seconds(price->expert, rank, x, &load);
+    }
+    if (price->plan->placement == PLACE_TENSOR) {
+        load = instr_load(price, x);
+        return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
+    }
+    switch (x->op) {
+    case OP_FORWARD:
+        load = instr_load(price, x);
+        return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load);
+    case OP_BACKWARD:
+    case OP_BACKWARD_INPUT:
+    case OP_BACKWARD_WEIGHT: {
+        load = instr_load(price, x);
+        double seconds = problem_seconds(p, device, x->block_begin, x->block_end, COST_BACKWARD, &load);
+        if (x->op != OP_BACKWARD) {
+            double share = micro_weight_share(p, x->block_begin, x->block_end, &load);
+            seconds *= x->op == OP_BACKWARD_WEIGHT ? share : 1 - share;
+        }
+        if (x->flags & INSTR_RECOMPUTE)
+            seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
+        return seconds;
+    }
+    case OP_STEP: {
+        const struct plan_rank *r = &price->plan->ranks[rank];
+        double seconds = r->range_count ? 0 : problem_step_seconds(p, device, r->block_begin, r->block_end);
+        for (uint32_t i = 0; i < r->range_count; i++)
+            seconds += problem_step_seconds(p, device, r->ranges[i].begin, r->ranges[i].end);
+        return x->group < 0 ? seconds : seconds * group_share(&price->plan->groups[x->group], rank);
+    }
+    default:
+        return 0;
+    }
+}
+
+static double transfer_bytes(void *context, uint32_t rank, const struct instr *x)
+{
+    const struct price *price = context;
+    const struct plan_slot *slot = &price->plan->ranks[rank].slots[x->slot_in];
+    struct cost_load load = instr_load(price, x);
+    double blocks = blocks_bytes(price->problem, x);
+    if (x->micro_batch >= 0 && load.rows <= 0)
+        return -1;
+    return blocks >= 0 ? blocks : (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
+}
+
+static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_wire *wire)
+{
+    const struct price *price = context;
+    const struct cluster *cluster = price->problem->cluster;
+    uint64_t a = cluster->devices[price->device[from]].node, b = cluster->devices[price->device[to]].node;
+    bool emulated;
+    *wire = (struct sim_wire){0};
+    cluster_link(cluster, price->device[from], price->device[to], &wire->latency_s, &wire->bytes_per_s,
+                 &emulated);
+    if (price->free_links) {
+        wire->latency_s = 0;
+        wire->bytes_per_s = INFINITY;
+        return;
+    }
+    if (a == b) /* inside a node each pair has its own */
+        return;
+    /* one wire from each node to each other one; the cards pass one direction beside the other */
+    wire->shared[wire->shared_count].number = a * CLUSTER_NODES_MAX + b;
+    wire->shared[wire->shared_count++].bytes_per_s = wire->bytes_per_s;
+    for (int receives = 0; receives < 2; receives++) {
+        uint64_t node = receives ? b : a;
+        if (cluster->nodes[node].nic_bytes_per_s <= 0)
+            continue;
+        wire->shared[wire->shared_count].number =
+            (uint64_t)CLUSTER_NODES_MAX * CLUSTER_NODES_MAX + 2 * node + (uint64_t)receives;
+        wire->shared[wire->shared_count++].bytes_per_s = cluster->nodes[node].nic_bytes_per_s;
+    }
+}
+
+/* Worst latency and rate over neighbours in a group's order. Links of one ring between the same two nodes, or
+ * through the same card, are busy at once, so each has its part. */
+static void group_links(const struct price *price, const struct plan_group *group, struct price_group *links)
+{
+    const struct cluster *cluster = price->problem->cluster;
+    uint32_t n = group->rank_count;
+    *links = (struct price_group){.latency_s = 0, .bytes_per_s = INFINITY, .known = true};
+    for (uint32_t i = 0; i < n && n > 1; i++) {
+        uint32_t a = price->device[group->ranks[i]], b = price->device[group->ranks[(i + 1) % n]];
+        uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
+        uint32_t alike = 0, leaving = 0, arriving = 0;
+        double latency, rate;
+        bool emulated;
+        cluster_link(cluster, a, b, &latency, &rate, &emulated);
+        for (uint32_t k = 0; k < n && n <= GROUP_SHARING_MAX && from != to; k++) {
+            uint32_t c = cluster->devices[price->device[group->ranks[k]]].node;
+            uint32_t d = cluster->devices[price->device[group->ranks[(k + 1) % n]]].node;
+            alike += c == from && d == to;
+            leaving += c == from && d != from;
+            arriving += d == to && c != to;
+        }
+        rate /= alike > 1 ? alike : 1;
+        if (from != to && leaving > 1 && cluster->nodes[from].nic_bytes_per_s > 0)
+            rate = fmin(rate, cluster->nodes[from].nic_bytes_per_s / leaving);
+        if (from != to && arriving > 1 && cluster->nodes[to].nic_bytes_per_s > 0)
+            rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
+        links->latency_s = fmax(links->latency_s, latency);
+        links->bytes_per_s = fmin(links->bytes_per_s, rate);
+        double mine = group->shares ? group->shares[i] : 1.0 / n;
+        double next = group->shares ? group->shares[(i + 1) % n] : 1.0 / n;
+        links->gather_s = fmax(links->gather_s, (1 - next) / rate);
+        links->scatter_s = fmax(links->scatter_s, (1 - mine) / rate);
+    }
+}
+
+static bool holds_scalars(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR || slot->kind == SLOT_BARRIER ||
+           slot->kind == SLOT_TOKEN;
+}
+
+/* Scalars up and down the group's tree: this member's way to the root and back. */
+static double lead_seconds(void *context, const struct plan_group *group, uint32_t rank,
+                           const struct instr *x)
+{
+    struct price *price = context;
+    struct price_group *links = &price->groups[group - price->plan->groups];
+    const struct plan_slot *slot =
+        &price->plan->ranks[rank].slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
+    if (group->rank_count < 2 || price->free_links || x->op != OP_ALL_REDUCE || !holds_scalars(slot))
+        return 0;
+    if (!links->known)
+        group_links(price, group, links);
+    bool all = rank < group->rank_count && group->ranks[rank] == rank; /* as in a group of all ranks */
+    int position = all ? (int)rank : plan_group_position(group, rank);
+    double hops = floor(log2(position + 1.0)); /* plan_group_tree: 0 over 1 and 2, 1 over 3 and 4, … */
+    return 2 * hops * (links->latency_s + (double)slot->bytes_bound / links->bytes_per_s);
+}
+
+static double collective_seconds(void *context, const struct plan_group *group, uint32_t rank,
+                                 const struct instr *x)
+{
+    struct price *price = context;
+    double n = group->rank_count;
+    if (group->rank_count < 2 || price->free_links)
+        return 0;
+    if (x->op == OP_DISPATCH || x->op == OP_COMBINE)
+        return price->expert ? expert_group_seconds(price->expert, x, price->step) : 0;
+    struct price_group *links = &price->groups[group - price->plan->groups];
+    if (!links->known)
+        group_links(price, group, links);
+    double latency = links->latency_s, rate = links->bytes_per_s;
+    const struct plan_rank *r = &price->plan->ranks[rank];
+    const struct plan_slot *slot = &r->slots[x->slot_in >= 0 ? x->slot_in : x->slot_out];
+    double blocks = blocks_bytes(price->problem, x);
+    if (blocks >= 0)
+        return blocks * (x->op == OP_ALL_GATHER ? links->gather_s : links->scatter_s) + (n - 1) * latency;
+    double bytes = (double)slot->bytes_bound, depth = ceil(log2(n + 1)) - 1;
+    if (x->micro_batch >= 0) { /* of this micro-batch's rows; nothing is done for none */
+        struct cost_load load = instr_load(price, x);
+        if (load.rows <= 0)
+            return 0;
+        bytes = (double)slot_bytes(slot, (uint64_t)load.tokens, (uint64_t)load.rows);
+    }
+    if (holds_scalars(slot)) /* of an ALL_REDUCE: lead_seconds */
+        return x->op == OP_ALL_REDUCE ? 0 : depth * (latency + bytes / rate);
+    if (slot->kind == SLOT_PARTIAL && x->op == OP_ALL_REDUCE)
+        return tensor_sum_seconds(group->rank_count, bytes, latency, rate);
+    if (x->op == OP_REDUCE || x->op == OP_BROADCAST) /* all of it passes every link of a chain, in pieces */
+        return bytes / rate + (n - 1) * latency;
+    double share = (n - 1) / n * bytes / rate + (n - 1) * latency; /* one way round a ring */
+    return x->op == OP_ALL_REDUCE ? 2 * share : share;
+}
+
+struct sim_costs price_costs(struct price *price)
+{
+    return (struct sim_costs){.context = price,
+                              .compute_s = compute_seconds,
+                              .bytes = transfer_bytes,
+                              .wire = wire_between,
+                              .collective_s = collective_seconds,
+                              .lead_s = lead_seconds};
+}
+
+static void costs_fill(const struct price *price, struct plan *plan, double step_s, const double *busy)
+{
+    const struct problem *p = price->problem;
+    struct plan_costs *c = &plan->costs;
+    double by_origin[ORIGIN_COUNT] = {0}, all = 0;
+    c->step_s = step_s;
+    c->tokens_per_step = p->mean_step.tokens;
+    c->labelled_per_step = p->mean_step.labelled;
+    c->sum_sq_per_step = p->mean_step.sum_sq;
+    c->tokens_per_s = step_s > 0 ? p->mean_step.tokens / step_s : 0;
+    c->links_emulated = false;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        plan->ranks[r].busy_s = busy[r];
+        by_origin[p->costs[price->device[r]].origin] += busy[r];
+        all += busy[r];
+        double latency, rate;
+        bool emulated = false;
+        if (r > 0)
+            cluster_link(p->cluster, price->device[r - 1], price->device[r], &latency, &rate, &emulated);
+        c->links_emulated |= emulated;
+    }
+    c->share_measured = all > 0 ? by_origin[ORIGIN_MEASURED] / all : 0;
+    c->share_imported = all > 0 ? by_origin[ORIGIN_IMPORTED] / all : 0;
+    c->share_estimated = all > 0 ? by_origin[ORIGIN_ESTIMATED] / all : 0;
+}
+
+/* Micro-batches of equal class hold rows of one and the same length, equally many: whatever part of them an
+ * instruction works on costs alike. */
+static int classes_of(const struct price *price, uint32_t **out, struct err *err)
+{
+    const struct plan *plan = price->plan;
+    const struct problem_step *step = &price->problem->steps[price->step];
+    uint32_t *classes = calloc((size_t)plan->micro_batch_count + 1, sizeof(*classes)), last = 0;
+    struct cost_load shape = {0};
+    *out = classes;
+    if (!classes)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
+        uint32_t begin, end;
+        bool alike = true;
+        plan_micro_batch_rows(plan, k, step->rows, &begin, &end);
+        struct cost_load row = problem_load(price->problem, price->step, begin, begin + 1);
+        for (uint32_t i = begin + 1; i < end && alike; i++) {
+            struct cost_load other = problem_load(price->problem, price->step, i, i + 1);
+            alike = other.tokens == row.tokens && other.labelled == row.labelled;
+        }
+        row.rows = end - begin;
+        if (k == 0 || !alike || row.rows != shape.rows || row.tokens != shape.tokens ||
+            row.labelled != shape.labelled)
+            last++;
+        classes[k] = last;
+        shape = alike ? row : (struct cost_load){.rows = -1};
+    }
+    return 0;
+}
+
+int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
+                 struct err *err)
+{
+    struct sim_costs costs = price_costs(price);
+    uint64_t instructions = 0;
+    uint32_t *classes = NULL;
+    *steady = NULL;
+    for (uint32_t r = 0; r < price->plan->rank_count; r++)
+        instructions += price->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
+    if (instructions < STEADY_WORTH || price->whole)
+        return 0;
+    int done = classes_of(price, &classes, err);
+    if (done == 0)
+        done = steady_create(price->plan, PROGRAM_TRAIN, classes, steady, err);
+    if (done == 0 && *steady)
+        done = steady_run(*steady, &costs, seconds, sums, err);
+    free(classes);
+    if (done != 1) {
+        steady_destroy(*steady);
+        *steady = NULL;
+    }
+    return done;
+}
+
+int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+{
+    struct sim_costs costs = price_costs(price);
+    struct steady *steady = NULL;
+    int done = price_steady(price, &steady, seconds, sums, err);
+    steady_destroy(steady);
+    if (done == 0 && !*sim)
+        done = sim_create(price->plan, PROGRAM_TRAIN, sim, err);
+    if (done == 0)
+        done = sim_run(*sim, &costs, seconds, sums, NULL, 0, err);
+    return done < 0 ? -1 : 0;
+}
+
+static int steps_run(struct price *price, uint32_t count, double *step_s, double *busy, struct err *err)
+{
+    uint32_t ranks = price->plan->rank_count, steps = price->problem->step_count;
+    struct sim *sim = NULL;
+    struct sim_rank *sums = calloc(ranks, sizeof(*sums));
+    int result = sums ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    *step_s = 0;
+    for (uint32_t s = 0; s < count && result == 0; s++) {
+        double seconds = 0;
+        price->step = count > 1 ? (uint32_t)((uint64_t)s * (steps - 1) / (count - 1)) : 0;
+        result = price_step(price, &sim, &seconds, sums, err);
+        *step_s += seconds / count;
+        for (uint32_t r = 0; r < ranks; r++)
+            busy[r] += sums[r].compute_s / count;
+    }
+    sim_destroy(sim);
+    free(sums);
+    return result;
+}
+
+int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
+               struct err *err)
+{
+    struct price price;
+    uint32_t count = steps_max < problem->step_count ? steps_max : problem->step_count;
+    if (price_init(&price, problem, plan, err) < 0)
+        return -1;
+    double *busy = calloc((size_t)plan->rank_count + 1, sizeof(*busy));
+    int result = busy ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0)
+        result = steps_run(&price, count ? count : 1, step_s, busy, err);
+    if (result == 0)
+        costs_fill(&price, plan, *step_s, busy);
+    free(busy);
+    price_fini(&price);
+    return result;
+}

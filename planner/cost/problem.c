@@ -1,0 +1,278 @@
+/* Preparing a problem: real batches by the same order the workers use, bounds that hold for any order. */
+#include "planner/cost/problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/order.h"
+#include "planner/cost/memory.h"
+#include "planner/cost/micro.h"
+
+static bool named(char *const *names, uint32_t count, const char *name)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
+                       struct err *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (cluster_device_find(cluster, names[i]) == UINT32_MAX)
+            return err_set(err, ERR_INVALID, "%s[%u]: there is no device %s", path, i, names[i]);
+    }
+    return 0;
+}
+
+static int usable_init(struct problem *p, struct err *err)
+{
+    const struct workload *w = p->workload;
+    uint32_t left = 0;
+    if (names_known(p->cluster, w->devices, w->device_count, "placement.devices", err) < 0 ||
+        names_known(p->cluster, w->exclude, w->exclude_count, "placement.exclude", err) < 0)
+        return -1;
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        const char *name = p->cluster->devices[d].name;
+        p->usable[d] = (w->device_count == 0 || named(w->devices, w->device_count, name)) &&
+                       !named(w->exclude, w->exclude_count, name);
+        left += p->usable[d];
+    }
+    return left ? 0
+                : err_set(err, ERR_INVALID, "placement: no device is left to choose from (%u in the cluster)",
+                          p->device_count);
+}
+
+static struct workload_row row_at(const struct workload *w, uint32_t row)
+{
+    if (w->row_count)
+        return w->rows[row];
+    return (struct workload_row){.tokens = w->sequence_tokens, .labelled = w->sequence_tokens - 1};
+}
+
+static int step_init(struct problem *p, struct problem_step *step, const struct order *order, uint64_t number,
+                     uint32_t *numbers, struct err *err)
+{
+    const struct workload *w = p->workload;
+    step->rows = w->row_count ? order_step_rows(order, number, numbers) : w->batch_rows;
+    step->sum = calloc((size_t)step->rows + 1, sizeof(*step->sum));
+    if (!step->sum)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < step->rows; i++) {
+        struct workload_row row = row_at(w, w->row_count ? numbers[i] : i);
+        double tokens = row.tokens;
+        step->sum[i + 1] = (struct cost_load){.rows = step->sum[i].rows + 1,
+                                              .tokens = step->sum[i].tokens + tokens,
+                                              .sum_sq = step->sum[i].sum_sq + tokens * tokens,
+                                              .labelled = step->sum[i].labelled + row.labelled};
+    }
+    return 0;
+}
+
+/* Steps spread evenly over the job, the first and the last among them. */
+static int steps_init(struct problem *p, struct err *err)
+{
+    const struct workload *w = p->workload;
+    struct order order = {.seed = w->seed,
+                          .shuffle = w->shuffle,
+                          .row_count = w->row_count ? w->row_count : 1,
+                          .batch_rows = w->batch_rows,
+                          .steps = w->steps || w->epochs ? w->steps : 1,
+                          .epochs = w->epochs};
+    if (order_check(&order, err) < 0)
+        return -1;
+    uint64_t total = w->row_count ? order_step_count(&order) : 1;
+    p->step_count = total < WORKLOAD_SAMPLE_STEPS ? (uint32_t)total : WORKLOAD_SAMPLE_STEPS;
+    p->step_count = p->step_count ? p->step_count : 1;
+    p->steps = calloc(p->step_count, sizeof(*p->steps));
+    uint32_t *numbers = calloc(w->batch_rows, sizeof(*numbers));
+    int result = p->steps && numbers ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    double rows = 0;
+    for (uint32_t s = 0; s < p->step_count && result == 0; s++) {
+        uint64_t number = p->step_count > 1 ? s * (total - 1) / (p->step_count - 1) : 0;
+        result = step_init(p, &p->steps[s], &order, number, numbers, err);
+        if (result < 0)
+            break;
+        const struct cost_load *all = &p->steps[s].sum[p->steps[s].rows];
+        rows += all->rows;
+        p->mean_step.rows += all->rows / p->step_count;
+        p->mean_step.tokens += all->tokens / p->step_count;
+        p->mean_step.sum_sq += all->sum_sq / p->step_count;
+        p->mean_step.labelled += all->labelled / p->step_count;
+    }
+    free(numbers);
+    double scale = rows > 0 ? p->step_count / rows : 0;
+    p->mean_row = (struct cost_load){.rows = 1,
+                                     .tokens = p->mean_step.tokens * scale,
+                                     .sum_sq = p->mean_step.sum_sq * scale,
+                                     .labelled = p->mean_step.labelled * scale};
+    return result;
+}
+
+static int larger_first(const void *left, const void *right)
+{
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    return a > b ? -1 : a < b;
+}
+
+static int tops_init(struct problem *p, struct err *err)
+{
+    const struct workload *w = p->workload;
+    uint32_t train = w->row_count ? w->row_count : w->batch_rows, count = train + w->eval_row_count;
+    uint32_t *tokens = calloc((size_t)count + w->batch_rows, sizeof(*tokens));
+    uint32_t *labelled = calloc((size_t)count + w->batch_rows, sizeof(*labelled));
+    p->top_tokens = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_tokens));
+    p->top_labelled = calloc((size_t)w->batch_rows + 1, sizeof(*p->top_labelled));
+    int result = -1;
+    if (!tokens || !labelled || !p->top_tokens || !p->top_labelled) {
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+        goto out;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct workload_row row = i < train ? row_at(w, i) : w->eval_rows[i - train];
+        tokens[i] = row.tokens;
+        labelled[i] = row.labelled;
+    }
+    qsort(tokens, count, sizeof(*tokens), larger_first);
+    qsort(labelled, count, sizeof(*labelled), larger_first);
+    for (uint32_t k = 0; k < w->batch_rows; k++) {
+        /* a batch larger than the data takes rows again */
+        p->top_tokens[k + 1] = p->top_tokens[k] + tokens[k < count ? k : 0];
+        p->top_labelled[k + 1] = p->top_labelled[k] + labelled[k < count ? k : 0];
+    }
+    p->longest = tokens[0];
+    p->sequence_bound = w->sample_tokens > tokens[0] ? w->sample_tokens : tokens[0];
+    result = 0;
+out:
+    free(tokens);
+    free(labelled);
+    return result;
+}
+
+static int blocks_init(struct problem *p, struct err *err)
+{
+    const struct workload *w = p->workload;
+    struct block_options options = {.lora = w->method == METHOD_LORA, .lora_rank = w->lora_rank};
+    for (uint32_t i = 0; i < w->target_count && options.lora; i++) {
+        uint32_t target = lora_target_from_name(w->targets[i]);
+        if (target == 0)
+            return err_set(err, ERR_INVALID, "method.targets[%u]: %s is no projection of this model", i,
+                           w->targets[i]);
+        options.lora_targets |= target;
+    }
+    if (model_blocks(w->config, &options, &p->blocks, err) < 0)
+        return -1;
+    p->block_count = (int32_t)p->blocks.count;
+    /* what is computed in bf16 crosses boundaries in it */
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
+    p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
+    if (!p->prefix)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (int32_t b = 0; b < p->block_count; b++) {
+        memcpy(p->prefix[b + 1], p->prefix[b], sizeof(p->prefix[b]));
+        p->prefix[b + 1][cost_class_of(&p->blocks.blocks[b])]++;
+    }
+    return 0;
+}
+
+int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
+                 struct err *err)
+{
+    *problem =
+        (struct problem){.workload = workload, .cluster = cluster, .device_count = cluster->device_count};
+    if (workload_check(workload, err) < 0)
+        return -1;
+    if (cluster->device_count == 0)
+        return err_set(err, ERR_INVALID, "cluster: there is no device");
+    problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
+    problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
+    int result = problem->costs && problem->usable ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result < 0 || blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
+        steps_init(problem, err) < 0 || tops_init(problem, err) < 0) {
+        problem_fini(problem);
+        return -1;
+    }
+    memory_widths_init(&problem->widths, problem);
+    for (uint32_t d = 0; d < cluster->device_count; d++) {
+        if (problem->usable[d] &&
+            cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err) < 0) {
+            problem_fini(problem);
+            return -1;
+        }
+    }
+    if (micro_means_init(problem, err) < 0) {
+        problem_fini(problem);
+        return -1;
+    }
+    return 0;
+}
+
+void problem_fini(struct problem *problem)
+{
+    for (uint32_t d = 0; problem->costs && d < problem->device_count; d++)
+        cost_device_fini(&problem->costs[d]);
+    for (uint32_t s = 0; problem->steps && s < problem->step_count; s++)
+        free(problem->steps[s].sum);
+    block_list_fini(&problem->blocks);
+    free(problem->prefix);
+    free(problem->costs);
+    free(problem->usable);
+    free(problem->steps);
+    free(problem->top_tokens);
+    free(problem->top_labelled);
+    free(problem->means);
+    free(problem->mean_of);
+    *problem = (struct problem){0};
+}
+
+struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end)
+{
+    const struct problem_step *s = &problem->steps[step];
+    const struct cost_load *a = &s->sum[begin < s->rows ? begin : s->rows],
+                           *b = &s->sum[end < s->rows ? end : s->rows];
+    return (struct cost_load){.rows = b->rows - a->rows,
+                              .tokens = b->tokens - a->tokens,
+                              .sum_sq = b->sum_sq - a->sum_sq,
+                              .labelled = b->labelled - a->labelled};
+}
+
+double problem_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
+                       enum cost_way way, const struct cost_load *load)
+{
+    const struct cost_device *cost = &problem->costs[device];
+    double seconds = 0;
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        uint32_t count = problem->prefix[end][cls] - problem->prefix[begin][cls];
+        if (count)
+            seconds += count * cost_class_seconds(cost, (enum cost_class)cls, way, load);
+    }
+    return seconds;
+}
+
+double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end)
+{
+    const struct cost_device *cost = &problem->costs[device];
+    double seconds = 0;
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        seconds += (problem->prefix[end][cls] - problem->prefix[begin][cls]) * cost->step_s[cls];
+    return seconds;
+}
+
+static uint32_t bound(uint64_t value)
+{
+    return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
+}
+
+uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows)
+{
+    uint64_t tokens = problem->top_tokens[micro_batch_rows];
+    return bound(tokens > problem->workload->prompt_tokens ? tokens : problem->workload->prompt_tokens);
+}
+
+uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows)
+{
+    uint64_t labelled = problem->top_labelled[micro_batch_rows];
+    return bound(labelled ? labelled : 1);
+}

@@ -1,0 +1,75 @@
+/* A planning problem, prepared: the workload's blocks, the batches that are priced, and a cost table for
+ * every device.
+ *
+ * Built once per search; read-only afterwards. For this room only.
+ */
+#ifndef MOTLEY_PLANNER_COST_PROBLEM_H
+#define MOTLEY_PLANNER_COST_PROBLEM_H
+
+#include "model/blocks.h"
+#include "planner/cost/cost.h"
+#include "planner/given/cluster_private.h"
+#include "planner/given/workload.h"
+
+/* The rows of one priced step, as running sums: what rows [a, b) hold is sum[b] − sum[a]. */
+struct problem_step {
+    uint32_t rows;
+    struct cost_load *sum; /* [rows + 1] */
+};
+
+/* Widths of a dense layer and of its adapters, as memory.c sums them. */
+struct memory_widths {
+    uint64_t hidden, q, kv, qkv, ffn, heads, vocab;
+    uint64_t router;                            /* scores, and each chosen expert with its weight; 0: dense */
+    uint64_t group_inputs[4], group_members[4]; /* q+k+v, o, gate+up, down */
+    uint64_t rank, adapter_floats, parameters;
+    bool dropout;
+};
+
+struct micro_cost;
+
+struct problem {
+    const struct workload *workload; /* borrowed */
+    const struct cluster *cluster;   /* borrowed */
+    struct block_list blocks;
+    int32_t block_count;
+    uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many of each class come before a block */
+    uint32_t device_count;            /* of the cluster */
+    struct cost_device *costs;        /* [device_count] */
+    bool *usable;                     /* [device_count]: asked for and not excluded */
+    uint32_t step_count;
+    struct problem_step *steps;
+    struct cost_load mean_row; /* of the priced steps */
+    struct cost_load mean_step;
+    /* Largest sums over any k rows, k = 0..batch_rows: what a micro-batch of k rows may hold. */
+    uint64_t *top_tokens, *top_labelled; /* [batch_rows + 1] */
+    uint32_t longest;                    /* row, tokens */
+    uint32_t sequence_bound;             /* longest row, or sample */
+    double bytes_per_token;              /* of a boundary tensor */
+    struct memory_widths widths;
+    struct micro_cost
+        *means;          /* [sizes][device_count], by mean_of[rows of a micro-batch]; micro.h. NULL: many */
+    uint32_t *mean_of;   /* [batch_rows + 1] */
+    bool exhaustive_off; /* search small clusters like large ones */
+    bool runnable_only;  /* leave out what a worker of this release cannot run */
+};
+
+int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
+                 struct err *err);
+void problem_fini(struct problem *problem);
+
+/* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
+struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
+
+/* Seconds of blocks [begin, end) on a device for a load. */
+double problem_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
+                       enum cost_way way, const struct cost_load *load);
+/* Seconds of the optimiser's step for blocks [begin, end). */
+double problem_step_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end);
+
+/* Most tokens and labelled tokens of a micro-batch of that many rows; tokens also cover the sample's prompt.
+ */
+uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows);
+uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows);
+
+#endif

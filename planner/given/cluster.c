@@ -1,0 +1,435 @@
+/* Devices, nodes and links: checked as they are added, found by hash. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "planner/given/cluster_private.h"
+
+#define SECONDS_MAX 1e9
+#define RATE_MAX 1e18
+
+const char *cost_origin_name(enum cost_origin origin)
+{
+    static const char *const names[ORIGIN_COUNT] = {"measured", "imported", "estimated"};
+    return origin < ORIGIN_COUNT ? names[origin] : "?";
+}
+
+struct cluster *cluster_create(struct err *err)
+{
+    struct cluster *cluster = calloc(1, sizeof(*cluster));
+    if (!cluster) {
+        err_set(err, ERR_NOMEM, "cluster: out of memory");
+        return NULL;
+    }
+    cluster->within_latency_s = 20e-6;
+    cluster->within_bytes_per_s = 1e9;
+    cluster->between_latency_s = 200e-6;
+    cluster->between_bytes_per_s = 110e6;
+    cluster->within_origin = cluster->between_origin = ORIGIN_ESTIMATED;
+    return cluster;
+}
+
+static void profile_fini(struct profile *profile)
+{
+    for (int b = 0; b < PROFILE_BLOCKS; b++)
+        free(profile->points[b]);
+    *profile = (struct profile){0};
+}
+
+void cluster_destroy(struct cluster *cluster)
+{
+    if (!cluster)
+        return;
+    for (uint32_t d = 0; d < cluster->device_count; d++) {
+        free(cluster->devices[d].name);
+        free(cluster->devices[d].kind);
+        profile_fini(&cluster->devices[d].profile);
+    }
+    for (uint32_t n = 0; n < cluster->node_count; n++)
+        free(cluster->nodes[n].name);
+    free(cluster->devices);
+    free(cluster->nodes);
+    free(cluster->links);
+    cluster_index_fini(&cluster->device_index);
+    cluster_index_fini(&cluster->node_index);
+    cluster_index_fini(&cluster->link_index);
+    free(cluster);
+}
+
+uint32_t cluster_node_find(const struct cluster *cluster, const char *name)
+{
+    uint32_t cursor = 0, n;
+    uint64_t hash = cluster_hash_name(name);
+    while ((n = cluster_index_next(&cluster->node_index, hash, &cursor)) != UINT32_MAX) {
+        if (strcmp(cluster->nodes[n].name, name) == 0)
+            return n;
+    }
+    return UINT32_MAX;
+}
+
+uint32_t cluster_device_find(const struct cluster *cluster, const char *name)
+{
+    uint32_t cursor = 0, d;
+    uint64_t hash = cluster_hash_name(name);
+    while ((d = cluster_index_next(&cluster->device_index, hash, &cursor)) != UINT32_MAX) {
+        if (strcmp(cluster->devices[d].name, name) == 0)
+            return d;
+    }
+    return UINT32_MAX;
+}
+
+static void *grow(void *items, uint32_t *capacity, uint32_t count, size_t size)
+{
+    if (count < *capacity)
+        return items;
+    uint32_t wanted = *capacity ? *capacity * 2 : 16;
+    void *grown = realloc(items, wanted * size);
+    if (grown)
+        *capacity = wanted;
+    return grown;
+}
+
+static uint32_t node_intern(struct cluster *cluster, const char *name, struct err *err)
+{
+    uint32_t found = cluster_node_find(cluster, name);
+    if (found != UINT32_MAX)
+        return found;
+    if (cluster->node_count >= CLUSTER_NODES_MAX) {
+        err_set(err, ERR_TOO_BIG, "cluster: more than %u nodes", CLUSTER_NODES_MAX);
+        return UINT32_MAX;
+    }
+    struct node *grown = grow(cluster->nodes, &cluster->node_capacity, cluster->node_count, sizeof(*grown));
+    char *copy = strdup(name);
+    if (grown)
+        cluster->nodes = grown;
+    if (!grown || !copy) {
+        free(copy);
+        err_set(err, ERR_NOMEM, "cluster: out of memory");
+        return UINT32_MAX;
+    }
+    if (cluster_index_add(&cluster->node_index, cluster_hash_name(name), cluster->node_count, err) < 0) {
+        free(copy);
+        return UINT32_MAX;
+    }
+    cluster->nodes[cluster->node_count] = (struct node){.name = copy};
+    return cluster->node_count++;
+}
+
+static bool positive(double value, double max)
+{
+    return isfinite(value) && value > 0 && value <= max;
+}
+
+static int device_check(const struct cluster *cluster, const struct cluster_device *device, struct err *err)
+{
+    if (!device->name || !*device->name || !device->node || !*device->node)
+        return err_set(err, ERR_INVALID, "cluster: a device without a name or node");
+    if (cluster_device_find(cluster, device->name) != UINT32_MAX)
+        return err_set(err, ERR_CONFLICT, "device %s: there is one of that name already", device->name);
+    if (device->memory_limit_bytes == 0 || device->memory_limit_bytes > (uint64_t)1 << 50)
+        return err_set(err, ERR_INVALID, "device %s: memory of %llu bytes", device->name,
+                       (unsigned long long)device->memory_limit_bytes);
+    if ((device->speed != 0 && !positive(device->speed, 1e6)) ||
+        (device->heat != 0 && !positive(device->heat, 1)) || !isfinite(device->price_per_hour) ||
+        device->price_per_hour < 0 || !isfinite(device->watts) || device->watts < 0 ||
+        !isfinite(device->idle_watts) || device->idle_watts < 0)
+        return err_set(err, ERR_INVALID, "device %s: speed, heat, price or power is not a sensible number",
+                       device->name);
+    if (device->like && !catalogue_find(device->like))
+        return err_set(
+            err, ERR_INVALID,
+            "device %s: \"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
+            device->name, device->like, catalogue_near(device->like));
+    return 0;
+}
+
+int cluster_add_device(struct cluster *cluster, const struct cluster_device *device, struct err *err)
+{
+    if (device_check(cluster, device, err) < 0)
+        return -1;
+    if (cluster->device_count >= CLUSTER_DEVICES_MAX)
+        return err_set(err, ERR_TOO_BIG, "cluster: more than %u devices", CLUSTER_DEVICES_MAX);
+    uint32_t node = node_intern(cluster, device->node, err);
+    if (node == UINT32_MAX)
+        return -1;
+    struct device *grown =
+        grow(cluster->devices, &cluster->device_capacity, cluster->device_count, sizeof(*grown));
+    if (grown)
+        cluster->devices = grown;
+    char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
+    if (!grown || !name || !kind) {
+        free(name);
+        free(kind);
+        return err_set(err, ERR_NOMEM, "cluster: out of memory");
+    }
+    if (cluster_index_add(&cluster->device_index, cluster_hash_name(name), cluster->device_count, err) < 0) {
+        free(name);
+        free(kind);
+        return -1;
+    }
+    cluster->devices[cluster->device_count++] =
+        (struct device){.name = name,
+                        .kind = kind,
+                        .node = node,
+                        .memory_limit_bytes = device->memory_limit_bytes,
+                        .threads = device->threads ? device->threads : 1,
+                        .speed = device->speed > 0 ? device->speed : 1,
+                        .heat = device->heat > 0 ? device->heat : 1,
+                        .price_per_hour = device->price_per_hour,
+                        .watts = device->watts,
+                        .idle_watts = device->idle_watts,
+                        .like = device->like ? catalogue_find(device->like) : NULL};
+    return 0;
+}
+
+static const char *const block_names[] = {"embedding", "layer",  "head",   "attention",
+                                          "ffn",       "router", "expert", NULL};
+
+static int point_read(struct json_reader *r, struct profile *profile, const char *device)
+{
+    struct profile_point p = {.rows = 1};
+    int block = -1;
+    jr_choice(r, "block", JR_REQUIRED, block_names, &block);
+    jr_f64(r, "rows", JR_OPTIONAL, 0, 1e9, &p.rows);
+    jr_f64(r, "tokens", JR_REQUIRED, 1, 1e12, &p.tokens);
+    jr_f64(r, "labelled", JR_OPTIONAL, 0, 1e12, &p.labelled);
+    p.sum_sq = p.tokens * p.tokens / (p.rows > 0 ? p.rows : 1);
+    jr_f64(r, "sum_sq", JR_OPTIONAL, 0, 1e24, &p.sum_sq);
+    jr_f64(r, "forward_s", JR_REQUIRED, 0, SECONDS_MAX, &p.forward_s);
+    jr_f64(r, "backward_s", JR_OPTIONAL, 0, SECONDS_MAX, &p.backward_s);
+    p.recompute_s = p.forward_s;
+    jr_f64(r, "recompute_s", JR_OPTIONAL, 0, SECONDS_MAX, &p.recompute_s);
+    if (jr_finish_loose(r) < 0)
+        return -1;
+    /* a difference of two noisy times: running forward again takes about what forward takes */
+    p.recompute_s = p.recompute_s < 0.8 * p.forward_s ? p.forward_s : p.recompute_s;
+    bool whole = block == PROFILE_LAYER || block == PROFILE_HEAD;
+    if (block != PROFILE_EMBEDDING && p.forward_s <= 0)
+        return jr_fail(r, "forward_s", "device %s measured no time at all for a %s", device,
+                       block_names[block]);
+    if (whole && p.backward_s <= 0)
+        return jr_fail(r, "backward_s", "device %s measured no time at all for a %s", device,
+                       block_names[block]);
+    if (p.labelled > p.tokens)
+        return jr_fail(r, "labelled", "%g of %g tokens are learnt", p.labelled, p.tokens);
+    if (block == PROFILE_LAYER && p.rows >= 1 &&
+        (p.sum_sq > 1.001 * p.tokens * p.tokens || p.sum_sq < 0.999 * p.tokens * p.tokens / p.rows))
+        return jr_fail(r, "sum_sq", "%g is no sum of squared lengths of %g rows that hold %g tokens",
+                       p.sum_sq, p.rows, p.tokens);
+    uint32_t count = profile->point_count[block];
+    if (count >= CLUSTER_POINTS_MAX)
+        return jr_fail(r, NULL, "more than %u points", CLUSTER_POINTS_MAX);
+    struct profile_point *grown = realloc(profile->points[block], (count + 1) * sizeof(*grown));
+    if (!grown)
+        return err_set(r->err, ERR_NOMEM, "profile: out of memory");
+    grown[count] = p;
+    profile->points[block] = grown;
+    profile->point_count[block] = count + 1;
+    return 0;
+}
+
+static int per_block(struct json_reader *parent, const char *key, uint64_t *bytes, double *seconds)
+{
+    struct json_reader r;
+    if (jr_sub(parent, key, JR_OPTIONAL, &r) < 0)
+        return -1;
+    for (int b = 0; b < PROFILE_BLOCKS; b++) {
+        double value = 0;
+        jr_f64(&r, block_names[b], JR_OPTIONAL, 0, 1e18, &value);
+        if (bytes)
+            bytes[b] = (uint64_t)value;
+        if (seconds)
+            seconds[b] = value;
+    }
+    return jr_finish_loose(&r);
+}
+
+static int profile_read(struct json_reader *r, struct profile *profile, const char *device)
+{
+    const json_t *points = NULL;
+    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
+    int origin = ORIGIN_MEASURED;
+    double base = 0;
+    jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
+    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
+    if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
+        per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
+        per_block(r, "optimizer_bytes", profile->optimizer_bytes, NULL) < 0 ||
+        per_block(r, "step_s", NULL, profile->step_s) < 0 || jr_finish_loose(r) < 0)
+        return -1;
+    for (size_t i = 0; i < json_array_size(points); i++) {
+        struct json_reader item;
+        if (jr_item(r, "points", points, i, &item) < 0 || point_read(&item, profile, device) < 0)
+            return -1;
+    }
+    if (profile->point_count[PROFILE_LAYER] == 0 && profile->point_count[PROFILE_ATTENTION] == 0)
+        return jr_fail(r, "points", "none is of a layer");
+    if (profile->point_count[PROFILE_HEAD] == 0)
+        return jr_fail(r, "points", "none is of a head");
+    profile->present = true;
+    profile->origin = (enum cost_origin)origin;
+    profile->process_base_bytes = (uint64_t)base;
+    return 0;
+}
+
+int cluster_add_profile(struct cluster *cluster, const json_t *document, struct err *err)
+{
+    struct json_reader r;
+    const char *name = "";
+    jr_init(&r, document, "profile", err);
+    if (jr_str(&r, "device", JR_REQUIRED, 1, 255, &name) < 0)
+        return -1;
+    uint32_t index = cluster_device_find(cluster, name);
+    if (index == UINT32_MAX)
+        return err_set(err, ERR_NOT_FOUND, "profile.device: no device %s", name);
+    struct profile profile = {0};
+    if (profile_read(&r, &profile, name) < 0) {
+        profile_fini(&profile);
+        return -1;
+    }
+    profile_fini(&cluster->devices[index].profile);
+    cluster->devices[index].profile = profile;
+    return 0;
+}
+
+/* Number of the link from one node to another as it was added, or UINT32_MAX. */
+static uint32_t link_at(const struct cluster *cluster, uint32_t from, uint32_t to)
+{
+    uint32_t cursor = 0, i;
+    uint64_t hash = cluster_hash_pair(from, to);
+    while ((i = cluster_index_next(&cluster->link_index, hash, &cursor)) != UINT32_MAX) {
+        if (cluster->links[i].from == from && cluster->links[i].to == to)
+            return i;
+    }
+    return UINT32_MAX;
+}
+
+static int link_put(struct cluster *cluster, struct link_pair link, struct err *err)
+{
+    uint32_t known = link_at(cluster, link.from, link.to);
+    if (known != UINT32_MAX) {
+        cluster->links[known] = link;
+        return 0;
+    }
+    struct link_pair *grown =
+        grow(cluster->links, &cluster->link_capacity, cluster->link_count, sizeof(*grown));
+    if (!grown)
+        return err_set(err, ERR_NOMEM, "cluster: out of memory");
+    cluster->links = grown;
+    if (cluster_index_add(&cluster->link_index, cluster_hash_pair(link.from, link.to), cluster->link_count,
+                          err) < 0)
+        return -1;
+    cluster->links[cluster->link_count++] = link;
+    return 0;
+}
+
+int cluster_add_link(struct cluster *cluster, const json_t *document, struct err *err)
+{
+    struct json_reader r;
+    const char *from = "", *to = "";
+    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
+    int origin = ORIGIN_MEASURED;
+    struct link_pair link = {0};
+    jr_init(&r, document, "link", err);
+    jr_str(&r, "from", JR_REQUIRED, 1, 255, &from);
+    jr_str(&r, "to", JR_REQUIRED, 1, 255, &to);
+    jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
+    jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
+    jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
+    jr_choice(&r, "origin", JR_OPTIONAL, origins, &origin);
+    if (jr_finish_loose(&r) < 0)
+        return -1;
+    link.origin = (enum cost_origin)origin;
+    link.from = cluster_node_find(cluster, from);
+    link.to = cluster_node_find(cluster, to);
+    if (link.from == UINT32_MAX || link.to == UINT32_MAX)
+        return err_set(err, ERR_NOT_FOUND, "link %s to %s: no node %s", from, to,
+                       link.from == UINT32_MAX ? from : to);
+    return link_put(cluster, link, err);
+}
+
+int cluster_set_defaults(struct cluster *cluster, double within_latency_s, double within_bytes_per_s,
+                         double between_latency_s, double between_bytes_per_s, struct err *err)
+{
+    if (!isfinite(within_latency_s) || within_latency_s < 0 || !isfinite(between_latency_s) ||
+        between_latency_s < 0 || !positive(within_bytes_per_s, RATE_MAX) ||
+        !positive(between_bytes_per_s, RATE_MAX))
+        return err_set(err, ERR_INVALID, "links: latency must be at least 0 s and rate above 0 bytes/s");
+    if (within_latency_s != cluster->within_latency_s || within_bytes_per_s != cluster->within_bytes_per_s)
+        cluster->within_origin = ORIGIN_IMPORTED;
+    if (between_latency_s != cluster->between_latency_s ||
+        between_bytes_per_s != cluster->between_bytes_per_s)
+        cluster->between_origin = ORIGIN_IMPORTED;
+    cluster->within_latency_s = within_latency_s;
+    cluster->within_bytes_per_s = within_bytes_per_s;
+    cluster->between_latency_s = between_latency_s;
+    cluster->between_bytes_per_s = between_bytes_per_s;
+    return 0;
+}
+
+int cluster_set_nic(struct cluster *cluster, const char *node, double bytes_per_s, struct err *err)
+{
+    uint32_t index = cluster_node_find(cluster, node);
+    if (index == UINT32_MAX)
+        return err_set(err, ERR_NOT_FOUND, "node %s: no device is on it", node);
+    if (!positive(bytes_per_s, RATE_MAX))
+        return err_set(err, ERR_INVALID, "node %s: a network card of %g bytes/s", node, bytes_per_s);
+    cluster->nodes[index].nic_bytes_per_s = bytes_per_s;
+    return 0;
+}
+
+static const struct link_pair *link_find(const struct cluster *cluster, uint32_t from, uint32_t to)
+{
+    uint32_t i = link_at(cluster, from, to);
+    i = i == UINT32_MAX ? link_at(cluster, to, from) : i;
+    return i == UINT32_MAX ? NULL : &cluster->links[i];
+}
+
+bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node)
+{
+    return link_at(cluster, from_node, to_node) != UINT32_MAX;
+}
+
+void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
+                  double *bytes_per_s, bool *emulated)
+{
+    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
+    const struct link_pair *link = link_find(cluster, from, to);
+    bool within = from == to;
+    *emulated = link && link->emulated;
+    *latency_s = link ? link->latency_s : within ? cluster->within_latency_s : cluster->between_latency_s;
+    *bytes_per_s = link     ? link->bytes_per_s
+                   : within ? cluster->within_bytes_per_s
+                            : cluster->between_bytes_per_s;
+    if (!within) {
+        double a = cluster->nodes[from].nic_bytes_per_s, b = cluster->nodes[to].nic_bytes_per_s;
+        if (a > 0 && a < *bytes_per_s)
+            *bytes_per_s = a;
+        if (b > 0 && b < *bytes_per_s)
+            *bytes_per_s = b;
+    }
+}
+
+enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device)
+{
+    uint32_t from = cluster->devices[from_device].node, to = cluster->devices[to_device].node;
+    const struct link_pair *link = link_find(cluster, from, to);
+    return link ? link->origin : from == to ? cluster->within_origin : cluster->between_origin;
+}
+
+uint32_t cluster_device_count(const struct cluster *cluster)
+{
+    return cluster->device_count;
+}
+
+const char *cluster_device_name(const struct cluster *cluster, uint32_t index)
+{
+    return index < cluster->device_count ? cluster->devices[index].name : NULL;
+}
+
+bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index)
+{
+    return index < cluster->device_count && cluster->devices[index].profile.present;
+}

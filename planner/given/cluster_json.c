@@ -1,0 +1,194 @@
+/* Cluster files: INTERFACES.md, "A cluster file, for `motley plan --cluster`". */
+#include <string.h>
+
+#include "common/json.h"
+#include "planner/given/cluster_private.h"
+
+/* A name that stands in tables, pictures and messages. */
+static int name_read(struct json_reader *r, const char **name)
+{
+    if (jr_str(r, "name", JR_REQUIRED, 1, 255, name) < 0 || r->failed)
+        return -1;
+    size_t length = strlen(*name);
+    bool spaces = (*name)[0] == ' ' || (*name)[length - 1] == ' ';
+    for (size_t i = 0; i < length; i++) {
+        unsigned char byte = (unsigned char)(*name)[i];
+        if (byte < 0x20 || byte == 0x7f)
+            return jr_fail(r, "name", "byte %zu of it is a control character", i);
+    }
+    return spaces ? jr_fail(r, "name", "\"%s\" begins or ends with a space", *name) : 0;
+}
+
+static int file_device(struct json_reader *r, struct cluster *cluster, const char *node)
+{
+    struct cluster_device device = {.node = node, .speed = 1, .heat = 1};
+    const struct catalogue_entry *like = NULL;
+    const json_t *profile = NULL;
+    if (name_read(r, &device.name) < 0)
+        return -1;
+    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device.like);
+    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device.kind);
+    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device.threads);
+    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device.speed);
+    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
+    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
+    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
+    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
+    jr_object(r, "profile", JR_OPTIONAL, &profile);
+    if (device.like && !(like = catalogue_find(device.like)))
+        return jr_fail(r, "like",
+                       "\"%s\" is not in the catalogue (motley devices --catalogue); nearest is %s",
+                       device.like, catalogue_near(device.like));
+    if (like && device.kind && strcmp(device.kind, like->kind) != 0)
+        return jr_fail(r, "kind", "\"%s\", and %s is of kind %s", device.kind, like->name, like->kind);
+    if (like) {
+        device.memory_limit_bytes = catalogue_usable(like);
+        device.kind = device.kind ? device.kind : like->kind;
+    }
+    if (jr_bytes(r, "memory_bytes", like ? JR_OPTIONAL : JR_REQUIRED, 1, (uint64_t)1 << 50,
+                 &device.memory_limit_bytes) < 0 ||
+        jr_finish(r) < 0)
+        return -1;
+    if (!like && !profile && (!device.kind || strcmp(device.kind, "cpu") != 0))
+        return jr_fail(r, "like", "missing: without it or a profile nothing is known of %s's speed",
+                       device.name);
+    if (cluster_add_device(cluster, &device, r->err) < 0) {
+        r->failed = true;
+        return err_wrap(r->err, "%s", r->path);
+    }
+    return profile && cluster_add_profile(cluster, profile, r->err) < 0 ? err_wrap(r->err, "%s", r->path) : 0;
+}
+
+static int file_node(struct json_reader *r, struct cluster *cluster)
+{
+    const char *name = "";
+    const json_t *devices = NULL;
+    double nic = 0;
+    if (name_read(r, &name) < 0)
+        return -1;
+    int has_nic = jr_rate(r, "nic_bytes_per_s", JR_OPTIONAL, 1, 1e18, &nic);
+    jr_array(r, "devices", JR_REQUIRED, 1, CLUSTER_DEVICES_MAX, &devices);
+    if (jr_finish(r) < 0)
+        return -1;
+    if (cluster_node_find(cluster, name) != UINT32_MAX)
+        return jr_fail(r, "name", "there is a node %s already", name);
+    for (size_t i = 0; i < json_array_size(devices); i++) {
+        struct json_reader item;
+        if (jr_item(r, "devices", devices, i, &item) < 0 || file_device(&item, cluster, name) < 0)
+            return -1;
+    }
+    return has_nic == 1 ? cluster_set_nic(cluster, name, nic, r->err) : 0;
+}
+
+static int link_values(struct json_reader *r, double *latency_s, double *bytes_per_s)
+{
+    jr_seconds(r, "latency_s", JR_REQUIRED, 0, 1e6, latency_s);
+    return jr_rate(r, "bytes_per_s", JR_REQUIRED, 1, 1e18, bytes_per_s);
+}
+
+static int file_pair(struct json_reader *r, struct cluster *cluster)
+{
+    const char *a = "", *b = "";
+    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
+    int origin = ORIGIN_IMPORTED; /* somebody wrote it down */
+    double latency_s = 0, bytes_per_s = 0;
+    jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
+    jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
+    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
+    link_values(r, &latency_s, &bytes_per_s);
+    if (jr_finish(r) < 0)
+        return -1;
+    const char *const ends[2] = {a, b};
+    for (int k = 0; k < 2; k++) {
+        if (cluster_node_find(cluster, ends[k]) == UINT32_MAX)
+            return jr_fail(r, k ? "b" : "a", "no node %s in this file", ends[k]);
+    }
+    if (strcmp(a, b) == 0)
+        return jr_fail(r, "b", "a link of %s to itself; what is within a node is links.within", b);
+    if (cluster_link_known(cluster, cluster_node_find(cluster, a), cluster_node_find(cluster, b)))
+        return jr_fail(r, "b", "the link between %s and %s is given twice", a, b);
+    for (int k = 0; k < 2; k++) {
+        json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
+                                 latency_s, "bytes_per_s", bytes_per_s, "origin", origins[origin]);
+        int result =
+            link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
+        json_decref(link);
+        if (result < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* As it was measured, one way; what is from a node to itself is between its devices. */
+static int file_directed(struct cluster *cluster, const json_t *link, struct err *err)
+{
+    const char *from = json_string_value(json_object_get(link, "from")),
+               *to = json_string_value(json_object_get(link, "to"));
+    uint32_t a = from ? cluster_node_find(cluster, from) : UINT32_MAX,
+             b = to ? cluster_node_find(cluster, to) : UINT32_MAX;
+    if (a != UINT32_MAX && b != UINT32_MAX && cluster_link_known(cluster, a, b))
+        return err_set(err, ERR_INVALID, "the link from %s to %s is given twice", from, to);
+    return cluster_add_link(cluster, link, err);
+}
+
+static int file_links(struct json_reader *root, struct cluster *cluster)
+{
+    struct json_reader links, part;
+    const json_t *pairs = NULL, *directed = NULL; /* link documents, as they were measured: one way each */
+    double within[2] = {cluster->within_latency_s, cluster->within_bytes_per_s};
+    double between[2] = {cluster->between_latency_s, cluster->between_bytes_per_s};
+    if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
+        return -1;
+    if (json_object_get(links.object, "within")) {
+        if (jr_sub(&links, "within", JR_REQUIRED, &part) < 0 ||
+            link_values(&part, &within[0], &within[1]) < 0 || jr_finish(&part) < 0)
+            return -1;
+    } else {
+        jr_any(&links, "within", JR_OPTIONAL, &pairs);
+    }
+    if (json_object_get(links.object, "between")) {
+        if (jr_sub(&links, "between", JR_REQUIRED, &part) < 0 ||
+            link_values(&part, &between[0], &between[1]) < 0 || jr_finish(&part) < 0)
+            return -1;
+    } else {
+        jr_any(&links, "between", JR_OPTIONAL, &pairs);
+    }
+    pairs = NULL;
+    jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);
+    jr_array(&links, "directed", JR_OPTIONAL, 0, 1000000, &directed);
+    if (jr_finish(&links) < 0 ||
+        cluster_set_defaults(cluster, within[0], within[1], between[0], between[1], root->err) < 0)
+        return -1;
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        struct json_reader item;
+        if (jr_item(&links, "pairs", pairs, i, &item) < 0 || file_pair(&item, cluster) < 0)
+            return -1;
+    }
+    for (size_t i = 0; i < json_array_size(directed); i++)
+        if (file_directed(cluster, json_array_get(directed, i), root->err) < 0)
+            return err_wrap(root->err, "links.directed[%zu]", i);
+    return 0;
+}
+
+struct cluster *cluster_from_json(const json_t *document, struct err *err)
+{
+    struct json_reader root;
+    const json_t *nodes = NULL;
+    struct cluster *cluster = cluster_create(err);
+    if (!cluster)
+        return NULL;
+    jr_init(&root, document, "", err);
+    if (jr_array(&root, "nodes", JR_REQUIRED, 1, CLUSTER_NODES_MAX, &nodes) < 0)
+        goto fail;
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        struct json_reader item;
+        if (jr_item(&root, "nodes", nodes, i, &item) < 0 || file_node(&item, cluster) < 0)
+            goto fail;
+    }
+    if (file_links(&root, cluster) < 0 || jr_finish(&root) < 0)
+        goto fail;
+    return cluster;
+fail:
+    cluster_destroy(cluster);
+    return NULL;
+}

@@ -1,0 +1,121 @@
+/* Specifications and documents turned into the planner's own structs. */
+#include "planner/given/from_spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROMPT_TOKENS_ASSUMED 256u
+
+static int names_copy(const struct spec_names *names, uint32_t *count, char ***out, struct err *err)
+{
+    *count = 0;
+    *out = calloc((size_t)names->count + 1, sizeof(**out));
+    for (uint32_t i = 0; *out && i < names->count; i++) {
+        (*out)[i] = strdup(names->names[i]);
+        if (!(*out)[i])
+            return err_set(err, ERR_NOMEM, "workload: out of memory");
+        (*count)++;
+    }
+    return *out ? 0 : err_set(err, ERR_NOMEM, "workload: out of memory");
+}
+
+static int rows_copy(const struct row_size *sizes, uint32_t count, uint32_t longest,
+                     struct workload_row **out, struct err *err)
+{
+    *out = calloc((size_t)count + 1, sizeof(**out));
+    if (!*out)
+        return err_set(err, ERR_NOMEM, "workload: out of memory for %u rows", count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t tokens = sizes[i].tokens < longest ? sizes[i].tokens : longest;
+        (*out)[i] = (struct workload_row){
+            .tokens = tokens, .labelled = sizes[i].labelled < tokens ? sizes[i].labelled : tokens};
+    }
+    return 0;
+}
+
+static int method_copy(const struct job_spec *spec, struct workload *w, struct err *err)
+{
+    static const enum workload_base bases[] = {
+        [SPEC_BASE_FP32] = BASE_FP32, [SPEC_BASE_BF16] = BASE_BF16, [SPEC_BASE_NF4] = BASE_NF4};
+    w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
+    w->lora_rank = spec->method.rank;
+    w->lora_dropout = spec->method.dropout;
+    w->base = bases[spec->method.base];
+    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? COMPUTE_BF16 : COMPUTE_FP32;
+    w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
+                   : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
+                                                                : RECOMPUTE_AUTO;
+    if (spec->method.targets.count > WORKLOAD_TARGETS_MAX)
+        return err_set(err, ERR_INVALID, "method.targets: %u names; at most %d", spec->method.targets.count,
+                       WORKLOAD_TARGETS_MAX);
+    w->target_count = spec->method.targets.count;
+    for (uint32_t i = 0; i < w->target_count; i++)
+        snprintf(w->targets[i], sizeof(w->targets[i]), "%s", spec->method.targets.names[i]);
+    return 0;
+}
+
+int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
+                       const struct row_size *sizes, uint32_t row_count, const struct row_size *eval_sizes,
+                       uint32_t eval_row_count, uint32_t prompt_tokens, struct workload *workload,
+                       struct err *err)
+{
+    struct workload w = {.config = config};
+    w.sequence_tokens = spec->data.sequence_tokens;
+    w.batch_rows = spec->train.batch_rows;
+    w.seed = spec->train.seed;
+    w.shuffle = spec->data.shuffle;
+    w.steps = spec->train.steps;
+    w.epochs = spec->train.epochs;
+    w.place = (int)spec->placement.kind - 1;
+    w.micro_batch_rows = spec->placement.micro_batch_rows;
+    w.stages = spec->placement.stages;
+    w.objective = (enum workload_objective)spec->placement.objective;
+    if (spec->sample.prompt) {
+        w.prompt_tokens = prompt_tokens ? prompt_tokens : PROMPT_TOKENS_ASSUMED;
+        w.sample_tokens = w.prompt_tokens + spec->sample.tokens;
+    }
+    w.row_count = sizes ? row_count : 0;
+    w.eval_row_count = eval_sizes ? eval_row_count : 0;
+    if (method_copy(spec, &w, err) < 0 ||
+        names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
+        names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
+        rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||
+        rows_copy(eval_sizes, w.eval_row_count, w.sequence_tokens, &w.eval_rows, err) < 0 ||
+        workload_check(&w, err) < 0) {
+        workload_fini(&w);
+        return -1;
+    }
+    *workload = w;
+    return 0;
+}
+
+int plan_from_cluster(const json_t *spec_json, const json_t *cluster_json, const json_t *config_json,
+                      const struct plan_options *options, struct plan_answer **answer, struct err *err)
+{
+    struct job_spec spec = {0};
+    struct model_config config;
+    struct workload workload = {0};
+    struct cluster *cluster = NULL;
+    int result = -1;
+    *answer = NULL;
+    if (spec_parse(spec_json, &spec, err) < 0)
+        return -1;
+    if (model_config_parse(config_json, &config, err) < 0) {
+        err_wrap(err, "config.json");
+        goto out;
+    }
+    cluster = cluster_from_json(cluster_json, err);
+    if (!cluster) {
+        err_wrap(err, "cluster");
+        goto out;
+    }
+    if (workload_from_spec(&spec, &config, NULL, 0, NULL, 0, 0, &workload, err) < 0)
+        goto out;
+    result = plan_search(&workload, cluster, options, answer, err);
+out:
+    workload_fini(&workload);
+    cluster_destroy(cluster);
+    spec_fini(&spec);
+    return result;
+}

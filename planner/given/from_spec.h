@@ -1,0 +1,27 @@
+/* From job specifications and documents to the planner's own structs: the one place of this room that knows
+ * model/spec.h and model/rows.h. Pure.
+ */
+#ifndef MOTLEY_PLANNER_GIVEN_FROM_SPEC_H
+#define MOTLEY_PLANNER_GIVEN_FROM_SPEC_H
+
+#include <jansson.h>
+
+#include "model/config.h"
+#include "model/rows.h"
+#include "model/spec.h"
+#include "planner/search/search.h"
+
+/* Fills *workload (workload_fini). config is borrowed until its end; spec and sizes are copied. sizes NULL:
+ * the data is not at hand, rows are taken at spec->data.sequence_tokens. prompt_tokens: length of the
+ * rendered sample prompt (0 when not known: 256 are assumed). */
+int workload_from_spec(const struct job_spec *spec, const struct model_config *config,
+                       const struct row_size *sizes, uint32_t row_count, const struct row_size *eval_sizes,
+                       uint32_t eval_row_count, uint32_t prompt_tokens, struct workload *workload,
+                       struct err *err);
+
+/* `motley plan SPEC --cluster FILE` without a server: specification, cluster file and config.json as parsed
+ * JSON. */
+int plan_from_cluster(const json_t *spec, const json_t *cluster, const json_t *config_json,
+                      const struct plan_options *options, struct plan_answer **answer, struct err *err);
+
+#endif

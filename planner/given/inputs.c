@@ -1,0 +1,497 @@
+/* A planning problem as a document, and changes to it. Changes are made on the document rather than on the
+ * cluster, because a cluster only grows. */
+#include "planner/given/inputs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "planner/given/cluster_private.h"
+#include "planner/given/from_spec.h"
+
+static int device_read(struct json_reader *r, struct cluster *cluster, struct err *err)
+{
+    struct cluster_device device = {.speed = 1, .heat = 1};
+    bool usable = true;
+    jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
+    jr_str(r, "node", JR_REQUIRED, 1, 255, &device.node);
+    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device.kind);
+    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device.like);
+    jr_bytes(r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
+    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device.threads);
+    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device.speed);
+    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
+    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
+    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
+    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
+    jr_bool(r, "usable", JR_OPTIONAL, &usable);
+    if (jr_finish_loose(r) < 0)
+        return -1;
+    if (!usable)
+        return 0;
+    return cluster_add_device(cluster, &device, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
+}
+
+static bool has_device(const struct cluster *cluster, const json_t *profile)
+{
+    const char *name = json_string_value(json_object_get(profile, "device"));
+    return name && cluster_device_find(cluster, name) != UINT32_MAX;
+}
+
+static bool has_nodes(const struct cluster *cluster, const json_t *link)
+{
+    const char *from = json_string_value(json_object_get(link, "from"));
+    const char *to = json_string_value(json_object_get(link, "to"));
+    return from && to && cluster_node_find(cluster, from) != UINT32_MAX &&
+           cluster_node_find(cluster, to) != UINT32_MAX;
+}
+
+static int defaults_read(struct json_reader *root, struct cluster *cluster, struct err *err)
+{
+    struct json_reader all, part;
+    static const char *const keys[2] = {"within", "between"};
+    double latency[2] = {cluster->within_latency_s, cluster->between_latency_s};
+    double rate[2] = {cluster->within_bytes_per_s, cluster->between_bytes_per_s};
+    if (jr_sub(root, "defaults", JR_OPTIONAL, &all) < 0)
+        return -1;
+    for (int k = 0; k < 2; k++) {
+        if (jr_sub(&all, keys[k], JR_OPTIONAL, &part) < 0)
+            return -1;
+        jr_seconds(&part, "latency_s", JR_OPTIONAL, 0, 1e6, &latency[k]);
+        jr_rate(&part, "bytes_per_s", JR_OPTIONAL, 1, 1e18, &rate[k]);
+        if (jr_finish_loose(&part) < 0)
+            return -1;
+    }
+    return cluster_set_defaults(cluster, latency[0], rate[0], latency[1], rate[1], err);
+}
+
+static int nodes_read(const json_t *nodes, struct cluster *cluster, struct err *err)
+{
+    size_t index;
+    const json_t *node;
+    json_array_foreach(nodes, index, node)
+    {
+        const char *name = json_string_value(json_object_get(node, "name"));
+        const json_t *nic = json_object_get(node, "nic_bytes_per_s");
+        if (!name || cluster_node_find(cluster, name) == UINT32_MAX || !json_is_number(nic))
+            continue;
+        if (cluster_set_nic(cluster, name, json_number_value(nic), err) < 0)
+            return err_wrap(err, "nodes[%zu]", index);
+    }
+    return 0;
+}
+
+static struct cluster *cluster_read(struct json_reader *root, const json_t *devices, const json_t *profiles,
+                                    const json_t *links, struct err *err)
+{
+    struct cluster *cluster = cluster_create(err);
+    int result = cluster ? defaults_read(root, cluster, err) : -1;
+    for (size_t i = 0; i < json_array_size(devices) && result == 0; i++) {
+        struct json_reader item;
+        result = jr_item(root, "devices", devices, i, &item) < 0 ? -1 : device_read(&item, cluster, err);
+    }
+    for (size_t i = 0; i < json_array_size(profiles) && result == 0; i++) {
+        const json_t *profile = json_array_get(profiles, i);
+        if (has_device(cluster, profile) && cluster_add_profile(cluster, profile, err) < 0)
+            result = err_wrap(err, "profiles[%zu]", i);
+    }
+    for (size_t i = 0; i < json_array_size(links) && result == 0; i++) {
+        const json_t *link = json_array_get(links, i);
+        if (has_nodes(cluster, link) && cluster_add_link(cluster, link, err) < 0)
+            result = err_wrap(err, "links[%zu]", i);
+    }
+    if (result == 0)
+        result = nodes_read(json_object_get(root->object, "nodes"), cluster, err);
+    if (result == 0 && cluster_device_count(cluster) == 0)
+        result = err_set(err, ERR_NOFIT, "devices: there is none to plan for");
+    if (result < 0) {
+        cluster_destroy(cluster);
+        return NULL;
+    }
+    return cluster;
+}
+
+/* [[tokens, labelled], …] into *sizes, new; NULL and count 0 when the list is null. */
+static int rows_read(const json_t *list, const char *key, struct row_size **sizes, uint32_t *count,
+                     struct err *err)
+{
+    size_t size = json_array_size(list);
+    *sizes = NULL;
+    *count = 0;
+    if (size == 0)
+        return 0;
+    *sizes = calloc(size, sizeof **sizes);
+    if (!*sizes)
+        return err_set(err, ERR_NOMEM, "%s: out of memory for %zu rows", key, size);
+    for (size_t i = 0; i < size; i++) {
+        const json_t *row = json_array_get(list, i);
+        json_int_t tokens = json_integer_value(json_array_get(row, 0));
+        json_int_t labelled = json_integer_value(json_array_get(row, 1));
+        if (json_array_size(row) != 2 || tokens < 2 || tokens > 1 << 24 || labelled < 0 || labelled >= tokens)
+            return err_set(err, ERR_INVALID, "%s[%zu]: not [tokens, labelled] with labelled below tokens",
+                           key, i);
+        (*sizes)[i] = (struct row_size){(uint32_t)tokens, (uint32_t)labelled};
+    }
+    *count = (uint32_t)size;
+    return 0;
+}
+
+int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err)
+{
+    struct json_reader root;
+    const json_t *spec = NULL, *config = NULL, *rows = NULL, *eval = NULL, *devices = NULL, *profiles = NULL,
+                 *links = NULL;
+    struct row_size *train_sizes = NULL, *eval_sizes = NULL;
+    uint32_t version = 0, prompt_tokens = 0, train_rows = 0, eval_rows = 0;
+    *inputs = (struct plan_inputs){0};
+    jr_init(&root, document, "", err);
+    jr_u32(&root, "version", JR_REQUIRED, INPUTS_VERSION, INPUTS_VERSION, &version);
+    jr_object(&root, "spec", JR_REQUIRED, &spec);
+    jr_object(&root, "config", JR_REQUIRED, &config);
+    jr_array(&root, "rows", JR_OPTIONAL, 1, INPUTS_ROWS_MAX, &rows);
+    jr_array(&root, "eval_rows", JR_OPTIONAL, 1, INPUTS_ROWS_MAX, &eval);
+    jr_u32(&root, "prompt_tokens", JR_OPTIONAL, 0, 1u << 24, &prompt_tokens);
+    jr_array(&root, "devices", JR_REQUIRED, 1, CLUSTER_DEVICES_MAX, &devices);
+    jr_array(&root, "profiles", JR_OPTIONAL, 0, 1000000, &profiles);
+    jr_array(&root, "links", JR_OPTIONAL, 0, 1000000, &links);
+    if (jr_finish_loose(&root) < 0)
+        return -1;
+    int result = spec_parse(spec, &inputs->spec, err);
+    if (result == 0 && model_config_parse(config, &inputs->config, err) < 0)
+        result = err_wrap(err, "config");
+    if (result == 0)
+        result = (inputs->cluster = cluster_read(&root, devices, profiles, links, err)) ? 0 : -1;
+    if (result == 0)
+        result = rows_read(rows, "rows", &train_sizes, &train_rows, err);
+    if (result == 0)
+        result = rows_read(eval, "eval_rows", &eval_sizes, &eval_rows, err);
+    if (result == 0)
+        result = workload_from_spec(&inputs->spec, &inputs->config, train_sizes, train_rows, eval_sizes,
+                                    eval_rows, prompt_tokens, &inputs->workload, err);
+    free(train_sizes);
+    free(eval_sizes);
+    return result;
+}
+
+int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
+                           const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err)
+{
+    *inputs = (struct plan_inputs){0};
+    if (spec_parse(spec, &inputs->spec, err) < 0)
+        return -1;
+    if (model_config_parse(config, &inputs->config, err) < 0)
+        return err_wrap(err, "config.json");
+    if (!(inputs->cluster = cluster_from_json(cluster, err)))
+        return err_wrap(err, "cluster");
+    return workload_from_spec(&inputs->spec, &inputs->config, rows->train, rows->train_count, rows->eval,
+                              rows->eval_count, rows->prompt_tokens, &inputs->workload, err);
+}
+
+void plan_inputs_fini(struct plan_inputs *inputs)
+{
+    workload_fini(&inputs->workload);
+    cluster_destroy(inputs->cluster);
+    spec_fini(&inputs->spec);
+    *inputs = (struct plan_inputs){0};
+}
+
+/* --- changes --- */
+
+static json_t *device_find(const json_t *document, const char *name)
+{
+    size_t index;
+    json_t *device;
+    json_array_foreach(json_object_get(document, "devices"), index, device)
+    {
+        const char *text = json_string_value(json_object_get(device, "name"));
+        if (text && strcmp(text, name) == 0)
+            return device;
+    }
+    return NULL;
+}
+
+static int device_missing(const json_t *document, const char *name, struct err *err)
+{
+    char known[320] = "";
+    size_t index, used = 0;
+    json_t *device;
+    json_array_foreach(json_object_get(document, "devices"), index, device)
+    {
+        const char *text = json_string_value(json_object_get(device, "name"));
+        if (text && used < sizeof known - 80)
+            used += (size_t)snprintf(known + used, sizeof known - used, "%s%.60s", used ? ", " : "", text);
+    }
+    return err_set(err, ERR_INVALID, "there is no device \"%.100s\"; there are %s", name, known);
+}
+
+static void names_remove(json_t *list, const char *name)
+{
+    for (size_t i = json_array_size(list); i-- > 0;) {
+        const char *text = json_string_value(json_array_get(list, i));
+        if (text && strcmp(text, name) == 0)
+            json_array_remove(list, i);
+    }
+}
+
+int plan_inputs_without(json_t *document, const char *device, struct err *err)
+{
+    json_t *devices = json_object_get(document, "devices");
+    json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
+    const json_t *gone = device_find(document, device);
+    if (!gone)
+        return device_missing(document, device, err);
+    if (json_array_size(devices) == 1)
+        return err_set(err, ERR_INVALID, "without %s no device is left", device);
+    for (size_t i = 0; i < json_array_size(devices); i++) {
+        if (json_array_get(devices, i) == gone) {
+            names_remove(json_object_get(placement, "devices"), device);
+            names_remove(json_object_get(placement, "exclude"), device);
+            json_array_remove(devices, i);
+            break;
+        }
+    }
+    return 0;
+}
+
+/* Links of a new node: as the model's node has them; towards that node itself as towards its first
+ * neighbour. */
+static int links_copy(json_t *links, const char *like_node, const char *node)
+{
+    json_t *more = json_array(), *link;
+    bool to_like = false;
+    size_t index;
+    int bad = !more;
+    json_array_foreach(links, index, link)
+    {
+        const char *from = json_string_value(json_object_get(link, "from"));
+        const char *to = json_string_value(json_object_get(link, "to"));
+        bool out = from && strcmp(from, like_node) == 0, in = to && strcmp(to, like_node) == 0;
+        if (out == in)
+            continue;
+        json_t *copy = json_copy(link);
+        bad |= json_object_set_new(copy, out ? "from" : "to", json_string(node));
+        bad |= json_array_append_new(more, copy);
+        if (!to_like && out) {
+            to_like = true;
+            json_t *back = json_copy(link);
+            bad |= json_object_set_new(back, "from", json_string(node));
+            bad |= json_object_set_new(back, "to", json_string(like_node));
+            bad |= json_array_append_new(more, back);
+        }
+    }
+    bad |= json_array_extend(links, more);
+    json_decref(more);
+    return bad;
+}
+
+static json_t *device_like(json_t *document, const char *like, const char *node, const char *name,
+                           struct err *err)
+{
+    const json_t *model = device_find(document, like);
+    const struct catalogue_entry *entry = model ? NULL : catalogue_find(like);
+    if (entry)
+        return json_pack("{s:s,s:s,s:s,s:s,s:I}", "name", name, "node", node, "kind", entry->kind, "like",
+                         like, "memory_limit_bytes", (json_int_t)catalogue_usable(entry));
+    if (!model) {
+        struct err why = {0};
+        device_missing(document, like, &why);
+        err_set(err, ERR_INVALID,
+                "%.400s; nor is it in the catalogue (motley devices --catalogue; nearest is %s)", why.text,
+                catalogue_near(like));
+        return NULL;
+    }
+    json_t *device = json_deep_copy(model), *profiles = json_object_get(document, "profiles"), *profile;
+    size_t index;
+    int bad = !device || json_object_set_new(device, "name", json_string(name)) ||
+              json_object_set_new(device, "node", json_string(node)) ||
+              json_object_set_new(device, "usable", json_true());
+    json_array_foreach(profiles, index, profile)
+    {
+        const char *of = json_string_value(json_object_get(profile, "device"));
+        if (of && strcmp(of, like) == 0) {
+            json_t *copy = json_copy(profile);
+            bad |= !copy || json_object_set_new(copy, "device", json_string(name)) ||
+                   json_array_append_new(profiles, copy);
+            break;
+        }
+    }
+    const char *like_node = json_string_value(json_object_get(model, "node"));
+    bad |= links_copy(json_object_get(document, "links"), like_node ? like_node : "", node);
+    if (bad) {
+        json_decref(device);
+        err_set(err, ERR_NOMEM, "out of memory for another device");
+        return NULL;
+    }
+    return device;
+}
+
+int plan_inputs_add(json_t *document, const char *like, char name[256], struct err *err)
+{
+    char node[32];
+    const char *part = strrchr(like, '/');
+    unsigned number = 0;
+    do {
+        snprintf(node, sizeof node, "added%u", ++number);
+        snprintf(name, 256, "%s/%.200s", node, part ? part + 1 : like);
+    } while (device_find(document, name) && number < CLUSTER_DEVICES_MAX);
+    json_t *device = device_like(document, like, node, name, err);
+    if (!device)
+        return -1;
+    json_t *asked =
+        json_object_get(json_object_get(json_object_get(document, "spec"), "placement"), "devices");
+    if ((json_is_array(asked) && json_array_append_new(asked, json_string(name)) < 0) ||
+        json_array_append_new(json_object_get(document, "devices"), device) < 0)
+        return err_set(err, ERR_NOMEM, "out of memory for another device");
+    return 0;
+}
+
+int plan_inputs_speed(json_t *document, const char *device, double factor, struct err *err)
+{
+    json_t *found = device_find(document, device);
+    const json_t *speed = json_object_get(found, "speed");
+    if (!found)
+        return device_missing(document, device, err);
+    json_object_set_new(found, "speed",
+                        json_real(factor * (json_is_number(speed) ? json_number_value(speed) : 1)));
+    return 0;
+}
+
+static bool node_known(const json_t *document, const char *node)
+{
+    size_t index;
+    json_t *device;
+    json_array_foreach(json_object_get(document, "devices"), index, device)
+    {
+        const char *text = json_string_value(json_object_get(device, "node"));
+        if (text && strcmp(text, node) == 0)
+            return true;
+    }
+    return false;
+}
+
+int plan_inputs_link(json_t *document, const char *a, const char *b, double bytes_per_s, double latency_s,
+                     struct err *err)
+{
+    const char *const ends[2] = {a, b};
+    json_t *links = json_object_get(document, "links");
+    for (int k = 0; k < 2; k++)
+        if (!node_known(document, ends[k]))
+            return err_set(err, ERR_INVALID, "there is no node \"%.100s\"", ends[k]);
+    if (!links) {
+        links = json_array();
+        json_object_set_new(document, "links", links);
+    }
+    for (int k = 0; k < 2; k++) { /* a later link document replaces an earlier one */
+        json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s",
+                                 latency_s, "bytes_per_s", bytes_per_s);
+        if (json_array_append_new(links, link) < 0)
+            return err_set(err, ERR_NOMEM, "out of memory for a link");
+    }
+    return 0;
+}
+
+static json_t *devices_of(const struct cluster *cluster)
+{
+    json_t *devices = json_array();
+    int bad = !devices;
+    for (uint32_t d = 0; d < cluster->device_count; d++) {
+        const struct device *from = &cluster->devices[d];
+        json_t *to = json_pack("{s:s,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f}", "name", from->name, "node",
+                               cluster->nodes[from->node].name, "kind", from->kind, "memory_limit_bytes",
+                               (json_int_t)from->memory_limit_bytes, "threads", (json_int_t)from->threads,
+                               "speed", from->speed, "heat", from->heat, "price_per_hour",
+                               from->price_per_hour, "watts", from->watts, "idle_watts", from->idle_watts);
+        if (from->like)
+            bad |= json_object_set_new(to, "like", json_string(from->like->name));
+        bad |= json_array_append_new(devices, to);
+    }
+    if (bad)
+        json_decref(devices);
+    return bad ? NULL : devices;
+}
+
+static json_t *links_of(const struct cluster *cluster)
+{
+    json_t *links = json_array();
+    int bad = !links;
+    for (uint32_t i = 0; i < cluster->link_count; i++) {
+        const struct link_pair *link = &cluster->links[i];
+        bad |= json_array_append_new(
+            links, json_pack("{s:s,s:s,s:f,s:f,s:b}", "from", cluster->nodes[link->from].name, "to",
+                             cluster->nodes[link->to].name, "latency_s", link->latency_s, "bytes_per_s",
+                             link->bytes_per_s, "emulated", link->emulated));
+    }
+    if (bad)
+        json_decref(links);
+    return bad ? NULL : links;
+}
+
+/* Profiles that the file brings, over those of the document. */
+static int profiles_take(json_t *document, const json_t *cluster_file)
+{
+    json_t *profiles = json_object_get(document, "profiles");
+    size_t n, d;
+    const json_t *node, *device;
+    int bad = 0;
+    if (!profiles) {
+        profiles = json_array();
+        bad |= json_object_set_new(document, "profiles", profiles);
+    }
+    json_array_foreach(json_object_get(cluster_file, "nodes"), n, node)
+    {
+        json_array_foreach(json_object_get(node, "devices"), d, device)
+        {
+            json_t *profile = json_copy(json_object_get(device, "profile"));
+            if (!profile)
+                continue;
+            bad |= json_object_set(profile, "device", json_object_get(device, "name"));
+            bad |= json_array_append_new(profiles, profile); /* the last of a device counts */
+        }
+    }
+    return bad;
+}
+
+int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err)
+{
+    json_t *placement = json_object_get(json_object_get(document, "spec"), "placement");
+    struct cluster *cluster = cluster_from_json(cluster_file, err);
+    if (!cluster)
+        return -1;
+    json_t *nodes = json_array();
+    int bad = !nodes;
+    for (uint32_t n = 0; n < cluster->node_count; n++)
+        if (cluster->nodes[n].nic_bytes_per_s > 0)
+            bad |=
+                json_array_append_new(nodes, json_pack("{s:s,s:f}", "name", cluster->nodes[n].name,
+                                                       "nic_bytes_per_s", cluster->nodes[n].nic_bytes_per_s));
+    bad |= json_object_set_new(document, "nodes", nodes);
+    bad |= json_object_set_new(document, "devices", devices_of(cluster));
+    bad |= json_object_set_new(document, "links", links_of(cluster));
+    bad |= json_object_set_new(
+        document, "defaults",
+        json_pack("{s:{s:f,s:f},s:{s:f,s:f}}", "within", "latency_s", cluster->within_latency_s,
+                  "bytes_per_s", cluster->within_bytes_per_s, "between", "latency_s",
+                  cluster->between_latency_s, "bytes_per_s", cluster->between_bytes_per_s));
+    bad |= profiles_take(document, cluster_file);
+    cluster_destroy(cluster);
+    if (json_is_object(placement)) { /* names of the other cluster's devices say nothing here */
+        bad |= json_object_set_new(placement, "devices", json_null());
+        bad |= json_object_set_new(placement, "exclude", json_array());
+    }
+    return bad ? err_set(err, ERR_NOMEM, "out of memory for another cluster") : 0;
+}
+
+int plan_inputs_place(json_t *document, const char *placement, struct err *err)
+{
+    json_t *part = json_object_get(json_object_get(document, "spec"), "placement");
+    if (strcmp(placement, "auto") != 0 && plan_placement_from_name(placement) < 0)
+        return err_set(err, ERR_INVALID,
+                       "\"%.40s\" is none of auto, single, pipeline, data, hybrid, expert, tensor, server",
+                       placement);
+    if (json_object_set_new(part, "kind", json_string(placement)) < 0 ||
+        json_object_set_new(part, "stages", json_string("auto")) < 0 ||
+        json_object_set_new(part, "micro_batch_rows", json_string("auto")) < 0)
+        return err_set(err, ERR_NOMEM, "out of memory for another placement");
+    return 0;
+}

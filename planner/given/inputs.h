@@ -1,0 +1,68 @@
+/* Everything a plan rests on, in one document: what `POST /v1/jobs:validate?inputs=1` answers under `inputs`
+ * and what `motley replay` changes before it plans again.
+ *
+ *     {"version": 1, "spec": {…}, "config": {…}, "profile_key": "hex",
+ *      "rows": [[tokens, labelled], …] | null, "eval_rows": […] | null, "prompt_tokens": n,
+ *      "devices": [{"name","node","kind","like"?,"memory_limit_bytes","threads","speed"?,"usable"?}],
+ *      "profiles": [profile documents], "links": [link documents],
+ *      "nodes": [{"name","nic_bytes_per_s"}], "defaults": {"within": {"latency_s","bytes_per_s"}, "between":
+ * {…}}}
+ *
+ * Pure: documents in, structs out. `rows` null: the data is not at hand (workload.h). A device with `usable`
+ * false is left out. A profile or link of something that is not among the devices is passed over: the
+ * document may be of a larger cluster.
+ */
+#ifndef MOTLEY_PLANNER_GIVEN_INPUTS_H
+#define MOTLEY_PLANNER_GIVEN_INPUTS_H
+
+#include <jansson.h>
+
+#include "model/config.h"
+#include "model/rows.h"
+#include "model/spec.h"
+#include "planner/given/cluster.h"
+#include "planner/given/workload.h"
+
+#define INPUTS_VERSION 1
+#define INPUTS_ROWS_MAX 10000000u
+
+struct plan_inputs {
+    struct job_spec spec;
+    struct model_config config;
+    struct workload workload; /* borrows config: a struct plan_inputs does not move */
+    struct cluster *cluster;  /* owned */
+};
+
+/* Fills *inputs, which plan_inputs_fini releases also after an error. ERR_INVALID with the path. */
+int plan_inputs_read(const json_t *document, struct plan_inputs *inputs, struct err *err);
+/* The same from a specification, a config.json, a cluster file (INTERFACES.md) and what is known of the rows:
+ * borrowed; NULL sizes: not at hand. */
+struct plan_rows {
+    const struct row_size *train, *eval;
+    uint32_t train_count, eval_count, prompt_tokens;
+};
+int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json_t *config,
+                           const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
+void plan_inputs_fini(struct plan_inputs *inputs);
+
+/* Changes to such a document, as `motley replay` offers them. Each names what it does not find. */
+
+/* Takes a device away: ERR_INVALID when there is none of that name, or it would be the last. */
+int plan_inputs_without(json_t *document, const char *device, struct err *err);
+/* Adds a device on a node of its own: like one of the document's (its profile, memory and links) or like an
+ * entry of the catalogue. Its name, "added1/LIKE's last part", is written to name. ERR_INVALID when LIKE is
+ * neither. */
+int plan_inputs_add(json_t *document, const char *like, char name[256], struct err *err);
+/* Scales a device's speed. ERR_INVALID when there is none of that name. */
+int plan_inputs_speed(json_t *document, const char *device, double factor, struct err *err);
+/* Sets a link between two nodes, both ways. ERR_INVALID when there is no such node. */
+int plan_inputs_link(json_t *document, const char *a, const char *b, double bytes_per_s, double latency_s,
+                     struct err *err);
+/* Other devices and links: those of a cluster file (INTERFACES.md). A device that keeps its name keeps what
+ * was measured of it, unless the file brings a profile. ERR_INVALID with the path in the file. */
+int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err);
+/* Another placement; stages and micro-batch rows are chosen anew. ERR_INVALID when there is none of that
+ * name. */
+int plan_inputs_place(json_t *document, const char *placement, struct err *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* Workloads: release and checks. */
+#include "planner/given/workload.h"
+
+#include <stdlib.h>
+
+#define SEQUENCE_TOKENS_MAX (1u << 20)
+#define BATCH_ROWS_MAX (1u << 20)
+#define STEP_TOKENS_MAX (1u << 30)
+
+static void names_free(char **names, uint32_t count)
+{
+    for (uint32_t i = 0; names && i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+void workload_fini(struct workload *workload)
+{
+    free(workload->rows);
+    free(workload->eval_rows);
+    names_free(workload->devices, workload->device_count);
+    names_free(workload->exclude, workload->exclude_count);
+    *workload = (struct workload){0};
+}
+
+static int rows_check(const struct workload *w, const struct workload_row *rows, uint32_t count,
+                      const char *what, struct err *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (rows[i].tokens < 1 || rows[i].tokens > w->sequence_tokens || rows[i].labelled > rows[i].tokens)
+            return err_set(err, ERR_INVALID,
+                           "%s: row %u holds %u tokens, %u of them learnt; sequence_tokens is %u", what, i,
+                           rows[i].tokens, rows[i].labelled, w->sequence_tokens);
+    }
+    return 0;
+}
+
+int workload_check(const struct workload *w, struct err *err)
+{
+    if (!w->config)
+        return err_set(err, ERR_INVALID, "workload: no model");
+    if (w->batch_rows == 0 || w->batch_rows > BATCH_ROWS_MAX)
+        return err_set(err, ERR_INVALID, "train.batch_rows: %u is not within 1..%u", w->batch_rows,
+                       BATCH_ROWS_MAX);
+    if (w->sequence_tokens < 1 || w->sequence_tokens > SEQUENCE_TOKENS_MAX)
+        return err_set(err, ERR_INVALID, "data.sequence_tokens: %u is not within 1..%u", w->sequence_tokens,
+                       SEQUENCE_TOKENS_MAX);
+    if ((uint64_t)w->batch_rows * w->sequence_tokens > STEP_TOKENS_MAX)
+        return err_set(
+            err, ERR_TOO_BIG,
+            "train.batch_rows: %u rows of data.sequence_tokens, %u, are more than %u tokens a step",
+            w->batch_rows, w->sequence_tokens, STEP_TOKENS_MAX);
+    if (w->micro_batch_rows > w->batch_rows)
+        return err_set(err, ERR_INVALID, "placement.micro_batch_rows: %u is more than train.batch_rows, %u",
+                       w->micro_batch_rows, w->batch_rows);
+    if (w->method == METHOD_LORA && (w->lora_rank == 0 || w->target_count == 0))
+        return err_set(err, ERR_INVALID, "method: LoRA of rank %u on %u targets", w->lora_rank,
+                       w->target_count);
+    if (w->place < -1 || w->place >= PLACE_COUNT || w->target_count > WORKLOAD_TARGETS_MAX)
+        return err_set(err, ERR_INVALID, "placement.kind: number %d is not known", w->place);
+    if (w->prompt_tokens > w->sample_tokens)
+        return err_set(err, ERR_INVALID, "sample: a prompt of %u tokens in a cache of %u", w->prompt_tokens,
+                       w->sample_tokens);
+    if (rows_check(w, w->rows, w->row_count, "data.train", err) < 0)
+        return -1;
+    return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
+}

@@ -1,0 +1,109 @@
+/* By quick looks alone: every way of a stage that has few, one change at a time where there are many. */
+#include "planner/hybrid/deal_quick.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "planner/hybrid/deal_moves.h"
+#include "planner/search/moves.h"
+
+#define DEAL_WAYS 256u    /* a stage is dealt in every way where there are no more */
+#define DEAL_CUT_WAYS 32u /* likewise, with every move of a cut */
+#define BETTER 0.999999   /* a change must be worth this much */
+
+struct dealer {
+    struct polish *polish;
+    const struct problem *problem;
+    struct err *err;
+};
+
+/* A stage's micro-batches dealt in every way. */
+static bool deal_every(const struct dealer *d, struct place_choice *c, uint32_t stage, uint32_t ways,
+                       double *quick)
+{
+    uint32_t count = c->dealt_count / c->stage_count;
+    uint8_t *at = &c->dealt[(size_t)stage * count], best[DEALT_CELLS];
+    bool any = false;
+    memcpy(best, at, count);
+    for (uint32_t way = 0; way < ways && !polish_spent(d->polish); way++) {
+        double now = deal_way(c, stage, way) ? polish_quick(d->polish, c) : -1;
+        if (now <= 0 || now >= *quick * BETTER || !polish_fits(d->polish, c))
+            continue;
+        memcpy(best, at, count);
+        *quick = now;
+        any = true;
+    }
+    memcpy(at, best, count);
+    return any;
+}
+
+/* One pass over who takes which micro-batch, by quick looks alone. */
+static bool deal_pass(const struct dealer *d, struct place_choice *c, double *quick)
+{
+    uint32_t a_count, b_count, count = c->dealt_count / c->stage_count;
+    uint8_t row[DEALT_CELLS];
+    bool any = false;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        if (c->stages[s].member_count > 1 && deal_ways(c, s) <= DEAL_WAYS)
+            any = deal_every(d, c, s, deal_ways(c, s), quick) || any;
+    }
+    move_range(d->problem, c, MOVE_DEAL, &a_count, &b_count);
+    for (uint32_t n = 0; n < a_count * b_count && !polish_spent(d->polish); n++) {
+        if (deal_ways(c, n / b_count / count) <= DEAL_WAYS)
+            continue;
+        uint8_t *at = &c->dealt[n / b_count / count * count];
+        memcpy(row, at, count);
+        if (!deal_move(c, n / b_count, n % b_count))
+            continue;
+        double now = polish_quick(d->polish, c);
+        if (now > 0 && now < *quick * BETTER && polish_fits(d->polish, c)) {
+            *quick = now;
+            any = true;
+        } else {
+            memcpy(at, row, count);
+        }
+    }
+    return any;
+}
+
+/* A cut and who takes which micro-batch at once, where dealing in every way is quick. */
+static bool deal_cut_pass(const struct dealer *d, struct place_choice *c, double *quick)
+{
+    uint32_t a_count, b_count;
+    bool any = false;
+    move_range(d->problem, c, MOVE_CUT, &a_count, &b_count);
+    for (uint32_t n = 0; n < a_count * b_count && !polish_spent(d->polish); n++) {
+        struct place_choice trial;
+        bool better = false;
+        if (choice_copy(&trial, c, d->err) < 0)
+            return any;
+        if (move_apply(d->problem, &trial, MOVE_CUT, n / b_count, n % b_count, d->err) > 0) {
+            for (uint32_t s = 0; s < trial.stage_count; s++) {
+                if (trial.stages[s].member_count > 1 && deal_ways(&trial, s) <= DEAL_CUT_WAYS)
+                    better = deal_every(d, &trial, s, deal_ways(&trial, s), quick) || better;
+            }
+        }
+        if (better) {
+            choice_fini(c);
+            *c = trial;
+            any = true;
+        } else {
+            choice_fini(&trial);
+        }
+    }
+    return any;
+}
+
+void deal_quick(struct polish *polish, const struct problem *problem, struct place_choice *c, double *quick,
+                struct err *err)
+{
+    const struct dealer d = {.polish = polish, .problem = problem, .err = err};
+    if (deal_fix(problem, c, err) <= 0)
+        return;
+    for (bool any = true; any && !polish_spent(polish);) {
+        double before = *quick;
+        any = deal_pass(&d, c, quick);
+        polish_quick_settle(polish, c, quick, INFINITY);
+        any = deal_cut_pass(&d, c, quick) || any || *quick < before;
+    }
+}

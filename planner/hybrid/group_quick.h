@@ -1,0 +1,19 @@
+/* Seconds of a pipeline of groups, nearly: the order that deal.h runs, at the loads of the priced steps,
+ * links taken in that order, buffers unbounded. Several times faster than emitting and simulating, to tell
+ * what is not worth that: nothing is answered by it. For this room only; pure. */
+#ifndef MOTLEY_PLANNER_HYBRID_GROUP_QUICK_H
+#define MOTLEY_PLANNER_HYBRID_GROUP_QUICK_H
+
+#include "planner/search/placement.h"
+
+struct group_quick;
+
+/* For choices of one problem; it remembers what micro-batches cost. New, or NULL with ERR_NOMEM. */
+struct group_quick *group_quick_create(const struct problem *problem, uint32_t steps_max, struct err *err);
+void group_quick_destroy(struct group_quick *quick);
+
+/* Negative: it cannot say (another placement, too many devices or micro-batches, full fine-tuning). Memory is
+ * not looked at. */
+double group_quick_seconds(struct group_quick *quick, const struct place_choice *choice);
+
+#endif

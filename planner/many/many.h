@@ -1,0 +1,112 @@
+/* Arranging many devices: an order of them cut into groups, each group a stage whose members take whole
+ * micro-batches as they come, layers by what speed and memory allow at a period.
+ *
+ * many_table.c prepares one micro-batch size; many_cover.c finds the least period of an order by dynamic
+ * programming; many_choice.c turns a layout into a choice and runs it once; many_search.c tries orders and
+ * sizes and changes orders while the period falls. For this room only; pure.
+ */
+#ifndef MOTLEY_PLANNER_MANY_MANY_H
+#define MOTLEY_PLANNER_MANY_MANY_H
+
+#include "planner/cost/micro.h"
+#include "planner/search/placement.h"
+
+#define MANY_WAYS 2         /* plain, with recomputation */
+#define MANY_BOUNDARIES 6u  /* boundary tensors a side that a rank is taken to hold before it is run */
+#define MANY_GROUP_MAX 512u /* members of a stage */
+
+/* Stages hold other things at the ends: the embedding first, norm and head last. */
+enum many_role { MANY_INNER, MANY_FIRST, MANY_LAST, MANY_ROLES };
+
+struct many_unit { /* a usable device at one micro-batch size */
+    uint32_t device, node;
+    double memory;
+    double layer_s[MANY_WAYS]; /* a layer, forward and backward */
+    double extra_s[MANY_ROLES][MANY_WAYS];
+};
+
+struct many {
+    const struct problem *p;
+    struct choice_list *list;
+    uint32_t rows, micro_batches, count;
+    int32_t layers; /* blocks between embedding and head */
+    bool allowed[MANY_WAYS];
+    uint32_t group_max; /* members of a stage; 1: a pipeline of single devices */
+    uint32_t stages_asked;
+    struct many_unit *units; /* [count] */
+    /* bytes of a stage of n layers: fixed + each · micro-batches held; [MANY_ROLES][MANY_WAYS][layers + 1] */
+    double *fixed, *each;
+    double boundary_bytes; /* of a mean micro-batch */
+    double *link_s;        /* [nodes · nodes], one way; NULL: too many nodes, looked up */
+};
+
+/* Fills everything at a micro-batch size; count is that of usable devices. ERR_NOMEM. */
+int many_init(struct many *many, const struct problem *problem, uint32_t micro_batch_rows, struct err *err);
+void many_fini(struct many *many);
+/* Seconds of a boundary tensor between two units, one way, alone on the wire. */
+double many_link(const struct many *many, uint32_t from_unit, uint32_t to_unit);
+
+static inline double many_bytes(const struct many *many, enum many_role role, int way, int32_t layers,
+                                double held)
+{
+    size_t at = ((size_t)role * MANY_WAYS + (size_t)way) * ((size_t)many->layers + 1) + (size_t)layers;
+    return many->fixed[at] + many->each[at] * held;
+}
+
+/* The best end of a pipeline that the devices from a place in the order on can be. */
+struct many_tail {
+    int32_t layers, own;  /* covered in all; of its first stage */
+    uint32_t begin, size; /* its first stage: order[begin …); size 0: none */
+    uint32_t stages;
+    double wait; /* seconds from entering it to having left it backwards, at the mean of members */
+    double fill; /* at the fastest members, nobody before */
+};
+
+struct many_cover {
+    const struct many *m;
+    const uint32_t *order;   /* [count] of units */
+    struct many_tail *tails; /* [count + 1] */
+    uint32_t count;          /* of order */
+    double slack;            /* windows beyond what means say: arrivals are uneven */
+    double within;           /* a period is found so nearly; 0: 1.001, or 1.01 of more than 2,048 devices */
+    double lean;    /* seconds that a stage's period may be longer for each second of its tail's wait */
+    uint32_t start; /* where the whole begins, once it is covered */
+    struct many_tail whole;
+};
+
+/* Does the order cover all layers at this period, in two stages or more? Places from `changed` on are taken
+ * as they were left by the last call with equal period. */
+bool many_covers(struct many_cover *cover, double period, uint32_t changed);
+/* Least period, as nearly as the cover says; INFINITY when it covers at none up to
+ * `most`. Leaves the cover at it. */
+double many_period(struct many_cover *cover, double least, double most);
+/* Are n layers (with the role's own blocks) held by order[begin, begin + size) at the period, before `next`?
+ * Fills the tail that they then begin; ways and windows (may be NULL) get each member's. */
+bool many_group_holds(const struct many_cover *cover, double period, uint32_t begin, uint32_t size,
+                      enum many_role role, int32_t layers, const struct many_tail *next, bool *ways,
+                      uint32_t *windows, struct many_tail *as_tail);
+
+/* Seconds that the busiest wire between nodes needs for a micro-batch of what is covered; wires is scratch,
+ * [nodes · nodes]. */
+double many_load(const struct many_cover *cover, double *wires);
+
+/* A covered order as a choice; seconds: of a step, INFINITY when it does not fit. */
+struct many_draft {
+    const struct many *m;
+    struct place_choice choice;
+    uint32_t *wanted; /* [members]: windows that means ask for */
+    double period, wait_s, seconds, lean;
+    uint64_t cells; /* stages * micro-batches that the last run took */
+};
+/* Makes a draft of what covers at the period. ERR_NOMEM. */
+int many_draft_init(struct many_draft *draft, const struct many_cover *cover, double period, struct err *err);
+void many_draft_fini(struct many_draft *draft);
+/* Runs it once, with so many micro-batches, or some flights, and the rest at the pace they had, lowering
+ * windows until buffers fit; sets seconds. ERR_NOMEM. */
+int many_draft_run(struct many_draft *draft, uint32_t micro_batches, struct err *err);
+
+/* Proposes arrangements of more devices than can be enumerated; group_max 1: of single devices. */
+int many_propose(const struct problem *problem, uint32_t group_max, struct choice_list *list,
+                 struct err *err);
+
+#endif

@@ -1,0 +1,304 @@
+/* From a covered order to a choice: blocks, windows, who recomputes; then the pipeline is run once as it will
+ * be emitted, and what its buffers turn out to need is checked against memory. */
+#include "planner/many/many.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/hybrid/deal.h"
+#include "planner/pipeline/chain.h"
+#include "planner/pipeline/pipeline.h"
+
+#define FIT_TURNS_PART 2 /* and this often while a part of the micro-batches is run */
+#define CHAIN_TURNS 8
+#define FIT_TURNS 5     /* windows are lowered this often before a layout is given up */
+#define RUN_FLIGHTS 4.0 /* as many micro-batches as are under way at once, so many times: to see the pace */
+#define WINDOW_LEAST 0.5
+#define WINDOW_MOST 1.5
+
+/* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
+ * uneven, and who may not hold another one stands still. */
+static uint32_t window_most(const struct many *m, double memory, enum many_role role, int way, int32_t layers,
+                            uint32_t wanted)
+{
+    double one = many_bytes(m, role, way, layers, 1) - many_bytes(m, role, way, layers, 0);
+    double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
+    double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
+    return most > wanted ? (uint32_t)most : wanted;
+}
+
+int many_draft_init(struct many_draft *d, const struct many_cover *c, double period, struct err *err)
+{
+    const struct many *m = c->m;
+    struct place_choice *choice = &d->choice;
+    const struct many_tail *tail = &c->whole;
+    bool ways[MANY_GROUP_MAX];
+    uint32_t windows[MANY_GROUP_MAX];
+    *d = (struct many_draft){
+        .m = m, .lean = c->lean, .period = period, .wait_s = tail->wait, .seconds = INFINITY};
+    choice->placement = m->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
+    choice->micro_batch_rows = m->rows;
+    choice->stages = calloc((size_t)tail->stages + 1, sizeof(*choice->stages));
+    choice->members = calloc((size_t)c->count + 1, sizeof(*choice->members));
+    d->wanted = calloc((size_t)c->count + 1, sizeof(*d->wanted));
+    if (!choice->stages || !choice->members || !d->wanted)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    int32_t block = 0;
+    for (bool first = true; tail->size; first = false) {
+        const struct many_tail *next = &c->tails[tail->begin + tail->size];
+        enum many_role role = first ? MANY_FIRST : next->size ? MANY_INNER : MANY_LAST;
+        struct many_tail same;
+        int32_t end = block + tail->own + (role != MANY_INNER);
+        many_group_holds(c, period, tail->begin, tail->size, role, tail->own, next, ways, windows, &same);
+        choice->stages[choice->stage_count++] = (struct place_stage){.block_begin = block,
+                                                                     .block_end = end,
+                                                                     .member_first = choice->member_count,
+                                                                     .member_count = tail->size};
+        memcpy(&d->wanted[choice->member_count], windows, tail->size * sizeof(*windows));
+        for (uint32_t i = 0; i < tail->size; i++)
+            choice->members[choice->member_count++] =
+                (struct place_member){.device = m->units[c->order[tail->begin + i]].device,
+                                      .micro_rows = m->rows,
+                                      .state_share = 1,
+                                      .window = window_most(m, m->units[c->order[tail->begin + i]].memory,
+                                                            role, ways[i], tail->own, windows[i]),
+                                      .recompute = ways[i]};
+        block = end;
+        tail = next;
+    }
+    return 0;
+}
+
+/* Adapters' gradients over the members of a stage, once a step; the slowest group. */
+static double sync_seconds(const struct many_draft *d)
+{
+    const struct problem *p = d->m->p;
+    double most = 0;
+    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
+        const struct place_stage *stage = &d->choice.stages[s];
+        double bytes = 0, slowest = 0, delay = 0;
+        for (int32_t b = stage->block_begin; b < stage->block_end && stage->member_count > 1; b++)
+            bytes += 4 * (double)p->blocks.blocks[b].lora_params;
+        for (uint32_t i = 0; i < stage->member_count && stage->member_count > 1; i++) {
+            double latency, rate;
+            bool emulated;
+            cluster_link(p->cluster, d->choice.members[stage->member_first + i].device,
+                         d->choice.members[stage->member_first + (i + 1) % stage->member_count].device,
+                         &latency, &rate, &emulated);
+            slowest = fmax(slowest, 1 / rate);
+            delay = fmax(delay, latency);
+        }
+        most = fmax(most, 2 * bytes * slowest + 2 * (stage->member_count - 1.0) * delay);
+    }
+    return most;
+}
+
+/* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,
+ * where they do not fit; returns how many it touched, −1 when one cannot. */
+static int buffers_fit(struct many_draft *d, const struct deal *deal)
+{
+    int touched = 0;
+    struct place_choice *c = &d->choice;
+    bool chain = c->placement == PLACE_PIPELINE, never = false;
+    uint32_t *windows = calloc((size_t)c->member_count + 1, sizeof(*windows));
+    if (!windows)
+        return -1;
+    for (uint32_t r = 0; r < c->member_count; r++)
+        windows[r] = c->members[r].window;
+    for (uint32_t r = 0; r < c->member_count; r++) {
+        const struct place_stage *stage = &c->stages[chain ? r : deal->stage_of[r]];
+        struct place_member *member = &c->members[r];
+        uint32_t boundary = 0, window = chain ? windows[r] : deal_window(deal, r, NULL);
+        struct memory_need need;
+        struct deal_rings rings;
+        if (chain)
+            boundary = chain_boundary_buffers(r, c->stage_count, windows, d->m->micro_batches);
+        else
+            boundary = deal_boundaries(deal, r, &rings);
+        struct memory_stage stage_need = {.block_begin = stage->block_begin,
+                                          .block_end = stage->block_end,
+                                          .window = window,
+                                          .micro_batch_rows = d->m->rows,
+                                          .recompute = member->recompute,
+                                          .boundary_buffers = boundary,
+                                          .state_share = member->state_share,
+                                          .tensor_share = 1};
+        memory_stage_need(d->m->p, &stage_need, &need);
+        if (need.total <= d->m->p->cluster->devices[member->device].memory_limit_bytes)
+            continue;
+        double over = (double)(need.total - d->m->p->cluster->devices[member->device].memory_limit_bytes);
+        uint32_t fewer = (uint32_t)ceil(over / (double)(need.saved_bytes + 1));
+        if (window > fewer &&
+            (window - fewer >= d->wanted[r] * WINDOW_LEAST || member->recompute || !d->m->allowed[1]))
+            member->window = window - fewer;
+        else if (!member->recompute && d->m->allowed[1])
+            member->recompute = true;
+        else
+            never = true;
+        touched++;
+    }
+    free(windows);
+    return never ? -1 : touched;
+}
+
+/* Members that never had a micro-batch are left out. Returns whether there were any. */
+static bool idle_drop(struct many_draft *d, const struct deal *deal)
+{
+    struct place_choice *c = &d->choice;
+    uint32_t kept = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        struct place_stage *stage = &c->stages[s];
+        uint32_t first = kept;
+        for (uint32_t r = stage->member_first; r < stage->member_first + stage->member_count; r++) {
+            if (deal->first[r + 1] > deal->first[r]) {
+                d->wanted[kept] = d->wanted[r];
+                c->members[kept++] = c->members[r];
+            }
+        }
+        stage->member_first = first;
+        stage->member_count = kept - first;
+    }
+    bool any = kept < c->member_count;
+    c->member_count = kept;
+    return any;
+}
+
+static int double_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* How long the whole step takes when the first `ran` micro-batches took end_s: the rest goes at the pace of
+ * the middle third, read where they leave the pipeline. */
+static double pace(const struct many_draft *d, const struct deal *deal, double *scratch)
+{
+    uint32_t ran = deal->micro_batches, third = ran / 3;
+    if (ran == d->m->micro_batches || third == 0)
+        return deal->end_s;
+    memcpy(scratch, deal->backward_end, ran * sizeof(*scratch));
+    qsort(scratch, ran, sizeof(*scratch), double_compare);
+    double each = (scratch[2 * third] - scratch[third]) / third;
+    return deal->end_s + each * (d->m->micro_batches - ran);
+}
+
+/* The update, and adapters' gradients summed before it. */
+static double ending(const struct many_draft *d)
+{
+    double update = 0;
+    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
+        const struct place_stage *stage = &d->choice.stages[s];
+        for (uint32_t i = 0; i < stage->member_count; i++)
+            update =
+                fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
+                                                  stage->block_begin, stage->block_end));
+    }
+    return update + sync_seconds(d);
+}
+
+/* Seconds of single devices' micro-batches in the order that chain.c emits: as many forwards as the window,
+ * then backward and forward in turn. There a stage whose window is its neighbour's waits for it every time,
+ * so windows are what means ask for, rising towards the head, and not what memory has room for. Negative: out
+ * of memory. */
+static double chain_seconds(const struct many_draft *d)
+{
+    const struct problem *p = d->m->p;
+    const struct place_choice *c = &d->choice;
+    uint32_t stages = c->stage_count, count = d->m->micro_batches;
+    size_t cells = (size_t)stages * count;
+    double *f = malloc((4 * cells + 4 * (size_t)stages) * sizeof(*f)), *b, *link_s, seconds;
+    uint32_t *windows = calloc((size_t)stages + 1, sizeof(*windows));
+    if (!f || !windows) {
+        free(f);
+        free(windows);
+        return -1;
+    }
+    b = f + cells;
+    link_s = b + cells;
+    for (uint32_t s = 0; s < stages; s++) {
+        const struct place_stage *stage = &c->stages[s];
+        struct micro_cost cost;
+        micro_cost_init(&cost, p, c->members[s].device, d->m->rows);
+        double forward = micro_forward(p, &cost, stage->block_begin, stage->block_end);
+        double back = micro_backward(p, &cost, stage->block_begin, stage->block_end, c->members[s].recompute);
+        for (uint32_t k = 0; k < count; k++) {
+            f[(size_t)s * count + k] = forward;
+            b[(size_t)s * count + k] = back;
+        }
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, c->members[s].device, c->members[s + 1 < stages ? s + 1 : s].device,
+                     &latency, &rate, &emulated);
+        link_s[s] = latency + d->m->boundary_bytes / rate;
+        windows[s] = c->members[s].window;
+    }
+    seconds = pipe_recurrence(stages, count, f, b, link_s, windows, link_s + stages);
+    free(f);
+    free(windows);
+    return seconds;
+}
+
+/* Windows that fall towards the tail: those behind a narrow one are narrowed. */
+static int chain_run(struct many_draft *d, struct err *err)
+{
+    struct place_choice *c = &d->choice;
+    int touched = 1;
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        c->members[s].window = d->wanted[s];
+    for (int turn = 0; turn < CHAIN_TURNS && touched > 0; turn++) {
+        for (uint32_t s = 1; s < c->stage_count; s++) {
+            uint32_t most = c->members[s - 1].window;
+            c->members[s].window = c->members[s].window < most ? c->members[s].window : most;
+        }
+        touched = buffers_fit(d, NULL);
+    }
+    d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
+    if (d->seconds < 0)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    d->seconds += ending(d);
+    d->choice.estimate_s = d->seconds;
+    return 0;
+}
+
+int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err)
+{
+    if (d->choice.placement == PLACE_PIPELINE)
+        return chain_run(d, err);
+    double flight = d->wait_s / d->period * RUN_FLIGHTS;
+    uint32_t run = flight > micro_batches ? (uint32_t)flight : micro_batches;
+    run = run * 2 > d->m->micro_batches ? d->m->micro_batches : run;
+    double *scratch = malloc(((size_t)run + 1) * sizeof(*scratch));
+    d->seconds = INFINITY;
+    d->cells = 0;
+    if (!scratch)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    bool whole = run == d->m->micro_batches;
+    int turns = whole ? FIT_TURNS : FIT_TURNS_PART;
+    for (int turn = 0; turn < turns; turn++) {
+        struct deal deal;
+        if (deal_init(&deal, d->m->p, &d->choice, run, err) < 0) {
+            free(scratch);
+            return -1;
+        }
+        double seconds = pace(d, &deal, scratch);
+        d->cells += (uint64_t)run * d->choice.stage_count;
+        int touched = whole && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
+        deal_fini(&deal);
+        if (touched == 0 ||
+            (touched > 0 && !whole && turn + 1 == turns)) /* nearly: the whole run settles it */
+            d->seconds = seconds + ending(d);
+        if (touched <= 0)
+            break;
+    }
+    d->choice.estimate_s = d->seconds;
+    free(scratch);
+    return 0;
+}
+
+void many_draft_fini(struct many_draft *d)
+{
+    choice_fini(&d->choice);
+    free(d->wanted);
+    d->wanted = NULL;
+}

@@ -1,0 +1,577 @@
+/* Which orders and micro-batch sizes are tried, and how the best ones are changed.
+ *
+ * Orders come from sorting by what matters at the head of a pipeline (room for many micro-batches), at its
+ * tail (speed for the head block), and by node, so that boundaries cross few links. A size is left when even
+ * perfect balance could not beat what is known. The best few layouts are improved by moving one device in the
+ * order at a time while the least period falls: the dynamic program then regroups everything. */
+#include "planner/many/many.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rand.h"
+
+#define ORDERS_KEPT 5u
+#define ORDERS_EACH 3u      /* of them of one micro-batch size */
+#define VARIANTS 12u        /* of groups and windows; what pays depends on how scarce memory is */
+#define BRIEF_VARIANT 0u    /* looked at beside single devices' own where pipelines were not asked for */
+#define RUN_WHOLE 3u        /* drafts run to the end, */
+#define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
+#define IMPROVED 1u         /* variants whose orders are changed */
+#define RUN_WITHIN 1.01     /* of the best run to the end: so far off may be what a part of a run says, */
+#define OTHER_WITHIN 1.03   /* or so, of leaning when the best does not lean and the other way round */
+#define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
+#define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
+#define STAGES_WIDE 48u     /* stages that arrangements of groups are taken to have, before they are made */
+#define HUGE_COUNT 1024u    /* devices beyond which only so many orders are looked at in all variants: */
+#define ORDERS_HUGE 2u
+#define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
+#define LOAD_MOST 0.95      /* of a period that a wire may be busy */
+#define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
+#define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
+#define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
+#define CHANGES_LARGE 120u
+#define CHANGES_HUGE 24u
+#define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
+#define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
+#define LEAN_GAIN 0.25           /* of the least period without leaning: leaning gains no more */
+#define ORDER_WITHIN 1.004       /* orders are compared by periods found so nearly, */
+#define ORDER_VARIANT 0u         /* with this variant, */
+#define ORDER_VARIANT_LEANING 1u /* or this, where periods lean */
+static const double parts_kept[] = {0.85, 0.7, 0.55, 0.4}; /* these */
+
+struct key {
+    uint32_t unit;
+    double first, second, third;
+};
+
+static int key_compare(const void *left, const void *right)
+{
+    const struct key *a = left, *b = right;
+    if (a->first != b->first)
+        return a->first < b->first ? -1 : 1;
+    if (a->second != b->second)
+        return a->second < b->second ? -1 : 1;
+    if (a->third != b->third)
+        return a->third < b->third ? -1 : 1;
+    return a->unit < b->unit ? -1 : a->unit > b->unit;
+}
+
+enum order_kind { ORDER_ROOM, ORDER_SPEED, ORDER_MEMORY, ORDER_KINDS };
+
+static double unit_key(const struct many *m, const struct many_unit *unit, enum order_kind kind)
+{
+    double seconds = unit->layer_s[m->allowed[0] ? 0 : 1];
+    return kind == ORDER_ROOM ? -unit->memory * seconds : kind == ORDER_SPEED ? seconds : -unit->memory;
+}
+
+/* Of an order the devices that are among the `most` fastest; returns how many. */
+static uint32_t order_keep_fast(const struct many *m, uint32_t most, struct key *keys, bool *fast,
+                                uint32_t *order)
+{
+    uint32_t kept = 0;
+    for (uint32_t u = 0; u < m->count; u++)
+        keys[u] = (struct key){u, unit_key(m, &m->units[u], ORDER_SPEED), -m->units[u].memory, 0};
+    qsort(keys, m->count, sizeof(*keys), key_compare);
+    for (uint32_t i = 0; i < m->count; i++)
+        fast[keys[i].unit] = i < most;
+    for (uint32_t i = 0; i < m->count; i++) {
+        if (fast[order[i]])
+            order[kept++] = order[i];
+    }
+    return kept;
+}
+
+/* Sorted by a key; by_node: node by node, nodes by their mean. */
+static void order_make(const struct many *m, enum order_kind kind, bool by_node, bool backwards,
+                       struct key *keys, double *node_key, uint32_t *node_count, uint32_t *order)
+{
+    uint32_t nodes = m->p->cluster->node_count;
+    memset(node_key, 0, nodes * sizeof(*node_key));
+    memset(node_count, 0, nodes * sizeof(*node_count));
+    for (uint32_t u = 0; u < m->count; u++) {
+        node_key[m->units[u].node] += unit_key(m, &m->units[u], kind);
+        node_count[m->units[u].node]++;
+    }
+    for (uint32_t u = 0; u < m->count; u++) {
+        uint32_t node = m->units[u].node;
+        double key = unit_key(m, &m->units[u], kind);
+        keys[u] = by_node ? (struct key){u, node_key[node] / node_count[node], node, key}
+                          : (struct key){u, key, node, 0};
+    }
+    qsort(keys, m->count, sizeof(*keys), key_compare);
+    for (uint32_t i = 0; i < m->count; i++)
+        order[i] = keys[backwards ? m->count - 1 - i : i].unit;
+}
+
+/* Small groups arrive more evenly and need smaller windows; large ones divide layers more finely. Who leans
+ * holds more at its head. */
+static const struct variant {
+    uint32_t group_max; /* 0: as many as looked at */
+    double slack;       /* windows beyond what means say */
+    double lean;        /* of periods (many_cover.c), in parts of what fills the pipeline */
+} variants[VARIANTS] = {{0, 1.55, 0}, {0, 1.55, 0.5}, {0, 2.2, 1},   {0, 1.3, 0},
+                        {2, 1.4, 0},  {2, 1.1, 0},    {3, 1.4, 0.5}, {3, 1.15, 0},
+                        {3, 1.9, 1},  {0, 1.8, 0.5},  {2, 1.7, 0.5}, {1, 1.2, 0}};
+
+struct seed {
+    uint32_t rows;  /* 0: none yet */
+    uint32_t count; /* of order: the slowest devices may be left out */
+    uint32_t *order;
+    double period, estimate;
+};
+
+struct search {
+    const struct problem *p;
+    struct choice_list *list;
+    uint32_t group_max, count;
+    struct seed orders[ORDERS_KEPT], seeds[VARIANTS];
+    uint32_t *order, *trial;
+    struct key *keys;
+    bool *fast;
+    double *node_key;
+    uint32_t *node_count;
+    struct many_tail *tails, *kept;
+    double *wires; /* NULL: too many nodes */
+};
+
+/* Perfect balance without anybody waiting. */
+static double period_least(const struct many *m)
+{
+    double rate = 0;
+    int way = m->allowed[0] ? 0 : 1;
+    for (uint32_t u = 0; u < m->count; u++)
+        rate += 1 / (m->layers * m->units[u].layer_s[way]);
+    return rate > 0 ? 1 / rate : INFINITY;
+}
+
+static double fill_least(const struct many *m)
+{
+    double least = INFINITY;
+    for (uint32_t u = 0; u < m->count; u++)
+        least = fmin(least, m->layers * m->units[u].layer_s[m->allowed[0] ? 0 : 1]);
+    return least;
+}
+
+static double load(const struct search *s, const struct many_cover *cover)
+{
+    return s->wires ? many_load(cover, s->wires) / LOAD_MOST : 0;
+}
+
+static double estimate(const struct many *m, double period, double fill)
+{
+    return (m->micro_batches - 1) * period + fill;
+}
+
+static uint32_t group_max(const struct search *s, const struct many *m)
+{
+    uint32_t wide = 8 * m->count / (uint32_t)m->layers + 1;
+    if (s->group_max)
+        return s->group_max;
+    return wide < GROUP_SMALL ? GROUP_SMALL : wide < 256 ? wide : 256;
+}
+
+/* Single devices have only the windows of a variant. */
+static uint32_t variant_group(const struct search *s, const struct many *m, uint32_t v)
+{
+    return s->group_max != 1 && variants[v].group_max ? variants[v].group_max : group_max(s, m);
+}
+
+/* With many micro-batches a device, filling costs little, and who runs ahead has used it up long before. */
+static bool leans(const struct many *m, uint32_t count)
+{
+    return m->micro_batches <= LEAN_EACH * count;
+}
+
+static struct many_cover cover_of(const struct search *s, const struct many *m, uint32_t v,
+                                  const uint32_t *order, uint32_t count)
+{
+    return (struct many_cover){.m = m,
+                               .order = order,
+                               .tails = s->tails,
+                               .count = count,
+                               .slack = variants[v].slack,
+                               .lean = leans(m, count) ? variants[v].lean / m->micro_batches : 0};
+}
+
+/* Puts an order among the best few. */
+static void order_keep(struct search *s, const struct many *m, uint32_t count, double period, double seconds)
+{
+    uint32_t at = ORDERS_KEPT, last = ORDERS_KEPT - 1, same = 0;
+    while (at > 0 && (s->orders[at - 1].rows == 0 || s->orders[at - 1].estimate > seconds))
+        at--;
+    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+        if (s->orders[i].rows == m->rows && ++same == ORDERS_EACH)
+            last = i;
+    }
+    if (at > last)
+        return;
+    uint32_t *room = s->orders[last].order;
+    memmove(&s->orders[at + 1], &s->orders[at], (last - at) * sizeof(*s->orders));
+    memcpy(room, s->order, count * sizeof(*room));
+    s->orders[at] = (struct seed){m->rows, count, room, period, seconds};
+}
+
+/* An order's least period as a variant has it, and its estimate; INFINITY when it cannot be below `limit`. */
+static double variant_estimate(struct search *s, struct many *m, uint32_t v, const uint32_t *order,
+                               uint32_t count, double limit, double within, double *period)
+{
+    double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
+    struct many_cover cover = cover_of(s, m, v, order, count);
+    if (v == ORDER_VARIANT_LEANING && !leans(m, count)) /* the same as without */
+        return INFINITY;
+    m->group_max = variant_group(s, m, v);
+    cover.within = within;
+    s->list->evaluations += 5;
+    least *= cover.lean > 0 ? 1 - LEAN_GAIN * variants[v].lean : 1;
+    *period = most > least ? many_period(&cover, least, most) : INFINITY;
+    return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
+}
+
+/* What an order must be better than to be kept. */
+static double order_limit(const struct search *s, const struct many *m)
+{
+    const struct seed *last = &s->orders[ORDERS_KEPT - 1];
+    double limit = last->rows ? last->estimate : INFINITY;
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < ORDERS_KEPT && s->orders[i].rows; i++) {
+        if (s->orders[i].rows == m->rows && ++same == ORDERS_EACH)
+            limit = fmin(limit, s->orders[i].estimate);
+    }
+    return limit;
+}
+
+/* One order of so many of the fastest devices, as the first variant has it. Returns its estimate. */
+static double order_try(struct search *s, struct many *m, enum order_kind kind, int turn, uint32_t count)
+{
+    double period;
+    order_make(m, kind, turn & 1, turn & 2, s->keys, s->node_key, s->node_count, s->order);
+    if (count < m->count)
+        count = order_keep_fast(m, count, s->keys, s->fast, s->order);
+    double seconds = variant_estimate(s, m, leans(m, count) ? ORDER_VARIANT_LEANING : ORDER_VARIANT, s->order,
+                                      count, order_limit(s, m), ORDER_WITHIN, &period);
+    if (isfinite(seconds))
+        order_keep(s, m, count, period, seconds);
+    return seconds;
+}
+
+/* All orders at one micro-batch size. With few micro-batches a device, filling the pipeline costs as much as
+ * what flows: there the slowest devices are also left out in steps, in the direction that was best. */
+static void size_try(struct search *s, struct many *m)
+{
+    double best = INFINITY;
+    int best_turn = 0;
+    for (int kind = 0; kind < ORDER_KINDS; kind++) {
+        for (int turn = 0; turn < 4; turn++) {
+            double seconds = order_try(s, m, (enum order_kind)kind, turn, m->count);
+            if (seconds < best) {
+                best = seconds;
+                best_turn = turn;
+            }
+        }
+    }
+    if (m->micro_batches >= FEW_EACH * m->count)
+        return;
+    for (int kind = 0; kind < ORDER_KINDS; kind++) {
+        for (size_t part = 0; part < sizeof(parts_kept) / sizeof(parts_kept[0]); part++) {
+            uint32_t count = (uint32_t)(parts_kept[part] * m->count);
+            if (count >= 2)
+                order_try(s, m, (enum order_kind)kind, best_turn, count);
+        }
+    }
+}
+
+/* The best of the kept orders for each variant. */
+static int variants_try(struct search *s, struct err *err)
+{
+    uint32_t orders = s->count > HUGE_COUNT ? ORDERS_HUGE : ORDERS_KEPT;
+    for (uint32_t i = 0; i < orders && s->orders[i].rows; i++) {
+        const struct seed *from = &s->orders[i];
+        bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
+        struct many m;
+        if (many_init(&m, s->p, from->rows, err) < 0)
+            return -1;
+        for (uint32_t v = 0; v < VARIANTS; v++) {
+            struct seed *seed = &s->seeds[v];
+            double period, seconds;
+            if (brief && v != BRIEF_VARIANT && variants[v].group_max != 1)
+                continue;
+            if (variant_group(s, &m, v) * (uint64_t)m.layers < from->count && s->group_max != 1)
+                continue; /* not even with a layer a stage would all be used */
+            seconds = variant_estimate(s, &m, v, from->order, from->count,
+                                       seed->rows ? seed->estimate : INFINITY, 0, &period);
+            if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
+                continue;
+            memcpy(seed->order, from->order, from->count * sizeof(*seed->order));
+            *seed = (struct seed){from->rows, from->count, seed->order, period, seconds};
+        }
+        many_fini(&m);
+    }
+    return 0;
+}
+
+/* Swaps two devices of the order being tried, or moves one; returns the last place that changed. */
+static uint32_t order_change(struct rand_stream *random, uint32_t *trial, uint32_t count)
+{
+    uint32_t a = rand_stream_below(random, count), b = rand_stream_below(random, count), unit = trial[a];
+    if (rand_stream_below(random, 2)) {
+        trial[a] = trial[b];
+        trial[b] = unit;
+    } else {
+        memmove(&trial[a < b ? a : b + 1], &trial[a < b ? a + 1 : b],
+                (a < b ? b - a : a - b) * sizeof(*trial));
+        trial[b] = unit;
+    }
+    return a > b ? a : b;
+}
+
+/* Changes the order while the period falls; the rest is regrouped each time. */
+static void order_improve(struct search *s, struct many_cover *c, uint32_t *order, double *period,
+                          uint32_t changes)
+{
+    struct rand_stream random;
+    uint32_t count = c->count;
+    size_t bytes = ((size_t)count + 1) * sizeof(*s->kept);
+    rand_stream_init(&random, 1, count);
+    c->order = s->trial;
+    memcpy(s->trial, order, count * sizeof(*order));
+    double target = *period * IMPROVE_STEP;
+    bool whole = many_covers(c, target, count) && load(s, c) <= target;
+    memcpy(s->kept, c->tails, bytes);
+    for (uint32_t i = 0; i < changes; i++) {
+        if (!whole)
+            whole = many_covers(c, target, order_change(&random, s->trial, count) + 1);
+        s->list->evaluations += i % 8 == 0;
+        if (whole && load(s, c) <= target) { /* further down, until this order covers no more */
+            memcpy(order, s->trial, count * sizeof(*order));
+            while (whole) {
+                *period = target;
+                target *= IMPROVE_STEP;
+                whole = many_covers(c, target, count) && load(s, c) <= target;
+            }
+            memcpy(s->kept, c->tails, bytes);
+        } else {
+            memcpy(s->trial, order, count * sizeof(*order));
+            memcpy(c->tails, s->kept, bytes);
+            whole = false;
+        }
+    }
+    c->order = order;
+}
+
+/* A variant's seed as a draft that was run for a while; its order improved first, if asked. */
+static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m, struct many_draft *draft,
+                      struct err *err)
+{
+    struct seed *seed = &s->seeds[v];
+    if (!m->p && many_init(m, s->p, seed->rows, err) < 0)
+        return -1;
+    m->list = s->list;
+    m->group_max = variant_group(s, m, v);
+    struct many_cover cover = cover_of(s, m, v, seed->order, seed->count);
+    uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
+    if (improve)
+        order_improve(s, &cover, seed->order, &seed->period, changes);
+    *draft = (struct many_draft){.seconds = INFINITY};
+    if (!many_covers(&cover, seed->period, cover.count) ||
+        ((uint64_t)m->micro_batches * cover.whole.stages > CELLS_MOST &&
+         seed->rows < s->p->workload->batch_rows))
+        return 0;
+    if (many_draft_init(draft, &cover, seed->period, err) < 0)
+        return -1;
+    draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
+    int result = many_draft_run(draft, RUN_FIRST, err);
+    if (draft->choice.placement == PLACE_HYBRID) /* a first part may be ahead of what can be kept up */
+        draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s));
+    return result;
+}
+
+static struct many_draft *fastest(struct many_draft *drafts)
+{
+    struct many_draft *best = NULL;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
+        if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
+            best = &drafts[k];
+    }
+    return best;
+}
+
+/* Of those that lean, or those that do not. */
+static struct many_draft *fastest_of(struct many_draft *drafts, bool lean)
+{
+    struct many_draft *best = NULL;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
+        if ((drafts[k].lean > 0) == lean && isfinite(drafts[k].seconds) &&
+            (!best || drafts[k].seconds < best->seconds))
+            best = &drafts[k];
+    }
+    return best;
+}
+
+static int draft_add(struct search *s, struct many_draft *draft, struct err *err)
+{
+    bool chain = draft->choice.placement == PLACE_PIPELINE;
+    for (uint32_t i = 0; i < draft->choice.member_count && chain; i++)
+        draft->choice.members[i].micro_count = draft->m->micro_batches;
+    return isfinite(draft->seconds) ? choice_list_add(s->list, &draft->choice, err) : 0;
+}
+
+/* Adds one (or NULL) and releases all. */
+static int drafts_end(struct search *s, struct many *m, struct many_draft *drafts, struct many_draft *add,
+                      struct err *err)
+{
+    int result = add ? draft_add(s, add, err) : 0;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
+        many_draft_fini(&drafts[k]);
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        many_fini(&m[v]);
+    return result;
+}
+
+/* The drafts of all variants are run for a while, the best ones' orders improved, and the best run to the
+ * end, until one is as fast as the next one promised. */
+static int drafts_compare(struct search *s, struct err *err)
+{
+    struct many m[VARIANTS] = {0};
+    struct many_draft drafts[VARIANTS + IMPROVED] = {0}, *best;
+    /* a pipeline that was not asked for is among the groups, of one each */
+    bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
+    int result = 0;
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
+        drafts[k].seconds = INFINITY;
+    for (uint32_t v = 0; v < VARIANTS && result == 0; v++) {
+        best = fastest(drafts);
+        if (s->seeds[v].rows && (!best || s->seeds[v].estimate < best->seconds))
+            result = seed_draft(s, v, false, &m[v], &drafts[v], err);
+    }
+    if (result == 0 && brief)
+        return drafts_end(s, m, drafts, fastest(drafts), err);
+    bool done[VARIANTS] = {false};
+    for (uint32_t i = 0; i < IMPROVED && result == 0; i++) {
+        uint32_t pick = VARIANTS;
+        for (uint32_t v = 0; v < VARIANTS; v++) {
+            if (!done[v] && isfinite(drafts[v].seconds) &&
+                (pick == VARIANTS || drafts[v].seconds < drafts[pick].seconds))
+                pick = v;
+        }
+        if (pick == VARIANTS)
+            break;
+        done[pick] = true;
+        result = seed_draft(s, pick, true, &m[pick], &drafts[VARIANTS + i], err);
+    }
+    double known = INFINITY;
+    uint64_t cells = 0;
+    bool leaned = false; /* of what was run last */
+    for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
+        struct many_draft *other = turn == 1 ? fastest_of(drafts, !leaned) : NULL;
+        if (other && other->seconds < known * OTHER_WITHIN)
+            best = other;
+        else if (best->seconds >= known * RUN_WITHIN || (isfinite(known) && cells >= WHOLE_CELLS))
+            break;
+        leaned = best->lean > 0;
+        result = many_draft_run(best, UINT32_MAX, err);
+        cells += best->cells;
+        if (result == 0)
+            result = draft_add(s, best, err);
+        known = fmin(known, best->seconds);
+        best->seconds = INFINITY;
+    }
+    return drafts_end(s, m, drafts, NULL, err) < 0 ? -1 : result;
+}
+
+static int search_alloc(struct search *s, struct err *err)
+{
+    size_t count = (size_t)s->count + 1, nodes = (size_t)s->p->cluster->node_count + 1;
+    bool good = true;
+    s->order = calloc(count, sizeof(*s->order));
+    s->trial = calloc(count, sizeof(*s->trial));
+    s->keys = calloc(count, sizeof(*s->keys));
+    s->fast = calloc(count, sizeof(*s->fast));
+    s->tails = calloc(count, sizeof(*s->tails));
+    s->kept = calloc(count, sizeof(*s->kept));
+    s->node_key = calloc(nodes, sizeof(*s->node_key));
+    s->node_count = calloc(nodes, sizeof(*s->node_count));
+    s->wires = nodes <= LOAD_NODES_MAX ? calloc(nodes * nodes, sizeof(*s->wires)) : NULL;
+    good = nodes > LOAD_NODES_MAX || s->wires;
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        s->seeds[i].order = calloc(count, sizeof(uint32_t));
+        good = good && s->seeds[i].order;
+    }
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++) {
+        s->orders[i].order = calloc(count, sizeof(uint32_t));
+        good = good && s->orders[i].order;
+    }
+    if (good && s->fast && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key &&
+        s->node_count)
+        return 0;
+    return err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+static void search_fini(struct search *s)
+{
+    free(s->order);
+    free(s->trial);
+    free(s->keys);
+    free(s->fast);
+    free(s->tails);
+    free(s->kept);
+    free(s->node_key);
+    free(s->node_count);
+    free(s->wires);
+    for (uint32_t i = 0; i < VARIANTS; i++)
+        free(s->seeds[i].order);
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++)
+        free(s->orders[i].order);
+}
+
+/* Forgets orders and seeds, not their room. */
+static void search_clear(struct search *s)
+{
+    for (uint32_t i = 0; i < ORDERS_KEPT; i++)
+        s->orders[i].rows = 0;
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        s->seeds[v].rows = 0;
+}
+
+/* All sizes whose programs are not too long when there are so many stages, and the largest. */
+static int sizes_try(struct search *s, uint64_t stages, struct err *err)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(s->p, sizes);
+    for (uint32_t i = 0; i < size_count; i++) {
+        struct many m;
+        if (s->list->evaluations >= s->list->evaluations_max)
+            break;
+        if (micro_count(s->p, sizes[i]) * stages > CELLS_MOST && i + 1 < size_count)
+            continue;
+        if (many_init(&m, s->p, sizes[i], err) < 0)
+            return -1;
+        m.list = s->list;
+        m.group_max = group_max(s, &m);
+        size_try(s, &m);
+        many_fini(&m);
+    }
+    return variants_try(s, err) < 0 || drafts_compare(s, err) < 0 ? -1 : 0;
+}
+
+int many_propose(const struct problem *problem, uint32_t group_most, struct choice_list *list,
+                 struct err *err)
+{
+    struct search s = {.p = problem, .list = list, .group_max = group_most};
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        s.count += problem->usable[d];
+    if (problem->block_count < 4 || s.count < 2)
+        return 0;
+    uint32_t most = s.count < (uint32_t)problem->block_count ? s.count : (uint32_t)problem->block_count;
+    uint32_t wide = group_most != 1 && most > STAGES_WIDE ? STAGES_WIDE : most, before = list->count;
+    int result = search_alloc(&s, err);
+    if (result == 0)
+        result = sizes_try(&s, wide, err);
+    if (result == 0 && wide < most &&
+        list->count == before) { /* there were more stages, and no room for them */
+        search_clear(&s);
+        result = sizes_try(&s, most, err);
+    }
+    search_fini(&s);
+    return result;
+}

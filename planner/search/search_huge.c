@@ -1,0 +1,101 @@
+/* Problems whose programs are long: estimates decide what is emitted and simulated at all. */
+#include "planner/search/search_private.h"
+
+#include <math.h>
+
+#define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
+#define HUGE_DEVICES 24u /* huge with so many devices, and as many device-rows as HUGE_CELLS */
+#define LONG_CELLS 4000u /* or with LONG_DEVICES and so many device-rows */
+#define LENGTH_MOST                                                                                          \
+    500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
+               else fits */
+#define HUGE_OTHERS 64u        /* part of the evaluations that data, tensor, expert and server then get, */
+#define HUGE_OTHERS_LONG 256u  /* and with */
+#define HUGE_LONG_CELLS 32768u /* so many device-rows */
+
+bool search_huge(const struct search *s)
+{
+    uint32_t devices = s->problem->device_count;
+    uint64_t cells = (uint64_t)devices * s->problem->workload->batch_rows;
+    return (devices >= HUGE_DEVICES && cells >= HUGE_CELLS) ||
+           (devices >= LONG_DEVICES && cells >= LONG_CELLS);
+}
+
+void huge_limits(const struct search *s, enum plan_placement kind, struct choice_list *list)
+{
+    list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
+    if (search_huge(s) && s->problem->workload->place == -1 && kind != PLACE_HYBRID && kind != PLACE_PIPELINE)
+        list->evaluations_max /=
+            (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS
+                ? HUGE_OTHERS_LONG
+                : HUGE_OTHERS;
+}
+
+static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
+{
+    int least = -1;
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        if (best[kind] && (least < 0 || seconds[kind] < seconds[least]))
+            least = kind;
+    }
+    return least;
+}
+
+/* A list of every layer's own instructions for every micro-batch. */
+static bool too_long(const struct search *s, int kind, const struct place_choice *choice)
+{
+    return (kind == PLACE_TENSOR || kind == PLACE_EXPERT) && choice_cells(s->problem, choice) > LENGTH_MOST;
+}
+
+/* Lists of millions of instructions (tensor groups' sums) take seconds to make, and more to send and to
+ * check. */
+static void lengths_limit(const struct search *s, const struct place_choice *best[PLACE_COUNT])
+{
+    bool other = false;
+    for (int kind = 0; kind < PLACE_COUNT; kind++)
+        other = other || (best[kind] && !too_long(s, kind, best[kind]));
+    for (int kind = 0; kind < PLACE_COUNT && other; kind++) {
+        if (best[kind] && too_long(s, kind, best[kind]))
+            best[kind] = NULL;
+    }
+}
+
+int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], double seconds[PLACE_COUNT])
+{
+    bool simulated[PLACE_COUNT] = {false};
+    lengths_limit(s, best);
+    for (;;) {
+        int kind = least_of(best, seconds), fastest = kind;
+        for (int other = 0; other < PLACE_COUNT && kind >= 0 && simulated[kind]; other++) {
+            if (best[other] && !simulated[other] && seconds[other] < seconds[fastest] * HUGE_WITHIN)
+                kind = other;
+        }
+        if (kind < 0)
+            return 0;
+        if (simulated[kind]) {
+            s->best = *best[kind];
+            s->best_s = seconds[kind];
+            return 0;
+        }
+        double now = 0;
+        struct plan *plan =
+            placement_find((enum plan_placement)kind)->emit(s->problem, best[kind], true, s->err);
+        if (!plan || price_plan(s->problem, plan, s->steps, &now, s->err) < 0) {
+            plan_destroy(plan);
+            if (s->err->code == ERR_NOMEM)
+                return -1;
+            best[kind] = NULL;
+            continue;
+        }
+        simulated[kind] = true;
+        seconds[kind] = now;
+        if (s->emitted && s->emitted_s <= now) {
+            plan_destroy(plan);
+            continue;
+        }
+        plan_destroy(s->emitted);
+        s->emitted = plan;
+        s->emitted_s = now;
+        s->emitted_of = best[kind]->members;
+    }
+}

@@ -1,0 +1,45 @@
+/* What search.c shares with search_huge.c. For these two only. */
+#ifndef MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
+#define MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
+
+#include "planner/search/placement.h"
+#include "planner/search/search.h"
+
+struct search {
+    const struct problem *problem;
+    const struct plan_options *options;
+    struct plan_answer *answer;
+    struct choice_list lists[PLACE_COUNT];
+    bool tried[PLACE_COUNT];
+    double fastest_s;         /* of the finalists so far; 0: none yet */
+    struct place_choice best; /* borrowed from its list */
+    struct plan *emitted;     /* the fastest simulated of a huge problem's, its seconds and whose it is */
+    double emitted_s;
+    const struct place_member *emitted_of;
+    double best_s;
+    uint32_t steps; /* over which the best of each placement are compared, and the chosen one is priced */
+    struct place_choice from; /* options->from as a choice, polished; no members: none */
+    struct plan *kept;        /* options->from as it is, when nothing is faster; until it is answered */
+    bool keeps;
+    double
+        *with_s; /* [device_count]: the best found with a device that is left out, 0: none; NULL: not tried */
+    struct place_choice with; /* what left_out_try found to be faster than all else */
+    struct err *err;
+};
+
+#define EVALUATIONS_DEFAULT 20000u
+#define LONG_DEVICES 7u  /* devices from which nothing is enumerated */
+#define HUGE_CELLS 6000u /* ranks * micro-batches from which only those are simulated that may win */
+
+/* Ranks times micro-batches, and how much longer than a pipeline's the program is. */
+uint64_t choice_cells(const struct problem *problem, const struct place_choice *choice);
+/* Many devices and many rows: whatever is emitted is long. */
+bool search_huge(const struct search *search);
+/* Sets how long a placement may look. */
+void huge_limits(const struct search *search, enum plan_placement kind, struct choice_list *list);
+/* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
+ * The plan of the fastest is kept (search->emitted). What does not fit after all is struck off. ERR_NOMEM. */
+int huge_choose(struct search *search, const struct place_choice *best[PLACE_COUNT],
+                double seconds[PLACE_COUNT]);
+
+#endif

@@ -1,0 +1,380 @@
+/* Reading a run: whatever began did so when the last thing it waited for ended, so causes are found again by
+ * comparing times, and nothing need be noted while the simulator runs. */
+#include "planner/simulate/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/simulate/sim_private.h"
+
+#define NONE UINT32_MAX
+
+static bool sends(const struct instr *x)
+{
+    return x->op == OP_SEND || x->op == OP_PUSH;
+}
+
+uint32_t sim_blocker(const struct sim *sim, uint32_t n)
+{
+    const struct plan_graph *g = &sim->graph;
+    uint32_t rank = g->rank_of[n], first = g->base[rank], best = NONE;
+    const struct program *p = &g->plan->ranks[rank].programs[g->kind];
+    const struct instr *x = &p->instrs[n - first];
+    for (uint32_t k = 0; k < x->after_count; k++) {
+        uint32_t other = first + p->after[x->after_first + k];
+        if (best == NONE || sim->end[other] > sim->end[best])
+            best = other;
+    }
+    if (best != NONE && sim->end[best] >= sim->nodes[n].ready)
+        return best;
+    uint32_t queue = instr_queue_index(g->plan, x);
+    for (uint32_t other = n; other-- > first;) {
+        if (instr_queue_index(g->plan, &p->instrs[other - first]) != queue)
+            continue;
+        return best == NONE || sim->end[other] > sim->end[best] ? other : best;
+    }
+    return best;
+}
+
+/* The member of a meeting that was ready last. */
+static uint32_t last_member(const struct sim *sim, uint32_t meeting)
+{
+    const struct plan_graph *g = &sim->graph;
+    uint32_t last = g->members[g->member_first[meeting]];
+    for (uint32_t k = g->member_first[meeting] + 1; k < g->member_first[meeting + 1]; k++) {
+        uint32_t n = g->members[k];
+        if (sim->nodes[n].ready + sim->lead[n] > sim->nodes[last].ready + sim->lead[last])
+            last = n;
+    }
+    return last;
+}
+
+/* Whom an instruction waited for that could begin only when `blocker` had ended; −1: its own rank came last
+ * to the meeting, so it is the links that were waited for. */
+static int32_t waited_for(const struct sim *sim, uint32_t blocker)
+{
+    const struct plan_graph *g = &sim->graph;
+    if (blocker == NONE)
+        return -1;
+    const struct instr *x = graph_instr(g, blocker);
+    if (x->queue == QUEUE_SEND || x->queue == QUEUE_RECV)
+        return x->peer;
+    if (x->queue != QUEUE_GROUP)
+        return -1;
+    uint32_t last = g->rank_of[last_member(sim, g->meeting[blocker])];
+    return last == g->rank_of[blocker] ? -1 : (int32_t)last;
+}
+
+struct spans {
+    struct sim_timeline *timeline;
+    uint32_t capacity;
+    bool failed;
+};
+
+static void span_add(struct spans *s, const struct sim_span *span)
+{
+    struct sim_timeline *t = s->timeline;
+    if (span->end_s <= span->begin_s || s->failed)
+        return;
+    if (t->span_count == s->capacity) {
+        uint32_t capacity = s->capacity ? 2 * s->capacity : 256;
+        struct sim_span *grown = realloc(t->spans, capacity * sizeof(*grown));
+        if (!grown) {
+            s->failed = true;
+            return;
+        }
+        t->spans = grown;
+        s->capacity = capacity;
+    }
+    t->spans[t->span_count++] = *span;
+}
+
+/* One rank's spans; waits[rank] is scratch: seconds waited for each. */
+static void rank_spans(const struct sim *sim, uint32_t rank, struct spans *spans, double *waits)
+{
+    const struct plan_graph *g = &sim->graph;
+    struct sim_timeline *t = spans->timeline;
+    struct sim_rank_time *sums = &t->ranks[rank];
+    double now = 0;
+    memset(waits, 0, t->rank_count * sizeof(*waits));
+    for (uint32_t n = g->base[rank]; n < g->base[rank + 1]; n++) {
+        const struct instr *x = graph_instr_of(g, rank, n);
+        if (x->queue != QUEUE_COMPUTE)
+            continue;
+        double begin = sim->nodes[n].ready, end = sim->end[n];
+        if (begin > now) {
+            int32_t on = waited_for(sim, sim_blocker(sim, n));
+            span_add(spans, &(struct sim_span){rank, SPAN_WAIT, n, on, now, begin});
+            sums->wait_s += begin - now;
+            if (on >= 0)
+                waits[on] += begin - now;
+        }
+        span_add(spans, &(struct sim_span){rank, SPAN_COMPUTE, n, -1, begin, end});
+        sums->compute_s += end - begin;
+        now = end;
+    }
+    span_add(spans, &(struct sim_span){rank, SPAN_IDLE, g->base[rank], -1, now, t->step_s});
+    sums->idle_s = t->step_s - now;
+    sums->waits_on = -1;
+    for (uint32_t r = 0; r < t->rank_count; r++) {
+        if (waits[r] > sums->waits_on_s) {
+            sums->waits_on_s = waits[r];
+            sums->waits_on = (int32_t)r;
+        }
+    }
+    for (uint32_t n = g->base[rank]; n < g->base[rank + 1]; n++) {
+        const struct instr *x = graph_instr_of(g, rank, n);
+        if (!sends(x))
+            continue;
+        double begin = sim->meeting_start[g->meeting[n]];
+        span_add(spans, &(struct sim_span){rank, SPAN_SEND, n, x->peer, begin, sim->end[n]});
+        sums->send_s += sim->end[n] - begin;
+    }
+}
+
+int sim_timeline(const struct sim *sim, struct sim_timeline *timeline, struct err *err)
+{
+    const struct plan_graph *g = &sim->graph;
+    struct spans spans = {.timeline = timeline};
+    *timeline = (struct sim_timeline){.rank_count = g->plan->rank_count};
+    timeline->ranks = calloc((size_t)timeline->rank_count + 1, sizeof(*timeline->ranks));
+    timeline->first = calloc((size_t)timeline->rank_count + 1, sizeof(*timeline->first));
+    double *waits = calloc((size_t)timeline->rank_count + 1, sizeof(*waits));
+    for (uint32_t n = 0; n < g->total; n++)
+        timeline->step_s = sim->end[n] > timeline->step_s ? sim->end[n] : timeline->step_s;
+    for (uint32_t r = 0; timeline->ranks && timeline->first && waits && r < timeline->rank_count; r++) {
+        rank_spans(sim, r, &spans, waits);
+        timeline->first[r + 1] = timeline->span_count;
+    }
+    if (!timeline->ranks || !timeline->first || !waits || spans.failed) {
+        sim_timeline_fini(timeline);
+        free(waits);
+        return err_set(err, ERR_NOMEM, "timeline: out of memory");
+    }
+    free(waits);
+    return 0;
+}
+
+void sim_timeline_fini(struct sim_timeline *timeline)
+{
+    free(timeline->ranks);
+    free(timeline->spans);
+    free(timeline->first);
+    *timeline = (struct sim_timeline){0};
+}
+
+/* --- the critical path --- */
+
+struct walk {
+    const struct sim *sim;
+    struct sim_path *path;
+    uint32_t capacity;
+    double now; /* everything from here on is explained */
+};
+
+static int part_add(struct walk *w, uint32_t kind, uint32_t number, int32_t peer, double begin)
+{
+    struct sim_path *path = w->path;
+    if (begin >= w->now)
+        return 0;
+    if (path->count == w->capacity) {
+        uint32_t capacity = w->capacity ? 2 * w->capacity : 256;
+        struct sim_path_part *grown = realloc(path->parts, capacity * sizeof(*grown));
+        if (!grown)
+            return -1;
+        path->parts = grown;
+        w->capacity = capacity;
+    }
+    path->parts[path->count++] = (struct sim_path_part){.kind = kind,
+                                                        .number = number,
+                                                        .rank = w->sim->graph.rank_of[number],
+                                                        .peer = peer,
+                                                        .begin_s = begin,
+                                                        .end_s = w->now};
+    w->now = begin;
+    return 0;
+}
+
+/* Explains a meeting; *next is what to look at then. */
+static int meeting_walk(struct walk *w, uint32_t n, uint32_t *next)
+{
+    const struct sim *sim = w->sim;
+    const struct plan_graph *g = &sim->graph;
+    uint32_t meeting = g->meeting[n], number = g->members[g->member_first[meeting]];
+    const struct instr *x = graph_instr(g, n);
+    bool group = x->queue == QUEUE_GROUP;
+    int32_t peer = group ? -1 : graph_instr(g, number)->peer;
+    if (part_add(w, group ? PATH_COLLECTIVE : PATH_TRANSFER, number, peer, sim->meeting_start[meeting]) < 0)
+        return -1;
+    uint32_t holder = sim->holder[meeting];
+    if (holder != NONE && sim->meeting_start[meeting] > sim->meeting_ready[meeting]) {
+        /* another held the wire or card, which began earlier: what that one waited for explains the rest */
+        *next = g->members[g->member_first[holder]];
+        return part_add(w, PATH_SHARED, number, peer, sim->meeting_start[holder]);
+    }
+    uint32_t last = last_member(sim, meeting);
+    *next = sim_blocker(sim, last);
+    return part_add(w, PATH_COLLECTIVE, last, -1, sim->nodes[last].ready); /* its message on the way */
+}
+
+int sim_path(const struct sim *sim, struct sim_path *path, struct err *err)
+{
+    const struct plan_graph *g = &sim->graph;
+    struct walk w = {.sim = sim, .path = path};
+    uint32_t n = NONE, steps = 0;
+    int result = 0;
+    *path = (struct sim_path){0};
+    for (uint32_t i = 0; i < g->total; i++) {
+        if (n == NONE || sim->end[i] > sim->end[n])
+            n = i;
+    }
+    w.now = n == NONE ? 0 : sim->end[n];
+    while (n != NONE && w.now > 0 && result == 0 && steps++ <= 2 * g->total) {
+        if (g->meeting[n] == NONE) {
+            result = part_add(&w, PATH_COMPUTE, n, -1, sim->nodes[n].ready);
+            n = sim_blocker(sim, n);
+        } else {
+            result = meeting_walk(&w, n, &n);
+        }
+    }
+    if (result < 0) {
+        sim_path_fini(path);
+        return err_set(err, ERR_NOMEM, "critical path: out of memory");
+    }
+    for (uint32_t a = 0, b = path->count; a + 1 < b; a++) {
+        struct sim_path_part swap = path->parts[a];
+        path->parts[a] = path->parts[--b];
+        path->parts[b] = swap;
+    }
+    return 0;
+}
+
+void sim_path_fini(struct sim_path *path)
+{
+    free(path->parts);
+    *path = (struct sim_path){0};
+}
+
+/* --- memory --- */
+
+struct change { /* of the bytes in use */
+    double at_s, bytes;
+    uint32_t order;
+};
+
+static int change_compare(const void *left, const void *right)
+{
+    const struct change *a = left, *b = right;
+    if (a->at_s != b->at_s)
+        return a->at_s < b->at_s ? -1 : 1;
+    if ((a->bytes < 0) != (b->bytes < 0)) /* what is freed at a moment can be taken at it */
+        return a->bytes < 0 ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+struct memory_walk {
+    const struct plan_rank *rank;
+    double **held; /* per slot: bytes of each instance, 0: free */
+    struct change *changes;
+    uint32_t count;
+};
+
+static void slot_take(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s, double bytes)
+{
+    if (slot < 0 || w->rank->slots[slot].lifetime == SLOT_FOR_RUN)
+        return;
+    double *held = &w->held[slot][slot_instance(&w->rank->slots[slot], x->micro_batch, x->block_begin)];
+    if (*held > 0 || bytes <= 0)
+        return;
+    *held = bytes;
+    w->changes[w->count] = (struct change){at_s, bytes, w->count};
+    w->count++;
+}
+
+static void slot_free(struct memory_walk *w, const struct instr *x, int32_t slot, double at_s)
+{
+    if (slot < 0 || w->rank->slots[slot].lifetime == SLOT_FOR_RUN)
+        return;
+    double *held = &w->held[slot][slot_instance(&w->rank->slots[slot], x->micro_batch, x->block_begin)];
+    if (*held <= 0)
+        return;
+    w->changes[w->count] = (struct change){at_s, -*held, w->count};
+    w->count++;
+    *held = 0;
+}
+
+static int held_init(struct memory_walk *w)
+{
+    w->held = calloc((size_t)w->rank->slot_count + 1, sizeof(*w->held));
+    for (uint32_t s = 0; w->held && s < w->rank->slot_count; s++) {
+        w->held[s] = calloc((size_t)w->rank->slots[s].ring_micro_batches * w->rank->slots[s].ring_blocks,
+                            sizeof(double));
+        if (!w->held[s])
+            return -1;
+    }
+    return w->held ? 0 : -1;
+}
+
+static int points_make(struct memory_walk *w, double base, struct sim_memory *memory)
+{
+    memory->points = calloc((size_t)w->count + 1, sizeof(*memory->points));
+    if (!memory->points)
+        return -1;
+    qsort(w->changes, w->count, sizeof(*w->changes), change_compare);
+    memory->points[memory->count++] = (struct sim_memory_point){0, base};
+    memory->peak_bytes = base;
+    for (uint32_t i = 0; i < w->count; i++) {
+        struct sim_memory_point *last = &memory->points[memory->count - 1];
+        double bytes = last->bytes + w->changes[i].bytes;
+        if (w->changes[i].at_s > last->at_s)
+            last = &memory->points[memory->count++];
+        *last = (struct sim_memory_point){w->changes[i].at_s, bytes};
+        memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
+    }
+    return 0;
+}
+
+int sim_memory(const struct sim *sim, uint32_t rank,
+               double (*bytes)(void *context, uint32_t rank, uint32_t slot, int32_t micro_batch),
+               void *context, struct sim_memory *memory, struct err *err)
+{
+    const struct plan_graph *g = &sim->graph;
+    struct memory_walk w = {.rank = &g->plan->ranks[rank]};
+    uint32_t count = g->base[rank + 1] - g->base[rank];
+    double base = (double)w.rank->memory_bytes;
+    *memory = (struct sim_memory){0};
+    w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes)); /* two taken, three freed */
+    int result = w.changes ? held_init(&w) : -1;
+    for (uint32_t s = 0; s < w.rank->slot_count; s++) {
+        if (w.rank->slots[s].lifetime != SLOT_FOR_RUN)
+            base -= (double)w.rank->slots[s].bytes_total;
+    }
+    for (uint32_t n = g->base[rank]; n < g->base[rank + 1] && result == 0; n++) {
+        const struct instr *x = graph_instr_of(g, rank, n);
+        double from = sim->nodes[n].ready, to = sim->end[n];
+        if (x->slot_out >= 0)
+            slot_take(&w, x, x->slot_out, from, bytes(context, rank, (uint32_t)x->slot_out, x->micro_batch));
+        if (x->slot_save >= 0 && !(x->flags & INSTR_FREES_SAVE))
+            slot_take(&w, x, x->slot_save, from,
+                      bytes(context, rank, (uint32_t)x->slot_save, x->micro_batch));
+        if ((x->flags & INSTR_FREES_IN) || x->op == OP_RELEASE)
+            slot_free(&w, x, x->slot_in, to);
+        if (x->flags & INSTR_FREES_OUT)
+            slot_free(&w, x, x->slot_out, to);
+        if (x->flags & INSTR_FREES_SAVE)
+            slot_free(&w, x, x->slot_save, to);
+    }
+    if (result == 0)
+        result = points_make(&w, base > 0 ? base : 0, memory);
+    for (uint32_t s = 0; w.held && s < w.rank->slot_count; s++)
+        free(w.held[s]);
+    free(w.held);
+    free(w.changes);
+    return result < 0 ? err_set(err, ERR_NOMEM, "memory over time: out of memory") : 0;
+}
+
+void sim_memory_fini(struct sim_memory *memory)
+{
+    free(memory->points);
+    *memory = (struct sim_memory){0};
+}

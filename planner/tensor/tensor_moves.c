@@ -1,0 +1,186 @@
+/* Tensor groups, one thing at a time. */
+#include "planner/tensor/tensor_moves.h"
+
+#include "planner/cost/micro.h"
+#include "planner/tensor/tensor.h"
+
+#define MUCH 16u   /* of the columns or of the vocabulary */
+#define LITTLE 96u /* parts of them; a rule of thumb, as fine as moves are worth looking at */
+
+#define GIFT_WORDS 3u /* much vocabulary */
+
+static uint32_t units_of(const struct problem *p, const struct place_choice *c)
+{
+    uint32_t together = c->together ? c->together : 1;
+    return (micro_count(p, c->micro_batch_rows) - 1) / together + 1;
+}
+
+static uint32_t part_of(uint32_t all, uint32_t parts)
+{
+    return all / parts ? all / parts : 1;
+}
+
+/* Moves what lies between two members: everyone in between shifts. Each keeps one at least. */
+static bool shift(struct place_choice *c, uint32_t from, uint32_t to, uint32_t amount, uint32_t gift)
+{
+    uint32_t low = from < to ? from : to, high = from < to ? to : from;
+    for (uint32_t m = low; m <= high; m++) {
+        struct plan_tensor *t = &c->members[m].tensor;
+        uint32_t *begin = gift == 0 ? &t->kv_head_begin : gift <= 2 ? &t->column_begin : &t->vocabulary_begin;
+        uint32_t *end = gift == 0 ? &t->kv_head_end : gift <= 2 ? &t->column_end : &t->vocabulary_end;
+        if (m == from && *end - *begin <= amount)
+            return false;
+        *begin += m == low ? 0 : from < to ? -amount : amount;
+        *end += m == high ? 0 : from < to ? -amount : amount;
+    }
+    return true;
+}
+
+int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to, uint32_t gift)
+{
+    const struct model_config *config = p->workload->config;
+    const uint32_t amounts[TENSOR_GIFTS] = {1, part_of(config->ffn, MUCH), part_of(config->ffn, LITTLE),
+                                            part_of(config->vocab, MUCH), part_of(config->vocab, LITTLE)};
+    uint32_t s = 0;
+    while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= from)
+        s++;
+    const struct place_stage *stage = &c->stages[s];
+    if (from == to) /* of a stage's first member: its columns, for one micro-batch at a time or for more */
+        return from == stage->member_first && gift < 2 && stage->member_count > 1 &&
+               tensor_level(p, c, s, gift == 1, false);
+    if (to < stage->member_first || to >= stage->member_first + stage->member_count)
+        return 0;
+    if (!shift(c, from, to, amounts[gift], gift))
+        return 0;
+    if (gift == 0 || gift == GIFT_WORDS) /* columns make up for it, where memory lets them */
+        tensor_level(p, c, s, c->together > 1, false);
+    return 1;
+}
+
+static void windows_bound(const struct problem *p, struct place_choice *c)
+{
+    uint32_t units = units_of(p, c);
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->members[m].window > units)
+            c->members[m].window = units;
+    }
+}
+
+int tensor_turns(const struct problem *p, struct place_choice *c, bool up)
+{
+    uint32_t together = c->together ? c->together : 1;
+    if (up ? together >= micro_count(p, c->micro_batch_rows) : together < 2)
+        return 0;
+    c->together = up ? together + 1 : together - 1;
+    windows_bound(p, c);
+    return 1;
+}
+
+int tensor_turns_to(const struct problem *p, struct place_choice *c, uint32_t together)
+{
+    if (together == 0 || together > micro_count(p, c->micro_batch_rows) ||
+        together == (c->together ? c->together : 1))
+        return 0;
+    c->together = together;
+    windows_bound(p, c);
+    return 1;
+}
+
+static bool stage_fits(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint64_t live = (uint64_t)c->members[stage->member_first].window * (c->together ? c->together : 1);
+    bool fits = true;
+    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count && fits; m++) {
+        const struct place_member *x = &c->members[m];
+        struct tensor_need need;
+        tensor_stage_need(p, stage, &x->tensor, c->micro_batch_rows, x->recompute,
+                          live < count ? (uint32_t)live : count, tensor_partials(c, s, count), &need);
+        fits = need.need.total <= p->cluster->devices[x->device].memory_limit_bytes;
+    }
+    return fits;
+}
+
+/* By speed; otherwise if only that fits. */
+static bool stage_deal(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint32_t devices[TENSOR_GROUP_MAX];
+    struct plan_tensor parts[TENSOR_GROUP_MAX];
+    bool fits = false;
+    if (stage->member_count > TENSOR_GROUP_MAX)
+        return false;
+    for (uint32_t m = 0; m < stage->member_count; m++)
+        devices[m] = c->members[stage->member_first + m].device;
+    for (int turn = 0; turn <= TENSOR_WAYS && !fits; turn++) {
+        enum tensor_by by = turn < TENSOR_WAYS ? (enum tensor_by)turn : TENSOR_BY_SPEED;
+        if (!tensor_deal(p, devices, stage->member_count, c->micro_batch_rows, by, parts))
+            return false;
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            struct place_member *x = &c->members[stage->member_first + m];
+            x->tensor = parts[m];
+            x->window = c->members[stage->member_first].window;
+            x->micro_rows = c->micro_batch_rows;
+            x->micro_count = count;
+        }
+        if (turn < TENSOR_WAYS)
+            tensor_level(p, c, s, c->together > 1, false);
+        fits = stage_fits(p, c, s, count);
+    }
+    return true;
+}
+
+int tensor_settle(const struct problem *p, struct place_choice *c)
+{
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    if (c->member_count <= c->stage_count ||
+        (c->stage_count > 1 && p->workload->method == METHOD_FULL && p->blocks.tied))
+        return 0;
+    c->together = c->together > count ? count : c->together;
+    windows_bound(p, c);
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        if (!stage_deal(p, c, s, count))
+            return 0;
+    }
+    return 1;
+}
+
+/* Columns level again; where that does not fit, with the widest window that does, no smaller than the next
+ * stage's. */
+static void stage_refit(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint32_t least = s + 1 < c->stage_count ? c->members[c->stages[s + 1].member_first].window : 1;
+    for (uint32_t window = c->members[stage->member_first].window; window >= least && window > 0; window--) {
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            c->members[stage->member_first + m].window = window;
+        tensor_level(p, c, s, c->together > 1, false);
+        if (stage_fits(p, c, s, count))
+            return;
+    }
+}
+
+int tensor_relevel(const struct problem *p, struct place_choice *c)
+{
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    for (uint32_t s = c->stage_count; s-- > 0;)
+        stage_refit(p, c, s, count);
+    return 1;
+}
+
+int tensor_micro(const struct problem *p, struct place_choice *c, uint32_t rows)
+{
+    uint32_t old = c->micro_batch_rows, count;
+    if (rows == 0 || rows == old || p->workload->micro_batch_rows)
+        return 0;
+    count = micro_count(p, rows);
+    c->micro_batch_rows = rows;
+    c->together = ((c->together ? c->together : 1) * old + rows - 1) / rows;
+    c->together = c->together > count ? count : c->together;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        c->members[m].micro_rows = rows;
+        c->members[m].micro_count = count;
+    }
+    windows_bound(p, c);
+    return tensor_relevel(p, c);
+}

@@ -1,0 +1,28 @@
+/* Shared by tensor_emit.c (plan, memory, slots) and tensor_program.c (instructions); not for others. */
+#ifndef MOTLEY_PLANNER_TENSOR_TENSOR_PRIVATE_H
+#define MOTLEY_PLANNER_TENSOR_TENSOR_PRIVATE_H
+
+#include "planner/pipeline/pipe_order.h"
+#include "planner/tensor/tensor.h"
+
+/* Slots of one rank; PLAN_NONE where it has none. */
+struct tensor_slots {
+    int32_t sum[2], gradient[2]; /* between the halves of a block; between blocks */
+    int32_t act_in, act_out, grad_in, grad_out, statistics;
+    int32_t saved_first, saved_second, saved_head, shared;
+    int32_t scalars, norm, barrier, cache, token;
+    uint32_t ring_act, ring_grad, ring_out;
+};
+
+struct tensor_plan {
+    const struct problem *problem;
+    const struct place_choice *choice;
+    struct plan *plan;
+    uint32_t together;
+    struct pipe_order train, forwards; /* of units, by stage */
+    struct err *err;
+};
+
+int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const struct tensor_slots *slots);
+
+#endif
