@@ -306,6 +306,15 @@ static double typical(struct point *point, enum phase phase)
     return sum / kept;
 }
 
+/* What a layer computes again for its backward pass: all but the product with `down`, whose result nobody
+ * needs (layer.c), by its share of the layer's multiplications. */
+static double recomputed_share(const struct model_config *config)
+{
+    double q = (double)config->heads * config->head_dim, kv = (double)config->kv_heads * config->head_dim;
+    double down = (double)config->ffn, all = 2 * q + 2 * kv + 3 * down; /* times hidden */
+    return 1 - down / all;
+}
+
 /* Bytes of one block's place for exactly this many tokens. */
 static json_t *point_json(const struct profile *profile, const struct kind *kind, struct point *point)
 {
@@ -324,9 +333,10 @@ static json_t *point_json(const struct profile *profile, const struct kind *kind
     return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "block", kind->name, "rows",
                      (int)point->rows, "tokens", (int)tokens, "labelled", (int)point->labelled, "sum_sq",
                      (double)point->rows * point->row_tokens * point->row_tokens, "forward_s", forward,
-                     "backward_s", typical(point, PHASE_BACKWARD), "recompute_s", forward, "saved_bytes",
-                     (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes), "boundary_bytes",
-                     (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
+                     "backward_s", typical(point, PHASE_BACKWARD), "recompute_s",
+                     forward * (kind->layers > 0 ? recomputed_share(profile->request->config) : 1),
+                     "saved_bytes", (json_int_t)(layout.slot.bytes - layout.slot.meta_bytes),
+                     "boundary_bytes", (json_int_t)(4ull * tokens * layout.shape.hidden), "workspace_bytes",
                      (json_int_t)layout.workspace.bytes);
 }
 

@@ -202,8 +202,8 @@ static int point_read(struct json_reader *r, struct profile *profile, const char
     jr_f64(r, "recompute_s", JR_OPTIONAL, 0, SECONDS_MAX, &p.recompute_s);
     if (jr_finish_loose(r) < 0)
         return -1;
-    /* a difference of two noisy times: running forward again takes about what forward takes */
-    p.recompute_s = p.recompute_s < 0.8 * p.forward_s ? p.forward_s : p.recompute_s;
+    /* where it was measured as a difference of two noisy times: less than half of forward is not believed */
+    p.recompute_s = p.recompute_s < 0.5 * p.forward_s ? p.forward_s : p.recompute_s;
     bool whole = block == PROFILE_LAYER || block == PROFILE_HEAD;
     if (block != PROFILE_EMBEDDING && p.forward_s <= 0)
         return jr_fail(r, "forward_s", "device %s measured no time at all for a %s", device,
