@@ -33,7 +33,7 @@ enum check_depth {
     CHECK_SUBMIT,  /* refuse what never fits, if all devices are measured; no plan needed */
     CHECK_PLAN,    /* and make the plan, on devices that could be used now */
     CHECK_PROGRAM, /* and show its step program under "program", a text for people */
-    CHECK_INPUTS,  /* and add all that it rests on under "inputs" (planner/given/inputs.h), to plan elsewhere */
+    CHECK_INPUTS,  /* and add all that it rests on, "inputs" (planner/given/inputs.h), to plan elsewhere */
 };
 
 /* 'checked' is borrowed for the call; NULL with err. 'more' (borrowed, may be NULL): further members for the

@@ -120,8 +120,8 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
 int show_plan(const json_t *answer, struct err *err);
 
 struct draw_input;
-/* Writes a plan's picture (planner/answer/draw.h) to a file; `layout` is found here, by Graphviz if it is installed.
- */
+/* Writes a plan's picture (planner/answer/draw.h) to a file; `layout` is found here, by Graphviz
+ * if it is installed. */
 int draw_write(const char *path, const struct draw_input *input, struct err *err);
 
 /* ---- what a plan rests on (cli/given.c) ---- */
@@ -137,8 +137,8 @@ int given_wrong(struct err *err);
 int given_of_spec(struct err *err, const char *path);
 /* A cluster file, with the profile files that it names taken in. Returns new, or NULL with the path. */
 json_t *given_cluster(const char *path, const char *profile_key, struct err *err);
-/* The server's inputs document for a specification whose files are references (planner/given/inputs.h), new; the
- * server's own plan to *answer (may be NULL), new. */
+/* The server's inputs document for a specification whose files are references (planner/given/inputs.h), new;
+ * the server's own plan to *answer (may be NULL), new. */
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err);
 /* Row sizes of a specification's data (cli/given_rows.c). */
 struct row_size;

@@ -44,14 +44,22 @@ int given_wrong(struct err *err)
     }
 }
 
+/* A path that a file names, from that file's folder unless it is absolute. */
+static int in_folder_of(const char *other, const char *name, char path[PATH_MAX], struct err *err)
+{
+    const char *slash = strrchr(other, '/');
+    if (*name == '/' || !slash)
+        return file_path(path, PATH_MAX, err, "%s", name);
+    return file_path(path, PATH_MAX, err, "%.*s/%s", (int)(slash - other), other, name);
+}
+
 /* A file that is named beside another: as it is, else in the other's folder. */
 static int beside(const char *name, const char *other, char path[PATH_MAX], struct err *err)
 {
     struct stat status;
-    const char *slash = strrchr(other, '/');
-    if (stat(name, &status) == 0 || *name == '/' || !slash)
+    if (stat(name, &status) == 0)
         return file_path(path, PATH_MAX, err, "%s", name);
-    return file_path(path, PATH_MAX, err, "%.*s/%s", (int)(slash - other), other, name);
+    return in_folder_of(other, name, path, err);
 }
 
 /* The config.json of the model a specification names: a folder, or the file itself. *folder: where it is. */
@@ -87,10 +95,7 @@ static int take_profile(json_t *device, const char *where, const char *cluster_p
     char file[PATH_MAX], path[PATH_MAX];
     const char *mark = strrchr(word, '#');
     snprintf(file, sizeof file, "%.*s", mark ? (int)(mark - word) : (int)strlen(word), word);
-    const char *slash = strrchr(cluster_path, '/');
-    if (*file == '/' || !slash ? file_path(path, sizeof path, err, "%s", file) < 0
-                               : file_path(path, sizeof path, err, "%.*s/%s", (int)(slash - cluster_path),
-                                           cluster_path, file) < 0)
+    if (in_folder_of(cluster_path, file, path, err) < 0)
         return -1;
     json_t *document = given_document(path, err), *profile = NULL;
     if (!document)

@@ -370,6 +370,17 @@ int32_t program_add(struct program_builder *builder, const struct instr *instr, 
     return (int32_t)program->instr_count++;
 }
 
+int32_t program_add_collective(struct program_builder *builder, enum instr_op op, int32_t group, int32_t root,
+                               int32_t slot, uint32_t tag, const int32_t *after, size_t count)
+{
+    struct instr x = instr_init(op, QUEUE_GROUP);
+    x.group = group;
+    x.peer = root;
+    x.slot_in = x.slot_out = slot;
+    x.tag = tag;
+    return program_add(builder, &x, after, count);
+}
+
 int program_builder_take(struct program_builder *builder, struct program *out, struct err *err)
 {
     bool failed = builder->failed;

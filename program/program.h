@@ -416,6 +416,10 @@ struct instr instr_init(enum instr_op op, enum queue_kind queue);
  * (undefined once the builder has failed). */
 int32_t program_add(struct program_builder *builder, const struct instr *instr, const int32_t *after,
                     size_t count);
+/* Appends a collective of `group` on its queue, over all of `slot` in place; root: PLAN_NONE, or the rank
+ * that a BROADCAST starts from and a REDUCE ends at. Returns as program_add. */
+int32_t program_add_collective(struct program_builder *builder, enum instr_op op, int32_t group, int32_t root,
+                               int32_t slot, uint32_t tag, const int32_t *after, size_t count);
 /* Moves the finished program into *out (released before). Returns -1 with ERR_NOMEM or ERR_TOO_BIG if any add
  * failed; the builder is empty afterwards either way. */
 int program_builder_take(struct program_builder *builder, struct program *out, struct err *err);

@@ -39,9 +39,9 @@ int store_profile_plan(struct store *store, const char *key, store_doc_fn *done,
 int store_profile_import(struct store *store, const json_t *profiles, const char *source, int64_t user,
                          store_doc_fn *done, void *arg, struct err *err);
 
-/* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (planner/given/profile_key.h): the
- * scheduler has free devices measured as it would for a queued job of this specification. Idempotent. Wakes
- * the scheduler. */
+/* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (planner/given/profile_key.h):
+ * the scheduler has free devices measured as it would for a queued job of this specification. Idempotent.
+ * Wakes the scheduler. */
 int store_measure_want(struct store *store, const char *key, const json_t *spec, const json_t *inputs,
                        unsigned seconds, store_done_fn *done, void *arg, struct err *err);
 

@@ -20,7 +20,8 @@ static void part_add(const struct problem *p, const struct block_part *part, dou
         held->trained += copies * params;
         return;
     }
-    held->frozen_bytes += copies * ((params - packed) * (w->base == BASE_FP32 ? 4 : 2) + packed * BLOCK_NF4_BYTES);
+    held->frozen_bytes +=
+        copies * ((params - packed) * (w->base == BASE_FP32 ? 4 : 2) + packed * BLOCK_NF4_BYTES);
     held->trained += copies * (double)part->lora_params;
 }
 

@@ -274,17 +274,6 @@ static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
 
 /* --- programs --- */
 
-static int32_t collective_put(struct program_builder *b, enum instr_op op, int32_t group, int32_t root,
-                              int32_t slot, uint32_t tag, const int32_t *after, size_t count)
-{
-    struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.peer = root;
-    x.slot_in = x.slot_out = slot;
-    x.tag = tag;
-    return program_add(b, &x, after, count);
-}
-
 static int32_t newest(const struct writer *w, int what)
 {
     int32_t most = PLAN_NONE;
@@ -311,15 +300,15 @@ static void tail_write(struct writer *w)
 {
     const struct plan_rank *rank = &w->c->plan->ranks[w->rank];
     int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-    int32_t scalars = collective_put(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars,
-                                     TAG_STEP_SCALARS, &loss, 1);
+    int32_t scalars = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars,
+                                             TAG_STEP_SCALARS, &loss, 1);
     int32_t done[3] = {w->attends ? newest(w, LAST_CHAIN) : PLAN_NONE,
                        w->expert ? newest(w, LAST_EXPERTS) : PLAN_NONE, PLAN_NONE};
     if (w->attends && w->c->attending > 1)
-        done[2] = collective_put(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ATTENTION, PLAN_NONE, w->s->gradients,
-                                 TAG_PARAMETER_GRADIENTS, done, 1);
-    int32_t norm =
-        collective_put(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->norm, TAG_NORM, done, 3);
+        done[2] = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ATTENTION, PLAN_NONE,
+                                         w->s->gradients, TAG_PARAMETER_GRADIENTS, done, 1);
+    int32_t norm = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->norm,
+                                          TAG_NORM, done, 3);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
@@ -337,7 +326,7 @@ static void token_write(struct writer *w)
         x.slot_out = w->s->token;
         ready = program_add(w->b, &x, &ready, 1);
     }
-    collective_put(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, &ready, 1);
+    program_add_collective(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, &ready, 1);
 }
 
 static void program_write(struct writer *w, int kind)
@@ -345,8 +334,8 @@ static void program_write(struct writer *w, int kind)
     if (kind == PROGRAM_SAVE) {
         struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
         int32_t saved = program_add(w->b, &x, NULL, 0);
-        collective_put(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->barrier, TAG_BARRIER, &saved,
-                       1);
+        program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->barrier, TAG_BARRIER,
+                               &saved, 1);
         return;
     }
     if (kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) {
@@ -359,7 +348,7 @@ static void program_write(struct writer *w, int kind)
             token_write(w);
             return;
         }
-        collective_put(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, NULL, 0);
+        program_add_collective(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, NULL, 0);
         return;
     }
     w->keeps = kind == PROGRAM_TRAIN;
@@ -369,8 +358,8 @@ static void program_write(struct writer *w, int kind)
         return;
     }
     int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-    collective_put(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS, &loss,
-                   1);
+    program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
+                           &loss, 1);
 }
 
 int expert_programs(struct expert_emit *c, uint32_t r, const struct expert_slots *slots)

@@ -267,7 +267,8 @@ static bool caps_find(struct seeker *s, uint32_t wave, double *cap)
     if (held >= s->model.experts && lacks == 0)
         return true;
     if (held < s->model.experts) { /* what the largest would need to take those that nobody has room for */
-        uint32_t takes = (uint32_t)lround(cap[worst] * s->model.experts), rest = s->model.experts - (uint32_t)held;
+        uint32_t takes = (uint32_t)lround(cap[worst] * s->model.experts);
+        uint32_t rest = s->model.experts - (uint32_t)held;
         uint64_t own = expert_attention_bytes(s->p, &s->model, &s->members[worst]) +
                        expert_even_bytes(s->p, &s->model, &s->members[worst], tokens, takes + rest);
         lacks += own > largest ? own - largest : 0;

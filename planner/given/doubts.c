@@ -134,6 +134,18 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
     return 0;
 }
 
+/* A head works on labelled tokens alone. */
+static double tokens_worked(enum profile_block kind, const struct profile_point *point)
+{
+    return kind == PROFILE_HEAD ? point->labelled : point->tokens;
+}
+
+static int head_compare(const void *left, const void *right)
+{
+    const struct profile_point *a = left, *b = right;
+    return a->labelled < b->labelled ? -1 : a->labelled > b->labelled;
+}
+
 static int work_compare(const void *left, const void *right)
 {
     const struct profile_point *a = left, *b = right;
@@ -142,7 +154,8 @@ static int work_compare(const void *left, const void *right)
     return a->sum_sq < b->sum_sq ? -1 : a->sum_sq > b->sum_sq;
 }
 
-/* Points that hold more tokens, and no less in any way, and yet take clearly less time than one before. */
+/* Points that hold more tokens (heads: labelled ones), and no less in any way, and yet take clearly less time
+ * than one before. */
 static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
 {
     uint32_t count = device->profile.point_count[kind];
@@ -152,23 +165,23 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
     if (!points)
         return err_set(d->err, ERR_NOMEM, "planner: out of memory");
     memcpy(points, device->profile.points[kind], count * sizeof(*points));
-    qsort(points, count, sizeof(*points), work_compare);
+    qsort(points, count, sizeof(*points), kind == PROFILE_HEAD ? head_compare : work_compare);
     const struct profile_point *slowest = &points[0];
     int result = 0;
     for (uint32_t i = 1; i < count; i++) {
         const struct profile_point *p = &points[i];
-        bool more =
-            p->tokens > slowest->tokens && p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
+        bool more = tokens_worked(kind, p) > tokens_worked(kind, slowest) && p->tokens >= slowest->tokens &&
+                    p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
         if (more &&
             (p->forward_s < FALL * slowest->forward_s || p->backward_s < FALL * slowest->backward_s)) {
             char t[4][32];
-            result = doubt(d,
-                           "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than "
-                           "one of %.0f (%s "
-                           "and %s); times that fall are levelled out",
-                           device->name, names[kind], p->tokens, units_seconds(t[0], p->forward_s),
-                           units_seconds(t[1], p->backward_s), slowest->tokens,
-                           units_seconds(t[2], slowest->forward_s), units_seconds(t[3], slowest->backward_s));
+            result =
+                doubt(d,
+                      "profile of %s: a %s of %.0f tokens takes %s forward and %s backward, less than "
+                      "one of %.0f (%s and %s); times that fall are levelled out",
+                      device->name, names[kind], tokens_worked(kind, p), units_seconds(t[0], p->forward_s),
+                      units_seconds(t[1], p->backward_s), tokens_worked(kind, slowest),
+                      units_seconds(t[2], slowest->forward_s), units_seconds(t[3], slowest->backward_s));
             break;
         }
         if (p->forward_s + p->backward_s > slowest->forward_s + slowest->backward_s)

@@ -1,7 +1,7 @@
 /* What is to be trained: model, method, rows. Everything the planner prices, and nothing of where it runs.
  *
- * Plain data; pure. Made from a job specification by workload_from_spec (planner/given/from_spec.h), or by hand in
- * tests.
+ * Plain data; pure. Made from a job specification by workload_from_spec (planner/given/from_spec.h), or by
+ * hand in tests.
  */
 #ifndef MOTLEY_PLANNER_GIVEN_WORKLOAD_H
 #define MOTLEY_PLANNER_GIVEN_WORKLOAD_H

@@ -109,11 +109,6 @@ static void links_fill(struct run *r, const struct problem *problem, const struc
     }
 }
 
-static inline double later(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* What a rank would do next, from what has arrived so far. */
 static void runner_look(struct run *r, uint32_t rank)
 {

@@ -7,6 +7,11 @@
 
 #include "planner/search/placement.h"
 
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 struct deal_event { /* forward or backward of one micro-batch */
     uint32_t micro_batch;
     bool backward;

@@ -13,8 +13,8 @@ int deal_fix(const struct problem *problem, struct place_choice *choice, struct 
 /* Members a and b of the choice, of one stage, have changed places: each keeps what it was dealt, if anything
  * was. */
 void deal_rename(struct place_choice *choice, uint32_t stage, uint32_t a, uint32_t b);
-/* A member, one of several of its stage, is about to go: those left take its micro-batches, whoever has fewest
- * first. Nothing where nothing was dealt; so below. */
+/* A member, one of several of its stage, is about to go: those left take its micro-batches, whoever has
+ * fewest first. Nothing where nothing was dealt; so below. */
 void deal_leave(struct place_choice *choice, uint32_t stage, uint32_t member);
 /* A stage has one more member, its last: it takes a micro-batch from whoever has most. */
 void deal_join(struct place_choice *choice, uint32_t stage);

@@ -76,16 +76,16 @@ static int slots_fill(struct groups *c, uint32_t r, const struct memory_need *ne
     uint64_t trained = gradient_bytes(c, r, need);
     s->act_in = s->act_out = s->grad_in = s->grad_out = s->gradients = s->cache = s->token = PLAN_NONE;
     if (!first) {
-        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.activations.ring,
-                             each, 0, bound, bound * s->rings.activations.held);
-        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.returning.ring,
-                               each, 0, bound, bound * s->rings.returning.held);
+        s->act_in = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS,
+                             s->rings.activations.ring, each, 0, bound, bound * s->rings.activations.held);
+        s->grad_out = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS,
+                               s->rings.returning.ring, each, 0, bound, bound * s->rings.returning.held);
     }
     if (!last) {
-        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.leaving.ring,
-                              each, 0, bound, bound * s->rings.leaving.held);
-        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS, s->rings.gradients.ring,
-                              each, 0, bound, bound * s->rings.gradients.held);
+        s->act_out = slot_add(rank, SLOT_ACTIVATION, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS,
+                              s->rings.leaving.ring, each, 0, bound, bound * s->rings.leaving.held);
+        s->grad_in = slot_add(rank, SLOT_GRADIENT, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_BUFFERS,
+                              s->rings.gradients.ring, each, 0, bound, bound * s->rings.gradients.held);
     }
     s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, 0, PURPOSE_ACTIVATIONS, s->ring_saved, 0,
                         need->saved_bytes, need->saved_bytes, need->saved_bytes * rank->window);
@@ -227,17 +227,6 @@ static int32_t backward_add(struct groups *c, struct program_builder *b, uint32_
     return done;
 }
 
-static int32_t collective_add(struct program_builder *b, enum instr_op op, int32_t group, int32_t root,
-                              int32_t slot, uint32_t tag, const int32_t *after, size_t count)
-{
-    struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.peer = root;
-    x.slot_in = x.slot_out = slot;
-    x.tag = tag;
-    return program_add(b, &x, after, count);
-}
-
 /* Full fine-tuning: sums go to shards, every rank counts its own for the norm and steps it. */
 static void full_tail(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s,
                       int32_t scalars, int32_t backward)
@@ -247,7 +236,7 @@ static void full_tail(struct groups *c, struct program_builder *b, uint32_t r, c
     group_state_release(&c->state, b, c->came);
     group_state_reduce(&c->state, b, backward, left);
     int32_t before[4] = {backward, left[0], left[1], PLAN_NONE};
-    int32_t norm = collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->norm, TAG_NORM, before, 3);
+    int32_t norm = program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->norm, TAG_NORM, before, 3);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
@@ -257,8 +246,8 @@ static void full_tail(struct groups *c, struct program_builder *b, uint32_t r, c
     program_add(b, &x, before, 4);
 }
 
-/* Groups: 0 all, 1 + s the members of stage s, then the first member of each stage, then (group_state.h) a tied
- * embedding's. */
+/* Groups: 0 all, 1 + s the members of stage s, then the first member of each stage, then (group_state.h) a
+ * tied embedding's. */
 static void train_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
 {
     const struct plan_rank *rank = &c->plan->ranks[r];
@@ -275,22 +264,22 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
         }
     }
     int32_t scalars =
-        collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &forward, 1);
+        program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &forward, 1);
     if (c->state.full) {
         full_tail(c, b, r, s, scalars, backward);
         return;
     }
     int32_t summed = backward, norm = PLAN_NONE, root = (int32_t)stage->member_first;
     if (stage->member_count > 1)
-        summed = collective_add(b, OP_ALL_REDUCE, group, PLAN_NONE, s->gradients, TAG_PARAMETER_GRADIENTS,
-                                &backward, 1);
+        summed = program_add_collective(b, OP_ALL_REDUCE, group, PLAN_NONE, s->gradients,
+                                        TAG_PARAMETER_GRADIENTS, &backward, 1);
     /* equal gradients on all members: one of them counts for the norm and tells the others */
     if ((int32_t)r == root)
-        norm = collective_add(b, OP_ALL_REDUCE, 1 + (int32_t)c->stages, PLAN_NONE, s->norm, TAG_NORM, &summed,
-                              1);
+        norm = program_add_collective(b, OP_ALL_REDUCE, 1 + (int32_t)c->stages, PLAN_NONE, s->norm, TAG_NORM,
+                                      &summed, 1);
     if (stage->member_count > 1) {
         int32_t before[2] = {norm, summed};
-        norm = collective_add(b, OP_BROADCAST, group, root, s->norm, TAG_NORM, before, 2);
+        norm = program_add_collective(b, OP_BROADCAST, group, root, s->norm, TAG_NORM, before, 2);
     }
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
@@ -311,7 +300,7 @@ static void evaluate_build(struct groups *c, struct program_builder *b, uint32_t
         last = forward_add(c, b, r, s, &h, k, PLAN_NONE);
     }
     group_state_release(&c->state, b, c->came);
-    collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &last, 1);
+    program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &last, 1);
 }
 
 static void token_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
@@ -330,7 +319,7 @@ static void token_build(struct groups *c, struct program_builder *b, uint32_t r,
         x.slot_out = s->token;
         ready = program_add(b, &x, &ready, 1);
     }
-    collective_add(b, OP_BROADCAST, 0, (int32_t)chooser, s->token, TAG_TOKEN, &ready, 1);
+    program_add_collective(b, OP_BROADCAST, 0, (int32_t)chooser, s->token, TAG_TOKEN, &ready, 1);
 }
 
 /* All save: whoever puts the checkpoint together takes a parameter that several hold once. */
@@ -338,7 +327,7 @@ static void save_build(struct program_builder *b, const struct group_slots *s)
 {
     struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
     int32_t saved = program_add(b, &x, NULL, 0);
-    collective_add(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->barrier, TAG_BARRIER, &saved, 1);
+    program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, s->barrier, TAG_BARRIER, &saved, 1);
 }
 
 static int programs_fill(struct groups *c, uint32_t r, const struct group_slots *s)
@@ -485,9 +474,9 @@ int group_starts_fill(struct plan *plan, const struct place_choice *choice, stru
 struct plan *group_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
                         struct err *err)
 {
-    struct plan *plan = plan_create(choice->member_count,
-                                    choice->stage_count + 2 + group_state_groups(problem, choice),
-                                    problem->workload->batch_rows, choice->micro_batch_rows, err);
+    struct plan *plan =
+        plan_create(choice->member_count, choice->stage_count + 2 + group_state_groups(problem, choice),
+                    problem->workload->batch_rows, choice->micro_batch_rows, err);
     if (!plan)
         return NULL;
     int result = choice->stage_count == 1 ? group_starts_fill(plan, choice, err) : 0;

@@ -138,11 +138,6 @@ static bool order_fill(struct group_quick *q)
     return true;
 }
 
-static inline double later(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 static double arrival(struct group_quick *q, uint32_t from, uint32_t to, double bytes, double at)
 {
     const struct cluster *cluster = q->p->cluster;

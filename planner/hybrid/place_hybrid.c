@@ -47,8 +47,8 @@ static double group_seconds(const struct hybrid *h, uint32_t s, int32_t begin, i
     return rate > 0 ? 1 / rate : 0;
 }
 
-/* Does every member of the group hold the blocks with `window` micro-batches of the step in flight, and, in full
- * fine-tuning, all together their state? */
+/* Does every member of the group hold the blocks with `window` micro-batches of the step in flight, and, in
+ * full fine-tuning, all together their state? */
 static bool group_fits(const struct hybrid *h, uint32_t s, int32_t begin, int32_t end, uint32_t window,
                        bool recompute)
 {

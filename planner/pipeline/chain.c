@@ -54,22 +54,6 @@ static int32_t boundary_slot(struct chain *c, struct plan_rank *rank, int kind, 
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, uint64_t bytes)
-{
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = (uint8_t)place,
-                             .lifetime = (uint8_t)lifetime,
-                             .purpose = PURPOSE_BUFFERS,
-                             .ring_micro_batches = 1,
-                             .ring_blocks = 1,
-                             .block_begin = rank->block_begin,
-                             .block_end = rank->block_end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = bytes};
-    return plan_rank_slot(rank, &slot);
-}
-
 /* Split backwards also keep the gradients of every matrix's output from one half to the other. */
 static uint64_t held_bytes(const struct chain *c, uint32_t stage)
 {
@@ -120,7 +104,8 @@ static void stage_slots(struct chain *c, struct plan_rank *rank, uint32_t stage)
 
 static int32_t tied_slot(struct chain *c, struct plan_rank *rank, int kind)
 {
-    int32_t slot = fixed_slot(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, 4 * c->problem->blocks.tied_params);
+    int32_t slot = plan_rank_fixed_slot(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
+                                        4 * c->problem->blocks.tied_params);
     if (slot >= 0) {
         rank->slots[slot].purpose = PURPOSE_ADAPTERS;
         rank->slots[slot].block_begin = 0;
@@ -139,14 +124,18 @@ static int slots_fill(struct chain *c, uint32_t r, uint64_t cache_bytes)
         stage_slots(c, rank, j);
         expected += 1 + 2 * (uint32_t)(j > 0) + 2 * (uint32_t)(j + 1 < c->stages);
     }
-    s->scalars =
-        fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(struct plan_step_scalars));
-    s->norm = fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
-    s->barrier = fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(double));
+    s->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
+                                      sizeof(struct plan_step_scalars));
+    s->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
+                                   sizeof(double));
+    s->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
+                                      sizeof(double));
     if (c->problem->workload->sample_tokens > 0) { /* a rank without layers has an empty cache: it still takes
                                                       part */
-        s->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, cache_bytes);
-        s->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, sizeof(int32_t));
+        s->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
+                                        cache_bytes);
+        s->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
+                                        sizeof(int32_t));
         expected += 2;
     }
     if (c->tied_group >= 0 && plan_group_position(&c->plan->groups[c->tied_group], r) >= 0) {

@@ -180,17 +180,16 @@ static void weight_add(struct writer *w, uint32_t stage, uint32_t k)
     w->h.weight[cell(w, stage, k)] = w->h.last_backward = program_add(&w->b, &x, NULL, 0);
 }
 
-static int32_t collective_add(struct writer *w, enum instr_op op, int32_t group, int32_t root, int32_t slot,
-                              uint32_t tag, const int32_t *after, size_t count)
+/* A collective over a tied embedding: the one table, block 0. */
+static int32_t tied_add(struct writer *w, enum instr_op op, int32_t slot, uint32_t tag, int32_t after)
 {
     struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.peer = root;
+    x.group = w->c->tied_group;
+    x.peer = (int32_t)w->c->plan->groups[w->c->tied_group].ranks[0];
     x.slot_in = x.slot_out = slot;
     x.tag = tag;
-    if (tag == TAG_PARAMETER_GRADIENTS || tag == TAG_PARAMETERS) /* of a tied embedding */
-        x.block_end = 1;
-    return program_add(&w->b, &x, after, count);
+    x.block_end = 1;
+    return program_add(&w->b, &x, &after, 1);
 }
 
 static void events_add(struct writer *w, int32_t (*save)(const struct writer *, uint32_t stage))
@@ -229,32 +228,30 @@ static void train_build(struct writer *w)
     struct chain *c = w->c;
     const struct chain_rank *s = &c->slots;
     const struct plan_rank *rank = &c->plan->ranks[w->rank];
-    int32_t owner = c->tied_group >= 0 ? (int32_t)c->plan->groups[c->tied_group].ranks[0] : PLAN_NONE;
     writer_begin(w, &c->train);
     events_add(w, save_saved);
     /* the loss is complete when the last forward is; it travels while the backwards drain */
-    int32_t scalars =
-        collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS, &w->h.last_forward, 1);
+    int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, s->scalars, TAG_STEP_SCALARS,
+                                             &w->h.last_forward, 1);
     int32_t summed = w->h.last_backward;
     if (s->tied_gradients >= 0)
-        summed = collective_add(w, OP_REDUCE, c->tied_group, owner, s->tied_gradients,
-                                TAG_PARAMETER_GRADIENTS, &w->h.last_backward, 1);
-    int32_t norm = collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, s->norm, TAG_NORM, &summed, 1);
+        summed = tied_add(w, OP_REDUCE, s->tied_gradients, TAG_PARAMETER_GRADIENTS, w->h.last_backward);
+    int32_t norm = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, s->norm, TAG_NORM, &summed, 1);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
     int32_t after[2] = {scalars, norm};
     int32_t step = program_add(&w->b, &x, after, 2);
     if (s->tied_parameters >= 0)
-        collective_add(w, OP_BROADCAST, c->tied_group, owner, s->tied_parameters, TAG_PARAMETERS, &step, 1);
+        tied_add(w, OP_BROADCAST, s->tied_parameters, TAG_PARAMETERS, step);
 }
 
 static void evaluate_build(struct writer *w)
 {
     writer_begin(w, &w->c->forwards);
     events_add(w, save_nothing);
-    collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->slots.scalars, TAG_STEP_SCALARS, &w->h.last_forward,
-                   1);
+    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->slots.scalars, TAG_STEP_SCALARS,
+                           &w->h.last_forward, 1);
 }
 
 /* Prefill and generate look the same: the prompt, or the last token, through all stages; the last one
@@ -272,14 +269,14 @@ static void token_build(struct writer *w)
         x.slot_out = c->slots.token;
         ready = program_add(&w->b, &x, &ready, 1);
     }
-    collective_add(w, OP_BROADCAST, 0, (int32_t)chooser, c->slots.token, TAG_TOKEN, &ready, 1);
+    program_add_collective(&w->b, OP_BROADCAST, 0, (int32_t)chooser, c->slots.token, TAG_TOKEN, &ready, 1);
 }
 
 static void save_build(struct writer *w)
 {
     struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
     int32_t saved = program_add(&w->b, &x, NULL, 0);
-    collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->slots.barrier, TAG_BARRIER, &saved, 1);
+    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->slots.barrier, TAG_BARRIER, &saved, 1);
 }
 
 int chain_programs(struct chain *c, uint32_t r)

@@ -46,6 +46,7 @@ static int costs_fill(struct variants *v, const struct place_choice *c, uint32_t
         free(v->cost);
         v->cost = malloc(wanted * sizeof(*v->cost));
         v->cost_cells = v->cost ? wanted : 0;
+        v->rows = 0;
         if (!v->cost)
             return err_set(v->err, ERR_NOMEM, "planner: out of memory");
     }

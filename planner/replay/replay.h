@@ -62,9 +62,9 @@ int replay_run(const struct plan *plan, const struct trace *recorded, const json
                const json_t *links, const struct replay_change *change, struct replay_answer *answer,
                struct trace *timeline, struct err *err);
 
-/* Makes the tables of an inputs document (planner/given/inputs.h) price this plan's computing as the run recorded
- * it: each device's `speed` is set to table seconds / compute_s[rank]. *priced_s becomes what the recorded
- * plan takes at these costs, 0 when the document lacks one of its devices. */
+/* Makes the tables of an inputs document (planner/given/inputs.h) price this plan's computing as the run
+ * recorded it: each device's `speed` is set to table seconds / compute_s[rank]. *priced_s becomes what the
+ * recorded plan takes at these costs, 0 when the document lacks one of its devices. */
 int replay_calibrate(struct plan *plan, const double *compute_s, json_t *inputs, double *priced_s,
                      struct err *err);
 

@@ -10,9 +10,9 @@
  * reason in words. */
 int from_plan_check(const struct problem *problem, const struct plan *plan, struct err *err);
 
-/* A copy of a sealed plan with this cluster's memory limits, priced over at most steps_max steps: *step_s. Unsealed. Returns
- * new (plan_destroy), or NULL: ERR_INVALID when it has no programs or they do not pass plan_check; ERR_NOMEM.
- */
+/* A copy of a sealed plan with this cluster's memory limits, priced over at most steps_max steps: *step_s.
+ * Unsealed. Returns new (plan_destroy), or NULL: ERR_INVALID when it has no programs or they do not pass
+ * plan_check; ERR_NOMEM. */
 struct plan *from_plan_keep(const struct problem *problem, const struct plan *plan, uint32_t steps_max,
                             double *step_s, struct err *err);
 

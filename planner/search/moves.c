@@ -556,6 +556,9 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     bool data = is_data(c), hybrid = c->placement == PLACE_HYBRID, tensor = c->placement == PLACE_TENSOR;
     uint32_t stages = c->stage_count, members = c->member_count;
     bool laps = c->placement == PLACE_PIPELINE && members <= FEW_MEMBERS;
+    uint32_t micro_ways = tensor ? 2 : 1;
+    if (data)
+        micro_ways = members;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid || tensor ? window_values(p, c) : 0)},
@@ -568,9 +571,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_REPLACE] = {c->placement == PLACE_SINGLE ? 0 : members, p->device_count},
         [MOVE_DROP] = {members, data ? members : 2},
         [MOVE_ADD] = {p->device_count, data ? 2 * members : 2 * stages + 1},
-        [MOVE_MICRO] = {p->workload->batch_rows + 1, data     ? members
-                                                     : tensor ? 2
-                                                              : 1},
+        [MOVE_MICRO] = {p->workload->batch_rows + 1, micro_ways},
         [MOVE_STAGES] = {stages, stages},
         [MOVE_REGROUP] = {laps                       ? LAP_MOVES_MAX + 1
                           : hybrid || data || tensor ? members

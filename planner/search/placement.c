@@ -162,3 +162,20 @@ int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot)
     grown[rank->slot_count] = *slot;
     return (int32_t)rank->slot_count++;
 }
+
+int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
+                             uint64_t bytes)
+{
+    struct plan_slot slot = {.kind = (uint8_t)kind,
+                             .place = (uint8_t)place,
+                             .lifetime = (uint8_t)lifetime,
+                             .purpose = (uint8_t)purpose,
+                             .ring_micro_batches = 1,
+                             .ring_blocks = 1,
+                             .block_begin = rank->block_begin,
+                             .block_end = rank->block_end,
+                             .bytes_fixed = bytes,
+                             .bytes_bound = bytes,
+                             .bytes_total = bytes};
+    return plan_rank_slot(rank, &slot);
+}

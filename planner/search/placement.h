@@ -42,10 +42,10 @@ struct place_choice {
     uint32_t gathered_layers; /* data, server: layers whose weights a member has places for at a time, when
                                  they are kept in shards or by the holder; 0: every member keeps all */
     uint32_t share_aim; /* data: what its shards were chosen for, and 1 (sharded_moves.c); 0: nobody said */
-    uint32_t together; /* tensor: micro-batches worked on in turns, so that the sums of one travel while the
-                          next computes; 0: 1 */
-    uint8_t *dealt;    /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes
-                          each;    NULL: in proportion to micro_count (deal.h) */
+    uint32_t together;  /* tensor: micro-batches worked on in turns, so that the sums of one travel while the
+                           next computes; 0: 1 */
+    uint8_t *dealt;     /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes
+                           each; NULL: in proportion to micro_count (deal.h) */
     uint32_t dealt_count;
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
@@ -61,9 +61,9 @@ bool choice_uses(const struct place_choice *choice, uint32_t device);
 struct choice_list {
     uint32_t count;
     struct place_choice choices[CHOICES_MAX]; /* estimates rising */
-    /* the choice that came nearest to fitting, when none did: bytes missing on all its ranks together (0: nothing
-     * tried); what it needs and has, of the one device that lacks something, or (SHORT_TOGETHER) of all its
-     * devices */
+    /* the choice that came nearest to fitting, when none did: bytes missing on all its ranks together (0:
+     * nothing tried); what it needs and has, of the one device that lacks something, or (SHORT_TOGETHER) of
+     * all its devices */
     uint64_t shortfall_bytes, needs_bytes, has_bytes;
     uint32_t shortfall_device;
     uint64_t evaluations, evaluations_max;
@@ -121,5 +121,8 @@ int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const 
                    const struct memory_need *need, struct err *err);
 /* Appends a slot; returns its number, or −1 out of memory. */
 int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
+/* The same for a slot of one place of `bytes` that knows the rank's blocks and nothing of rows. */
+int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
+                             uint64_t bytes);
 
 #endif

@@ -369,17 +369,6 @@ static int32_t both_all(struct layered *c, int32_t *last_forward)
 
 /* --- programs --- */
 
-static int32_t collective(struct layered *c, enum instr_op op, int32_t group, int32_t root, int32_t slot,
-                          uint32_t tag, const int32_t *after, size_t count)
-{
-    struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.peer = root;
-    x.slot_in = x.slot_out = slot;
-    x.tag = tag;
-    return program_add(c->b, &x, after, count);
-}
-
 /* Groups: 0 all; 1 those that shard, or the holder alone; 2 (LoRA) the first rank alone. */
 static void train_build(struct layered *c)
 {
@@ -390,25 +379,27 @@ static void train_build(struct layered *c)
         last = both_all(c, &last_forward);
     else
         last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
-    int32_t scalars =
-        collective(c, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last_forward, 1);
+    int32_t scalars = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars,
+                                             TAG_STEP_SCALARS, &last_forward, 1);
     if (!c->at_once)
         last = backward_all(c);
     int32_t summed[2] = {last, c->last_reduce};
     if (!c->full && !c->server) { /* equal adapters everywhere: summed, and counted by the first */
-        summed[1] =
-            collective(c, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients, TAG_PARAMETER_GRADIENTS, &last, 1);
+        summed[1] = program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
+                                           TAG_PARAMETER_GRADIENTS, &last, 1);
         if (c->r == 0)
-            norm = collective(c, OP_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM, &summed[1], 1);
+            norm = program_add_collective(c->b, OP_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM,
+                                          &summed[1], 1);
         int32_t before[2] = {norm, summed[1]};
-        norm = collective(c, OP_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
+        norm = program_add_collective(c->b, OP_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
     } else if (c->role == ROLE_MEMBER) {
-        norm = collective(c, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+        norm = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
     } else {
         if (c->role == ROLE_HOLDER)
-            norm = collective(c, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+            norm =
+                program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
         int32_t before[3] = {norm, summed[0], summed[1]};
-        norm = collective(c, OP_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
+        norm = program_add_collective(c->b, OP_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
     }
     if (c->role == ROLE_WORKER || rank->state_share <= 0)
         return;
@@ -427,7 +418,7 @@ static void train_build(struct layered *c)
 static void evaluate_build(struct layered *c)
 {
     int32_t last = forward_all(c, c->first, c->count, PLAN_NONE, false);
-    collective(c, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last, 1);
+    program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last, 1);
 }
 
 /* The owner of micro-batch 0 computes it; the others only help with weights. */
@@ -443,14 +434,14 @@ static void token_build(struct layered *c)
         x.slot_out = c->slots.token;
         ready = program_add(c->b, &x, &ready, 1);
     }
-    collective(c, OP_BROADCAST, 0, (int32_t)chooser, c->slots.token, TAG_TOKEN, &ready, 1);
+    program_add_collective(c->b, OP_BROADCAST, 0, (int32_t)chooser, c->slots.token, TAG_TOKEN, &ready, 1);
 }
 
 static void save_build(struct layered *c)
 {
     struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
     int32_t saved = program_add(c->b, &x, NULL, 0);
-    collective(c, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.barrier, TAG_BARRIER, &saved, 1);
+    program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.barrier, TAG_BARRIER, &saved, 1);
 }
 
 static void history_clear(struct layered *c)

@@ -69,23 +69,6 @@ static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, ui
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
-                          uint64_t bytes)
-{
-    struct plan_slot slot = {.kind = (uint8_t)kind,
-                             .place = (uint8_t)place,
-                             .lifetime = (uint8_t)lifetime,
-                             .purpose = (uint8_t)purpose,
-                             .ring_micro_batches = 1,
-                             .ring_blocks = 1,
-                             .block_begin = rank->block_begin,
-                             .block_end = rank->block_end,
-                             .bytes_fixed = bytes,
-                             .bytes_bound = bytes,
-                             .bytes_total = bytes};
-    return plan_rank_slot(rank, &slot);
-}
-
 static void boundary_slots(struct tensor_plan *t, struct plan_rank *rank, uint32_t s,
                            struct tensor_slots *slots)
 {
@@ -121,21 +104,24 @@ static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
         slots->saved_first = saved_slot(rank, begin, end, live, need->saved_first);
         slots->saved_second = saved_slot(rank, begin, end, live, need->saved_second);
         if (t->choice->stages[s].member_count > 1)
-            slots->shared = fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS,
-                                       need->shared_gradients);
+            slots->shared = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                                 PURPOSE_ADAPTERS, need->shared_gradients);
     }
     if (rank->block_end > last) {
         slots->statistics = partial_slot(t, rank, t->together, 12);
         slots->saved_head = saved_slot(rank, last, last + 1, live, need->saved_head);
     }
-    slots->scalars = fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
-                                sizeof(struct plan_step_scalars));
-    slots->norm = fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
-    slots->barrier = fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    slots->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST,
+                                          PURPOSE_BUFFERS, sizeof(struct plan_step_scalars));
+    slots->norm =
+        plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    slots->barrier =
+        plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
     if (samples) {
-        slots->cache = fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
-                                  need->need.cache_bytes);
-        slots->token = fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
+        slots->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                            PURPOSE_BUFFERS, need->need.cache_bytes);
+        slots->token =
+            plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
     }
     uint32_t expected = 7 + 2 * (uint32_t)(s > 0) + 2 * (uint32_t)(s + 1 < t->choice->stage_count) +
                         2 * (uint32_t)(end > begin) + (uint32_t)(slots->shared >= 0) +

@@ -225,29 +225,19 @@ static void units_add(struct writer *w, const struct pipe_order *order, uint32_t
     }
 }
 
-static int32_t collective_add(struct writer *w, enum instr_op op, int32_t group, int32_t root, int32_t slot,
-                              uint32_t tag, const int32_t *after, size_t count)
-{
-    struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.peer = root;
-    x.slot_in = x.slot_out = slot;
-    x.tag = tag;
-    return program_add(&w->b, &x, after, count);
-}
-
 static void train_build(struct writer *w)
 {
     const struct plan_rank *rank = &w->t->plan->ranks[w->rank];
     w->saving = 1;
     units_add(w, &w->t->train, w->t->plan->micro_batch_count);
-    int32_t scalars =
-        collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS, &w->last_forward, 1);
+    int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
+                                             TAG_STEP_SCALARS, &w->last_forward, 1);
     int32_t summed = w->last_backward;
     if (w->s->shared >= 0)
-        summed = collective_add(w, OP_ALL_REDUCE, w->group, PLAN_NONE, w->s->shared, TAG_PARAMETER_GRADIENTS,
-                                &w->last_backward, 1);
-    int32_t norm = collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
+        summed = program_add_collective(&w->b, OP_ALL_REDUCE, w->group, PLAN_NONE, w->s->shared,
+                                        TAG_PARAMETER_GRADIENTS, &w->last_backward, 1);
+    int32_t norm =
+        program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->norm, TAG_NORM, &summed, 1);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;
@@ -259,7 +249,8 @@ static void evaluate_build(struct writer *w)
 {
     w->saving = -1;
     units_add(w, &w->t->forwards, w->t->plan->micro_batch_count);
-    collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS, &w->last_forward, 1);
+    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
+                           &w->last_forward, 1);
 }
 
 /* The prompt, or the last token, through all stages; the first of the last group chooses. */
@@ -275,14 +266,14 @@ static void token_build(struct writer *w)
         x.slot_out = w->s->token;
         ready = program_add(&w->b, &x, &ready, 1);
     }
-    collective_add(w, OP_BROADCAST, 0, (int32_t)chooser, w->s->token, TAG_TOKEN, &ready, 1);
+    program_add_collective(&w->b, OP_BROADCAST, 0, (int32_t)chooser, w->s->token, TAG_TOKEN, &ready, 1);
 }
 
 static void save_build(struct writer *w)
 {
     struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
     int32_t done = program_add(&w->b, &x, NULL, 0);
-    collective_add(w, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->barrier, TAG_BARRIER, &done, 1);
+    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->barrier, TAG_BARRIER, &done, 1);
 }
 
 int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const struct tensor_slots *slots)

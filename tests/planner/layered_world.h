@@ -6,6 +6,7 @@
 
 #include "planner/plan_fixture.h"
 #include "planner/search/moves.h"
+#include "planner/spoil.h"
 
 #define WORLD_RANKS 8
 #define WORLD_SLOTS 32
@@ -513,30 +514,11 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
     struct instr *x = &p->instrs[i];
     switch (rand_stream_below(random, WORLD_SPOILS)) {
     case 0: /* dropped */
-        x->op = OP_RELEASE;
-        x->queue = QUEUE_COMPUTE;
-        x->slot_in = x->slot_out = x->slot_save = PLAN_NONE;
-        x->flags = 0;
-        return true;
+        return spoil_drop(x);
     case 1: /* swapped with the next on its queue */
-        for (uint32_t k = i + 1; k < p->instr_count; k++) {
-            if (instr_queue_index(plan, &p->instrs[k]) == instr_queue_index(plan, x)) {
-                struct instr other = p->instrs[k], mine = *x;
-                p->instrs[k] = mine;
-                p->instrs[k].after_first = other.after_first;
-                p->instrs[k].after_count = other.after_count;
-                *x = other;
-                x->after_first = mine.after_first;
-                x->after_count = mine.after_count;
-                return true;
-            }
-        }
-        return false;
+        return spoil_swap_next(plan, p, i);
     case 2: /* another micro-batch */
-        if (x->micro_batch < 0 || plan->micro_batch_count < 2)
-            return false;
-        x->micro_batch = (int32_t)((uint32_t)(x->micro_batch + 1) % plan->micro_batch_count);
-        return true;
+        return spoil_micro_batch(plan, x);
     case 3: /* the reduction of one block twice, on all members */
     case 4: /* a block never reduced, on all members */
         if (x->op != OP_REDUCE_SCATTER)
@@ -553,15 +535,9 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
         }
         return true;
     case 5: /* no waiting */
-        if (x->after_count == 0)
-            return false;
-        x->after_count--;
-        return true;
+        return spoil_wait(x);
     case 6: /* not freed, or not added */
-        if (!x->flags)
-            return false;
-        x->flags = 0;
-        return true;
+        return spoil_flags(x);
     case 7: /* another block */
         if (x->block_begin == x->block_end || x->block_end >= plan->block_count)
             return false;
@@ -573,22 +549,13 @@ static inline bool world_spoil(struct plan *plan, struct rand_stream *random)
             return false;
         for (uint32_t k = i; k-- > 0;) {
             if (p->instrs[k].queue == QUEUE_COMPUTE) {
-                struct instr before = p->instrs[k], mine = *x;
-                p->instrs[k] = mine;
-                p->instrs[k].after_first = before.after_first;
-                p->instrs[k].after_count = before.after_count;
-                *x = before;
-                x->after_first = mine.after_first;
-                x->after_count = mine.after_count;
+                spoil_exchange(x, &p->instrs[k]);
                 return true;
             }
         }
         return false;
     default: /* another slot */
-        if (x->slot_out < 0 || r->slot_count < 2)
-            return false;
-        x->slot_out = (int32_t)rand_stream_below(random, r->slot_count);
-        return true;
+        return spoil_slot_out(r, x, random);
     }
 }
 

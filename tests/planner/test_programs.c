@@ -4,6 +4,7 @@
  * buffers that remember what was put into them, and sees whether any row is missed, repeated or overtaken. */
 #include "planner/expert_fixture.h"
 #include "planner/plan_fixture.h"
+#include "planner/spoil.h"
 
 #include <time.h>
 
@@ -520,14 +521,6 @@ static bool reduced_twice(struct plan *plan, const struct instr *x)
     return true;
 }
 
-static void nothing_instead(struct instr *x)
-{
-    x->op = OP_RELEASE;
-    x->queue = QUEUE_COMPUTE;
-    x->slot_in = x->slot_out = x->slot_save = PLAN_NONE;
-    x->flags = 0;
-}
-
 /* A message that is neither sent nor waited for. */
 static bool message_lost(struct plan *plan, struct instr *x)
 {
@@ -537,8 +530,8 @@ static bool message_lost(struct plan *plan, struct instr *x)
     for (uint32_t i = 0; i < p->instr_count; i++) {
         if (p->instrs[i].op == OP_RECV && p->instrs[i].tag == x->tag &&
             p->instrs[i].micro_batch == x->micro_batch && p->instrs[i].block_begin == x->block_begin) {
-            nothing_instead(&p->instrs[i]);
-            nothing_instead(x);
+            spoil_drop(&p->instrs[i]);
+            spoil_drop(x);
             return true;
         }
     }
@@ -555,8 +548,7 @@ static bool spoil(struct plan *plan, struct rand_stream *random)
     struct instr *x = &p->instrs[i];
     switch (rand_stream_below(random, 13)) {
     case 0: /* dropped */
-        nothing_instead(x);
-        return true;
+        return spoil_drop(x);
     case 10:
         return reduced_twice(plan, x);
     case 11:
@@ -567,25 +559,9 @@ static bool spoil(struct plan *plan, struct rand_stream *random)
         x->peer = (int32_t)((uint32_t)(x->peer + 1) % plan->rank_count);
         return true;
     case 1: /* swapped with the next on its queue */
-        for (uint32_t k = i + 1; k < p->instr_count; k++) {
-            if (instr_queue_index(plan, &p->instrs[k]) == instr_queue_index(plan, x)) {
-                struct instr other = p->instrs[k];
-                uint32_t first = x->after_first, count = x->after_count;
-                p->instrs[k] = *x;
-                p->instrs[k].after_first = other.after_first;
-                p->instrs[k].after_count = other.after_count;
-                *x = other;
-                x->after_first = first;
-                x->after_count = count;
-                return true;
-            }
-        }
-        return false;
+        return spoil_swap_next(plan, p, i);
     case 2: /* another micro-batch */
-        if (x->micro_batch < 0 || plan->micro_batch_count < 2)
-            return false;
-        x->micro_batch = (int32_t)((uint32_t)(x->micro_batch + 1) % plan->micro_batch_count);
-        return true;
+        return spoil_micro_batch(plan, x);
     case 3: /* a doubled reduction in place of another instruction */
         if (x->op != OP_ALL_REDUCE)
             return false;
@@ -606,25 +582,16 @@ static bool spoil(struct plan *plan, struct rand_stream *random)
         r->memory_limit_bytes = memory_held(plan, rank) - 1;
         return true;
     case 6: /* no waiting */
-        if (x->after_count == 0)
-            return false;
-        x->after_count--;
-        return true;
+        return spoil_wait(x);
     case 7: /* not freed */
-        if (!x->flags)
-            return false;
-        x->flags = 0;
-        return true;
+        return spoil_flags(x);
     case 8: /* fewer blocks */
         if (x->block_end - x->block_begin < 2)
             return false;
         x->block_end--;
         return true;
     default: /* another slot */
-        if (x->slot_out < 0 || r->slot_count < 2)
-            return false;
-        x->slot_out = (int32_t)rand_stream_below(random, r->slot_count);
-        return true;
+        return spoil_slot_out(r, x, random);
     }
 }
 
