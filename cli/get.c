@@ -15,37 +15,42 @@
 
 enum { GET_TEXT_MAX = 1 << 30, GET_IDLE_MS = 60000 };
 
-static int write_document(const char *folder, const char *name, const json_t *document, struct err *err)
+static int line_add(struct buf *text, const json_t *document, struct err *err)
+{
+    return json_print(document, false, text, err) < 0 ? -1 : buf_text(text, "\n", err);
+}
+
+static int write_text(const char *folder, const char *name, const struct buf *text, struct err *err)
 {
     char path[PATH_MAX];
+    if (file_path(path, sizeof path, err, "%s/%s", folder, name) < 0)
+        return -1;
+    return file_write_atomic(path, text->data, text->size, 0644, err);
+}
+
+static int write_document(const char *folder, const char *name, const json_t *document, struct err *err)
+{
     struct buf text = {.limit = GET_TEXT_MAX};
-    int result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+    int result = line_add(&text, document, err);
     if (result == 0)
-        result = json_print(document, false, &text, err);
-    if (result == 0)
-        result = buf_text(&text, "\n", err);
-    if (result == 0)
-        result = file_write_atomic(path, text.data, text.size, 0644, err);
+        result = write_text(folder, name, &text, err);
     buf_fini(&text);
     return result;
 }
 
 static int write_lines(const char *folder, const char *name, const json_t *lines, struct err *err)
 {
-    char path[PATH_MAX];
     struct buf text = {.limit = GET_TEXT_MAX};
     size_t index;
     json_t *line;
-    int result = file_path(path, sizeof path, err, "%s/%s", folder, name);
+    int result = 0;
     json_array_foreach(lines, index, line)
     {
         if (result == 0)
-            result = json_print(line, false, &text, err);
-        if (result == 0)
-            result = buf_text(&text, "\n", err);
+            result = line_add(&text, line, err);
     }
     if (result == 0)
-        result = file_write_atomic(path, text.data, text.size, 0644, err);
+        result = write_text(folder, name, &text, err);
     buf_fini(&text);
     return result;
 }

@@ -19,6 +19,18 @@ static int name_read(struct json_reader *r, const char **name)
     return spaces ? jr_fail(r, "name", "\"%s\" begins or ends with a space", *name) : 0;
 }
 
+void cluster_device_members(struct json_reader *r, struct cluster_device *device)
+{
+    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device->like);
+    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device->kind);
+    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device->threads);
+    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device->speed);
+    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device->heat);
+    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device->price_per_hour);
+    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device->watts);
+    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device->idle_watts);
+}
+
 static int file_device(struct json_reader *r, struct cluster *cluster, const char *node)
 {
     struct cluster_device device = {.node = node, .speed = 1, .heat = 1};
@@ -26,14 +38,7 @@ static int file_device(struct json_reader *r, struct cluster *cluster, const cha
     const json_t *profile = NULL;
     if (name_read(r, &device.name) < 0)
         return -1;
-    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device.like);
-    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device.kind);
-    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device.threads);
-    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device.speed);
-    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
-    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
-    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
-    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
+    cluster_device_members(r, &device);
     jr_object(r, "profile", JR_OPTIONAL, &profile);
     if (device.like && !(like = catalogue_find(device.like)))
         return jr_fail(r, "like",

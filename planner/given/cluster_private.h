@@ -112,4 +112,9 @@ void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t 
 /* Where those come from. */
 enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
 
+struct json_reader;
+/* Reads what a device may say of itself, each within its bounds: like, kind, threads, speed, heat, prices.
+ * The reader keeps its failure. */
+void cluster_device_members(struct json_reader *reader, struct cluster_device *device);
+
 #endif

@@ -16,15 +16,8 @@ static int device_read(struct json_reader *r, struct cluster *cluster, struct er
     bool usable = true;
     jr_str(r, "name", JR_REQUIRED, 1, 255, &device.name);
     jr_str(r, "node", JR_REQUIRED, 1, 255, &device.node);
-    jr_str(r, "kind", JR_OPTIONAL, 1, 32, &device.kind);
-    jr_str(r, "like", JR_OPTIONAL, 1, 64, &device.like);
     jr_bytes(r, "memory_limit_bytes", JR_REQUIRED, 1, (uint64_t)1 << 50, &device.memory_limit_bytes);
-    jr_u32(r, "threads", JR_OPTIONAL, 1, 4096, &device.threads);
-    jr_f64(r, "speed", JR_OPTIONAL, 1e-6, 1e6, &device.speed);
-    jr_f64(r, "heat", JR_OPTIONAL, 1e-3, 1, &device.heat);
-    jr_f64(r, "price_per_hour", JR_OPTIONAL, 0, 1e9, &device.price_per_hour);
-    jr_f64(r, "watts", JR_OPTIONAL, 0, 1e6, &device.watts);
-    jr_f64(r, "idle_watts", JR_OPTIONAL, 0, 1e6, &device.idle_watts);
+    cluster_device_members(r, &device);
     jr_bool(r, "usable", JR_OPTIONAL, &usable);
     if (jr_finish_loose(r) < 0)
         return -1;

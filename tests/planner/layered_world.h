@@ -179,21 +179,6 @@ static inline int world_compute(struct world *w, uint32_t rank, const struct ins
     return world_fill(w, rank, x->slot_out, x, back ? x->block_begin : x->block_end);
 }
 
-static inline bool world_ready(const struct world *w, uint32_t rank, uint32_t i)
-{
-    const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
-    const struct instr *x = &p->instrs[i];
-    for (uint32_t k = 0; k < x->after_count; k++) {
-        if (!w->done[rank][p->after[x->after_first + k]])
-            return false;
-    }
-    for (uint32_t k = i; k-- > 0;) {
-        if (!w->done[rank][k] && instr_queue_index(w->plan, &p->instrs[k]) == instr_queue_index(w->plan, x))
-            return false;
-    }
-    return !w->done[rank][i];
-}
-
 /* The first undone instruction of a queue, if it may go; UINT32_MAX. */
 static inline uint32_t world_head(const struct world *w, uint32_t rank, int queue, int peer, int group)
 {
@@ -202,7 +187,7 @@ static inline uint32_t world_head(const struct world *w, uint32_t rank, int queu
         const struct instr *x = &p->instrs[i];
         if (!w->done[rank][i] && x->queue == queue &&
             (queue == QUEUE_GROUP ? x->group == group : x->peer == peer))
-            return world_ready(w, rank, i) ? i : UINT32_MAX;
+            return fixture_ready(w->plan, rank, i, w->done[rank]) ? i : UINT32_MAX;
     }
     return UINT32_MAX;
 }
@@ -329,7 +314,7 @@ static inline int world_transfer(struct world *w, uint32_t from, uint32_t i, uin
 static inline int world_advance(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = world_instr(w, rank, i);
-    if (!world_ready(w, rank, i) || x->queue == QUEUE_RECV)
+    if (!fixture_ready(w->plan, rank, i, w->done[rank]) || x->queue == QUEUE_RECV)
         return 0;
     if (x->queue == QUEUE_GROUP) {
         const struct plan_group *group = &w->plan->groups[x->group];

@@ -112,4 +112,20 @@ static inline void fixture_link(struct cluster *cluster, const char *from, const
     json_decref(link);
 }
 
+/* May instruction i of a rank's train program start, after those that are done? Not if it is done itself. */
+static inline bool fixture_ready(const struct plan *plan, uint32_t rank, uint32_t i, const bool *done)
+{
+    const struct program *p = &plan->ranks[rank].programs[PROGRAM_TRAIN];
+    const struct instr *x = &p->instrs[i];
+    for (uint32_t k = 0; k < x->after_count; k++) {
+        if (!done[p->after[x->after_first + k]])
+            return false;
+    }
+    for (uint32_t k = i; k-- > 0;) {
+        if (!done[k] && instr_queue_index(plan, &p->instrs[k]) == instr_queue_index(plan, x))
+            return false;
+    }
+    return !done[i];
+}
+
 #endif

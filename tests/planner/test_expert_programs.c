@@ -189,28 +189,13 @@ static int exchange(struct world *w, uint32_t r, uint32_t i)
     return 0;
 }
 
-static bool ready(const struct world *w, uint32_t rank, uint32_t i)
-{
-    const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
-    const struct instr *x = &p->instrs[i];
-    for (uint32_t k = 0; k < x->after_count; k++) {
-        if (!w->done[rank][p->after[x->after_first + k]])
-            return false;
-    }
-    for (uint32_t k = i; k-- > 0;) {
-        if (!w->done[rank][k] && instr_queue_index(w->plan, &p->instrs[k]) == instr_queue_index(w->plan, x))
-            return false;
-    }
-    return !w->done[rank][i];
-}
-
 /* The first instruction of the group's queue that is not done on a member, if it may start. */
 static uint32_t group_head(const struct world *w, uint32_t rank, int32_t group)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < p->instr_count; i++) {
         if (!w->done[rank][i] && p->instrs[i].queue == QUEUE_GROUP && p->instrs[i].group == group)
-            return ready(w, rank, i) ? i : UINT32_MAX;
+            return fixture_ready(w->plan, rank, i, w->done[rank]) ? i : UINT32_MAX;
     }
     return UINT32_MAX;
 }
@@ -247,7 +232,7 @@ static int advance(struct world *w, uint32_t rank)
     uint32_t start = rand_stream_below(w->random, p->instr_count);
     for (uint32_t n = 0; n < p->instr_count; n++) {
         uint32_t i = (start + n) % p->instr_count;
-        if (w->done[rank][i] || !ready(w, rank, i))
+        if (w->done[rank][i] || !fixture_ready(w->plan, rank, i, w->done[rank]))
             continue;
         int went = p->instrs[i].queue == QUEUE_GROUP ? meet(w, rank, i) : compute(w, rank, i) < 0 ? -1 : 1;
         if (went > 0 && p->instrs[i].queue != QUEUE_GROUP) {

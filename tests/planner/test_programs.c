@@ -245,27 +245,12 @@ static int execute(struct world *w, uint32_t rank, const struct instr *x)
     }
 }
 
-static bool ready(const struct world *w, uint32_t rank, uint32_t i)
-{
-    const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
-    const struct instr *x = &p->instrs[i];
-    for (uint32_t k = 0; k < x->after_count; k++) {
-        if (!w->done[rank][p->after[x->after_first + k]])
-            return false;
-    }
-    for (uint32_t k = i; k-- > 0;) {
-        if (!w->done[rank][k] && instr_queue_index(w->plan, &p->instrs[k]) == instr_queue_index(w->plan, x))
-            return false;
-    }
-    return !w->done[rank][i];
-}
-
 static uint32_t head_of(const struct world *w, uint32_t rank, int queue, int peer)
 {
     const struct program *p = &w->plan->ranks[rank].programs[PROGRAM_TRAIN];
     for (uint32_t i = 0; i < p->instr_count; i++) {
         if (!w->done[rank][i] && p->instrs[i].queue == queue && p->instrs[i].peer == peer)
-            return ready(w, rank, i) ? i : UINT32_MAX;
+            return fixture_ready(w->plan, rank, i, w->done[rank]) ? i : UINT32_MAX;
     }
     return UINT32_MAX;
 }
@@ -315,7 +300,8 @@ static int collective(struct world *w, uint32_t rank, uint32_t i)
         for (uint32_t k = 0; k < p->instr_count && at[m] == UINT32_MAX; k++) {
             if (!w->done[group->ranks[m]][k] && p->instrs[k].queue == QUEUE_GROUP &&
                 p->instrs[k].group == x->group)
-                at[m] = ready(w, group->ranks[m], k) ? k : UINT32_MAX - 1;
+                at[m] =
+                    fixture_ready(w->plan, group->ranks[m], k, w->done[group->ranks[m]]) ? k : UINT32_MAX - 1;
         }
         if (at[m] >= UINT32_MAX - 1)
             return 0;
@@ -334,7 +320,7 @@ static int collective(struct world *w, uint32_t rank, uint32_t i)
 static int advance(struct world *w, uint32_t rank, uint32_t i)
 {
     const struct instr *x = &w->plan->ranks[rank].programs[PROGRAM_TRAIN].instrs[i];
-    if (!ready(w, rank, i))
+    if (!fixture_ready(w->plan, rank, i, w->done[rank]))
         return 0;
     if (x->queue == QUEUE_GROUP)
         return collective(w, rank, i);
