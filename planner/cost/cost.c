@@ -107,13 +107,13 @@ static void points_merge(struct cost_curve *curve)
         struct cost_point sum = {0};
         uint32_t n = 0;
         double first = curve->points[i].work;
-        while (i < curve->count && curve->points[i].work <= first * 1.02 + 1e-9) {
+        do {
             sum.work += curve->points[i].work;
             for (int w = 0; w < COST_WAYS; w++)
                 sum.seconds[w] += curve->points[i].seconds[w];
             n++;
             i++;
-        }
+        } while (i < curve->count && curve->points[i].work <= first * 1.02 + 1e-9);
         sum.work /= n;
         for (int w = 0; w < COST_WAYS; w++)
             sum.seconds[w] /= n;

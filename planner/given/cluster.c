@@ -211,6 +211,9 @@ static int point_read(struct json_reader *r, struct profile *profile, const char
     if (whole && p.backward_s <= 0)
         return jr_fail(r, "backward_s", "device %s measured no time at all for a %s", device,
                        block_names[block]);
+    if ((p.rows > 0 && p.rows < 1) || (block != PROFILE_EXPERT && p.rows > p.tokens))
+        return jr_fail(r, "rows", "%g rows that hold %g tokens: rows are whole and hold at least one", p.rows,
+                       p.tokens);
     if (p.labelled > p.tokens)
         return jr_fail(r, "labelled", "%g of %g tokens are learnt", p.labelled, p.tokens);
     if (block == PROFILE_LAYER && p.rows >= 1 &&

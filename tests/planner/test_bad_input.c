@@ -197,6 +197,12 @@ static void tables_with_holes_and_zeros_are_refused_by_path(void **state)
                ", {\"block\": \"layer\", \"rows\": 2, \"tokens\": 64, \"sum_sq\": 9e9, \"forward_s\": 1, "
                "\"backward_s\": 1}"),
          "profile.points[1].sum_sq"},
+        {TABLE(HEAD ", {\"block\": \"layer\", \"rows\": 1e-300, \"tokens\": 64, \"forward_s\": 1, "
+                    "\"backward_s\": 1}"),
+         "profile.points[1].rows"},
+        {TABLE(HEAD ", {\"block\": \"layer\", \"rows\": 65, \"tokens\": 64, \"forward_s\": 1, "
+                    "\"backward_s\": 1}"),
+         "profile.points[1].rows"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
