@@ -17,6 +17,7 @@
 #include "planner/given/doubts.h"
 #include "planner/hybrid/deal_search.h"
 #include "planner/pipeline/pipeline.h"
+#include "planner/search/exact.h"
 #include "planner/search/from_plan.h"
 #include "planner/search/left_out.h"
 #include "planner/search/moves.h"
@@ -220,20 +221,38 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     return 0;
 }
 
+/* What is faster than the best of the placement and of all others, where all of it can be looked at. */
+static int placement_end(struct search *s, enum plan_placement kind, struct finalists *f,
+                         struct place_choice *choice)
+{
+    struct place_choice found;
+    int result = exact_look(s->problem, kind, fmin(f->known_s, s->fastest_s),
+                            finalist_steps(s->problem, f->cells), &found, &f->known_s, s->err);
+    if (result <= 0)
+        return result;
+    choice_fini(choice);
+    *choice = found;
+    polish_descend(f->polish, choice, &f->known_s); /* other schedules from there */
+    return 0;
+}
+
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
     bool starts =
         kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW; /* are few: kicks gain more */
-    if (!f->polish || f->known == UINT32_MAX ||
-        f->known_s > s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN))
+    if (!f->polish || f->known == UINT32_MAX)
         return 0;
     struct place_choice *choice = &s->lists[kind].choices[f->known];
-    polish_search(f->polish, choice, &f->known_s,
-                  kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
-                  : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
-                                                                          : KICKS);
-    if (f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
+    if (placement_end(s, kind, f, choice) < 0)
+        return -1;
+    bool near = f->known_s <= s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN);
+    if (near)
+        polish_search(f->polish, choice, &f->known_s,
+                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
+                      : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
+                                                                              : KICKS);
+    if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;
