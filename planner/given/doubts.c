@@ -12,7 +12,7 @@
 #define PEAK_MOST 1.1 /* of the peak: clocks are not nailed down */
 #define PEAK_LEAST                                                                                           \
     1e-3          /* of the peak, at the largest size measured: below it something is off by a thousand */
-#define FALL 0.95 /* of a smaller size's time: more is noise */
+#define FALL 0.05 /* of a smaller size's forward and backward together: less is noise */
 /* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, the
  * fastest links there are, more than a satellite hop, the smallest device that anybody would train on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
@@ -172,8 +172,8 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
         const struct profile_point *p = &points[i];
         bool more = tokens_worked(kind, p) > tokens_worked(kind, slowest) && p->tokens >= slowest->tokens &&
                     p->sum_sq >= slowest->sum_sq && p->labelled >= slowest->labelled;
-        if (more &&
-            (p->forward_s < FALL * slowest->forward_s || p->backward_s < FALL * slowest->backward_s)) {
+        double fall = fmax(slowest->forward_s - p->forward_s, slowest->backward_s - p->backward_s);
+        if (more && fall > FALL * (slowest->forward_s + slowest->backward_s)) {
             char t[4][32];
             result =
                 doubt(d,
