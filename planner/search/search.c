@@ -15,9 +15,7 @@
 #include "planner/expert/expert.h"
 #include "planner/expert/expert_moves.h"
 #include "planner/given/doubts.h"
-#include "planner/hybrid/deal_search.h"
 #include "planner/pipeline/pipeline.h"
-#include "planner/search/exact.h"
 #include "planner/search/from_plan.h"
 #include "planner/search/left_out.h"
 #include "planner/search/moves.h"
@@ -29,20 +27,14 @@
 #include "program/codec.h"
 
 #define FINALISTS 12u
-#define POLISHED 6u        /* finalists of a placement that are polished */
-#define POLISHED_FEW 2u    /* hybrids of few devices: all groupings were looked at (few.h) */
-#define FRESH_DEVICES 32u  /* devices up to which arrangements at random are tried */
-#define PIPELINES_FRESH 8u /* pipelines at random to make a hybrid of */
-#define KICKS 96u          /* in vain, until the best one is let be */
-#define KICKS_ASKED 200u   /* the same of a placement asked for alone, and of few devices' tensor groups */
+#define POLISHED 6u              /* finalists of a placement that are polished */
+#define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
+#define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
-#define POLISH_WITHIN 1.25  /* of the best so far */
-#define KICK_WITHIN 1.06    /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
-#define TENSOR_FEW 6u       /* devices up to which tensor groups that far behind are polished all the same */
 #define STEPS_FINALIST 4u   /* priced steps while choosing; all of them for the chosen one */
 #define RUNNABLE_DEVICES 6u /* up to which a plan for today is searched for beside a forecast */
 
@@ -66,8 +58,7 @@ uint64_t choice_cells(const struct problem *p, const struct place_choice *choice
            expert_program_length(p, choice) * tensor_program_length(p, choice);
 }
 
-/* Steps over which choices of about this size are compared while choosing. */
-static uint32_t finalist_steps(const struct problem *p, uint64_t cells)
+uint32_t finalist_steps(const struct problem *p, uint64_t cells)
 {
     if (cells >= LARGE_CELLS)
         return 1;
@@ -137,15 +128,6 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
-/* The best choices of one placement while it is searched. */
-struct finalists {
-    struct polish *polish; /* NULL: nothing more is tried */
-    uint64_t cells, budget;
-    uint32_t best, known; /* of its list; UINT32_MAX: none; known: the best one that can be kicked about */
-    double seconds, known_s;
-    bool few; /* hybrid among few devices */
-};
-
 /* So far behind, with so many devices or (but for the first finalist) with programs as long as tensor
  * groups' or as shards', that polishing is not worth its while. */
 static bool hopeless(const struct search *s, const struct place_choice *choice, bool first, bool small,
@@ -154,21 +136,6 @@ static bool hopeless(const struct search *s, const struct place_choice *choice, 
     bool dear = (choice->placement == PLACE_TENSOR && !first && s->problem->device_count > TENSOR_FEW) ||
                 ((!small || choice->gathered_layers > 0) && s->problem->device_count >= LONG_DEVICES);
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
-}
-
-/* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
-static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
-                      double *seconds)
-{
-    struct polish *polish =
-        polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
-    if (!polish)
-        return -1;
-    do
-        deal_search(polish, s->problem, s->options->seed, choice, seconds, s->err);
-    while (polish_descend(polish, choice, seconds)); /* others may do what, now that it is dealt otherwise */
-    polish_destroy(polish);
-    return 0;
 }
 
 /* The finalists of one placement: simulated, the best of them polished into f. */
@@ -197,7 +164,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
     fresh_add(s, f->polish, kind, list, each, &count);
     f->few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
-    for (uint32_t turn = 0; turn < (f->few && list->count > POLISHED ? POLISHED_FEW : POLISHED); turn++) {
+    for (uint32_t turn = 0; turn < POLISHED; turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
@@ -209,6 +176,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
         if (!hopeless(s, &list->choices[pick], turn == 0, small, now))
             polish_descend(f->polish, &list->choices[pick], &now);
         each[pick] = -1;
+        f->descended_s[pick] = now;
         if (move_knows(&list->choices[pick]) && (f->known == UINT32_MAX || now < f->known_s)) {
             f->known = pick; /* the best of those that can be kicked about */
             f->known_s = now;
@@ -219,66 +187,6 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
         }
     }
     return 0;
-}
-
-/* What is faster than the best of the placement and of all others, where all of it can be looked at. */
-static int placement_end(struct search *s, enum plan_placement kind, struct finalists *f,
-                         struct place_choice *choice)
-{
-    struct place_choice found;
-    int result = exact_look(s->problem, kind, fmin(f->known_s, s->fastest_s),
-                            finalist_steps(s->problem, f->cells), &found, &f->known_s, s->err);
-    if (result <= 0)
-        return result;
-    choice_fini(choice);
-    *choice = found;
-    polish_descend(f->polish, choice, &f->known_s); /* other schedules from there */
-    return 0;
-}
-
-/* Kicks the best of one placement about, if that may make it the fastest of all. */
-static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
-{
-    bool starts =
-        kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW; /* are few: kicks gain more */
-    if (!f->polish || f->known == UINT32_MAX)
-        return 0;
-    struct place_choice *choice = &s->lists[kind].choices[f->known];
-    if (placement_end(s, kind, f, choice) < 0)
-        return -1;
-    bool near = f->known_s <= s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN);
-    if (near)
-        polish_search(f->polish, choice, &f->known_s,
-                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
-                      : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
-                                                                              : KICKS);
-    if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
-        return -1;
-    if (f->known_s < f->seconds || f->known == f->best) {
-        f->best = f->known;
-        f->seconds = f->known_s;
-    }
-    s->fastest_s = fmin(s->fastest_s, f->seconds);
-    return 0;
-}
-
-/* Every placement's best, the fastest first. */
-static int placements_kick(struct search *s, struct finalists all[PLACE_COUNT])
-{
-    bool done[PLACE_COUNT] = {0};
-    for (;;) {
-        int next = -1;
-        for (int kind = 0; kind < PLACE_COUNT; kind++) {
-            bool can = all[kind].polish && all[kind].known != UINT32_MAX && !done[kind];
-            if (can && (next < 0 || all[kind].known_s < all[next].known_s))
-                next = kind;
-        }
-        if (next < 0)
-            return 0;
-        done[next] = true;
-        if (placement_kick(s, (enum plan_placement)next, &all[next]) < 0)
-            return -1;
-    }
 }
 
 static uint64_t choice_needs(struct search *s, const struct place_choice *choice, uint64_t *has)
@@ -627,6 +535,35 @@ static int best_choose(struct search *s, const struct place_choice *best[PLACE_C
     return from ? from_compare(s) : 0;
 }
 
+/* Tensor groups of few devices, starting from what each of them left out would leave, too: what was found
+ * without one more device is found with it. */
+static int tensor_neighbours(const struct problem *p, struct choice_list *list, struct err *err)
+{
+    bool usable[TENSOR_FEW];
+    uint32_t count = 0;
+    int result = 0;
+    for (uint32_t d = 0; d < p->device_count; d++)
+        count += p->usable[d];
+    if (p->device_count > TENSOR_FEW || count < 3)
+        return 0;
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        struct choice_list found = {.evaluations_max = list->evaluations_max,
+                                    .runnable_on = list->runnable_on};
+        struct problem without = *p;
+        if (!p->usable[d])
+            continue;
+        memcpy(usable, p->usable, p->device_count * sizeof(*usable));
+        usable[d] = false;
+        without.usable = usable;
+        result = placement_find(PLACE_TENSOR)->propose(&without, &found, err);
+        for (uint32_t i = 0; i < found.count && result == 0; i++)
+            result = choice_list_add(list, &found.choices[i], err);
+        list->evaluations += found.evaluations;
+        choice_list_fini(&found);
+    }
+    return result;
+}
+
 /* What every placement finds. */
 static int placements_search(struct search *s, struct finalists all[PLACE_COUNT])
 {
@@ -649,6 +586,8 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         huge_limits(s, kind, list);
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
+        if (kind == PLACE_TENSOR && asked && tensor_neighbours(s->problem, list, s->err) < 0)
+            return -1;
         if (kind == PLACE_PIPELINE && list->count == 0 && tight_pipeline(s->problem, true, list, s->err) < 0)
             return -1;
         if (kind == PLACE_HYBRID && wanted == PLACE_HYBRID && list->count == 0 &&
@@ -664,7 +603,7 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         if (all[kind].best != UINT32_MAX && (s->fastest_s == 0 || all[kind].seconds < s->fastest_s))
             s->fastest_s = all[kind].seconds;
     }
-    return placements_kick(s, all);
+    return search_kick(s, all);
 }
 
 static int placements_run(struct search *s)

@@ -1,8 +1,9 @@
-/* What search.c shares with search_huge.c. For these two only. */
+/* What search.c shares with search_huge.c and search_kick.c. For these only. */
 #ifndef MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
 #define MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
 
 #include "planner/search/placement.h"
+#include "planner/search/polish.h"
 #include "planner/search/search.h"
 
 struct search {
@@ -28,9 +29,26 @@ struct search {
 };
 
 #define EVALUATIONS_DEFAULT 20000u
-#define LONG_DEVICES 7u  /* devices from which nothing is enumerated */
-#define HUGE_CELLS 6000u /* ranks * micro-batches from which only those are simulated that may win */
+#define LONG_DEVICES 7u    /* devices from which nothing is enumerated */
+#define TENSOR_FEW 6u      /* up to which tensor groups far behind are polished and kicked, too */
+#define POLISH_WITHIN 1.25 /* of the best so far */
+#define KICKS 96u          /* in vain, until the best one is let be */
+#define HUGE_CELLS 6000u   /* ranks * micro-batches from which only those are simulated that may win */
 
+/* The best choices of one placement while it is searched. */
+struct finalists {
+    struct polish *polish; /* NULL: nothing more is tried */
+    uint64_t cells, budget;
+    uint32_t best, known; /* of its list; UINT32_MAX: none; known: the best one that can be kicked about */
+    double seconds, known_s;
+    double descended_s[CHOICES_MAX]; /* of its list: what was polished; 0: not, or kicked about since */
+    bool few;                        /* hybrid among few devices */
+};
+
+/* Steps over which choices of about this size are compared while choosing. */
+uint32_t finalist_steps(const struct problem *problem, uint64_t cells);
+/* Kicks the best of every placement about where that may make it the fastest of all. ERR_NOMEM. */
+int search_kick(struct search *search, struct finalists all[PLACE_COUNT]);
 /* Ranks times micro-batches, and how much longer than a pipeline's the program is. */
 uint64_t choice_cells(const struct problem *problem, const struct place_choice *choice);
 /* Many devices and many rows: whatever is emitted is long. */

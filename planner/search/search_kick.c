@@ -1,0 +1,149 @@
+/* The best of every placement kicked about, the fastest placement first; hybrids of few devices from what is
+ * nearly as fast, too: which of two is faster in the end, descents alone do not say. */
+#include "planner/search/search_private.h"
+
+#include <math.h>
+
+#include "planner/hybrid/deal_search.h"
+#include "planner/pipeline/pipeline.h"
+#include "planner/search/exact.h"
+#include "planner/search/polish.h"
+
+#define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
+#define KICKED_NEAR 1.015 /* of the best: those above are let be */
+#define KICKS_OTHERS 24u  /* theirs, in vain */
+#define KICKS_ASKED 200u  /* the same of a placement asked for alone, and of few devices' tensor groups */
+#define KICK_WITHIN 1.06  /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
+
+/* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
+static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
+                      double *seconds)
+{
+    struct polish *polish =
+        polish_create(s->problem, finalist_steps(s->problem, cells), budget, s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    do
+        deal_search(polish, s->problem, s->options->seed, choice, seconds, s->err);
+    while (polish_descend(polish, choice, seconds)); /* others may do what, now that it is dealt otherwise */
+    polish_destroy(polish);
+    return 0;
+}
+
+/* What is faster than the best of the placement and of all others, where all of it can be looked at. */
+static int placement_end(struct search *s, enum plan_placement kind, struct finalists *f,
+                         struct place_choice *choice)
+{
+    struct place_choice found;
+    int result = exact_look(s->problem, kind, fmin(f->known_s, s->fastest_s),
+                            finalist_steps(s->problem, f->cells), &found, &f->known_s, s->err);
+    if (result <= 0)
+        return result;
+    choice_fini(choice);
+    *choice = found;
+    polish_descend(f->polish, choice, &f->known_s); /* other schedules from there */
+    return 0;
+}
+
+static bool same_groups(const struct place_choice *a, const struct place_choice *b)
+{
+    if (a->stage_count != b->stage_count || a->micro_batch_rows != b->micro_batch_rows)
+        return false;
+    for (uint32_t s = 0; s < a->stage_count; s++) {
+        uint64_t in_a = 0, in_b = 0;
+        for (uint32_t m = 0; m < a->stages[s].member_count; m++)
+            in_a |= 1ull << a->members[a->stages[s].member_first + m].device;
+        for (uint32_t m = 0; m < b->stages[s].member_count; m++)
+            in_b |= 1ull << b->members[b->stages[s].member_first + m].device;
+        if (in_a != in_b)
+            return false;
+    }
+    return true;
+}
+
+/* The best of what was descended to, is nearly as fast as the best, and groups devices otherwise; UINT32_MAX:
+ * none.
+ */
+static uint32_t other_pick(struct finalists *f, const struct choice_list *list)
+{
+    uint32_t pick = UINT32_MAX;
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (f->descended_s[i] > 0 && same_groups(&list->choices[i], &list->choices[f->known]))
+            f->descended_s[i] = 0;
+        if (f->descended_s[i] > 0 && (pick == UINT32_MAX || f->descended_s[i] < f->descended_s[pick]))
+            pick = i;
+    }
+    return pick != UINT32_MAX && f->descended_s[pick] <= f->known_s * KICKED_NEAR ? pick : UINT32_MAX;
+}
+
+/* Hybrids of few devices: what is grouped otherwise and nearly as fast is kicked about, too. */
+static int others_kick(struct search *s, struct finalists *f)
+{
+    struct choice_list *list = &s->lists[PLACE_HYBRID];
+    f->descended_s[f->known] = 0;
+    for (uint32_t turn = 0; turn < KICKED_FEW; turn++) {
+        uint32_t pick = other_pick(f, list);
+        if (pick == UINT32_MAX)
+            return 0;
+        double now = f->descended_s[pick];
+        struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget,
+                                              s->options->seed, s->err);
+        if (!polish)
+            return -1;
+        f->descended_s[pick] = 0;
+        polish_search(polish, &list->choices[pick], &now, KICKS_OTHERS);
+        polish_destroy(polish);
+        if (deal_again(s, f->budget, f->cells, &list->choices[pick], &now) < 0)
+            return -1;
+        if (now < f->known_s) {
+            f->known = pick;
+            f->known_s = now;
+        }
+    }
+    return 0;
+}
+
+/* Kicks the best of one placement about, if that may make it the fastest of all. */
+static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
+{
+    bool starts =
+        kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW; /* are few: kicks gain more */
+    if (!f->polish || f->known == UINT32_MAX)
+        return 0;
+    struct place_choice *choice = &s->lists[kind].choices[f->known];
+    if (placement_end(s, kind, f, choice) < 0)
+        return -1;
+    bool near = f->known_s <= s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN);
+    if (near)
+        polish_search(f->polish, choice, &f->known_s,
+                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
+                      : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
+                                                                              : KICKS);
+    if (near && f->few &&
+        (deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0 || others_kick(s, f) < 0))
+        return -1;
+    if (f->known_s < f->seconds || f->known == f->best) {
+        f->best = f->known;
+        f->seconds = f->known_s;
+    }
+    s->fastest_s = fmin(s->fastest_s, f->seconds);
+    return 0;
+}
+
+int search_kick(struct search *s, struct finalists all[PLACE_COUNT])
+{
+    bool done[PLACE_COUNT] = {0};
+    for (;;) {
+        int next = -1;
+        for (int kind = 0; kind < PLACE_COUNT; kind++) {
+            bool can = all[kind].polish && all[kind].known != UINT32_MAX && !done[kind];
+            if (can && (next < 0 || all[kind].known_s < all[next].known_s))
+                next = kind;
+        }
+        if (next < 0)
+            return 0;
+        done[next] = true;
+        if (placement_kick(s, (enum plan_placement)next, &all[next]) < 0)
+            return -1;
+    }
+}
