@@ -35,6 +35,8 @@ struct problem {
     int32_t block_count;
     uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many of each class come before a block */
     uint32_t device_count;            /* of the cluster */
+    const uint32_t *listed;           /* [device_count]: where the devices are, as they were given; borrowed;
+                                         NULL: there */
     struct cost_device *costs;        /* [device_count] */
     bool *usable;                     /* [device_count]: asked for and not excluded */
     uint32_t step_count;
@@ -57,6 +59,12 @@ struct problem {
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err);
 void problem_fini(struct problem *problem);
+
+/* The i-th device as they were given: for what people read. */
+static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
+{
+    return problem->listed ? problem->listed[i] : i;
+}
 
 /* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);

@@ -262,7 +262,9 @@ int deal_init(struct deal *deal, const struct problem *problem, const struct pla
         for (uint32_t m = 0; m < choice->stages[s].member_count; m++)
             deal->stage_of[choice->stages[s].member_first + m] = s;
     }
-    if (result == 0 && choice->members[0].micro_count == 0 && !choice->dealt)
+    if (result == 0 && choice->in_turn && !choice->dealt)
+        result = deal_turns(deal, problem, choice, err);
+    else if (result == 0 && choice->members[0].micro_count == 0 && !choice->dealt)
         result = deal_flow(deal, problem, choice, err);
     else if (result == 0)
         result = deal_shares(deal, problem, choice, err);

@@ -61,6 +61,10 @@ static inline uint32_t deal_owner(const struct deal *deal, uint32_t stage, uint3
 int deal_flow(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
               struct err *err);
 
+/* The same in turn (deal_turns.c). ERR_NOFIT where it would stand still, ERR_NOMEM. */
+int deal_turns(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
+               struct err *err);
+
 /* Most micro-batches between forward and backward on a rank, and the least ring in which none of them
  * collide (NULL: not asked for; finding it is the longer part). */
 uint32_t deal_window(const struct deal *deal, uint32_t rank, uint32_t *ring);

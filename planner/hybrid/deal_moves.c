@@ -180,7 +180,7 @@ void deal_alike(const struct place_choice *c, uint32_t member, uint32_t stage, u
                 uint32_t *window)
 {
     const struct place_stage *s = &c->stages[stage];
-    bool flows = !c->dealt && c->members[0].micro_count == 0;
+    bool flows = !c->dealt && (c->in_turn || c->members[0].micro_count == 0);
     *share = c->members[member].micro_count;
     *window = c->members[member].window;
     if (flows || c->stage_count < 2)

@@ -272,7 +272,7 @@ double group_quick_seconds(struct group_quick *q, const struct place_choice *cho
     struct quick_loads *loads = &q->loads[rows];
     if (choice->placement != PLACE_HYBRID || p->workload->method != METHOD_LORA ||
         p->device_count > QUICK_DEVICES || p->cluster->node_count > QUICK_NODES ||
-        (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 ||
+        (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 || choice->in_turn ||
         (!loads->cost && !loads_fill(q, loads, rows, count)))
         return -1;
     q->c = choice;

@@ -69,6 +69,7 @@ struct many_cover {
     uint32_t count;          /* of order */
     double slack;            /* windows beyond what means say: arrivals are uneven */
     double within;           /* a period is found so nearly; 0: 1.001, or 1.01 of more than 2,048 devices */
+    bool in_turn;            /* members take micro-batches in turn: windows are what a stay is in rounds */
     double lean;    /* seconds that a stage's period may be longer for each second of its tail's wait */
     uint32_t start; /* where the whole begins, once it is covered */
     struct many_tail whole;
@@ -80,11 +81,31 @@ bool many_covers(struct many_cover *cover, double period, uint32_t changed);
 /* Least period, as nearly as the cover says; INFINITY when it covers at none up to
  * `most`. Leaves the cover at it. */
 double many_period(struct many_cover *cover, double least, double most);
+struct many_member {
+    bool way;
+    uint32_t window, turns; /* turns: of a round; 0: as they come */
+};
 /* Are n layers (with the role's own blocks) held by order[begin, begin + size) at the period, before `next`?
- * Fills the tail that they then begin; ways and windows (may be NULL) get each member's. */
+ * Fills the tail that they then begin; `members` (may be NULL) gets what each does. */
 bool many_group_holds(const struct many_cover *cover, double period, uint32_t begin, uint32_t size,
-                      enum many_role role, int32_t layers, const struct many_tail *next, bool *ways,
-                      uint32_t *windows, struct many_tail *as_tail);
+                      enum many_role role, int32_t layers, const struct many_tail *next,
+                      struct many_member *members, struct many_tail *as_tail);
+/* The same where members take turns (many_turns.c). */
+bool many_turns_hold(const struct many_cover *cover, double period, uint32_t begin, uint32_t size,
+                     enum many_role role, int32_t layers, const struct many_tail *next,
+                     struct many_member *members, struct many_tail *as_tail);
+
+static inline double many_seconds(const struct many_unit *unit, enum many_role role, int way, int32_t layers)
+{
+    return layers * unit->layer_s[way] + unit->extra_s[role][way];
+}
+
+/* The last stage stands idle while the pipeline fills and drains, the first one never: what is longer away
+ * from the tail may take longer for each, as long as it begins early enough to stay ahead. */
+static inline double many_own_period(const struct many_cover *c, double period, const struct many_tail *next)
+{
+    return period + c->lean * next->wait;
+}
 
 /* Seconds that the busiest wire between nodes needs for a micro-batch of what is covered; wires is scratch,
  * [nodes · nodes]. */

@@ -33,12 +33,12 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
     const struct many *m = c->m;
     struct place_choice *choice = &d->choice;
     const struct many_tail *tail = &c->whole;
-    bool ways[MANY_GROUP_MAX];
-    uint32_t windows[MANY_GROUP_MAX];
+    struct many_member how[MANY_GROUP_MAX];
     *d = (struct many_draft){
         .m = m, .lean = c->lean, .period = period, .wait_s = tail->wait, .seconds = INFINITY};
     choice->placement = m->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     choice->micro_batch_rows = m->rows;
+    choice->in_turn = c->in_turn && m->group_max > 1;
     choice->stages = calloc((size_t)tail->stages + 1, sizeof(*choice->stages));
     choice->members = calloc((size_t)c->count + 1, sizeof(*choice->members));
     d->wanted = calloc((size_t)c->count + 1, sizeof(*d->wanted));
@@ -50,20 +50,24 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
         enum many_role role = first ? MANY_FIRST : next->size ? MANY_INNER : MANY_LAST;
         struct many_tail same;
         int32_t end = block + tail->own + (role != MANY_INNER);
-        many_group_holds(c, period, tail->begin, tail->size, role, tail->own, next, ways, windows, &same);
+        many_group_holds(c, period, tail->begin, tail->size, role, tail->own, next, how, &same);
         choice->stages[choice->stage_count++] = (struct place_stage){.block_begin = block,
                                                                      .block_end = end,
                                                                      .member_first = choice->member_count,
                                                                      .member_count = tail->size};
-        memcpy(&d->wanted[choice->member_count], windows, tail->size * sizeof(*windows));
-        for (uint32_t i = 0; i < tail->size; i++)
-            choice->members[choice->member_count++] =
-                (struct place_member){.device = m->units[c->order[tail->begin + i]].device,
-                                      .micro_rows = m->rows,
-                                      .state_share = 1,
-                                      .window = window_most(m, m->units[c->order[tail->begin + i]].memory,
-                                                            role, ways[i], tail->own, windows[i]),
-                                      .recompute = ways[i]};
+        for (uint32_t i = 0; i < tail->size; i++) {
+            const struct many_unit *unit = &m->units[c->order[tail->begin + i]];
+            uint32_t window = how[i].window;
+            d->wanted[choice->member_count] = window;
+            if (!choice->in_turn)
+                window = window_most(m, unit->memory, role, how[i].way, tail->own, window);
+            choice->members[choice->member_count++] = (struct place_member){.device = unit->device,
+                                                                            .micro_rows = m->rows,
+                                                                            .micro_count = how[i].turns,
+                                                                            .state_share = 1,
+                                                                            .window = window,
+                                                                            .recompute = how[i].way};
+        }
         block = end;
         tail = next;
     }
@@ -279,7 +283,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
         struct deal deal;
         if (deal_init(&deal, d->m->p, &d->choice, run, err) < 0) {
             free(scratch);
-            return -1;
+            return err->code == ERR_NOFIT ? 0 : -1;
         }
         double seconds = pace(d, &deal, scratch);
         d->cells += (uint64_t)run * d->choice.stage_count;

@@ -22,11 +22,6 @@ struct group { /* members while they are looked at */
     double rates, fastest;
 };
 
-static double unit_seconds(const struct many_unit *unit, enum many_role role, int way, int32_t layers)
-{
-    return layers * unit->layer_s[way] + unit->extra_s[role][way];
-}
-
 /* Micro-batches that a member holds when the stage as a whole has `window` in flight. */
 static double member_holds(const struct many *m, double window, double share, uint32_t size)
 {
@@ -48,7 +43,7 @@ static int members_settle(const struct many *m, const uint32_t *who, uint32_t si
             if (g->way[i] || !m->allowed[1])
                 return -1;
             g->way[i] = true;
-            g->rate[i] = 1 / unit_seconds(unit, role, 1, layers);
+            g->rate[i] = 1 / many_seconds(unit, role, 1, layers);
             changed++;
         }
         rates += g->rate[i];
@@ -57,25 +52,20 @@ static int members_settle(const struct many *m, const uint32_t *who, uint32_t si
     return changed;
 }
 
-/* The last stage stands idle while the pipeline fills and drains, the first one never: what is longer away
- * from the tail may take longer for each, as long as it begins early enough to stay ahead. */
-static double own_period(const struct many_cover *c, double period, const struct many_tail *next)
-{
-    return period + c->lean * next->wait;
-}
-
 bool many_group_holds(const struct many_cover *c, double period, uint32_t begin, uint32_t size,
-                      enum many_role role, int32_t layers, const struct many_tail *next, bool *ways,
-                      uint32_t *windows, struct many_tail *as_tail)
+                      enum many_role role, int32_t layers, const struct many_tail *next,
+                      struct many_member *members, struct many_tail *as_tail)
 {
     const struct many *m = c->m;
-    double own = own_period(c, period, next);
+    double own = many_own_period(c, period, next);
     const uint32_t *who = &c->order[begin];
     struct group g;
+    if (c->in_turn)
+        return many_turns_hold(c, period, begin, size, role, layers, next, members, as_tail);
     g.rates = g.fastest = 0;
     for (uint32_t i = 0; i < size; i++) {
         g.way[i] = !m->allowed[0];
-        g.rate[i] = 1 / unit_seconds(&m->units[who[i]], role, g.way[i], layers);
+        g.rate[i] = 1 / many_seconds(&m->units[who[i]], role, g.way[i], layers);
         g.rates += g.rate[i];
     }
     if (g.rates * own < 1 - 1e-9)
@@ -90,10 +80,9 @@ bool many_group_holds(const struct many_cover *c, double period, uint32_t begin,
     }
     for (uint32_t i = 0; i < size; i++) {
         g.fastest = fmax(g.fastest, g.rate[i]);
-        if (ways)
-            ways[i] = g.way[i];
-        if (windows)
-            windows[i] = (uint32_t)member_holds(m, window, g.rate[i] / g.rates, size);
+        if (members)
+            members[i] = (struct many_member){
+                g.way[i], (uint32_t)member_holds(m, window, g.rate[i] / g.rates, size), 0};
     }
     *as_tail = (struct many_tail){.layers = next->layers + layers,
                                   .own = layers,
@@ -114,16 +103,16 @@ static int32_t group_most(const struct many_cover *c, double period, uint32_t be
     int32_t low = 0, high = most;
     if (most < 1 || most < least)
         return 0;
-    if (many_group_holds(c, period, begin, size, role, most, next, NULL, NULL, as_tail))
+    if (many_group_holds(c, period, begin, size, role, most, next, NULL, as_tail))
         return most;
     if (least > 1 && least < most) {
-        if (!many_group_holds(c, period, begin, size, role, least, next, NULL, NULL, as_tail))
+        if (!many_group_holds(c, period, begin, size, role, least, next, NULL, as_tail))
             return 0;
         low = least;
     }
     for (high = most - 1; low < high;) {
         int32_t middle = (low + high + 1) / 2;
-        if (many_group_holds(c, period, begin, size, role, middle, next, NULL, NULL, &trial)) {
+        if (many_group_holds(c, period, begin, size, role, middle, next, NULL, &trial)) {
             low = middle;
             *as_tail = trial;
         } else {
@@ -161,10 +150,10 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
         enum many_role role = next->size ? MANY_INNER : MANY_LAST;
         rate += 1 / unit->layer_s[way];
         extra = fmin(extra, unit->extra_s[MANY_LAST][way] / unit->layer_s[way]);
-        int32_t most = layers_in(rate, own_period(c, period, next), role == MANY_LAST ? extra : 0),
+        int32_t most = layers_in(rate, many_own_period(c, period, next), role == MANY_LAST ? extra : 0),
                 left = m->layers - next->layers;
         if (next->size && left >= 1 && left <= most &&
-            many_group_holds(c, period, i, size, MANY_FIRST, left, next, NULL, NULL, &trial) &&
+            many_group_holds(c, period, i, size, MANY_FIRST, left, next, NULL, &trial) &&
             (!whole || trial.fill < c->whole.fill)) {
             c->whole = trial;
             c->start = i;

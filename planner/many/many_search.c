@@ -14,12 +14,14 @@
 
 #define ORDERS_KEPT 5u
 #define ORDERS_EACH 3u      /* of them of one micro-batch size */
-#define VARIANTS 12u        /* of groups and windows; what pays depends on how scarce memory is */
-#define BRIEF_VARIANT 0u    /* looked at beside single devices' own where pipelines were not asked for */
+#define VARIANTS 10u        /* of groups and windows; what pays depends on how scarce memory is */
+#define BRIEF_VARIANT 2u    /* looked at beside single devices' own where pipelines were not asked for */
 #define RUN_WHOLE 3u        /* drafts run to the end, */
 #define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
-#define IMPROVED 1u         /* variants whose orders are changed */
+#define IMPROVED 2u         /* variants whose orders are changed */
 #define RUN_WITHIN 1.01     /* of the best run to the end: so far off may be what a part of a run says, */
+#define IMPROVE_WITHIN 0.98 /* of what comes in turn, for the order of those as they come to be improved */
+#define COMES_WITHIN 0.99   /* of what comes in turn: runs of those as they come are behind what means say */
 #define OTHER_WITHIN 1.03   /* or so, of leaning when the best does not lean and the other way round */
 #define RUN_FIRST 256u      /* micro-batches that drafts are run with to be compared */
 #define CELLS_MOST 1500000u /* stages · micro-batches: beyond, programs would take gigabytes */
@@ -37,8 +39,9 @@
 #define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
 #define LEAN_GAIN 0.25           /* of the least period without leaning: leaning gains no more */
 #define ORDER_WITHIN 1.004       /* orders are compared by periods found so nearly, */
-#define ORDER_VARIANT 0u         /* with this variant, */
-#define ORDER_VARIANT_LEANING 1u /* or this, where periods lean */
+#define ORDER_VARIANT_IN_TURN 0u /* with this variant, */
+#define ORDER_VARIANT 2u         /* and this, */
+#define ORDER_VARIANT_LEANING 3u /* or this, where periods lean */
 static const double parts_kept[] = {0.85, 0.7, 0.55, 0.4}; /* these */
 
 struct key {
@@ -98,7 +101,7 @@ static void order_make(const struct many *m, enum order_kind kind, bool by_node,
         uint32_t node = m->units[u].node;
         double key = unit_key(m, &m->units[u], kind);
         keys[u] = by_node ? (struct key){u, node_key[node] / node_count[node], node, key}
-                          : (struct key){u, key, node, 0};
+                          : (struct key){u, key, unit_key(m, &m->units[u], ORDER_SPEED), node};
     }
     qsort(keys, m->count, sizeof(*keys), key_compare);
     for (uint32_t i = 0; i < m->count; i++)
@@ -111,9 +114,10 @@ static const struct variant {
     uint32_t group_max; /* 0: as many as looked at */
     double slack;       /* windows beyond what means say */
     double lean;        /* of periods (many_cover.c), in parts of what fills the pipeline */
-} variants[VARIANTS] = {{0, 1.55, 0}, {0, 1.55, 0.5}, {0, 2.2, 1},   {0, 1.3, 0},
-                        {2, 1.4, 0},  {2, 1.1, 0},    {3, 1.4, 0.5}, {3, 1.15, 0},
-                        {3, 1.9, 1},  {0, 1.8, 0.5},  {2, 1.7, 0.5}, {1, 1.2, 0}};
+    bool in_turn;       /* many_turns.c; not of single devices */
+} variants[VARIANTS] = {{0, 1, 0, true},      {3, 1, 0, true},    {0, 1.55, 0, false}, {0, 1.55, 0.5, false},
+                        {0, 2.2, 1, false},   {0, 1.3, 0, false}, {3, 1.15, 0, false}, {3, 1.9, 1, false},
+                        {0, 1.8, 0.5, false}, {1, 1.2, 0, false}};
 
 struct seed {
     uint32_t rows;  /* 0: none yet */
@@ -127,7 +131,7 @@ struct search {
     struct choice_list *list;
     uint32_t group_max, count;
     struct seed orders[ORDERS_KEPT], seeds[VARIANTS];
-    uint32_t *order, *trial;
+    uint32_t *order, *trial, *walk;
     struct key *keys;
     bool *fast;
     double *node_key;
@@ -192,6 +196,7 @@ static struct many_cover cover_of(const struct search *s, const struct many *m, 
                                .tails = s->tails,
                                .count = count,
                                .slack = variants[v].slack,
+                               .in_turn = variants[v].in_turn && s->group_max != 1,
                                .lean = leans(m, count) ? variants[v].lean / m->micro_batches : 0};
 }
 
@@ -226,7 +231,9 @@ static double variant_estimate(struct search *s, struct many *m, uint32_t v, con
     s->list->evaluations += 5;
     least *= cover.lean > 0 ? 1 - LEAN_GAIN * variants[v].lean : 1;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
-    return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)), cover.whole.wait) : INFINITY;
+    return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)),
+                                        cover.in_turn ? cover.whole.fill : cover.whole.wait)
+                             : INFINITY;
 }
 
 /* What an order must be better than to be kept. */
@@ -250,7 +257,15 @@ static double order_try(struct search *s, struct many *m, enum order_kind kind, 
     if (count < m->count)
         count = order_keep_fast(m, count, s->keys, s->fast, s->order);
     double seconds = variant_estimate(s, m, leans(m, count) ? ORDER_VARIANT_LEANING : ORDER_VARIANT, s->order,
-                                      count, order_limit(s, m), ORDER_WITHIN, &period);
+                                      count, order_limit(s, m), ORDER_WITHIN, &period),
+           limit = fmin(seconds, order_limit(s, m)), period_in_turn;
+    double in_turn = s->group_max == 1 ? INFINITY
+                                       : variant_estimate(s, m, ORDER_VARIANT_IN_TURN, s->order, count, limit,
+                                                          ORDER_WITHIN, &period_in_turn);
+    if (in_turn < seconds) {
+        seconds = in_turn;
+        period = period_in_turn;
+    }
     if (isfinite(seconds))
         order_keep(s, m, count, period, seconds);
     return seconds;
@@ -295,7 +310,8 @@ static int variants_try(struct search *s, struct err *err)
         for (uint32_t v = 0; v < VARIANTS; v++) {
             struct seed *seed = &s->seeds[v];
             double period, seconds;
-            if (brief && v != BRIEF_VARIANT && variants[v].group_max != 1)
+            if ((brief && v != BRIEF_VARIANT && variants[v].group_max != 1) ||
+                (s->group_max == 1 ? variants[v].in_turn : variants[v].group_max == 1))
                 continue;
             if (variant_group(s, &m, v) * (uint64_t)m.layers < from->count && s->group_max != 1)
                 continue; /* not even with a layer a stage would all be used */
@@ -326,6 +342,12 @@ static uint32_t order_change(struct rand_stream *random, uint32_t *trial, uint32
     return a > b ? a : b;
 }
 
+/* Covers less, or the same with a longer stay. */
+static bool tail_behind(const struct many_tail *a, const struct many_tail *b)
+{
+    return a->layers < b->layers || (a->layers == b->layers && a->wait > b->wait);
+}
+
 /* Changes the order while the period falls; the rest is regrouped each time. */
 static void order_improve(struct search *s, struct many_cover *c, uint32_t *order, double *period,
                           uint32_t changes)
@@ -336,6 +358,7 @@ static void order_improve(struct search *s, struct many_cover *c, uint32_t *orde
     rand_stream_init(&random, 1, count);
     c->order = s->trial;
     memcpy(s->trial, order, count * sizeof(*order));
+    memcpy(s->walk, order, count * sizeof(*order));
     double target = *period * IMPROVE_STEP;
     bool whole = many_covers(c, target, count) && load(s, c) <= target;
     memcpy(s->kept, c->tails, bytes);
@@ -350,12 +373,15 @@ static void order_improve(struct search *s, struct many_cover *c, uint32_t *orde
                 target *= IMPROVE_STEP;
                 whole = many_covers(c, target, count) && load(s, c) <= target;
             }
-            memcpy(s->kept, c->tails, bytes);
-        } else {
-            memcpy(s->trial, order, count * sizeof(*order));
+        } else if (whole || tail_behind(&c->tails[0], &s->kept[0])) {
+            memcpy(s->trial, s->walk, count * sizeof(*order));
             memcpy(c->tails, s->kept, bytes);
             whole = false;
+            continue;
         }
+        memcpy(s->walk, s->trial, count * sizeof(*order));
+        memcpy(s->kept, c->tails, bytes);
+        whole = false;
     }
     c->order = order;
 }
@@ -382,27 +408,25 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
         return -1;
     draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     int result = many_draft_run(draft, RUN_FIRST, err);
-    if (draft->choice.placement == PLACE_HYBRID) /* a first part may be ahead of what can be kept up */
-        draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s));
+    if (draft->choice.placement == PLACE_HYBRID && !draft->choice.in_turn)
+        draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s)); /* a first part may
+                                                                     be ahead of what can be kept up */
     return result;
 }
 
-static struct many_draft *fastest(struct many_draft *drafts)
+enum draft_kind { DRAFT_IN_TURN, DRAFT_LEANS, DRAFT_LEVEL, DRAFT_KINDS };
+
+static enum draft_kind draft_kind(const struct many_draft *draft)
 {
-    struct many_draft *best = NULL;
-    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
-        if (isfinite(drafts[k].seconds) && (!best || drafts[k].seconds < best->seconds))
-            best = &drafts[k];
-    }
-    return best;
+    return draft->choice.in_turn ? DRAFT_IN_TURN : draft->lean > 0 ? DRAFT_LEANS : DRAFT_LEVEL;
 }
 
-/* Of those that lean, or those that do not. */
-static struct many_draft *fastest_of(struct many_draft *drafts, bool lean)
+/* Of the kinds (bits); NULL: there is none. */
+static struct many_draft *fastest(struct many_draft *drafts, unsigned kinds)
 {
     struct many_draft *best = NULL;
     for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
-        if ((drafts[k].lean > 0) == lean && isfinite(drafts[k].seconds) &&
+        if (isfinite(drafts[k].seconds) && (kinds >> draft_kind(&drafts[k]) & 1) &&
             (!best || drafts[k].seconds < best->seconds))
             best = &drafts[k];
     }
@@ -429,8 +453,37 @@ static int drafts_end(struct search *s, struct many *m, struct many_draft *draft
     return result;
 }
 
-/* The drafts of all variants are run for a while, the best ones' orders improved, and the best run to the
- * end, until one is as fast as the next one promised. */
+#define ALL_KINDS ((1u << DRAFT_KINDS) - 1)
+
+/* Those as they come run to the end, until one is as fast as the next one promised; the best is added. Of
+ * those in turn a part says what the whole does. */
+static int drafts_run(struct search *s, struct many_draft *drafts, struct err *err)
+{
+    struct many_draft *best = fastest(drafts, 1u << DRAFT_IN_TURN), *next;
+    double known = INFINITY;
+    unsigned come = ALL_KINDS & ~(1u << DRAFT_IN_TURN), other = come;
+    uint64_t cells = 0;
+    if (best && (many_draft_run(best, UINT32_MAX, err) < 0 || draft_add(s, best, err) < 0))
+        return -1;
+    known = best ? best->seconds : INFINITY;
+    for (uint32_t turn = 0; turn < RUN_WHOLE && (next = fastest(drafts, come)); turn++) {
+        struct many_draft *unlike = turn == 1 ? fastest(drafts, other) : NULL;
+        if (unlike && unlike->seconds < known * OTHER_WITHIN)
+            next = unlike;
+        else if (next->seconds >= known * RUN_WITHIN || (turn > 0 && cells >= WHOLE_CELLS))
+            break;
+        other = come & ~(1u << draft_kind(next));
+        if (many_draft_run(next, UINT32_MAX, err) < 0 || draft_add(s, next, err) < 0)
+            return -1;
+        cells += next->cells;
+        known = fmin(known, next->seconds);
+        next->seconds = INFINITY;
+    }
+    return 0;
+}
+
+/* The drafts of all variants are run for a while, the order of the best in turn and of the best as they come
+ * is improved where it may win, and the best are run to the end. */
 static int drafts_compare(struct search *s, struct err *err)
 {
     struct many m[VARIANTS] = {0};
@@ -441,42 +494,25 @@ static int drafts_compare(struct search *s, struct err *err)
     for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
         drafts[k].seconds = INFINITY;
     for (uint32_t v = 0; v < VARIANTS && result == 0; v++) {
-        best = fastest(drafts);
-        if (s->seeds[v].rows && (!best || s->seeds[v].estimate < best->seconds))
+        best = fastest(drafts, ALL_KINDS);
+        if (s->seeds[v].rows &&
+            (!best || s->seeds[v].estimate < best->seconds * (variants[v].in_turn ? 1 : COMES_WITHIN)))
             result = seed_draft(s, v, false, &m[v], &drafts[v], err);
     }
     if (result == 0 && brief)
-        return drafts_end(s, m, drafts, fastest(drafts), err);
-    bool done[VARIANTS] = {false};
+        return drafts_end(s, m, drafts, fastest(drafts, ALL_KINDS), err);
     for (uint32_t i = 0; i < IMPROVED && result == 0; i++) {
-        uint32_t pick = VARIANTS;
-        for (uint32_t v = 0; v < VARIANTS; v++) {
-            if (!done[v] && isfinite(drafts[v].seconds) &&
-                (pick == VARIANTS || drafts[v].seconds < drafts[pick].seconds))
-                pick = v;
+        double known = INFINITY;
+        best = fastest(drafts, i == 0 ? 1u << DRAFT_IN_TURN : ALL_KINDS & ~(1u << DRAFT_IN_TURN));
+        if (i > 0 && fastest(drafts, 1u << DRAFT_IN_TURN))
+            known = fastest(drafts, 1u << DRAFT_IN_TURN)->seconds * IMPROVE_WITHIN;
+        if (best && best->seconds < known) {
+            uint32_t v = (uint32_t)(best - drafts);
+            result = seed_draft(s, v, true, &m[v], &drafts[VARIANTS + i], err);
         }
-        if (pick == VARIANTS)
-            break;
-        done[pick] = true;
-        result = seed_draft(s, pick, true, &m[pick], &drafts[VARIANTS + i], err);
     }
-    double known = INFINITY;
-    uint64_t cells = 0;
-    bool leaned = false; /* of what was run last */
-    for (uint32_t turn = 0; turn < RUN_WHOLE && result == 0 && (best = fastest(drafts)); turn++) {
-        struct many_draft *other = turn == 1 ? fastest_of(drafts, !leaned) : NULL;
-        if (other && other->seconds < known * OTHER_WITHIN)
-            best = other;
-        else if (best->seconds >= known * RUN_WITHIN || (isfinite(known) && cells >= WHOLE_CELLS))
-            break;
-        leaned = best->lean > 0;
-        result = many_draft_run(best, UINT32_MAX, err);
-        cells += best->cells;
-        if (result == 0)
-            result = draft_add(s, best, err);
-        known = fmin(known, best->seconds);
-        best->seconds = INFINITY;
-    }
+    if (result == 0)
+        result = drafts_run(s, drafts, err);
     return drafts_end(s, m, drafts, NULL, err) < 0 ? -1 : result;
 }
 
@@ -486,6 +522,7 @@ static int search_alloc(struct search *s, struct err *err)
     bool good = true;
     s->order = calloc(count, sizeof(*s->order));
     s->trial = calloc(count, sizeof(*s->trial));
+    s->walk = calloc(count, sizeof(*s->walk));
     s->keys = calloc(count, sizeof(*s->keys));
     s->fast = calloc(count, sizeof(*s->fast));
     s->tails = calloc(count, sizeof(*s->tails));
@@ -502,7 +539,7 @@ static int search_alloc(struct search *s, struct err *err)
         s->orders[i].order = calloc(count, sizeof(uint32_t));
         good = good && s->orders[i].order;
     }
-    if (good && s->fast && s->order && s->trial && s->keys && s->tails && s->kept && s->node_key &&
+    if (good && s->fast && s->order && s->trial && s->walk && s->keys && s->tails && s->kept && s->node_key &&
         s->node_count)
         return 0;
     return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -512,6 +549,7 @@ static void search_fini(struct search *s)
 {
     free(s->order);
     free(s->trial);
+    free(s->walk);
     free(s->keys);
     free(s->fast);
     free(s->tails);

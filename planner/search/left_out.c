@@ -154,7 +154,8 @@ int left_out_fill(const struct problem *p, const double *with_s, struct plan_ans
         if (d != UINT32_MAX)
             used[d] = true;
     }
-    for (uint32_t d = 0; d < p->device_count; d++) {
+    for (uint32_t i = 0; i < p->device_count; i++) {
+        uint32_t d = problem_listed(p, i);
         const char *name = p->cluster->devices[d].name, *why = "not asked for";
         if (used[d])
             continue;

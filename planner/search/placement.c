@@ -61,7 +61,8 @@ static bool choice_equal(const struct place_choice *a, const struct place_choice
     return a->placement == b->placement && a->schedule == b->schedule &&
            a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers &&
            a->together == b->together && a->stage_count == b->stage_count &&
-           a->member_count == b->member_count && a->dealt_count == b->dealt_count &&
+           a->member_count == b->member_count && a->in_turn == b->in_turn &&
+           a->dealt_count == b->dealt_count &&
            (a->dealt_count == 0 || memcmp(a->dealt, b->dealt, a->dealt_count) == 0) &&
            memcmp(a->stages, b->stages, a->stage_count * sizeof(*a->stages)) == 0 &&
            memcmp(a->members, b->members, a->member_count * sizeof(*a->members)) == 0;

@@ -47,6 +47,7 @@ struct place_choice {
     uint8_t *dealt;     /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes
                            each; NULL: in proportion to micro_count (deal.h) */
     uint32_t dealt_count;
+    bool in_turn;      /* hybrid: each works in the order of 1F1B with a window of its own (deal_turns.c) */
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
 

@@ -136,7 +136,7 @@ static uint64_t both(uint64_t a, uint64_t b)
 static uint64_t choice_hash(const struct place_choice *c)
 {
     uint64_t hash = mix(both(c->placement, c->schedule), both(c->micro_batch_rows, c->gathered_layers));
-    hash = mix(hash, c->together);
+    hash = mix(hash, both(c->in_turn, c->together));
     for (uint32_t s = 0; s < c->stage_count; s++)
         hash = mix(hash, both((uint32_t)c->stages[s].block_end, c->stages[s].member_count));
     for (uint32_t m = 0, s = 0; m < c->member_count; m++) {

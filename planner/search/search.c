@@ -14,6 +14,7 @@
 #include "planner/cost/bound.h"
 #include "planner/expert/expert.h"
 #include "planner/expert/expert_moves.h"
+#include "planner/given/cluster_sort.h"
 #include "planner/given/doubts.h"
 #include "planner/pipeline/pipeline.h"
 #include "planner/search/from_plan.h"
@@ -211,14 +212,15 @@ static uint64_t choice_needs(struct search *s, const struct place_choice *choice
 static int singles_list(struct search *s)
 {
     const struct problem *p = s->problem;
-    for (uint32_t d = 0, lines = 0; d < p->device_count && lines < 64; d++) {
+    for (uint32_t i = 0, lines = 0; i < p->device_count && lines < 64; i++) {
+        uint32_t d = problem_listed(p, i);
         if (!p->usable[d])
             continue;
         struct choice_list *list = &s->lists[PLACE_SINGLE];
         const struct place_choice *mine = NULL;
-        for (uint32_t i = 0; i < list->count; i++) {
-            if (list->choices[i].members[0].device == d)
-                mine = &list->choices[i];
+        for (uint32_t k = 0; k < list->count; k++) {
+            if (list->choices[k].members[0].device == d)
+                mine = &list->choices[k];
         }
         struct plan_alternative *line = alternative_add(s, PLACE_SINGLE);
         if (!line || !(line->device = strdup(p->cluster->devices[d].name)))
@@ -634,18 +636,16 @@ static int placements_run(struct search *s)
     return 0;
 }
 
-int plan_search(const struct workload *workload, const struct cluster *cluster,
-                const struct plan_options *options, struct plan_answer **answer, struct err *err)
+/* listed: where each of the devices is, as they were given; NULL: there. */
+static int search_run(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
+                      const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
-    static const struct plan_options none = {0};
     struct problem problem;
-    *answer = NULL;
-    if (workload->objective != OBJECTIVE_TIME)
-        return objective_search(workload, cluster, options ? options : &none, answer, err);
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
-    struct search s = {.problem = &problem, .options = options ? options : &none, .err = err};
+    struct search s = {.problem = &problem, .options = options, .err = err};
     int result = -1;
+    problem.listed = listed;
     problem.exhaustive_off = s.options->exhaustive_off;
     problem.runnable_only = s.options->runnable_only;
     s.answer = calloc(1, sizeof(*s.answer));
@@ -690,47 +690,23 @@ out:
     return 0;
 }
 
-void plan_answer_destroy(struct plan_answer *answer)
+/* What many devices are is looked at in an order that neither names nor the order given decide. */
+int plan_search(const struct workload *workload, const struct cluster *cluster,
+                const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
-    if (!answer)
-        return;
-    for (uint32_t i = 0; i < answer->alternative_count; i++)
-        free(answer->alternatives[i].device);
-    for (uint32_t i = 0; i < answer->left_out_count; i++) {
-        free(answer->left_out[i].device);
-        free(answer->left_out[i].why);
-    }
-    for (uint32_t i = 0; i < answer->warning_count; i++)
-        free(answer->warnings[i]);
-    free(answer->warnings);
-    plan_destroy(answer->plan);
-    plan_insight_destroy(answer->insight);
-    free(answer->words);
-    free(answer->from_words);
-    free(answer->alternatives);
-    free(answer->rank_like);
-    free(answer->left_out);
-    free(answer);
-}
-
-int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
-                  struct trace *trace, double *step_s, struct err *err)
-{
-    struct problem problem;
-    struct price price;
-    struct sim *sim = NULL;
-    if (problem_init(&problem, workload, cluster, err) < 0)
-        return -1;
-    int result = price_init(&price, &problem, plan, err);
-    if (result == 0) {
-        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
-        price.step = problem.step_count / 2;
-        struct sim_costs costs = price_costs(&price);
-        if (result == 0)
-            result = sim_run(sim, &costs, step_s, NULL, trace, 0, err);
-        sim_destroy(sim);
-        price_fini(&price);
-    }
-    problem_fini(&problem);
+    static const struct plan_options none = {0};
+    *answer = NULL;
+    options = options ? options : &none;
+    if (workload->objective != OBJECTIVE_TIME)
+        return objective_search(workload, cluster, options, answer, err);
+    if (cluster->device_count < LONG_DEVICES)
+        return search_run(workload, cluster, NULL, options, answer, err);
+    uint32_t *listed = calloc(cluster->device_count, sizeof(*listed));
+    struct cluster *sorted = listed ? cluster_sorted(cluster, listed, err) : NULL;
+    if (!listed)
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = sorted ? search_run(workload, sorted, listed, options, answer, err) : -1;
+    cluster_sorted_destroy(sorted);
+    free(listed);
     return result;
 }

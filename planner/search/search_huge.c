@@ -9,8 +9,10 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define HUGE_OTHERS 64u        /* part of the evaluations that data, tensor, expert and server then get, */
-#define HUGE_OTHERS_LONG 256u  /* and with */
+#define HUGE_OTHERS 64u       /* part of the evaluations that data, tensor, expert and server then get, */
+#define HUGE_OTHERS_LONG 256u /* and with */
+#define HUGE_TENSOR                                                                                          \
+    4u /* and such a part of that tensor groups of so many devices, whose estimates are dear */
 #define HUGE_LONG_CELLS 32768u /* so many device-rows */
 
 bool search_huge(const struct search *s)
@@ -29,6 +31,9 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
             (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS
                 ? HUGE_OTHERS_LONG
                 : HUGE_OTHERS;
+    if (search_huge(s) && s->problem->workload->place == -1 && kind == PLACE_TENSOR &&
+        s->problem->device_count >= HUGE_DEVICES)
+        list->evaluations_max /= HUGE_TENSOR;
 }
 
 static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
@@ -60,6 +65,12 @@ static void lengths_limit(const struct search *s, const struct place_choice *bes
     }
 }
 
+/* Estimates of what is sharded or cut leave out what waits; simulation never said less than them. */
+static double within(int kind)
+{
+    return kind == PLACE_PIPELINE || kind == PLACE_HYBRID ? HUGE_WITHIN : 1;
+}
+
 int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], double seconds[PLACE_COUNT])
 {
     bool simulated[PLACE_COUNT] = {false};
@@ -67,7 +78,7 @@ int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], 
     for (;;) {
         int kind = least_of(best, seconds), fastest = kind;
         for (int other = 0; other < PLACE_COUNT && kind >= 0 && simulated[kind]; other++) {
-            if (best[other] && !simulated[other] && seconds[other] < seconds[fastest] * HUGE_WITHIN)
+            if (best[other] && !simulated[other] && seconds[other] < seconds[fastest] * within(other))
                 kind = other;
         }
         if (kind < 0)

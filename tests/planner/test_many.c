@@ -223,12 +223,60 @@ static void an_unlike_member_helps_and_holds_nobody_up(void **state)
     workload_fini(&w);
 }
 
+/* The pace is the period that was asked for, whatever the members' speeds: a stay takes as long as means say.
+ */
+static void members_in_turn_take_no_longer_than_their_period_says(void **state)
+{
+    (void)state;
+    uint32_t looked = 0;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        struct world w;
+        struct err err = {0};
+        struct many m;
+        struct many_draft draft;
+        uint32_t order[16];
+        world_init(&w, 100 + seed, 16, (seed % 3 ? 230 : 2000) * MIB, 256, true);
+        assert_int_equal(many_init(&m, &w.problem, 1, &err), 0);
+        m.group_max = 1 + (uint32_t)seed % 5;
+        m.group_max += m.group_max == 1;
+        struct many_tail *tails = calloc((size_t)m.count + 1, sizeof(*tails));
+        struct many_cover cover = {
+            .m = &m, .order = order, .tails = tails, .count = m.count, .slack = 1, .in_turn = true};
+        double rate = 0;
+        for (uint32_t i = 0; i < m.count; i++) {
+            order[i] = i;
+            rate += 1 / (m.layers * m.units[i].layer_s[0]);
+        }
+        double period = many_period(&cover, 1 / rate, INFINITY);
+        if (isfinite(period)) {
+            assert_int_equal(many_draft_init(&draft, &cover, period, &err), 0);
+            assert_true(draft.choice.in_turn);
+            double most = (m.micro_batches - 1) * period + cover.whole.wait;
+            assert_int_equal(many_draft_run(&draft, UINT32_MAX, &err), 0);
+            if (isfinite(draft.seconds)) {
+                double seconds = choice_simulate(&w.problem, &draft.choice, 1, &err);
+                looked++;
+                if (draft.seconds > most * 1.01 || fabs(seconds / draft.seconds - 1) > 0.05)
+                    fail_msg("seed %llu: %g by the period, run in %g, simulated %g", (unsigned long long)seed,
+                             most, draft.seconds, seconds);
+            }
+            many_draft_fini(&draft);
+        }
+        free(tails);
+        many_fini(&m);
+        world_fini(&w);
+    }
+    print_message("%u of 24 fit\n", looked);
+    assert_true(looked >= 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_many_devices_pass_the_checker_and_are_the_same_each_time),
         cmocka_unit_test(deals_as_they_come_keep_to_their_buffers_and_windows),
         cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation_where_rows_are_equal),
+        cmocka_unit_test(members_in_turn_take_no_longer_than_their_period_says),
         cmocka_unit_test(an_unlike_member_helps_and_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

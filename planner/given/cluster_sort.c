@@ -1,0 +1,243 @@
+/* Devices are told apart by all that is known of them but names; machines by their devices, their card and
+ * their links, and by what those lead to, and so on for a few rounds (colour refinement: Weisfeiler and Leman
+ * 1968). What is equal then stays in the order given: in all but clusters made to deceive, it is
+ * interchangeable. */
+#include "planner/given/cluster_sort.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS 3
+
+struct machine {
+    uint32_t node, first, count; /* first: in sorter.devices */
+    uint64_t memory;             /* of all its devices */
+    uint64_t look, seen;         /* of itself; and of what its links lead to, while a round is made */
+};
+
+struct sorter {
+    const struct cluster *cluster;
+    uint32_t *devices; /* machine by machine */
+    uint64_t *looks;   /* [devices]: of each device of the cluster */
+    struct machine *machines;
+    uint32_t *place; /* [nodes]: where its machine is */
+};
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u; /* splitmix64's steps (Steele et al. 2014) */
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
+    return hash ^ hash >> 31;
+}
+
+static uint64_t mix_double(uint64_t hash, double value)
+{
+    uint64_t bits;
+    value += 0.0; /* no negative zero */
+    memcpy(&bits, &value, sizeof(bits));
+    return mix(hash, bits);
+}
+
+static uint64_t device_look(const struct device *d)
+{
+    uint64_t hash = mix(mix(1, d->threads), cluster_hash_name(d->kind));
+    hash = mix(hash, d->like ? cluster_hash_name(d->like->name) : 0);
+    hash = mix_double(mix_double(mix_double(hash, d->heat), d->price_per_hour), d->watts);
+    hash = mix(mix_double(hash, d->idle_watts), d->profile.present);
+    for (int b = 0; b < PROFILE_BLOCKS && d->profile.present; b++) {
+        hash = mix_double(mix(hash, d->profile.point_count[b]), d->profile.step_s[b]);
+        hash = mix(mix(hash, d->profile.weights_bytes[b]), d->profile.adapter_bytes[b]);
+        hash = mix(hash, d->profile.optimizer_bytes[b]);
+        for (uint32_t i = 0; i < d->profile.point_count[b]; i++) {
+            const struct profile_point *p = &d->profile.points[b][i];
+            hash = mix_double(mix_double(mix_double(hash, p->rows), p->tokens), p->labelled);
+            hash = mix_double(mix_double(hash, p->sum_sq), p->forward_s);
+            hash = mix_double(mix_double(hash, p->backward_s), p->recompute_s);
+        }
+    }
+    return mix(hash, d->profile.present ? d->profile.process_base_bytes : 0);
+}
+
+/* The largest memory first, then the fastest of its kind. */
+static int device_compare(const struct sorter *s, uint32_t a, uint32_t b)
+{
+    const struct device *x = &s->cluster->devices[a], *y = &s->cluster->devices[b];
+    if (x->memory_limit_bytes != y->memory_limit_bytes)
+        return x->memory_limit_bytes > y->memory_limit_bytes ? -1 : 1;
+    if (s->looks[a] != s->looks[b])
+        return s->looks[a] < s->looks[b] ? -1 : 1;
+    return x->speed != y->speed ? (x->speed > y->speed ? -1 : 1) : 0;
+}
+
+/* Sorts in place and keeps what is equal as it was. Lists are short, or nearly in order. */
+static void devices_sort(const struct sorter *s, uint32_t *list, uint32_t count)
+{
+    for (uint32_t width = 1; width < count; width *= 2) { /* merges by rotating: no room of its own */
+        for (uint32_t low = 0; low + width < count; low += 2 * width) {
+            uint32_t high = low + 2 * width < count ? low + 2 * width : count, left = low,
+                     right = low + width;
+            while (left < right && right < high) {
+                if (device_compare(s, list[left], list[right]) <= 0) {
+                    left++;
+                    continue;
+                }
+                uint32_t item = list[right];
+                memmove(&list[left + 1], &list[left], (right - left) * sizeof(*list));
+                list[left++] = item;
+                right++;
+            }
+        }
+    }
+}
+
+/* Those with most memory first. */
+static int machine_compare(const void *left, const void *right)
+{
+    const struct machine *a = left, *b = right;
+    if (a->memory != b->memory)
+        return a->memory > b->memory ? -1 : 1;
+    if (a->look != b->look)
+        return a->look < b->look ? -1 : 1;
+    return a->node < b->node ? -1 : a->node > b->node;
+}
+
+/* Of one end of a link: what it is and where it leads. Added up, so that the order of links does not matter.
+ */
+static void link_see(const struct sorter *s, uint32_t from, uint32_t to, const struct link_pair *link,
+                     bool out)
+{
+    struct machine *here = &s->machines[s->place[from]];
+    const struct machine *there = &s->machines[s->place[to]];
+    uint64_t hash = mix(mix(out ? 3 : 5, there->look), from == to);
+    here->seen += mix_double(mix_double(mix(hash, link->emulated), link->latency_s), link->bytes_per_s);
+}
+
+static void machines_refine(struct sorter *s)
+{
+    const struct cluster *c = s->cluster;
+    for (int round = 0; round < ROUNDS && c->link_count; round++) {
+        for (uint32_t i = 0; i < c->link_count; i++) {
+            const struct link_pair *link = &c->links[i];
+            link_see(s, link->from, link->to, link, true);
+            link_see(s, link->to, link->from, link, false);
+            if (link->from != link->to &&
+                !cluster_link_known(c, link->to, link->from)) { /* it goes both ways */
+                link_see(s, link->to, link->from, link, true);
+                link_see(s, link->from, link->to, link, false);
+            }
+        }
+        for (uint32_t n = 0; n < c->node_count; n++) {
+            s->machines[n].look = mix(s->machines[n].look, s->machines[n].seen);
+            s->machines[n].seen = 0;
+        }
+    }
+}
+
+static void machines_make(struct sorter *s)
+{
+    const struct cluster *c = s->cluster;
+    uint32_t at = 0;
+    for (uint32_t d = 0; d < c->device_count; d++) {
+        s->looks[d] = device_look(&c->devices[d]);
+        s->machines[c->devices[d].node].count++;
+    }
+    for (uint32_t n = 0; n < c->node_count; n++) {
+        s->machines[n].node = s->place[n] = n;
+        s->machines[n].first = at;
+        at += s->machines[n].count;
+        s->machines[n].count = 0;
+    }
+    for (uint32_t d = 0; d < c->device_count; d++) {
+        struct machine *m = &s->machines[c->devices[d].node];
+        s->devices[m->first + m->count++] = d;
+    }
+    for (uint32_t n = 0; n < c->node_count; n++) {
+        struct machine *m = &s->machines[n];
+        uint64_t look = mix_double(7, c->nodes[n].nic_bytes_per_s);
+        devices_sort(s, &s->devices[m->first], m->count);
+        for (uint32_t i = m->first; i < m->first + m->count; i++) {
+            const struct device *d = &c->devices[s->devices[i]];
+            m->memory += d->memory_limit_bytes;
+            look = mix_double(mix(mix(look, s->looks[s->devices[i]]), d->memory_limit_bytes), d->speed);
+        }
+        m->look = look;
+    }
+    machines_refine(s);
+    qsort(s->machines, c->node_count, sizeof(*s->machines), machine_compare);
+    for (uint32_t n = 0; n < c->node_count; n++)
+        s->place[s->machines[n].node] = n;
+}
+
+static int sorted_fill(const struct sorter *s, struct cluster *to, uint32_t *listed, struct err *err)
+{
+    const struct cluster *c = s->cluster;
+    int result = 0;
+    for (uint32_t n = 0; n < c->node_count && result == 0; n++) {
+        const struct machine *m = &s->machines[n];
+        to->nodes[n] = c->nodes[m->node];
+        result = cluster_index_add(&to->node_index, cluster_hash_name(to->nodes[n].name), n, err);
+        for (uint32_t i = m->first; i < m->first + m->count && result == 0; i++) {
+            uint32_t at = to->device_count++;
+            listed[s->devices[i]] = at;
+            to->devices[at] = c->devices[s->devices[i]];
+            to->devices[at].node = n;
+            result = cluster_index_add(&to->device_index, cluster_hash_name(to->devices[at].name), at, err);
+        }
+    }
+    for (uint32_t i = 0; i < c->link_count && result == 0; i++) {
+        to->links[i] = c->links[i];
+        to->links[i].from = s->place[c->links[i].from];
+        to->links[i].to = s->place[c->links[i].to];
+        result =
+            cluster_index_add(&to->link_index, cluster_hash_pair(to->links[i].from, to->links[i].to), i, err);
+    }
+    return result;
+}
+
+struct cluster *cluster_sorted(const struct cluster *c, uint32_t *listed, struct err *err)
+{
+    struct sorter s = {.cluster = c};
+    struct cluster *to = calloc(1, sizeof(*to));
+    int result = -1;
+    s.devices = calloc((size_t)c->device_count + 1, sizeof(*s.devices));
+    s.looks = calloc((size_t)c->device_count + 1, sizeof(*s.looks));
+    s.machines = calloc((size_t)c->node_count + 1, sizeof(*s.machines));
+    s.place = calloc((size_t)c->node_count + 1, sizeof(*s.place));
+    if (to) {
+        *to = *c;
+        to->device_count = 0;
+        to->device_index = to->node_index = to->link_index = (struct cluster_index){0};
+        to->devices = calloc((size_t)c->device_count + 1, sizeof(*to->devices));
+        to->nodes = calloc((size_t)c->node_count + 1, sizeof(*to->nodes));
+        to->links = calloc((size_t)c->link_count + 1, sizeof(*to->links));
+    }
+    if (!to || !to->devices || !to->nodes || !to->links || !s.devices || !s.looks || !s.machines ||
+        !s.place) {
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+    } else {
+        machines_make(&s);
+        result = sorted_fill(&s, to, listed, err);
+    }
+    free(s.devices);
+    free(s.looks);
+    free(s.machines);
+    free(s.place);
+    if (result == 0)
+        return to;
+    cluster_sorted_destroy(to);
+    return NULL;
+}
+
+void cluster_sorted_destroy(struct cluster *to)
+{
+    if (!to)
+        return;
+    free(to->devices);
+    free(to->nodes);
+    free(to->links);
+    cluster_index_fini(&to->device_index);
+    cluster_index_fini(&to->node_index);
+    cluster_index_fini(&to->link_index);
+    free(to);
+}
