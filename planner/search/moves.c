@@ -561,7 +561,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         micro_ways = members;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
-        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid || tensor ? window_values(p, c) : 0)},
+        [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid + 2 * tensor) * window_values(p, c)},
         [MOVE_DELAY] = {c->placement == PLACE_PIPELINE ? members : 0, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_ORDER] = {hybrid ? members : 0, members},
@@ -623,6 +623,16 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
     }
 }
 
+/* Micro-batches in turns, with windows as they are or, beyond window_values, as narrow as can be: memory has
+ * room for one or the other. */
+static int turns_windows(const struct problem *p, struct place_choice *c, uint32_t turns)
+{
+    uint32_t values = window_values(p, c);
+    for (uint32_t s = 0; s < c->stage_count && turns > values; s++)
+        window_set(c, s, c->stage_count - s);
+    return tensor_turns_to(p, c, turns > values ? turns - values : turns);
+}
+
 /* Who is where changes as in groups of replicas; then the matrices are dealt anew. */
 static int tensor_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
                         uint32_t b, struct err *err)
@@ -630,7 +640,7 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
     if (kind == MOVE_ROWS)
         return tensor_give(p, c, a, b % c->member_count, b / c->member_count);
     if (kind == MOVE_WINDOW && a == c->stage_count)
-        return b < 2 ? tensor_turns(p, c, b == 0) : tensor_turns_to(p, c, b - 1);
+        return b < 2 ? tensor_turns(p, c, b == 0) : turns_windows(p, c, b - 1);
     if (kind == MOVE_WINDOW && b > 1)
         return 0;
     if (kind == MOVE_MICRO && b == 1)

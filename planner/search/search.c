@@ -28,7 +28,6 @@
 #include "program/codec.h"
 
 #define FINALISTS 12u
-#define POLISHED 6u              /* finalists of a placement that are polished */
 #define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
@@ -165,7 +164,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
     fresh_add(s, f->polish, kind, list, each, &count);
     f->few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
-    for (uint32_t turn = 0; turn < POLISHED; turn++) {
+    for (uint32_t turn = 0; turn < (f->few ? POLISHED_FEW : POLISHED); turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {
             if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
@@ -187,6 +186,8 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
             f->seconds = now;
         }
     }
+    for (uint32_t i = 0; i < count && f->few; i++)
+        f->simulated_s[i] = each[i] > 0 ? each[i] : 0;
     return 0;
 }
 

@@ -76,11 +76,39 @@ static uint32_t other_pick(struct finalists *f, const struct choice_list *list)
     return pick != UINT32_MAX && f->descended_s[pick] <= f->known_s * KICKED_NEAR ? pick : UINT32_MAX;
 }
 
+/* The rest of the finalists polished, with a budget of their own: the best one's kicks lose nothing by them.
+ */
+static int others_descend(struct search *s, struct finalists *f)
+{
+    struct choice_list *list = &s->lists[PLACE_HYBRID];
+    struct polish *polish =
+        polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget, s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    for (uint32_t turn = POLISHED_FEW; turn < POLISHED; turn++) {
+        uint32_t pick = UINT32_MAX;
+        for (uint32_t i = 0; i < list->count; i++) {
+            if (f->simulated_s[i] > 0 && (pick == UINT32_MAX || f->simulated_s[i] < f->simulated_s[pick]))
+                pick = i;
+        }
+        if (pick == UINT32_MAX || f->simulated_s[pick] > f->known_s * POLISH_WITHIN)
+            break;
+        double now = f->simulated_s[pick];
+        polish_descend(polish, &list->choices[pick], &now);
+        f->simulated_s[pick] = 0;
+        f->descended_s[pick] = now;
+    }
+    polish_destroy(polish);
+    return 0;
+}
+
 /* Hybrids of few devices: what is grouped otherwise and nearly as fast is kicked about, too. */
 static int others_kick(struct search *s, struct finalists *f)
 {
     struct choice_list *list = &s->lists[PLACE_HYBRID];
     f->descended_s[f->known] = 0;
+    if (others_descend(s, f) < 0)
+        return -1;
     for (uint32_t turn = 0; turn < KICKED_FEW; turn++) {
         uint32_t pick = other_pick(f, list);
         if (pick == UINT32_MAX)

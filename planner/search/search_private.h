@@ -32,6 +32,8 @@ struct search {
 #define LONG_DEVICES 7u    /* devices from which nothing is enumerated */
 #define TENSOR_FEW 6u      /* up to which tensor groups far behind are polished and kicked, too */
 #define POLISH_WITHIN 1.25 /* of the best so far */
+#define POLISHED 6u        /* finalists of a placement that are polished */
+#define POLISHED_FEW 2u    /* hybrids of few devices: before the best of them is kicked about */
 #define KICKS 96u          /* in vain, until the best one is let be */
 #define HUGE_CELLS 6000u   /* ranks * micro-batches from which only those are simulated that may win */
 
@@ -42,6 +44,7 @@ struct finalists {
     uint32_t best, known; /* of its list; UINT32_MAX: none; known: the best one that can be kicked about */
     double seconds, known_s;
     double descended_s[CHOICES_MAX]; /* of its list: what was polished; 0: not, or kicked about since */
+    double simulated_s[CHOICES_MAX]; /* hybrids of few: what was not polished yet; 0: it was */
     bool few;                        /* hybrid among few devices */
 };
 
