@@ -38,7 +38,7 @@
 #define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
 #define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
 #define LEAN_GAIN 0.25           /* of the least period without leaning: leaning gains no more */
-#define ORDER_WITHIN 1.004       /* orders are compared by periods found so nearly, */
+#define ORDER_WITHIN 1.01        /* orders are compared by periods found so nearly, */
 #define ORDER_VARIANT_IN_TURN 0u /* with this variant, */
 #define ORDER_VARIANT 2u         /* and this, */
 #define ORDER_VARIANT_LEANING 3u /* or this, where periods lean */
@@ -182,6 +182,12 @@ static uint32_t variant_group(const struct search *s, const struct many *m, uint
     return s->group_max != 1 && variants[v].group_max ? variants[v].group_max : group_max(s, m);
 }
 
+/* Not single devices, which do anyway, nor thousands, whose covers take a second each. */
+static bool takes_turns(const struct search *s)
+{
+    return s->group_max != 1 && s->count <= HUGE_COUNT;
+}
+
 /* With many micro-batches a device, filling costs little, and who runs ahead has used it up long before. */
 static bool leans(const struct many *m, uint32_t count)
 {
@@ -196,7 +202,7 @@ static struct many_cover cover_of(const struct search *s, const struct many *m, 
                                .tails = s->tails,
                                .count = count,
                                .slack = variants[v].slack,
-                               .in_turn = variants[v].in_turn && s->group_max != 1,
+                               .in_turn = variants[v].in_turn,
                                .lean = leans(m, count) ? variants[v].lean / m->micro_batches : 0};
 }
 
@@ -258,10 +264,10 @@ static double order_try(struct search *s, struct many *m, enum order_kind kind, 
         count = order_keep_fast(m, count, s->keys, s->fast, s->order);
     double seconds = variant_estimate(s, m, leans(m, count) ? ORDER_VARIANT_LEANING : ORDER_VARIANT, s->order,
                                       count, order_limit(s, m), ORDER_WITHIN, &period),
-           limit = fmin(seconds, order_limit(s, m)), period_in_turn;
-    double in_turn = s->group_max == 1 ? INFINITY
-                                       : variant_estimate(s, m, ORDER_VARIANT_IN_TURN, s->order, count, limit,
-                                                          ORDER_WITHIN, &period_in_turn);
+           in_turn = INFINITY, period_in_turn;
+    if (takes_turns(s))
+        in_turn = variant_estimate(s, m, ORDER_VARIANT_IN_TURN, s->order, count,
+                                   fmin(seconds, order_limit(s, m)), ORDER_WITHIN, &period_in_turn);
     if (in_turn < seconds) {
         seconds = in_turn;
         period = period_in_turn;
@@ -311,7 +317,7 @@ static int variants_try(struct search *s, struct err *err)
             struct seed *seed = &s->seeds[v];
             double period, seconds;
             if ((brief && v != BRIEF_VARIANT && variants[v].group_max != 1) ||
-                (s->group_max == 1 ? variants[v].in_turn : variants[v].group_max == 1))
+                (variants[v].in_turn && !takes_turns(s)) || (variants[v].group_max == 1 && s->group_max != 1))
                 continue;
             if (variant_group(s, &m, v) * (uint64_t)m.layers < from->count && s->group_max != 1)
                 continue; /* not even with a layer a stage would all be used */
