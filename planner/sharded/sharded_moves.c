@@ -13,7 +13,7 @@
 #define LAYERS_ALL 9u       /* layers up to which every number of gathered ones is tried */
 #define ROUNDING_BYTES 4096 /* a member's needs are rounded up to granules */
 #define LIKE 1e-6           /* shares that near are of the same aim */
-#define SHARE_GIFTS 2u      /* sizes of what a member gives another of its shard */
+#define SHARE_GIFTS 3u      /* sizes of what a member gives another of its shard */
 #define AIMS_DEVICES 8u     /* members up to which shares between the two aims are tried */
 
 static bool server(const struct place_choice *c)
@@ -128,7 +128,7 @@ static uint32_t aim_of(const struct problem *p, const struct place_choice *c)
  * model to say. */
 static int share_give(struct place_choice *c, uint32_t from, uint32_t to, uint32_t part)
 {
-    static const double parts[SHARE_GIFTS] = {1.0 / 32, 1.0 / 256};
+    static const double parts[SHARE_GIFTS] = {1.0 / 32, 1.0 / 256, 1.0 / 2048};
     if (from == to || c->gathered_layers == 0 || c->members[from].state_share <= parts[part])
         return 0;
     c->members[from].state_share -= parts[part];
