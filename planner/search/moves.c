@@ -563,7 +563,7 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
         [MOVE_CUT] = {stages - 1, 2 * (stages - 1)},
         [MOVE_WINDOW] = {data ? 0 : stages + 1, 2 + (hybrid + 2 * tensor) * window_values(p, c)},
         [MOVE_DELAY] = {c->placement == PLACE_PIPELINE ? members : 0, 2},
-        [MOVE_RECOMPUTE] = {members + 1, 2},
+        [MOVE_RECOMPUTE] = {members + 1, tensor ? 3 : 2},
         [MOVE_ORDER] = {hybrid ? members : 0, members},
         [MOVE_ROWS] = {data || (hybrid && !c->dealt) || tensor ? members : 0,
                        (tensor ? TENSOR_GIFTS : 2) * members + (hybrid ? window_values(p, c) : 0)},
@@ -641,13 +641,17 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
         return tensor_give(p, c, a, b % c->member_count, b / c->member_count);
     if (kind == MOVE_WINDOW && a == c->stage_count)
         return b < 2 ? tensor_turns(p, c, b == 0) : turns_windows(p, c, b - 1);
-    if (kind == MOVE_WINDOW && b > 1)
+    bool level = b == 2; /* down, or to recompute, and columns for the room that leaves */
+    if ((kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE) && b > 2)
         return 0;
+    b = level && (kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE) ? 1 : b;
     if (kind == MOVE_MICRO && b == 1)
         return tensor_micro(p, c, a);
     int result = apply(p, c, kind, a, b, err);
     if (result > 0 && kind == MOVE_CUT)
         return tensor_relevel(p, c);
+    if (result > 0 && (kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE))
+        tensor_refit(p, c, level, kind != MOVE_RECOMPUTE);
     if (result <= 0 || kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE)
         return result;
     if (p->workload->stages && c->stage_count != p->workload->stages)

@@ -12,7 +12,7 @@
 #define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
 #define KICKED_NEAR 1.015 /* of the best: those above are let be */
 #define KICKS_OTHERS 24u  /* theirs, in vain */
-#define KICKS_ASKED 200u  /* the same of a placement asked for alone, and of few devices' tensor groups */
+#define KICKS_ASKED 200u  /* the same of a placement asked for alone */
 #define KICK_WITHIN 1.06  /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
@@ -145,7 +145,7 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
     if (near)
         polish_search(f->polish, choice, &f->known_s,
                       kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
-                      : starts || s->problem->workload->place == (int)kind    ? KICKS_ASKED
+                      : s->problem->workload->place == (int)kind              ? KICKS_ASKED
                                                                               : KICKS);
     if (near && f->few &&
         (deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0 || others_kick(s, f) < 0))

@@ -7,6 +7,7 @@
 #define MUCH 16u   /* of the columns or of the vocabulary */
 #define LITTLE 96u /* parts of them; a rule of thumb, as fine as moves are worth looking at */
 
+#define GIFT_HALF 2u  /* to oneself: half of the vocabulary */
 #define GIFT_WORDS 3u /* much vocabulary */
 
 static uint32_t units_of(const struct problem *p, const struct place_choice *c)
@@ -36,6 +37,29 @@ static bool shift(struct place_choice *c, uint32_t from, uint32_t to, uint32_t a
     return true;
 }
 
+/* A member's part of the vocabulary outright, in `WORD_PARTS`th parts; the others keep theirs to each other.
+ */
+static bool words_set(struct place_choice *c, const struct place_stage *stage, uint32_t member,
+                      uint32_t vocab)
+{
+    uint32_t n = stage->member_count, first = stage->member_first, at = 0, before = 0;
+    const struct plan_tensor *own = &c->members[member].tensor;
+    uint64_t held = own->vocabulary_end - own->vocabulary_begin, wanted = vocab / 2;
+    if (n < 2 || wanted == held || wanted < 1 || vocab - wanted < n - 1 || held >= vocab)
+        return false;
+    for (uint32_t m = first; m < first + n; m++) {
+        struct plan_tensor *t = &c->members[m].tensor;
+        uint64_t words = t->vocabulary_end - before, later = first + n - 1 - m;
+        before = t->vocabulary_end;
+        words = m == member ? wanted : words * (vocab - wanted) / (vocab - held);
+        words = words < 1 ? 1 : words;
+        words = words > vocab - at - later ? vocab - at - later : words;
+        t->vocabulary_begin = at;
+        t->vocabulary_end = at = later ? at + (uint32_t)words : vocab;
+    }
+    return true;
+}
+
 int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, uint32_t to, uint32_t gift)
 {
     const struct model_config *config = p->workload->config;
@@ -45,6 +69,8 @@ int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, 
     while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= from)
         s++;
     const struct place_stage *stage = &c->stages[s];
+    if (from == to && gift == GIFT_HALF)
+        return words_set(c, stage, from, config->vocab) && tensor_level(p, c, s, c->together > 1, false);
     if (from == to) /* of a stage's first member: its columns, for one micro-batch at a time or for more */
         return from == stage->member_first && gift < 2 && stage->member_count > 1 &&
                tensor_level(p, c, s, gift == 1, false);
@@ -54,6 +80,8 @@ int tensor_give(const struct problem *p, struct place_choice *c, uint32_t from, 
         return 0;
     if (gift == 0 || gift == GIFT_WORDS) /* columns make up for it, where memory lets them */
         tensor_level(p, c, s, c->together > 1, false);
+    else if (gift > GIFT_WORDS)
+        tensor_refit(p, c, false, true);
     return 1;
 }
 
@@ -66,13 +94,26 @@ static void windows_bound(const struct problem *p, struct place_choice *c)
     }
 }
 
+/* So many in turns from now on; windows, which count turns, hold about as many micro-batches more than the
+ * last stage's as before. */
+static void together_set(const struct problem *p, struct place_choice *c, uint32_t together)
+{
+    uint32_t old = c->together ? c->together : 1;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        uint32_t more = c->members[m].window ? c->members[m].window - 1 : 0;
+        c->members[m].window = 1 + (more * old + together - 1) / together;
+    }
+    c->together = together;
+    windows_bound(p, c);
+}
+
 int tensor_turns(const struct problem *p, struct place_choice *c, bool up)
 {
     uint32_t together = c->together ? c->together : 1;
     if (up ? together >= micro_count(p, c->micro_batch_rows) : together < 2)
         return 0;
-    c->together = up ? together + 1 : together - 1;
-    windows_bound(p, c);
+    together_set(p, c, up ? together + 1 : together - 1);
+    tensor_refit(p, c, false, true);
     return 1;
 }
 
@@ -81,24 +122,35 @@ int tensor_turns_to(const struct problem *p, struct place_choice *c, uint32_t to
     if (together == 0 || together > micro_count(p, c->micro_batch_rows) ||
         together == (c->together ? c->together : 1))
         return 0;
-    c->together = together;
-    windows_bound(p, c);
+    together_set(p, c, together);
+    tensor_refit(p, c, false, true);
     return 1;
+}
+
+/* The member of a stage that lacks most memory; UINT32_MAX: all fit. */
+static uint32_t stage_lacks(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint64_t live = (uint64_t)c->members[stage->member_first].window * (c->together ? c->together : 1),
+             most = 0;
+    uint32_t worst = UINT32_MAX;
+    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
+        const struct place_member *x = &c->members[m];
+        uint64_t limit = p->cluster->devices[x->device].memory_limit_bytes;
+        struct tensor_need need;
+        tensor_stage_need(p, stage, &x->tensor, c->micro_batch_rows, x->recompute,
+                          live < count ? (uint32_t)live : count, tensor_partials(c, s, count), &need);
+        if (need.need.total > limit && need.need.total - limit > most) {
+            most = need.need.total - limit;
+            worst = m;
+        }
+    }
+    return worst;
 }
 
 static bool stage_fits(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
 {
-    const struct place_stage *stage = &c->stages[s];
-    uint64_t live = (uint64_t)c->members[stage->member_first].window * (c->together ? c->together : 1);
-    bool fits = true;
-    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count && fits; m++) {
-        const struct place_member *x = &c->members[m];
-        struct tensor_need need;
-        tensor_stage_need(p, stage, &x->tensor, c->micro_batch_rows, x->recompute,
-                          live < count ? (uint32_t)live : count, tensor_partials(c, s, count), &need);
-        fits = need.need.total <= p->cluster->devices[x->device].memory_limit_bytes;
-    }
-    return fits;
+    return stage_lacks(p, c, s, count) == UINT32_MAX;
 }
 
 /* By speed; otherwise if only that fits. */
@@ -145,6 +197,23 @@ int tensor_settle(const struct problem *p, struct place_choice *c)
     return 1;
 }
 
+/* What was changed may have taken the room for the columns: then they are dealt anew by what is left; where
+ * that is not enough, whoever lacks most recomputes. */
+void tensor_refit(const struct problem *p, struct place_choice *c, bool level, bool again)
+{
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t lacks = stage_lacks(p, c, s, count);
+        if (level)
+            tensor_level(p, c, s, c->together > 1, false);
+        while (lacks != UINT32_MAX && !tensor_level(p, c, s, c->together > 1, false) && again &&
+               !c->members[lacks].recompute && micro_recompute_allowed(p, true)) {
+            c->members[lacks].recompute = true;
+            lacks = stage_lacks(p, c, s, count);
+        }
+    }
+}
+
 /* Columns level again; where that does not fit, with the widest window that does, no smaller than the next
  * stage's. */
 static void stage_refit(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
@@ -163,8 +232,17 @@ static void stage_refit(const struct problem *p, struct place_choice *c, uint32_
 int tensor_relevel(const struct problem *p, struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
-    for (uint32_t s = c->stage_count; s-- > 0;)
-        stage_refit(p, c, s, count);
+    for (bool fits = false; !fits;) {
+        fits = true;
+        for (uint32_t s = c->stage_count; s-- > 0;) {
+            stage_refit(p, c, s, count);
+            fits = fits && stage_fits(p, c, s, count);
+        }
+        if (fits || c->together < 2)
+            break;
+        together_set(p, c, c->together - 1);
+    }
+    tensor_refit(p, c, false, true);
     return 1;
 }
 

@@ -10,7 +10,8 @@
 #define TENSOR_GIFTS 5u
 
 /* Member `from` of a group gives to `to` of the same group; a group's first to itself: the group's columns
- * are made level, gift 0 for one micro-batch at a time, 1 for several in turns. Returns 1, or 0 when there is
+ * are made level, gift 0 for one micro-batch at a time, 1 for several in turns; any member to itself, gift 2:
+ * half of the vocabulary is its own. Returns 1, or 0 when there is
  * nothing to give. */
 int tensor_give(const struct problem *problem, struct place_choice *choice, uint32_t from, uint32_t to,
                 uint32_t gift);
@@ -26,7 +27,11 @@ int tensor_micro(const struct problem *problem, struct place_choice *choice, uin
  * two). */
 int tensor_settle(const struct problem *problem, struct place_choice *choice);
 /* After blocks have moved from stage to stage: every group's columns level again, and windows as wide as
- * memory has room for. */
+ * memory has room for; where it has none, fewer micro-batches in turns, and whoever lacks most recomputes. */
 int tensor_relevel(const struct problem *problem, struct place_choice *choice);
+
+/* Deals the columns anew where the choice does not fit as it is (`level`: anyhow); `again`: and lets members
+ * recompute. */
+void tensor_refit(const struct problem *problem, struct place_choice *choice, bool level, bool again);
 
 #endif
