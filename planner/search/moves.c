@@ -656,6 +656,8 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
         return result;
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;
+    if (kind != MOVE_REGROUP) /* which may want another order */
+        tensor_rings(p, c);
     return tensor_settle(p, c);
 }
 

@@ -374,6 +374,9 @@ static int arrangement_sizes(struct arrangement *a, struct err *err)
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(a->p, sizes), worse = 0;
     double best = INFINITY;
     for (uint32_t s = 0; s < a->stages; s++)
+        tensor_ring_best(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s],
+                         a->p->bytes_per_token * a->p->mean_row.tokens);
+    for (uint32_t s = 0; s < a->stages; s++)
         ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
                    &a->rate[s]);
     for (uint32_t i = 0; i < count; i++) {
@@ -589,7 +592,7 @@ static int by_speed(const void *left, const void *right)
 }
 
 /* The fastest first; the slowest of so many fastest first; those with most memory, of which a head needs
- * little, first. */
+ * little, first; one of the others before the fastest. */
 static void heads_order(const struct problem *p, const struct ranked *all, uint32_t count, uint32_t how,
                         uint32_t used, struct ranked *order)
 {
@@ -602,6 +605,11 @@ static void heads_order(const struct problem *p, const struct ranked *all, uint3
         order[i] = order[used - 1 - i];
         order[used - 1 - i] = held;
     }
+    for (uint32_t i = how - (HEAD_ORDERS - 1); how >= HEAD_ORDERS && i > 0; i--) {
+        struct ranked held = order[i];
+        order[i] = order[i - 1];
+        order[i - 1] = held;
+    }
 }
 
 /* Few devices: some in a row, and a group after them that shares the head. It asks for one sum of a boundary
@@ -612,19 +620,19 @@ static int heads_try(struct arrangement *a, const struct ranked *all, uint32_t c
     struct choice_list *list = a->list, found = {.evaluations = list->evaluations,
                                                  .evaluations_max = list->evaluations_max,
                                                  .must_use = list->must_use};
-    uint32_t asked = a->p->workload->stages;
+    uint32_t asked = a->p->workload->stages, orders = HEAD_ORDERS + (count <= SUBSETS_MAX ? count - 1 : 0);
     int result = 0;
     if (count > HEAD_DEVICES || (a->p->workload->method == METHOD_FULL && a->p->blocks.tied))
         return 0;
     a->list = &found;
-    for (uint32_t way = 0; way < HEAD_ORDERS * count * count && result == 0; way++) {
-        uint32_t front = 1 + way / HEAD_ORDERS / count, group = 2 + way / HEAD_ORDERS % count;
+    for (uint32_t way = 0; way < orders * count * count && result == 0; way++) {
+        uint32_t front = 1 + way / orders / count, group = 2 + way / orders % count;
         if (front + group > count || group > a->p->workload->config->kv_heads ||
             (asked && asked != front + 1) || (int32_t)front >= a->p->block_count)
             continue;
         a->stages = front + 1;
         a->devices = front + group;
-        heads_order(a->p, all, count, way % HEAD_ORDERS, a->devices, order);
+        heads_order(a->p, all, count, way % orders, a->devices, order);
         for (uint32_t i = 0; i < a->devices; i++) {
             a->device[i] = order[i].device;
             a->first[i < front ? i : front] = i < front ? i : front;

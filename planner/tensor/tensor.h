@@ -36,6 +36,12 @@ double tensor_instr_seconds(const struct problem *problem, uint32_t device, cons
  * (docs/PLANNER.md, Time). */
 double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
 
+/* Puts a group's devices in the order in which a boundary tensor of so many bytes is soonest summed (links
+ * differ by direction); of up to TENSOR_RING devices, more stay as they are, and so do orders that are no
+ * slower. */
+#define TENSOR_RING 5u
+void tensor_ring_best(const struct problem *problem, uint32_t *devices, uint32_t count, double bytes);
+
 /* What a member keeps and needs, bytes. */
 struct tensor_need {
     uint64_t saved_first, saved_second, saved_head; /* of a layer's halves, of the head; one micro-batch */

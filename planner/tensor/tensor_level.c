@@ -1,11 +1,13 @@
 /* The FFN's columns of a group by what they make of its time: whole heads and the rows of the vocabulary
  * leave members unlike, and columns are fine enough to make up for it. */
 #include <math.h>
+#include <string.h>
 
 #include "planner/cost/micro.h"
 #include "planner/tensor/tensor.h"
 
 #define LEVEL_TURNS 50 /* of bisection */
+#define RING_SAME 1e-9 /* relative: sums this near are as fast */
 
 /* A member's time with c columns is base + c · each; at most `most`. */
 struct line {
@@ -173,4 +175,43 @@ bool tensor_level(const struct problem *p, struct place_choice *c, uint32_t s, b
         part->column_end = at += l.lines[i].columns;
     }
     return more == 0;
+}
+
+static double ring_sum(const struct problem *p, const uint32_t *devices, uint32_t count, double bytes)
+{
+    double latency_most = 0, rate_least = INFINITY;
+    for (uint32_t i = 0; i < count; i++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &rate, &emulated);
+        latency_most = fmax(latency_most, latency);
+        rate_least = fmin(rate_least, rate);
+    }
+    return tensor_sum_seconds(count, bytes, latency_most, rate_least);
+}
+
+void tensor_ring_best(const struct problem *p, uint32_t *devices, uint32_t count, double bytes)
+{
+    uint32_t best[TENSOR_RING], turns[TENSOR_RING] = {0};
+    if (count < 3 || count > TENSOR_RING)
+        return;
+    double least = ring_sum(p, devices, count, bytes) * (1 - RING_SAME);
+    memcpy(best, devices, count * sizeof(*best));
+    for (uint32_t k = 1; k + 1 < count;) { /* Heap's way through all orders of all but the last: rings turn */
+        if (turns[k] >= k) {
+            turns[k++] = 0;
+            continue;
+        }
+        uint32_t other = k % 2 ? turns[k] : 0, held = devices[other];
+        devices[other] = devices[k];
+        devices[k] = held;
+        double seconds = ring_sum(p, devices, count, bytes);
+        if (seconds < least) {
+            least = seconds * (1 - RING_SAME);
+            memcpy(best, devices, count * sizeof(*best));
+        }
+        turns[k]++;
+        k = 1;
+    }
+    memcpy(devices, best, count * sizeof(*best));
 }

@@ -127,30 +127,49 @@ int tensor_turns_to(const struct problem *p, struct place_choice *c, uint32_t to
     return 1;
 }
 
-/* The member of a stage that lacks most memory; UINT32_MAX: all fit. */
-static uint32_t stage_lacks(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
+/* Bytes that a member of a stage lacks; below 0: has left. */
+static int64_t member_lacks(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t m,
+                            uint32_t count)
 {
     const struct place_stage *stage = &c->stages[s];
-    uint64_t live = (uint64_t)c->members[stage->member_first].window * (c->together ? c->together : 1),
-             most = 0;
-    uint32_t worst = UINT32_MAX;
-    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
-        const struct place_member *x = &c->members[m];
-        uint64_t limit = p->cluster->devices[x->device].memory_limit_bytes;
-        struct tensor_need need;
-        tensor_stage_need(p, stage, &x->tensor, c->micro_batch_rows, x->recompute,
-                          live < count ? (uint32_t)live : count, tensor_partials(c, s, count), &need);
-        if (need.need.total > limit && need.need.total - limit > most) {
-            most = need.need.total - limit;
-            worst = m;
-        }
-    }
-    return worst;
+    const struct place_member *x = &c->members[m];
+    uint64_t live = (uint64_t)c->members[stage->member_first].window * (c->together ? c->together : 1);
+    struct tensor_need need;
+    tensor_stage_need(p, stage, &x->tensor, c->micro_batch_rows, x->recompute,
+                      live < count ? (uint32_t)live : count, tensor_partials(c, s, count), &need);
+    return (int64_t)need.need.total - (int64_t)p->cluster->devices[x->device].memory_limit_bytes;
 }
 
 static bool stage_fits(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
 {
-    return stage_lacks(p, c, s, count) == UINT32_MAX;
+    const struct place_stage *stage = &c->stages[s];
+    bool fits = true;
+    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count && fits; m++)
+        fits = member_lacks(p, c, s, m, count) <= 0;
+    return fits;
+}
+
+/* Whoever of a stage lacks most, or has least left, and needs less so, recomputes from now on; false when
+ * there is nobody. With few micro-batches under way recomputing may take more than it saves. */
+static bool stage_again(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    uint32_t pick = UINT32_MAX;
+    int64_t most = 0;
+    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
+        int64_t lacks = member_lacks(p, c, s, m, count);
+        if (c->members[m].recompute || (pick != UINT32_MAX && lacks <= most))
+            continue;
+        c->members[m].recompute = true;
+        bool less = member_lacks(p, c, s, m, count) < lacks;
+        c->members[m].recompute = false;
+        most = less ? lacks : most;
+        pick = less ? m : pick;
+    }
+    if (pick == UINT32_MAX || !micro_recompute_allowed(p, true))
+        return false;
+    c->members[pick].recompute = true;
+    return true;
 }
 
 /* By speed; otherwise if only that fits. */
@@ -182,6 +201,27 @@ static bool stage_deal(const struct problem *p, struct place_choice *c, uint32_t
     return true;
 }
 
+void tensor_rings(const struct problem *p, struct place_choice *c)
+{
+    double bytes = p->bytes_per_token * p->mean_step.tokens / micro_count(p, c->micro_batch_rows);
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        struct place_member *members = &c->members[c->stages[s].member_first];
+        uint32_t devices[TENSOR_RING], n = c->stages[s].member_count;
+        for (uint32_t i = 0; i < n && n <= TENSOR_RING; i++)
+            devices[i] = members[i].device;
+        if (n <= TENSOR_RING)
+            tensor_ring_best(p, devices, n, bytes);
+        for (uint32_t i = 0; i < n && n <= TENSOR_RING; i++) {
+            uint32_t at = i;
+            while (members[at].device != devices[i])
+                at++;
+            struct place_member held = members[i];
+            members[i] = members[at];
+            members[at] = held;
+        }
+    }
+}
+
 int tensor_settle(const struct problem *p, struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
@@ -197,20 +237,40 @@ int tensor_settle(const struct problem *p, struct place_choice *c)
     return 1;
 }
 
+/* Columns by the room there is, with more and more members that recompute until there is enough; then with
+ * none of those that need not after all, the first one first. */
+static void stage_room(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    bool was[TENSOR_GROUP_MAX], fits = false, whole = c->together > 1;
+    if (stage->member_count > TENSOR_GROUP_MAX)
+        return;
+    for (uint32_t i = 0; i < stage->member_count; i++)
+        was[i] = c->members[stage->member_first + i].recompute;
+    while (!fits && stage_again(p, c, s, count))
+        fits = tensor_level(p, c, s, whole, false) && stage_fits(p, c, s, count);
+    for (uint32_t i = 0; i < stage->member_count && fits; i++) {
+        struct place_member *x = &c->members[stage->member_first + i];
+        if (was[i] || !x->recompute || !micro_recompute_allowed(p, false))
+            continue;
+        x->recompute = false;
+        if (tensor_level(p, c, s, whole, false) && stage_fits(p, c, s, count))
+            continue;
+        x->recompute = true;
+        tensor_level(p, c, s, whole, false);
+    }
+}
+
 /* What was changed may have taken the room for the columns: then they are dealt anew by what is left; where
- * that is not enough, whoever lacks most recomputes. */
+ * that is not enough and `again` says so, members recompute. */
 void tensor_refit(const struct problem *p, struct place_choice *c, bool level, bool again)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
     for (uint32_t s = 0; s < c->stage_count; s++) {
-        uint32_t lacks = stage_lacks(p, c, s, count);
         if (level)
             tensor_level(p, c, s, c->together > 1, false);
-        while (lacks != UINT32_MAX && !tensor_level(p, c, s, c->together > 1, false) && again &&
-               !c->members[lacks].recompute && micro_recompute_allowed(p, true)) {
-            c->members[lacks].recompute = true;
-            lacks = stage_lacks(p, c, s, count);
-        }
+        if (!stage_fits(p, c, s, count) && !tensor_level(p, c, s, c->together > 1, false) && again)
+            stage_room(p, c, s, count);
     }
 }
 
@@ -229,19 +289,22 @@ static void stage_refit(const struct problem *p, struct place_choice *c, uint32_
     }
 }
 
-int tensor_relevel(const struct problem *p, struct place_choice *c)
+/* Of all stages; says whether all fit. */
+static bool stages_refit(const struct problem *p, struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
-    for (bool fits = false; !fits;) {
-        fits = true;
-        for (uint32_t s = c->stage_count; s-- > 0;) {
-            stage_refit(p, c, s, count);
-            fits = fits && stage_fits(p, c, s, count);
-        }
-        if (fits || c->together < 2)
-            break;
-        together_set(p, c, c->together - 1);
+    bool fits = true;
+    for (uint32_t s = c->stage_count; s-- > 0;) {
+        stage_refit(p, c, s, count);
+        fits = fits && stage_fits(p, c, s, count);
     }
+    return fits;
+}
+
+int tensor_relevel(const struct problem *p, struct place_choice *c)
+{
+    while (!stages_refit(p, c) && c->together > 1)
+        together_set(p, c, c->together - 1);
     tensor_refit(p, c, false, true);
     return 1;
 }
@@ -260,5 +323,6 @@ int tensor_micro(const struct problem *p, struct place_choice *c, uint32_t rows)
         c->members[m].micro_count = count;
     }
     windows_bound(p, c);
-    return tensor_relevel(p, c);
+    stages_refit(p, c);
+    return 1;
 }

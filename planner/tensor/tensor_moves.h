@@ -26,6 +26,8 @@ int tensor_micro(const struct problem *problem, struct place_choice *choice, uin
  * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
  * two). */
 int tensor_settle(const struct problem *problem, struct place_choice *choice);
+/* After who is where has changed, before that: every group of few in the order in which it sums fastest. */
+void tensor_rings(const struct problem *problem, struct place_choice *choice);
 /* After blocks have moved from stage to stage: every group's columns level again, and windows as wide as
  * memory has room for; where it has none, fewer micro-batches in turns, and whoever lacks most recomputes. */
 int tensor_relevel(const struct problem *problem, struct place_choice *choice);
