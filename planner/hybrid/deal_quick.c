@@ -66,6 +66,63 @@ static bool deal_pass(const struct dealer *d, struct place_choice *c, double *qu
     return any;
 }
 
+static bool rows_whole(const struct place_choice *c)
+{
+    uint32_t count = c->dealt_count / c->stage_count;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        for (uint32_t m = 0; m < c->stages[s].member_count; m++) {
+            if (!memchr(&c->dealt[(size_t)s * count], (int)m, count))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Keeps what is dealt when a quick look likes it better than `before`. */
+static bool deal_keep(const struct dealer *d, struct place_choice *c, const uint8_t *before, double *quick)
+{
+    double now = rows_whole(c) ? polish_quick(d->polish, c) : -1;
+    if (now > 0 && now < *quick * BETTER && polish_fits(d->polish, c)) {
+        *quick = now;
+        return true;
+    }
+    memcpy(c->dealt, before, c->dealt_count);
+    return false;
+}
+
+/* Two stages at once: what takes the same way through both is seldom left by one of them alone. A micro-batch
+ * to other members of two stages in a row; two micro-batches' ways through all stages exchanged. */
+static bool deal_ways_pass(const struct dealer *d, struct place_choice *c, double *quick)
+{
+    uint32_t count = c->dealt_count / c->stage_count;
+    uint8_t before[DEALT_CELLS];
+    bool any = false;
+    memcpy(before, c->dealt, c->dealt_count);
+    for (uint32_t n = 0; n < (c->stage_count - 1) * count && !polish_spent(d->polish); n++) {
+        uint32_t first = c->stages[n / count].member_count, second = c->stages[n / count + 1].member_count;
+        for (uint32_t way = 0; way < first * second && first > 1 && second > 1; way++) {
+            if (before[n] == way / second || before[n + count] == way % second)
+                continue;
+            c->dealt[n] = (uint8_t)(way / second);
+            c->dealt[n + count] = (uint8_t)(way % second);
+            any = deal_keep(d, c, before, quick) || any;
+            memcpy(before, c->dealt, c->dealt_count);
+        }
+    }
+    for (uint32_t n = 0; n < count * count && !polish_spent(d->polish); n++) {
+        uint32_t a = n / count, b = n % count;
+        for (uint32_t s = 0; s < c->stage_count && a < b; s++) {
+            c->dealt[s * count + a] = before[s * count + b];
+            c->dealt[s * count + b] = before[s * count + a];
+        }
+        if (memcmp(before, c->dealt, c->dealt_count) == 0)
+            continue;
+        any = deal_keep(d, c, before, quick) || any;
+        memcpy(before, c->dealt, c->dealt_count);
+    }
+    return any;
+}
+
 /* A cut and who takes which micro-batch at once, where dealing in every way is quick. */
 static bool deal_cut_pass(const struct dealer *d, struct place_choice *c, double *quick)
 {
@@ -103,6 +160,7 @@ void deal_quick(struct polish *polish, const struct problem *problem, struct pla
     for (bool any = true; any && !polish_spent(polish);) {
         double before = *quick;
         any = deal_pass(&d, c, quick);
+        any = deal_ways_pass(&d, c, quick) || any;
         polish_quick_settle(polish, c, quick, INFINITY);
         any = deal_cut_pass(&d, c, quick) || any || *quick < before;
     }

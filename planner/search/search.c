@@ -538,35 +538,6 @@ static int best_choose(struct search *s, const struct place_choice *best[PLACE_C
     return from ? from_compare(s) : 0;
 }
 
-/* Tensor groups of few devices, starting from what each of them left out would leave, too: what was found
- * without one more device is found with it. */
-static int tensor_neighbours(const struct problem *p, struct choice_list *list, struct err *err)
-{
-    bool usable[TENSOR_FEW];
-    uint32_t count = 0;
-    int result = 0;
-    for (uint32_t d = 0; d < p->device_count; d++)
-        count += p->usable[d];
-    if (p->device_count > TENSOR_FEW || count < 3)
-        return 0;
-    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
-        struct choice_list found = {.evaluations_max = list->evaluations_max,
-                                    .runnable_on = list->runnable_on};
-        struct problem without = *p;
-        if (!p->usable[d])
-            continue;
-        memcpy(usable, p->usable, p->device_count * sizeof(*usable));
-        usable[d] = false;
-        without.usable = usable;
-        result = placement_find(PLACE_TENSOR)->propose(&without, &found, err);
-        for (uint32_t i = 0; i < found.count && result == 0; i++)
-            result = choice_list_add(list, &found.choices[i], err);
-        list->evaluations += found.evaluations;
-        choice_list_fini(&found);
-    }
-    return result;
-}
-
 /* What every placement finds. */
 static int placements_search(struct search *s, struct finalists all[PLACE_COUNT])
 {
@@ -588,8 +559,6 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
         huge_limits(s, kind, list);
         if (placements[i]->propose(s->problem, list, s->err) < 0)
-            return -1;
-        if (kind == PLACE_TENSOR && asked && tensor_neighbours(s->problem, list, s->err) < 0)
             return -1;
         if (kind == PLACE_PIPELINE && list->count == 0 && tight_pipeline(s->problem, true, list, s->err) < 0)
             return -1;

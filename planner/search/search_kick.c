@@ -3,6 +3,7 @@
 #include "planner/search/search_private.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "planner/hybrid/deal_search.h"
 #include "planner/pipeline/pipeline.h"
@@ -11,6 +12,7 @@
 
 #define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
 #define KICKED_NEAR 1.015 /* of the best: those above are let be */
+#define NEIGHBOURS 2u     /* starts of tensor groups without one of the devices that are descended from */
 #define KICKS_OTHERS 24u  /* theirs, in vain */
 #define KICKS_ASKED 200u  /* the same of a placement asked for alone */
 #define KICK_WITHIN 1.06  /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
@@ -131,6 +133,70 @@ static int others_kick(struct search *s, struct finalists *f)
     return 0;
 }
 
+/* What tensor groups start from without each of few devices in turn. */
+static int neighbours_propose(const struct search *s, struct choice_list *list)
+{
+    const struct problem *p = s->problem;
+    bool usable[TENSOR_FEW];
+    uint32_t count = 0;
+    int result = 0;
+    for (uint32_t d = 0; d < p->device_count; d++)
+        count += p->usable[d];
+    if (p->device_count > TENSOR_FEW || count < 3)
+        return 0;
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        struct choice_list found = {.evaluations_max = s->lists[PLACE_TENSOR].evaluations_max,
+                                    .runnable_on = list->runnable_on};
+        struct problem without = *p;
+        if (!p->usable[d])
+            continue;
+        memcpy(usable, p->usable, p->device_count * sizeof(*usable));
+        usable[d] = false;
+        without.usable = usable;
+        result = placement_find(PLACE_TENSOR)->propose(&without, &found, s->err);
+        for (uint32_t i = 0; i < found.count && result == 0; i++)
+            result = choice_list_add(list, &found.choices[i], s->err);
+        choice_list_fini(&found);
+    }
+    return result;
+}
+
+/* The best of those descended from, with a budget of its own, and kicked about where it is faster than the
+ * best so far: what was found without one more device is found with it. */
+static int neighbours_kick(struct search *s, struct finalists *f, struct place_choice *choice)
+{
+    struct choice_list list = {.runnable_on = s->lists[PLACE_TENSOR].runnable_on};
+    struct polish *polish =
+        polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget, s->options->seed, s->err);
+    int result = polish ? neighbours_propose(s, &list) : -1;
+    double each[CHOICES_MAX];
+    for (uint32_t i = 0; i < list.count && result == 0; i++)
+        each[i] = polish_seconds(polish, &list.choices[i]);
+    for (uint32_t turn = 0; turn < NEIGHBOURS && result == 0; turn++) {
+        uint32_t pick = UINT32_MAX;
+        for (uint32_t i = 0; i < list.count; i++) {
+            if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
+                pick = i;
+        }
+        if (pick == UINT32_MAX || each[pick] > f->known_s * POLISH_WITHIN)
+            break;
+        double now = each[pick];
+        each[pick] = -1;
+        polish_descend(polish, &list.choices[pick], &now);
+        if (now < f->known_s)
+            polish_search(polish, &list.choices[pick], &now, KICKS);
+        if (now < f->known_s) {
+            struct place_choice held = *choice;
+            *choice = list.choices[pick];
+            list.choices[pick] = held;
+            f->known_s = now;
+        }
+    }
+    choice_list_fini(&list);
+    polish_destroy(polish);
+    return result;
+}
+
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
@@ -149,6 +215,8 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
                                                                               : KICKS);
     if (near && f->few &&
         (deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0 || others_kick(s, f) < 0))
+        return -1;
+    if (near && starts && neighbours_kick(s, f, choice) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;
