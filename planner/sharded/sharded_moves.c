@@ -261,7 +261,10 @@ void sharded_move_range(const struct problem *p, const struct place_choice *c, e
     uint32_t members = c->member_count;
     bool full = p->workload->method == METHOD_FULL;
     const uint32_t ranges[MOVE_KINDS][2] = {
-        [MOVE_WINDOW] = {full ? layer_choices(p) : !server(c), server(c) || !full ? 1 : aims_of(c)},
+        [MOVE_WINDOW] = {full        ? layer_choices(p)
+                         : server(c) ? 0
+                                     : 1 + layer_choices(p),
+                         server(c) || !full ? 1 : aims_of(c)},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_DELAY] = {full && !server(c) && members <= AIMS_DEVICES ? members : 0, SHARE_GIFTS * members},
         [MOVE_ROWS] = {members, 2 * members},
@@ -282,12 +285,12 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
                  struct err *err)
 {
     switch (kind) {
-    case MOVE_WINDOW: /* and the aim, which the caller follows; LoRA: everybody keeps the whole base */
-        if (p->workload->method == METHOD_LORA) {
-            c->gathered_layers = 0;
-            return 1;
-        }
-        c->gathered_layers = layers_of(p, a);
+    case MOVE_WINDOW: /* and the aim, which the caller follows; LoRA: everybody keeps the whole base, or as
+                         many */
+        if (p->workload->method == METHOD_LORA)
+            c->gathered_layers = a ? layers_of(p, a - 1) : 0;
+        else
+            c->gathered_layers = layers_of(p, a);
         return 1;
     case MOVE_RECOMPUTE:
         return plain_recompute(p, c, a, b);

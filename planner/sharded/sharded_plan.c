@@ -336,8 +336,8 @@ int sharded_propose(const struct problem *p, struct choice_list *list, struct er
     if (result > 0) {
         uint32_t ring = sharded_ring(&(struct sharded_buffers){.ring_end = p->block_count - !p->blocks.tied});
         const uint32_t layers[] = {2, ring / 2, ring};
-        bool full = p->workload->method == METHOD_FULL;
-        for (uint32_t i = 0; i < (full ? 3u : 1u) && result >= 0; i++) {
+        bool more = p->workload->method == METHOD_FULL || s->s.candidate_count <= ALL_SETS;
+        for (uint32_t i = 0; i < (more ? 3u : 1u) && result >= 0; i++) {
             if (i > 0 && layers[i] <= layers[i - 1])
                 continue;
             result = sharded_search_layers(&s->s, layers[i], need_of, err);

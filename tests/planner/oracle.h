@@ -7,6 +7,12 @@
  * the same prices as the simulator (problem_seconds, cluster_link, memory_*), so they say nothing of whether
  * those are right; the enumerators are tested against themselves without bounds (test_oracle_walks.c).
  *
+ * What a placement may be is taken from docs/PLANNER.md, Decisions: which devices in which order, cuts, size
+ * of micro-batches (every one of 1 to the batch), windows, who recomputes, of replicas and shards rows,
+ * micro-batches and share of each member and how many layers are gathered at once. Not looked at: rows of a
+ * member in micro-batches of unlike size (a member has m micro-batches of μ rows), and boundary dtypes (the
+ * workload's).
+ *
  * What is continuous (shares of state, columns, rows of the vocabulary) is enumerated on a grid, or filled
  * like water where one number decides; said where it is done. */
 #ifndef TEST_ORACLE_H
