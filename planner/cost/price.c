@@ -363,14 +363,14 @@ int price_step(struct price *price, struct sim **sim, double *seconds, struct si
 
 static int steps_run(struct price *price, uint32_t count, double *step_s, double *busy, struct err *err)
 {
-    uint32_t ranks = price->plan->rank_count, steps = price->problem->step_count;
+    uint32_t ranks = price->plan->rank_count;
     struct sim *sim = NULL;
     struct sim_rank *sums = calloc(ranks, sizeof(*sums));
     int result = sums ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     *step_s = 0;
     for (uint32_t s = 0; s < count && result == 0; s++) {
         double seconds = 0;
-        price->step = count > 1 ? (uint32_t)((uint64_t)s * (steps - 1) / (count - 1)) : 0;
+        price->step = problem_step_priced(price->problem, s, count);
         result = price_step(price, &sim, &seconds, sums, err);
         *step_s += seconds / count;
         for (uint32_t r = 0; r < ranks; r++)

@@ -66,6 +66,13 @@ static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
     return problem->listed ? problem->listed[i] : i;
 }
 
+/* Which of the problem's steps is number t of `steps` that are priced: the first, the last, and evenly
+ * between. */
+static inline uint32_t problem_step_priced(const struct problem *problem, uint32_t t, uint32_t steps)
+{
+    return steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
+}
+
 /* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
 

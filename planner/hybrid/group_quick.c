@@ -91,7 +91,7 @@ static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_
     if (!loads->cost || !loads->bytes)
         return false;
     for (uint32_t t = 0; t < q->steps; t++) {
-        uint32_t step = q->steps > 1 ? (uint32_t)((uint64_t)t * (p->step_count - 1) / (q->steps - 1)) : 0;
+        uint32_t step = problem_step_priced(p, t, q->steps);
         for (uint32_t k = 0; k < count; k++) {
             struct cost_load load = problem_load(p, step, k * rows, (k + 1) * rows);
             loads->bytes[t * count + k] = floor(p->bytes_per_token * load.tokens);
@@ -272,8 +272,8 @@ double group_quick_seconds(struct group_quick *q, const struct place_choice *cho
     struct quick_loads *loads = &q->loads[rows];
     if (choice->placement != PLACE_HYBRID || p->workload->method != METHOD_LORA ||
         p->device_count > QUICK_DEVICES || p->cluster->node_count > QUICK_NODES ||
-        (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 || choice->in_turn ||
-        (!loads->cost && !loads_fill(q, loads, rows, count)))
+        (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 ||
+        choice->in_turn || (!loads->cost && !loads_fill(q, loads, rows, count)))
         return -1;
     q->c = choice;
     q->at = loads;

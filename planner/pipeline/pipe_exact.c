@@ -42,11 +42,6 @@ struct head {
     double trip;          /* of the first micro-batch through all of them */
 };
 
-uint32_t exact_step(const struct exact *x, uint32_t t)
-{
-    return x->steps > 1 ? (uint32_t)((uint64_t)t * (x->p->step_count - 1) / (x->steps - 1)) : 0;
-}
-
 uint64_t exact_need(const struct exact *x, int32_t begin, int32_t end, uint32_t window, bool recompute,
                     uint32_t buffers)
 {
@@ -80,7 +75,8 @@ static void costs_fill(struct walk *w)
     uint32_t count = x->micro_batches;
     for (uint32_t t = 0; t < x->steps; t++) {
         for (uint32_t k = 0; k < count; k++) {
-            struct cost_load load = problem_load(p, exact_step(x, t), k * x->rows, (k + 1) * x->rows);
+            struct cost_load load =
+                problem_load(p, problem_step_priced(p, t, x->steps), k * x->rows, (k + 1) * x->rows);
             x->bytes[(size_t)t * count + k] =
                 load.rows > 0 ? floor(p->bytes_per_token * load.tokens * (1 - 1e-15)) : -1;
             for (uint32_t i = 0; i < w->count; i++) {

@@ -41,8 +41,6 @@ struct exact {
     double *memory;            /* theirs, and of a run's own */
 };
 
-/* The step that is priced as number t of x->steps (price_plan's choice). */
-uint32_t exact_step(const struct exact *x, uint32_t t);
 /* Bytes of a stage at a window, with so many boundary tensors. */
 uint64_t exact_need(const struct exact *x, int32_t begin, int32_t end, uint32_t window, bool recompute,
                     uint32_t buffers);

@@ -231,8 +231,7 @@ static const struct work *work_of(struct polish *p, uint32_t rows, uint32_t devi
         struct work *all = calloc(problem->device_count, sizeof(*all));
         for (uint32_t d = 0; all && d < problem->device_count; d++) {
             for (uint32_t t = 0; t < steps && problem->usable[d]; t++) {
-                uint32_t step =
-                    steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
+                uint32_t step = problem_step_priced(problem, t, steps);
                 for (uint32_t row = 0; row < problem->workload->batch_rows; row += rows) {
                     struct cost_load load = problem_load(problem, step, row, row + rows);
                     struct micro_cost cost;

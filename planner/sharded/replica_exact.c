@@ -19,12 +19,12 @@
 #define SETS (1u << REPLICA_EXACT_DEVICES)
 #define SIMULATION 200u /* of the budget */
 
-/* Micro-batches of a member: a priced step's worth of numbers follow each other everywhere. */
-struct replicas {
+struct replicas { /* of arrays with [steps], the priced steps stand next to each other */
     const struct problem *p;
     struct err *err;
     uint32_t steps, batch, count, device[REPLICA_EXACT_DEVICES];
     uint64_t left;
+    bool failed;
     double best;
     struct place_choice found;
     /* at the largest size in hand */
@@ -48,11 +48,6 @@ static double *least_of(const struct replicas *r, uint32_t set, uint32_t row)
     return &r->least[((size_t)set * (r->batch + 1) + row) * r->steps];
 }
 
-static uint32_t step_of(const struct replicas *r, uint32_t t)
-{
-    return r->steps > 1 ? (uint32_t)((uint64_t)t * (r->p->step_count - 1) / (r->steps - 1)) : 0;
-}
-
 static void each_fill(struct replicas *r)
 {
     const struct problem *p = r->p;
@@ -60,7 +55,8 @@ static void each_fill(struct replicas *r)
         for (uint32_t rows = 1; rows <= r->batch; rows++) {
             for (uint32_t first = 0; first + rows <= r->batch; first++) {
                 for (uint32_t t = 0; t < r->steps; t++) {
-                    struct cost_load load = problem_load(p, step_of(r, t), first, first + rows);
+                    struct cost_load load =
+                        problem_load(p, problem_step_priced(p, t, r->steps), first, first + rows);
                     struct micro_cost cost = {0};
                     if (load.rows > 0)
                         micro_cost_load(&cost, p, r->device[i], &load);
@@ -206,8 +202,12 @@ static void leaf(struct replicas *r, uint32_t count, double works)
     }
     double seconds = choice_simulate(r->p, &choice, r->steps, r->err);
     r->left -= r->left < SIMULATION ? r->left : SIMULATION;
-    if (seconds <= 0 || seconds >= r->best * (1 - SAME) || choice_copy(&copy, &choice, r->err) < 0)
+    if (seconds <= 0 || seconds >= r->best * (1 - SAME))
         return;
+    if (choice_copy(&copy, &choice, r->err) < 0) {
+        r->failed = true;
+        return;
+    }
     choice_fini(&r->found);
     r->found = copy;
     r->found.estimate_s = r->best = seconds;
@@ -220,7 +220,7 @@ static void members_walk(struct replicas *r, uint32_t set, uint32_t count, uint3
     double now[WORKLOAD_SAMPLE_STEPS];
     for (uint32_t i = 0; i < r->count; i++) {
         for (uint32_t end = first + 1; end <= r->batch && set >> i & 1 && r->able[i]; end++) {
-            for (uint32_t rows = 1; rows <= end - first && r->left > 0; rows++) {
+            for (uint32_t rows = 1; rows <= end - first && r->left > 0 && !r->failed; rows++) {
                 double mean = 0;
                 if ((end - first) % rows || !size_allowed(r, rows))
                     continue;
@@ -284,11 +284,13 @@ int replica_exact(const struct problem *p, double beat_s, uint32_t steps_max, ui
         each_fill(&r);
         after_fill(&r);
         sizes_look(&r);
-        result = r.found.member_count > 0;
+        result = r.failed ? -1 : r.found.member_count > 0;
     }
     if (result > 0) {
         *choice = r.found;
         *seconds = r.best;
+    } else {
+        choice_fini(&r.found);
     }
     free(r.each);
     free(r.least);

@@ -128,4 +128,15 @@ static inline bool fixture_ready(const struct plan *plan, uint32_t rank, uint32_
     return !done[i];
 }
 
+/* The answer with its programs; the caller's (plan_answer_destroy). */
+static inline struct plan_answer *fixture_search(const struct workload *w, const struct cluster *cluster)
+{
+    struct err err = {0};
+    struct plan_options options = {.programs = true};
+    struct plan_answer *answer = NULL;
+    if (plan_search(w, cluster, &options, &answer, &err) < 0)
+        fail_msg("%s", err.text);
+    return answer;
+}
+
 #endif

@@ -31,16 +31,6 @@ static struct cluster *cluster_make(uint64_t seed, uint32_t devices, uint64_t me
     return cluster;
 }
 
-static struct plan_answer *search(const struct workload *w, const struct cluster *cluster)
-{
-    struct err err = {0};
-    struct plan_options options = {.programs = true};
-    struct plan_answer *answer = NULL;
-    if (plan_search(w, cluster, &options, &answer, &err) < 0)
-        fail_msg("%s", err.text);
-    return answer;
-}
-
 static void plans_of_many_devices_pass_the_checker_and_are_the_same_each_time(void **state)
 {
     (void)state;
@@ -50,7 +40,7 @@ static void plans_of_many_devices_pass_the_checker_and_are_the_same_each_time(vo
         struct err err = {0};
         struct cluster *cluster = cluster_make(seed, 18 + 7 * (uint32_t)seed, 220 * MIB);
         w.place = seed & 1 ? PLACE_HYBRID : -1;
-        struct plan_answer *answer = search(&w, cluster), *again = search(&w, cluster);
+        struct plan_answer *answer = fixture_search(&w, cluster), *again = fixture_search(&w, cluster);
         assert_non_null(answer->plan);
         if (plan_check(answer->plan, &err) < 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
