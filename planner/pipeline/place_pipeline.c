@@ -6,6 +6,7 @@
  * orders, refined. Formulas: docs/PLANNER.md, Time. */
 #include "planner/cost/micro.h"
 #include "planner/pipeline/chain.h"
+#include "planner/pipeline/pipe_exact.h"
 #include "planner/pipeline/pipeline.h"
 
 #include <math.h>
@@ -17,7 +18,8 @@
 #define REFINE_ROUNDS 200u
 #define REFINED 12u /* choices of more stages that are refined */
 #define BALANCE_TURNS 28
-#define CUTOFF 1.12 /* estimates this much above the best one are not looked into */
+#define STAGES_BUDGET 2000000u /* micro-batches through stages that pipe_exact may follow */
+#define CUTOFF 1.12            /* estimates this much above the best one are not looked into */
 
 /* One order of devices at one micro-batch size. */
 struct pipe {
@@ -631,9 +633,16 @@ static bool pipeline_runnable(const struct problem *problem, const struct place_
     return choice->schedule == SCHEDULE_1F1B || choice->schedule == SCHEDULE_GPIPE;
 }
 
+static int pipeline_exact(const struct problem *problem, double beat_s, uint32_t steps_max,
+                          struct place_choice *choice, double *seconds, struct err *err)
+{
+    return pipe_exact(problem, beat_s, steps_max, STAGES_BUDGET, choice, seconds, NULL, err);
+}
+
 const struct placement place_pipeline = {.kind = PLACE_PIPELINE,
                                          .supports = pipeline_supports,
                                          .propose = pipeline_propose,
                                          .emit = chain_emit,
                                          .runnable = pipeline_runnable,
-                                         .from_plan = pipeline_from_plan};
+                                         .from_plan = pipeline_from_plan,
+                                         .exact = pipeline_exact};

@@ -98,6 +98,12 @@ struct placement {
      * choice_from_plan. ERR_INVALID when there is none, ERR_NOMEM. */
     int (*from_plan)(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
                      struct err *err);
+    /* Looks among few devices through all there is of it, or of a part that its README names, for what takes
+     * less than beat_s at the mean of `steps_max` priced steps, within a budget of its own. Returns 1 with
+     * the best in *choice (choice_fini) and its simulated seconds; 0 when there is none, or too much to look
+     * at; −1 ERR_NOMEM. NULL: nothing is searched to the end. */
+    int (*exact)(const struct problem *problem, double beat_s, uint32_t steps_max,
+                 struct place_choice *choice, double *seconds, struct err *err);
 };
 
 /* Asks the choice's placement. */

@@ -7,7 +7,6 @@
 
 #include "planner/hybrid/deal_search.h"
 #include "planner/pipeline/pipeline.h"
-#include "planner/search/exact.h"
 #include "planner/search/polish.h"
 
 #define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
@@ -36,9 +35,12 @@ static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct 
 static int placement_end(struct search *s, enum plan_placement kind, struct finalists *f,
                          struct place_choice *choice)
 {
+    const struct placement *placement = placement_find(kind);
     struct place_choice found;
-    int result = exact_look(s->problem, kind, fmin(f->known_s, s->fastest_s),
-                            finalist_steps(s->problem, f->cells), &found, &f->known_s, s->err);
+    if (!placement->exact)
+        return 0;
+    int result = placement->exact(s->problem, fmin(f->known_s, s->fastest_s),
+                                  finalist_steps(s->problem, f->cells), &found, &f->known_s, s->err);
     if (result <= 0)
         return result;
     choice_fini(choice);

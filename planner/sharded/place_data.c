@@ -13,12 +13,14 @@
 #include "planner/cost/micro.h"
 #include "planner/hybrid/group.h"
 #include "planner/replay/cephalo.h"
+#include "planner/sharded/replica_exact.h"
 #include "planner/sharded/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
-#define SHARDED_KEPT 2u  /* of those in shards that join */
-#define CAPS_ORDERED 16u /* devices beyond which sizes are tried by what they promise */
-#define SHARDED_TOO 6u   /* devices up to which LoRA's base is tried in shards beside replicas */
+#define SHARDED_KEPT 2u        /* of those in shards that join */
+#define MEMBERS_BUDGET 200000u /* members that replica_exact may give rows to */
+#define CAPS_ORDERED 16u       /* devices beyond which sizes are tried by what they promise */
+#define SHARDED_TOO 6u         /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
     uint32_t device, micro_max;
@@ -292,9 +294,16 @@ static int data_from_plan(const struct problem *problem, const struct plan *plan
                    : choice_from_plan(problem, plan, choice, err);
 }
 
+static int data_exact(const struct problem *problem, double beat_s, uint32_t steps_max,
+                      struct place_choice *choice, double *seconds, struct err *err)
+{
+    return replica_exact(problem, beat_s, steps_max, MEMBERS_BUDGET, choice, seconds, err);
+}
+
 const struct placement place_data = {.kind = PLACE_DATA,
                                      .supports = data_supports,
                                      .propose = data_propose,
                                      .emit = data_emit,
                                      .runnable = data_runnable,
-                                     .from_plan = data_from_plan};
+                                     .from_plan = data_from_plan,
+                                     .exact = data_exact};

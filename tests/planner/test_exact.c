@@ -1,5 +1,5 @@
-/* Contiguous pipelines and replicas searched to the end (planner/search/exact.h), from no plan at all,
- * against looking at everything (oracle.h): branch and bound alone, without the rest of the search.
+/* Contiguous pipelines and replicas searched to the end (`exact` in planner/search/placement.h), from no plan
+ * at all, against looking at everything (oracle.h): branch and bound alone, without the rest of the search.
  *
  * MOTLEY_LONG: 300 clusters; MOTLEY_SEED: where they start. */
 #include "planner/oracle_scene.h"
