@@ -21,7 +21,7 @@ json_t *given_document(const char *path, struct err *err)
     struct buf text = {.limit = GIVEN_FILE_BYTES_MAX};
     json_t *document = NULL;
     if (file_read_all(path, GIVEN_FILE_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND)
+        if (err->code == ERR_NOT_FOUND || err->code == ERR_IO) /* a folder, say: not what was to be named */
             err->code = ERR_INVALID;
     } else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err))) {
         err_wrap(err, "%s", path);

@@ -29,7 +29,7 @@ json_t *upload_read_spec(const char *path, struct err *err)
     json_t *document = NULL;
     struct job_spec spec = {0};
     if (file_read_all(path, YAML_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND)
+        if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
             err->code = ERR_INVALID;
         goto out;
     }

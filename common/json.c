@@ -38,6 +38,11 @@ static unsigned text_depth(const char *text, size_t size)
 
 json_t *json_parse_limited(const char *text, size_t size, unsigned depth_max, struct err *err)
 {
+    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+        err_set(err, ERR_INVALID,
+                "no valid JSON: it begins with a byte order mark; save it as UTF-8 without one");
+        return NULL;
+    }
     unsigned depth = text_depth(text, size);
     if (depth > depth_max) {
         err_set(err, ERR_INVALID, "JSON is nested %u deep, the limit is %u", depth, depth_max);

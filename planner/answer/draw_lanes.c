@@ -421,31 +421,41 @@ static void ticks(struct pen *pen, const struct view *v, double from_s, double t
     }
 }
 
+/* One kind in the legend; in another line where this one is full of them. */
+static void legend_item(struct pen *pen, const struct view *v, const char *look, const char *name, double *x,
+                        double *y)
+{
+    double wide = 16 + DRAW_CHAR * (double)strlen(name);
+    if (*x > v->x && *x + wide > v->x + v->width) {
+        *x = v->x;
+        *y += 16;
+    }
+    pen_put(pen,
+            "<rect %s x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"10\"/><text class=\"t\" "
+            "x=\"%.0f\" y=\"%.0f\">%s</text>\n",
+            look, *x, *y - 9, *x + 16, *y, name);
+    *x += wide + 18;
+}
+
 static double legend(struct pen *pen, const struct view *v, double y)
 {
     bool seen[KINDS] = {false};
-    double x = v->x;
+    double x = v->x, last = y;
+    char look[32];
     for (uint32_t i = 0; i < v->input->timeline->count; i++) {
         const struct trace_event *e = &v->input->timeline->events[i];
         if (e->end_ns > e->begin_ns)
             seen[kind_of(instr_of(v, e))] = true;
     }
     for (int kind = 0; kind < KINDS; kind++) {
-        if (!seen[kind])
-            continue;
-        pen_put(pen,
-                "<rect class=\"%s\" x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"10\"/><text class=\"t\" "
-                "x=\"%.0f\" y=\"%.0f\">%s</text>\n",
-                kinds[kind].css, x, y - 9, x + 16, y, kinds[kind].name);
-        x += 34 + DRAW_CHAR * (double)strlen(kinds[kind].name);
+        snprintf(look, sizeof look, "class=\"%s\"", kinds[kind].css);
+        if (seen[kind])
+            legend_item(pen, v, look, kinds[kind].name, &x, &last);
     }
-    pen_put(pen,
-            "<rect fill=\"url(#idle)\" x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"10\"/><text class=\"t\" "
-            "x=\"%.0f\" y=\"%.0f\">idle</text>\n",
-            x, y - 9, x + 16, y);
+    legend_item(pen, v, "fill=\"url(#idle)\"", "idle", &x, &last);
     pen_put(pen, "<text class=\"t s\" x=\"%.0f\" y=\"%.0f\">One step</text>", DRAW_MARGIN, y);
     pen_put(pen, "<text class=\"t s\" x=\"%.0f\" y=\"%.0f\">Memory</text>\n", v->x + v->width + 14, y);
-    return y + 12;
+    return last + 12;
 }
 
 static void cut_mark(struct pen *pen, const struct view *v, double top, double bottom)

@@ -136,6 +136,12 @@ static int file_directed(struct cluster *cluster, const json_t *link, struct err
     return cluster_add_link(cluster, link, err);
 }
 
+static bool is_there(const struct json_reader *r, const char *key)
+{
+    const json_t *value = json_object_get(r->object, key);
+    return value && !json_is_null(value);
+}
+
 static int file_links(struct json_reader *root, struct cluster *cluster)
 {
     struct json_reader links, part;
@@ -144,14 +150,14 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
     double between[2] = {cluster->between_latency_s, cluster->between_bytes_per_s};
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
-    if (json_object_get(links.object, "within")) {
+    if (is_there(&links, "within")) {
         if (jr_sub(&links, "within", JR_REQUIRED, &part) < 0 ||
             link_values(&part, &within[0], &within[1]) < 0 || jr_finish(&part) < 0)
             return -1;
     } else {
         jr_any(&links, "within", JR_OPTIONAL, &pairs);
     }
-    if (json_object_get(links.object, "between")) {
+    if (is_there(&links, "between")) {
         if (jr_sub(&links, "between", JR_REQUIRED, &part) < 0 ||
             link_values(&part, &between[0], &between[1]) < 0 || jr_finish(&part) < 0)
             return -1;

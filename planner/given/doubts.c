@@ -11,7 +11,9 @@
 
 #define PEAK_MOST 1.1 /* of the peak: clocks are not nailed down */
 #define PEAK_LEAST                                                                                           \
-    1e-3          /* of the peak, at the largest size measured: below it something is off by a thousand */
+    1e-3 /* of the peak, at the largest size measured: below it something is off by a thousand */
+/* The same of a card that says no more than its kind, against the slowest one there is. */
+#define PEAK_LEAST_UNNAMED 1e-2
 #define FALL 0.05 /* of a smaller size's forward and backward together: less is noise */
 /* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, the
  * fastest links there are, more than a satellite hop, the smallest device that anybody would train on. */
@@ -124,7 +126,8 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
             device->name, names[kind], fastest->tokens, fastest->forward_s, best, best / peak, like, peak);
     const struct catalogue_entry *slow = slowest_of(device);
     double least = slow ? catalogue_peak(slow) * threads_of(device) : 0, rate = most / largest->forward_s;
-    if (rate < least * PEAK_LEAST)
+    bool known = device->like || strcmp(device->kind, "cpu") == 0;
+    if (rate < least * (known ? PEAK_LEAST : PEAK_LEAST_UNNAMED))
         return doubt(d,
                      "profile of %s: a %s of %.0f tokens forward in %g s is %.3g FLOP/s, %.2g of the peak of "
                      "%s (%.3g): "

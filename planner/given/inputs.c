@@ -239,6 +239,8 @@ int plan_inputs_without(json_t *document, const char *device, struct err *err)
     for (size_t i = 0; i < json_array_size(devices); i++) {
         if (json_array_get(devices, i) == gone) {
             names_remove(json_object_get(placement, "devices"), device);
+            if (json_array_size(json_object_get(placement, "devices")) == 0) /* the others may serve */
+                json_object_set_new(placement, "devices", json_null());
             names_remove(json_object_get(placement, "exclude"), device);
             json_array_remove(devices, i);
             break;
@@ -319,6 +321,19 @@ static json_t *device_like(json_t *document, const char *like, const char *node,
     return device;
 }
 
+static bool node_known(const json_t *document, const char *node)
+{
+    size_t index;
+    json_t *device;
+    json_array_foreach(json_object_get(document, "devices"), index, device)
+    {
+        const char *text = json_string_value(json_object_get(device, "node"));
+        if (text && strcmp(text, node) == 0)
+            return true;
+    }
+    return false;
+}
+
 int plan_inputs_add(json_t *document, const char *like, char name[256], struct err *err)
 {
     char node[32];
@@ -327,7 +342,7 @@ int plan_inputs_add(json_t *document, const char *like, char name[256], struct e
     do {
         snprintf(node, sizeof node, "added%u", ++number);
         snprintf(name, 256, "%s/%.200s", node, part ? part + 1 : like);
-    } while (device_find(document, name) && number < CLUSTER_DEVICES_MAX);
+    } while (node_known(document, node) && number < CLUSTER_DEVICES_MAX);
     json_t *device = device_like(document, like, node, name, err);
     if (!device)
         return -1;
@@ -350,19 +365,6 @@ int plan_inputs_speed(json_t *document, const char *device, double factor, struc
     return 0;
 }
 
-static bool node_known(const json_t *document, const char *node)
-{
-    size_t index;
-    json_t *device;
-    json_array_foreach(json_object_get(document, "devices"), index, device)
-    {
-        const char *text = json_string_value(json_object_get(device, "node"));
-        if (text && strcmp(text, node) == 0)
-            return true;
-    }
-    return false;
-}
-
 int plan_inputs_link(json_t *document, const char *a, const char *b, double bytes_per_s, double latency_s,
                      struct err *err)
 {
@@ -376,8 +378,9 @@ int plan_inputs_link(json_t *document, const char *a, const char *b, double byte
         json_object_set_new(document, "links", links);
     }
     for (int k = 0; k < 2; k++) { /* a later link document replaces an earlier one */
-        json_t *link = json_pack("{s:s,s:s,s:f,s:f}", "from", ends[k], "to", ends[1 - k], "latency_s",
-                                 latency_s, "bytes_per_s", bytes_per_s);
+        json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
+                                 latency_s, "bytes_per_s", bytes_per_s, "origin",
+                                 cost_origin_name(ORIGIN_IMPORTED)); /* somebody said so */
         if (json_array_append_new(links, link) < 0)
             return err_set(err, ERR_NOMEM, "out of memory for a link");
     }
@@ -411,9 +414,10 @@ static json_t *links_of(const struct cluster *cluster)
     for (uint32_t i = 0; i < cluster->link_count; i++) {
         const struct link_pair *link = &cluster->links[i];
         bad |= json_array_append_new(
-            links, json_pack("{s:s,s:s,s:f,s:f,s:b}", "from", cluster->nodes[link->from].name, "to",
+            links, json_pack("{s:s,s:s,s:f,s:f,s:b,s:s}", "from", cluster->nodes[link->from].name, "to",
                              cluster->nodes[link->to].name, "latency_s", link->latency_s, "bytes_per_s",
-                             link->bytes_per_s, "emulated", link->emulated));
+                             link->bytes_per_s, "emulated", link->emulated, "origin",
+                             cost_origin_name(link->origin)));
     }
     if (bad)
         json_decref(links);

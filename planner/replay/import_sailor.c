@@ -108,7 +108,7 @@ static int plan_read(const struct sailor_state *state, const json_t *one, struct
 {
     struct json_reader r;
     memset(p, 0, sizeof(*p));
-    jr_init(&r, one, "plan", err);
+    jr_init(&r, one, "case", err);
     jr_str(&r, "id", JR_REQUIRED, 1, 128, &p->id);
     jr_str(&r, "model", JR_REQUIRED, 1, 128, &p->model);
     jr_u32(&r, "pp", JR_REQUIRED, 1, STAGES_MAX, &p->stages);
@@ -218,12 +218,17 @@ static int stage_range(const struct sailor_plan *p, uint32_t s, size_t *begin, s
     const json_t *stage = json_array_get(p->stage_list, s), *layers = json_object_get(stage, "layers");
     json_int_t from = json_integer_value(json_array_get(layers, 0)),
                to = json_integer_value(json_array_get(layers, 1));
+    const json_t *before = s ? json_object_get(json_array_get(p->stage_list, s - 1), "layers") : NULL;
     if (from < 0 || to <= from || to > LAYERS_MAX ||
         json_array_size(json_object_get(stage, "replicas")) != p->replicas)
         return err_set(
             err, ERR_INVALID,
-            "plan.stages[%u]: layers must be [first, end) within 0..%d and replicas %u (dp) in number", s,
+            "case.stages[%u]: layers must be [first, end) within 0..%d and replicas %u (dp) in number", s,
             LAYERS_MAX, p->replicas);
+    if (from != (before ? json_integer_value(json_array_get(before, 1)) : 0))
+        return err_set(err, ERR_INVALID,
+                       "case.stages[%u].layers: begins at %lld, which is not where the one before it ends", s,
+                       (long long)from);
     *begin = (size_t)from;
     *end = (size_t)to;
     return 0;
@@ -261,7 +266,7 @@ static int link_rate(const struct sailor_state *state, const json_t *from, const
     json_int_t k = json_integer_value(json_object_get(from, "tp")),
                m = json_integer_value(json_object_get(to, "tp"));
     if (!a || !b)
-        return err_set(err, ERR_INVALID, "plan.stages: a replica without a gpu");
+        return err_set(err, ERR_INVALID, "case.stages: a replica without a gpu");
     const json_t *sender = json_object_get(state->links, a), *receiver = json_object_get(state->links, b);
     const json_t *fit = by_number(json_object_get(by_number(sender, k), b), m);
     fit =
@@ -391,6 +396,21 @@ static json_t *memory_json(const struct sailor_plan *p, double *peak)
     return list;
 }
 
+/* Plans are recorded that leave out the model's last layers: they are priced as they are, and that is said.
+ */
+static void doubts_add(const struct sailor_plan *p, json_t *line)
+{
+    const json_t *last = json_object_get(json_array_get(p->stage_list, p->stages - 1), "layers");
+    json_int_t held = json_integer_value(json_array_get(last, 1));
+    size_t all = json_array_size(json_object_get(p->memory, "param_floats"));
+    char text[128];
+    if (held >= (json_int_t)all)
+        return;
+    snprintf(text, sizeof(text), "stages: they hold %lld of the %zu layers of %.40s", (long long)held, all,
+             p->model);
+    json_object_set_new(line, "warnings", json_pack("[s]", text));
+}
+
 static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
 {
     const struct sailor_state *state = opaque;
@@ -423,6 +443,8 @@ static json_t *sailor_line(void *opaque, const json_t *one, struct err *err)
                      "peak_mem_bytes", peak);
     if (!line)
         err_set(err, ERR_NOMEM, "sailor: out of memory");
+    else
+        doubts_add(p, line);
 out:
     free(p);
     return line;

@@ -187,10 +187,40 @@ static int theirs_group(const json_t *item, const struct zorse_problem *p, struc
         g->rank[i] = (uint32_t)rank;
         g->micro[i] = (uint32_t)n;
     }
-    g->gather_ms = json_number_value(json_object_get(item, "ag_as_used"));
-    g->scatter_ms = json_number_value(json_object_get(item, "rs_as_used"));
-    g->next_ms = json_number_value(json_object_get(item, "send_recv_next_ms"));
-    g->previous_ms = json_number_value(json_object_get(item, "send_recv_prev_ms"));
+    double *const times[4] = {&g->gather_ms, &g->scatter_ms, &g->next_ms, &g->previous_ms};
+    for (size_t k = 0; k < 4; k++) {
+        static const char *const names[4] = {"ag_as_used", "rs_as_used", "send_recv_next_ms",
+                                             "send_recv_prev_ms"};
+        const json_t *value = json_object_get(item, names[k]);
+        if (k >= 2 && (!value || json_is_null(value))) /* a group without a neighbour there */
+            continue;
+        if (!json_is_number(value) || !(json_number_value(value) >= 0))
+            return err_set(err, ERR_INVALID, "case.zorse.groups_in_pipeline_order: %s is no time", names[k]);
+        *times[k] = json_number_value(value);
+    }
+    return 0;
+}
+
+/* A layout that is priced and searched on from does all of the work, and no GPU is in two groups. */
+static int theirs_check(const struct zorse_problem *p, const struct zorse_layout *l, struct err *err)
+{
+    bool taken[ZORSE_GPUS_MAX] = {false};
+    for (uint32_t g = 0; g < l->group_count; g++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < l->groups[g].count; i++) {
+            uint32_t rank = l->groups[g].rank[i];
+            if (taken[rank])
+                return err_set(err, ERR_INVALID,
+                               "case.zorse.groups_in_pipeline_order[%u].ranks: %u is there twice", g, rank);
+            taken[rank] = true;
+            sum += l->groups[g].micro[i];
+        }
+        if (sum != l->micro_batches)
+            return err_set(err, ERR_INVALID,
+                           "case.zorse.groups_in_pipeline_order[%u].microbatches: %llu in all, and %u rows "
+                           "in pieces of %u are %u",
+                           g, (unsigned long long)sum, p->batch, 1u << l->micro_shift, l->micro_batches);
+    }
     return 0;
 }
 
@@ -218,6 +248,7 @@ static int theirs_read(const json_t *one, const struct zorse_problem *p, struct 
         if (theirs_group(json_array_get(groups, g), p, &l->groups[g], err) < 0)
             return -1;
     }
+    json_int_t next = 0;
     for (size_t s = 0; s < json_array_size(stages); s++) {
         const json_t *stage = json_array_get(stages, s), *layers = json_object_get(stage, "layers");
         json_int_t begin = json_integer_value(json_array_get(layers, 0));
@@ -225,13 +256,19 @@ static int theirs_read(const json_t *one, const struct zorse_problem *p, struct 
         uint32_t g = 0;
         while (g < l->group_count && ids[g] != json_integer_value(json_object_get(stage, "group_id")))
             g++;
-        if (g == l->group_count || begin < 0 || end < begin || end > (json_int_t)p->layers)
-            return err_set(err, ERR_INVALID, "case.zorse.stages[%zu]: no such group, or layers out of range",
-                           s);
+        if (g == l->group_count || begin != next || end < begin || end > (json_int_t)p->layers)
+            return err_set(err, ERR_INVALID,
+                           "case.zorse.stages[%zu]: no such group, or its layers do not begin at %lld, where "
+                           "those before it end, and end within 0..%u",
+                           s, (long long)next, p->layers);
+        next = end;
         l->stages[l->stage_count].group = g;
         l->stages[l->stage_count++].layers = (uint32_t)(end - begin);
     }
-    return 1;
+    if (next != (json_int_t)p->layers)
+        return err_set(err, ERR_INVALID, "case.zorse.stages: they hold %lld of %u layers", (long long)next,
+                       p->layers);
+    return theirs_check(p, l, err) < 0 ? -1 : 1;
 }
 
 static json_t *ours_json(const struct zorse_layout *l)
@@ -316,7 +353,14 @@ static json_t *zorse_line(void *opaque, const json_t *one, struct err *err)
         zorse_links_fill(p, theirs);
         theirs_ms = zorse_simulate_ms(p, theirs);
     }
-    int found = zorse_search(p, recorded && isfinite(theirs_ms) ? theirs : NULL, EVALUATIONS, ours, err);
+    /* what was recorded is a start only where it can be had: their cards may have had more memory */
+    bool fits = !recorded || zorse_fits(p, theirs), start = recorded && fits && isfinite(theirs_ms);
+    if (!fits)
+        json_object_set_new(in.doubts, "zorse",
+                            json_pack("[s]",
+                                      "zorse: by its own formula the recorded layout does not fit these "
+                                      "GPUs; ours does not begin with it"));
+    int found = zorse_search(p, start ? theirs : NULL, EVALUATIONS, ours, err);
     if (found < 0)
         goto out;
     line = !found ? infeasible_json(&in, p, latency)

@@ -123,6 +123,28 @@ def the_picture_shows_each_rank_its_memory_and_the_step_time():
                 expect(float(shape.get("x", 0)) + float(shape.get("width", 0)) <= wide + 1, "a shape lies outside")
 
 
+def a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it():
+    lab = {"n1": ("rtx-4090", "rtx-3090"), "n2": ("rtx-3070", "rtx-2080ti"), "n3": ("t4", "v100x32"), "n4": ("a6000", "gtx-1080ti")}
+    with folder() as f:
+        f.write("model/config.json", {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                                      "tie_word_embeddings": False})
+        f.write("cluster.json", {"nodes": [{"name": n, "devices": [{"name": f"{n}/{i}", "like": k} for i, k in enumerate(kinds)]}
+                                           for n, kinds in lab.items()],
+                                 "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1.17e8}}})
+        f.write("spec.json", f.spec_of(train={"batch_rows": 32, "compute": "bf16"}, method={"base": "bf16"},
+                                       placement={"kind": "pipeline"}))
+        f.plan("--draw", "out.svg")
+        root = xml.parse(os.path.join(f.path, "out.svg")).getroot()
+        marks = [(float(e.get("x")), float(e.get("y")), "".join(e.itertext())) for e in root.iter(SVG + "text")]
+        memory = next(m for m in marks if m[2] == "Memory")
+        row = [m for m in marks if m[1] == memory[1] and m[0] < memory[0]]
+        expect(len(row) >= 5, f"{row}")
+        for x, _, name in row:
+            expect(x + 6.1 * len(name) <= memory[0], f"\"{name}\" lies over \"Memory\"")
+        expect(any(m[2] == "idle" for m in marks), "the legend is not whole")
+        return f"{len(row)} kinds beside Memory"
+
+
 def large_plans_stay_below_two_megabytes_and_say_what_is_cut():
     with folder() as f:
         f.write("model/config.json", {**LLAMA, "num_hidden_layers": 126, "hidden_size": 8192, "intermediate_size": 28672,
@@ -233,6 +255,15 @@ def bad_cluster_files_are_refused_by_their_path():
             expect(word in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, text)
         f.write("cluster.json", CLUSTER)
         expect("none.json" in f.run("plan", f.spec, "--cluster", "none.json", status=2).stderr, "a missing cluster file")
+        expect(f.path in f.run("plan", f.spec, "--cluster", f.path, status=2).stderr, "a folder")
+        f.write("cluster.json", broken(lambda c: c["links"].__setitem__("within", None)))
+        f.run("plan", f.spec, "--cluster", f.cluster)  # as if it were not there, like every other null
+        f.write("cluster.json", broken(lambda c: c["links"].__setitem__("within", [])))
+        expect("links.within: must be an object" in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, "a list")
+        with open(f.cluster, "w", encoding="utf-8-sig") as handle:
+            json.dump(CLUSTER, handle)
+        expect("byte order mark" in f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr, "a byte order mark")
+        f.write("cluster.json", CLUSTER)
         expect("none.json" in f.run("plan", "none.json", "--cluster", f.cluster, status=2).stderr, "a missing specification")
     return f"{len(cases) + 5} files"
 
@@ -415,7 +446,7 @@ def without_a_server_other_commands_say_so():
 if __name__ == "__main__":
     main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
-         the_picture_shows_each_rank_its_memory_and_the_step_time,
+         the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,

@@ -334,11 +334,11 @@ static void plans_of_sailor_that_contradict_themselves_are_refused_by_path(void 
     static const struct {
         const char *key, *value, *part;
     } bad[] = {
-        {"pp", "7", "plan.stages"},       {"pp", "0", "plan.pp"},
-        {"dp", "3000", "plan.stages[0]"}, {"tp", "3", "profiles.json"},
-        {"mbs", "-1", "plan.mbs"},        {"mbs", "3", "profiles.json"},
-        {"model", "\"none\"", "none"},    {"num_microbatches", "0", "plan.num_microbatches"},
-        {"stages", "[]", "plan.stages"},  {"stages", "[1, 2]", "plan.stages[0]"},
+        {"pp", "7", "[0].stages"},       {"pp", "0", "[0].pp"},
+        {"dp", "3000", "[0].stages[0]"}, {"tp", "3", "profiles.json"},
+        {"mbs", "-1", "[0].mbs"},        {"mbs", "3", "profiles.json"},
+        {"model", "\"none\"", "none"},   {"num_microbatches", "0", "[0].num_microbatches"},
+        {"stages", "[]", "[0].stages"},  {"stages", "[1, 2]", "[0].stages[0]"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         json_error_t why;
@@ -349,11 +349,72 @@ static void plans_of_sailor_that_contradict_themselves_are_refused_by_path(void 
     json_t *one = json_deep_copy(plan);
     json_t *stage = json_array_get(json_object_get(one, "stages"), 0);
     json_object_set_new(stage, "layers", json_pack("[i,i]", 5, 5));
-    sailor_refused(one, "plan.stages[0]");
+    sailor_refused(one, "[0].stages[0]");
+    one = json_deep_copy(plan);
+    stage = json_array_get(json_object_get(one, "stages"), 1);
+    json_int_t begin = json_integer_value(json_array_get(json_object_get(stage, "layers"), 0));
+    json_array_set_new(json_object_get(stage, "layers"), 0, json_integer(begin + 1)); /* one is nobody's */
+    sailor_refused(one, "[0].stages[1].layers");
     one = json_deep_copy(plan);
     stage = json_array_get(json_object_get(one, "stages"), 1);
     json_object_set_new(json_array_get(json_object_get(stage, "replicas"), 0), "gpu", json_string("abacus"));
     sailor_refused(one, "abacus");
+    json_decref(cases);
+}
+
+/* The first recorded layout of Zorse, changed: refused by its path, never priced or searched on from. */
+static void layouts_of_zorse_that_leave_work_undone_are_refused(void **state)
+{
+    (void)state;
+    json_t *cases = load("zorse", "cases.json"), *good = NULL, *z = NULL;
+    const json_t *list = json_object_get(cases, "cases");
+    for (size_t i = 0; !z && i < json_array_size(list); i++) {
+        good = json_array_get(list, i);
+        z = strcmp(json_string_value(json_object_get(json_object_get(good, "zorse"), "status")), "ok") == 0
+                ? json_object_get(good, "zorse")
+                : NULL;
+    }
+    assert_non_null(z);
+    static const char *const wanted[] = {NULL, "[0].zorse.stages: they hold",
+                                         "[0].zorse.stages[0]:", "[0].microbatches:", "ag_as_used"};
+    for (size_t k = 0; k < 5; k++) {
+        json_t *one = json_deep_copy(good), *spoilt = json_object_get(one, "zorse");
+        json_t *stages = json_object_get(spoilt, "stages");
+        json_t *group = json_array_get(json_object_get(spoilt, "groups_in_pipeline_order"), 0);
+        if (k == 1)
+            json_array_remove(stages, json_array_size(stages) - 1);
+        else if (k == 2)
+            json_array_set_new(json_object_get(json_array_get(stages, 0), "layers"), 0, json_integer(1));
+        else if (k == 3)
+            json_array_set_new(json_object_get(group, "microbatches"), 0, json_integer(0));
+        else if (k == 4)
+            json_object_del(group, "ag_as_used");
+        json_t *alone = json_pack("[o]", one), *lines = run("zorse", alone);
+        const json_t *line = json_array_get(lines, 0);
+        const char *error = json_string_value(json_object_get(line, "error"));
+        assert_string_equal(json_string_value(json_object_get(line, "status")), k ? "error" : "ok");
+        if (wanted[k] && !strstr(error, wanted[k]))
+            fail_msg("\"%s\" does not say \"%s\"", error, wanted[k]);
+        json_decref(alone);
+        json_decref(lines);
+    }
+    /* with a seventh of the memory the record cannot be had: no plan, or another one, never that one */
+    json_t *one = json_deep_copy(good),
+           *memory = json_object_get(json_object_get(one, "inputs"), "gpu_memory_gib");
+    const char *gpu;
+    json_t *size;
+    void *next;
+    json_object_foreach_safe(memory, next, gpu, size)
+    {
+        json_object_set_new(memory, gpu, json_real(0.15 * json_number_value(size)));
+    }
+    json_t *alone = json_pack("[o]", one), *lines = run("zorse", alone);
+    const json_t *line = json_array_get(lines, 0);
+    const char *warning = json_string_value(json_array_get(json_object_get(line, "warnings"), 0));
+    if (!warning || !strstr(warning, "the recorded layout does not fit"))
+        fail_msg("\"%s\" does not say that the record does not fit", warning ? warning : "nothing");
+    json_decref(alone);
+    json_decref(lines);
     json_decref(cases);
 }
 
@@ -439,6 +500,7 @@ int main(void)
         cmocka_unit_test(sailors_stages_wait_for_what_their_ranks_gather),
         cmocka_unit_test(long_runs_of_sailor_go_on_as_they_began),
         cmocka_unit_test(plans_of_sailor_that_contradict_themselves_are_refused_by_path),
+        cmocka_unit_test(layouts_of_zorse_that_leave_work_undone_are_refused),
         cmocka_unit_test(nonsense_gives_a_line_and_goes_on),
         cmocka_unit_test(tables_in_other_units_and_falling_ones_are_warned_of_and_holes_refused),
     };
