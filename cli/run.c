@@ -1,5 +1,6 @@
 /* `motley run`: everything a person wants to see of one job, from what was found to what came out. */
 #include "cli/cli.h"
+#include "cli/report.h"
 
 #include <limits.h>
 #include <math.h>
@@ -73,108 +74,6 @@ static void show_profiles(struct cli *cli)
     json_decref(answer);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median seconds of the steps; the first two are left out: caches and connections are cold. */
-static double median_step(const json_t *lines)
-{
-    size_t count = 0, index;
-    json_t *line;
-    double *seconds = calloc(json_array_size(lines) + 1, sizeof *seconds), median = 0;
-    if (!seconds)
-        return 0;
-    json_array_foreach(lines, index, line)
-    {
-        if (json_is_number(json_object_get(line, "seconds")) && show_num(line, "step", 0) >= 2)
-            seconds[count++] = show_num(line, "seconds", 0);
-    }
-    qsort(seconds, count, sizeof *seconds, compare);
-    if (count > 0)
-        median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
-    free(seconds);
-    return median;
-}
-
-static void show_memory(const json_t *job, const json_t *answer)
-{
-    json_t *rank;
-    size_t index;
-    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
-    {
-        const json_t *memory = json_object_get(rank, "memory");
-        const json_t *planned = json_array_get(json_object_get(answer, "ranks"), index);
-        char measured[32], predicted[32], process[32];
-        double peak = show_num(memory, "peak_bytes", 0), expected = show_num(planned, "memory_bytes", 0);
-        if (peak <= 0)
-            continue;
-        printf("  %-16s peak %s measured, %s predicted", show_str(rank, "device"),
-               units_bytes(measured, (uint64_t)peak), units_bytes(predicted, (uint64_t)expected));
-        if (expected > 0)
-            printf(" (%+.1f %%)", 100 * (expected / peak - 1));
-        if (show_num(memory, "vm_hwm_bytes", 0) > 0)
-            printf("; the process %s in all",
-                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)));
-        printf("\n");
-    }
-}
-
-static void show_ends(const char *label, const json_t *lines, const char *key, bool text)
-{
-    const json_t *first = NULL, *last = NULL;
-    json_t *line;
-    size_t index;
-    json_array_foreach(lines, index, line)
-    {
-        if (!json_object_get(line, key))
-            continue;
-        first = first ? first : line;
-        last = line;
-    }
-    if (!first)
-        return;
-    if (text) {
-        printf("%s\n  before  ", label);
-        show_one_line(show_str(first, "text"));
-        printf("  after   ");
-        show_one_line(show_str(last, "text"));
-    } else {
-        double before = show_num(first, "loss", 0), after = show_num(last, "loss", 0);
-        printf("%s\n  %.4f before, %.4f after: %+.4f nats a token\n", label, before, after, after - before);
-    }
-}
-
-/* What came out, beside what was predicted. */
-static void report(struct cli *cli, int64_t id, const json_t *job, const char *folder)
-{
-    struct err ignored = {0};
-    char path[96], measured[32], predicted[32];
-    json_t *plan = NULL;
-    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
-    json_t *lines = client_pages(cli, path, "lines", 0, &ignored);
-    if (client_call(cli, "GET", NULL, &plan, &ignored, "/v1/jobs/%lld/plan", (long long)id) < 0)
-        plan = NULL;
-    const json_t *answer = json_object_get(plan, "answer");
-    double median = median_step(lines), expected = show_num(answer, "step_s", 0);
-    printf("\n");
-    show_ends("held-out loss", lines, "eval", false);
-    show_ends("sample", lines, "sample", true);
-    if (median > 0) {
-        printf("step time\n  %s measured (median), %s predicted", units_seconds(measured, median),
-               units_seconds(predicted, expected));
-        printf(expected > 0 ? " (%+.1f %%)\n" : "\n", 100 * (expected / median - 1));
-    }
-    printf("memory\n");
-    show_memory(job, answer);
-    if (*folder)
-        printf("result\n  %s/adapter: load it with peft.PeftModel.from_pretrained\n", folder);
-    json_decref(plan);
-    json_decref(lines);
-}
-
 static void out_folder(struct cli *cli, const json_t *job, int64_t id, char out[PATH_MAX])
 {
     const char *given = cli_option(cli, "--out");
@@ -229,7 +128,7 @@ int command_run(struct cli *cli, struct err *err)
         if (result == 0 && cli->json)
             result = show_json(job, err);
         else if (result == 0)
-            report(cli, id, job, folder);
+            report_run(cli, id, job, folder);
     }
     if (result == 0)
         result = job_verdict(cli, job, err);

@@ -2,6 +2,7 @@
 """Runs replayed from their own times, replayed on other devices, and tables carried to another home."""
 import json
 import os
+import re
 import statistics
 import xml.etree.ElementTree as xml
 
@@ -110,5 +111,23 @@ def tables_give_the_same_plan_elsewhere():
     return ", ".join(f"{kind} {answer['step_s'] * 1e3:.2f} ms" for kind, answer in live.items())
 
 
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1}
+PACE = re.compile(r"(\S+) +computes ([0-9.]+) (us|ms|s) of it measured, ([0-9.]+) (us|ms|s) predicted \(([+-][0-9.]+) %\)")
+
+
+def a_run_says_how_fast_each_device_was():
+    """Where a step took longer than was said, the report must name whose prediction was wrong."""
+    with Motley(two_unlike()) as motley:
+        text = motley.run("run", write_spec(motley, "pipeline", PLACEMENTS["pipeline"]), "--out", motley.path("out"), timeout=240)
+        report = text[text.index("step time"):text.index("memory", text.index("step time"))]
+        planned = {r["device"]: r["busy_s"] for r in motley.job(1)["run"]["plan_answer"]["ranks"]}
+        told = {device: (float(m) * UNITS[mu], float(p) * UNITS[pu], float(off) / 100) for device, m, mu, p, pu, off in PACE.findall(report)}
+        expect(told.keys() == planned.keys() and len(told) == 2, f"{report}: not of each of {planned}")
+        for device, (measured, predicted, off) in told.items():
+            expect(abs(predicted / planned[device] - 1) < 0.01, f"{device}: {predicted} told, {planned[device]} planned")
+            expect(abs(predicted / measured - 1 - off) < 0.03, f"{device}: {predicted} beside {measured} is not {off:+.1%}")
+    return ", ".join(f"{device} {off:+.0%}" for device, (_, _, off) in told.items())
+
+
 if __name__ == "__main__":
-    main(runs_are_reproduced_and_changed, tables_give_the_same_plan_elsewhere)
+    main(a_run_says_how_fast_each_device_was, runs_are_reproduced_and_changed, tables_give_the_same_plan_elsewhere)

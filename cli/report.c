@@ -1,0 +1,148 @@
+/* What came out of a run, beside what was predicted. */
+#include "cli/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/units.h"
+
+#define STEP_OFF 0.05 /* what a prediction may be off before somebody is named */
+#define PACE_OFF 1.03 /* and how far that one must be from its own */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median of a number of the lines that have it, of one device or (NULL) of any; the first two steps are left
+ * out: caches and connections are cold. 0: there is none. */
+static double median_of(const json_t *lines, const char *key, const char *device)
+{
+    size_t count = 0, index;
+    json_t *line;
+    double *seconds = calloc(json_array_size(lines) + 1, sizeof *seconds), median = 0;
+    if (!seconds)
+        return 0;
+    json_array_foreach(lines, index, line)
+    {
+        if (json_is_number(json_object_get(line, key)) && show_num(line, "step", 0) >= 2 &&
+            (!device || strcmp(show_str(line, "device"), device) == 0))
+            seconds[count++] = show_num(line, key, 0);
+    }
+    qsort(seconds, count, sizeof *seconds, compare);
+    if (count > 0)
+        median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
+    free(seconds);
+    return median;
+}
+
+static void show_memory(const json_t *job, const json_t *answer)
+{
+    json_t *rank;
+    size_t index;
+    json_array_foreach(json_object_get(json_object_get(job, "run"), "ranks"), index, rank)
+    {
+        const json_t *memory = json_object_get(rank, "memory");
+        const json_t *planned = json_array_get(json_object_get(answer, "ranks"), index);
+        char measured[32], predicted[32], process[32];
+        double peak = show_num(memory, "peak_bytes", 0), expected = show_num(planned, "memory_bytes", 0);
+        if (peak <= 0)
+            continue;
+        printf("  %-16s peak %s measured, %s predicted", show_str(rank, "device"),
+               units_bytes(measured, (uint64_t)peak), units_bytes(predicted, (uint64_t)expected));
+        if (expected > 0)
+            printf(" (%+.1f %%)", 100 * (expected / peak - 1));
+        if (show_num(memory, "vm_hwm_bytes", 0) > 0)
+            printf("; the process %s in all",
+                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)));
+        printf("\n");
+    }
+}
+
+static void show_ends(const char *label, const json_t *lines, const char *key, bool text)
+{
+    const json_t *first = NULL, *last = NULL;
+    json_t *line;
+    size_t index;
+    json_array_foreach(lines, index, line)
+    {
+        if (!json_object_get(line, key))
+            continue;
+        first = first ? first : line;
+        last = line;
+    }
+    if (!first)
+        return;
+    if (text) {
+        printf("%s\n  before  ", label);
+        show_one_line(show_str(first, "text"));
+        printf("  after   ");
+        show_one_line(show_str(last, "text"));
+    } else {
+        double before = show_num(first, "loss", 0), after = show_num(last, "loss", 0);
+        printf("%s\n  %.4f before, %.4f after: %+.4f nats a token\n", label, before, after, after - before);
+    }
+}
+
+/* How long each device computed of a step. off: of the step's prediction; where that is more than STEP_OFF,
+ * the device that was furthest from its own is named, since that is mostly why. */
+static void show_pace(const json_t *lines, const json_t *answer, double off)
+{
+    json_t *rank;
+    size_t index;
+    double most = PACE_OFF;
+    const char *who = NULL;
+    json_array_foreach(json_object_get(answer, "ranks"), index, rank)
+    {
+        const char *device = show_str(rank, "device");
+        char measured[32], predicted[32];
+        double busy = median_of(lines, "compute_s", device), expected = show_num(rank, "busy_s", 0);
+        if (busy <= 0 || expected <= 0)
+            continue;
+        printf("  %-16s computes %s of it measured, %s predicted (%+.1f %%)\n", device,
+               units_seconds(measured, busy), units_seconds(predicted, expected),
+               100 * (expected / busy - 1));
+        if (fabs(log(busy / expected)) > fabs(log(most))) {
+            most = busy / expected;
+            who = device;
+        }
+    }
+    if (who && fabs(off) > STEP_OFF)
+        printf("  %s took %.2f times as long to compute as when it was measured: %s\n", who, most,
+               most > 1 ? "something else ran there, or it was hot"
+                        : "something else ran there then, or it was hot");
+}
+
+void report_run(struct cli *cli, int64_t id, const json_t *job, const char *folder)
+{
+    struct err ignored = {0};
+    char path[96], measured[32], predicted[32];
+    json_t *plan = NULL;
+    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?limit=10000", (long long)id);
+    json_t *lines = client_pages(cli, path, "lines", 0, &ignored);
+    snprintf(path, sizeof path, "/v1/jobs/%lld/metrics?kind=ranks&limit=10000", (long long)id);
+    json_t *ranks = client_pages(cli, path, "lines", 0, &ignored);
+    if (client_call(cli, "GET", NULL, &plan, &ignored, "/v1/jobs/%lld/plan", (long long)id) < 0)
+        plan = NULL;
+    const json_t *answer = json_object_get(plan, "answer");
+    double median = median_of(lines, "seconds", NULL), expected = show_num(answer, "step_s", 0);
+    printf("\n");
+    show_ends("held-out loss", lines, "eval", false);
+    show_ends("sample", lines, "sample", true);
+    if (median > 0) {
+        printf("step time\n  %s measured (median), %s predicted", units_seconds(measured, median),
+               units_seconds(predicted, expected));
+        printf(expected > 0 ? " (%+.1f %%)\n" : "\n", 100 * (expected / median - 1));
+        show_pace(ranks, answer, expected / median - 1);
+    }
+    printf("memory\n");
+    show_memory(job, answer);
+    if (*folder)
+        printf("result\n  %s/adapter: load it with peft.PeftModel.from_pretrained\n", folder);
+    json_decref(plan);
+    json_decref(lines);
+    json_decref(ranks);
+}

@@ -1,0 +1,12 @@
+/* What came out of a run, for people: loss, step time, how fast each device computed and memory, beside what
+ * was predicted. */
+#ifndef MOTLEY_CLI_REPORT_H
+#define MOTLEY_CLI_REPORT_H
+
+#include "cli/cli.h"
+
+/* Prints. job: as GET /v1/jobs/{id} answers it; folder: where its results were put, "" for nowhere. What the
+ * server does not answer is left out. */
+void report_run(struct cli *cli, int64_t id, const json_t *job, const char *folder);
+
+#endif
