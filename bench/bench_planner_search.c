@@ -296,6 +296,7 @@ static double size_bound(const struct problem *p, uint32_t rows)
 struct result {
     double plan_s, ratio, step_s, bound_s, baseline_s, size_bound_s, limit_s;
     bool fits, checked;
+    char digest[13]; /* the plan's, shortened */
     char words[200];
 };
 
@@ -340,6 +341,7 @@ static int scene_plan(const struct scene *scene, bool compared, struct result *r
         result->step_s = answer->step_s;
         result->bound_s = answer->lower_bound_s;
         result->ratio = answer->step_s / answer->lower_bound_s;
+        snprintf(result->digest, sizeof(result->digest), "%.12s", answer->plan->digest);
         result->checked = plan_check(answer->plan, &err) == 0;
         if (compared)
             compare(spec, cluster, config, answer->plan->rows_bound, result);
@@ -593,7 +595,7 @@ int main(int argc, char **argv)
         struct scene scene = scene_make(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
         struct result one;
         result = scene_plan(&scene, false, &one);
-        printf("%.3f s, %.3f of the bound, %s\n", one.plan_s, one.ratio, one.words);
+        printf("%.3f s, %.6f of the bound, %s, plan %s\n", one.plan_s, one.ratio, one.words, one.digest);
     } else if (strcmp(what, "why") == 0)
         result = why(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
     else if (strcmp(what, "write") == 0)

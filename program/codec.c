@@ -210,13 +210,14 @@ static int numbers_flush(struct number_run *run, struct err *err)
 
 #define NUMBER_BYTES 10u /* of the largest */
 
-/* There is room for it. */
-static inline void number_write(struct number_run *run, int64_t number)
+/* Writes it where there is room; returns behind it. */
+static inline uint8_t *number_write(uint8_t *at, int64_t number)
 {
     uint64_t left = number < 0 ? ((uint64_t)(-(number + 1)) << 1) | 1 : (uint64_t)number << 1;
     for (; left > 0x7f; left >>= 7)
-        run->bytes[run->count++] = (uint8_t)(left | 0x80);
-    run->bytes[run->count++] = (uint8_t)left;
+        *at++ = (uint8_t)(left | 0x80);
+    *at++ = (uint8_t)left;
+    return at;
 }
 
 static inline int numbers_room(struct number_run *run, uint32_t count, struct err *err)
@@ -224,34 +225,40 @@ static inline int numbers_room(struct number_run *run, uint32_t count, struct er
     return run->count + (size_t)count * NUMBER_BYTES > RUN_BYTES ? numbers_flush(run, err) : 0;
 }
 
+static uint8_t *instr_numbers(uint8_t *at, const struct instr *x)
+{
+    at = number_write(at, x->op | (int64_t)x->queue << 8 | (int64_t)x->flags << 16);
+    at = number_write(at, x->tag);
+    at = number_write(at, x->micro_batch);
+    at = number_write(at, x->block_begin);
+    at = number_write(at, (int64_t)x->block_end - x->block_begin);
+    at = number_write(at, x->peer);
+    at = number_write(at, x->group);
+    at = number_write(at, x->slot_in);
+    at = number_write(at, x->slot_out);
+    at = number_write(at, x->slot_save);
+    at = number_write(at, x->row_begin);
+    at = number_write(at, (int32_t)x->row_end); /* PLAN_ROWS_ALL is -1 */
+    at = number_write(at, x->chunk);
+    return number_write(at, x->after_count);
+}
+
 static int program_numbers(struct number_run *run, const struct program *program, struct err *err)
 {
     int result = numbers_room(run, 1, err);
     if (result == 0)
-        number_write(run, program->instr_count);
+        run->count = (size_t)(number_write(&run->bytes[run->count], program->instr_count) - run->bytes);
     for (uint32_t i = 0; i < program->instr_count && result == 0; i++) {
         const struct instr *x = &program->instrs[i];
-        const int64_t numbers[NUMBERS_EACH] = {x->op | (int64_t)x->queue << 8 | (int64_t)x->flags << 16,
-                                               x->tag,
-                                               x->micro_batch,
-                                               x->block_begin,
-                                               (int64_t)x->block_end - x->block_begin,
-                                               x->peer,
-                                               x->group,
-                                               x->slot_in,
-                                               x->slot_out,
-                                               x->slot_save,
-                                               x->row_begin,
-                                               (int32_t)x->row_end, /* PLAN_ROWS_ALL is -1 */
-                                               x->chunk,
-                                               x->after_count};
         result = numbers_room(run, NUMBERS_EACH, err);
-        for (uint32_t k = 0; k < NUMBERS_EACH && result == 0; k++)
-            number_write(run, numbers[k]);
+        if (result == 0)
+            run->count = (size_t)(instr_numbers(&run->bytes[run->count], x) - run->bytes);
         for (uint32_t k = 0; k < x->after_count && result == 0; k++) {
             result = numbers_room(run, 1, err);
             if (result == 0)
-                number_write(run, (int64_t)i - program->after[x->after_first + k]);
+                run->count = (size_t)(number_write(&run->bytes[run->count],
+                                                   (int64_t)i - program->after[x->after_first + k]) -
+                                      run->bytes);
         }
     }
     return result;

@@ -8,6 +8,13 @@
 
 #include "program/check_private.h"
 
+/* What is asked of every instruction again and again while the graph is built, side by side: programs are
+ * long, and their instructions wide. */
+struct scan {
+    uint32_t *queue; /* [total]: instr_queue_index */
+    uint32_t *to; /* [total]: of what sends twice the peer, of what receives one more; UINT32_MAX: neither */
+};
+
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200])
 {
     uint32_t rank = graph->rank_of[number];
@@ -51,29 +58,26 @@ static int pair_compare(const void *left, const void *right)
 }
 
 /* Every ordered pair that something is sent on or received on, once each and sorted; doubles left by the two
- * sides are dropped. `seen` has one entry a rank. */
-static int pairs_collect(struct plan_graph *w, uint32_t *seen, struct err *err)
+ * sides are dropped. `seen` has two entries a rank. */
+static int pairs_collect(struct plan_graph *w, const struct scan *scan, uint32_t *seen, struct err *err)
 {
     uint32_t ranks = w->plan->rank_count, capacity = 0;
-    for (int side = 0; side < 2; side++) {
-        memset(seen, 0, ranks * sizeof(*seen));
-        for (uint32_t rank = 0; rank < ranks; rank++) {
-            for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
-                const struct instr *x = graph_instr_of(w, rank, n);
-                if (!(side ? instr_receives(x) : instr_sends(x)) || seen[x->peer] == rank + 1)
-                    continue;
-                seen[x->peer] = rank + 1;
-                if (w->pair_count == capacity) {
-                    capacity = capacity ? 2 * capacity : 64;
-                    struct graph_pair *grown = realloc(w->pairs, (capacity + 1) * sizeof(*grown));
-                    if (!grown)
-                        return err_set(err, ERR_NOMEM, "plan: out of memory while checking transfers");
-                    w->pairs = grown;
-                }
-                uint32_t peer = (uint32_t)x->peer;
-                w->pairs[w->pair_count++] =
-                    (struct graph_pair){.from = side ? peer : rank, .to = side ? rank : peer};
+    memset(seen, 0, 2 * (size_t)ranks * sizeof(*seen));
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
+            uint32_t to = scan->to[n], peer = to / 2;
+            if (to == UINT32_MAX || seen[to] == rank + 1)
+                continue;
+            seen[to] = rank + 1;
+            if (w->pair_count == capacity) {
+                capacity = capacity ? 2 * capacity : 64;
+                struct graph_pair *grown = realloc(w->pairs, (capacity + 1) * sizeof(*grown));
+                if (!grown)
+                    return err_set(err, ERR_NOMEM, "plan: out of memory while checking transfers");
+                w->pairs = grown;
             }
+            w->pairs[w->pair_count++] =
+                (struct graph_pair){.from = to & 1 ? peer : rank, .to = to & 1 ? rank : peer};
         }
     }
     if (w->pair_count == 0)
@@ -95,25 +99,24 @@ static uint32_t pair_find(const struct plan_graph *w, uint32_t from, uint32_t to
     return (uint32_t)(found - w->pairs);
 }
 
-/* Numbers the k-th instruction of each pair's queue on one side: into meeting[] relative to the pair's first;
- * how many there are into count[]. */
-static void pairs_number(struct plan_graph *w, bool receives, uint32_t *seen, uint32_t *of, uint32_t *pair_of,
-                         uint32_t *count)
+/* Numbers the k-th instruction of each pair's queue on both sides: into meeting[] relative to the pair's
+ * first; how many there are into counts[] (twice the pair: sends, one more: receives). */
+static void pairs_number(struct plan_graph *w, const struct scan *scan, uint32_t *seen, uint32_t *of,
+                         uint32_t *pair_of, uint32_t *counts)
 {
     uint32_t ranks = w->plan->rank_count;
-    memset(seen, 0, ranks * sizeof(*seen));
+    memset(seen, 0, 2 * (size_t)ranks * sizeof(*seen));
     for (uint32_t rank = 0; rank < ranks; rank++) {
         for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
-            const struct instr *x = graph_instr_of(w, rank, n);
-            if (!(receives ? instr_receives(x) : instr_sends(x)))
+            uint32_t to = scan->to[n];
+            if (to == UINT32_MAX)
                 continue;
-            uint32_t peer = (uint32_t)x->peer;
-            if (seen[peer] != rank + 1) {
-                seen[peer] = rank + 1;
-                of[peer] = receives ? pair_find(w, peer, rank) : pair_find(w, rank, peer);
+            if (seen[to] != rank + 1) {
+                seen[to] = rank + 1;
+                of[to] = to & 1 ? pair_find(w, to / 2, rank) : pair_find(w, rank, to / 2);
             }
-            w->meeting[n] = count[of[peer]]++;
-            pair_of[n] = of[peer];
+            w->meeting[n] = counts[2 * of[to] + (to & 1)]++;
+            pair_of[n] = of[to];
         }
     }
 }
@@ -132,22 +135,23 @@ static int pair_lonely(const struct plan_graph *w, const uint32_t *pair_of, uint
 }
 
 /* From the k-th of its queue to the number of its meeting; those without a counterpart keep what they had. */
-static int pairs_line_up(struct plan_graph *w, const uint32_t *pair_of, const uint32_t *sends,
-                         const uint32_t *recvs, struct err *err)
+static int pairs_line_up(struct plan_graph *w, const struct scan *scan, const uint32_t *pair_of,
+                         const uint32_t *counts, struct err *err)
 {
     uint32_t lonely = UINT32_MAX;
     for (uint32_t p = 0; p < w->pair_count; p++) {
+        uint32_t sends = counts[2 * p], recvs = counts[2 * p + 1];
         w->pairs[p].meeting_first = w->meeting_count;
-        w->pairs[p].meeting_count = sends[p] < recvs[p] ? sends[p] : recvs[p];
+        w->pairs[p].meeting_count = sends < recvs ? sends : recvs;
         w->meeting_count += w->pairs[p].meeting_count;
-        if (sends[p] != recvs[p] && lonely == UINT32_MAX)
+        if (sends != recvs && lonely == UINT32_MAX)
             lonely = p;
     }
     uint32_t *sender = calloc((size_t)w->meeting_count + 1, sizeof(*sender));
     int result = sender ? 0 : err_set(err, ERR_NOMEM, "plan: out of memory while checking transfers");
     for (int side = 0; side < 2 && result == 0; side++) {
         for (uint32_t n = 0; n < w->total && result == 0; n++) {
-            if (pair_of[n] == UINT32_MAX || instr_receives(graph_instr(w, n)) != (side == 1))
+            if (pair_of[n] == UINT32_MAX || (int)(scan->to[n] & 1) != side)
                 continue;
             const struct graph_pair *pair = &w->pairs[pair_of[n]];
             if (w->meeting[n] >= pair->meeting_count)
@@ -163,38 +167,35 @@ static int pairs_line_up(struct plan_graph *w, const uint32_t *pair_of, const ui
     }
     free(sender);
     if (result == 0 && lonely != UINT32_MAX)
-        return pair_lonely(w, pair_of, lonely, sends[lonely], recvs[lonely], err);
+        return pair_lonely(w, pair_of, lonely, counts[2 * lonely], counts[2 * lonely + 1], err);
     return result;
 }
 
-static int transfers_match(struct plan_graph *w, struct err *err)
+static int transfers_match(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
-    uint32_t ranks = w->plan->rank_count, *sends = NULL, *recvs = NULL;
-    uint32_t *seen = calloc((size_t)ranks + 1, sizeof(*seen)), *of = calloc((size_t)ranks + 1, sizeof(*of));
-    uint32_t *pair_of = calloc((size_t)w->total + 1, sizeof(*pair_of));
+    size_t sides = 2 * (size_t)w->plan->rank_count + 1;
+    uint32_t *seen = calloc(sides, sizeof(*seen)), *of = calloc(sides, sizeof(*of)), *counts = NULL;
+    uint32_t *pair_of = malloc(((size_t)w->total + 1) * sizeof(*pair_of));
     int result = -1;
     if (!seen || !of || !pair_of) {
         err_set(err, ERR_NOMEM, "plan: out of memory while checking transfers");
         goto out;
     }
     memset(pair_of, 0xff, w->total * sizeof(*pair_of));
-    if (pairs_collect(w, seen, err) < 0)
+    if (pairs_collect(w, scan, seen, err) < 0)
         goto out;
-    sends = calloc((size_t)w->pair_count + 1, sizeof(*sends));
-    recvs = calloc((size_t)w->pair_count + 1, sizeof(*recvs));
-    if (!sends || !recvs) {
+    counts = calloc(2 * (size_t)w->pair_count + 1, sizeof(*counts));
+    if (!counts) {
         err_set(err, ERR_NOMEM, "plan: out of memory while checking transfers");
         goto out;
     }
-    pairs_number(w, false, seen, of, pair_of, sends);
-    pairs_number(w, true, seen, of, pair_of, recvs);
-    result = pairs_line_up(w, pair_of, sends, recvs, err);
+    pairs_number(w, scan, seen, of, pair_of, counts);
+    result = pairs_line_up(w, scan, pair_of, counts, err);
 out:
     free(seen);
     free(of);
     free(pair_of);
-    free(sends);
-    free(recvs);
+    free(counts);
     return result;
 }
 
@@ -223,9 +224,10 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
 }
 
 /* The k-th collective of a group on each member is one meeting. */
-static int collectives_match(struct plan_graph *w, struct err *err)
+static int collectives_match(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
     const struct plan *plan = w->plan;
+    uint32_t queues = 2 + 2 * plan->rank_count; /* before those of groups */
     char where[200];
     uint32_t *first = calloc(plan->group_count, sizeof(*first)),
              *length = calloc(plan->group_count, sizeof(*length));
@@ -237,9 +239,8 @@ static int collectives_match(struct plan_graph *w, struct err *err)
         goto out;
     }
     for (uint32_t n = 0; n < w->total; n++) {
-        const struct instr *x = graph_instr(w, n);
-        if (x->queue == QUEUE_GROUP && w->rank_of[n] == plan->groups[x->group].ranks[0])
-            length[x->group]++;
+        if (scan->queue[n] >= queues && w->rank_of[n] == plan->groups[scan->queue[n] - queues].ranks[0])
+            length[scan->queue[n] - queues]++;
     }
     for (uint32_t g = 0; g < plan->group_count; g++) {
         first[g] = w->meeting_count;
@@ -248,9 +249,9 @@ static int collectives_match(struct plan_graph *w, struct err *err)
     for (uint32_t rank = 0; rank < plan->rank_count; rank++) {
         memset(seen, 0, plan->group_count * sizeof(*seen));
         for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
-            const struct instr *x = graph_instr(w, n);
-            if (x->queue != QUEUE_GROUP)
+            if (scan->queue[n] < queues)
                 continue;
+            const struct instr *x = graph_instr_of(w, rank, n);
             uint32_t k = seen[x->group]++;
             if (k >= length[x->group]) {
                 err_set(err, ERR_INVALID, "%s: rank %u, of the same group %d, has only %u collectives",
@@ -289,7 +290,8 @@ out:
 
 /* How many follow each instruction, how many each waits for, and which came before it in its queue (one more
  * than its number; 0: none). */
-static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *before)
+static void dependencies_count(struct plan_graph *w, const struct scan *scan, uint32_t *last,
+                               uint32_t *before)
 {
     const struct plan *plan = w->plan;
     uint32_t queues = plan_queue_count(plan);
@@ -299,7 +301,7 @@ static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *b
         memset(last, 0, queues * sizeof(*last));
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            uint32_t queue = instr_queue_index(plan, x);
+            uint32_t queue = scan->queue[base + i];
             for (uint32_t k = 0; k < x->after_count; k++)
                 w->dependent_first[base + program->after[x->after_first + k] + 2]++;
             w->waits[base + i] = x->after_count + (last[queue] > 0);
@@ -311,7 +313,7 @@ static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *b
     }
 }
 
-static int graph_dependencies(struct plan_graph *w, struct err *err)
+static int graph_dependencies(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
     const struct plan *plan = w->plan;
     uint64_t edges = 0;
@@ -319,15 +321,15 @@ static int graph_dependencies(struct plan_graph *w, struct err *err)
         edges += (uint64_t)plan->ranks[r].programs[w->kind].after_total +
                  plan->ranks[r].programs[w->kind].instr_count;
     uint32_t *last = calloc(plan_queue_count(plan), sizeof(*last));
-    uint32_t *before = calloc((size_t)w->total + 1, sizeof(*before));
+    uint32_t *before = malloc(((size_t)w->total + 1) * sizeof(*before));
     w->dependent_first = calloc((size_t)w->total + 2, sizeof(uint32_t));
-    w->dependents = calloc(edges + 1, sizeof(uint32_t));
+    w->dependents = malloc((edges + 1) * sizeof(uint32_t));
     if (!last || !before || !w->dependent_first || !w->dependents || edges > UINT32_MAX) {
         free(last);
         free(before);
         return err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
     }
-    dependencies_count(w, last, before);
+    dependencies_count(w, scan, last, before);
     for (uint32_t n = 0; n < w->total; n++)
         w->dependent_first[n + 2] += w->dependent_first[n + 1];
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -349,7 +351,7 @@ static int graph_dependencies(struct plan_graph *w, struct err *err)
 static int graph_members(struct plan_graph *w, struct err *err)
 {
     w->member_first = calloc((size_t)w->meeting_count + 2, sizeof(uint32_t));
-    w->members = calloc((size_t)w->total + 1, sizeof(uint32_t));
+    w->members = malloc(((size_t)w->total + 1) * sizeof(uint32_t));
     if (!w->member_first || !w->members)
         return err_set(err, ERR_NOMEM, "plan: out of memory while checking");
     for (uint32_t n = 0; n < w->total; n++) {
@@ -379,7 +381,7 @@ void plan_graph_fini(struct plan_graph *graph)
     *graph = (struct plan_graph){0};
 }
 
-static int graph_number(struct plan_graph *graph, struct err *err)
+static int graph_number(struct plan_graph *graph, struct scan *scan, struct err *err)
 {
     const struct plan *plan = graph->plan;
     uint64_t total = 0;
@@ -392,16 +394,23 @@ static int graph_number(struct plan_graph *graph, struct err *err)
         return err_set(err, ERR_TOO_BIG, "plan: %llu instructions; at most %u", (unsigned long long)total,
                        PLAN_INSTRS_MAX);
     graph->total = (uint32_t)total;
-    graph->rank_of = calloc(total + 1, sizeof(uint32_t));
-    graph->waits = calloc(total + 1, sizeof(uint32_t));
-    graph->meeting = calloc(total + 1, sizeof(uint32_t));
-    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting)
+    graph->rank_of = malloc((total + 1) * sizeof(uint32_t));
+    graph->waits = malloc((total + 1) * sizeof(uint32_t));
+    graph->meeting = malloc((total + 1) * sizeof(uint32_t));
+    scan->queue = malloc((total + 1) * sizeof(uint32_t));
+    scan->to = malloc((total + 1) * sizeof(uint32_t));
+    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting || !scan->queue || !scan->to)
         return err_set(err, ERR_NOMEM, "plan: out of memory for %llu instructions",
                        (unsigned long long)total);
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         for (uint32_t n = graph->base[r]; n < graph->base[r + 1]; n++) {
+            const struct instr *x = graph_instr_of(graph, r, n);
             graph->rank_of[n] = r;
             graph->meeting[n] = UINT32_MAX;
+            scan->queue[n] = instr_queue_index(plan, x);
+            scan->to[n] = instr_sends(x)      ? 2 * (uint32_t)x->peer
+                          : instr_receives(x) ? 2 * (uint32_t)x->peer + 1
+                                              : UINT32_MAX;
         }
     }
     return 0;
@@ -409,13 +418,21 @@ static int graph_number(struct plan_graph *graph, struct err *err)
 
 static int graph_build(struct plan_graph *graph, struct err *err)
 {
-    if (graph_number(graph, err) < 0 || transfers_match(graph, err) < 0 ||
-        collectives_match(graph, err) < 0 || graph_dependencies(graph, err) < 0 ||
-        graph_members(graph, err) < 0) {
+    struct scan scan = {0};
+    int result = graph_number(graph, &scan, err);
+    if (result == 0)
+        result = transfers_match(graph, &scan, err);
+    if (result == 0)
+        result = collectives_match(graph, &scan, err);
+    if (result == 0)
+        result = graph_dependencies(graph, &scan, err);
+    if (result == 0)
+        result = graph_members(graph, err);
+    free(scan.queue);
+    free(scan.to);
+    if (result < 0)
         plan_graph_fini(graph);
-        return -1;
-    }
-    return 0;
+    return result;
 }
 
 int plan_graph_init(struct plan_graph *graph, const struct plan *plan, int kind, struct err *err)

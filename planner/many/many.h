@@ -8,6 +8,8 @@
 #ifndef MOTLEY_PLANNER_MANY_MANY_H
 #define MOTLEY_PLANNER_MANY_MANY_H
 
+#include <math.h>
+
 #include "planner/cost/micro.h"
 #include "planner/search/placement.h"
 
@@ -20,6 +22,8 @@ enum many_role { MANY_INNER, MANY_FIRST, MANY_LAST, MANY_ROLES };
 
 struct many_unit { /* a usable device at one micro-batch size */
     uint32_t device, node;
+    uint32_t kind; /* units of one kind are alike in all that follows */
+    double rate;   /* layers a second, plainly where that is allowed */
     double memory;
     double layer_s[MANY_WAYS]; /* a layer, forward and backward */
     double extra_s[MANY_ROLES][MANY_WAYS];
@@ -37,19 +41,31 @@ struct many {
     /* bytes of a stage of n layers: fixed + each · micro-batches held; [MANY_ROLES][MANY_WAYS][layers + 1] */
     double *fixed, *each;
     double boundary_bytes; /* of a mean micro-batch */
-    double *link_s;        /* [nodes · nodes], one way; NULL: too many nodes, looked up */
+    uint32_t nodes;
+    double *link_s; /* [nodes · nodes], one way; NULL: too many nodes, looked up */
 };
 
 /* Fills everything at a micro-batch size; count is that of usable devices. ERR_NOMEM. */
 int many_init(struct many *many, const struct problem *problem, uint32_t micro_batch_rows, struct err *err);
 void many_fini(struct many *many);
 /* Seconds of a boundary tensor between two units, one way, alone on the wire. */
-double many_link(const struct many *many, uint32_t from_unit, uint32_t to_unit);
+double many_link_far(const struct many *many, uint32_t from_unit, uint32_t to_unit);
+static inline double many_link(const struct many *many, uint32_t from_unit, uint32_t to_unit)
+{
+    if (!many->link_s)
+        return many_link_far(many, from_unit, to_unit);
+    return many->link_s[(size_t)many->units[from_unit].node * many->nodes + many->units[to_unit].node];
+}
+
+static inline size_t many_bytes_at(const struct many *many, enum many_role role, int way, int32_t layers)
+{
+    return ((size_t)role * MANY_WAYS + (size_t)way) * ((size_t)many->layers + 1) + (size_t)layers;
+}
 
 static inline double many_bytes(const struct many *many, enum many_role role, int way, int32_t layers,
                                 double held)
 {
-    size_t at = ((size_t)role * MANY_WAYS + (size_t)way) * ((size_t)many->layers + 1) + (size_t)layers;
+    size_t at = many_bytes_at(many, role, way, layers);
     return many->fixed[at] + many->each[at] * held;
 }
 
@@ -85,15 +101,62 @@ struct many_member {
     bool way;
     uint32_t window, turns; /* turns: of a round; 0: as they come */
 };
-/* Are n layers (with the role's own blocks) held by order[begin, begin + size) at the period, before `next`?
- * Fills the tail that they then begin; `members` (may be NULL) gets what each does. */
-bool many_group_holds(const struct many_cover *cover, double period, uint32_t begin, uint32_t size,
-                      enum many_role role, int32_t layers, const struct many_tail *next,
-                      struct many_member *members, struct many_tail *as_tail);
+/* Devices looked at as a stage: order[begin, begin + size) before `next`. Neighbours of one kind do the same,
+ * so that it is worked out once for all of them. */
+struct many_stage {
+    uint32_t begin, size, kinds;
+    const struct many_tail *next;
+    double own;          /* its period (many_own_period) */
+    double link_s;       /* to `next`, one way; negative: not looked up yet */
+    double wait_most;    /* who waits as long is of no use */
+    double memory_least; /* of all members */
+    struct {
+        const struct many_unit *unit; /* one of them */
+        uint32_t count;
+    } of[MANY_GROUP_MAX]; /* [kinds] */
+};
+static inline void many_stage_begin(struct many_stage *stage, uint32_t begin)
+{
+    stage->begin = begin;
+    stage->size = stage->kinds = 0;
+    stage->memory_least = INFINITY;
+}
+/* Adds order[begin + size] to a stage. */
+static inline void many_stage_grow(const struct many_cover *c, struct many_stage *stage)
+{
+    const struct many_unit *unit = &c->m->units[c->order[stage->begin + stage->size++]];
+    if (stage->kinds > 0 && stage->of[stage->kinds - 1].unit->kind == unit->kind) {
+        stage->of[stage->kinds - 1].count++;
+        return;
+    }
+    stage->of[stage->kinds].unit = unit;
+    stage->of[stage->kinds++].count = 1;
+    stage->memory_least = unit->memory < stage->memory_least ? unit->memory : stage->memory_least;
+}
+/* A stage's way to `next` of a covered order; of a stage that was grown. */
+void many_stage_before(const struct many_cover *cover, double period, struct many_stage *stage,
+                       const struct many_tail *next);
+/* Are n layers (with the role's own blocks) held by the stage at the period? Fills the tail that it then
+ * begins; `members` (may be NULL) gets what each does. */
+bool many_group_holds(const struct many_cover *cover, double period, struct many_stage *stage,
+                      enum many_role role, int32_t layers, struct many_member *members,
+                      struct many_tail *as_tail);
 /* The same where members take turns (many_turns.c). */
-bool many_turns_hold(const struct many_cover *cover, double period, uint32_t begin, uint32_t size,
-                     enum many_role role, int32_t layers, const struct many_tail *next,
-                     struct many_member *members, struct many_tail *as_tail);
+bool many_turns_hold(const struct many_cover *cover, double period, struct many_stage *stage,
+                     enum many_role role, int32_t layers, struct many_member *members,
+                     struct many_tail *as_tail);
+/* Seconds between the stage and the one behind it, one way. */
+double many_stage_link(const struct many_cover *cover, struct many_stage *stage);
+
+/* As many micro-batches as that many are, rounded up, and `more`: one at least, all at most. */
+static inline uint32_t many_held(double micro_batches, uint32_t more, uint32_t most)
+{
+    if (!(micro_batches <= most))
+        return most;
+    uint32_t held = (uint32_t)micro_batches;
+    held += (held < micro_batches) + more;
+    return held < 1 ? 1 : held > most ? most : held;
+}
 
 static inline double many_seconds(const struct many_unit *unit, enum many_role role, int way, int32_t layers)
 {

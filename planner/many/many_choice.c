@@ -50,7 +50,12 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
         enum many_role role = first ? MANY_FIRST : next->size ? MANY_INNER : MANY_LAST;
         struct many_tail same;
         int32_t end = block + tail->own + (role != MANY_INNER);
-        many_group_holds(c, period, tail->begin, tail->size, role, tail->own, next, how, &same);
+        struct many_stage stage;
+        many_stage_begin(&stage, tail->begin);
+        while (stage.size < tail->size)
+            many_stage_grow(c, &stage);
+        many_stage_before(c, period, &stage, next);
+        many_group_holds(c, period, &stage, role, tail->own, how, &same);
         choice->stages[choice->stage_count++] = (struct place_stage){.block_begin = block,
                                                                      .block_end = end,
                                                                      .member_first = choice->member_count,

@@ -16,103 +16,153 @@
 #define HUGE_UNITS 2048u        /* whose orders take a second each to cover */
 #define PERIOD_MOST 64.0        /* times the least one thinkable */
 
-struct group { /* members while they are looked at */
+struct group { /* kinds of members while they are looked at */
     double rate[MANY_GROUP_MAX];
     bool way[MANY_GROUP_MAX];
-    double rates, fastest;
+    double rates; /* of all members */
 };
 
-/* Micro-batches that a member holds when the stage as a whole has `window` in flight. */
-static double member_holds(const struct many *m, double window, double share, uint32_t size)
+double many_stage_link(const struct many_cover *c, struct many_stage *stage)
 {
-    double held = ceil(window * share - 1e-9) + (size > 1);
-    return held < 1 ? 1 : held > m->micro_batches ? m->micro_batches : held;
+    const struct many_tail *next = stage->next;
+    const uint32_t *who = &c->order[stage->begin], *there = &c->order[next->begin];
+    if (stage->link_s >= 0)
+        return stage->link_s;
+    stage->link_s = 0;
+    if (next->size == 0)
+        return 0;
+    if (!c->in_turn)
+        return stage->link_s = many_link(c->m, who[stage->size - 1], there[0]);
+    for (uint32_t i = 0; i < stage->size; i++) { /* the longest way: turns wait for each other */
+        double first = many_link(c->m, who[i], there[0]),
+               last = many_link(c->m, who[i], there[next->size - 1]);
+        double longer = first > last ? first : last;
+        stage->link_s = longer > stage->link_s ? longer : stage->link_s;
+    }
+    return stage->link_s;
 }
 
-/* One turn over the members: whoever does not hold its part plainly recomputes. Returns how many changed, −1
- * when one does not fit either way. */
-static int members_settle(const struct many *m, const uint32_t *who, uint32_t size, enum many_role role,
+void many_stage_before(const struct many_cover *c, double period, struct many_stage *stage,
+                       const struct many_tail *next)
+{
+    stage->next = next;
+    stage->own = many_own_period(c, period, next);
+    stage->link_s = -1;
+    stage->wait_most = INFINITY;
+}
+
+/* Of a member when the stage as a whole has `window` in flight for each unit of rate. */
+static uint32_t member_holds(const struct many *m, uint32_t size, double window, double rate)
+{
+    return many_held(window * rate - 1e-9, size > 1, m->micro_batches);
+}
+
+/* One turn over the members: whoever does not hold its part plainly recomputes. Returns how many kinds
+ * changed, −1 when one does not fit either way. */
+static int members_settle(const struct many *m, const struct many_stage *stage, enum many_role role,
                           int32_t layers, double window, struct group *g)
 {
     int changed = 0;
     double rates = 0;
-    for (uint32_t i = 0; i < size; i++) {
-        const struct many_unit *unit = &m->units[who[i]];
-        double held = member_holds(m, window, g->rate[i] / g->rates, size);
-        while (many_bytes(m, role, g->way[i], layers, held) > unit->memory) {
-            if (g->way[i] || !m->allowed[1])
+    for (uint32_t k = 0; k < stage->kinds; k++) {
+        const struct many_unit *unit = stage->of[k].unit;
+        double held = member_holds(m, stage->size, window, g->rate[k]);
+        while (many_bytes(m, role, g->way[k], layers, held) > unit->memory) {
+            if (g->way[k] || !m->allowed[1])
                 return -1;
-            g->way[i] = true;
-            g->rate[i] = 1 / many_seconds(unit, role, 1, layers);
+            g->way[k] = true;
+            g->rate[k] = 1 / many_seconds(unit, role, 1, layers);
             changed++;
         }
-        rates += g->rate[i];
+        rates += stage->of[k].count * g->rate[k];
     }
     g->rates = rates;
     return changed;
 }
 
-bool many_group_holds(const struct many_cover *c, double period, uint32_t begin, uint32_t size,
-                      enum many_role role, int32_t layers, const struct many_tail *next,
-                      struct many_member *members, struct many_tail *as_tail)
+static void members_tell(const struct many_cover *c, const struct many_stage *stage, const struct group *g,
+                         double window, struct many_member *members)
+{
+    for (uint32_t k = 0, i = 0; k < stage->kinds; k++) {
+        for (uint32_t n = 0; n < stage->of[k].count; n++)
+            members[i++] = (struct many_member){
+                .way = g->way[k], .window = member_holds(c->m, stage->size, window, g->rate[k])};
+    }
+}
+
+bool many_group_holds(const struct many_cover *c, double period, struct many_stage *stage,
+                      enum many_role role, int32_t layers, struct many_member *members,
+                      struct many_tail *as_tail)
 {
     const struct many *m = c->m;
-    double own = many_own_period(c, period, next);
-    const uint32_t *who = &c->order[begin];
+    const struct many_tail *next = stage->next;
     struct group g;
+    double fastest = 0, wait = 0, window = 0;
+    bool way = !m->allowed[0];
     if (c->in_turn)
-        return many_turns_hold(c, period, begin, size, role, layers, next, members, as_tail);
-    g.rates = g.fastest = 0;
-    for (uint32_t i = 0; i < size; i++) {
-        g.way[i] = !m->allowed[0];
-        g.rate[i] = 1 / many_seconds(&m->units[who[i]], role, g.way[i], layers);
-        g.rates += g.rate[i];
+        return many_turns_hold(c, period, stage, role, layers, members, as_tail);
+    g.rates = 0;
+    for (uint32_t k = 0; k < stage->kinds; k++) {
+        double rate = 1 / many_seconds(stage->of[k].unit, role, way, layers);
+        g.way[k] = way;
+        g.rate[k] = rate;
+        g.rates += stage->of[k].count * rate;
+        fastest = rate > fastest ? rate : fastest;
     }
-    if (g.rates * own < 1 - 1e-9)
+    if (g.rates * stage->own < 1 - 1e-9)
         return false;
-    double link = next->size ? many_link(m, who[size - 1], c->order[next->begin]) : 0, wait = 0, window = 0;
+    double away = 2 * many_stage_link(c, stage) + next->wait;
     for (int turn = 0, changed = 1; turn < WAY_TURNS && changed; turn++) {
-        wait = size / g.rates + 2 * link + next->wait;
-        window = c->slack * wait / period;
-        changed = members_settle(m, who, size, role, layers, window, &g);
-        if (changed < 0 || g.rates * own < 1 - 1e-9)
+        wait = stage->size / g.rates + away;
+        if (wait >= stage->wait_most)
+            return false;
+        window = c->slack * wait / period / g.rates;
+        if (turn == 0 && many_bytes(m, role, way, layers, member_holds(m, stage->size, window, fastest)) <=
+                             stage->memory_least)
+            break; /* nobody holds more, nor has less room */
+        changed = members_settle(m, stage, role, layers, window, &g);
+        if (changed < 0 || g.rates * stage->own < 1 - 1e-9)
             return false;
     }
-    for (uint32_t i = 0; i < size; i++) {
-        g.fastest = fmax(g.fastest, g.rate[i]);
-        if (members)
-            members[i] = (struct many_member){
-                g.way[i], (uint32_t)member_holds(m, window, g.rate[i] / g.rates, size), 0};
-    }
+    fastest = 0;
+    for (uint32_t k = 0; k < stage->kinds; k++)
+        fastest = g.rate[k] > fastest ? g.rate[k] : fastest;
+    if (members)
+        members_tell(c, stage, &g, c->slack * wait / period / g.rates, members);
     *as_tail = (struct many_tail){.layers = next->layers + layers,
                                   .own = layers,
-                                  .begin = begin,
-                                  .size = size,
+                                  .begin = stage->begin,
+                                  .size = stage->size,
                                   .stages = next->stages + 1,
                                   .wait = wait,
-                                  .fill = 1 / g.fastest + 2 * link + next->fill};
+                                  .fill = 1 / fastest + 2 * stage->link_s + next->fill};
     return true;
 }
 
-/* Most layers of a group, `most` at best; 0 when it does not hold `least`. */
-static int32_t group_most(const struct many_cover *c, double period, uint32_t begin, uint32_t size,
-                          enum many_role role, int32_t least, int32_t most, const struct many_tail *next,
+/* Most layers of a stage, `most` at best; 0 when it does not hold `least`. With no more than that, only if a
+ * micro-batch stays less than `wait`. */
+static int32_t group_most(const struct many_cover *c, double period, struct many_stage *stage,
+                          enum many_role role, int32_t least, int32_t most, double wait,
                           struct many_tail *as_tail)
 {
     struct many_tail trial;
     int32_t low = 0, high = most;
     if (most < 1 || most < least)
         return 0;
-    if (many_group_holds(c, period, begin, size, role, most, next, NULL, as_tail))
+    if (most == least) {
+        stage->wait_most = wait;
+        return many_group_holds(c, period, stage, role, most, NULL, as_tail) ? most : 0;
+    }
+    if (many_group_holds(c, period, stage, role, most, NULL, as_tail))
         return most;
-    if (least > 1 && least < most) {
-        if (!many_group_holds(c, period, begin, size, role, least, next, NULL, as_tail))
+    if (least > 1) {
+        if (!many_group_holds(c, period, stage, role, least, NULL, as_tail))
             return 0;
         low = least;
     }
     for (high = most - 1; low < high;) {
         int32_t middle = (low + high + 1) / 2;
-        if (many_group_holds(c, period, begin, size, role, middle, next, NULL, &trial)) {
+        if (many_group_holds(c, period, stage, role, middle, NULL, &trial)) {
             low = middle;
             *as_tail = trial;
         } else {
@@ -130,7 +180,7 @@ static bool tail_better(const struct many_tail *a, const struct many_tail *b)
 /* Layers that members together do in a period, plainly, if memory did not matter. */
 static int32_t layers_in(double rate_layers, double period, double extra_layers)
 {
-    double most = floor(period * rate_layers - extra_layers + 1e-9);
+    double most = period * rate_layers - extra_layers + 1e-9;
     return most < 1 ? 0 : most > 65535 ? 65535 : (int32_t)most;
 }
 
@@ -138,22 +188,29 @@ static int32_t layers_in(double rate_layers, double period, double extra_layers)
 static bool place_look(struct many_cover *c, double period, uint32_t i)
 {
     const struct many *m = c->m;
+    struct many_tail trial, *best = &c->tails[i];
+    struct many_stage stage;
     int way = m->allowed[0] ? 0 : 1;
     double rate = 0, extra = INFINITY;
     int32_t before = 0;
     bool whole = false;
-    struct many_tail trial;
-    c->tails[i] = c->tails[i + 1]; /* skipped */
+    many_stage_begin(&stage, i);
+    *best = c->tails[i + 1]; /* skipped */
     for (uint32_t size = 1; size <= m->group_max && i + size <= c->count; size++) {
         const struct many_unit *unit = &m->units[c->order[i + size - 1]];
         const struct many_tail *next = &c->tails[i + size];
         enum many_role role = next->size ? MANY_INNER : MANY_LAST;
-        rate += 1 / unit->layer_s[way];
-        extra = fmin(extra, unit->extra_s[MANY_LAST][way] / unit->layer_s[way]);
-        int32_t most = layers_in(rate, many_own_period(c, period, next), role == MANY_LAST ? extra : 0),
+        many_stage_grow(c, &stage);
+        many_stage_before(c, period, &stage, next);
+        rate += unit->rate;
+        if (role == MANY_LAST) {
+            double own = unit->extra_s[MANY_LAST][way] / unit->layer_s[way];
+            extra = own < extra ? own : extra;
+        }
+        int32_t most = layers_in(rate, stage.own, role == MANY_LAST ? extra : 0),
                 left = m->layers - next->layers;
         if (next->size && left >= 1 && left <= most &&
-            many_group_holds(c, period, i, size, MANY_FIRST, left, next, NULL, &trial) &&
+            many_group_holds(c, period, &stage, MANY_FIRST, left, NULL, &trial) &&
             (!whole || trial.fill < c->whole.fill)) {
             c->whole = trial;
             c->start = i;
@@ -163,9 +220,9 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
         if (most <= before && role == MANY_INNER && size > 1)
             continue; /* no more layers than with fewer members */
         before = most;
-        if (group_most(c, period, i, size, role, c->tails[i].layers - next->layers, most, next, &trial) > 0 &&
-            tail_better(&trial, &c->tails[i]))
-            c->tails[i] = trial;
+        if (group_most(c, period, &stage, role, best->layers - next->layers, most, best->wait, &trial) > 0 &&
+            tail_better(&trial, best))
+            *best = trial;
     }
     return whole;
 }
@@ -184,6 +241,7 @@ double many_period(struct many_cover *c, double least, double most)
 {
     double low = least, high = most,
            within = fmax(c->within, c->count > HUGE_UNITS ? PERIOD_WITHIN_HUGE : PERIOD_WITHIN);
+    bool at_high = true; /* the tails are those of `high` */
     if (!isfinite(most)) {
         for (high = least * 1.04; !many_covers(c, high, c->count); high *= 1.1) {
             if (high > least * PERIOD_MOST)
@@ -195,12 +253,14 @@ double many_period(struct many_cover *c, double least, double most)
     }
     while (high > low * within) {
         double middle = (low + high) / 2;
-        if (many_covers(c, middle, c->count))
+        at_high = many_covers(c, middle, c->count);
+        if (at_high)
             high = middle;
         else
             low = middle;
     }
-    many_covers(c, high, c->count);
+    if (!at_high)
+        many_covers(c, high, c->count);
     return high;
 }
 

@@ -6,6 +6,7 @@
 #include "planner/many/many.h"
 
 #define LINK_NODES_MAX 512u
+#define KINDS_MOST 64u       /* of units that are told apart by looking at all of them */
 #define ROUNDED_BYTES 8192.0 /* of a stage, by which tables may be off: what is emitted is summed anew */
 
 /* Layers differ only in mixtures that are sparse in places: a mean one stands for all. */
@@ -23,6 +24,27 @@ static void unit_init(struct many_unit *unit, const struct problem *p, uint32_t 
         unit->extra_s[MANY_FIRST][way] = micro_forward(p, &cost, 0, 1) + micro_backward(p, &cost, 0, 1, way);
         unit->extra_s[MANY_LAST][way] =
             micro_forward(p, &cost, last, last + 1) + micro_backward(p, &cost, last, last + 1, way);
+    }
+}
+
+static bool units_alike(const struct many_unit *a, const struct many_unit *b)
+{
+    return a->memory == b->memory && memcmp(a->layer_s, b->layer_s, sizeof(a->layer_s)) == 0 &&
+           memcmp(a->extra_s, b->extra_s, sizeof(a->extra_s)) == 0;
+}
+
+/* Equal numbers for equal units: that of the first of them. Only among so many kinds: unlike ones beyond are
+ * each of their own. */
+static void kinds_fill(struct many *m)
+{
+    uint32_t first[KINDS_MOST], kinds = 0;
+    for (uint32_t u = 0; u < m->count; u++) {
+        uint32_t k = 0;
+        while (k < kinds && !units_alike(&m->units[first[k]], &m->units[u]))
+            k++;
+        m->units[u].kind = k < kinds ? first[k] : u;
+        if (k == kinds && kinds < KINDS_MOST)
+            first[kinds++] = u;
     }
 }
 
@@ -81,7 +103,7 @@ static void bytes_fill(struct many *m)
     }
 }
 
-static double link_seconds(const struct many *m, uint32_t a, uint32_t b)
+double many_link_far(const struct many *m, uint32_t a, uint32_t b)
 {
     double latency, rate;
     bool emulated;
@@ -89,17 +111,10 @@ static double link_seconds(const struct many *m, uint32_t a, uint32_t b)
     return latency + m->boundary_bytes / rate;
 }
 
-double many_link(const struct many *m, uint32_t from, uint32_t to)
-{
-    if (!m->link_s)
-        return link_seconds(m, from, to);
-    return m->link_s[(size_t)m->units[from].node * m->p->cluster->node_count + m->units[to].node];
-}
-
 /* Links are between nodes: one device of each stands for the others. */
 static int links_fill(struct many *m, struct err *err)
 {
-    uint32_t nodes = m->p->cluster->node_count;
+    uint32_t nodes = m->nodes = m->p->cluster->node_count;
     if (nodes > LINK_NODES_MAX)
         return 0;
     uint32_t *sample = malloc(((size_t)nodes + 1) * sizeof(*sample));
@@ -115,7 +130,7 @@ static int links_fill(struct many *m, struct err *err)
     for (uint32_t a = 0; a < nodes; a++) {
         for (uint32_t b = 0; b < nodes && sample[a] != UINT32_MAX; b++) {
             if (sample[b] != UINT32_MAX)
-                link_s[(size_t)a * nodes + b] = link_seconds(m, sample[a], sample[b]);
+                link_s[(size_t)a * nodes + b] = many_link_far(m, sample[a], sample[b]);
         }
     }
     m->link_s = link_s;
@@ -148,6 +163,9 @@ int many_init(struct many *m, const struct problem *problem, uint32_t micro_batc
         if (problem->usable[d])
             unit_init(&m->units[m->count++], problem, d, micro_batch_rows);
     }
+    for (uint32_t u = 0; u < m->count; u++)
+        m->units[u].rate = 1 / m->units[u].layer_s[!m->allowed[0]];
+    kinds_fill(m);
     bytes_fill(m);
     if (links_fill(m, err) < 0) {
         many_fini(m);
