@@ -44,13 +44,17 @@ void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uin
     }
 }
 
-/* A mean micro-batch of a step cut into so many. */
+struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches)
+{
+    return (struct cost_load){.rows = problem->mean_step.rows / micro_batches,
+                              .tokens = problem->mean_step.tokens / micro_batches,
+                              .sum_sq = problem->mean_step.sum_sq / micro_batches,
+                              .labelled = problem->mean_step.labelled / micro_batches};
+}
+
 static void mean_cost(struct micro_cost *cost, const struct problem *problem, uint32_t device, uint32_t count)
 {
-    struct cost_load load = {.rows = problem->mean_step.rows / count,
-                             .tokens = problem->mean_step.tokens / count,
-                             .sum_sq = problem->mean_step.sum_sq / count,
-                             .labelled = problem->mean_step.labelled / count};
+    struct cost_load load = micro_load_mean(problem, count);
     micro_cost_load(cost, problem, device, &load);
 }
 

@@ -13,6 +13,9 @@ uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
 /* Does the specification allow it? */
 bool micro_recompute_allowed(const struct problem *problem, bool recompute);
 
+/* A mean micro-batch of a step cut into so many. */
+struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
+
 /* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
 struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];

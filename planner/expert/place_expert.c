@@ -101,6 +101,17 @@ static void rows_divide(struct seeker *s)
     }
 }
 
+/* Of a member's rows of a micro-batch in a layer, forward or back. */
+static double attention_pass(const struct seeker *s, uint32_t i, bool back)
+{
+    const struct place_member *x = &s->members[i];
+    double share = (double)x->micro_rows / s->rows;
+    if (x->micro_rows == 0)
+        return 0;
+    return attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share) +
+           (back && x->recompute ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0);
+}
+
 /* What a layer costs with the rows as divided; experts by share x. */
 struct layer_times {
     double attention_s[EXPERT_DEVICES_MAX]; /* forward and back */
@@ -111,11 +122,7 @@ static void attention_times(const struct seeker *s, struct layer_times *t)
 {
     t->forward = t->backward = (struct zebra){0};
     for (uint32_t i = 0; i < s->n; i++) {
-        double share = (double)s->members[i].micro_rows / s->rows;
-        double f = share > 0 ? attention_seconds(s, s->device[i], COST_FORWARD, share) : 0;
-        double b = share > 0 ? attention_seconds(s, s->device[i], COST_BACKWARD, share) : 0;
-        b += share > 0 && s->members[i].recompute ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share)
-                                                  : 0;
+        double f = attention_pass(s, i, false), b = attention_pass(s, i, true);
         t->attention_s[i] = f + b;
         t->forward.attention_s = fmax(t->forward.attention_s, f);
         t->backward.attention_s = fmax(t->backward.attention_s, b);
@@ -134,15 +141,10 @@ static void experts_times(const struct seeker *s, const double *x, struct layer_
         struct zebra *z = back ? &t->backward : &t->forward;
         z->experts_s = z->shared_s = 0;
         for (uint32_t i = 0; i < s->n; i++) {
-            double share = (double)s->members[i].micro_rows / s->rows;
-            bool again = s->members[i].recompute;
-            double each = x[i] * experts_all(s, s->device[i], back, again);
+            double each = x[i] * experts_all(s, s->device[i], back, s->members[i].recompute);
             z->experts_s = fmax(z->experts_s, each);
-            if (x[i] <= 0 || share <= 0)
-                continue;
-            double attention = attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share);
-            attention += back && again ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
-            z->shared_s = fmax(z->shared_s, each + attention);
+            if (x[i] > 0 && s->members[i].micro_rows > 0)
+                z->shared_s = fmax(z->shared_s, each + attention_pass(s, i, back));
         }
     }
 }
@@ -305,13 +307,8 @@ static void rounded_times(const struct seeker *s, const struct expert_split *spl
         struct zebra *z = back ? &t->backward : &t->forward;
         double alone[EXPERT_DEVICES_MAX], all[EXPERT_DEVICES_MAX];
         for (uint32_t i = 0; i < s->n; i++) {
-            double share = (double)s->members[i].micro_rows / s->rows;
-            alone[i] = share > 0
-                           ? attention_seconds(s, s->device[i], back ? COST_BACKWARD : COST_FORWARD, share)
-                           : 0;
-            bool again = back && s->members[i].recompute;
-            alone[i] += share > 0 && again ? attention_seconds(s, s->device[i], COST_RECOMPUTE, share) : 0;
-            all[i] = experts_all(s, s->device[i], back, again);
+            alone[i] = attention_pass(s, i, back);
+            all[i] = experts_all(s, s->device[i], back, s->members[i].recompute);
         }
         z->experts_s = z->shared_s = 0;
         for (uint32_t l = 0; l < split->sparse_count; l++) {

@@ -6,6 +6,11 @@
 
 #define TABLE_ENTRIES_MAX ((size_t)1 << 12) /* beyond, a period of means must do */
 
+uint32_t pipe_step(const struct problem *problem, uint32_t t)
+{
+    return (uint32_t)((uint64_t)problem->step_count * (2 * t + 1) / (2 * PIPE_STEPS));
+}
+
 int pipe_table_init(struct pipe_table *table, const struct problem *problem, uint32_t micro_batch_rows,
                     struct err *err)
 {
@@ -19,7 +24,7 @@ int pipe_table_init(struct pipe_table *table, const struct problem *problem, uin
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t d = 0; d < problem->device_count; d++) {
         for (uint32_t t = 0; t < PIPE_STEPS && problem->usable[d]; t++) {
-            uint32_t step = (uint32_t)((uint64_t)problem->step_count * (2 * t + 1) / (2 * PIPE_STEPS));
+            uint32_t step = pipe_step(problem, t);
             for (uint32_t k = 0; k < count; k++) {
                 struct cost_load load =
                     problem_load(problem, step, k * micro_batch_rows, (k + 1) * micro_batch_rows);

@@ -31,11 +31,6 @@ struct variants {
     uint32_t rows;
 };
 
-static uint32_t step_of(const struct variants *v, uint32_t t)
-{
-    return (uint32_t)((uint64_t)v->p->step_count * (2 * t + 1) / (2 * PIPE_STEPS));
-}
-
 /* What micro-batches of the choice's size cost on every device it may be moved to. */
 static int costs_fill(struct variants *v, const struct place_choice *c, uint32_t count)
 {
@@ -55,7 +50,8 @@ static int costs_fill(struct variants *v, const struct place_choice *c, uint32_t
     for (uint32_t t = 0; t < PIPE_STEPS; t++) {
         for (uint32_t d = 0; d < v->p->device_count; d++) {
             for (uint32_t k = 0; k < count; k++, at++) {
-                struct cost_load load = problem_load(v->p, step_of(v, t), k * v->rows, (k + 1) * v->rows);
+                struct cost_load load =
+                    problem_load(v->p, pipe_step(v->p, t), k * v->rows, (k + 1) * v->rows);
                 *at = (struct micro_cost){0};
                 if (v->p->usable[d] && load.rows > 0)
                     micro_cost_load(at, v->p, d, &load);
@@ -78,7 +74,8 @@ static void parts_fill(const struct variants *v, const struct place_choice *c, u
             double back = micro_backward(v->p, &cost[k], s->block_begin, s->block_end, false);
             w[at] = 0;
             if (c->schedule == SCHEDULE_SPLIT) {
-                struct cost_load load = problem_load(v->p, step_of(v, t), k * v->rows, (k + 1) * v->rows);
+                struct cost_load load =
+                    problem_load(v->p, pipe_step(v->p, t), k * v->rows, (k + 1) * v->rows);
                 w[at] = back * micro_weight_share(v->p, s->block_begin, s->block_end, &load);
             }
             f[at] = micro_forward(v->p, &cost[k], s->block_begin, s->block_end);
@@ -125,7 +122,7 @@ static double choice_estimate(struct variants *v, const struct place_choice *c)
     chain_links(v->p, c, latency, occupied);
     struct pipe_order_costs costs = {f, b, w, latency, occupied};
     for (uint32_t t = 0; t < PIPE_STEPS && seconds >= 0; t++) {
-        if (t == 0 || step_of(v, t) != step_of(v, t - 1)) {
+        if (t == 0 || pipe_step(v->p, t) != pipe_step(v->p, t - 1)) {
             parts_fill(v, c, t, count, f, b, w);
             each = pipe_order_seconds(&order, &costs, NULL, v->err);
         }

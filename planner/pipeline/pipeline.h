@@ -14,6 +14,8 @@ struct pipe_table {
     uint32_t rows, micro_batches;
     struct micro_cost *cost; /* [device][PIPE_STEPS][micro_batches]; NULL: too many, means are used */
 };
+/* Which of the problem's steps estimates price as number t of PIPE_STEPS. */
+uint32_t pipe_step(const struct problem *problem, uint32_t t);
 /* Fills *table (pipe_table_fini). ERR_NOMEM. */
 int pipe_table_init(struct pipe_table *table, const struct problem *problem, uint32_t micro_batch_rows,
                     struct err *err);

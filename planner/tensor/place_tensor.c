@@ -46,28 +46,6 @@ struct arrangement {
     double estimate_s; /* of what was tried last; INFINITY: it did not fit */
 };
 
-static struct cost_load mean_load(const struct problem *p, uint32_t micro_batches)
-{
-    return (struct cost_load){.rows = p->mean_step.rows / micro_batches,
-                              .tokens = p->mean_step.tokens / micro_batches,
-                              .sum_sq = p->mean_step.sum_sq / micro_batches,
-                              .labelled = p->mean_step.labelled / micro_batches};
-}
-
-static void ring_links(const struct problem *p, const uint32_t *devices, uint32_t count, double *latency_s,
-                       double *rate)
-{
-    *latency_s = 0;
-    *rate = INFINITY;
-    for (uint32_t i = 0; i < count && count > 1; i++) {
-        double latency, bytes_per_s;
-        bool emulated;
-        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &bytes_per_s, &emulated);
-        *latency_s = fmax(*latency_s, latency);
-        *rate = fmin(*rate, bytes_per_s);
-    }
-}
-
 /* A half of a block on a whole group: its slowest member. */
 static double group_half(const struct problem *p, const uint32_t *devices, const struct plan_tensor *parts,
                          uint32_t count, int32_t block, enum tensor_half half, enum cost_way way,
@@ -111,7 +89,7 @@ static double group_block(const struct arrangement *a, uint32_t s, int32_t block
     const uint32_t *devices = &a->device[a->first[s]];
     const struct plan_tensor *parts = &a->part[a->first[s]];
     uint32_t count = a->first[s + 1] - a->first[s];
-    struct cost_load load = mean_load(p, a->micro_batches);
+    struct cost_load load = micro_load_mean(p, a->micro_batches);
     bool layer = block > 0 && block + 1 < p->block_count;
     double seconds = 0;
     if (a->together > 1) {
@@ -377,8 +355,8 @@ static int arrangement_sizes(struct arrangement *a, struct err *err)
         tensor_ring_best(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s],
                          a->p->bytes_per_token * a->p->mean_row.tokens);
     for (uint32_t s = 0; s < a->stages; s++)
-        ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
-                   &a->rate[s]);
+        tensor_ring_links(a->p, &a->device[a->first[s]], a->first[s + 1] - a->first[s], &a->latency_s[s],
+                          &a->rate[s]);
     for (uint32_t i = 0; i < count; i++) {
         double here;
         a->rows = sizes[i];
@@ -401,7 +379,7 @@ static int arrangement_sizes(struct arrangement *a, struct err *err)
 static double group_layer(const struct problem *p, const uint32_t *devices, const struct plan_tensor *parts,
                           uint32_t count, int32_t layer, uint32_t rows)
 {
-    struct cost_load load = mean_load(p, micro_count(p, rows));
+    struct cost_load load = micro_load_mean(p, micro_count(p, rows));
     struct plan_tensor level[TENSOR_GROUP_MAX];
     struct place_member members[TENSOR_GROUP_MAX];
     struct place_stage stage = {.block_begin = layer, .block_end = layer + 1, .member_count = count};
@@ -436,9 +414,9 @@ static bool group_pays(const struct arrangement *a, const uint32_t *devices, uin
     double latency, rate;
     if (layer < 0 || !tensor_deal(p, devices, count, sizes[0], TENSOR_BY_SPEED, parts))
         return false;
-    ring_links(p, devices, count, &latency, &rate);
+    tensor_ring_links(p, devices, count, &latency, &rate);
     for (uint32_t i = 0; i < size_count && !a->any; i++) {
-        struct cost_load load = mean_load(p, micro_count(p, sizes[i]));
+        struct cost_load load = micro_load_mean(p, micro_count(p, sizes[i]));
         double alone = INFINITY;
         for (uint32_t d = 0; d < count; d++)
             alone = fmin(alone, problem_seconds(p, devices[d], layer, layer + 1, COST_FORWARD, &load) +

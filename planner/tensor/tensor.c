@@ -9,6 +9,7 @@
 /* Kernel launches of half a block: what does not shrink with the share. A rule of thumb, half of cost.c's for
  * a whole block. */
 #define HALF_OVERHEAD_S 15e-6
+#define RING_SAME 1e-9 /* relative: sums this near are as fast */
 
 static double share_of(uint32_t begin, uint32_t end, uint32_t all)
 {
@@ -145,6 +146,53 @@ double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, doub
     double ring = 2 * (n - 1) / n * bytes / bytes_per_s + 2 * (n - 1) * latency_s;
     double tree = 2 * depth * (latency_s + bytes / bytes_per_s);
     return ring < tree ? ring : tree;
+}
+
+void tensor_ring_links(const struct problem *p, const uint32_t *devices, uint32_t count, double *latency_s,
+                       double *bytes_per_s)
+{
+    *latency_s = 0;
+    *bytes_per_s = INFINITY;
+    for (uint32_t i = 0; i < count && count > 1; i++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &rate, &emulated);
+        *latency_s = fmax(*latency_s, latency);
+        *bytes_per_s = fmin(*bytes_per_s, rate);
+    }
+}
+
+static double ring_sum(const struct problem *p, const uint32_t *devices, uint32_t count, double bytes)
+{
+    double latency, rate;
+    tensor_ring_links(p, devices, count, &latency, &rate);
+    return tensor_sum_seconds(count, bytes, latency, rate);
+}
+
+void tensor_ring_best(const struct problem *p, uint32_t *devices, uint32_t count, double bytes)
+{
+    uint32_t best[TENSOR_RING], turns[TENSOR_RING] = {0};
+    if (count < 3 || count > TENSOR_RING)
+        return;
+    double least = ring_sum(p, devices, count, bytes) * (1 - RING_SAME);
+    memcpy(best, devices, count * sizeof(*best));
+    for (uint32_t k = 1; k + 1 < count;) { /* Heap's way through all orders of all but the last: rings turn */
+        if (turns[k] >= k) {
+            turns[k++] = 0;
+            continue;
+        }
+        uint32_t other = k % 2 ? turns[k] : 0, held = devices[other];
+        devices[other] = devices[k];
+        devices[k] = held;
+        double seconds = ring_sum(p, devices, count, bytes);
+        if (seconds < least) {
+            least = seconds * (1 - RING_SAME);
+            memcpy(best, devices, count * sizeof(*best));
+        }
+        turns[k]++;
+        k = 1;
+    }
+    memcpy(devices, best, count * sizeof(*best));
 }
 
 /* Parameters that all members keep and train alike, of one layer: the narrow side of adapters whose wide side

@@ -13,7 +13,7 @@
 #define TENSOR_GROUP_MAX 64u
 
 /* Deals heads, columns and vocabulary to devices: whole heads so that the slowest is done first, or by
- * memory, or alike. False when there are more devices than heads. */
+ * memory, or alike. False when there are more devices than heads, columns or words, or TENSOR_GROUP_MAX. */
 enum tensor_by { TENSOR_BY_SPEED, TENSOR_BY_MEMORY, TENSOR_EVENLY, TENSOR_WAYS };
 bool tensor_deal(const struct problem *problem, const uint32_t *devices, uint32_t count,
                  uint32_t micro_batch_rows, enum tensor_by by, struct plan_tensor *parts);
@@ -35,6 +35,11 @@ double tensor_instr_seconds(const struct problem *problem, uint32_t device, cons
 /* Seconds to sum `bytes` over a group: a ring, or up and down a tree where that is faster
  * (docs/PLANNER.md, Time). */
 double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
+
+/* The worst latency and rate of the links that a ring of those devices, in that order, goes over; 0 and
+ * INFINITY of a single device. */
+void tensor_ring_links(const struct problem *problem, const uint32_t *devices, uint32_t count,
+                       double *latency_s, double *bytes_per_s);
 
 /* Puts a group's devices in the order in which a boundary tensor of so many bytes is soonest summed (links
  * differ by direction); of up to TENSOR_RING devices, more stay as they are, and so do orders that are no

@@ -1,13 +1,11 @@
 /* The FFN's columns of a group by what they make of its time: whole heads and the rows of the vocabulary
  * leave members unlike, and columns are fine enough to make up for it. */
 #include <math.h>
-#include <string.h>
 
 #include "planner/cost/micro.h"
 #include "planner/tensor/tensor.h"
 
 #define LEVEL_TURNS 50 /* of bisection */
-#define RING_SAME 1e-9 /* relative: sums this near are as fast */
 
 /* A member's time with c columns is base + c · each; at most `most`. */
 struct line {
@@ -151,16 +149,12 @@ bool tensor_level(const struct problem *p, struct place_choice *c, uint32_t s, b
     uint32_t ffn = p->workload->config->ffn;
     int32_t begin = stage->block_begin > 1 ? stage->block_begin : 1;
     int32_t end = stage->block_end < p->block_count ? stage->block_end : p->block_count - 1;
-    struct level l = {.p = p, .c = c, .stage = stage, .layer = begin, .load = p->mean_step};
+    struct level l = {.p = p, .c = c, .stage = stage, .layer = begin, .load = micro_load_mean(p, count)};
     if (n < 2 || n > TENSOR_GROUP_MAX || n > ffn || end <= begin)
         return true;
     uint64_t live = (uint64_t)c->members[stage->member_first].window * tensor_together(c, count);
     live = live < count ? live : count;
     l.layers = (uint32_t)(end - begin);
-    l.load.rows /= count;
-    l.load.tokens /= count;
-    l.load.sum_sq /= count;
-    l.load.labelled /= count;
     for (uint32_t i = 0; i < n; i++)
         line_fill(&l, i, whole);
     int more = 1;
@@ -175,43 +169,4 @@ bool tensor_level(const struct problem *p, struct place_choice *c, uint32_t s, b
         part->column_end = at += l.lines[i].columns;
     }
     return more == 0;
-}
-
-static double ring_sum(const struct problem *p, const uint32_t *devices, uint32_t count, double bytes)
-{
-    double latency_most = 0, rate_least = INFINITY;
-    for (uint32_t i = 0; i < count; i++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &rate, &emulated);
-        latency_most = fmax(latency_most, latency);
-        rate_least = fmin(rate_least, rate);
-    }
-    return tensor_sum_seconds(count, bytes, latency_most, rate_least);
-}
-
-void tensor_ring_best(const struct problem *p, uint32_t *devices, uint32_t count, double bytes)
-{
-    uint32_t best[TENSOR_RING], turns[TENSOR_RING] = {0};
-    if (count < 3 || count > TENSOR_RING)
-        return;
-    double least = ring_sum(p, devices, count, bytes) * (1 - RING_SAME);
-    memcpy(best, devices, count * sizeof(*best));
-    for (uint32_t k = 1; k + 1 < count;) { /* Heap's way through all orders of all but the last: rings turn */
-        if (turns[k] >= k) {
-            turns[k++] = 0;
-            continue;
-        }
-        uint32_t other = k % 2 ? turns[k] : 0, held = devices[other];
-        devices[other] = devices[k];
-        devices[k] = held;
-        double seconds = ring_sum(p, devices, count, bytes);
-        if (seconds < least) {
-            least = seconds * (1 - RING_SAME);
-            memcpy(best, devices, count * sizeof(*best));
-        }
-        turns[k]++;
-        k = 1;
-    }
-    memcpy(devices, best, count * sizeof(*best));
 }

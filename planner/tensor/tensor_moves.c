@@ -37,8 +37,7 @@ static bool shift(struct place_choice *c, uint32_t from, uint32_t to, uint32_t a
     return true;
 }
 
-/* A member's part of the vocabulary outright, in `WORD_PARTS`th parts; the others keep theirs to each other.
- */
+/* Half of the vocabulary becomes a member's; what the others share of the rest stays as it was among them. */
 static bool words_set(struct place_choice *c, const struct place_stage *stage, uint32_t member,
                       uint32_t vocab)
 {

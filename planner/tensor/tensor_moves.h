@@ -11,8 +11,7 @@
 
 /* Member `from` of a group gives to `to` of the same group; a group's first to itself: the group's columns
  * are made level, gift 0 for one micro-batch at a time, 1 for several in turns; any member to itself, gift 2:
- * half of the vocabulary is its own. Returns 1, or 0 when there is
- * nothing to give. */
+ * half of the vocabulary is its own. Returns 1, or 0 when there is nothing to give. */
 int tensor_give(const struct problem *problem, struct place_choice *choice, uint32_t from, uint32_t to,
                 uint32_t gift);
 /* One more or one less micro-batch worked on in turns. */

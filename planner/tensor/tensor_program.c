@@ -55,7 +55,6 @@ static int32_t sum_add(struct writer *w, int32_t slot, uint32_t tag, int32_t blo
 /* A boundary tensor from the neighbouring stage: the first member gets it and tells the others. */
 static void arrive_add(struct writer *w, bool gradient, uint32_t k)
 {
-    struct tensor_plan *t = w->t;
     const struct place_stage *stage = blocks_of(w);
     int32_t slot = gradient ? w->s->grad_in : w->s->act_in;
     int32_t boundary = gradient ? stage->block_end : stage->block_begin;
@@ -81,7 +80,6 @@ static void arrive_add(struct writer *w, bool gradient, uint32_t k)
         x.block_begin = x.block_end = boundary;
         number = program_add(&w->b, &x, &number, 1);
     }
-    (void)t;
     w->ready[k] = number;
 }
 
