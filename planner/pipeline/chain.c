@@ -146,7 +146,26 @@ static int slots_fill(struct chain *c, uint32_t r, uint64_t cache_bytes)
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
 
-/* What a rank's stages need together: workspace and tables are shared, all else adds up. */
+void chain_range_need(const struct problem *problem, const struct memory_stage *range, uint64_t *shared,
+                      struct memory_need *need, uint64_t *saved)
+{
+    struct memory_stage alone = *range;
+    struct memory_need each, bare;
+    alone.boundary_buffers = 0;
+    memory_stage_need(problem, range, &each);
+    memory_stage_need(problem, &alone, &bare);
+    *saved = each.saved_bytes;
+    uint64_t work = bare.purpose[PURPOSE_BUFFERS] - bare.cache_bytes;
+    each.purpose[PURPOSE_BUFFERS] -= work < *shared ? work : *shared;
+    *shared = work > *shared ? work : *shared;
+    need->total = 0;
+    for (int p = 0; p < PURPOSE_COUNT; p++)
+        need->total += need->purpose[p] += each.purpose[p];
+    need->cache_bytes += each.cache_bytes;
+    need->exact = need->exact && each.exact;
+}
+
+/* What a rank's stages need together. */
 static void rank_need(struct chain *c, uint32_t r, struct memory_need *need)
 {
     uint32_t out = chain_ring_out(c->micro_batches);
@@ -156,31 +175,20 @@ static void rank_need(struct chain *c, uint32_t r, struct memory_need *need)
     for (uint32_t j = r; j < c->stages; j += c->ranks) {
         const struct place_stage *stage = &c->choice->stages[j];
         struct chain_stage *s = &c->stage[j];
-        struct memory_stage m = {.block_begin = stage->block_begin,
-                                 .block_end = stage->block_end,
-                                 .window = s->live,
-                                 .micro_batch_rows = c->plan->rows_bound,
-                                 .recompute = c->choice->members[stage->member_first].recompute,
-                                 .boundary_buffers = (j > 0 ? s->ring_act + out : 0) +
-                                                     (j + 1 < c->stages ? s->ring_grad + out : 0),
-                                 .state_share = 1,
-                                 .tensor_share = 1};
-        struct memory_need each, bare;
-        memory_stage_need(c->problem, &m, &each);
-        m.boundary_buffers = 0;
-        memory_stage_need(c->problem, &m, &bare);
-        s->saved_bytes = each.saved_bytes;
-        each.purpose[PURPOSE_ACTIVATIONS] += held_total(c, j);
-        uint64_t work = bare.purpose[PURPOSE_BUFFERS] - bare.cache_bytes;
-        each.purpose[PURPOSE_BUFFERS] -= work < shared ? work : shared;
-        shared = work > shared ? work : shared;
-        for (int p = 0; p < PURPOSE_COUNT; p++)
-            need->purpose[p] += each.purpose[p];
-        need->cache_bytes += each.cache_bytes;
-        need->exact = need->exact && each.exact;
+        const struct memory_stage range = {.block_begin = stage->block_begin,
+                                           .block_end = stage->block_end,
+                                           .window = s->live,
+                                           .micro_batch_rows = c->plan->rows_bound,
+                                           .recompute = c->choice->members[stage->member_first].recompute,
+                                           .boundary_buffers = (j > 0 ? s->ring_act + out : 0) +
+                                                               (j + 1 < c->stages ? s->ring_grad + out : 0),
+                                           .state_share = 1,
+                                           .tensor_share = 1};
+        chain_range_need(c->problem, &range, &shared, need, &s->saved_bytes);
+        uint64_t held = held_total(c, j);
+        need->purpose[PURPOSE_ACTIVATIONS] += held;
+        need->total += held;
     }
-    for (int p = 0; p < PURPOSE_COUNT; p++)
-        need->total += need->purpose[p];
 }
 
 static int ranges_fill(struct chain *c, uint32_t r)

@@ -25,6 +25,12 @@ void chain_links(const struct problem *problem, const struct place_choice *choic
  * new values back, between the first and the last device; 0 otherwise. */
 double chain_tied_seconds(const struct problem *problem, uint32_t first, uint32_t last);
 
+/* Adds a range of blocks to what its rank needs: all adds up but workspace and tables, which a rank's ranges
+ * share. *shared: the most of them so far, bytes, 0 at first; *saved: what the range keeps of a micro-batch
+ * for its backward, bytes. */
+void chain_range_need(const struct problem *problem, const struct memory_stage *range, uint64_t *shared,
+                      struct memory_need *need, uint64_t *saved);
+
 /* Emits a whole plan from a choice whose stages have one member each with window set. Interleaved, stage j is
  * of member j mod member_count. NULL with ERR_NOFIT, ERR_NOMEM. */
 struct plan *chain_emit(const struct problem *problem, const struct place_choice *choice, bool programs,

@@ -18,20 +18,20 @@
 
 #include "planner/pipeline/chain.h"
 #include "planner/pipeline/pipe_exact_private.h"
+#include "planner/search/polish.h"
 
 #define SETS (1u << PIPE_EXACT_DEVICES)
+#define SIMULATION                                                                                           \
+    16u /* micro-batches through stages that may be followed while one is emitted and simulated */
 #define SIZES_ALL 16u /* rows a step up to which every size of micro-batches is looked at */
 
 struct walk {
     struct exact x;
-    uint32_t count, usable[PIPE_EXACT_DEVICES];
-    int32_t blocks;
     uint64_t needs[PIPE_EXACT_BLOCKS + 1][PIPE_EXACT_BLOCKS + 1]
                   [2]; /* of a stage at its least; [recomputes] */
     /* R and T: seconds; INFINITY: cannot be */
     double rest[SETS][PIPE_EXACT_DEVICES][PIPE_EXACT_BLOCKS + 1],
         trip[SETS][PIPE_EXACT_DEVICES][PIPE_EXACT_BLOCKS + 1];
-    double floor_after; /* of every choice: x.after is no less */
 };
 
 /* What is known of the stages so far, means in seconds. */
@@ -68,9 +68,8 @@ static void cost_mean(struct micro_cost *sum, const struct micro_cost *cost, dou
     }
 }
 
-static void costs_fill(struct walk *w)
+static void costs_fill(struct exact *x)
 {
-    struct exact *x = &w->x;
     const struct problem *p = x->p;
     uint32_t count = x->micro_batches;
     for (uint32_t t = 0; t < x->steps; t++) {
@@ -79,8 +78,8 @@ static void costs_fill(struct walk *w)
                 problem_load(p, problem_step_priced(p, t, x->steps), k * x->rows, (k + 1) * x->rows);
             x->bytes[(size_t)t * count + k] =
                 load.rows > 0 ? floor(p->bytes_per_token * load.tokens * (1 - 1e-15)) : -1;
-            for (uint32_t i = 0; i < w->count; i++) {
-                uint32_t d = w->usable[i];
+            for (uint32_t i = 0; i < x->count; i++) {
+                uint32_t d = x->usable[i];
                 struct micro_cost *cost = &x->cost[((size_t)t * p->device_count + d) * count + k];
                 *cost = (struct micro_cost){0};
                 if (load.rows > 0)
@@ -95,12 +94,11 @@ static void costs_fill(struct walk *w)
     }
 }
 
-static void hops_fill(struct walk *w)
+static void hops_fill(struct exact *x)
 {
-    struct exact *x = &w->x;
     uint32_t n = x->p->device_count, count = x->micro_batches;
-    for (uint32_t i = 0; i < w->count * w->count; i++) {
-        uint32_t a = w->usable[i / w->count], b = w->usable[i % w->count];
+    for (uint32_t i = 0; i < x->count * x->count; i++) {
+        uint32_t a = x->usable[i / x->count], b = x->usable[i % x->count];
         double latency, rate;
         bool emulated;
         x->hop_first[a * n + b] = x->hop_last[a * n + b] = 0;
@@ -118,10 +116,10 @@ static void hops_fill(struct walk *w)
 static void needs_fill(struct walk *w)
 {
     const uint32_t windows[3] = {1, 1, 1};
-    for (int32_t b = 0; b < w->blocks; b++) {
-        for (int32_t e = b + 1; e <= w->blocks; e++) {
+    for (int32_t b = 0; b < w->x.blocks; b++) {
+        for (int32_t e = b + 1; e <= w->x.blocks; e++) {
             uint32_t buffers =
-                chain_boundary_buffers(b > 0, 1 + (b > 0) + (e < w->blocks), windows, w->x.micro_batches);
+                chain_boundary_buffers(b > 0, 1 + (b > 0) + (e < w->x.blocks), windows, w->x.micro_batches);
             for (int recompute = 0; recompute < 2; recompute++)
                 w->needs[b][e][recompute] = micro_recompute_allowed(w->x.p, recompute)
                                                 ? exact_need(&w->x, b, e, 1, recompute, buffers)
@@ -155,10 +153,10 @@ static void next_least(const struct walk *w, uint32_t set, uint32_t i, int32_t e
                        double *rest, double *trip)
 {
     const struct exact *x = &w->x;
-    uint32_t n = x->p->device_count, d = w->usable[i], left = set & ~(1u << i);
+    uint32_t n = x->p->device_count, d = x->usable[i], left = set & ~(1u << i);
     *rest = *trip = INFINITY;
-    for (uint32_t j = 0; j < w->count; j++) {
-        uint32_t next = w->usable[j];
+    for (uint32_t j = 0; j < x->count; j++) {
+        uint32_t next = x->usable[j];
         if (!(left >> j & 1) || w->rest[left][j][e] >= INFINITY)
             continue;
         double there = x->hop_first[d * n + next];
@@ -172,17 +170,17 @@ static void next_least(const struct walk *w, uint32_t set, uint32_t i, int32_t e
 
 static void rests_fill(struct walk *w)
 {
-    for (int32_t b = w->blocks - 1; b >= 0; b--) {
-        for (uint32_t set = 1; set < 1u << w->count; set++) {
-            for (uint32_t i = 0; i < w->count; i++) {
+    for (int32_t b = w->x.blocks - 1; b >= 0; b--) {
+        for (uint32_t set = 1; set < 1u << w->x.count; set++) {
+            for (uint32_t i = 0; i < w->x.count; i++) {
                 double *rest = &w->rest[set][i][b], *trip = &w->trip[set][i][b];
                 *rest = *trip = INFINITY;
-                for (int32_t e = b + 1; e <= w->blocks && set >> i & 1; e++) {
+                for (int32_t e = b + 1; e <= w->x.blocks && set >> i & 1; e++) {
                     struct stage_times s;
                     double all, turn;
-                    if (!stage_times(w, w->usable[i], b, e, &s))
+                    if (!stage_times(w, w->x.usable[i], b, e, &s))
                         break;
-                    if (e == w->blocks) {
+                    if (e == w->x.blocks) {
                         all = b ? s.all : INFINITY; /* one stage is no pipeline */
                         turn = s.first_forward + s.first_backward;
                     } else {
@@ -198,21 +196,20 @@ static void rests_fill(struct walk *w)
 
 /* --- orders and cuts --- */
 
-/* After the last backward of the first stage: a tied embedding's gradients come and go, the optimiser. */
 static double after_of(const struct exact *x)
 {
-    double tied = chain_tied_seconds(x->p, x->device[0], x->device[x->stages - 1]), most = 0, first = 0;
+    double most = 0, first = 0;
     for (uint32_t s = 0; s < x->stages; s++) {
         double step = problem_step_seconds(x->p, x->device[s], s ? x->end[s - 1] : 0, x->end[s]);
         first = s ? first : step;
         most = fmax(most, step);
     }
-    return fmax(tied / 2 + most, tied > 0 ? tied + first : 0);
+    return exact_after(x, most, first, x->device[x->stages - 1]);
 }
 
 static bool hopeless(const struct walk *w, double seconds)
 {
-    return seconds + w->floor_after >= w->x.best * (1 - PIPE_EXACT_SAME);
+    return seconds >= w->x.best * (1 - PIPE_EXACT_SAME);
 }
 
 /* The head with stage i of blocks [b, e) behind it. */
@@ -223,7 +220,7 @@ static struct head head_with(const struct walk *w, const struct head *h, uint32_
     struct head next = *h;
     double there = 0, back = 0, home = 0;
     if (x->stages > 0) {
-        uint32_t from = x->device[x->stages - 1], to = w->usable[i], n = x->p->device_count;
+        uint32_t from = x->device[x->stages - 1], to = x->usable[i], n = x->p->device_count;
         there = x->hop_first[from * n + to];
         back = x->hop_first[to * n + from];
         home = x->hop_last[to * n + from];
@@ -250,16 +247,16 @@ static void stage_put(struct walk *w, uint32_t set, uint32_t i, int32_t e, const
     struct head next = head_with(w, h, i, s);
     double rest = 0, trip = 0, asked = x->p->workload->stages;
     x->left -= x->left > 0;
-    if (e < w->blocks) {
+    if (e < x->blocks) {
         next_least(w, set, i, e, s, &rest, &trip);
         trip -= s->first_forward + s->first_backward; /* of what follows, its links among it */
         rest += next.comes - s->first_forward + next.leaves - s->last_backward;
     }
     if (hopeless(w, fmax(next.least, fmax(rest, next.turns + next.trip + trip))))
         return;
-    x->device[x->stages] = w->usable[i];
+    x->device[x->stages] = x->usable[i];
     x->end[x->stages++] = e;
-    if (e < w->blocks) {
+    if (e < x->blocks) {
         stages_walk(w, set & ~(1u << i), e, &next);
     } else if (asked <= 0 || x->stages == asked) {
         x->after = after_of(x);
@@ -271,10 +268,10 @@ static void stage_put(struct walk *w, uint32_t set, uint32_t i, int32_t e, const
 static void stages_walk(struct walk *w, uint32_t set, int32_t b, const struct head *h)
 {
     struct exact *x = &w->x;
-    for (uint32_t i = 0; i < w->count && !x->failed; i++) {
-        for (int32_t e = b + 1; e <= w->blocks && set >> i & 1; e++) {
+    for (uint32_t i = 0; i < x->count && !x->failed; i++) {
+        for (int32_t e = b + 1; e <= x->blocks && set >> i & 1; e++) {
             struct stage_times s;
-            if (!stage_times(w, w->usable[i], b, e, &s) || (b == 0 && e == w->blocks))
+            if (!stage_times(w, x->usable[i], b, e, &s) || (b == 0 && e == x->blocks))
                 break;
             if (x->left == 0) {
                 x->cut_off = true;
@@ -285,9 +282,8 @@ static void stages_walk(struct walk *w, uint32_t set, int32_t b, const struct he
     }
 }
 
-static int size_look(struct walk *w)
+int exact_size_init(struct exact *x)
 {
-    struct exact *x = &w->x;
     size_t n = x->p->device_count, count = x->micro_batches;
     x->cost = malloc((x->steps * n * count + 3 * n) * sizeof(*x->cost));
     x->bytes = malloc((x->steps * count + 2 * n * n) * sizeof(*x->bytes));
@@ -299,29 +295,20 @@ static int size_look(struct walk *w)
     memset(x->all, 0, 3 * n * sizeof(*x->all));
     x->hop_first = x->bytes + x->steps * count;
     x->hop_last = x->hop_first + n * n;
-    if (exact_times_init(x) < 0)
-        return -1;
-    costs_fill(w);
-    hops_fill(w);
-    needs_fill(w);
-    rests_fill(w);
-    const struct head none = {0};
-    x->stages = 0;
-    stages_walk(w, (1u << w->count) - 1, 0, &none);
-    return x->failed ? -1 : 0;
+    costs_fill(x);
+    hops_fill(x);
+    return 0;
 }
 
-static void size_fini(struct exact *x)
+void exact_size_fini(struct exact *x)
 {
     free(x->cost);
     free(x->bytes);
     x->cost = NULL;
     x->bytes = NULL;
-    exact_times_fini(x);
 }
 
-/* Every size, or of many rows those that are tried anywhere; the one asked for. */
-static uint32_t sizes_fill(const struct problem *p, uint32_t sizes[MICRO_SIZES_MAX])
+uint32_t exact_sizes(const struct problem *p, uint32_t sizes[MICRO_SIZES_MAX])
 {
     uint32_t batch = p->workload->batch_rows;
     if (p->workload->micro_batch_rows || batch > SIZES_ALL)
@@ -331,10 +318,76 @@ static uint32_t sizes_fill(const struct problem *p, uint32_t sizes[MICRO_SIZES_M
     return batch;
 }
 
+bool exact_init(struct exact *x, const struct problem *p, double best_s, uint32_t steps_max, uint64_t budget,
+                struct err *err)
+{
+    uint32_t usable = 0;
+    for (uint32_t d = 0; d < p->device_count; d++)
+        usable += p->usable[d];
+    if (usable < 2 || usable > PIPE_EXACT_DEVICES || p->block_count > PIPE_EXACT_BLOCKS || p->block_count < 2)
+        return false;
+    *x = (struct exact){.p = p, .err = err, .left = budget, .best = best_s, .blocks = p->block_count};
+    x->steps = steps_max < p->step_count ? steps_max : p->step_count;
+    x->steps = x->steps ? x->steps : 1;
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        if (p->usable[d])
+            x->usable[x->count++] = d;
+    }
+    return true;
+}
+
+double exact_after(const struct exact *x, double most, double first, uint32_t last_device)
+{
+    double tied = chain_tied_seconds(x->p, x->device[0], last_device);
+    return fmax(tied / 2 + most, tied > 0 ? tied + first : 0);
+}
+
+bool exact_take(struct exact *x, const struct place_choice *choice)
+{
+    struct place_choice copy;
+    double seconds = choice_simulate(x->p, choice, x->steps, x->err);
+    uint64_t spent = SIMULATION * x->steps * choice->stage_count * x->micro_batches;
+    x->left -= x->left < spent ? x->left : spent;
+    x->cut_off = x->cut_off || x->left == 0;
+    if (seconds <= 0 || seconds >= x->best * (1 - PIPE_EXACT_SAME))
+        return seconds > 0;
+    if (choice_copy(&copy, choice, x->err) < 0) {
+        x->failed = true;
+        return true;
+    }
+    choice_fini(&x->found);
+    x->found = copy;
+    x->found.estimate_s = x->best = seconds;
+    return true;
+}
+
+int exact_end(struct exact *x, int result, struct place_choice *choice, double *seconds)
+{
+    if (result < 0)
+        choice_fini(&x->found);
+    if (result < 0 || !x->found.member_count)
+        return result;
+    *choice = x->found;
+    *seconds = x->best;
+    return 1;
+}
+
+static int size_look(struct walk *w)
+{
+    const struct head none = {0};
+    if (exact_size_init(&w->x) < 0 || exact_times_init(&w->x) < 0)
+        return -1;
+    needs_fill(w);
+    rests_fill(w);
+    w->x.stages = 0;
+    stages_walk(w, (1u << w->x.count) - 1, 0, &none);
+    return w->x.failed ? -1 : 0;
+}
+
 static int sizes_look(struct walk *w)
 {
     struct exact *x = &w->x;
-    uint32_t sizes[MICRO_SIZES_MAX], size_count = sizes_fill(x->p, sizes);
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = exact_sizes(x->p, sizes);
     int result = 0;
     for (uint32_t i = 0; i < size_count && result == 0; i++) {
         x->rows = sizes[i];
@@ -344,7 +397,8 @@ static int sizes_look(struct walk *w)
             continue;
         }
         result = size_look(w);
-        size_fini(x);
+        exact_size_fini(x);
+        exact_times_fini(x);
     }
     return result;
 }
@@ -352,35 +406,20 @@ static int sizes_look(struct walk *w)
 int pipe_exact(const struct problem *p, double beat_s, uint32_t steps_max, uint64_t budget,
                struct place_choice *choice, double *seconds, bool *whole, struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < p->device_count; d++)
-        usable += p->usable[d];
+    struct walk *w = malloc(sizeof(*w));
     if (whole)
         *whole = false;
     *choice = (struct place_choice){0};
-    if (usable < 2 || usable > PIPE_EXACT_DEVICES || p->block_count > PIPE_EXACT_BLOCKS || p->block_count < 2)
-        return 0;
-    struct walk *w = calloc(1, sizeof(*w));
     if (!w)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    w->x = (struct exact){.p = p, .err = err, .left = budget, .best = beat_s};
-    w->x.steps = steps_max < p->step_count ? steps_max : p->step_count;
-    w->x.steps = w->x.steps ? w->x.steps : 1;
-    w->blocks = p->block_count;
-    for (uint32_t d = 0; d < p->device_count; d++) {
-        if (p->usable[d])
-            w->usable[w->count++] = d;
+    if (!exact_init(&w->x, p, beat_s, steps_max, budget, err)) {
+        free(w);
+        return 0;
     }
     int result = sizes_look(w);
     if (whole)
         *whole = result == 0 && !w->x.cut_off;
-    if (result == 0 && w->x.found.member_count) {
-        *choice = w->x.found;
-        *seconds = w->x.best;
-        result = 1;
-    } else {
-        choice_fini(&w->x.found);
-    }
+    result = exact_end(&w->x, result, choice, seconds);
     free(w);
     return result;
 }

@@ -1,5 +1,5 @@
-/* Shared by pipe_exact.c (orders and cuts) and pipe_exact_windows.c (windows and recomputation); not for
- * others. */
+/* Shared by pipe_exact.c (tables, orders and cuts), pipe_exact_windows.c (windows and recomputation) and
+ * lap_exact.c (interleaved); not for others. */
 #ifndef MOTLEY_PLANNER_PIPELINE_PIPE_EXACT_PRIVATE_H
 #define MOTLEY_PLANNER_PIPELINE_PIPE_EXACT_PRIVATE_H
 
@@ -20,6 +20,8 @@ struct exact {
     const struct problem *p;
     struct err *err;
     uint32_t steps, rows, micro_batches;
+    uint32_t count, usable[PIPE_EXACT_DEVICES];
+    int32_t blocks;
     uint64_t left; /* of the budget */
     bool cut_off, failed;
     double best;
@@ -40,6 +42,24 @@ struct exact {
     struct exact_times *times; /* [steps] */
     double *memory;            /* theirs, and of a run's own */
 };
+
+/* An empty look for what is faster than best_s. False: too many usable devices or blocks, or too few. */
+bool exact_init(struct exact *x, const struct problem *problem, double best_s, uint32_t steps_max,
+                uint64_t budget, struct err *err);
+/* Every size of micro-batches, or of many rows those that are tried anywhere; or the one asked for. Returns
+ * how many. */
+uint32_t exact_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
+/* Prices micro-batches of x->rows rows. exact_size_fini afterwards, whatever it returns. ERR_NOMEM. */
+int exact_size_init(struct exact *x);
+void exact_size_fini(struct exact *x);
+/* Seconds after the last backward: a tied embedding's gradients come and go, the optimiser's step. `most` of
+ * any rank, `first` of the first. */
+double exact_after(const struct exact *x, double most, double first, uint32_t last_device);
+/* Emits and simulates a choice and keeps it if it is the fastest; false: it does not fit. */
+bool exact_take(struct exact *x, const struct place_choice *choice);
+/* The end of a look that came to 0 or −1: 1 with what was found and its seconds for the caller, 0 when nothing
+ * was, or −1. */
+int exact_end(struct exact *x, int result, struct place_choice *choice, double *seconds);
 
 /* Bytes of a stage at a window, with so many boundary tensors. */
 uint64_t exact_need(const struct exact *x, int32_t begin, int32_t end, uint32_t window, bool recompute,

@@ -9,7 +9,6 @@
 
 #include "planner/pipeline/chain_private.h"
 #include "planner/pipeline/pipe_exact_private.h"
-#include "planner/search/polish.h"
 
 #define TIMES 6u      /* arrays of struct exact_times */
 #define RUN_ARRAYS 4u /* of struct run */
@@ -261,21 +260,8 @@ static void leaf(struct exact *x)
                                   .stage_count = x->stages,
                                   .member_count = x->stages,
                                   .stages = stages,
-                                  .members = members},
-                        copy;
-    double seconds = choice_simulate(x->p, &choice, x->steps, x->err);
-    uint64_t spent =
-        16 * (uint64_t)x->steps * x->stages * count; /* about what emitting and simulating takes */
-    x->left -= x->left < spent ? x->left : spent;
-    if (seconds <= 0 || seconds >= x->best * (1 - PIPE_EXACT_SAME))
-        return;
-    if (choice_copy(&copy, &choice, x->err) < 0) {
-        x->failed = true;
-        return;
-    }
-    choice_fini(&x->found);
-    x->found = copy;
-    x->found.estimate_s = x->best = seconds;
+                                  .members = members};
+    exact_take(x, &choice);
 }
 
 /* Windows of the first stages that keep all micro-batches may say more, which deepens the rings between them

@@ -37,19 +37,31 @@ uint32_t pipe_order_window(uint32_t ranks, uint32_t laps, uint32_t micro_batches
     return (laps - 1) * (r.each + (r.larger > 0)) + 2 * (ranks - 1 - rank) + 1;
 }
 
-/* The n-th forward (or backward) of a rank: a group passes lap after lap, then the next one. */
+/* A group passes lap after lap, then the next one. */
+static void turn_of(struct rounds r, uint32_t laps, uint32_t n, uint32_t *lap, uint32_t *micro_batch)
+{
+    uint32_t large = r.larger * (r.each + 1) * laps; /* turns of the larger groups */
+    uint32_t size = n < large ? r.each + 1 : r.each;
+    uint32_t group = n < large ? n / (size * laps) : r.larger + (n - large) / (size * laps);
+    uint32_t first = group * r.each + (group < r.larger ? group : r.larger), inside = n - first * laps;
+    *lap = inside / size;
+    *micro_batch = first + inside % size;
+}
+
+void pipe_order_turn(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t n, uint32_t *lap,
+                     uint32_t *micro_batch)
+{
+    turn_of(rounds_of(ranks, laps, micro_batches), laps, n, lap, micro_batch);
+}
+
+/* The n-th forward (or backward) of a rank. */
 static void put_turn(struct maker *m, bool backward, uint32_t n)
 {
-    const struct pipe_order *o = m->order;
-    struct rounds r = m->rounds;
-    uint32_t large = r.larger * (r.each + 1) * m->laps; /* turns of the larger groups */
-    uint32_t size = n < large ? r.each + 1 : r.each;
-    uint32_t group = n < large ? n / (size * m->laps) : r.larger + (n - large) / (size * m->laps);
-    uint32_t first = group * r.each + (group < r.larger ? group : r.larger), inside = n - first * m->laps;
-    uint32_t lap = inside / size, micro_batch = first + inside % size;
+    uint32_t lap, micro_batch;
+    turn_of(m->rounds, m->laps, n, &lap, &micro_batch);
     if (backward)
         lap = m->laps - 1 - lap;
-    put(m, backward ? ORDER_BACKWARD : ORDER_FORWARD, lap * o->ranks + m->rank, micro_batch);
+    put(m, backward ? ORDER_BACKWARD : ORDER_FORWARD, lap * m->order->ranks + m->rank, micro_batch);
 }
 
 static void rank_split(struct maker *m, uint32_t window, uint32_t delay)

@@ -46,6 +46,11 @@ void pipe_order_fini(struct pipe_order *order);
 /* The least window of a rank of an interleaved pipeline: below it some rank would wait for itself. */
 uint32_t pipe_order_window(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t rank);
 
+/* Which lap and micro-batch the n-th forward of every rank is of, from 0; the n-th backward is of that
+ * micro-batch and of the lap as far from the last one. */
+void pipe_order_turn(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t n, uint32_t *lap,
+                     uint32_t *micro_batch);
+
 /* Most micro-batches of a stage between the forward and the last that needs what it saved. */
 uint32_t pipe_order_live(const struct pipe_order *order, uint32_t stage);
 

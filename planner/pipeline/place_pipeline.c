@@ -6,6 +6,7 @@
  * orders, refined. Formulas: docs/PLANNER.md, Time. */
 #include "planner/cost/micro.h"
 #include "planner/pipeline/chain.h"
+#include "planner/pipeline/lap_exact.h"
 #include "planner/pipeline/pipe_exact.h"
 #include "planner/pipeline/pipeline.h"
 
@@ -19,6 +20,7 @@
 #define REFINED 12u /* choices of more stages that are refined */
 #define BALANCE_TURNS 28
 #define STAGES_BUDGET 2000000u /* micro-batches through stages that pipe_exact may follow */
+#define RANGES_BUDGET 400000u  /* likewise lap_exact, through ranges */
 #define CUTOFF 1.12            /* estimates this much above the best one are not looked into */
 
 /* One order of devices at one micro-batch size. */
@@ -636,7 +638,19 @@ static bool pipeline_runnable(const struct problem *problem, const struct place_
 static int pipeline_exact(const struct problem *problem, double beat_s, uint32_t steps_max,
                           struct place_choice *choice, double *seconds, struct err *err)
 {
-    return pipe_exact(problem, beat_s, steps_max, STAGES_BUDGET, choice, seconds, NULL, err);
+    struct place_choice around;
+    double around_s = 0;
+    int found = pipe_exact(problem, beat_s, steps_max, STAGES_BUDGET, choice, seconds, NULL, err);
+    if (found < 0)
+        return -1;
+    int more = lap_exact(problem, found ? *seconds : beat_s, steps_max, RANGES_BUDGET, &around, &around_s,
+                         NULL, err);
+    if (more == 0)
+        return found;
+    choice_fini(choice);
+    *choice = around;
+    *seconds = more > 0 ? around_s : *seconds;
+    return more;
 }
 
 const struct placement place_pipeline = {.kind = PLACE_PIPELINE,

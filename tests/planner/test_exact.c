@@ -1,9 +1,11 @@
-/* Contiguous pipelines and replicas searched to the end (`exact` in planner/search/placement.h), from no plan
- * at all, against looking at everything (oracle.h): branch and bound alone, without the rest of the search.
+/* Pipelines, contiguous and interleaved, and replicas searched to the end (`exact` in
+ * planner/search/placement.h), from no plan at all, against looking at everything (oracle.h): branch and
+ * bound alone, without the rest of the search.
  *
  * MOTLEY_LONG: 300 clusters; MOTLEY_SEED: where they start. */
 #include "planner/oracle_scene.h"
 
+#include "planner/pipeline/lap_exact.h"
 #include "planner/pipeline/pipe_exact.h"
 #include "planner/sharded/replica_exact.h"
 
@@ -41,7 +43,8 @@ static void replicas_run(struct oracle *o)
         replica_add(o, 0);
 }
 
-static void cluster_compare(uint64_t seed, bool tiny, struct compared *pipelines, struct compared *replicas)
+static void cluster_compare(uint64_t seed, bool tiny, struct compared *pipelines, struct compared *around,
+                            struct compared *replicas)
 {
     static struct oracle o;
     struct scene s;
@@ -60,6 +63,12 @@ static void cluster_compare(uint64_t seed, bool tiny, struct compared *pipelines
     compare("pipeline", seed, &o, found, seconds, pipelines);
     choice_fini(&choice);
     oracle_init(&o, &problem, s.uniform, INFINITY, LOOKS);
+    interleaved_run(&o);
+    found = lap_exact(&problem, INFINITY, WORKLOAD_SAMPLE_STEPS, BUDGET, &choice, &seconds, &whole, &err);
+    assert_true(whole);
+    compare("interleaved", seed, &o, found, seconds, around);
+    choice_fini(&choice);
+    oracle_init(&o, &problem, s.uniform, INFINITY, LOOKS);
     replicas_run(&o);
     found = replica_exact(&problem, INFINITY, WORKLOAD_SAMPLE_STEPS, BUDGET, &choice, &seconds, &err);
     compare("replicas", seed, &o, found, seconds, replicas);
@@ -68,23 +77,28 @@ static void cluster_compare(uint64_t seed, bool tiny, struct compared *pipelines
     scene_fini(&s);
 }
 
-static void branch_and_bound_finds_the_best_pipeline_and_the_best_replicas(void **state)
+static void compared_print(const char *name, const struct compared *sum)
+{
+    print_message("%s: %u the best, %u do not fit, %u not looked at to the end\n", name, sum->both,
+                  sum->neither, sum->unfinished);
+}
+
+static void branch_and_bound_finds_the_best_pipelines_and_the_best_replicas(void **state)
 {
     (void)state;
-    struct compared pipelines = {0}, replicas = {0};
+    struct compared pipelines = {0}, around = {0}, replicas = {0};
     bool all = getenv("MOTLEY_LONG") != NULL;
     const char *text = getenv("MOTLEY_SEED");
     uint64_t first = text ? strtoull(text, NULL, 10) : 1, tiny = all ? 300 : 40, large = all ? 60 : 3;
     for (uint64_t seed = first; seed < first + tiny; seed++)
-        cluster_compare(seed, true, &pipelines, &replicas);
+        cluster_compare(seed, true, &pipelines, &around, &replicas);
     for (uint64_t seed = first; seed < first + large; seed++)
-        cluster_compare(seed, false, &pipelines, &replicas);
-    print_message("pipelines: %u the best, %u do not fit, %u not looked at to the end\n"
-                  "replicas: %u the best, %u do not fit, %u not looked at to the end\n",
-                  pipelines.both, pipelines.neither, pipelines.unfinished, replicas.both, replicas.neither,
-                  replicas.unfinished);
-    assert_true(pipelines.failed == 0 && replicas.failed == 0);
-    assert_true(pipelines.both > 0 && replicas.both > 0);
+        cluster_compare(seed, false, &pipelines, &around, &replicas);
+    compared_print("pipelines", &pipelines);
+    compared_print("interleaved", &around);
+    compared_print("replicas", &replicas);
+    assert_true(pipelines.failed == 0 && around.failed == 0 && replicas.failed == 0);
+    assert_true(pipelines.both > 0 && around.both > 0 && replicas.both > 0);
 }
 
 /* What is known already is not found again, and a budget of nothing finds nothing. */
@@ -106,6 +120,12 @@ static void nothing_slower_than_what_is_known_is_answered(void **state)
             assert_int_equal(pipe_exact(&problem, INFINITY, 4, 0, &choice, &again, &whole, &err), 0);
             assert_false(whole);
         }
+        if (lap_exact(&problem, INFINITY, 4, BUDGET, &choice, &best, NULL, &err) > 0) {
+            choice_fini(&choice);
+            assert_int_equal(lap_exact(&problem, best, 4, BUDGET, &choice, &again, NULL, &err), 0);
+            assert_int_equal(lap_exact(&problem, INFINITY, 4, 0, &choice, &again, &whole, &err), 0);
+            assert_false(whole);
+        }
         if (replica_exact(&problem, INFINITY, 4, BUDGET, &choice, &best, &err) > 0) {
             choice_fini(&choice);
             assert_int_equal(replica_exact(&problem, best, 4, BUDGET, &choice, &again, &err), 0);
@@ -118,7 +138,7 @@ static void nothing_slower_than_what_is_known_is_answered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(branch_and_bound_finds_the_best_pipeline_and_the_best_replicas),
+        cmocka_unit_test(branch_and_bound_finds_the_best_pipelines_and_the_best_replicas),
         cmocka_unit_test(nothing_slower_than_what_is_known_is_answered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
