@@ -22,7 +22,8 @@ struct runner {
 struct run {
     struct deal *d;
     struct runner *runners;
-    double *link_s; /* [stages] */
+    double *link_s;       /* [stages] */
+    const uint8_t *order; /* said by the choice, or NULL */
 };
 
 static void owners_fill(struct deal *d, const struct place_choice *choice, uint32_t s, uint32_t *given)
@@ -109,6 +110,32 @@ static void links_fill(struct run *r, const struct problem *problem, const struc
     }
 }
 
+/* When the order said lets a rank do what comes next in it; INFINITY: not as things are. */
+static void runner_follow(struct run *r, uint32_t rank)
+{
+    struct deal *d = r->d;
+    struct runner *at = &r->runners[rank];
+    uint32_t s = d->stage_of[rank], n = at->forwards + at->backwards;
+    size_t row = (size_t)s * d->micro_batches;
+    double came = -1, link = 0;
+    at->next = INFINITY;
+    if (n == 2 * at->count)
+        return;
+    at->next_backward = r->order[2 * at->first + n];
+    if (at->next_backward && at->backwards < at->forwards) {
+        uint32_t k = d->mine[at->first + at->backwards];
+        bool last = s + 1 == d->stages;
+        came = last ? d->forward_end[row + k] : d->backward_end[row + d->micro_batches + k];
+        link = last ? 0 : r->link_s[s];
+    } else if (!at->next_backward && at->forwards < at->count) {
+        uint32_t k = d->mine[at->first + at->forwards];
+        came = s ? d->forward_end[row - d->micro_batches + k] : 0;
+        link = s ? r->link_s[s - 1] : 0;
+    }
+    if (came >= 0)
+        at->next = later(at->free, came + link);
+}
+
 /* What a rank would do next, from what has arrived so far. */
 static void runner_look(struct run *r, uint32_t rank)
 {
@@ -117,6 +144,10 @@ static void runner_look(struct run *r, uint32_t rank)
     uint32_t s = d->stage_of[rank];
     size_t row = (size_t)s * d->micro_batches;
     double forward = INFINITY, backward = INFINITY;
+    if (r->order) {
+        runner_follow(r, rank);
+        return;
+    }
     if (at->forwards < at->count && at->forwards - at->backwards < at->limit) {
         uint32_t k = r->d->mine[at->first + at->forwards];
         double came = s ? d->forward_end[row - d->micro_batches + k] : 0; /* negative: not yet */
@@ -167,7 +198,8 @@ static int run_all(struct run *r, struct err *err)
                 best = rank;
         }
         if (!(r->runners[best].next < INFINITY))
-            return err_set(err, ERR_INTERNAL, "planner: a pipeline of groups stands still");
+            return err_set(err, r->order ? ERR_NOFIT : ERR_INTERNAL,
+                           "planner: a pipeline of groups stands still");
         runner_go(r, best);
     }
     return 0;
@@ -228,6 +260,7 @@ static int deal_shares(struct deal *deal, const struct problem *problem, const s
     double links[RUNNERS_FEW];
     bool fits = deal->ranks < RUNNERS_FEW && deal->stages < RUNNERS_FEW;
     struct run r = {.d = deal,
+                    .order = choice->dealt ? choice->order : NULL,
                     .runners = fits ? few : calloc((size_t)deal->ranks + 1, sizeof(*r.runners)),
                     .link_s = fits ? links : calloc((size_t)deal->stages + 1, sizeof(*r.link_s))};
     int result = -1;

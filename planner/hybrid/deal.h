@@ -43,7 +43,8 @@ struct deal {
 /* With one stage, member i takes micro_count micro-batches in order, each forward and backward in turn; with
  * more, they are dealt in proportion to micro_count, or, where the first member's is 0, to whoever would be
  * done first (deal_flow.c), each member's window then being its own limit. Where the choice says who takes
- * which (dealt), that is how it is. ERR_NOMEM, ERR_INTERNAL. */
+ * which (dealt), that is how it is, and where it says in which order (order), that is how they work:
+ * ERR_NOFIT where that would stand still. ERR_NOMEM, ERR_INTERNAL. */
 int deal_init(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
               uint32_t micro_batches, struct err *err);
 void deal_fini(struct deal *deal);

@@ -7,6 +7,8 @@
 #include "planner/cost/micro.h"
 #include "planner/hybrid/deal.h"
 
+#define ORDER_REACH 3u /* events between two that change places, and one */
+
 int deal_fix(const struct problem *p, struct place_choice *c, struct err *err)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows), cells = c->stage_count * count;
@@ -37,8 +39,47 @@ int deal_fix(const struct problem *p, struct place_choice *c, struct err *err)
     return 1;
 }
 
+int deal_order_fix(const struct problem *p, struct place_choice *c, struct err *err)
+{
+    struct deal deal;
+    if (c->order)
+        return 1;
+    if (!c->dealt)
+        return 0;
+    if (deal_init(&deal, p, c, c->dealt_count / c->stage_count, err) < 0)
+        return err->code == ERR_NOMEM ? -1 : 0;
+    c->order = calloc(2 * (size_t)c->dealt_count + 1, 1);
+    for (uint32_t i = 0; c->order && i < 2 * c->dealt_count; i++)
+        c->order[i] = deal.events[i].backward;
+    deal_fini(&deal);
+    return c->order ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+void deal_order_drop(struct place_choice *c)
+{
+    free(c->order);
+    c->order = NULL;
+}
+
+void deal_order_range(const struct place_choice *c, uint32_t *a_count, uint32_t *b_count)
+{
+    *a_count = c->order ? 2 * c->dealt_count : 0;
+    *b_count = c->order ? ORDER_REACH : 0;
+}
+
+int deal_order_move(struct place_choice *c, uint32_t a, uint32_t b)
+{
+    uint32_t other = a + b + 1;
+    if (other >= 2 * c->dealt_count || c->order[a] == c->order[other])
+        return 0;
+    c->order[a] = !c->order[a];
+    c->order[other] = !c->order[other];
+    return 1;
+}
+
 void deal_rename(struct place_choice *c, uint32_t stage, uint32_t a, uint32_t b)
 {
+    deal_order_drop(c);
     uint32_t count = c->dealt_count / c->stage_count, first = c->stages[stage].member_first;
     for (uint32_t k = 0; k < count; k++) {
         uint8_t *own = &c->dealt[(size_t)stage * count + k];
@@ -61,6 +102,7 @@ void deal_leave(struct place_choice *c, uint32_t stage, uint32_t member)
 {
     uint32_t gone = member - c->stages[stage].member_first, count = c->dealt_count / c->stage_count;
     uint8_t *row = c->dealt ? &c->dealt[(size_t)stage * count] : NULL;
+    deal_order_drop(c);
     for (uint32_t k = 0; k < count && row; k++) {
         uint32_t least = UINT32_MAX, to = 0;
         if (row[k] != gone)
@@ -83,6 +125,7 @@ void deal_join(struct place_choice *c, uint32_t stage)
     uint32_t count = c->dealt_count / c->stage_count, last = c->stages[stage].member_count - 1;
     uint32_t most = 0, from = 0, at = 0;
     uint8_t *row = c->dealt ? &c->dealt[(size_t)stage * count] : NULL;
+    deal_order_drop(c);
     for (uint32_t m = 0; m < last && row; m++) {
         uint32_t taken = taken_by(row, count, m);
         if (taken > most) {
@@ -101,6 +144,7 @@ void deal_join(struct place_choice *c, uint32_t stage)
 
 void deal_drop(struct place_choice *c)
 {
+    deal_order_drop(c);
     free(c->dealt);
     c->dealt = NULL;
     c->dealt_count = 0;
@@ -140,6 +184,7 @@ int deal_move(struct place_choice *c, uint32_t a, uint32_t b)
     if (b >= stage->member_count || b == held || left < 2)
         return 0;
     *own = (uint8_t)b;
+    deal_order_drop(c); /* of how many micro-batches */
     return 1;
 }
 
@@ -159,6 +204,7 @@ bool deal_way(struct place_choice *c, uint32_t stage, uint32_t way)
     uint32_t count = c->dealt_count / c->stage_count, members = c->stages[stage].member_count;
     uint8_t *row = &c->dealt[(size_t)stage * count];
     bool all = true;
+    deal_order_drop(c);
     for (uint32_t k = 0; k < count; k++, way /= members)
         row[k] = (uint8_t)(way % members);
     for (uint32_t m = 0; m < members && all; m++)
@@ -198,6 +244,6 @@ void deal_alike(const struct place_choice *c, uint32_t member, uint32_t stage, u
             divisor = common_divisor(divisor, c->members[s->member_first + m].micro_count);
         *share = s->member_count == 1 ? 1 : *share / (divisor ? divisor : 1);
     }
-    if (stage + 1 == c->stage_count) /* its backwards follow its forwards at once */
+    if (stage + 1 == c->stage_count || c->order) /* its backwards follow its forwards at once */
         *window = 1;
 }

@@ -18,8 +18,17 @@ void deal_rename(struct place_choice *choice, uint32_t stage, uint32_t a, uint32
 void deal_leave(struct place_choice *choice, uint32_t stage, uint32_t member);
 /* A stage has one more member, its last: it takes a micro-batch from whoever has most. */
 void deal_join(struct place_choice *choice, uint32_t stage);
-/* By shares again. */
+/* By shares again, in whatever order. */
 void deal_drop(struct place_choice *choice);
+/* Writes into a hybrid of which it is said who takes which micro-batch in which order everybody works, as it
+ * is. Returns 1 when it is said from now on, 0 where it cannot be, −1 with ERR_NOMEM. */
+int deal_order_fix(const struct problem *problem, struct place_choice *choice, struct err *err);
+/* As it comes again. */
+void deal_order_drop(struct place_choice *choice);
+/* Two events of a rank change places: a: the earlier, among all ranks'; b: how far the other is behind, less
+ * one. Whether the order still holds, only running it tells. */
+void deal_order_range(const struct place_choice *choice, uint32_t *a_count, uint32_t *b_count);
+int deal_order_move(struct place_choice *choice, uint32_t a, uint32_t b);
 
 /* a: stage · micro-batches + micro-batch; b: one of the stage's members that takes it, or, from the most
  * members of a stage on, a later micro-batch that changes places with it. */

@@ -26,7 +26,7 @@ static bool deal_every(const struct dealer *d, struct place_choice *c, uint32_t 
     bool any = false;
     memcpy(best, at, count);
     for (uint32_t way = 0; way < ways && !polish_spent(d->polish); way++) {
-        double now = deal_way(c, stage, way) ? polish_quick(d->polish, c) : -1;
+        double now = deal_way(c, stage, way) ? polish_quick_below(d->polish, c, *quick * BETTER) : -1;
         if (now <= 0 || now >= *quick * BETTER || !polish_fits(d->polish, c))
             continue;
         memcpy(best, at, count);
@@ -55,7 +55,7 @@ static bool deal_pass(const struct dealer *d, struct place_choice *c, double *qu
         memcpy(row, at, count);
         if (!deal_move(c, n / b_count, n % b_count))
             continue;
-        double now = polish_quick(d->polish, c);
+        double now = polish_quick_below(d->polish, c, *quick * BETTER);
         if (now > 0 && now < *quick * BETTER && polish_fits(d->polish, c)) {
             *quick = now;
             any = true;
@@ -81,7 +81,7 @@ static bool rows_whole(const struct place_choice *c)
 /* Keeps what is dealt when a quick look likes it better than `before`. */
 static bool deal_keep(const struct dealer *d, struct place_choice *c, const uint8_t *before, double *quick)
 {
-    double now = rows_whole(c) ? polish_quick(d->polish, c) : -1;
+    double now = rows_whole(c) ? polish_quick_below(d->polish, c, *quick * BETTER) : -1;
     if (now > 0 && now < *quick * BETTER && polish_fits(d->polish, c)) {
         *quick = now;
         return true;
@@ -157,6 +157,10 @@ void deal_quick(struct polish *polish, const struct problem *problem, struct pla
     const struct dealer d = {.polish = polish, .problem = problem, .err = err};
     if (deal_fix(problem, c, err) <= 0)
         return;
+    if (c->order) { /* of how many micro-batches */
+        deal_order_drop(c);
+        *quick = polish_quick(polish, c);
+    }
     for (bool any = true; any && !polish_spent(polish);) {
         double before = *quick;
         any = deal_pass(&d, c, quick);

@@ -3,6 +3,7 @@
 
 #include "common/rand.h"
 #include "planner/hybrid/deal_moves.h"
+#include "planner/hybrid/deal_order.h"
 #include "planner/search/moves.h"
 
 #define DEAL_MOVES 4u        /* of a kick */
@@ -15,6 +16,7 @@ struct deal_search {
     struct polish *polish;
     const struct problem *problem;
     struct rand_stream random;
+    uint64_t seed;
     struct err *err;
 };
 
@@ -114,23 +116,30 @@ static void deal_run(struct deal_search *d, struct place_choice *choice, double 
     }
 }
 
+/* Kicked about until enough in a row found nothing. */
+static void deal_kicks(struct deal_search *d, struct place_choice *choice, double *seconds)
+{
+    for (uint32_t idle = 0; idle < DEAL_KICKS && !polish_spent(d->polish); idle++) {
+        struct place_choice trial;
+        if (choice_copy(&trial, choice, d->err) < 0)
+            return;
+        rand_stream_init(&d->random, d->seed ^ polish_hash(choice), idle);
+        if (!deal_kick(d, &trial))
+            choice_fini(&trial);
+        else if (deal_try(d, choice, seconds, &trial))
+            idle = 0;
+    }
+}
+
 void deal_search(struct polish *polish, const struct problem *problem, uint64_t seed,
                  struct place_choice *choice, double *seconds, struct err *err)
 {
-    struct deal_search d = {.polish = polish, .problem = problem, .err = err};
-    rand_stream_init(&d.random, seed, 18);
+    struct deal_search d = {.polish = polish, .problem = problem, .seed = seed, .err = err};
     if (!choice->dealt)
         deal_run(&d, choice, seconds);
-    if (!choice->dealt)
-        return;
-    deal_windows(&d, choice, seconds);
-    for (uint32_t idle = 0; idle < DEAL_KICKS && !polish_spent(polish); idle++) {
-        struct place_choice trial;
-        if (choice_copy(&trial, choice, err) < 0)
-            return;
-        if (!deal_kick(&d, &trial))
-            choice_fini(&trial);
-        else if (deal_try(&d, choice, seconds, &trial))
-            idle = 0;
+    if (choice->dealt) {
+        deal_windows(&d, choice, seconds);
+        deal_kicks(&d, choice, seconds);
     }
+    deal_order(polish, problem, choice, seconds, err);
 }

@@ -1,4 +1,5 @@
-/* A choice's order is dealt once; each priced step then passes through it. */
+/* A choice's order is dealt once; priced steps then pass through it, LANES of them at a time: the compiler
+ * makes vectors of loops over lanes. */
 #include "planner/hybrid/group_quick.h"
 
 #include <math.h>
@@ -11,11 +12,19 @@
 #define QUICK_DEVICES 16u
 #define QUICK_NODES 16u
 #define QUICK_CELLS 8192u /* devices · steps · micro-batches of one size */
+#define LANES 4u
+
+/* Of steps: [LANES], zeros where there are no more. */
+struct quick_cost {
+    double seconds[COST_CLASSES][COST_WAYS][LANES];
+};
 
 /* Of one size of micro-batches. */
 struct quick_loads {
-    struct micro_cost *cost; /* [device_count][steps][micro_batches] */
-    double *bytes;           /* [steps][micro_batches] */
+    struct quick_cost *cost;  /* [device_count][parts][micro_batches] */
+    double (*bytes)[LANES];   /* [parts][micro_batches] */
+    struct micro_cost *mean;  /* [device_count][micro_batches]: over the priced steps */
+    struct micro_cost *least; /* [device_count]: over those and all micro-batches */
 };
 
 struct quick_event {
@@ -32,7 +41,7 @@ struct quick_rank {
 
 struct group_quick {
     const struct problem *p;
-    uint32_t steps;
+    uint32_t steps, parts;     /* priced; and of up to LANES of them */
     struct quick_loads *loads; /* [batch_rows + 1] */
     double latency[QUICK_DEVICES][QUICK_DEVICES], rate[QUICK_DEVICES][QUICK_DEVICES];
     struct err err; /* nobody's: what fails is not known */
@@ -41,11 +50,12 @@ struct group_quick {
     const struct quick_loads *at;
     struct deal deal;
     struct quick_event *order; /* kept from choice to choice: [2 · room] */
-    double *came;              /* likewise, twice [stages · micro_batches] */
+    double (*came)[LANES];     /* likewise, twice [stages · micro_batches] */
     size_t room;
     struct quick_rank ranks[QUICK_DEVICES];
-    double wire[QUICK_NODES][QUICK_NODES], out[QUICK_NODES], in[QUICK_NODES]; /* free from then on */
-    double sync[QUICK_DEVICES];                                               /* [stages] */
+    double wire[QUICK_NODES][QUICK_NODES][LANES]; /* free from then on; likewise: */
+    double out[QUICK_NODES][LANES], in[QUICK_NODES][LANES];
+    double sync[QUICK_DEVICES]; /* [stages] */
 };
 
 struct group_quick *group_quick_create(const struct problem *problem, uint32_t steps_max, struct err *err)
@@ -54,6 +64,7 @@ struct group_quick *group_quick_create(const struct problem *problem, uint32_t s
     if (q) {
         q->p = problem;
         q->steps = steps_max < problem->step_count ? steps_max : problem->step_count;
+        q->parts = (q->steps + LANES - 1) / LANES;
         q->loads = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*q->loads));
         for (uint32_t a = 0; a < problem->device_count && a < QUICK_DEVICES; a++) {
             bool emulated;
@@ -76,6 +87,8 @@ void group_quick_destroy(struct group_quick *q)
     for (uint32_t rows = 0; rows <= q->p->workload->batch_rows; rows++) {
         free(q->loads[rows].cost);
         free(q->loads[rows].bytes);
+        free(q->loads[rows].mean);
+        free(q->loads[rows].least);
     }
     free(q->loads);
     free(q->order);
@@ -83,24 +96,52 @@ void group_quick_destroy(struct group_quick *q)
     free(q);
 }
 
-static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_t rows, uint32_t count)
+/* Of every device the least of everything; 0 where a micro-batch has no rows. */
+static void least_fill(const struct group_quick *q, struct quick_loads *loads, uint32_t count)
 {
-    const struct problem *p = q->p;
-    loads->cost = calloc((size_t)p->device_count * q->steps * count + 1, sizeof(*loads->cost));
-    loads->bytes = calloc((size_t)q->steps * count + 1, sizeof(*loads->bytes));
-    if (!loads->cost || !loads->bytes)
-        return false;
-    for (uint32_t t = 0; t < q->steps; t++) {
-        uint32_t step = problem_step_priced(p, t, q->steps);
-        for (uint32_t k = 0; k < count; k++) {
-            struct cost_load load = problem_load(p, step, k * rows, (k + 1) * rows);
-            loads->bytes[t * count + k] = floor(p->bytes_per_token * load.tokens);
-            for (uint32_t d = 0; d < p->device_count && load.rows > 0; d++) {
-                if (p->usable[d])
-                    micro_cost_load(&loads->cost[((size_t)d * q->steps + t) * count + k], p, d, &load);
+    for (uint32_t d = 0; d < q->p->device_count; d++) {
+        for (int way = 0; way < COST_CLASSES * COST_WAYS; way++) {
+            double *least = &loads->least[d].seconds[way / COST_WAYS][way % COST_WAYS];
+            *least = INFINITY;
+            for (uint32_t n = 0; n < q->steps * count; n++) {
+                size_t at = ((size_t)d * q->parts + n / count / LANES) * count + n % count;
+                *least = fmin(*least,
+                              loads->cost[at].seconds[way / COST_WAYS][way % COST_WAYS][n / count % LANES]);
             }
         }
     }
+}
+
+static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_t rows, uint32_t count)
+{
+    const struct problem *p = q->p;
+    loads->cost = calloc((size_t)p->device_count * q->parts * count + 1, sizeof(*loads->cost));
+    loads->bytes = calloc((size_t)q->parts * count + 1, sizeof(*loads->bytes));
+    loads->mean = calloc((size_t)p->device_count * count + 1, sizeof(*loads->mean));
+    loads->least = calloc((size_t)p->device_count + 1, sizeof(*loads->least));
+    if (!loads->cost || !loads->bytes || !loads->mean || !loads->least)
+        return false;
+    for (uint32_t t = 0; t < q->steps; t++) {
+        uint32_t step = problem_step_priced(p, t, q->steps), part = t / LANES, lane = t % LANES;
+        for (uint32_t k = 0; k < count; k++) {
+            struct cost_load load = problem_load(p, step, k * rows, (k + 1) * rows);
+            loads->bytes[part * count + k][lane] = floor(p->bytes_per_token * load.tokens);
+            for (uint32_t d = 0; d < p->device_count && load.rows > 0; d++) {
+                struct quick_cost *to = &loads->cost[((size_t)d * q->parts + part) * count + k];
+                struct micro_cost cost, *mean = &loads->mean[d * count + k];
+                if (!p->usable[d])
+                    continue;
+                micro_cost_load(&cost, p, d, &load);
+                for (int cls = 0; cls < COST_CLASSES; cls++) {
+                    for (int way = 0; way < COST_WAYS; way++) {
+                        to->seconds[cls][way][lane] = cost.seconds[cls][way];
+                        mean->seconds[cls][way] += cost.seconds[cls][way] / q->steps;
+                    }
+                }
+            }
+        }
+    }
+    least_fill(q, loads, count);
     return true;
 }
 
@@ -138,21 +179,33 @@ static bool order_fill(struct group_quick *q)
     return true;
 }
 
-static double arrival(struct group_quick *q, uint32_t from, uint32_t to, double bytes, double at)
+/* When tensors that are ready at `at` are there. */
+static void arrival(struct group_quick *q, uint32_t from, uint32_t to, const double bytes[LANES],
+                    const double at[LANES], double came[LANES])
 {
     const struct cluster *cluster = q->p->cluster;
     uint32_t a = cluster->devices[from].node, b = cluster->devices[to].node;
-    double latency = q->latency[from][to], rate = q->rate[from][to], start = at;
-    if (bytes <= 0)
-        return at;
+    double latency = q->latency[from][to], rate = q->rate[from][to], start[LANES], occupied[LANES];
+    for (uint32_t l = 0; l < LANES; l++) {
+        start[l] = at[l];
+        occupied[l] = bytes[l] / rate;
+    }
     if (a != b) {
         double leaves = cluster->nodes[a].nic_bytes_per_s, comes = cluster->nodes[b].nic_bytes_per_s;
-        start = later(at, later(q->wire[a][b], later(q->out[a], q->in[b])));
-        q->wire[a][b] = start + bytes / rate;
-        q->out[a] = leaves > 0 ? start + bytes / leaves : 0;
-        q->in[b] = comes > 0 ? start + bytes / comes : 0;
+        double *wire = q->wire[a][b], *out = q->out[a], *in = q->in[b];
+        for (uint32_t l = 0; l < LANES; l++) {
+            double begin = later(at[l], later(wire[l], later(out[l], in[l])));
+            bool any = bytes[l] > 0; /* of lanes without any nothing is moved */
+            start[l] = any ? begin : at[l];
+            wire[l] = any ? begin + occupied[l] : wire[l];
+        }
+        for (uint32_t l = 0; l < LANES && leaves > 0; l++)
+            out[l] = bytes[l] > 0 ? start[l] + bytes[l] / leaves : out[l];
+        for (uint32_t l = 0; l < LANES && comes > 0; l++)
+            in[l] = bytes[l] > 0 ? start[l] + bytes[l] / comes : in[l];
     }
-    return start + bytes / rate + latency;
+    for (uint32_t l = 0; l < LANES; l++)
+        came[l] = bytes[l] > 0 ? start[l] + occupied[l] + latency : at[l];
 }
 
 /* Seconds of summing a stage's gradients over its members' ring. */
@@ -171,68 +224,93 @@ static double sync_seconds(const struct group_quick *q, const struct place_stage
     return stage->member_count > 1 ? 2 * ((n - 1) / n * bytes * slowest + (n - 1) * delay) : 0;
 }
 
+static void rank_fill(struct group_quick *q, uint32_t s, uint32_t r)
+{
+    const struct place_stage *stage = &q->c->stages[s];
+    struct quick_rank *rank = &q->ranks[r];
+    rank->device = q->c->members[r].device;
+    rank->recompute = q->c->members[r].recompute;
+    rank->class_count = 0;
+    for (uint32_t cls = 0; cls < COST_CLASSES; cls++) {
+        uint32_t blocks = q->p->prefix[stage->block_end][cls] - q->p->prefix[stage->block_begin][cls];
+        if (blocks == 0)
+            continue;
+        rank->blocks[rank->class_count] = blocks;
+        rank->class[rank->class_count++] = cls;
+    }
+}
+
+/* Of the choice in hand. */
 static void ranks_fill(struct group_quick *q)
 {
-    for (uint32_t r = 0; r < q->c->member_count; r++) {
-        const struct place_stage *stage = &q->c->stages[q->deal.stage_of[r]];
-        struct quick_rank *rank = &q->ranks[r];
-        *rank =
-            (struct quick_rank){.device = q->c->members[r].device, .recompute = q->c->members[r].recompute};
-        for (uint32_t cls = 0; cls < COST_CLASSES; cls++) {
-            uint32_t blocks = q->p->prefix[stage->block_end][cls] - q->p->prefix[stage->block_begin][cls];
-            if (blocks == 0)
-                continue;
-            rank->blocks[rank->class_count] = blocks;
-            rank->class[rank->class_count++] = cls;
-        }
+    for (uint32_t s = 0; s < q->c->stage_count; s++) {
+        for (uint32_t m = 0; m < q->c->stages[s].member_count; m++)
+            rank_fill(q, s, q->c->stages[s].member_first + m);
     }
 }
 
-static double rank_seconds(const struct quick_rank *rank, const struct micro_cost *cost, bool backward)
+static void rank_seconds(const struct quick_rank *rank, const struct quick_cost *cost, bool backward,
+                         double seconds[LANES])
 {
-    double seconds = 0, again = 0;
+    double again[LANES] = {0};
+    for (uint32_t l = 0; l < LANES; l++)
+        seconds[l] = 0;
     for (uint32_t i = 0; i < rank->class_count; i++) {
-        const double *one = cost->seconds[rank->class[i]];
-        seconds += rank->blocks[i] * one[backward ? COST_BACKWARD : COST_FORWARD];
-        again += rank->blocks[i] * one[COST_RECOMPUTE];
+        const double *one = cost->seconds[rank->class[i]][backward ? COST_BACKWARD : COST_FORWARD];
+        for (uint32_t l = 0; l < LANES; l++)
+            seconds[l] += rank->blocks[i] * one[l];
     }
-    return backward && rank->recompute ? seconds + again : seconds;
+    for (uint32_t i = 0; i < rank->class_count && backward && rank->recompute; i++) {
+        const double *one = cost->seconds[rank->class[i]][COST_RECOMPUTE];
+        for (uint32_t l = 0; l < LANES; l++)
+            again[l] += rank->blocks[i] * one[l];
+    }
+    for (uint32_t l = 0; l < LANES; l++)
+        seconds[l] += again[l];
 }
 
-/* One priced step through the order; negative when the order does not hold. */
-static double step_seconds(struct group_quick *q, uint32_t t)
+/* The priced steps of a part through the order, added up; negative when the order does not hold. */
+static double part_seconds(struct group_quick *q, uint32_t part)
 {
     const struct deal *d = &q->deal;
-    uint32_t count = d->micro_batches, total = d->first[d->ranks];
+    uint32_t count = d->micro_batches, total = d->first[d->ranks], steps = q->steps - part * LANES;
     size_t cells = (size_t)d->stages * count;
-    double free_at[QUICK_DEVICES] = {0}, *forward = q->came, *backward = q->came + cells, latest = 0;
-    memset(q->wire, 0, sizeof(q->wire));
+    double free_at[QUICK_DEVICES][LANES] = {{0}}, (*forward)[LANES] = q->came, sum = 0;
+    double(*backward)[LANES] = q->came + cells;
+    memset(q->wire, 0, q->p->cluster->node_count * sizeof(*q->wire));
     memset(q->out, 0, sizeof(q->out));
     memset(q->in, 0, sizeof(q->in));
-    for (size_t i = 0; i < 2 * cells; i++)
-        q->came[i] = i < count ? 0 : -1;
+    memset(q->came, 0, count * sizeof(*q->came));
+    for (size_t i = count; i < 2 * cells; i++)
+        q->came[i][0] = -1;
     for (uint32_t n = 0; n < total; n++) {
         const struct quick_event *e = &q->order[n];
         const struct quick_rank *rank = &q->ranks[e->rank];
         uint32_t s = d->stage_of[e->rank], k = e->micro_batch, device = rank->device;
         size_t here = (size_t)s * count + k;
-        double came = e->backward ? backward[here] : forward[here];
-        if (came < 0)
+        const double *came = e->backward ? backward[here] : forward[here];
+        double *end = free_at[e->rank], seconds[LANES];
+        const double *bytes = q->at->bytes[part * count + k];
+        if (came[0] < 0)
             return -1;
-        const struct micro_cost *cost = &q->at->cost[((size_t)device * q->steps + t) * count + k];
-        double end = later(free_at[e->rank], came) + rank_seconds(rank, cost, e->backward);
-        double bytes = q->at->bytes[t * count + k];
-        free_at[e->rank] = end;
+        rank_seconds(rank, &q->at->cost[((size_t)device * q->parts + part) * count + k], e->backward,
+                     seconds);
+        for (uint32_t l = 0; l < LANES; l++)
+            end[l] = later(end[l], came[l]) + seconds[l];
         if (!e->backward && s + 1 == d->stages)
-            backward[here] = end;
+            memcpy(backward[here], end, sizeof(*backward));
         else if (!e->backward)
-            forward[here + count] = arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end);
+            arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end, forward[here + count]);
         else if (s > 0)
-            backward[here - count] = arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end);
+            arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end, backward[here - count]);
     }
-    for (uint32_t r = 0; r < d->ranks; r++)
-        latest = fmax(latest, free_at[r] + q->sync[d->stage_of[r]]);
-    return latest;
+    for (uint32_t l = 0; l < LANES && l < steps; l++) {
+        double latest = 0;
+        for (uint32_t r = 0; r < d->ranks; r++)
+            latest = fmax(latest, free_at[r][l] + q->sync[d->stage_of[r]]);
+        sum += latest / q->steps;
+    }
+    return sum;
 }
 
 static bool room_make(struct group_quick *q, size_t cells)
@@ -257,10 +335,10 @@ static double choice_run(struct group_quick *q)
     ranks_fill(q);
     for (uint32_t s = 0; s < q->c->stage_count; s++)
         q->sync[s] = sync_seconds(q, &q->c->stages[s]);
-    for (uint32_t t = 0; t < q->steps && good; t++) {
-        double seconds = step_seconds(q, t);
+    for (uint32_t part = 0; part < q->parts && good; part++) {
+        double seconds = part_seconds(q, part);
         good = seconds >= 0;
-        sum += seconds / q->steps;
+        sum += seconds;
     }
     return good ? sum : -1;
 }
@@ -282,4 +360,52 @@ double group_quick_seconds(struct group_quick *q, const struct place_choice *cho
     double seconds = choice_run(q);
     deal_fini(&q->deal);
     return seconds;
+}
+
+static double blocks_seconds(const struct quick_rank *rank, const struct micro_cost *cost, bool forward,
+                             bool backward)
+{
+    double seconds = 0;
+    for (uint32_t i = 0; i < rank->class_count; i++) {
+        const double *one = cost->seconds[rank->class[i]];
+        seconds +=
+            rank->blocks[i] * ((forward ? one[COST_FORWARD] : 0) + (backward ? one[COST_BACKWARD] : 0) +
+                               (backward && rank->recompute ? one[COST_RECOMPUTE] : 0));
+    }
+    return seconds;
+}
+
+double group_quick_least(struct group_quick *q, const struct place_choice *choice)
+{
+    uint32_t count = choice->dealt ? choice->dealt_count / choice->stage_count : 0;
+    double load[QUICK_DEVICES] = {0}, head[QUICK_DEVICES], tail[QUICK_DEVICES], least = 0;
+    double there[QUICK_DEVICES], back[QUICK_DEVICES];
+    const struct quick_loads *at = &q->loads[choice->micro_batch_rows];
+    if (count == 0 || !at->cost || choice->placement != PLACE_HYBRID || choice->member_count > QUICK_DEVICES)
+        return 0;
+    q->c = choice;
+    ranks_fill(q);
+    for (uint32_t r = 0; r < choice->member_count; r++) {
+        const struct micro_cost *own = &at->least[q->ranks[r].device];
+        there[r] = blocks_seconds(&q->ranks[r], own, true, false);
+        back[r] = blocks_seconds(&q->ranks[r], own, false, true);
+        head[r] = tail[r] = INFINITY;
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        double before = 0, behind = 0; /* of the micro-batch: until it comes, and once it has left */
+        for (uint32_t s = 0; s < choice->stage_count; s++) {
+            uint32_t r = choice->stages[s].member_first + choice->dealt[s * count + k];
+            load[r] += blocks_seconds(&q->ranks[r], &at->mean[q->ranks[r].device * count + k], true, true);
+            head[r] = fmin(head[r], before);
+            tail[r] = fmin(tail[r], behind);
+            before += there[r];
+            behind += back[r];
+        }
+    }
+    for (uint32_t s = 0; s < choice->stage_count; s++) {
+        const struct place_stage *stage = &choice->stages[s];
+        for (uint32_t r = stage->member_first; r < stage->member_first + stage->member_count; r++)
+            least = fmax(least, load[r] > 0 ? head[r] + load[r] + tail[r] : 0);
+    }
+    return least;
 }

@@ -15,5 +15,8 @@ void group_quick_destroy(struct group_quick *quick);
 /* Negative: it cannot say (another placement, too many devices or micro-batches, full fine-tuning). Memory is
  * not looked at. */
 double group_quick_seconds(struct group_quick *quick, const struct place_choice *choice);
+/* No more than that, of a choice that says who takes which micro-batch, without running it: what a rank has
+ * to compute, and the least time before its first and after its last micro-batch. 0: it cannot say. */
+double group_quick_least(struct group_quick *quick, const struct place_choice *choice);
 
 #endif

@@ -163,6 +163,29 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
     return 0;
 }
 
+/* Likewise in which order everybody works. */
+static int order_read(const struct plan *plan, struct place_choice *choice, struct err *err)
+{
+    uint32_t most = 2 * choice->dealt_count, count = 0;
+    choice->order = calloc((size_t)most + 1, 1);
+    if (!choice->order)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct program *program = &plan->ranks[r].programs[PROGRAM_TRAIN];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            if (x->op != OP_FORWARD && x->op != OP_BACKWARD)
+                continue;
+            if (count < most)
+                choice->order[count] = x->op == OP_BACKWARD;
+            count++;
+        }
+    }
+    if (count != most)
+        deal_order_drop(choice);
+    return 0;
+}
+
 /* Groups: who takes which micro-batch, where the programs say it of all. */
 static int dealt_read(const struct plan *plan, struct place_choice *choice, struct err *err)
 {
@@ -189,9 +212,11 @@ static int dealt_read(const struct plan *plan, struct place_choice *choice, stru
             found++;
         }
     }
-    if (found != cells)
+    if (found != cells) {
         deal_drop(choice);
-    return 0;
+        return 0;
+    }
+    return order_read(plan, choice, err);
 }
 
 int choice_from_plan(const struct problem *p, const struct plan *plan, struct place_choice *choice,

@@ -584,6 +584,8 @@ void move_range(const struct problem *p, const struct place_choice *c, enum move
     *b_count = ranges[kind][1];
     if (kind == MOVE_DEAL)
         deal_move_range(c, a_count, b_count);
+    if (kind == MOVE_TURN)
+        deal_order_range(c, a_count, b_count);
 }
 
 static int apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a, uint32_t b,
@@ -616,6 +618,8 @@ static int apply(const struct problem *p, struct place_choice *c, enum move_kind
         return stages_move(c, a, b, err);
     case MOVE_DEAL:
         return deal_move(c, a, b);
+    case MOVE_TURN:
+        return deal_order_move(c, a, b);
     case MOVE_REGROUP:
         return c->placement == PLACE_PIPELINE ? lap_begin(p, c, a, err) : regroup_move(p, c, a, b, err);
     default:
@@ -679,10 +683,12 @@ int move_apply(const struct problem *p, struct place_choice *c, enum move_kind k
     if (c->schedule == SCHEDULE_GPIPE) /* which is 1F1B with windows of all micro-batches */
         c->schedule = SCHEDULE_1F1B;
     int result = apply(p, c, kind, a, b, err);
+    if (kind != MOVE_CUT && kind != MOVE_RECOMPUTE && kind != MOVE_DEAL && kind != MOVE_TURN)
+        deal_order_drop(c); /* it was said for others, or other windows */
     if (p->workload->stages && c->stage_count != p->workload->stages)
         return 0;
     if (result > 0 && kind != MOVE_ROWS && kind != MOVE_WINDOW && kind != MOVE_RECOMPUTE &&
-        kind != MOVE_CUT && kind != MOVE_ORDER && kind != MOVE_DEAL) {
+        kind != MOVE_CUT && kind != MOVE_ORDER && kind != MOVE_DEAL && kind != MOVE_TURN) {
         if (kind == MOVE_MICRO || kind == MOVE_STAGES)
             deal_drop(c);
         move_shares(p, c);

@@ -25,6 +25,7 @@ enum move_kind {
                        its place among the others; pipelines: a: ranges a rank from now on (lap_moves.h) */
     MOVE_STAGES,    /* a, b: stages whose members change places, and all between */
     MOVE_DEAL,      /* where it is said who takes which micro-batch: deal_moves.h */
+    MOVE_TURN,      /* where it is said in which order everybody works: likewise */
     MOVE_KINDS
 };
 

@@ -37,12 +37,15 @@ int choice_copy(struct place_choice *to, const struct place_choice *from, struct
     to->stages = calloc((size_t)from->stage_count + 1, sizeof(*to->stages));
     to->members = calloc((size_t)from->member_count + 1, sizeof(*to->members));
     to->dealt = from->dealt ? calloc((size_t)from->dealt_count + 1, 1) : NULL;
-    if (!to->stages || !to->members || (from->dealt && !to->dealt)) {
+    to->order = from->order ? calloc(2 * (size_t)from->dealt_count + 1, 1) : NULL;
+    if (!to->stages || !to->members || (from->dealt && !to->dealt) || (from->order && !to->order)) {
         choice_fini(to);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     }
     if (from->dealt)
         memcpy(to->dealt, from->dealt, from->dealt_count);
+    if (from->order)
+        memcpy(to->order, from->order, 2 * (size_t)from->dealt_count);
     memcpy(to->stages, from->stages, from->stage_count * sizeof(*to->stages));
     memcpy(to->members, from->members, from->member_count * sizeof(*to->members));
     return 0;
@@ -53,6 +56,7 @@ void choice_fini(struct place_choice *choice)
     free(choice->stages);
     free(choice->members);
     free(choice->dealt);
+    free(choice->order);
     *choice = (struct place_choice){0};
 }
 
@@ -64,6 +68,8 @@ static bool choice_equal(const struct place_choice *a, const struct place_choice
            a->member_count == b->member_count && a->in_turn == b->in_turn &&
            a->dealt_count == b->dealt_count &&
            (a->dealt_count == 0 || memcmp(a->dealt, b->dealt, a->dealt_count) == 0) &&
+           !a->order == !b->order &&
+           (!a->order || memcmp(a->order, b->order, 2 * (size_t)a->dealt_count) == 0) &&
            memcmp(a->stages, b->stages, a->stage_count * sizeof(*a->stages)) == 0 &&
            memcmp(a->members, b->members, a->member_count * sizeof(*a->members)) == 0;
 }

@@ -47,7 +47,9 @@ struct place_choice {
     uint8_t *dealt;     /* hybrid: [stage_count · micro-batches], which of its stage's members, from 0, takes
                            each; NULL: in proportion to micro_count (deal.h) */
     uint32_t dealt_count;
-    bool in_turn;      /* hybrid: each works in the order of 1F1B with a window of its own (deal_turns.c) */
+    uint8_t *order; /* with dealt: [2 · dealt_count], every rank's events one after the other, 1 where it is a
+                       backward; NULL: as they come (deal.h) */
+    bool in_turn;   /* hybrid: each works in the order of 1F1B with a window of its own (deal_turns.c) */
     double estimate_s; /* the generator's own estimate of a mean step, to rank by */
 };
 

@@ -28,6 +28,7 @@
 #define SAME 1e-12        /* quick looks this near are of one and the same order */
 #define QUICK_PART 8u     /* a quick look takes this part of a simulation */
 #define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
+#define BOUND_ROUNDS (1 - 1e-9) /* sums are taken in another order */
 #define KICK_MOVES 5u
 #define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
@@ -71,6 +72,7 @@ struct polish {
     uint32_t must_use; /* device + 1; 0: any */
     uint64_t left;
     struct rand_stream random;
+    uint64_t seed;
     struct memo_entry *memo;
     uint32_t memo_count, memo_size; /* a power of two */
     struct group_quick *quick;
@@ -84,7 +86,8 @@ struct polish *polish_create(const struct problem *problem, uint32_t steps_max, 
 {
     struct polish *p = calloc(1, sizeof(*p));
     if (p) {
-        *p = (struct polish){.problem = problem, .steps_max = steps_max, .left = budget, .err = err};
+        *p = (struct polish){
+            .problem = problem, .steps_max = steps_max, .left = budget, .seed = seed, .err = err};
         p->memo_size = MEMO_FIRST;
         p->memo = calloc(p->memo_size, sizeof(*p->memo));
         p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
@@ -160,7 +163,17 @@ static uint64_t choice_hash(const struct place_choice *c)
         memcpy(&eight, &c->dealt[i], c->dealt_count - i < 8 ? c->dealt_count - i : 8);
         hash = mix(hash, eight);
     }
+    for (uint32_t i = 0; c->order && i < 2 * c->dealt_count; i += 8) {
+        uint64_t eight = 0;
+        memcpy(&eight, &c->order[i], 2 * c->dealt_count - i < 8 ? 2 * c->dealt_count - i : 8);
+        hash = mix(hash, eight);
+    }
     return hash ? hash : 1;
+}
+
+uint64_t polish_hash(const struct place_choice *choice)
+{
+    return choice_hash(choice);
 }
 
 static struct memo_entry *memo_find(struct polish *p, uint64_t hash)
@@ -293,6 +306,11 @@ double polish_quick(struct polish *p, const struct place_choice *c)
     return known->seconds;
 }
 
+double polish_quick_below(struct polish *p, const struct place_choice *c, double most)
+{
+    return group_quick_least(p->quick, c) * BOUND_ROUNDS >= most ? -1 : polish_quick(p, c);
+}
+
 /* How near a quick look comes to simulation: simulated seconds of a choice by its quick ones. 0: not known.
  */
 static double quick_scale(struct polish *p, const struct place_choice *c, double seconds)
@@ -318,8 +336,8 @@ struct coarse_move {
     bool anew; /* the blocks cut anew after it */
 };
 
-static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS, MOVE_DEAL,
-                                      MOVE_ORDER,  MOVE_RECOMPUTE, MOVE_DELAY};
+static const enum move_kind fine[] = {MOVE_WINDOW, MOVE_CUT,       MOVE_ROWS,  MOVE_DEAL,
+                                      MOVE_ORDER,  MOVE_RECOMPUTE, MOVE_DELAY, MOVE_TURN};
 static const enum move_kind coarse[] = {MOVE_STAGES,  MOVE_SWAP, MOVE_MICRO, MOVE_REPLACE,
                                         MOVE_REGROUP, MOVE_ADD,  MOVE_DROP};
 
@@ -425,7 +443,7 @@ static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
                 return any;
             double now = -1;
             if (move_apply(p->problem, &trial, kinds[k], n / b_count, n % b_count, p->err) > 0)
-                now = polish_quick(p, &trial);
+                now = polish_quick_below(p, &trial, *quick * BETTER);
             if (now <= 0 || now >= *quick * BETTER || !polish_fits(p, &trial)) {
                 choice_fini(&trial);
                 continue;
@@ -555,12 +573,20 @@ bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
     return descend(p, c, seconds, INFINITY);
 }
 
+/* What is tried at the n-th kick of a choice depends on nothing but the two: searches of clusters that are
+ * nearly alike go the same way from where they meet. */
+static void kicks_at(struct polish *p, const struct place_choice *c, uint64_t n)
+{
+    rand_stream_init(&p->random, p->seed ^ choice_hash(c), n);
+}
+
 static bool kick(struct polish *p, struct place_choice *c)
 {
     uint32_t done = 0, wanted = 1 + rand_stream_below(&p->random, KICK_MOVES);
     for (uint32_t turn = 0; turn < 40 && done < wanted; turn++) {
-        enum move_kind kind =
-            (enum move_kind)rand_stream_below(&p->random, c->dealt ? MOVE_KINDS : MOVE_DEAL);
+        enum move_kind kind = (enum move_kind)rand_stream_below(&p->random, c->order   ? MOVE_KINDS
+                                                                            : c->dealt ? MOVE_TURN
+                                                                                       : MOVE_DEAL);
         uint32_t a_count, b_count;
         struct place_choice trial;
         move_range(p->problem, c, kind, &a_count, &b_count);
@@ -569,8 +595,7 @@ static bool kick(struct polish *p, struct place_choice *c)
         uint32_t a = rand_stream_below(&p->random, a_count), b = rand_stream_below(&p->random, b_count);
         if (choice_copy(&trial, c, p->err) < 0)
             return false;
-        if (kind >= MOVE_SWAP &&
-            kind != MOVE_DEAL) /* by shares: what is dealt for others leads nowhere new */
+        if (kind >= MOVE_SWAP && kind < MOVE_DEAL) /* by shares: what is dealt for others leads nowhere new */
             deal_drop(&trial);
         if (move_apply(p->problem, &trial, kind, a, b, p->err) > 0) {
             choice_fini(c);
@@ -676,6 +701,7 @@ static void quick_search(struct polish *p, struct place_choice *choice, double *
         if (choice_copy(&trial, home ? choice : &walk, p->err) < 0)
             break;
         at = home ? *seconds / scale : at;
+        kicks_at(p, choice, idle);
         bool fits = kick(p, &trial) && quick_fit(p, &trial);
         double quick = fits ? polish_quick(p, &trial) : -1;
         if (quick > 0)
@@ -717,6 +743,7 @@ void polish_search(struct polish *p, struct place_choice *choice, double *second
             return;
         double now = -1;
         struct place_choice other;
+        kicks_at(p, choice, QUICK_KICKS + idle);
         if (idle % 4 == 3 && polish_fresh(p, choice->placement, &other, &now)) {
             choice_fini(&trial);
             trial = other;

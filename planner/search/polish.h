@@ -27,6 +27,10 @@ double polish_fit(struct polish *polish, struct place_choice *choice);
 void polish_settle(struct polish *polish, struct place_choice *choice, double *seconds);
 /* A quick look (group_quick.h), out of the budget. Negative: it cannot say. */
 double polish_quick(struct polish *polish, const struct place_choice *choice);
+/* The same, or negative where it is `most` or more and a bound says so. */
+double polish_quick_below(struct polish *polish, const struct place_choice *choice, double most);
+/* Equal for choices that run alike, as far as can be told without running them. */
+uint64_t polish_hash(const struct place_choice *choice);
 /* Does it fit? */
 bool polish_fits(struct polish *polish, const struct place_choice *choice);
 /* Cuts, rows, order and windows by quick looks alone, while they get better, fit, and are below `most`. */

@@ -1,0 +1,187 @@
+/* In which order everybody works, said outright: what it emits, what it is worth, and that it comes back from
+ * a plan. Random orders over seeded hybrids. */
+#include "planner/plan_fixture.h"
+
+#include "planner/cost/micro.h"
+#include "planner/hybrid/deal_moves.h"
+#include "planner/hybrid/deal_order.h"
+#include "planner/search/from_plan.h"
+#include "planner/search/moves.h"
+
+#define SEEDS 30u
+#define SWAPS 40u
+#define EACH 3u
+#define MIB ((uint64_t)1 << 20)
+#define SAME 1e-12
+
+struct world {
+    struct model_config config;
+    struct workload workload;
+    struct cluster *cluster;
+    struct problem problem;
+    struct choice_list list;
+    struct rand_stream random;
+};
+
+static void world_init(struct world *w, uint64_t seed)
+{
+    struct err err = {0};
+    rand_stream_init(&w->random, seed, 9);
+    w->config = fixture_config(4 + rand_stream_below(&w->random, 6));
+    w->config.vocab = 2048;
+    w->workload = fixture_workload(&w->config, 32, 6 + rand_stream_below(&w->random, 10));
+    w->cluster = cluster_create(&err);
+    uint32_t devices = 3 + rand_stream_below(&w->random, 3);
+    for (uint32_t d = 0; d < devices; d++) {
+        char name[16], node[16];
+        snprintf(name, sizeof(name), "n%u/0", d);
+        snprintf(node, sizeof(node), "n%u", d);
+        fixture_device(w->cluster, name, node, (200 + rand_stream_below(&w->random, 200)) * MIB,
+                       0.3 + rand_stream_unit(&w->random));
+        for (uint32_t other = 0; other < d; other++) {
+            char to[16];
+            snprintf(to, sizeof(to), "n%u", other);
+            fixture_link(w->cluster, node, to, 1e-4, 3e7);
+            fixture_link(w->cluster, to, node, 1e-4, 3e7);
+        }
+    }
+    if (problem_init(&w->problem, &w->workload, w->cluster, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    w->list = (struct choice_list){.evaluations_max = 200};
+    assert_int_equal(place_hybrid.propose(&w->problem, &w->list, &err), 0);
+}
+
+static void world_fini(struct world *w)
+{
+    choice_list_fini(&w->list);
+    problem_fini(&w->problem);
+    cluster_destroy(w->cluster);
+    workload_fini(&w->workload);
+}
+
+static double seconds_of(const struct world *w, const struct place_choice *c)
+{
+    struct err err = {0};
+    double seconds = choice_simulate(&w->problem, c, 4, &err);
+    assert_int_not_equal(err.code, ERR_NOMEM);
+    return seconds;
+}
+
+/* The first hybrids proposed, one after the other, with their order said; false: no more. */
+static bool ordered(struct world *w, uint32_t i, struct place_choice *c)
+{
+    struct err err = {0};
+    if (i >= EACH || i >= w->list.count)
+        return false;
+    assert_int_equal(choice_copy(c, &w->list.choices[i], &err), 0);
+    if (deal_fix(&w->problem, c, &err) > 0)
+        assert_int_equal(deal_order_fix(&w->problem, c, &err), 1);
+    return true;
+}
+
+static void an_order_that_is_said_as_it_comes_changes_nothing(void **state)
+{
+    uint32_t said = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world w;
+        struct place_choice c;
+        world_init(&w, seed);
+        for (uint32_t i = 0; ordered(&w, i, &c); i++) {
+            double as_it_comes = seconds_of(&w, &w.list.choices[i]), outright = seconds_of(&w, &c);
+            said += c.order != NULL;
+            if (as_it_comes != outright)
+                fail_msg("seed %llu, choice %u: %.15f s, said %.15f s", (unsigned long long)seed, i,
+                         as_it_comes, outright);
+            choice_fini(&c);
+        }
+        world_fini(&w);
+    }
+    print_message("%u orders said\n", said);
+    assert_true(said > SEEDS);
+}
+
+/* Every order that a plan can be made of passes the checker and is read off its programs again. */
+static void whatever_order_is_said_passes_the_checker_or_is_refused(void **state)
+{
+    uint32_t passed = 0, refused = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world w;
+        struct place_choice c, again;
+        struct err err = {0};
+        world_init(&w, seed);
+        for (uint32_t i = 0; ordered(&w, i, &c); i++) {
+            for (uint32_t swap = 0; swap < SWAPS && c.order; swap++) {
+                uint32_t a_count, b_count;
+                struct err why = {0};
+                struct place_choice trial;
+                move_range(&w.problem, &c, MOVE_TURN, &a_count, &b_count);
+                assert_int_equal(choice_copy(&trial, &c, &err), 0);
+                if (move_apply(&w.problem, &trial, MOVE_TURN, rand_stream_below(&w.random, a_count),
+                               rand_stream_below(&w.random, b_count), &err) <= 0) {
+                    choice_fini(&trial);
+                    continue;
+                }
+                struct plan *plan = place_hybrid.emit(&w.problem, &trial, true, &why);
+                if (!plan) {
+                    refused++;
+                    choice_fini(&trial);
+                    continue;
+                }
+                if (plan_check(plan, &err) < 0)
+                    fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+                assert_int_equal(from_plan_choice(&w.problem, plan, &again, &err), 0);
+                assert_non_null(again.order);
+                assert_memory_equal(again.order, trial.order, 2 * trial.dealt_count);
+                choice_fini(&again);
+                plan_destroy(plan);
+                choice_fini(&c);
+                c = trial;
+                passed++;
+            }
+            choice_fini(&c);
+        }
+        world_fini(&w);
+    }
+    print_message("%u orders passed, %u were refused\n", passed, refused);
+    assert_true(passed > 500 && refused > 50);
+}
+
+static void searching_for_an_order_is_never_slower_and_sometimes_faster(void **state)
+{
+    uint32_t faster = 0, all = 0;
+    double best = 1;
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world w;
+        struct err err = {0};
+        world_init(&w, seed);
+        struct polish *polish = polish_create(&w.problem, 4, 1u << 20, 0, &err);
+        assert_non_null(polish);
+        for (uint32_t i = 0; i < EACH && i < w.list.count; i++) {
+            struct place_choice *c = &w.list.choices[i];
+            double before = polish_seconds(polish, c), after = before;
+            deal_order(polish, &w.problem, c, &after, &err);
+            assert_true(after <= before);
+            assert_true(seconds_of(&w, c) <= before * (1 + SAME));
+            best = after / before < best ? after / before : best;
+            faster += after < before;
+            all++;
+        }
+        polish_destroy(polish);
+        world_fini(&w);
+    }
+    print_message("%u of %u orders were found to be faster, the best by %.4f\n", faster, all, best);
+    assert_true(faster > all / 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_order_that_is_said_as_it_comes_changes_nothing),
+        cmocka_unit_test(whatever_order_is_said_passes_the_checker_or_is_refused),
+        cmocka_unit_test(searching_for_an_order_is_never_slower_and_sometimes_faster),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
