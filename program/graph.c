@@ -11,7 +11,6 @@
 /* What is asked of every instruction again and again while the graph is built, side by side: programs are
  * long, and their instructions wide. */
 struct scan {
-    uint32_t *queue; /* [total]: instr_queue_index */
     uint32_t *to; /* [total]: of what sends twice the peer, of what receives one more; UINT32_MAX: neither */
 };
 
@@ -224,7 +223,7 @@ static int collective_check(const struct plan_graph *w, uint32_t first, uint32_t
 }
 
 /* The k-th collective of a group on each member is one meeting. */
-static int collectives_match(struct plan_graph *w, const struct scan *scan, struct err *err)
+static int collectives_match(struct plan_graph *w, struct err *err)
 {
     const struct plan *plan = w->plan;
     uint32_t queues = 2 + 2 * plan->rank_count; /* before those of groups */
@@ -239,8 +238,8 @@ static int collectives_match(struct plan_graph *w, const struct scan *scan, stru
         goto out;
     }
     for (uint32_t n = 0; n < w->total; n++) {
-        if (scan->queue[n] >= queues && w->rank_of[n] == plan->groups[scan->queue[n] - queues].ranks[0])
-            length[scan->queue[n] - queues]++;
+        if (w->queue[n] >= queues && w->rank_of[n] == plan->groups[w->queue[n] - queues].ranks[0])
+            length[w->queue[n] - queues]++;
     }
     for (uint32_t g = 0; g < plan->group_count; g++) {
         first[g] = w->meeting_count;
@@ -249,7 +248,7 @@ static int collectives_match(struct plan_graph *w, const struct scan *scan, stru
     for (uint32_t rank = 0; rank < plan->rank_count; rank++) {
         memset(seen, 0, plan->group_count * sizeof(*seen));
         for (uint32_t n = w->base[rank]; n < w->base[rank + 1]; n++) {
-            if (scan->queue[n] < queues)
+            if (w->queue[n] < queues)
                 continue;
             const struct instr *x = graph_instr_of(w, rank, n);
             uint32_t k = seen[x->group]++;
@@ -290,8 +289,7 @@ out:
 
 /* How many follow each instruction, how many each waits for, and which came before it in its queue (one more
  * than its number; 0: none). */
-static void dependencies_count(struct plan_graph *w, const struct scan *scan, uint32_t *last,
-                               uint32_t *before)
+static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *before)
 {
     const struct plan *plan = w->plan;
     uint32_t queues = plan_queue_count(plan);
@@ -301,7 +299,7 @@ static void dependencies_count(struct plan_graph *w, const struct scan *scan, ui
         memset(last, 0, queues * sizeof(*last));
         for (uint32_t i = 0; i < program->instr_count; i++) {
             const struct instr *x = &program->instrs[i];
-            uint32_t queue = scan->queue[base + i];
+            uint32_t queue = w->queue[base + i];
             for (uint32_t k = 0; k < x->after_count; k++)
                 w->dependent_first[base + program->after[x->after_first + k] + 2]++;
             w->waits[base + i] = x->after_count + (last[queue] > 0);
@@ -313,7 +311,7 @@ static void dependencies_count(struct plan_graph *w, const struct scan *scan, ui
     }
 }
 
-static int graph_dependencies(struct plan_graph *w, const struct scan *scan, struct err *err)
+static int graph_dependencies(struct plan_graph *w, struct err *err)
 {
     const struct plan *plan = w->plan;
     uint64_t edges = 0;
@@ -329,7 +327,7 @@ static int graph_dependencies(struct plan_graph *w, const struct scan *scan, str
         free(before);
         return err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
     }
-    dependencies_count(w, scan, last, before);
+    dependencies_count(w, last, before);
     for (uint32_t n = 0; n < w->total; n++)
         w->dependent_first[n + 2] += w->dependent_first[n + 1];
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -372,6 +370,7 @@ void plan_graph_fini(struct plan_graph *graph)
     free(graph->base);
     free(graph->pairs);
     free(graph->rank_of);
+    free(graph->queue);
     free(graph->waits);
     free(graph->meeting);
     free(graph->dependent_first);
@@ -397,9 +396,9 @@ static int graph_number(struct plan_graph *graph, struct scan *scan, struct err 
     graph->rank_of = malloc((total + 1) * sizeof(uint32_t));
     graph->waits = malloc((total + 1) * sizeof(uint32_t));
     graph->meeting = malloc((total + 1) * sizeof(uint32_t));
-    scan->queue = malloc((total + 1) * sizeof(uint32_t));
+    graph->queue = malloc((total + 1) * sizeof(uint32_t));
     scan->to = malloc((total + 1) * sizeof(uint32_t));
-    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting || !scan->queue || !scan->to)
+    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting || !graph->queue || !scan->to)
         return err_set(err, ERR_NOMEM, "plan: out of memory for %llu instructions",
                        (unsigned long long)total);
     for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -407,7 +406,7 @@ static int graph_number(struct plan_graph *graph, struct scan *scan, struct err 
             const struct instr *x = graph_instr_of(graph, r, n);
             graph->rank_of[n] = r;
             graph->meeting[n] = UINT32_MAX;
-            scan->queue[n] = instr_queue_index(plan, x);
+            graph->queue[n] = instr_queue_index(plan, x);
             scan->to[n] = instr_sends(x)      ? 2 * (uint32_t)x->peer
                           : instr_receives(x) ? 2 * (uint32_t)x->peer + 1
                                               : UINT32_MAX;
@@ -423,12 +422,11 @@ static int graph_build(struct plan_graph *graph, struct err *err)
     if (result == 0)
         result = transfers_match(graph, &scan, err);
     if (result == 0)
-        result = collectives_match(graph, &scan, err);
+        result = collectives_match(graph, err);
     if (result == 0)
-        result = graph_dependencies(graph, &scan, err);
+        result = graph_dependencies(graph, err);
     if (result == 0)
         result = graph_members(graph, err);
-    free(scan.queue);
     free(scan.to);
     if (result < 0)
         plan_graph_fini(graph);

@@ -20,6 +20,7 @@ struct plan_graph {
     uint32_t *base;    /* [ranks + 1]: global number of a rank's first instruction */
     uint32_t total;    /* instructions */
     uint32_t *rank_of; /* [total] */
+    uint32_t *queue;   /* [total]: instr_queue_index */
     uint32_t *waits;   /* [total]: local predecessors, by queue and `after` */
     uint32_t *dependent_first,
         *dependents;        /* local successors of n: dependents[dependent_first[n] …[n + 1]) */

@@ -318,6 +318,26 @@ struct instr instr_init(enum instr_op op, enum queue_kind queue)
                           .row_end = PLAN_ROWS_ALL};
 }
 
+void program_builder_expect(struct program_builder *builder, uint64_t instructions, uint64_t after)
+{
+    struct program *program = &builder->program;
+    if (instructions > PROGRAM_INSTRS_MAX || after > PROGRAM_AFTER_MAX)
+        return; /* too much is told when it is there */
+    struct instr *instrs = instructions > builder->instr_capacity
+                               ? realloc(program->instrs, instructions * sizeof(*instrs))
+                               : NULL;
+    if (instrs) {
+        program->instrs = instrs;
+        builder->instr_capacity = (uint32_t)instructions;
+    }
+    uint32_t *numbers =
+        after > builder->after_capacity ? realloc(program->after, after * sizeof(*numbers)) : NULL;
+    if (numbers) {
+        program->after = numbers;
+        builder->after_capacity = (uint32_t)after;
+    }
+}
+
 static int builder_reserve(struct program_builder *builder, size_t after)
 {
     struct program *program = &builder->program;

@@ -410,6 +410,9 @@ struct program_builder {
     bool failed; /* out of memory or bounds; reported by program_builder_take */
 };
 
+/* Makes room for so many instructions and numbers in their `after` at once, so that they need not be moved
+ * as a program grows; a guess is good enough. */
+void program_builder_expect(struct program_builder *builder, uint64_t instructions, uint64_t after);
 /* The defaults: no peer, group, slots, micro-batch; all rows; no blocks. */
 struct instr instr_init(enum instr_op op, enum queue_kind queue);
 /* Appends; duplicates and negative numbers in after[] are dropped. Returns the instruction's number

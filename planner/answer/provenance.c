@@ -12,10 +12,6 @@
 static const double link_uncertainty[ORIGIN_COUNT] = {
     [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
-#define PATH_INSTRUCTIONS_MAX                                                                                \
-    100000u /* longer programs without a steady stretch are judged without a path                            \
-             */
-
 struct hop {
     enum cost_origin origin;
     bool emulated;
@@ -87,7 +83,7 @@ void rests_of_path(const struct price *price, const struct plan_graph *graph, co
 
 /* Returns 1 with the shares along the critical path of one step, 0 when that would take too long, −1. */
 static int step_path(const struct problem *problem, const struct plan *plan, uint64_t instructions,
-                     struct rests_on *rests, struct err *err)
+                     const struct price_run *run, struct rests_on *rests, struct err *err)
 {
     struct price price;
     struct sim *sim = NULL;
@@ -98,9 +94,12 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
         return -1;
     price.step = problem->step_count / 2;
     struct sim_costs costs = price_costs(&price);
-    int result = price_steady(&price, &steady, &seconds, NULL, err);
-    const struct sim *ran = result == 1 ? steady_sim(steady) : NULL;
-    if (result == 0 && instructions <= PATH_INSTRUCTIONS_MAX) {
+    bool known = run && run->ran && run->step == price.step;
+    const struct sim *ran = !known ? NULL : run->steady ? steady_sim(run->steady) : run->sim;
+    int result = known ? 0 : price_steady(&price, &steady, &seconds, NULL, err);
+    if (result == 1)
+        ran = steady_sim(steady);
+    if (result == 0 && !known && instructions <= PATH_INSTRUCTIONS_MAX) {
         result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
         if (result == 0)
             result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
@@ -132,7 +131,8 @@ static void rests_of_busy(const struct problem *problem, const struct plan *plan
     rests->uncertainty /= all > 0 ? all : 1;
 }
 
-int answer_rests(const struct problem *problem, struct plan_answer *answer, struct err *err)
+int answer_rests(const struct problem *problem, struct plan_answer *answer, const struct price_run *run,
+                 struct err *err)
 {
     struct plan *plan = answer->plan;
     struct rests_on rests = {0};
@@ -141,7 +141,7 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, stru
     size_t used = 0;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
-    int walked = instructions ? step_path(problem, plan, instructions, &rests, err) : 0;
+    int walked = instructions ? step_path(problem, plan, instructions, run, &rests, err) : 0;
     if (walked < 0)
         return -1;
     if (!walked)

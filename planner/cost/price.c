@@ -348,12 +348,12 @@ int price_steady(struct price *price, struct steady **steady, double *seconds, s
     return done;
 }
 
-int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+/* *steady: what the step was priced by, if it was. */
+static int step_run(struct price *price, struct steady **steady, struct sim **sim, double *seconds,
+                    struct sim_rank *sums, struct err *err)
 {
     struct sim_costs costs = price_costs(price);
-    struct steady *steady = NULL;
-    int done = price_steady(price, &steady, seconds, sums, err);
-    steady_destroy(steady);
+    int done = price_steady(price, steady, seconds, sums, err);
     if (done == 0 && !*sim)
         done = sim_create(price->plan, PROGRAM_TRAIN, sim, err);
     if (done == 0)
@@ -361,40 +361,73 @@ int price_step(struct price *price, struct sim **sim, double *seconds, struct si
     return done < 0 ? -1 : 0;
 }
 
-static int steps_run(struct price *price, uint32_t count, double *step_s, double *busy, struct err *err)
+int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
+{
+    struct steady *steady = NULL;
+    int result = step_run(price, &steady, sim, seconds, sums, err);
+    steady_destroy(steady);
+    return result;
+}
+
+void price_run_fini(struct price_run *run)
+{
+    steady_destroy(run->steady);
+    sim_destroy(run->sim);
+    *run = (struct price_run){0};
+}
+
+static int steps_run(struct price *price, uint32_t count, double *step_s, double *busy, struct price_run *run,
+                     struct err *err)
 {
     uint32_t ranks = price->plan->rank_count;
-    struct sim *sim = NULL;
     struct sim_rank *sums = calloc(ranks, sizeof(*sums));
     int result = sums ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     *step_s = 0;
     for (uint32_t s = 0; s < count && result == 0; s++) {
         double seconds = 0;
-        price->step = problem_step_priced(price->problem, s, count);
-        result = price_step(price, &sim, &seconds, sums, err);
+        steady_destroy(run->steady);
+        run->steady = NULL;
+        price->step = run->step = problem_step_priced(price->problem, s, count);
+        result = step_run(price, &run->steady, &run->sim, &seconds, sums, err);
+        run->ran = result == 0;
         *step_s += seconds / count;
         for (uint32_t r = 0; r < ranks; r++)
             busy[r] += sums[r].compute_s / count;
     }
-    sim_destroy(sim);
     free(sums);
+    return result;
+}
+
+int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t steps_max,
+                   uint64_t instructions_most, double *step_s, struct price_run *run, struct err *err)
+{
+    struct price price;
+    uint32_t count = steps_max < problem->step_count ? steps_max : problem->step_count;
+    *run = (struct price_run){0};
+    if (price_init(&price, problem, plan, err) < 0)
+        return -1;
+    double *busy = calloc((size_t)plan->rank_count + 1, sizeof(*busy));
+    int result = busy ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0)
+        result = steps_run(&price, count ? count : 1, step_s, busy, run, err);
+    if (result == 0)
+        costs_fill(&price, plan, *step_s, busy);
+    if (run->sim && (result < 0 || run->steady || sim_graph(run->sim)->total > instructions_most)) {
+        sim_destroy(run->sim);
+        run->sim = NULL;
+    }
+    if (result < 0)
+        price_run_fini(run);
+    free(busy);
+    price_fini(&price);
     return result;
 }
 
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
                struct err *err)
 {
-    struct price price;
-    uint32_t count = steps_max < problem->step_count ? steps_max : problem->step_count;
-    if (price_init(&price, problem, plan, err) < 0)
-        return -1;
-    double *busy = calloc((size_t)plan->rank_count + 1, sizeof(*busy));
-    int result = busy ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result == 0)
-        result = steps_run(&price, count ? count : 1, step_s, busy, err);
-    if (result == 0)
-        costs_fill(&price, plan, *step_s, busy);
-    free(busy);
-    price_fini(&price);
+    struct price_run run;
+    int result = price_plan_run(problem, plan, steps_max, 0, step_s, &run, err);
+    price_run_fini(&run);
     return result;
 }

@@ -40,9 +40,21 @@ int price_step(struct price *price, struct sim **sim, double *seconds, struct si
  * 0, or −1. */
 int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
                  struct err *err);
+/* What priced a plan last, for who wants to look at it: borrows the plan and its programs. */
+struct price_run {
+    bool ran;
+    uint32_t step;         /* priced step */
+    struct steady *steady; /* either of them, */
+    struct sim *sim;       /* or neither: it was longer than asked for */
+};
+void price_run_fini(struct price_run *run);
 /* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
  * them. */
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
                struct err *err);
+/* The same; *run (price_run_fini) is of the last of them, simulated whole if that is up to so many
+ * instructions. */
+int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t steps_max,
+                   uint64_t instructions_most, double *step_s, struct price_run *run, struct err *err);
 
 #endif

@@ -246,6 +246,17 @@ static void full_tail(struct groups *c, struct program_builder *b, uint32_t r, c
     program_add(b, &x, before, 4);
 }
 
+#define PROGRAM_ENDING 16u /* instructions behind all events, and numbers in their `after`, or a few less */
+
+/* Room for what so many forwards and backwards make: on each side of a stage each has a transfer, which waits
+ * for two others or for itself, and what it waits for itself. */
+static void events_expect(const struct groups *c, struct program_builder *b, uint32_t r, uint32_t events)
+{
+    uint32_t stage = (uint32_t)c->plan->ranks[r].stage, sides = (stage > 0) + (stage + 1 < c->stages);
+    program_builder_expect(b, (uint64_t)(1 + sides) * events + PROGRAM_ENDING,
+                           (uint64_t)3 * sides * events + PROGRAM_ENDING);
+}
+
 /* Groups: 0 all, 1 + s the members of stage s, then the first member of each stage, then (group_state.h) a
  * tied embedding's. */
 static void train_build(struct groups *c, struct program_builder *b, uint32_t r, const struct group_slots *s)
@@ -254,6 +265,7 @@ static void train_build(struct groups *c, struct program_builder *b, uint32_t r,
     const struct place_stage *stage = &c->choice->stages[rank->stage];
     struct history h = history_new(c, s);
     int32_t forward = PLAN_NONE, backward = PLAN_NONE, group = 1 + rank->stage;
+    events_expect(c, b, r, c->deal.first[r + 1] - c->deal.first[r]);
     group_state_fetch(&c->state, b, c->came);
     for (uint32_t i = c->deal.first[r]; i < c->deal.first[r + 1]; i++) {
         uint32_t k = c->deal.events[i].micro_batch;
@@ -293,6 +305,7 @@ static void evaluate_build(struct groups *c, struct program_builder *b, uint32_t
 {
     struct history h = history_new(c, s);
     int32_t last = PLAN_NONE;
+    events_expect(c, b, r, (c->deal.first[r + 1] - c->deal.first[r]) / 2);
     group_state_fetch(&c->state, b, c->came);
     for (uint32_t k = 0; k < c->micro_batches; k++) {
         if (owner_of(c, (uint32_t)c->plan->ranks[r].stage, k) != r)

@@ -86,7 +86,10 @@ struct many_cover {
     double slack;            /* windows beyond what means say: arrivals are uneven */
     double within;           /* a period is found so nearly; 0: 1.001, or 1.01 of more than 2,048 devices */
     bool in_turn;            /* members take micro-batches in turn: windows are what a stay is in rounds */
-    double lean;    /* seconds that a stage's period may be longer for each second of its tail's wait */
+    double lean; /* seconds that a stage's period may be longer for each second of its tail's wait */
+    /* layers that must still be within reach of the devices before: else it is given up, and the first place
+     * covers none; 0: never */
+    int32_t least_layers;
     uint32_t start; /* where the whole begins, once it is covered */
     struct many_tail whole;
 };

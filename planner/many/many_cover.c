@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAY_TURNS 3 /* members that recompute leave more micro-batches to the others */
+#define REACH_SLACK 1e-3 /* layers by which what devices reach is rounded */
+#define WAY_TURNS 3      /* members that recompute leave more micro-batches to the others */
 #define PERIOD_WITHIN 1.001
 #define PERIOD_WITHIN_HUGE 1.01 /* of more than so many devices, */
 #define HUGE_UNITS 2048u        /* whose orders take a second each to cover */
@@ -229,10 +230,21 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
 
 bool many_covers(struct many_cover *c, double period, uint32_t changed)
 {
+    uint32_t i = changed < c->count ? changed : c->count, behind = 0;
+    double before = 0; /* layers that all devices before a place do in a period, if memory did not matter */
+    bool bounded = c->least_layers > 0 && !(c->lean > 0);
+    for (uint32_t k = 0; k < i && bounded; k++)
+        before += c->m->units[c->order[k]].rate * period;
     c->tails[c->count] = (struct many_tail){.begin = c->count};
-    for (uint32_t i = changed < c->count ? changed : c->count; i-- > 0;) {
+    while (i-- > 0) {
         if (place_look(c, period, i))
             return true;
+        before -= bounded ? c->m->units[c->order[i]].rate * period : 0;
+        behind = bounded && c->tails[i].layers + before < c->least_layers - REACH_SLACK ? behind + 1 : 0;
+        if (behind >= c->m->group_max) { /* no group reaches beyond them */
+            c->tails[0] = (struct many_tail){.begin = c->count};
+            return false;
+        }
     }
     return false;
 }
@@ -242,6 +254,7 @@ double many_period(struct many_cover *c, double least, double most)
     double low = least, high = most,
            within = fmax(c->within, c->count > HUGE_UNITS ? PERIOD_WITHIN_HUGE : PERIOD_WITHIN);
     bool at_high = true; /* the tails are those of `high` */
+    c->least_layers = c->m->layers;
     if (!isfinite(most)) {
         for (high = least * 1.04; !many_covers(c, high, c->count); high *= 1.1) {
             if (high > least * PERIOD_MOST)

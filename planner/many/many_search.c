@@ -369,8 +369,10 @@ static void order_improve(struct search *s, struct many_cover *c, uint32_t *orde
     bool whole = many_covers(c, target, count) && load(s, c) <= target;
     memcpy(s->kept, c->tails, bytes);
     for (uint32_t i = 0; i < changes; i++) {
+        c->least_layers = s->kept[0].layers; /* with less, a change is of no use */
         if (!whole)
             whole = many_covers(c, target, order_change(&random, s->trial, count) + 1);
+        c->least_layers = 0;
         s->list->evaluations += i % 8 == 0;
         if (whole && load(s, c) <= target) { /* further down, until this order covers no more */
             memcpy(order, s->trial, count * sizeof(*order));

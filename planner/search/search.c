@@ -439,15 +439,18 @@ static int chosen_emit(struct search *s)
     struct plan_answer *a = s->answer;
     double seconds = s->best_s;
     struct plan *plan = s->kept;
+    struct price_run run = {0};
     s->kept = NULL;
     if (!plan && s->emitted && s->emitted_of == s->best.members) {
         plan = s->emitted;
+        run = s->emitted_run;
+        s->emitted_run = (struct price_run){0};
         seconds = s->emitted_s;
         s->emitted = NULL;
         a->runnable = choice_runnable(p, &s->best);
     } else if (!plan) {
         plan = placement_find(s->best.placement)->emit(p, &s->best, true, s->err);
-        if (!plan || price_plan(p, plan, s->steps, &seconds, s->err) < 0) {
+        if (!plan || price_plan_run(p, plan, s->steps, PATH_INSTRUCTIONS_MAX, &seconds, &run, s->err) < 0) {
             plan_destroy(plan);
             return -1;
         }
@@ -461,7 +464,9 @@ static int chosen_emit(struct search *s)
     a->plan = plan;
     a->step_s = seconds;
     a->tokens_per_s = plan->costs.tokens_per_s;
-    if (answer_rests(p, a, s->err) < 0)
+    int rested = answer_rests(p, a, &run, s->err);
+    price_run_fini(&run);
+    if (rested < 0)
         return -1;
     answer_value(p->cluster, a);
     if (!s->options->programs && !s->options->insight) {
@@ -650,6 +655,7 @@ out:
     choice_fini(&s.with);
     free(s.with_s);
     plan_destroy(s.kept);
+    price_run_fini(&s.emitted_run);
     plan_destroy(s.emitted);
     problem_fini(&problem);
     if (result < 0) {

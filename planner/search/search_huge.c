@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "planner/answer/provenance.h"
+
 #define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
 #define HUGE_DEVICES 24u /* huge with so many devices, and as many device-rows as HUGE_CELLS */
 #define LONG_CELLS 4000u /* or with LONG_DEVICES and so many device-rows */
@@ -91,7 +93,9 @@ int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], 
         double now = 0;
         struct plan *plan =
             placement_find((enum plan_placement)kind)->emit(s->problem, best[kind], true, s->err);
-        if (!plan || price_plan(s->problem, plan, s->steps, &now, s->err) < 0) {
+        struct price_run run = {0};
+        if (!plan ||
+            price_plan_run(s->problem, plan, s->steps, PATH_INSTRUCTIONS_MAX, &now, &run, s->err) < 0) {
             plan_destroy(plan);
             if (s->err->code == ERR_NOMEM)
                 return -1;
@@ -101,10 +105,13 @@ int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], 
         simulated[kind] = true;
         seconds[kind] = now;
         if (s->emitted && s->emitted_s <= now) {
+            price_run_fini(&run);
             plan_destroy(plan);
             continue;
         }
+        price_run_fini(&s->emitted_run);
         plan_destroy(s->emitted);
+        s->emitted_run = run;
         s->emitted = plan;
         s->emitted_s = now;
         s->emitted_of = best[kind]->members;

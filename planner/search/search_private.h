@@ -2,6 +2,7 @@
 #ifndef MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
 #define MOTLEY_PLANNER_SEARCH_SEARCH_PRIVATE_H
 
+#include "planner/cost/price.h"
 #include "planner/search/placement.h"
 #include "planner/search/polish.h"
 #include "planner/search/search.h"
@@ -16,6 +17,7 @@ struct search {
     struct place_choice best; /* borrowed from its list */
     struct plan *emitted;     /* the fastest simulated of a huge problem's, its seconds and whose it is */
     double emitted_s;
+    struct price_run emitted_run;
     const struct place_member *emitted_of;
     double best_s;
     uint32_t steps; /* over which the best of each placement are compared, and the chosen one is priced */

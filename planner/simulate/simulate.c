@@ -90,12 +90,12 @@ static int pairs_init(struct sim *sim, struct err *err)
     }
     for (uint32_t m = 0; m < sim->transfer_count; m++) { /* the sender first */
         uint32_t *two = &sim->graph.members[g->member_first[m]], first = two[0];
-        if (sends(graph_instr(g, first)))
+        if (g->queue[first] % 2 == 0) /* sends on even ones, receives on odd ones */
             continue;
         two[0] = two[1];
         two[1] = first;
     }
-    for (uint32_t m = 0; m < g->meeting_count; m++) {
+    for (uint32_t m = sim->transfer_count; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
         const struct instr *x = graph_instr(g, n);
         if (x->queue == QUEUE_GROUP && moves_tensors(g, n) && sample[x->group] == 0)
@@ -113,7 +113,7 @@ static int pairs_init(struct sim *sim, struct err *err)
     free(sample);
     if (!sim->ring || !sim->pairs)
         return err_set(err, ERR_NOMEM, "simulator: out of memory");
-    for (uint32_t m = 0; m < g->meeting_count; m++) {
+    for (uint32_t m = sim->transfer_count; m < g->meeting_count; m++) {
         uint32_t n = g->members[g->member_first[m]];
         const struct instr *x = graph_instr(g, n);
         if (x->queue == QUEUE_GROUP)
@@ -394,13 +394,11 @@ static inline void finish_receive(struct run *run, uint32_t n, double off_wire, 
 {
     struct sim *sim = run->sim;
     const struct plan_graph *g = &sim->graph;
-    const struct instr *x = graph_instr(g, n);
     sim->end[n] = end;
     run->finished++;
     for (uint32_t d = g->dependent_first[n]; d < g->dependent_first[n + 1]; d++) {
         struct sim_node *next = &sim->nodes[g->dependents[d]];
-        const struct instr *y = graph_instr(g, g->dependents[d]);
-        double ready = y->queue == QUEUE_RECV && y->peer == x->peer ? off_wire : end;
+        double ready = g->queue[g->dependents[d]] == g->queue[n] ? off_wire : end;
         if (next->ready < ready)
             next->ready = ready;
         if (--next->waits == 0)
@@ -582,7 +580,8 @@ int sim_run(struct sim *sim, const struct sim_costs *costs, double *seconds, str
             if (node->meeting == NONE)
                 finish(&run, n, node->ready + sim->end[n]);
             else
-                arrive(&run, node->meeting, node->ready + sim->lead[n]);
+                arrive(&run, node->meeting,
+                       node->meeting < sim->transfer_count ? node->ready : node->ready + sim->lead[n]);
         }
         if (sim->heap_count > 0)
             heap_next(&run);
