@@ -204,7 +204,7 @@ static int change_inputs(struct cli *cli, json_t *inputs, json_t *added, struct 
     if (cluster) {
         const char *key = json_string_value(json_object_get(inputs, "profile_key"));
         json_t *file = given_cluster(cluster, key ? key : "", err);
-        result = file ? plan_inputs_cluster(inputs, file, err) : -1;
+        result = !file ? -1 : plan_inputs_cluster(inputs, file, err) < 0 ? err_wrap(err, "%s", cluster) : 0;
         json_decref(file);
         if (result < 0)
             return given_wrong(err) < 0 ? err_wrap(err, "--cluster") : -1;
@@ -341,8 +341,13 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
            "outside the "
            "program\n",
            units_seconds(text[1], a->gaps_s), units_seconds(text[2], a->outside_s));
-    if (run->again)
-        return tell_again(run, again, err);
+    if (run->again) {
+        const char *trace = cli_option(cli, "--trace"), *picture = cli_option(cli, "--draw");
+        int result = tell_again(run, again, err);
+        if (result == 0 && !again->answer->plan && (trace || picture))
+            printf("  %s was not written: there is no plan\n", picture ? picture : trace);
+        return result;
+    }
     if (run->changed)
         printf("as changed %s (%+.1f %%), the same plan\n", units_seconds(text[0], a->changed_s),
                100 * (a->changed_s / a->simulated_s - 1));

@@ -494,6 +494,10 @@ static int loss_try(struct insight_run *run, uint32_t rank, struct plan_loss *lo
     int result = plan_search(&w, run->cluster, &options, &answer, run->err);
     if (result == 0 && answer->plan)
         loss->step_s = answer->step_s;
+    if (result < 0 && run->err->code == ERR_UNSUPPORTED) { /* too few are left for what is asked for */
+        err_clear(run->err);
+        result = 0;
+    }
     loss->like = rank < run->answer->rank_like_count ? run->answer->rank_like[rank] : NULL;
     plan_answer_destroy(answer);
     free(names);

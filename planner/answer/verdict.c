@@ -118,9 +118,15 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
             units_bytes(step, needs), units_bytes(other, has));
     else if (answer->shortfall_bytes)
         say(text, size,
-            "Does not fit: the nearest placement (%s) needs %s on %s, which has %s: %s too little.",
-            plan_placement_name(nearest), units_bytes(step, needs), problem->cluster->devices[device].name,
-            units_bytes(other, has), units_bytes(third, answer->shortfall_bytes));
+            "Does not fit: the nearest placement (%s) needs %s%s on %s, which has %s: %s too little.",
+            plan_placement_name(nearest), nearest == PLACE_HYBRID ? "at least " : "",
+            units_bytes(step, needs), problem->cluster->devices[device].name, units_bytes(other, has),
+            units_bytes(third, answer->shortfall_bytes));
+    else if (problem->runnable_only && problem->workload->place > (int)PLACE_SINGLE)
+        say(text, size,
+            "Does not fit: nothing that workers of this release can run (--runnable) is possible here as "
+            "placement.kind %s.",
+            plan_placement_name((enum plan_placement)problem->workload->place));
     else
         say(text, size,
             "Does not fit: nothing that placement asks for is possible here (placement.kind: %s, %u rows a "

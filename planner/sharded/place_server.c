@@ -194,7 +194,9 @@ static void short_note(const struct server *s, uint32_t holder, uint64_t needs)
     const struct device *devices = p->cluster->devices;
     struct memory_need need;
     uint64_t least = UINT64_MAX, has = 0;
-    worker_need(&s->s, s->s.unit, 1, p->workload->recompute != RECOMPUTE_NO, &need);
+    uint32_t count =
+        (p->workload->batch_rows + s->s.unit - 1) / s->s.unit; /* it takes all: the holder idles */
+    worker_need(&s->s, s->s.unit, count, p->workload->recompute != RECOMPUTE_NO, &need);
     for (uint32_t d = 0; d < p->device_count; d++) {
         uint64_t limit = devices[d].memory_limit_bytes, lacks = need.total > limit ? need.total - limit : 0;
         if (!p->usable[d] || d == holder || lacks >= least)
@@ -218,7 +220,7 @@ static int holder_try(struct server *s, const struct candidate *holder, struct e
     uint32_t all = s->s.candidate_count, most = all < SHARDED_DEVICES_MAX ? all : SHARDED_DEVICES_MAX;
     server_holder_need(s->s.p, 0, 0, false, &idle);
     if (devices[holder->device].memory_limit_bytes < idle.total) {
-        short_note(s, holder->device, idle.total);
+        short_note(s, holder->device, idle.total + SHARDED_ROUNDING_BYTES);
         return 0;
     }
     s->holder = holder;
@@ -241,6 +243,31 @@ static int holder_try(struct server *s, const struct candidate *holder, struct e
     return 0;
 }
 
+/* LoRA: no device holds the base and one row beside a holder; what the largest of them lacks. */
+static void worker_note(const struct problem *p, struct choice_list *list)
+{
+    const struct device *devices = p->cluster->devices;
+    uint32_t rows = p->workload->micro_batch_rows ? p->workload->micro_batch_rows : 1, largest = UINT32_MAX,
+             holders = 0;
+    uint64_t least = UINT64_MAX;
+    struct memory_need need, idle;
+    server_holder_need(p, 0, 0, false, &idle);
+    for (int recompute = 0; recompute < 2; recompute++) {
+        server_worker_need(p, rows, 1, recompute, &need);
+        if (micro_recompute_allowed(p, recompute) && need.total < least)
+            least = need.total;
+    }
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        if (!p->usable[d])
+            continue;
+        holders += devices[d].memory_limit_bytes >= idle.total + SHARDED_ROUNDING_BYTES;
+        if (largest == UINT32_MAX || devices[d].memory_limit_bytes > devices[largest].memory_limit_bytes)
+            largest = d;
+    }
+    if (holders >= 2 && least < UINT64_MAX)
+        choice_list_short(list, largest, least + SHARDED_ROUNDING_BYTES, devices[largest].memory_limit_bytes);
+}
+
 static int server_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
     struct server *s = calloc(1, sizeof(*s));
@@ -248,6 +275,7 @@ static int server_propose(const struct problem *p, struct choice_list *list, str
     if (!s)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     if (!full && p->device_count > ALL_SETS && !worker_fits(p)) {
+        worker_note(p, list);
         free(s);
         return 0;
     }
@@ -276,6 +304,8 @@ static int server_propose(const struct problem *p, struct choice_list *list, str
                 result = -1;
         }
     }
+    if (result > 0 && !full && list->count == 0 && !worker_fits(p))
+        worker_note(p, list);
     sharded_search_fini(&s->s);
     free(s);
     return result < 0 ? -1 : 0;

@@ -677,14 +677,12 @@ static bool tensor_supports(const struct problem *problem, struct err *err)
     for (uint32_t d = 0; d < problem->device_count; d++)
         usable += problem->usable[d];
     if (problem->workload->config->experts > 0) {
-        err_set(err, ERR_UNSUPPORTED, "placement.kind: tensor does not cut mixtures of experts");
+        err_set(err, ERR_UNSUPPORTED, "tensor does not cut mixtures of experts");
         return false;
     }
     if (usable < 2 || problem->workload->config->kv_heads < 2) {
         err_set(err, ERR_UNSUPPORTED,
-                "placement.kind: tensor needs two devices and two key heads; %u devices can be used, the "
-                "model has "
-                "%u",
+                "tensor needs two devices and two key heads; %u devices can be used, the model has %u",
                 usable, problem->workload->config->kv_heads);
         return false;
     }

@@ -199,6 +199,31 @@ def a_plan_that_fits_nowhere_has_status_4():
                "a picture of no plan")
 
 
+def what_is_lacking_on_one_device_is_enough_when_it_is_added():
+    told = []
+    with folder() as f:
+        usable = {e["name"]: e["usable_bytes"] for e in json.loads(f.run("devices", "--catalogue", "--json").stdout)["devices"]}
+        f.write("model/config.json", {**LLAMA, "hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24})
+        for kind, method, cards in (("server", "full", ("rtx-3060", "v100")), ("server", "lora", ("gtx-1060", "rtx-2060", "gtx-1060")),
+                                    ("single", "full", ("t4",)), ("auto", "full", ("t4", "rtx-3070", "p100")),
+                                    ("pipeline", "full", ("t4", "rtx-3070"))):
+            devices = [{"name": f"a/{i}", "like": like} for i, like in enumerate(cards)]
+            f.write("cluster.json", {"nodes": [{"name": "a", "devices": devices}]})
+            f.write("spec.json", f.spec_of(method={"kind": method}, placement={"kind": kind}))
+            short = f.plan(status=4)
+            for device in devices:
+                if f" on {device['name']}, which has" in short["words"]:
+                    device["memory_bytes"] = usable[device["like"]] + short["shortfall_bytes"]
+                    told.append(kind)
+            f.write("cluster.json", {"nodes": [{"name": "a", "devices": devices}]})
+            if any("memory_bytes" in device for device in devices):
+                expect(f.plan()["verdict"] == "fits", f"not enough: {short['words']}")
+            else:
+                expect(short["shortfall_bytes"] > 0, short["words"])
+    expect(told.count("server") == 2 and len(told) >= 4, f"{told}")
+    return ", ".join(told)
+
+
 def broken(change):
     document = json.loads(json.dumps(CLUSTER))
     change(document)
@@ -330,6 +355,24 @@ def the_answer_reads_like_one():
             expect("e+1" not in line, line)
 
 
+def what_each_device_brings_is_told_of_placements_that_need_several():
+    with folder() as f:
+        for kind, least in (("pipeline", 2), ("data", 2), ("tensor", 2), ("server", 2), ("hybrid", 3)):
+            f.write("spec.json", f.spec_of(placement={"kind": kind}))
+            f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": f"a/{i}", "like": "rtx-3090"} for i in range(least)]}],
+                                     "links": {"within": {"latency_s": 1e-5, "bytes_per_s": 1e10}}})
+            answer = f.plan("--insight", "--evaluations", "200")
+            expect(answer["without"] and all(line["step_s"] is None for line in answer["without"]), f"{kind}: {answer['without']}")
+        text = f.run("plan", f.spec, "--cluster", f.cluster, "--insight", "--evaluations", "200").stdout
+        expect("nothing fits" in text, text)
+        f.write("spec.json", f.spec_of(placement={"kind": "tensor"}))
+        text = f.run("plan", f.spec, "--cluster", f.cluster, "--runnable", status=4).stdout
+        expect("workers of this release can run (--runnable)" in text, text)
+        f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "rtx-3090"}]}]})
+        told = f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr
+        expect(told.count("placement.kind") == 1, told)
+
+
 def points_of(speed):
     out = []
     for tokens in (64, 256, 1024, 4096, 16384):
@@ -449,7 +492,8 @@ if __name__ == "__main__":
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
-         options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4,
+         options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
-         amounts_in_other_units_are_warned_of, the_answer_reads_like_one, tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
+         amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
+         tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
          a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)

@@ -62,6 +62,12 @@ def runs_are_reproduced_and_changed():
         expect(xml.parse(motley.path("r.svg")).getroot() is not None, "no picture")
         with open(motley.path("r.json"), encoding="utf-8") as handle:
             expect(json.load(handle)["traceEvents"], "no trace")
+        small = {"nodes": [{"name": "x", "devices": [{"name": "x/0", "like": "a100x40", "memory_bytes": 1000}]}]}
+        text = motley.run("replay", job, "--cluster", motley.write("small.json", small), "--draw", motley.path("none.svg"), status=4)
+        expect("none.svg was not written" in text, text)
+        small["nodes"][0]["devices"][0]["speed"] = -1
+        motley.run("replay", job, "--cluster", motley.write("small.json", small), status=2)
+        expect("small.json: nodes[0].devices[0].speed" in motley.last_error, motley.last_error)
         text = motley.run("replay", job, "--placement", "data")
         for word in ("recorded", "simulated", "as changed", "rank", "memory"):
             expect(word in text, f"\"{word}\" is not told")
