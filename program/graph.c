@@ -12,6 +12,9 @@
  * long, and their instructions wide. */
 struct scan {
     uint32_t *to; /* [total]: of what sends twice the peer, of what receives one more; UINT32_MAX: neither */
+    uint32_t *before; /* [total]: one more than the number of what is before it in its queue; 0: nothing */
+    uint64_t edges;
+    bool in_order; /* instructions' `after` follow each other as they do */
 };
 
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200])
@@ -287,62 +290,29 @@ out:
     return result;
 }
 
-/* How many follow each instruction, how many each waits for, and which came before it in its queue (one more
- * than its number; 0: none). */
-static void dependencies_count(struct plan_graph *w, uint32_t *last, uint32_t *before)
+/* Successors of every instruction: first what waits for it by `after` and then what follows it in its queue,
+ * as their turn comes. dependent_first[n + 2] has their number, `before` what came before it in its queue. */
+static int graph_dependencies(struct plan_graph *w, const struct scan *scan, struct err *err)
 {
     const struct plan *plan = w->plan;
-    uint32_t queues = plan_queue_count(plan);
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct program *program = &plan->ranks[r].programs[w->kind];
-        uint32_t base = w->base[r];
-        memset(last, 0, queues * sizeof(*last));
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            const struct instr *x = &program->instrs[i];
-            uint32_t queue = w->queue[base + i];
-            for (uint32_t k = 0; k < x->after_count; k++)
-                w->dependent_first[base + program->after[x->after_first + k] + 2]++;
-            w->waits[base + i] = x->after_count + (last[queue] > 0);
-            before[base + i] = last[queue];
-            if (last[queue])
-                w->dependent_first[last[queue] + 1]++;
-            last[queue] = base + i + 1;
-        }
-    }
-}
-
-static int graph_dependencies(struct plan_graph *w, struct err *err)
-{
-    const struct plan *plan = w->plan;
-    uint64_t edges = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++)
-        edges += (uint64_t)plan->ranks[r].programs[w->kind].after_total +
-                 plan->ranks[r].programs[w->kind].instr_count;
-    uint32_t *last = calloc(plan_queue_count(plan), sizeof(*last));
-    uint32_t *before = malloc(((size_t)w->total + 1) * sizeof(*before));
-    w->dependent_first = calloc((size_t)w->total + 2, sizeof(uint32_t));
-    w->dependents = malloc((edges + 1) * sizeof(uint32_t));
-    if (!last || !before || !w->dependent_first || !w->dependents || edges > UINT32_MAX) {
-        free(last);
-        free(before);
+    w->dependents = malloc(((size_t)scan->edges + 1) * sizeof(uint32_t));
+    if (!w->dependents)
         return err_set(err, ERR_NOMEM, "plan: out of memory while checking %u instructions", w->total);
-    }
-    dependencies_count(w, last, before);
     for (uint32_t n = 0; n < w->total; n++)
         w->dependent_first[n + 2] += w->dependent_first[n + 1];
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct program *program = &plan->ranks[r].programs[w->kind];
-        for (uint32_t i = 0; i < program->instr_count; i++) {
-            const struct instr *x = &program->instrs[i];
-            uint32_t n = w->base[r] + i;
-            for (uint32_t k = 0; k < x->after_count; k++)
-                w->dependents[w->dependent_first[w->base[r] + program->after[x->after_first + k] + 1]++] = n;
-            if (before[n])
-                w->dependents[w->dependent_first[before[n]]++] = n;
+        uint32_t next = 0, base = w->base[r]; /* of `after`, which instructions mostly have in their order */
+        for (uint32_t n = base; n < w->base[r + 1]; n++) {
+            uint32_t count = w->waits[n] - (scan->before[n] > 0);
+            if (!scan->in_order)
+                next = graph_instr_of(w, r, n)->after_first;
+            for (; count > 0; count--)
+                w->dependents[w->dependent_first[base + program->after[next++] + 1]++] = n;
+            if (scan->before[n])
+                w->dependents[w->dependent_first[scan->before[n]]++] = n;
         }
     }
-    free(last);
-    free(before);
     return 0;
 }
 
@@ -380,6 +350,33 @@ void plan_graph_fini(struct plan_graph *graph)
     *graph = (struct plan_graph){0};
 }
 
+/* One rank's instructions; `last` is of its queues, zeros. */
+static void rank_scan(struct plan_graph *graph, struct scan *scan, uint32_t r, uint32_t *last)
+{
+    const struct program *program = &graph->plan->ranks[r].programs[graph->kind];
+    uint32_t base = graph->base[r], next = 0;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        uint32_t n = base + i, queue = instr_queue_index(graph->plan, x);
+        graph->rank_of[n] = r;
+        graph->meeting[n] = UINT32_MAX;
+        graph->queue[n] = queue;
+        scan->to[n] = instr_sends(x)      ? 2 * (uint32_t)x->peer
+                      : instr_receives(x) ? 2 * (uint32_t)x->peer + 1
+                                          : UINT32_MAX;
+        for (uint32_t k = 0; k < x->after_count; k++)
+            graph->dependent_first[base + program->after[x->after_first + k] + 2]++;
+        graph->waits[n] = x->after_count + (last[queue] > 0);
+        scan->before[n] = last[queue];
+        if (last[queue])
+            graph->dependent_first[last[queue] + 1]++;
+        last[queue] = n + 1;
+        scan->in_order = scan->in_order && (x->after_count == 0 || x->after_first == next);
+        next += x->after_count;
+    }
+    scan->edges += next + program->instr_count;
+}
+
 static int graph_number(struct plan_graph *graph, struct scan *scan, struct err *err)
 {
     const struct plan *plan = graph->plan;
@@ -397,37 +394,39 @@ static int graph_number(struct plan_graph *graph, struct scan *scan, struct err 
     graph->waits = malloc((total + 1) * sizeof(uint32_t));
     graph->meeting = malloc((total + 1) * sizeof(uint32_t));
     graph->queue = malloc((total + 1) * sizeof(uint32_t));
+    graph->dependent_first = calloc(total + 2, sizeof(uint32_t));
     scan->to = malloc((total + 1) * sizeof(uint32_t));
-    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting || !graph->queue || !scan->to)
+    scan->before = malloc((total + 1) * sizeof(uint32_t));
+    size_t queues = plan_queue_count(plan);
+    uint32_t *last = malloc(queues * sizeof(*last));
+    if (!graph->base || !graph->rank_of || !graph->waits || !graph->meeting || !graph->queue ||
+        !graph->dependent_first || !scan->to || !scan->before || !last) {
+        free(last);
         return err_set(err, ERR_NOMEM, "plan: out of memory for %llu instructions",
                        (unsigned long long)total);
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        for (uint32_t n = graph->base[r]; n < graph->base[r + 1]; n++) {
-            const struct instr *x = graph_instr_of(graph, r, n);
-            graph->rank_of[n] = r;
-            graph->meeting[n] = UINT32_MAX;
-            graph->queue[n] = instr_queue_index(plan, x);
-            scan->to[n] = instr_sends(x)      ? 2 * (uint32_t)x->peer
-                          : instr_receives(x) ? 2 * (uint32_t)x->peer + 1
-                                              : UINT32_MAX;
-        }
     }
-    return 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        memset(last, 0, queues * sizeof(*last));
+        rank_scan(graph, scan, r, last);
+    }
+    free(last);
+    return scan->edges > UINT32_MAX ? err_set(err, ERR_TOO_BIG, "plan: too many dependencies") : 0;
 }
 
 static int graph_build(struct plan_graph *graph, struct err *err)
 {
-    struct scan scan = {0};
+    struct scan scan = {.in_order = true};
     int result = graph_number(graph, &scan, err);
     if (result == 0)
         result = transfers_match(graph, &scan, err);
     if (result == 0)
         result = collectives_match(graph, err);
     if (result == 0)
-        result = graph_dependencies(graph, err);
+        result = graph_dependencies(graph, &scan, err);
     if (result == 0)
         result = graph_members(graph, err);
     free(scan.to);
+    free(scan.before);
     if (result < 0)
         plan_graph_fini(graph);
     return result;

@@ -25,6 +25,7 @@
     2u /* results of either way that a rank holds until they have left, beside those on slow links */
 #define ALTERNATE_RANKS 8u /* with more, who could do either does what it did not do last */
 #define NONE UINT32_MAX
+#define LINKS_MAX ((uint64_t)1 << 16) /* pairs of nodes whose links are kept */
 #define WIRES_MAX ((uint64_t)1 << 22) /* beyond, links are taken as unshared */
 
 enum flow_kind { FLOW_DONE, FLOW_FORWARD_COMES, FLOW_BACKWARD_COMES, FLOW_ROOM };
@@ -66,6 +67,11 @@ struct flow_past { /* what was done, in the order of its ends */
     struct deal_event event;
 };
 
+struct flow_link {     /* of a boundary tensor from one node to another */
+    double occupied_s; /* 0: not known yet */
+    double latency_s;
+};
+
 struct flow {
     struct deal *d;
     const struct problem *p;
@@ -81,6 +87,7 @@ struct flow {
     double *dealt, *quickest,
         *rates;        /* [stages]: micro-batches given; seconds of the fastest member; of all together */
     double *wire_free; /* [nodes · nodes]; NULL: unshared */
+    struct flow_link *links; /* [nodes · nodes]: as they were first asked for; NULL: too many */
     double bytes, now;
     bool failed;
 };
@@ -177,16 +184,33 @@ static void room_wait(struct flow *f, uint32_t rank, const struct flow_exits *ex
     event_put(f, soonest, FLOW_ROOM, rank);
 }
 
+/* All devices of a node have the same links. */
+static struct flow_link link_of(const struct flow *f, uint32_t from_device, uint32_t to_device)
+{
+    const struct cluster *cluster = f->p->cluster;
+    uint32_t here = cluster->devices[from_device].node, there = cluster->devices[to_device].node;
+    struct flow_link *kept = f->links ? &f->links[(size_t)here * cluster->node_count + there] : NULL;
+    double rate;
+    bool emulated;
+    if (kept && kept->occupied_s > 0)
+        return *kept;
+    struct flow_link link;
+    cluster_link(cluster, from_device, to_device, &link.latency_s, &rate, &emulated);
+    link.occupied_s = f->bytes / rate;
+    if (kept)
+        *kept = link;
+    return link;
+}
+
 /* When a boundary tensor that leaves now is there; *passed: when it has left. */
 static double arrival(struct flow *f, uint32_t from, uint32_t to, double *passed)
 {
     const struct cluster *cluster = f->p->cluster;
     uint32_t a = f->choice->members[from].device, b = f->choice->members[to].device;
     uint32_t here = cluster->devices[a].node, there = cluster->devices[b].node;
-    double latency, rate, begin = f->now;
-    bool emulated;
-    cluster_link(cluster, a, b, &latency, &rate, &emulated);
-    double occupied = f->bytes / rate;
+    double begin = f->now;
+    struct flow_link link = link_of(f, a, b);
+    double occupied = link.occupied_s;
     if (here != there && f->wire_free) { /* shared as price.c has it */
         bool card = cluster->nodes[here].nic_bytes_per_s > 0;
         double *busy = &f->wire_free[(size_t)here * cluster->node_count + (card ? here : there)];
@@ -194,7 +218,7 @@ static double arrival(struct flow *f, uint32_t from, uint32_t to, double *passed
         *busy = begin + occupied;
     }
     *passed = begin + occupied;
-    return *passed + latency;
+    return *passed + link.latency_s;
 }
 
 static void rank_start(struct flow *f, uint32_t rank);
@@ -314,10 +338,9 @@ static uint32_t underway(const struct flow *f, uint32_t rank, uint32_t stage, do
     double longest = 0;
     for (uint32_t m = 0; m < other->member_count; m++) {
         uint32_t a = f->choice->members[other->member_first + m].device, b = f->choice->members[rank].device;
-        double latency, rate;
-        bool emulated;
-        cluster_link(f->p->cluster, arrives ? a : b, arrives ? b : a, &latency, &rate, &emulated);
-        longest = fmax(longest, (arrives ? latency : 0) + f->bytes / rate);
+        struct flow_link link = link_of(f, arrives ? a : b, arrives ? b : a);
+        double seconds = (arrives ? link.latency_s : 0) + link.occupied_s;
+        longest = seconds > longest ? seconds : longest;
     }
     double coming = each_s > 0 ? ceil(longest / each_s) : 0;
     return coming < COMING_MAX ? (uint32_t)coming : COMING_MAX;
@@ -377,6 +400,7 @@ static int flow_alloc(struct flow *f, struct err *err)
     f->next = malloc(cells * sizeof(*f->next));
     f->past = malloc(2 * cells * sizeof(*f->past));
     f->wire_free = nodes * nodes <= WIRES_MAX ? calloc(nodes * nodes, sizeof(double)) : NULL;
+    f->links = nodes * nodes <= LINKS_MAX ? calloc(nodes * nodes, sizeof(*f->links)) : NULL;
     if (!f->dealt || !f->ranks || !f->pending || !f->next || !f->past ||
         (nodes * nodes <= WIRES_MAX && !f->wire_free))
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -436,5 +460,6 @@ int deal_flow(struct deal *deal, const struct problem *problem, const struct pla
     free(f.past);
     free(f.heap);
     free(f.wire_free);
+    free(f.links);
     return result;
 }

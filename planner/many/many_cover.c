@@ -59,20 +59,24 @@ static uint32_t member_holds(const struct many *m, uint32_t size, double window,
 }
 
 /* One turn over the members: whoever does not hold its part plainly recomputes. Returns how many kinds
- * changed, −1 when one does not fit either way. */
+ * changed, −1 when one does not fit either way, or all together are then too slow. */
 static int members_settle(const struct many *m, const struct many_stage *stage, enum many_role role,
                           int32_t layers, double window, struct group *g)
 {
     int changed = 0;
-    double rates = 0;
+    double rates = 0, left = g->rates;
     for (uint32_t k = 0; k < stage->kinds; k++) {
         const struct many_unit *unit = stage->of[k].unit;
         double held = member_holds(m, stage->size, window, g->rate[k]);
         while (many_bytes(m, role, g->way[k], layers, held) > unit->memory) {
             if (g->way[k] || !m->allowed[1])
                 return -1;
+            double slower = 1 / many_seconds(unit, role, 1, layers);
+            left -= stage->of[k].count * (g->rate[k] - slower);
+            if (left * stage->own < 1 - 2e-9)
+                return -1;
             g->way[k] = true;
-            g->rate[k] = 1 / many_seconds(unit, role, 1, layers);
+            g->rate[k] = slower;
             changed++;
         }
         rates += stage->of[k].count * g->rate[k];
@@ -154,13 +158,13 @@ static int32_t group_most(const struct many_cover *c, double period, struct many
         stage->wait_most = wait;
         return many_group_holds(c, period, stage, role, most, NULL, as_tail) ? most : 0;
     }
-    if (many_group_holds(c, period, stage, role, most, NULL, as_tail))
-        return most;
-    if (least > 1) {
+    if (least > 1) { /* first: who has too little room for that is most of them */
         if (!many_group_holds(c, period, stage, role, least, NULL, as_tail))
             return 0;
         low = least;
     }
+    if (many_group_holds(c, period, stage, role, most, NULL, as_tail))
+        return most;
     for (high = most - 1; low < high;) {
         int32_t middle = (low + high + 1) / 2;
         if (many_group_holds(c, period, stage, role, middle, NULL, &trial)) {

@@ -18,6 +18,7 @@ struct turns {                   /* of each kind of members */
     bool way[MANY_GROUP_MAX];
     uint32_t turns[MANY_GROUP_MAX], held[MANY_GROUP_MAX], round;
     double slowest, fastest;
+    double rates; /* of all members: micro-batches a second */
 };
 
 /* The shortest round in which everybody has as many turns as it has time for, where a turn each is too much
@@ -51,7 +52,7 @@ static bool round_find(struct turns *t, const struct many_stage *stage, double o
 }
 
 /* Windows that a stay asks for. Returns the longest stay that they make, or −1 where one does not fit either
- * way; *changed: somebody came to recompute. */
+ * way, or all together are then too slow; *changed: somebody came to recompute. */
 static double windows_fill(const struct many_cover *c, double period, const struct many_stage *stage,
                            enum many_role role, int32_t layers, double stay, struct turns *t, bool *changed)
 {
@@ -65,8 +66,12 @@ static double windows_fill(const struct many_cover *c, double period, const stru
         while (many_bytes(m, role, t->way[k], layers, t->held[k]) > unit->memory) {
             if (t->way[k] || !m->allowed[1])
                 return -1;
+            double slower = many_seconds(unit, role, 1, layers);
+            t->rates -= stage->of[k].count * (1 / t->each[k] - 1 / slower);
+            if (t->rates * stage->own < 1 - 1e-9) /* then no round is long enough */
+                return -1;
             t->way[k] = true;
-            t->each[k] = many_seconds(unit, role, 1, layers);
+            t->each[k] = slower;
             *changed = true;
         }
         double own = (t->held[k] - 1.0) * round + t->each[k] + (uneven ? period : 0);
@@ -142,6 +147,7 @@ bool many_turns_hold(const struct many_cover *c, double period, struct many_stag
     bool plain =
         slowest <= stage->size * own && many_bytes(m, role, way, layers, held) <= stage->memory_least;
     t.fastest = fastest;
+    t.rates = rates;
     if (plain && !members) {
         double longest = (held - 1.0) * round + slowest;
         stay = longest > stay ? longest : stay;

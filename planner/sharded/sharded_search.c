@@ -214,14 +214,20 @@ static bool options_fill(struct sharded_search *s, const struct moving *moving, 
         struct split_member *member = &s->members[m];
         member->option_count = 0;
         for (uint32_t i = 0; i < s->way_count; i++) {
-            struct split_option o = s->ways[i];
-            o.room = has + (m == 0 && s->first_room ? s->first_room[i] : o.room);
-            if (o.total * c->per_row > limit) {
+            const struct split_option *way = &s->ways[i];
+            int64_t room = has + (m == 0 && s->first_room ? s->first_room[i] : way->room);
+            if (way->total * c->per_row > limit) {
                 *all = false;
                 break;
             }
-            if (o.room < least_room[m] || (o.count == 0 && m >= idle_count))
+            if (room < least_room[m] || (way->count == 0 && m >= idle_count))
                 continue;
+            struct split_option o = *way;
+            o.room = room;
+            if (o.count * c->through_s[o.rows / s->unit] * (1 - 1e-9) > limit) { /* it computes as long */
+                *all = false;
+                continue;
+            }
             o.room = o.room < (int64_t)state ? o.room : (int64_t)ceil(state);
             o.seconds = sharded_search_seconds(s, c, &o, moving);
             if (o.seconds <= limit)
@@ -271,7 +277,8 @@ static int candidate_init(struct sharded_search *s, uint32_t device, struct cand
     *c = (struct candidate){
         .device = device, .per_row = INFINITY, .step_s = problem_step_seconds(p, device, 0, p->block_count)};
     c->seconds = calloc((size_t)s->batch / s->unit + 1, sizeof(*c->seconds));
-    if (!c->seconds)
+    c->through_s = calloc((size_t)s->batch / s->unit + 1, sizeof(*c->through_s));
+    if (!c->seconds || !c->through_s)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t rows = s->unit; rows <= s->batch; rows += s->unit) {
         struct cost_load load = p->mean_row;
@@ -286,6 +293,7 @@ static int candidate_init(struct sharded_search *s, uint32_t device, struct cand
         memcpy(c->seconds[rows / s->unit], cost.seconds, sizeof(cost.seconds));
         double each =
             micro_forward(p, &cost, 0, p->block_count) + micro_backward(p, &cost, 0, p->block_count, false);
+        c->through_s[rows / s->unit] = each;
         c->per_row = fmin(c->per_row, each / rows);
     }
     return 0;
@@ -332,8 +340,10 @@ int sharded_search_init(struct sharded_search *s, const struct problem *p, struc
 
 void sharded_search_fini(struct sharded_search *s)
 {
-    for (uint32_t i = 0; i < s->candidate_count; i++)
+    for (uint32_t i = 0; i < s->candidate_count; i++) {
         free(s->candidates[i].seconds);
+        free(s->candidates[i].through_s);
+    }
     for (uint32_t m = 0; m < SHARDED_DEVICES_MAX; m++)
         free(s->members[m].options);
     free(s->candidates);

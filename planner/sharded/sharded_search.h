@@ -12,7 +12,8 @@
 struct candidate {
     uint32_t device;
     double per_row, step_s; /* least seconds a row, forward and backward; of the optimiser for all state */
-    double (*seconds)[COST_CLASSES][COST_WAYS]; /* [batch + 1]: of a micro-batch of that many rows */
+    double (*seconds)[COST_CLASSES][COST_WAYS]; /* [batch + 1]: of a micro-batch of that many rows, */
+    double *through_s;                          /* [batch + 1]: and of all blocks, forward and backward */
 };
 
 /* A block's work beside a block's transfers, as often as they come together. */

@@ -274,16 +274,30 @@ static int64_t stage_room(const struct arrangement *a, const struct place_choice
     return least;
 }
 
+/* Do both hold as many blocks of every class? Then they need as much. */
+static bool stages_alike(const struct problem *p, const struct place_stage *a, const struct place_stage *b)
+{
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        if (p->prefix[a->block_end][cls] - p->prefix[a->block_begin][cls] !=
+            p->prefix[b->block_end][cls] - p->prefix[b->block_begin][cls])
+            return false;
+    }
+    return true;
+}
+
 /* Blocks were cut by time alone: where that is too much for a stage, block by block to the stage with most
  * room. */
 static bool blocks_fit(struct arrangement *a, struct place_choice *choice)
 {
+    int64_t room[STAGES_MAX];
+    struct place_stage looked[STAGES_MAX]; /* stages as they were when that was their room */
     for (int32_t turn = 0; turn <= a->p->block_count && a->stages > 1; turn++) {
-        int64_t room[STAGES_MAX];
         uint32_t from = 0, to = 0;
         choice_fill(a, 0, choice);
         for (uint32_t s = 0; s < a->stages; s++) {
-            room[s] = stage_room(a, choice, s);
+            if (turn == 0 || !stages_alike(a->p, &looked[s], &choice->stages[s]))
+                room[s] = stage_room(a, choice, s);
+            looked[s] = choice->stages[s];
             from = room[s] < room[from] ? s : from;
             to = room[s] > room[to] ? s : to;
         }
