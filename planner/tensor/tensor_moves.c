@@ -2,6 +2,7 @@
 #include "planner/tensor/tensor_moves.h"
 
 #include "planner/cost/micro.h"
+#include "planner/search/plain_moves.h"
 #include "planner/tensor/tensor.h"
 
 #define MUCH 16u   /* of the columns or of the vocabulary */
@@ -221,6 +222,40 @@ void tensor_rings(const struct problem *p, struct place_choice *c)
     }
 }
 
+/* What the member of a stage lacks that lacks most; below 0: the least that one has left. */
+static int64_t stage_lacks(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count)
+{
+    const struct place_stage *stage = &c->stages[s];
+    int64_t most = INT64_MIN;
+    for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
+        int64_t lacks = member_lacks(p, c, s, m, count);
+        most = lacks > most ? lacks : most;
+    }
+    return most;
+}
+
+/* Where a stage does not fit as it is cut, its blocks go, one by one, to the stage with most room. */
+static void cuts_fit(const struct problem *p, struct place_choice *c, uint32_t count)
+{
+    for (int32_t turn = 0; turn < p->block_count && c->stage_count > 1; turn++) {
+        uint32_t from = 0, to = 0;
+        int64_t most = INT64_MIN, least = INT64_MAX;
+        for (uint32_t s = 0; s < c->stage_count; s++) {
+            int64_t lacks = stage_lacks(p, c, s, count);
+            from = lacks > most ? s : from;
+            to = lacks < least ? s : to;
+            most = lacks > most ? lacks : most;
+            least = lacks < least ? lacks : least;
+        }
+        const struct place_stage *full = &c->stages[from];
+        if (most <= 0 || least >= 0 || full->block_end - full->block_begin < 2)
+            return;
+        if (!plain_cut(c, from < to ? from : to, (from < to ? to : from) - 1, from < to ? -1 : 1) ||
+            !stage_deal(p, c, from, count) || !stage_deal(p, c, to, count))
+            return;
+    }
+}
+
 int tensor_settle(const struct problem *p, struct place_choice *c)
 {
     uint32_t count = micro_count(p, c->micro_batch_rows);
@@ -233,6 +268,7 @@ int tensor_settle(const struct problem *p, struct place_choice *c)
         if (!stage_deal(p, c, s, count))
             return 0;
     }
+    cuts_fit(p, c, count);
     return 1;
 }
 

@@ -22,8 +22,8 @@ int tensor_turns_to(const struct problem *problem, struct place_choice *choice, 
  * level again. Returns 1, or 0 when that is no change. */
 int tensor_micro(const struct problem *problem, struct place_choice *choice, uint32_t rows);
 /* After who is where has changed: deals every stage's matrices by speed, counts micro-batches, bounds
- * windows. Returns 1; 0 when that is no choice (a group too large, no group left, a trained table cut in
- * two). */
+ * windows, and moves blocks away from where they do not fit. Returns 1; 0 when that is no choice (a group too
+ * large, no group left, a trained table cut in two). */
 int tensor_settle(const struct problem *problem, struct place_choice *choice);
 /* After who is where has changed, before that: every group of few in the order in which it sums fastest. */
 void tensor_rings(const struct problem *problem, struct place_choice *choice);
