@@ -7,9 +7,10 @@
 
 /* MOVE_CUT: member a gives experts to b (modulo members): one of every layer, one of one layer, half of them,
  * all but one of one layer. MOVE_ROWS: a row of each micro-batch. MOVE_ORDER: a and b change places, device
- * and all. MOVE_WINDOW: waves longer or shorter (b). MOVE_RECOMPUTE, MOVE_SWAP, MOVE_REPLACE as they are.
- * MOVE_DROP: member a leaves what it has to b. MOVE_ADD: device a comes and takes experts, as MOVE_CUT, or a
- * row, of a member. MOVE_MICRO: micro-batches of a rows. */
+ * and all. MOVE_WINDOW: waves longer or shorter (b). MOVE_DELAY: experts further behind attention, or less
+ * (b). MOVE_RECOMPUTE, MOVE_SWAP, MOVE_REPLACE as they are. MOVE_DROP: member a leaves what it has to b.
+ * MOVE_ADD: device a comes and takes experts, as MOVE_CUT, or a row, of a member. MOVE_MICRO: micro-batches
+ * of a rows. */
 void expert_move_range(const struct problem *problem, const struct place_choice *choice, enum move_kind kind,
                        uint32_t *a_count, uint32_t *b_count);
 /* As move_apply. */

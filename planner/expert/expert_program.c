@@ -185,10 +185,9 @@ struct wave {
 };
 
 /* One place of a wave: micro-batch `first + k` in segment i. A rank with both runs the experts of one place
- * some places
- * (`lag`) behind the attention of another, which hides the exchange; `drains`: it finishes a layer before it
- * starts the next one, since what starts there waits for the slowest experts anywhere and would keep its own
- * from running. */
+ * some places (`lag`) behind the attention of another, which hides the exchange; `drains`: it finishes a
+ * layer before it starts the next one, since what starts there waits for the slowest experts anywhere and
+ * would keep its own from running. */
 static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;

@@ -659,7 +659,7 @@ static int expert_propose(const struct problem *p, struct choice_list *list, str
     return result;
 }
 
-/* --- from a plan --- */
+/* --- from a plan: all but how far experts run behind attention, which is polished anew --- */
 
 static int expert_from_plan(const struct problem *p, const struct plan *plan, struct place_choice *choice,
                             struct err *err)

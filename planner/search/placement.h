@@ -22,7 +22,8 @@ struct place_member {     /* one rank */
     double state_share;
     double expert_share; /* expert: of every layer's experts (planner/expert/expert.h) */
     uint32_t window;     /* 0: the generator's choice */
-    uint32_t delay;      /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later */
+    uint32_t delay;      /* SCHEDULE_SPLIT: micro-batches by which BACKWARD_WEIGHT comes later; expert: by
+                            which experts run behind attention, 0: a layer is finished first */
     bool recompute;
     struct plan_tensor tensor; /* tensor: what of each matrix it keeps */
 };
