@@ -90,6 +90,8 @@ static double shape_ratio(const struct profile_point *points, uint32_t count, en
     }
     double c2 = m[2][3] / m[2][2];
     double c1 = (m[1][3] - m[1][2] * c2) / m[1][1];
+    if (c2 < 0 && c2 > -1e-9 * c1) /* rounding, whose sign depends on the order of the points */
+        c2 = 0;
     return c1 > 0 && c2 >= 0 ? (c2 / scale[2]) / (c1 / scale[1]) : -1;
 }
 

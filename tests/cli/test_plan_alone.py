@@ -428,6 +428,22 @@ def tables_of_another_lab_serve_a_what_if_and_are_marked_imported():
         expect(answer["rests_on"]["imported"] > 0.99, f"{answer['rests_on']}")
 
 
+def tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device():
+    """Twice as fast is half the time, also where times are proportional to tokens to the last digit, and rounding alone tells what their squares cost."""
+    found = []
+    with folder() as f:
+        for speed in (1, 1.7, 3.3, 6.1):
+            points = points_of(speed)
+            steps = []
+            for order in (points, points[::-1], points[7:] + points[:7], sorted(points, key=lambda p: p["block"])):
+                device = {"name": "a/0", "memory_bytes": 24 << 30, "kind": "cuda", "profile": {"device": "a/0", "points": order}}
+                f.write("cluster.json", {"nodes": [{"name": "a", "devices": [device]}]})
+                steps.append(f.plan()["step_s"])
+            expect(max(steps) - min(steps) < 1e-9 * steps[0], f"{steps}")
+            found.append(steps[0] * speed)
+        expect(max(found) - min(found) < 1e-6 * found[0], f"{found} at speed 1")
+
+
 def a_forecast_says_what_can_be_run_today_as_runnable_finds_it():
     big = {**LLAMA, "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "tie_word_embeddings": False}
     old = [{"name": f"old/{i}", "like": "gtx-1080ti"} for i in range(2)]
@@ -495,5 +511,5 @@ if __name__ == "__main__":
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
-         tables_of_another_lab_serve_a_what_if_and_are_marked_imported,
+         tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
          a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
