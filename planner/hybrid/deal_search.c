@@ -7,7 +7,7 @@
 #include "planner/search/moves.h"
 
 #define DEAL_MOVES 4u        /* of a kick */
-#define DEAL_KICKS 32u       /* in vain */
+#define DEAL_KICKS 96u       /* in vain */
 #define DEAL_RUN_WAYS 64u    /* to deal a stage, up to which all are simulated where quick looks cannot say */
 #define DEAL_SLACK 1.015     /* what a quick look may be off: as in polish.c */
 #define DEAL_BETTER 0.999999 /* a change must be worth this much */
@@ -41,7 +41,8 @@ static bool deal_try(struct deal_search *d, struct place_choice *choice, double 
                      struct place_choice *start)
 {
     double own = polish_quick(d->polish, choice), scale = own > 0 ? *seconds / own : 0, now = -1;
-    double quick = scale > 0 && polish_fits(d->polish, start) ? polish_quick(d->polish, start) : -1;
+    bool new = deal_fix(d->problem, start, d->err) > 0 && !polish_again(d->polish, start);
+    double quick = new &&scale > 0 && polish_fits(d->polish, start) ? polish_quick(d->polish, start) : -1;
     if (quick > 0)
         polish_quick_deal(d->polish, start, &quick);
     if (quick > 0 && quick * scale < *seconds * DEAL_SLACK)

@@ -33,6 +33,7 @@
 #define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
 #define FRESH_TRIES 600u /* arrangements that do not fit, until no more are tried */
 #define LOOKED 16384u
+#define BEEN 8192u
 #define MEMO_FIRST 1024u
 
 double choice_simulate(const struct problem *problem, const struct place_choice *choice, uint32_t steps_max,
@@ -76,6 +77,7 @@ struct polish {
     struct memo_entry *memo;
     uint32_t memo_count, memo_size; /* a power of two */
     struct group_quick *quick;
+    uint64_t *been;            /* [BEEN]: hashes of where searches have been, the latest of each place */
     struct memo_entry *looked; /* [LOOKED]: quick looks, the latest of each place */
     struct work **work;        /* [batch_rows + 1] → [device_count]; made when asked for */
     struct err *err;
@@ -93,9 +95,10 @@ struct polish *polish_create(const struct problem *problem, uint32_t steps_max, 
         p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
         p->quick = group_quick_create(problem, steps_max, err);
         p->looked = calloc(LOOKED, sizeof(*p->looked));
+        p->been = calloc(BEEN, sizeof(*p->been));
         rand_stream_init(&p->random, seed, 17);
     }
-    if (!p || !p->memo || !p->work || !p->quick || !p->looked) {
+    if (!p || !p->memo || !p->work || !p->quick || !p->looked || !p->been) {
         polish_destroy(p);
         err_set(err, ERR_NOMEM, "planner: out of memory");
         return NULL;
@@ -112,6 +115,7 @@ void polish_destroy(struct polish *p)
     free(p->work);
     group_quick_destroy(p->quick);
     free(p->looked);
+    free(p->been);
     free(p->memo);
     free(p);
 }
@@ -136,7 +140,17 @@ static uint64_t both(uint64_t a, uint64_t b)
     return a << 32 | b;
 }
 
-static uint64_t choice_hash(const struct place_choice *c)
+static uint64_t bytes_mix(uint64_t hash, const uint8_t *bytes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i += 8) {
+        uint64_t eight = 0;
+        memcpy(&eight, &bytes[i], count - i < 8 ? count - i : 8);
+        hash = mix(hash, eight);
+    }
+    return hash;
+}
+
+uint64_t polish_hash(const struct place_choice *c)
 {
     uint64_t hash = mix(both(c->placement, c->schedule), both(c->micro_batch_rows, c->gathered_layers));
     hash = mix(hash, both(c->in_turn, c->together));
@@ -158,22 +172,37 @@ static uint64_t choice_hash(const struct place_choice *c)
             hash =
                 mix(mix(hash, both(x->tensor.kv_head_end, x->tensor.column_end)), x->tensor.vocabulary_end);
     }
-    for (uint32_t i = 0; i < c->dealt_count; i += 8) {
-        uint64_t eight = 0;
-        memcpy(&eight, &c->dealt[i], c->dealt_count - i < 8 ? c->dealt_count - i : 8);
-        hash = mix(hash, eight);
-    }
-    for (uint32_t i = 0; c->order && i < 2 * c->dealt_count; i += 8) {
-        uint64_t eight = 0;
-        memcpy(&eight, &c->order[i], 2 * c->dealt_count - i < 8 ? 2 * c->dealt_count - i : 8);
-        hash = mix(hash, eight);
-    }
+    hash = bytes_mix(hash, c->dealt, c->dealt_count);
+    hash = bytes_mix(hash, c->order, c->order ? 2 * c->dealt_count : 0);
     return hash ? hash : 1;
 }
 
-uint64_t polish_hash(const struct place_choice *choice)
+/* Where a search has been, what it does next is known to lead nowhere: nothing in a descent from an optimum,
+ * nothing new in dealing the same start again. */
+enum been_as { BEEN_OPTIMUM, BEEN_START };
+
+static uint64_t been_hash(const struct place_choice *c, enum been_as as)
 {
-    return choice_hash(choice);
+    return mix(polish_hash(c), as + 1);
+}
+
+static bool been(const struct polish *p, const struct place_choice *c, enum been_as as)
+{
+    uint64_t hash = been_hash(c, as);
+    return p->been[hash % BEEN] == hash;
+}
+
+static void been_note(struct polish *p, const struct place_choice *c, enum been_as as)
+{
+    uint64_t hash = been_hash(c, as);
+    p->been[hash % BEEN] = hash;
+}
+
+bool polish_again(struct polish *p, const struct place_choice *choice)
+{
+    bool again = been(p, choice, BEEN_START);
+    been_note(p, choice, BEEN_START);
+    return again;
 }
 
 static struct memo_entry *memo_find(struct polish *p, uint64_t hash)
@@ -215,7 +244,7 @@ double polish_seconds(struct polish *p, const struct place_choice *choice)
         used = choice->members[m].device + 1 == p->must_use;
     if (!used)
         return -1;
-    uint64_t hash = choice_hash(choice);
+    uint64_t hash = polish_hash(choice);
     struct memo_entry *known = memo_find(p, hash);
     if (known->hash)
         return known->seconds;
@@ -295,7 +324,7 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
 
 double polish_quick(struct polish *p, const struct place_choice *c)
 {
-    uint64_t hash = choice_hash(c);
+    uint64_t hash = polish_hash(c);
     struct memo_entry *known = &p->looked[hash % LOOKED];
     if (known->hash == hash)
         return known->seconds;
@@ -543,11 +572,11 @@ static bool coarse_try(struct polish *p, struct place_choice *c, double *seconds
 static bool descend(struct polish *p, struct place_choice *c, double *seconds, double most)
 {
     bool any = false, again = move_knows(c);
-    while (again && p->left) {
+    while (again && p->left && !been(p, c, BEEN_OPTIMUM)) {
         again = false;
         while (fine_pass(p, c, seconds))
             any = true;
-        if (*seconds > most)
+        if (*seconds > most || been(p, c, BEEN_OPTIMUM))
             break;
         double scale = quick_scale(p, c, *seconds);
         for (size_t k = 0; k < sizeof(coarse) / sizeof(coarse[0]); k++) {
@@ -564,6 +593,8 @@ static bool descend(struct polish *p, struct place_choice *c, double *seconds, d
                 }
             }
         }
+        if (!again && p->left)
+            been_note(p, c, BEEN_OPTIMUM);
     }
     return any;
 }
@@ -577,7 +608,7 @@ bool polish_descend(struct polish *p, struct place_choice *c, double *seconds)
  * nearly alike go the same way from where they meet. */
 static void kicks_at(struct polish *p, const struct place_choice *c, uint64_t n)
 {
-    rand_stream_init(&p->random, p->seed ^ choice_hash(c), n);
+    rand_stream_init(&p->random, p->seed ^ polish_hash(c), n);
 }
 
 static bool kick(struct polish *p, struct place_choice *c)
@@ -706,6 +737,8 @@ static void quick_search(struct polish *p, struct place_choice *choice, double *
         double quick = fits ? polish_quick(p, &trial) : -1;
         if (quick > 0)
             polish_quick_settle(p, &trial, &quick, NEAR * *seconds / scale);
+        if (quick > 0 && polish_again(p, &trial))
+            quick = -1;
         if (quick > 0 && quick < at * DEAL_NEAR)
             polish_quick_deal(p, &trial, &quick);
         if (quick <= 0 || quick > at * QUICK_WORSE) {
