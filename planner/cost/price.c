@@ -80,9 +80,34 @@ static double blocks_bytes(const struct problem *p, const struct instr *x)
     return (double)memory_gradient_bytes(p, x->block_begin, x->block_end); /* LoRA: adapters are fp32 too */
 }
 
+static bool loads_equal(const struct cost_load *a, const struct cost_load *b)
+{
+    return a->rows == b->rows && a->tokens == b->tokens && a->sum_sq == b->sum_sq &&
+           a->labelled == b->labelled;
+}
+
+/* A whole forward or backward; the last one of each is kept. */
+static double pass_seconds(struct price *price, uint32_t rank, const struct instr *x)
+{
+    const struct problem *p = price->problem;
+    uint32_t device = price->device[rank];
+    bool backward = x->op == OP_BACKWARD;
+    struct price_again *again = &price->again[backward];
+    struct cost_load load = instr_load(price, x);
+    if (again->known && again->rank == rank && again->block_begin == x->block_begin &&
+        again->block_end == x->block_end && again->flags == x->flags && loads_equal(&again->load, &load))
+        return again->seconds;
+    double seconds = problem_seconds(p, device, x->block_begin, x->block_end,
+                                     backward ? COST_BACKWARD : COST_FORWARD, &load);
+    if (backward && (x->flags & INSTR_RECOMPUTE))
+        seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
+    *again = (struct price_again){true, rank, x->block_begin, x->block_end, x->flags, load, seconds};
+    return seconds;
+}
+
 static double compute_seconds(void *context, uint32_t rank, const struct instr *x)
 {
-    const struct price *price = context;
+    struct price *price = context;
     const struct problem *p = price->problem;
     uint32_t device = price->device[rank];
     struct cost_load load;
@@ -97,17 +122,14 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
     }
     switch (x->op) {
     case OP_FORWARD:
-        load = instr_load(price, x);
-        return problem_seconds(p, device, x->block_begin, x->block_end, COST_FORWARD, &load);
     case OP_BACKWARD:
+        return pass_seconds(price, rank, x);
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT: {
         load = instr_load(price, x);
         double seconds = problem_seconds(p, device, x->block_begin, x->block_end, COST_BACKWARD, &load);
-        if (x->op != OP_BACKWARD) {
-            double share = micro_weight_share(p, x->block_begin, x->block_end, &load);
-            seconds *= x->op == OP_BACKWARD_WEIGHT ? share : 1 - share;
-        }
+        double share = micro_weight_share(p, x->block_begin, x->block_end, &load);
+        seconds *= x->op == OP_BACKWARD_WEIGHT ? share : 1 - share;
         if (x->flags & INSTR_RECOMPUTE)
             seconds += problem_seconds(p, device, x->block_begin, x->block_end, COST_RECOMPUTE, &load);
         return seconds;

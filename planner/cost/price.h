@@ -17,6 +17,15 @@ struct price_group { /* the worst of a group's ring */
     double gather_s, scatter_s;
 };
 
+struct price_again { /* what an instruction took: micro-batches are mostly alike */
+    bool known;
+    uint32_t rank;
+    int32_t block_begin, block_end;
+    uint16_t flags;
+    struct cost_load load;
+    double seconds;
+};
+
 struct price {
     const struct problem *problem;
     const struct plan *plan;
@@ -26,6 +35,7 @@ struct price {
     bool free_links;             /* for comparisons: transfers take no time */
     struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
     bool whole;                  /* simulate steady stretches turn by turn */
+    struct price_again again[2]; /* the forward and the backward priced last */
 };
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err);
