@@ -224,6 +224,20 @@ def what_is_lacking_on_one_device_is_enough_when_it_is_added():
     return ", ".join(told)
 
 
+def the_documents_own_examples_are_planned_as_they_stand():
+    source = os.environ.get("MOTLEY_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with open(os.path.join(source, "docs", "INTERFACES.md"), encoding="utf-8") as handle:
+        text = handle.read()
+
+    def example(heading, kind):
+        return text.split(f"\n## {heading}")[1].split(f"```{kind}\n")[1].split("```")[0]
+    with folder() as f:
+        spec = example("A job's specification", "yaml").replace("model: smollm2 ", "model: model ")
+        answer = json.loads(f.run("plan", f.write("spec.yaml", spec), "--cluster",
+                                  f.write("cluster.json", example("A cluster file", "json")), "--json").stdout)
+        expect(answer["verdict"] == "fits" and answer["warnings"] == [], f"{answer['words']} {answer['warnings']}")
+
+
 def broken(change):
     document = json.loads(json.dumps(CLUSTER))
     change(document)
@@ -509,6 +523,7 @@ if __name__ == "__main__":
          large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
+         the_documents_own_examples_are_planned_as_they_stand,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
