@@ -162,11 +162,7 @@ static double hand_lead(void *context, const struct plan_group *group, uint32_t 
 static double summed_run(double first_s, double second_s)
 {
     struct err err;
-    struct plan *plan = hand_plan(2, 1);
-    plan->groups = calloc(1, sizeof(*plan->groups));
-    plan->group_count = 1;
-    plan->groups[0] = (struct plan_group){.rank_count = 2, .ranks = calloc(2, sizeof(uint32_t))};
-    plan->groups[0].ranks[1] = 1;
+    struct plan *plan = hand_plan(2, 1); /* its one group is of both */
     for (uint32_t r = 0; r < 2; r++) {
         struct program_builder b = {0};
         int32_t made = hand_add(&b, OP_FORWARD, 0, PLAN_NONE, -1);
