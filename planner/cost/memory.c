@@ -288,10 +288,10 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     need->saved_bytes = granule(kept_bytes(problem, slot_place(s, &z)));
     need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * (stage->window ? stage->window : 1);
     need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
-    uint64_t boundary = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
+    need->boundary_bytes = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
     need->purpose[PURPOSE_BUFFERS] =
         granule(kept_bytes(problem, workspace(s, &z))) + granule(8 * (1 + s->parameters * z.layers)) +
-        stage->boundary_buffers * boundary + need->cache_bytes + stage->buffer_bytes;
+        stage->boundary_buffers * need->boundary_bytes + need->cache_bytes + stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

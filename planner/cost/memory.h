@@ -31,8 +31,9 @@ struct memory_stage {
 struct memory_need {
     uint64_t purpose[PURPOSE_COUNT];
     uint64_t total;
-    uint64_t saved_bytes; /* of one micro-batch's place */
-    uint64_t cache_bytes; /* of the KV cache, inside buffers */
+    uint64_t saved_bytes;    /* of one micro-batch's place: each in the window needs so much */
+    uint64_t boundary_bytes; /* of one boundary buffer */
+    uint64_t cache_bytes;    /* of the KV cache, inside buffers */
     bool exact;
 };
 

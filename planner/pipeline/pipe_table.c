@@ -1,7 +1,9 @@
 /* Real micro-batches for pipelines' estimates. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "planner/cost/memory.h"
 #include "planner/pipeline/pipeline.h"
 
 #define TABLE_ENTRIES_MAX ((size_t)1 << 12) /* beyond, a period of means must do */
@@ -17,11 +19,16 @@ int pipe_table_init(struct pipe_table *table, const struct problem *problem, uin
     uint32_t count = micro_count(problem, micro_batch_rows);
     size_t each = (size_t)PIPE_STEPS * count;
     *table = (struct pipe_table){.rows = micro_batch_rows, .micro_batches = count};
+    table->held = calloc(PIPE_HELD, sizeof(*table->held));
+    if (!table->held)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
     if (each * problem->device_count > TABLE_ENTRIES_MAX)
         return 0;
     table->cost = calloc(each * problem->device_count, sizeof(*table->cost));
-    if (!table->cost)
+    if (!table->cost) {
+        pipe_table_fini(table);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
     for (uint32_t d = 0; d < problem->device_count; d++) {
         for (uint32_t t = 0; t < PIPE_STEPS && problem->usable[d]; t++) {
             uint32_t step = pipe_step(problem, t);
@@ -32,12 +39,45 @@ int pipe_table_init(struct pipe_table *table, const struct problem *problem, uin
             }
         }
     }
+    for (uint32_t t = 0; t < PIPE_STEPS; t++) {
+        table->same[t] = true;
+        for (uint32_t d = 0; d < problem->device_count && table->same[t]; d++)
+            table->same[t] = memcmp(&table->cost[d * each], &table->cost[d * each + (size_t)t * count],
+                                    count * sizeof(*table->cost)) == 0;
+    }
     return 0;
+}
+
+uint64_t pipe_table_memory(const struct pipe_table *table, const struct problem *problem, int32_t begin,
+                           int32_t end, bool recompute, uint32_t window, uint32_t boundary_buffers)
+{
+    struct pipe_held *held =
+        &table->held[(2 * ((uint32_t)begin * 37u + (uint32_t)end) + recompute) % PIPE_HELD];
+    if (held->begin != begin || held->end != end || held->recompute != recompute) {
+        struct memory_need need;
+        struct memory_stage stage = {.block_begin = begin,
+                                     .block_end = end,
+                                     .window = 1,
+                                     .micro_batch_rows = table->rows,
+                                     .recompute = recompute,
+                                     .state_share = 1,
+                                     .tensor_share = 1};
+        memory_stage_need(problem, &stage, &need);
+        *held = (struct pipe_held){.begin = begin,
+                                   .end = end,
+                                   .recompute = recompute,
+                                   .fixed_bytes = need.total - need.saved_bytes,
+                                   .window_bytes = need.saved_bytes,
+                                   .buffer_bytes = need.boundary_bytes};
+    }
+    return held->fixed_bytes + (window ? window : 1) * held->window_bytes +
+           boundary_buffers * held->buffer_bytes;
 }
 
 void pipe_table_fini(struct pipe_table *table)
 {
     free(table->cost);
+    free(table->held);
     *table = (struct pipe_table){0};
 }
 

@@ -8,11 +8,22 @@
 #define PIPELINE_EXHAUSTIVE 6u /* devices up to which every order is tried */
 #define PIPELINE_STAGES_MAX 256u
 
+/* What blocks [begin, end) need on any device: so much, so much more for every micro-batch in the window, and
+ * for every boundary buffer. */
+#define PIPE_HELD 1024u
+struct pipe_held {
+    int32_t begin, end; /* end 0: nothing is known here */
+    bool recompute;
+    uint64_t fixed_bytes, window_bytes, buffer_bytes;
+};
+
 /* What every micro-batch of a few priced steps costs on every usable device, at one micro-batch size. */
 #define PIPE_STEPS 2u
 struct pipe_table {
     uint32_t rows, micro_batches;
     struct micro_cost *cost; /* [device][PIPE_STEPS][micro_batches]; NULL: too many, means are used */
+    bool same[PIPE_STEPS];   /* that step's micro-batches cost what the first's do, everywhere */
+    struct pipe_held *held;  /* [PIPE_HELD], by blocks: filled as it is asked for */
 };
 /* Which of the problem's steps estimates price as number t of PIPE_STEPS. */
 uint32_t pipe_step(const struct problem *problem, uint32_t t);
@@ -20,6 +31,9 @@ uint32_t pipe_step(const struct problem *problem, uint32_t t);
 int pipe_table_init(struct pipe_table *table, const struct problem *problem, uint32_t micro_batch_rows,
                     struct err *err);
 void pipe_table_fini(struct pipe_table *table);
+/* Bytes of blocks [begin, end) with that window and so many boundary buffers. */
+uint64_t pipe_table_memory(const struct pipe_table *table, const struct problem *problem, int32_t begin,
+                           int32_t end, bool recompute, uint32_t window, uint32_t boundary_buffers);
 
 /* Seconds of a step by the recurrence of 1F1B over real micro-batches: forward and backward seconds of stage
  * s and micro-batch k in f, b [stages · micro_batches], one-way link seconds [stages], windows. scratch holds

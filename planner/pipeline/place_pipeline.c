@@ -104,20 +104,11 @@ static uint32_t window_wanted(const struct pipe *pipe, const struct split *split
     return wanted;
 }
 
-static uint64_t stage_memory(const struct pipe *pipe, const struct split *split, uint32_t s,
-                             struct memory_need *need)
+static uint64_t stage_memory(const struct pipe *pipe, const struct split *split, uint32_t s)
 {
-    struct memory_stage m = {
-        .block_begin = split_begin(split, s),
-        .block_end = split->end[s],
-        .window = split->window[s] < pipe->micro_batches ? split->window[s] : pipe->micro_batches,
-        .micro_batch_rows = pipe->rows,
-        .recompute = split->recompute[s],
-        .boundary_buffers = chain_boundary_buffers(s, pipe->stages, split->window, pipe->micro_batches),
-        .state_share = 1,
-        .tensor_share = 1};
-    memory_stage_need(pipe->p, &m, need);
-    return need->total;
+    return pipe_table_memory(pipe->table, pipe->p, split_begin(split, s), split->end[s], split->recompute[s],
+                             split->window[s] < pipe->micro_batches ? split->window[s] : pipe->micro_batches,
+                             chain_boundary_buffers(s, pipe->stages, split->window, pipe->micro_batches));
 }
 
 static uint64_t stage_limit(const struct pipe *pipe, uint32_t s)
@@ -144,14 +135,15 @@ static void windows_choose(const struct pipe *pipe, struct split *split, bool ea
         uint32_t wanted = window_wanted(pipe, split, s, best) + (s + 1 < pipe->stages ? slack : 0);
         wanted = wanted < pipe->micro_batches ? wanted : pipe->micro_batches;
         for (int recompute = split->recompute[s]; recompute < 2; recompute++) {
-            struct memory_need need;
             if (!micro_recompute_allowed(pipe->p, recompute))
                 break;
             split->recompute[s] = recompute;
             split->window[s] = wanted;
-            while (stage_memory(pipe, split, s, &need) > stage_limit(pipe, s) && split->window[s] > least)
+            bool fits = stage_memory(pipe, split, s) <= stage_limit(pipe, s);
+            while (!fits && split->window[s] > least) {
                 split->window[s]--;
-            bool fits = need.total <= stage_limit(pipe, s);
+                fits = stage_memory(pipe, split, s) <= stage_limit(pipe, s);
+            }
             if (fits && (split->window[s] == wanted || !eager))
                 break;
             if (recompute == 0 && !micro_recompute_allowed(pipe->p, true))
@@ -165,9 +157,8 @@ static void windows_choose(const struct pipe *pipe, struct split *split, bool ea
  * until all fits. Returns false if it cannot. */
 static bool memory_settle(const struct pipe *pipe, struct split *split)
 {
-    struct memory_need need;
     for (uint32_t s = pipe->stages; s-- > 0;) {
-        while (stage_memory(pipe, split, s, &need) > stage_limit(pipe, s)) {
+        while (stage_memory(pipe, split, s) > stage_limit(pipe, s)) {
             uint32_t least = s + 1 < pipe->stages ? split->window[s + 1] : 1;
             if (split->window[s] > least) {
                 split->window[s]--;
@@ -185,7 +176,6 @@ static bool memory_settle(const struct pipe *pipe, struct split *split)
  * stages. Returns false when some stage cannot hold as many. */
 static bool windows_gpipe(const struct pipe *pipe, struct split *split)
 {
-    struct memory_need need;
     for (uint32_t s = 0; s < pipe->stages; s++)
         split->recompute[s] = !micro_recompute_allowed(pipe->p, false);
     split_times(pipe, split);
@@ -198,11 +188,10 @@ static bool windows_gpipe(const struct pipe *pipe, struct split *split)
         split->window[s] = split->window[s + 1] + (depth > 2 ? (uint32_t)depth - 1 : 0);
     }
     for (uint32_t s = 0; s < pipe->stages; s++) {
-        if (stage_memory(pipe, split, s, &need) <= stage_limit(pipe, s))
+        if (stage_memory(pipe, split, s) <= stage_limit(pipe, s))
             continue;
         split->recompute[s] = true;
-        if (!micro_recompute_allowed(pipe->p, true) ||
-            stage_memory(pipe, split, s, &need) > stage_limit(pipe, s))
+        if (!micro_recompute_allowed(pipe->p, true) || stage_memory(pipe, split, s) > stage_limit(pipe, s))
             return false;
     }
     split_times(pipe, split);
@@ -214,17 +203,19 @@ static double split_recurrence(const struct pipe *pipe, const struct split *spli
 {
     uint32_t count = pipe->micro_batches;
     size_t cells = (size_t)pipe->stages * count, each = (size_t)PIPE_STEPS * count;
-    double *f = pipe->scratch, *b = f + cells, *rest = b + cells, seconds = 0;
+    double *f = pipe->scratch, *b = f + cells, *rest = b + cells, first = 0, seconds = 0;
     for (uint32_t t = 0; t < PIPE_STEPS; t++) {
-        for (uint32_t s = 0; s < pipe->stages; s++) {
-            const struct micro_cost *cost = &pipe->table->cost[pipe->device[s] * each + (size_t)t * count];
-            int32_t begin = split_begin(split, s), end = split->end[s];
-            for (uint32_t k = 0; k < count; k++) {
-                f[s * count + k] = micro_forward(pipe->p, &cost[k], begin, end);
-                b[s * count + k] = micro_backward(pipe->p, &cost[k], begin, end, split->recompute[s]);
-            }
+        if (t > 0 && pipe->table->same[t]) {
+            seconds += first / PIPE_STEPS;
+            continue;
         }
-        seconds += pipe_recurrence(pipe->stages, count, f, b, pipe->link_s, split->window, rest) / PIPE_STEPS;
+        for (uint32_t s = 0; s < pipe->stages; s++)
+            micro_row(pipe->p, &pipe->table->cost[pipe->device[s] * each + (size_t)t * count], count,
+                      split_begin(split, s), split->end[s], split->recompute[s], &f[s * count],
+                      &b[s * count]);
+        double now = pipe_recurrence(pipe->stages, count, f, b, pipe->link_s, split->window, rest);
+        first = t ? first : now;
+        seconds += now / PIPE_STEPS;
     }
     return seconds;
 }
@@ -358,11 +349,10 @@ static int32_t stage_capacity(const struct pipe *pipe, uint32_t s, int32_t begin
         int32_t middle = (low + high + 1) / 2;
         bool fits = false;
         for (int recompute = 0; recompute < 2 && !fits; recompute++) {
-            struct memory_need need;
             split.end[s] = begin + middle;
             split.recompute[s] = recompute;
             fits = micro_recompute_allowed(pipe->p, recompute) &&
-                   stage_memory(pipe, &split, s, &need) <= stage_limit(pipe, s);
+                   stage_memory(pipe, &split, s) <= stage_limit(pipe, s);
         }
         if (fits)
             low = middle;
