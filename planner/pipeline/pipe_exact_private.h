@@ -57,8 +57,8 @@ void exact_size_fini(struct exact *x);
 double exact_after(const struct exact *x, double most, double first, uint32_t last_device);
 /* Emits and simulates a choice and keeps it if it is the fastest; false: it does not fit. */
 bool exact_take(struct exact *x, const struct place_choice *choice);
-/* The end of a look that came to 0 or −1: 1 with what was found and its seconds for the caller, 0 when nothing
- * was, or −1. */
+/* The end of a look that came to 0 or −1: 1 with what was found and its seconds for the caller, 0 when
+ * nothing was, or −1. */
 int exact_end(struct exact *x, int result, struct place_choice *choice, double *seconds);
 
 /* Bytes of a stage at a window, with so many boundary tensors. */
