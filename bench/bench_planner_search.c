@@ -2,11 +2,12 @@
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
  *   bench_planner_search survey [clusters [first]] | plan SEED | why SEED | write SEED DIR | growth [devices
- * [rows]]
+ * [rows [first]]]
  *
  * survey: seeded clusters of 64 devices of several kinds; why: what the step of one is made of, over the
  * bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
- * DIR/cluster.json`; growth: 8 … 4,096 devices. */
+ * DIR/cluster.json`; growth: 8 (or first) … devices, twice as many each time
+ * (`growth 10000 20000 10000`: those alone). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -566,9 +567,9 @@ static int write_files(uint64_t seed, const char *folder)
 }
 
 /* rows: of a step; 0: sixteen a device. */
-static int growth(uint32_t most, uint32_t rows)
+static int growth(uint32_t most, uint32_t rows, uint32_t first)
 {
-    for (uint32_t devices = 8; devices <= most; devices *= 2) {
+    for (uint32_t devices = first > 0 ? first : 8; devices <= most; devices *= 2) {
         struct scene scene = {.kind = CLUSTER_ROOMY,
                               .devices = devices,
                               .batch_rows = rows ? rows : 16 * devices,
@@ -605,6 +606,7 @@ int main(int argc, char **argv)
                         argc > 3 ? strtoull(argv[3], NULL, 10) : 0);
     else
         result = growth(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 512,
-                        argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0);
+                        argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0,
+                        argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 8);
     return result ? 1 : 0;
 }

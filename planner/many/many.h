@@ -16,6 +16,7 @@
 #define MANY_WAYS 2         /* plain, with recomputation */
 #define MANY_BOUNDARIES 6u  /* boundary tensors a side that a rank is taken to hold before it is run */
 #define MANY_GROUP_MAX 512u /* members of a stage */
+#define MANY_VAST 4096u     /* devices beyond which less is looked at, so that 10,000 take about a minute */
 
 /* Stages hold other things at the ends: the embedding first, norm and head last. */
 enum many_role { MANY_INNER, MANY_FIRST, MANY_LAST, MANY_ROLES };

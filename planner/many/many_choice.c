@@ -15,6 +15,8 @@
 #define FIT_TURNS 5     /* windows are lowered this often before a layout is given up */
 #define RUN_FLIGHTS 4.0 /* as many micro-batches as are under way at once, so many times: to see the pace */
 #define WINDOW_LEAST 0.5
+#define SPARE_VAST                                                                                           \
+    2u /* boundary tensors a turn that vast numbers keep room for: with one window others move */
 #define WINDOW_MOST 1.5
 
 /* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
@@ -104,8 +106,9 @@ static double sync_seconds(const struct many_draft *d)
 }
 
 /* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,
- * where they do not fit; returns how many it touched, −1 when one cannot. */
-static int buffers_fit(struct many_draft *d, const struct deal *deal)
+ * where they do not fit; returns how many it touched, −1 when one cannot. spare: with so many boundary
+ * tensors more than were needed, and then windows alone. */
+static int buffers_fit(struct many_draft *d, const struct deal *deal, uint32_t spare)
 {
     int touched = 0;
     struct place_choice *c = &d->choice;
@@ -124,7 +127,9 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal)
         if (chain)
             boundary = chain_boundary_buffers(r, c->stage_count, windows, d->m->micro_batches);
         else
-            boundary = deal_boundaries(deal, r, &rings);
+            boundary = deal_boundaries(deal, r, &rings) + spare;
+        if (spare)
+            window = window < member->window ? window : member->window;
         struct memory_stage stage_need = {.block_begin = stage->block_begin,
                                           .block_end = stage->block_end,
                                           .window = window,
@@ -141,6 +146,8 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal)
         if (window > fewer &&
             (window - fewer >= d->wanted[r] * WINDOW_LEAST || member->recompute || !d->m->allowed[1]))
             member->window = window - fewer;
+        else if (spare)
+            continue;
         else if (!member->recompute && d->m->allowed[1])
             member->recompute = true;
         else
@@ -260,7 +267,7 @@ static int chain_run(struct many_draft *d, struct err *err)
             uint32_t most = c->members[s - 1].window;
             c->members[s].window = c->members[s].window < most ? c->members[s].window : most;
         }
-        touched = buffers_fit(d, NULL);
+        touched = buffers_fit(d, NULL, 0);
     }
     d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
     if (d->seconds < 0)
@@ -292,7 +299,10 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
         }
         double seconds = pace(d, &deal, scratch);
         d->cells += (uint64_t)run * d->choice.stage_count;
-        int touched = whole && idle_drop(d, &deal) ? 1 : buffers_fit(d, &deal);
+        bool dropped = whole && idle_drop(d, &deal);
+        int touched = dropped ? 1 : buffers_fit(d, &deal, 0);
+        if (touched > 0 && whole && !dropped && d->m->count > MANY_VAST)
+            buffers_fit(d, &deal, SPARE_VAST * ((uint32_t)turn + 1));
         deal_fini(&deal);
         if (touched == 0 ||
             (touched > 0 && !whole && turn + 1 == turns)) /* nearly: the whole run settles it */

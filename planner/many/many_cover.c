@@ -16,6 +16,8 @@
 #define PERIOD_WITHIN_HUGE 1.01 /* of more than so many devices, */
 #define HUGE_UNITS 2048u        /* whose orders take a second each to cover */
 #define PERIOD_MOST 64.0        /* times the least one thinkable */
+#define COARSE_PLACES 1024u     /* of vast numbers of devices stages begin and end at so many places alone, */
+#define COARSE_GROUP 8u         /* if their members are this many times as many as stand between two */
 
 struct group { /* kinds of members while they are looked at */
     double rate[MANY_GROUP_MAX];
@@ -189,18 +191,27 @@ static int32_t layers_in(double rate_layers, double period, double extra_layers)
     return most < 1 ? 0 : most > 65535 ? 65535 : (int32_t)most;
 }
 
-/* All groups that begin at place i. Returns true when one of them completes the model. */
-static bool place_look(struct many_cover *c, double period, uint32_t i)
+/* Devices between two places where stages may begin. */
+static uint32_t places_apart(const struct many_cover *c)
+{
+    uint32_t apart = (c->count + COARSE_PLACES - 1) / COARSE_PLACES;
+    return c->m->count > MANY_VAST && c->m->group_max >= COARSE_GROUP * apart ? apart : 1;
+}
+
+/* All groups that begin at place i and end `apart` places from each other. Returns true when one of them
+ * completes the model. */
+static bool place_look(struct many_cover *c, double period, uint32_t i, uint32_t apart)
 {
     const struct many *m = c->m;
     struct many_tail trial, *best = &c->tails[i];
     struct many_stage stage;
     int way = m->allowed[0] ? 0 : 1;
     double rate = 0, extra = INFINITY;
+    uint32_t over = (c->count - i) % apart, least = over ? over : apart; /* places count from the tail */
     int32_t before = 0;
     bool whole = false;
     many_stage_begin(&stage, i);
-    *best = c->tails[i + 1]; /* skipped */
+    *best = c->tails[i + least]; /* skipped */
     for (uint32_t size = 1; size <= m->group_max && i + size <= c->count; size++) {
         const struct many_unit *unit = &m->units[c->order[i + size - 1]];
         const struct many_tail *next = &c->tails[i + size];
@@ -208,10 +219,12 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
         many_stage_grow(c, &stage);
         many_stage_before(c, period, &stage, next);
         rate += unit->rate;
-        if (role == MANY_LAST) {
+        if (role == MANY_LAST || apart > 1) {
             double own = unit->extra_s[MANY_LAST][way] / unit->layer_s[way];
             extra = own < extra ? own : extra;
         }
+        if (size < least || (size - least) % apart)
+            continue;
         int32_t most = layers_in(rate, stage.own, role == MANY_LAST ? extra : 0),
                 left = m->layers - next->layers;
         if (next->size && left >= 1 && left <= most &&
@@ -222,7 +235,7 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
             whole = true;
         }
         most = most < left ? most : left;
-        if (most <= before && role == MANY_INNER && size > 1)
+        if (most <= before && role == MANY_INNER && size > least)
             continue; /* no more layers than with fewer members */
         before = most;
         if (group_most(c, period, &stage, role, best->layers - next->layers, most, best->wait, &trial) > 0 &&
@@ -234,17 +247,22 @@ static bool place_look(struct many_cover *c, double period, uint32_t i)
 
 bool many_covers(struct many_cover *c, double period, uint32_t changed)
 {
-    uint32_t i = changed < c->count ? changed : c->count, behind = 0;
+    uint32_t apart = places_apart(c), behind = 0;
+    uint32_t i = changed < c->count ? c->count - (c->count - changed) / apart * apart : c->count;
     double before = 0; /* layers that all devices before a place do in a period, if memory did not matter */
     bool bounded = c->least_layers > 0 && !(c->lean > 0);
     for (uint32_t k = 0; k < i && bounded; k++)
         before += c->m->units[c->order[k]].rate * period;
     c->tails[c->count] = (struct many_tail){.begin = c->count};
-    while (i-- > 0) {
-        if (place_look(c, period, i))
+    while (i > 0) {
+        uint32_t end = i;
+        i = i > apart ? i - apart : 0;
+        if (place_look(c, period, i, apart))
             return true;
-        before -= bounded ? c->m->units[c->order[i]].rate * period : 0;
-        behind = bounded && c->tails[i].layers + before < c->least_layers - REACH_SLACK ? behind + 1 : 0;
+        for (uint32_t k = i; k < end && bounded; k++)
+            before -= c->m->units[c->order[k]].rate * period;
+        behind =
+            bounded && c->tails[i].layers + before < c->least_layers - REACH_SLACK ? behind + end - i : 0;
         if (behind >= c->m->group_max) { /* no group reaches beyond them */
             c->tails[0] = (struct many_tail){.begin = c->count};
             return false;

@@ -28,6 +28,11 @@
 #define STAGES_WIDE 48u     /* stages that arrangements of groups are taken to have, before they are made */
 #define HUGE_COUNT 1024u    /* devices beyond which only so many orders are looked at in all variants: */
 #define ORDERS_HUGE 2u
+/* stages * micro-batches that drafts of vast numbers of devices are run with, what covers best first, and
+ * as many times that where none fits */
+#define CELLS_VAST 8000000u
+#define CELLS_VAST_NONE 3u
+#define CHARGE_VAST 64u     /* as many of vast numbers are one evaluation where an order of them is covered */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
 #define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
@@ -137,7 +142,8 @@ struct search {
     double *node_key;
     uint32_t *node_count;
     struct many_tail *tails, *kept;
-    double *wires; /* NULL: too many nodes */
+    double *wires;  /* NULL: too many nodes */
+    uint64_t cells; /* stages * micro-batches that were run */
 };
 
 /* Perfect balance without anybody waiting. */
@@ -234,7 +240,7 @@ static double variant_estimate(struct search *s, struct many *m, uint32_t v, con
         return INFINITY;
     m->group_max = variant_group(s, m, v);
     cover.within = within;
-    s->list->evaluations += 5;
+    s->list->evaluations += s->count > MANY_VAST ? s->count / CHARGE_VAST : 5;
     least *= cover.lean > 0 ? 1 - LEAN_GAIN * variants[v].lean : 1;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
     return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)),
@@ -277,6 +283,12 @@ static double order_try(struct search *s, struct many *m, enum order_kind kind, 
     return seconds;
 }
 
+/* Covers of thousands of devices are what takes the time. */
+static bool looked_enough(const struct search *s)
+{
+    return s->count > MANY_VAST && s->list->evaluations >= s->list->evaluations_max;
+}
+
 /* All orders at one micro-batch size. With few micro-batches a device, filling the pipeline costs as much as
  * what flows: there the slowest devices are also left out in steps, in the direction that was best. */
 static void size_try(struct search *s, struct many *m)
@@ -284,7 +296,7 @@ static void size_try(struct search *s, struct many *m)
     double best = INFINITY;
     int best_turn = 0;
     for (int kind = 0; kind < ORDER_KINDS; kind++) {
-        for (int turn = 0; turn < 4; turn++) {
+        for (int turn = 0; turn < 4 && !looked_enough(s); turn++) {
             double seconds = order_try(s, m, (enum order_kind)kind, turn, m->count);
             if (seconds < best) {
                 best = seconds;
@@ -297,7 +309,7 @@ static void size_try(struct search *s, struct many *m)
     for (int kind = 0; kind < ORDER_KINDS; kind++) {
         for (size_t part = 0; part < sizeof(parts_kept) / sizeof(parts_kept[0]); part++) {
             uint32_t count = (uint32_t)(parts_kept[part] * m->count);
-            if (count >= 2)
+            if (count >= 2 && !looked_enough(s))
                 order_try(s, m, (enum order_kind)kind, best_turn, count);
         }
     }
@@ -416,6 +428,7 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
         return -1;
     draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     int result = many_draft_run(draft, RUN_FIRST, err);
+    s->cells += draft->cells;
     if (draft->choice.placement == PLACE_HYBRID && !draft->choice.in_turn)
         draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s)); /* a first part may
                                                                      be ahead of what can be kept up */
@@ -490,6 +503,25 @@ static int drafts_run(struct search *s, struct many_draft *drafts, struct err *e
     return 0;
 }
 
+/* Thousands of devices are under way with as many micro-batches: a first part is most of the step. */
+static bool ran_enough(const struct search *s, bool fits)
+{
+    return s->count > MANY_VAST && s->cells >= (fits ? CELLS_VAST : CELLS_VAST * CELLS_VAST_NONE);
+}
+
+/* Variants in the order in which their drafts are run. */
+static void variants_order(const struct search *s, uint32_t at[VARIANTS])
+{
+    for (uint32_t v = 0; v < VARIANTS; v++) {
+        uint32_t i = v;
+        for (; i > 0 && s->count > MANY_VAST && s->seeds[v].rows &&
+               (s->seeds[at[i - 1]].rows == 0 || s->seeds[v].estimate < s->seeds[at[i - 1]].estimate);
+             i--)
+            at[i] = at[i - 1];
+        at[i] = v;
+    }
+}
+
 /* The drafts of all variants are run for a while, the order of the best in turn and of the best as they come
  * is improved where it may win, and the best are run to the end. */
 static int drafts_compare(struct search *s, struct err *err)
@@ -498,18 +530,21 @@ static int drafts_compare(struct search *s, struct err *err)
     struct many_draft drafts[VARIANTS + IMPROVED] = {0}, *best;
     /* a pipeline that was not asked for is among the groups, of one each */
     bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
+    uint32_t at[VARIANTS];
     int result = 0;
     for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
         drafts[k].seconds = INFINITY;
-    for (uint32_t v = 0; v < VARIANTS && result == 0; v++) {
+    variants_order(s, at);
+    for (uint32_t i = 0; i < VARIANTS && result == 0; i++) {
+        uint32_t v = at[i];
         best = fastest(drafts, ALL_KINDS);
-        if (s->seeds[v].rows &&
+        if (s->seeds[v].rows && !ran_enough(s, best) &&
             (!best || s->seeds[v].estimate < best->seconds * (variants[v].in_turn ? 1 : COMES_WITHIN)))
             result = seed_draft(s, v, false, &m[v], &drafts[v], err);
     }
     if (result == 0 && brief)
         return drafts_end(s, m, drafts, fastest(drafts, ALL_KINDS), err);
-    for (uint32_t i = 0; i < IMPROVED && result == 0; i++) {
+    for (uint32_t i = 0; i < IMPROVED && result == 0 && !ran_enough(s, true); i++) {
         double known = INFINITY;
         best = fastest(drafts, i == 0 ? 1u << DRAFT_IN_TURN : ALL_KINDS & ~(1u << DRAFT_IN_TURN));
         if (i > 0 && fastest(drafts, 1u << DRAFT_IN_TURN))
