@@ -7,7 +7,7 @@
 #include "planner/search/moves.h"
 
 #define DEAL_MOVES 4u        /* of a kick */
-#define DEAL_KICKS 96u       /* in vain */
+#define DEAL_KICKS 32u       /* in vain */
 #define DEAL_RUN_WAYS 64u    /* to deal a stage, up to which all are simulated where quick looks cannot say */
 #define DEAL_SLACK 1.015     /* what a quick look may be off: as in polish.c */
 #define DEAL_BETTER 0.999999 /* a change must be worth this much */

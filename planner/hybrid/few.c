@@ -19,15 +19,16 @@
 #include "planner/search/polish.h"
 #include "planner/search/recut.h"
 
-#define FEW_KEPT 768u    /* groupings simulated at most */
-#define FEW_SETTLED 128u /* of them settled by quick looks */
-#define FEW_FIRST 1.25   /* of the quickest settled: what looks slower is not settled */
-#define FEW_SPREAD 1.15  /* of the quickest settled: what looks slower is let be */
-#define FEW_NEAR 1.08    /* of the fastest settled: what is simulated above is not settled */
-#define FEW_DEALT 24u    /* and so many are dealt micro-batch by micro-batch */
-#define FEW_STEPS 4u     /* priced steps simulated */
-#define FEW_CELLS 32u    /* parts of the budget: rank-micro-batches an evaluation */
-#define FEW_TIGHT 1.1    /* of the bound: what fits but is slower is cut anew, too */
+#define FEW_KEPT 768u     /* groupings simulated at most */
+#define FEW_SETTLED 128u  /* of them settled by quick looks */
+#define FEW_FIRST 1.25    /* of the quickest settled: what looks slower is not settled */
+#define FEW_SPREAD 1.15   /* of the quickest settled: what looks slower is let be */
+#define FEW_NEAR 1.08     /* of the fastest settled: what is simulated above is not settled */
+#define FEW_DEALT 48u     /* so many, by looks, are dealt micro-batch by micro-batch */
+#define FEW_DEAL_NEAR 1.2 /* of the quickest settled: what looks slower by shares is not dealt so */
+#define FEW_STEPS 4u      /* priced steps simulated */
+#define FEW_CELLS 32u     /* parts of the budget: rank-micro-batches an evaluation */
+#define FEW_TIGHT 1.1     /* of the bound: what fits but is slower is cut anew, too */
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
 
@@ -389,15 +390,15 @@ static int nodes_look(struct few *f, struct few_found *found)
     return 0;
 }
 
-/* Deals outright, from windows as they are and from others; the best one stays. */
-static void found_deal(struct few *f, struct few_found *x, double most)
+/* Deals outright, from windows as they are and, where it is `near`, from others; the best one stays. */
+static void found_deal(struct few *f, struct few_found *x, bool near, double most)
 {
     static const uint32_t ways[] = {2, WINDOW_WAYS};
     struct place_choice first;
     if (choice_copy(&first, &x->choice, f->err) < 0)
         return;
     polish_quick_deal(f->polish, &x->choice, &x->quick);
-    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]) && near; w++) {
         struct place_choice other;
         double quick = -1;
         if (choice_copy(&other, &first, f->err) < 0)
@@ -436,8 +437,8 @@ static uint32_t found_settle(struct few *f, struct few_found *found)
     }
     qsort(found, done, sizeof(*found), by_quick);
     best = done ? found[0].quick : INFINITY;
-    for (uint32_t i = 0; i < done && i < FEW_DEALT && found[i].quick < best * FEW_NEAR; i++)
-        found_deal(f, &found[i], best * FEW_SPREAD);
+    for (uint32_t i = 0; i < done && i < FEW_DEALT && found[i].quick < best * FEW_DEAL_NEAR; i++)
+        found_deal(f, &found[i], found[i].quick < best * FEW_NEAR, best * FEW_SPREAD);
     qsort(found, done, sizeof(*found), by_quick);
     return done;
 }

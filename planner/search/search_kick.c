@@ -10,9 +10,9 @@
 #include "planner/search/polish.h"
 
 #define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
-#define KICKED_NEAR 1.015 /* of the best: those above are let be */
+#define KICKED_NEAR 1.015 /* of the best before it was kicked about: those above are let be */
 #define NEIGHBOURS 2u     /* starts of tensor groups without one of the devices that are descended from */
-#define KICKS_OTHERS 24u  /* theirs, in vain */
+#define KICKS_OTHERS 8u   /* theirs, in vain */
 #define KICKS_ASKED 200u  /* the same of a placement asked for alone */
 #define KICK_WITHIN 1.06  /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
 
@@ -65,10 +65,10 @@ static bool same_groups(const struct place_choice *a, const struct place_choice 
     return true;
 }
 
-/* The best of what was descended to, is nearly as fast as the best, and groups devices otherwise; UINT32_MAX:
+/* The best of what was descended to, takes `most` seconds at most, and groups devices otherwise; UINT32_MAX:
  * none.
  */
-static uint32_t other_pick(struct finalists *f, const struct choice_list *list)
+static uint32_t other_pick(struct finalists *f, const struct choice_list *list, double most)
 {
     uint32_t pick = UINT32_MAX;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -77,7 +77,7 @@ static uint32_t other_pick(struct finalists *f, const struct choice_list *list)
         if (f->descended_s[i] > 0 && (pick == UINT32_MAX || f->descended_s[i] < f->descended_s[pick]))
             pick = i;
     }
-    return pick != UINT32_MAX && f->descended_s[pick] <= f->known_s * KICKED_NEAR ? pick : UINT32_MAX;
+    return pick != UINT32_MAX && f->descended_s[pick] <= most ? pick : UINT32_MAX;
 }
 
 /* The rest of the finalists polished, with a budget of their own: the best one's kicks lose nothing by them.
@@ -106,15 +106,17 @@ static int others_descend(struct search *s, struct finalists *f)
     return 0;
 }
 
-/* Hybrids of few devices: what is grouped otherwise and nearly as fast is kicked about, too. */
+/* Hybrids of few devices: what is grouped otherwise and was nearly as fast before kicks is kicked about, too:
+ * they are worth more to one than to another. */
 static int others_kick(struct search *s, struct finalists *f)
 {
     struct choice_list *list = &s->lists[PLACE_HYBRID];
+    double most = f->descended_s[f->known] * KICKED_NEAR;
     f->descended_s[f->known] = 0;
     if (others_descend(s, f) < 0)
         return -1;
     for (uint32_t turn = 0; turn < KICKED_FEW; turn++) {
-        uint32_t pick = other_pick(f, list);
+        uint32_t pick = other_pick(f, list, most);
         if (pick == UINT32_MAX)
             return 0;
         double now = f->descended_s[pick];
