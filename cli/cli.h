@@ -129,6 +129,11 @@ int draw_write(const char *path, const struct draw_input *input, struct err *err
 struct plan_inputs;
 /* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
 json_t *given_document(const char *path, struct err *err);
+/* The text of a file that somebody named: where it cannot be read (absent, a folder, …) what was named is
+ * wrong, ERR_INVALID. */
+int given_text(const char *path, size_t most, struct buf *text, struct err *err);
+/* Likewise a JSON document of up to `most` bytes. New. */
+json_t *given_json(const char *path, size_t most, struct err *err);
 /* What is wrong inside a given file (a name twice, a name not there, too much of it) is the file's fault:
  * ERR_INVALID. Always -1. */
 int given_wrong(struct err *err);

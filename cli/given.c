@@ -16,18 +16,32 @@
 
 enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
 
-json_t *given_document(const char *path, struct err *err)
+int given_text(const char *path, size_t most, struct buf *text, struct err *err)
 {
-    struct buf text = {.limit = GIVEN_FILE_BYTES_MAX};
+    text->limit = most;
+    if (file_read_all(path, most, text, err) == 0)
+        return 0;
+    if (err->code == ERR_NOT_FOUND || err->code == ERR_IO) /* a folder, say: not what was to be named */
+        err->code = ERR_INVALID;
+    return -1;
+}
+
+json_t *given_json(const char *path, size_t most, struct err *err)
+{
+    struct buf text = {0};
     json_t *document = NULL;
-    if (file_read_all(path, GIVEN_FILE_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND || err->code == ERR_IO) /* a folder, say: not what was to be named */
-            err->code = ERR_INVALID;
-    } else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err))) {
-        err_wrap(err, "%s", path);
+    if (given_text(path, most, &text, err) == 0) {
+        document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err);
+        if (!document)
+            err_wrap(err, "%s", path);
     }
     buf_fini(&text);
     return document;
+}
+
+json_t *given_document(const char *path, struct err *err)
+{
+    return given_json(path, GIVEN_FILE_BYTES_MAX, err);
 }
 
 int given_wrong(struct err *err)

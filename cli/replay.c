@@ -16,16 +16,9 @@ enum { REPLAY_FILE_BYTES_MAX = 256 << 20 };
 static json_t *read_document(const char *folder, const char *name, struct err *err)
 {
     char path[PATH_MAX];
-    struct buf text = {.limit = REPLAY_FILE_BYTES_MAX};
-    json_t *document = NULL;
     if (file_path(path, sizeof path, err, "%s%s%s", folder ? folder : "", folder ? "/" : "", name) < 0)
         return NULL;
-    if (file_read_all(path, REPLAY_FILE_BYTES_MAX, &text, err) < 0)
-        err->code = err->code == ERR_NOT_FOUND || err->code == ERR_IO ? ERR_INVALID : err->code;
-    else if (!(document = json_parse_limited(buf_str(&text), text.size, JSON_DEPTH_MAX, err)))
-        err_wrap(err, "%s", path);
-    buf_fini(&text);
-    return document;
+    return given_json(path, REPLAY_FILE_BYTES_MAX, err);
 }
 
 /* Cases that were nonsense: how many, and what is wrong with the first. */

@@ -344,8 +344,10 @@ static int tell(struct cli *cli, const struct recorded *run, const struct again 
     if (run->again) {
         const char *trace = cli_option(cli, "--trace"), *picture = cli_option(cli, "--draw");
         int result = tell_again(run, again, err);
-        if (result == 0 && !again->answer->plan && (trace || picture))
-            printf("  %s was not written: there is no plan\n", picture ? picture : trace);
+        if (result == 0 && !again->answer->plan && trace)
+            printf("  %s was not written: there is no plan\n", trace);
+        if (result == 0 && !again->answer->plan && picture)
+            printf("  %s was not written: there is no plan\n", picture);
         return result;
     }
     if (run->changed)

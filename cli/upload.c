@@ -25,14 +25,11 @@ enum {
 /* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
 json_t *upload_read_spec(const char *path, struct err *err)
 {
-    struct buf text = {.limit = YAML_BYTES_MAX};
+    struct buf text = {0};
     json_t *document = NULL;
     struct job_spec spec = {0};
-    if (file_read_all(path, YAML_BYTES_MAX, &text, err) < 0) {
-        if (err->code == ERR_NOT_FOUND || err->code == ERR_IO)
-            err->code = ERR_INVALID;
+    if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
         goto out;
-    }
     document = yaml_parse(buf_str(&text), text.size, err);
     if (!document) {
         err_wrap(err, "%s", path);

@@ -19,14 +19,12 @@ struct rests_on {
 void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
                    struct rests_on *rests);
 
-#define PATH_INSTRUCTIONS_MAX                                                                                \
-    100000u /* longer programs without a steady stretch are judged without a path                            \
-             */
+/* Longer programs without a steady stretch are judged without a path, by busy seconds alone. */
+#define PATH_INSTRUCTIONS_MAX 100000u
 
 /* Simulates one step of answer->plan (programs needed; `run`, which may be NULL: what priced it, used where
- * that was the same step) and writes the shares, the sentence and emulated links
- * into plan->costs, and answer->uncertainty. Programs too long for it are judged by busy seconds alone, as
- * price_plan left them. ERR_NOMEM. */
+ * that was the same step) and writes the shares, the sentence and emulated links into plan->costs, and
+ * answer->uncertainty. ERR_NOMEM. */
 int answer_rests(const struct problem *problem, struct plan_answer *answer, const struct price_run *run,
                  struct err *err);
 

@@ -41,8 +41,8 @@ static bool deal_try(struct deal_search *d, struct place_choice *choice, double 
                      struct place_choice *start)
 {
     double own = polish_quick(d->polish, choice), scale = own > 0 ? *seconds / own : 0, now = -1;
-    bool new = deal_fix(d->problem, start, d->err) > 0 && !polish_again(d->polish, start);
-    double quick = new &&scale > 0 && polish_fits(d->polish, start) ? polish_quick(d->polish, start) : -1;
+    bool fresh = deal_fix(d->problem, start, d->err) > 0 && !polish_again(d->polish, start);
+    double quick = fresh && scale > 0 && polish_fits(d->polish, start) ? polish_quick(d->polish, start) : -1;
     if (quick > 0)
         polish_quick_deal(d->polish, start, &quick);
     if (quick > 0 && quick * scale < *seconds * DEAL_SLACK)

@@ -80,16 +80,21 @@ struct group_quick *group_quick_create(const struct problem *problem, uint32_t s
     return q;
 }
 
+static void loads_fini(struct quick_loads *loads)
+{
+    free(loads->cost);
+    free(loads->bytes);
+    free(loads->mean);
+    free(loads->least);
+    *loads = (struct quick_loads){0};
+}
+
 void group_quick_destroy(struct group_quick *q)
 {
     if (!q)
         return;
-    for (uint32_t rows = 0; rows <= q->p->workload->batch_rows; rows++) {
-        free(q->loads[rows].cost);
-        free(q->loads[rows].bytes);
-        free(q->loads[rows].mean);
-        free(q->loads[rows].least);
-    }
+    for (uint32_t rows = 0; rows <= q->p->workload->batch_rows; rows++)
+        loads_fini(&q->loads[rows]);
     free(q->loads);
     free(q->order);
     free(q->came);
@@ -119,8 +124,10 @@ static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_
     loads->bytes = calloc((size_t)q->parts * count + 1, sizeof(*loads->bytes));
     loads->mean = calloc((size_t)p->device_count * count + 1, sizeof(*loads->mean));
     loads->least = calloc((size_t)p->device_count + 1, sizeof(*loads->least));
-    if (!loads->cost || !loads->bytes || !loads->mean || !loads->least)
+    if (!loads->cost || !loads->bytes || !loads->mean || !loads->least) {
+        loads_fini(loads);
         return false;
+    }
     for (uint32_t t = 0; t < q->steps; t++) {
         uint32_t step = problem_step_priced(p, t, q->steps), part = t / LANES, lane = t % LANES;
         for (uint32_t k = 0; k < count; k++) {

@@ -53,6 +53,30 @@ static void plans_of_many_devices_pass_the_checker_and_are_the_same_each_time(vo
     }
 }
 
+/* More than MANY_VAST: looked at less closely, which must still end in a plan that holds, the same each time.
+ */
+static void more_devices_than_can_be_looked_at_closely_are_planned_for_all_the_same(void **state)
+{
+    (void)state;
+    struct model_config config = fixture_config(30);
+    struct workload w = fixture_workload(&config, 4300, 4300);
+    struct err err = {0};
+    struct cluster *cluster = cluster_make(7, MANY_VAST + 104, 220 * MIB);
+    w.place = PLACE_HYBRID;
+    struct plan_answer *answer = fixture_search(&w, cluster), *again = fixture_search(&w, cluster);
+    assert_non_null(answer->plan);
+    if (plan_check(answer->plan, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_string_equal(answer->plan->digest, again->plan->digest);
+    print_message("%u of %u devices, %.2f of the bound\n", answer->plan->rank_count, MANY_VAST + 104,
+                  answer->step_s / answer->lower_bound_s);
+    assert_true(answer->step_s >= answer->lower_bound_s);
+    plan_answer_destroy(answer);
+    plan_answer_destroy(again);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 struct world {
     struct model_config config;
     struct workload workload;
@@ -264,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_many_devices_pass_the_checker_and_are_the_same_each_time),
+        cmocka_unit_test(more_devices_than_can_be_looked_at_closely_are_planned_for_all_the_same),
         cmocka_unit_test(deals_as_they_come_keep_to_their_buffers_and_windows),
         cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation_where_rows_are_equal),
         cmocka_unit_test(members_in_turn_take_no_longer_than_their_period_says),
