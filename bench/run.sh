@@ -13,6 +13,7 @@ run() {
 run "$bin/bench_agent_mesh"
 run "$bin/bench_api_submit" 10
 run "$bin/bench_planner_simulate"
+run python3 bench/plan_few.py
 run python3 bench/start_latency.py
 run python3 bench/split_throughput.py 64 3
 run python3 bench/split_throughput.py 16 3

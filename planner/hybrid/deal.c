@@ -69,33 +69,48 @@ uint32_t deal_limit(uint32_t window, uint32_t own, uint32_t all, uint32_t member
     return (uint32_t)ceil((window ? window : 1) * share) + (members > 1);
 }
 
+/* Who takes which of a stage's micro-batches, each member's in a row, the members' from mine[at] on. */
+static void mine_fill(struct run *r, const struct place_stage *stage, uint32_t s, uint32_t at)
+{
+    struct deal *d = r->d;
+    const uint32_t *owner = &d->owner[(size_t)s * d->micro_batches];
+    struct runner *members = &r->runners[stage->member_first];
+    for (uint32_t m = 0; m < stage->member_count; m++)
+        members[m] = (struct runner){0};
+    for (uint32_t k = 0; k < d->micro_batches; k++)
+        r->runners[owner[k]].count++;
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        members[m].first = at;
+        d->first[stage->member_first + m] = 2 * at;
+        at += members[m].count;
+        members[m].count = 0;
+    }
+    for (uint32_t k = 0; k < d->micro_batches; k++) {
+        struct runner *own = &r->runners[owner[k]];
+        d->mine[own->first + own->count++] = k;
+    }
+}
+
 static void runners_fill(struct run *r, const struct problem *problem, const struct place_choice *choice)
 {
     struct deal *d = r->d;
-    uint32_t at = 0;
-    for (uint32_t rank = 0; rank < d->ranks; rank++) {
-        uint32_t s = d->stage_of[rank], count = 0;
+    for (uint32_t s = 0; s < d->stages; s++) {
         const struct place_stage *stage = &choice->stages[s];
-        const struct place_member *member = &choice->members[rank];
-        struct micro_cost cost;
-        micro_cost_init(&cost, problem, member->device, choice->micro_batch_rows);
-        for (uint32_t k = 0; k < d->micro_batches; k++) {
-            if (deal_owner(d, s, k) == rank)
-                r->d->mine[at + count++] = k;
-        }
         uint32_t window = choice->members[stage->member_first].window;
-        uint32_t limit = deal_limit(window, count, d->micro_batches, stage->member_count);
-        r->runners[rank] =
-            (struct runner){.first = at,
-                            .count = count,
-                            .limit = d->stages == 1 ? 1 : limit,
-                            .forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
-                            .backward_s = micro_backward(problem, &cost, stage->block_begin, stage->block_end,
-                                                         member->recompute)};
-        d->first[rank] = 2 * at;
-        at += count;
+        mine_fill(r, stage, s, s * d->micro_batches);
+        for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++) {
+            struct micro_cost cost;
+            const struct place_member *member = &choice->members[m];
+            struct runner *own = &r->runners[m];
+            uint32_t limit = deal_limit(window, own->count, d->micro_batches, stage->member_count);
+            micro_cost_init(&cost, problem, member->device, choice->micro_batch_rows);
+            own->limit = d->stages == 1 ? 1 : limit;
+            own->forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end);
+            own->backward_s =
+                micro_backward(problem, &cost, stage->block_begin, stage->block_end, member->recompute);
+        }
     }
-    d->first[d->ranks] = 2 * at;
+    d->first[d->ranks] = 2 * d->stages * d->micro_batches;
 }
 
 static void links_fill(struct run *r, const struct problem *problem, const struct place_choice *choice)
@@ -230,7 +245,7 @@ static size_t deal_carve(struct deal *d, size_t *zeros)
     d->held_turn = carve(d, &used, micro_batches * sizeof(*d->held_turn));
     d->apart = carve(d, &used, micro_batches);
     d->mine = carve(d, &used, cells * sizeof(*d->mine));
-    d->forward_end = carve(d, &used, DEAL_TIMES * cells * sizeof(double));
+    d->forward_end = carve(d, &used, (micro_batches + DEAL_TIMES * cells) * sizeof(double));
     return used;
 }
 
@@ -242,20 +257,20 @@ static int deal_alloc(struct deal *d, struct err *err)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     deal_carve(d, &zeros);
     memset(d->memory, 0, zeros);
-    for (size_t i = 0; i < DEAL_TIMES * cells; i++)
-        d->forward_end[i] = -1;
+    d->forward_end += d->micro_batches; /* a row before the first stage's, see deal_shares */
     double **const times[DEAL_TIMES] = {&d->forward_end,    &d->forward_begin, &d->backward_end,
                                         &d->backward_begin, &d->sent,          &d->passed,
                                         &d->returned};
     for (size_t t = 1; t < DEAL_TIMES; t++)
         *times[t] = d->forward_end + t * cells;
+    for (size_t i = 0; i < DEAL_TIMES * cells; i++)
+        d->forward_end[i] = -1;
     return 0;
 }
 
 static int deal_shares(struct deal *deal, const struct problem *problem, const struct place_choice *choice,
                        struct err *err)
 {
-    size_t cells = (size_t)deal->stages * deal->micro_batches + 1;
     struct runner few[RUNNERS_FEW];
     double links[RUNNERS_FEW];
     bool fits = deal->ranks < RUNNERS_FEW && deal->stages < RUNNERS_FEW;
@@ -273,10 +288,8 @@ static int deal_shares(struct deal *deal, const struct problem *problem, const s
     runners_fill(&r, problem, choice);
     links_fill(&r, problem, choice);
     result = run_all(&r, err);
-    for (size_t cell = deal->micro_batches; cell + 1 < cells && result == 0; cell++) {
-        deal->sent[cell] = deal->passed[cell] = deal->forward_end[cell - deal->micro_batches];
-        deal->returned[cell] = deal->backward_end[cell];
-    }
+    deal->sent = deal->passed = deal->forward_end - deal->micro_batches; /* of the stage before */
+    deal->returned = deal->backward_end;
 out:
     if (!fits) {
         free(r.runners);

@@ -28,6 +28,7 @@
 #define FEW_DEAL_NEAR 1.2 /* of the quickest settled: what looks slower by shares is not dealt so */
 #define FEW_STEPS 4u      /* priced steps simulated */
 #define FEW_CELLS 32u     /* parts of the budget: rank-micro-batches an evaluation */
+#define FEW_LONG 64u      /* devices · rows from which it is half of that */
 #define FEW_TIGHT 1.1     /* of the bound: what fits but is slower is cut anew, too */
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
@@ -520,7 +521,8 @@ int few_propose(const struct problem *p, struct choice_list *list, struct err *e
         if (p->usable[d])
             f->device[f->count++] = d;
     }
-    int result = few_alloc(f, list->evaluations_max);
+    bool large = (uint64_t)f->count * p->workload->batch_rows > FEW_LONG;
+    int result = few_alloc(f, list->evaluations_max / (large ? 2 : 1));
     for (uint32_t i = 0; i < size_count && result == 0; i++) {
         size_set(f, sizes[i]);
         if (f->micro_batches < 2 || f->micro_batches > FEW_MICRO)

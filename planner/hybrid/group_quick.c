@@ -186,32 +186,34 @@ static bool order_fill(struct group_quick *q)
     return true;
 }
 
-/* When tensors that are ready at `at` are there. */
-static void arrival(struct group_quick *q, uint32_t from, uint32_t to, const double bytes[LANES],
-                    const double at[LANES], double came[LANES])
+/* When tensors that are ready at `at` are there. Here and below `lanes`, 1 or LANES, is a constant to the
+ * compiler. */
+static inline __attribute__((always_inline)) void arrival(struct group_quick *q, uint32_t from, uint32_t to,
+                                                          const double bytes[LANES], const double at[LANES],
+                                                          double came[LANES], uint32_t lanes)
 {
     const struct cluster *cluster = q->p->cluster;
     uint32_t a = cluster->devices[from].node, b = cluster->devices[to].node;
     double latency = q->latency[from][to], rate = q->rate[from][to], start[LANES], occupied[LANES];
-    for (uint32_t l = 0; l < LANES; l++) {
+    for (uint32_t l = 0; l < lanes; l++) {
         start[l] = at[l];
         occupied[l] = bytes[l] / rate;
     }
     if (a != b) {
         double leaves = cluster->nodes[a].nic_bytes_per_s, comes = cluster->nodes[b].nic_bytes_per_s;
         double *wire = q->wire[a][b], *out = q->out[a], *in = q->in[b];
-        for (uint32_t l = 0; l < LANES; l++) {
+        for (uint32_t l = 0; l < lanes; l++) {
             double begin = later(at[l], later(wire[l], later(out[l], in[l])));
             bool any = bytes[l] > 0; /* of lanes without any nothing is moved */
             start[l] = any ? begin : at[l];
             wire[l] = any ? begin + occupied[l] : wire[l];
         }
-        for (uint32_t l = 0; l < LANES && leaves > 0; l++)
+        for (uint32_t l = 0; l < lanes && leaves > 0; l++)
             out[l] = bytes[l] > 0 ? start[l] + bytes[l] / leaves : out[l];
-        for (uint32_t l = 0; l < LANES && comes > 0; l++)
+        for (uint32_t l = 0; l < lanes && comes > 0; l++)
             in[l] = bytes[l] > 0 ? start[l] + bytes[l] / comes : in[l];
     }
-    for (uint32_t l = 0; l < LANES; l++)
+    for (uint32_t l = 0; l < lanes; l++)
         came[l] = bytes[l] > 0 ? start[l] + occupied[l] + latency : at[l];
 }
 
@@ -256,28 +258,30 @@ static void ranks_fill(struct group_quick *q)
     }
 }
 
-static void rank_seconds(const struct quick_rank *rank, const struct quick_cost *cost, bool backward,
-                         double seconds[LANES])
+static inline __attribute__((always_inline)) void rank_seconds(const struct quick_rank *rank,
+                                                               const struct quick_cost *cost, bool backward,
+                                                               double seconds[LANES], uint32_t lanes)
 {
     double again[LANES] = {0};
-    for (uint32_t l = 0; l < LANES; l++)
+    for (uint32_t l = 0; l < lanes; l++)
         seconds[l] = 0;
     for (uint32_t i = 0; i < rank->class_count; i++) {
         const double *one = cost->seconds[rank->class[i]][backward ? COST_BACKWARD : COST_FORWARD];
-        for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t l = 0; l < lanes; l++)
             seconds[l] += rank->blocks[i] * one[l];
     }
     for (uint32_t i = 0; i < rank->class_count && backward && rank->recompute; i++) {
         const double *one = cost->seconds[rank->class[i]][COST_RECOMPUTE];
-        for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t l = 0; l < lanes; l++)
             again[l] += rank->blocks[i] * one[l];
     }
-    for (uint32_t l = 0; l < LANES; l++)
+    for (uint32_t l = 0; l < lanes; l++)
         seconds[l] += again[l];
 }
 
 /* The priced steps of a part through the order, added up; negative when the order does not hold. */
-static double part_seconds(struct group_quick *q, uint32_t part)
+static inline __attribute__((always_inline)) double part_run(struct group_quick *q, uint32_t part,
+                                                             uint32_t lanes)
 {
     const struct deal *d = &q->deal;
     uint32_t count = d->micro_batches, total = d->first[d->ranks], steps = q->steps - part * LANES;
@@ -300,24 +304,31 @@ static double part_seconds(struct group_quick *q, uint32_t part)
         const double *bytes = q->at->bytes[part * count + k];
         if (came[0] < 0)
             return -1;
-        rank_seconds(rank, &q->at->cost[((size_t)device * q->parts + part) * count + k], e->backward,
-                     seconds);
-        for (uint32_t l = 0; l < LANES; l++)
+        rank_seconds(rank, &q->at->cost[((size_t)device * q->parts + part) * count + k], e->backward, seconds,
+                     lanes);
+        for (uint32_t l = 0; l < lanes; l++)
             end[l] = later(end[l], came[l]) + seconds[l];
         if (!e->backward && s + 1 == d->stages)
-            memcpy(backward[here], end, sizeof(*backward));
+            memcpy(backward[here], end, lanes * sizeof(*end));
         else if (!e->backward)
-            arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end, forward[here + count]);
+            arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end, forward[here + count],
+                    lanes);
         else if (s > 0)
-            arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end, backward[here - count]);
+            arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end, backward[here - count],
+                    lanes);
     }
-    for (uint32_t l = 0; l < LANES && l < steps; l++) {
+    for (uint32_t l = 0; l < lanes && l < steps; l++) {
         double latest = 0;
         for (uint32_t r = 0; r < d->ranks; r++)
             latest = fmax(latest, free_at[r][l] + q->sync[d->stage_of[r]]);
         sum += latest / q->steps;
     }
     return sum;
+}
+
+static double part_seconds(struct group_quick *q, uint32_t part)
+{
+    return q->steps - part * LANES == 1 ? part_run(q, part, 1) : part_run(q, part, LANES);
 }
 
 static bool room_make(struct group_quick *q, size_t cells)

@@ -32,6 +32,8 @@
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
+#define FULL_CELLS 64u           /* and from which hybrids' searches are shorter the longer their programs */
+#define RUNNABLE_PART 4u         /* of the budget: for what can be run beside a forecast */
 #define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
 #define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
@@ -138,6 +140,20 @@ static bool hopeless(const struct search *s, const struct place_choice *choice, 
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
+/* Of ranks * micro-batches * steps. Who takes which micro-batch matters less the more of them there are. */
+static uint64_t polish_budget(const struct search *s, enum plan_placement kind, uint64_t cells)
+{
+    uint64_t each = CELLS_PER_EVALUATION, least = CELLS_PER_EVALUATION / 4;
+    if (cells >= LARGE_CELLS)
+        return 0;
+    if (cells > SMALL_CELLS)
+        each = least;
+    else if (kind == PLACE_HYBRID && cells > FULL_CELLS)
+        each = each * FULL_CELLS / cells > least ? each * FULL_CELLS / cells : least;
+    each *= s->lists[kind].evaluations_max;
+    return cells > SMALL_CELLS && s->problem->device_count >= LONG_DEVICES ? each / POLISH_SHORT : each;
+}
+
 /* The finalists of one placement: simulated, the best of them polished into f. */
 static int placement_descend(struct search *s, enum plan_placement kind, struct finalists *f)
 {
@@ -148,9 +164,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     uint32_t most = small ? CHOICES_MAX : large ? FINALISTS_LARGE : FINALISTS;
     uint32_t count = list->count < most ? list->count : most;
     *f = (struct finalists){.cells = cells, .best = UINT32_MAX, .known = UINT32_MAX};
-    f->budget = large ? 0 : list->evaluations_max * (small ? CELLS_PER_EVALUATION : CELLS_PER_EVALUATION / 4);
-    if (!small && s->problem->device_count >= LONG_DEVICES)
-        f->budget /= POLISH_SHORT;
+    f->budget = polish_budget(s, kind, cells);
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         f->seconds = list->choices[0].estimate_s;
         f->best = 0;
@@ -338,6 +352,8 @@ static int runnable_list(struct search *s, const struct place_choice *const best
     if (s->problem->device_count > RUNNABLE_DEVICES)
         return runnable_proposals(s, best);
     options.brief = options.runnable_only = true;
+    uint64_t evaluations = options.evaluations ? options.evaluations : EVALUATIONS_DEFAULT;
+    options.evaluations = evaluations / RUNNABLE_PART + 1;
     options.insight = options.programs = false;
     options.from = NULL;
     if (plan_search(s->problem->workload, s->problem->cluster, &options, &other, s->err) < 0)

@@ -9,12 +9,13 @@
 #include "planner/pipeline/pipeline.h"
 #include "planner/search/polish.h"
 
-#define KICKED_FEW 2u     /* hybrids of few devices that are kicked about beside the best */
-#define KICKED_NEAR 1.015 /* of the best before it was kicked about: those above are let be */
-#define NEIGHBOURS 2u     /* starts of tensor groups without one of the devices that are descended from */
-#define KICKS_OTHERS 8u   /* theirs, in vain */
-#define KICKS_ASKED 200u  /* the same of a placement asked for alone */
-#define KICK_WITHIN 1.06  /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
+#define KICKED_FEW 2u      /* hybrids of few devices that are kicked about beside the best */
+#define KICKED_NEAR 1.015  /* of the best before it was kicked about: those above are let be */
+#define KICKED_WITHIN 1.01 /* of the fastest of all, now that the best was kicked about */
+#define NEIGHBOURS 2u      /* starts of tensor groups without one of the devices that are descended from */
+#define KICKS_OTHERS 8u    /* theirs, in vain */
+#define KICKS_ASKED 200u   /* the same of a placement asked for alone */
+#define KICK_WITHIN 1.06   /* of the fastest placement: kicks gained 3 % and less on nearly all clusters */
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
 static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
@@ -217,8 +218,9 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
                       kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
                       : s->problem->workload->place == (int)kind              ? KICKS_ASKED
                                                                               : KICKS);
-    if (near && f->few &&
-        (deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0 || others_kick(s, f) < 0))
+    if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
+        return -1;
+    if (near && f->few && f->known_s <= s->fastest_s * KICKED_WITHIN && others_kick(s, f) < 0)
         return -1;
     if (near && starts && neighbours_kick(s, f, choice) < 0)
         return -1;
