@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the owner of a few unlike cards waits for: `motley plan` on seeded clusters of three to six catalogue cards and
-published model shapes, CPU seconds from reading the files to the answer. With another motley beside it (an older one), both
-plan every cluster in turn, and the steps that they answer stand beside each other.
-  bench/plan_few.py [clusters, default 24] [first seed, default 0] [another motley]
+"""What the owner of a few unlike cards waits for: `motley plan` on seeded clusters of catalogue cards and published model
+shapes, CPU seconds from reading the files to the answer. With another motley beside it (an older one), both plan every
+cluster in turn, and the steps that they answer stand beside each other.
+  bench/plan_few.py [clusters, default 24] [first seed, default 0] [devices, default 3-6] [another motley]
 """
 import json
 import os
@@ -40,9 +40,9 @@ def model(folder, name):
     return at
 
 
-def scene(folder, seed):
+def scene(folder, seed, least, most):
     draw = random.Random(seed)
-    devices, a_node = 3 + seed % 4, draw.choice((1, 1, 2, 3))
+    devices, a_node = least + seed % (most - least + 1), draw.choice((1, 1, 2, 3))
     nodes = {}
     for d in range(devices):
         name = f"n{d // a_node}"
@@ -80,11 +80,12 @@ def summary(seconds):
 def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    other = sys.argv[3] if len(sys.argv) > 3 else None
+    least, most = (int(n) for n in (sys.argv[3] if len(sys.argv) > 3 else "3-6").split("-"))
+    other = sys.argv[4] if len(sys.argv) > 4 else None
     each = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + count):
-            spec, cluster, told = scene(folder, seed)
+            spec, cluster, told = scene(folder, seed, least, most)
             told["seconds"], told["placement"], told["step_s"] = plan(os.path.join(SOURCE, "build", "bin", "motley"), spec, cluster)
             if other:
                 told["other_seconds"], told["other_placement"], told["other_step_s"] = plan(other, spec, cluster)
@@ -102,7 +103,7 @@ def main():
         document["other_all"] = summary([e["other_seconds"] for e in each])
         document["other_step_over_ours"] = {"mean": round(statistics.mean(ratios), 5), "least": round(min(ratios), 5),
                                             "most": round(max(ratios), 5)}
-    report("plan-few", document)
+    report(f"plan-few-{least}-{most}", document)
 
 
 if __name__ == "__main__":

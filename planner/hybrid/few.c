@@ -28,7 +28,7 @@
 #define FEW_DEAL_NEAR 1.2 /* of the quickest settled: what looks slower by shares is not dealt so */
 #define FEW_STEPS 4u      /* priced steps simulated */
 #define FEW_CELLS 32u     /* parts of the budget: rank-micro-batches an evaluation */
-#define FEW_LONG 64u      /* devices · rows from which it is half of that */
+#define FEW_LONG 128u     /* devices · rows from which it is half of that */
 #define FEW_TIGHT 1.1     /* of the bound: what fits but is slower is cut anew, too */
 #define SHARES_WHOLE 1000.0
 #define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */

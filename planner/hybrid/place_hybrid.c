@@ -311,7 +311,7 @@ static int hybrid_try(struct hybrid *h, struct err *err)
     }
     if (h->micro_batches / rate > limit)
         return 0;
-    h->list->evaluations += 5; /* as dear as five pipelines */
+    h->list->evaluations++;
     for (uint32_t s = 0; s < h->stages; s++)
         h->capacity[s] = capacity_of(h, s);
     if (!fill(h, high))
@@ -431,7 +431,7 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .memory = device->memory_limit_bytes,
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
-    bool many = count > HYBRID_CUTS && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
+    bool many = count > FEW_DEVICES && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
     if (result == 0 && many)
         result = many_propose(p, 0, list, err);
     if (result == 0)

@@ -32,10 +32,11 @@
 #define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
-#define FULL_CELLS 64u           /* and from which hybrids' searches are shorter the longer their programs */
+#define FULL_CELLS 96u           /* and from which hybrids' searches are shorter the longer their programs */
+#define MANY_GROUPS 2u           /* of LONG_DEVICES and more hybrids get so much more */
 #define RUNNABLE_PART 4u         /* of the budget: for what can be run beside a forecast */
-#define POLISH_SHORT 4u          /* with LONG_DEVICES and more, polishing gets such a part of its budget */
-#define LARGE_CELLS 2000u        /* and from which it is dear: few finalists, one step each, no polish */
+#define POLISH_SHORT 4u          /* beyond, few devices get such a part of it: much else is looked at */
+#define LARGE_CELLS 4000u        /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define STEPS_FINALIST 4u   /* priced steps while choosing; all of them for the chosen one */
 #define RUNNABLE_DEVICES 6u /* up to which a plan for today is searched for beside a forecast */
@@ -140,18 +141,23 @@ static bool hopeless(const struct search *s, const struct place_choice *choice, 
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
 
-/* Of ranks * micro-batches * steps. Who takes which micro-batch matters less the more of them there are. */
+/* Of ranks * micro-batches * steps. Few devices' groupings are enumerated and their pipelines looked at to
+ * the end, and who takes which micro-batch matters less the more of them there are; of more devices,
+ * polishing is all that changes what the proposals say. */
 static uint64_t polish_budget(const struct search *s, enum plan_placement kind, uint64_t cells)
 {
-    uint64_t each = CELLS_PER_EVALUATION, least = CELLS_PER_EVALUATION / 4;
+    uint64_t each = CELLS_PER_EVALUATION, least = CELLS_PER_EVALUATION / POLISH_SHORT;
     if (cells >= LARGE_CELLS)
         return 0;
-    if (cells > SMALL_CELLS)
-        each = least;
-    else if (kind == PLACE_HYBRID && cells > FULL_CELLS)
-        each = each * FULL_CELLS / cells > least ? each * FULL_CELLS / cells : least;
-    each *= s->lists[kind].evaluations_max;
-    return cells > SMALL_CELLS && s->problem->device_count >= LONG_DEVICES ? each / POLISH_SHORT : each;
+    if (s->problem->device_count < LONG_DEVICES) {
+        if (cells > SMALL_CELLS)
+            each = least;
+        else if (kind == PLACE_HYBRID && cells > FULL_CELLS)
+            each = each * FULL_CELLS / cells > least ? each * FULL_CELLS / cells : least;
+    } else if (kind == PLACE_HYBRID) {
+        each *= MANY_GROUPS;
+    }
+    return each * s->lists[kind].evaluations_max;
 }
 
 /* The finalists of one placement: simulated, the best of them polished into f. */
