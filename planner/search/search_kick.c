@@ -15,8 +15,7 @@
 #define NEIGHBOURS 2u      /* starts of tensor groups without one of the devices that are descended from */
 #define KICKS_OTHERS 8u    /* theirs, in vain */
 #define KICKS_ASKED 200u   /* the same of a placement asked for alone */
-#define KICK_WITHIN                                                                                          \
-    1.15 /* of the fastest placement: kicks mostly gain 3 % and less, once in a thousand clusters 16 % */
+#define KICK_WITHIN 1.15   /* of the fastest placement: kicks gain 3 % and less mostly, 16 % once */
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
 static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
