@@ -432,7 +432,8 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
     bool many = count > FEW_DEVICES && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
-    if (result == 0 && many)
+    bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
+    if (result == 0 && many && !cuts)
         result = many_propose(p, 0, list, err);
     if (result == 0)
         result = few_propose(p, list, err);
@@ -442,6 +443,8 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
         h->list = list;
         result = order_try(h, ranked, count, err);
     }
+    if (result == 0 && many && cuts)
+        result = many_propose(p, 0, list, err);
     free(h);
     free(ranked);
     return result;
