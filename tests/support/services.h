@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -197,13 +199,24 @@ static inline void test_postgres_stop(struct test_postgres *postgres)
     test_postgres_end(postgres, SIGINT);
 }
 
+/* Its socket is there a moment before anybody listens, so it is connected to. */
 static inline bool test_redis_answers(void *arg)
 {
     struct test_redis *redis = arg;
     if (waitpid(redis->pid, NULL, WNOHANG) == redis->pid) {
         test_services_fail("redis-server", "ended at start; see its log");
     }
-    return access(redis->address + 5, F_OK) == 0;
+    struct sockaddr_un where = {.sun_family = AF_UNIX};
+    if ((size_t)snprintf(where.sun_path, sizeof(where.sun_path), "%s", redis->address + 5) >=
+        sizeof(where.sun_path)) {
+        test_services_fail("redis-server", "the path of its socket is too long");
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool answers = fd >= 0 && connect(fd, (struct sockaddr *)&where, sizeof(where)) == 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return answers;
 }
 
 /* Start (again) on a unix socket, without persistence: a restart finds Redis empty. Set redis->acl before. */
