@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 
-/* Prints. job: as GET /v1/jobs/{id} answers it; folder: where its results were put, "" for nowhere. Lines
- * whose figures the server does not have are not printed. */
+/* Prints. job: as GET /v1/jobs/{id} answers it; folder: where its results were put, "" for nowhere. Each
+ * line is printed where the server has its figures. */
 void report_run(struct cli *cli, int64_t id, const json_t *job, const char *folder);
 
 #endif

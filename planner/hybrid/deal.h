@@ -30,7 +30,8 @@ struct deal {
     double
         *sent; /* [stages · micro_batches]: when an activation sets out for the stage that is to forward it */
     double *passed, *returned; /* when it has left its maker's buffer, and when the gradient that a stage's
-                                  backward makes has; never after what is known of the links */
+                                  backward makes has; never after what is known of the links. By shares
+                                  these three are the ends of forwards and backwards themselves */
     double end_s;              /* of the last event */
     /* for looking for rings: [2 · micro_batches], twice [micro_batches], [micro_batches + 1] */
     double *soonest;

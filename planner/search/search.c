@@ -359,7 +359,7 @@ static int runnable_list(struct search *s, const struct place_choice *const best
         return runnable_proposals(s, best);
     options.brief = options.runnable_only = true;
     uint64_t evaluations = options.evaluations ? options.evaluations : EVALUATIONS_DEFAULT;
-    options.evaluations = evaluations / RUNNABLE_PART + 1;
+    options.evaluations = evaluations / RUNNABLE_PART + 1; /* 0 would be the default */
     options.insight = options.programs = false;
     options.from = NULL;
     if (plan_search(s->problem->workload, s->problem->cluster, &options, &other, s->err) < 0)
