@@ -1,25 +1,17 @@
-/* The bound, from the tail: R[s][b] is the least time from a micro-batch's arrival at stage s, which begins
- * at block b, until all is back from there, were nobody to wait but for the first and the last micro-batch:
- *
- *     R[s][b] = min over e of max(makespan_s(b, e), passage_s(b, e) + hops + R[s+1][e])
- *
- * makespan: all micro-batches of a step dealt to the group's members by who is done first; passage: one of
- * them there and back on the fastest member. Stages are put in front one at a time, so groupings with the
- * same tail share its table. */
+/* Groupings that promise most (few_bound.h), settled and dealt by quick looks; the best of those are
+ * simulated. */
 #include "planner/hybrid/few.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/cost/micro.h"
+#include "planner/hybrid/few_bound.h"
 #include "planner/hybrid/group_fit.h"
-#include "planner/hybrid/group_state.h"
 #include "planner/search/moves.h"
 #include "planner/search/polish.h"
 #include "planner/search/recut.h"
 
-#define FEW_KEPT 768u     /* groupings simulated at most */
 #define FEW_SETTLED 128u  /* of them settled by quick looks */
 #define FEW_FIRST 1.25    /* of the quickest settled: what looks slower is not settled */
 #define FEW_SPREAD 1.15   /* of the quickest settled: what looks slower is let be */
@@ -30,15 +22,9 @@
 #define FEW_CELLS 32u     /* parts of the budget: rank-micro-batches an evaluation */
 #define FEW_LONG 128u     /* devices · rows from which it is half of that */
 #define FEW_TIGHT 1.1     /* of the bound: what fits but is slower is cut anew, too */
+#define FEW_SMALL 6u      /* devices beyond which the budget is so many times that */
+#define FEW_MORE 2u
 #define SHARES_WHOLE 1000.0
-#define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
-
-struct few_node { /* one ordered grouping at one size */
-    double bound;
-    uint32_t number; /* of creation: ties keep the first */
-    uint32_t rows, stages;
-    uint8_t group[FEW_DEVICES], end[FEW_DEVICES]; /* sets of devices, and their blocks, from the head */
-};
 
 struct few_found {
     struct place_choice choice;
@@ -48,237 +34,36 @@ struct few_found {
 
 struct few {
     const struct problem *p;
+    struct few_bound bound;
     struct polish *polish, *run; /* for quick looks, and for what is left to be simulated */
-    uint32_t count, device[FEW_DEVICES];
-    int32_t blocks;
-    uint32_t rows, micro_batches;                 /* in hand */
-    struct micro_cost cost[FEW_DEVICES];          /* likewise */
-    double hop[FEW_DEVICES][FEW_DEVICES];         /* there and back, seconds */
-    double *alone;                                /* [count][blocks + 1][blocks + 1]; INFINITY: too small */
-    double *makespan, *passage;                   /* [sets of devices][blocks + 1][blocks + 1] */
-    double rest[FEW_DEVICES + 1][FEW_BLOCKS + 1]; /* by depth, from the tail: R */
-    int32_t cut[FEW_DEVICES + 1][FEW_BLOCKS + 1]; /* likewise: where the stage ends */
-    uint8_t chosen[FEW_DEVICES];                  /* by depth */
-    struct few_node *nodes;                       /* [2 · FEW_KEPT] */
-    uint32_t node_count, created;
-    double worst; /* bound above which nothing is kept any more */
     struct err *err;
 };
-
-static size_t cell(const struct few *f, uint32_t row, int32_t begin, int32_t end)
-{
-    size_t side = (size_t)f->blocks + 1;
-    return (row * side + (size_t)begin) * side + (size_t)end;
-}
-
-/* Could the device hold the blocks, with as little beside them as can be? */
-static bool fits(const struct few *f, uint32_t d, int32_t begin, int32_t end, bool recompute)
-{
-    struct memory_need need;
-    struct group_stage stage = {.block_begin = begin,
-                                .block_end = end,
-                                .members = 1,
-                                .window = 1,
-                                .micro_batch_rows = f->rows,
-                                .boundary_buffers = 4 * ((uint32_t)(begin > 0) + (end < f->blocks)),
-                                .recompute = recompute};
-    group_need(f->p, &stage, 1, &need);
-    return need.total <= f->p->cluster->devices[f->device[d]].memory_limit_bytes;
-}
-
-static double alone_seconds(const struct few *f, uint32_t d, int32_t begin, int32_t end)
-{
-    for (int again = 0; again < 2; again++) {
-        if (micro_recompute_allowed(f->p, again) && fits(f, d, begin, end, again))
-            return micro_forward(f->p, &f->cost[d], begin, end) +
-                   micro_backward(f->p, &f->cost[d], begin, end, again);
-    }
-    return INFINITY;
-}
-
-/* All micro-batches by the members together; `whole`: as whole ones, each given to who is done first. */
-static double makespan(const struct few *f, const double *each, uint32_t members, bool whole)
-{
-    double rate = 0, latest = 0, done[FEW_DEVICES] = {0};
-    for (uint32_t m = 0; m < members; m++)
-        rate += 1 / each[m];
-    if (!whole)
-        return f->micro_batches / rate;
-    for (uint32_t k = 0; k < f->micro_batches; k++) {
-        uint32_t best = 0;
-        for (uint32_t m = 1; m < members; m++) {
-            if (done[m] + each[m] < done[best] + each[best])
-                best = m;
-        }
-        done[best] += each[best];
-        latest = fmax(latest, done[best]);
-    }
-    return latest;
-}
-
-static void group_fill(struct few *f, uint32_t group)
-{
-    size_t side = (size_t)f->blocks + 1;
-    bool whole = (side * side << f->count) <= MAKESPAN_CELLS;
-    for (int32_t begin = 0; begin < f->blocks; begin++) {
-        for (int32_t end = begin + 1; end <= f->blocks; end++) {
-            double each[FEW_DEVICES], least = INFINITY, most = 0;
-            uint32_t members = 0;
-            for (uint32_t d = 0; d < f->count; d++) {
-                if (!(group >> d & 1))
-                    continue;
-                each[members] = f->alone[cell(f, d, begin, end)];
-                least = fmin(least, each[members]);
-                most = fmax(most, each[members++]);
-            }
-            bool can = most < INFINITY;
-            f->makespan[cell(f, group, begin, end)] = can ? makespan(f, each, members, whole) : INFINITY;
-            f->passage[cell(f, group, begin, end)] = can ? least : INFINITY;
-        }
-    }
-}
-
-static void size_set(struct few *f, uint32_t rows)
-{
-    f->rows = rows;
-    f->micro_batches = micro_count(f->p, rows);
-    for (uint32_t d = 0; d < f->count; d++)
-        micro_cost_init(&f->cost[d], f->p, f->device[d], rows);
-}
-
-/* The tables of the size in hand. */
-static void tables_fill(struct few *f)
-{
-    const struct problem *p = f->p;
-    double bytes = p->bytes_per_token * p->mean_step.tokens / f->micro_batches;
-    for (uint32_t d = 0; d < f->count; d++) {
-        for (uint32_t other = 0; other < f->count; other++) {
-            double latency, rate;
-            bool emulated;
-            f->hop[d][other] = 0;
-            for (int back = 0; back < 2 && other != d; back++) {
-                cluster_link(p->cluster, f->device[back ? other : d], f->device[back ? d : other], &latency,
-                             &rate, &emulated);
-                f->hop[d][other] += latency + bytes / rate;
-            }
-        }
-        for (int32_t begin = 0; begin < f->blocks; begin++) {
-            for (int32_t end = begin + 1; end <= f->blocks; end++)
-                f->alone[cell(f, d, begin, end)] = alone_seconds(f, d, begin, end);
-        }
-    }
-    for (uint32_t group = 1; group < 1u << f->count; group++)
-        group_fill(f, group);
-}
-
-static double hop_least(const struct few *f, uint32_t from, uint32_t to)
-{
-    double least = INFINITY;
-    for (uint32_t a = 0; a < f->count; a++) {
-        for (uint32_t b = 0; b < f->count && from >> a & 1; b++)
-            least = to >> b & 1 ? fmin(least, f->hop[a][b]) : least;
-    }
-    return least;
-}
-
-/* R of a group put in front of `depth` stages. */
-static void front_put(struct few *f, uint32_t depth, uint32_t group)
-{
-    const double *next = depth ? f->rest[depth - 1] : NULL;
-    double hop = depth ? hop_least(f, group, f->chosen[depth - 1]) : 0;
-    f->chosen[depth] = (uint8_t)group;
-    for (int32_t begin = 0; begin < f->blocks; begin++) {
-        double best = INFINITY;
-        int32_t where = f->blocks;
-        for (int32_t end = depth ? begin + 1 : f->blocks; end <= f->blocks - (depth > 0); end++) {
-            double all = f->makespan[cell(f, group, begin, end)];
-            if (all >= best)
-                break;
-            double last = next ? f->passage[cell(f, group, begin, end)] + hop + next[end] : 0;
-            if (fmax(all, last) < best) {
-                best = fmax(all, last);
-                where = end;
-            }
-        }
-        f->rest[depth][begin] = best;
-        f->cut[depth][begin] = where;
-    }
-}
-
-static int by_bound(const void *left, const void *right)
-{
-    const struct few_node *a = left, *b = right;
-    if (a->bound != b->bound)
-        return a->bound < b->bound ? -1 : 1;
-    return a->number < b->number ? -1 : a->number > b->number;
-}
-
-static void nodes_sort(struct few *f)
-{
-    qsort(f->nodes, f->node_count, sizeof(*f->nodes), by_bound);
-    if (f->node_count > FEW_KEPT)
-        f->node_count = FEW_KEPT;
-    if (f->node_count == FEW_KEPT)
-        f->worst = f->nodes[FEW_KEPT - 1].bound;
-}
-
-static void node_add(struct few *f, uint32_t stages)
-{
-    double bound = f->rest[stages - 1][0];
-    if (!(bound < f->worst))
-        return;
-    struct few_node *node = &f->nodes[f->node_count++];
-    *node = (struct few_node){.bound = bound, .number = f->created++, .rows = f->rows, .stages = stages};
-    for (uint32_t s = 0; s < stages; s++) {
-        node->group[s] = f->chosen[stages - 1 - s];
-        node->end[s] = (uint8_t)f->cut[stages - 1 - s][s ? node->end[s - 1] : 0];
-    }
-    if (f->node_count == 2 * FEW_KEPT)
-        nodes_sort(f);
-}
-
-/* Every grouping of the devices that are left, in front of `depth` stages of which some are groups. */
-static void groupings_walk(struct few *f, uint32_t depth, uint32_t left, bool grouped)
-{
-    uint32_t asked = f->p->workload->stages;
-    if (depth >= 2 && grouped && (asked == 0 || asked == depth))
-        node_add(f, depth);
-    if ((int32_t)depth >= f->blocks || (asked && depth == asked))
-        return;
-    for (uint32_t group = left; group > 0; group = (group - 1) & left) {
-        uint32_t members = (uint32_t)__builtin_popcount(group);
-        if (members > f->micro_batches)
-            continue;
-        front_put(f, depth, group);
-        groupings_walk(f, depth + 1, left & ~group, grouped || members > 1);
-    }
-}
 
 /* A stage's members, fastest first. */
 static void stage_fill(const struct few *f, const struct few_node *node, uint32_t s, struct place_choice *c)
 {
     struct place_stage *stage = &c->stages[s];
     double each[FEW_DEVICES];
+    struct few_alone alone;
     *stage = (struct place_stage){
         .block_begin = s ? node->end[s - 1] : 0, .block_end = node->end[s], .member_first = c->member_count};
-    for (uint32_t d = 0; d < f->count; d++) {
+    for (uint32_t d = 0; d < f->bound.sets.count; d++) {
         uint32_t at = stage->member_count;
         if (!(node->group[s] >> d & 1))
             continue;
-        bool again =
-            !micro_recompute_allowed(f->p, false) || !fits(f, d, stage->block_begin, stage->block_end, false);
-        double own = micro_forward(f->p, &f->cost[d], stage->block_begin, stage->block_end) +
-                     micro_backward(f->p, &f->cost[d], stage->block_begin, stage->block_end, again);
+        few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, &alone);
+        bool again = alone.room[0] == 0;
+        double own = alone.seconds[again];
         for (; at > 0 && own < each[at - 1]; at--) {
             each[at] = each[at - 1];
             c->members[stage->member_first + at] = c->members[stage->member_first + at - 1];
         }
         each[at] = own;
-        c->members[stage->member_first + at] = (struct place_member){.device = f->device[d],
+        c->members[stage->member_first + at] = (struct place_member){.device = f->bound.sets.device[d],
                                                                      .micro_rows = node->rows,
                                                                      .micro_count = 1,
                                                                      .state_share = 1,
-                                                                     .window = f->micro_batches,
+                                                                     .window = f->bound.micro_batches,
                                                                      .recompute = again};
         stage->member_count++;
         c->member_count++;
@@ -323,15 +108,68 @@ static void shares_exact(struct few *f, struct place_choice *c)
     }
 }
 
+/* Windows `slack` times as wide as the walk took them to be, as far as there is room, recomputing where it
+ * did. Returns whether that fits. */
+static bool windows_walked(struct few *f, struct place_choice *c, double slack)
+{
+    uint32_t devices = 0;
+    for (uint32_t s = c->stage_count; s-- > 0;) {
+        const struct place_stage *stage = &c->stages[s];
+        struct few_alone alone[FEW_DEVICES];
+        double rate = 0;
+        devices += stage->member_count;
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            uint32_t d = 0;
+            while (f->bound.sets.device[d] != c->members[stage->member_first + m].device)
+                d++;
+            few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, &alone[m]);
+            rate += 1 / fmin(alone[m].seconds[0], alone[m].seconds[1]);
+        }
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            struct place_member *x = &c->members[stage->member_first + m];
+            double share = 1 / fmin(alone[m].seconds[0], alone[m].seconds[1]) / rate;
+            bool fits = few_alone_seconds(&alone[m], few_window(&f->bound, share, devices), &x->recompute,
+                                          &x->window) < INFINITY;
+            if (!fits)
+                return false;
+            uint32_t wide = few_window(&f->bound, share * slack, devices);
+            x->window = wide < alone[m].room[x->recompute] ? wide : alone[m].room[x->recompute];
+        }
+    }
+    return polish_fits(f->polish, c);
+}
+
+/* The choice itself if it fits, or windows of its own as wide as can be, or what group_fit.h finds. */
+static bool windows_fit(struct few *f, struct few_found *x)
+{
+    static const double slacks[] = {4, 2.8, 2, 1.4, 1};
+    bool fits = polish_fits(f->polish, &x->choice);
+    for (size_t i = 0; i < sizeof(slacks) / sizeof(slacks[0]) && !fits; i++) {
+        struct place_choice walked;
+        if (choice_copy(&walked, &x->choice, f->err) < 0)
+            return false;
+        fits = windows_walked(f, &walked, slacks[i]);
+        if (!fits) {
+            choice_fini(&walked);
+            continue;
+        }
+        choice_fini(&x->choice);
+        x->choice = walked;
+        x->quick = polish_quick(f->polish, &walked);
+    }
+    return fits || group_fit(f->polish, f->p, &x->choice, &x->quick, f->err);
+}
+
 /* What fits of a node's choice, with its own cuts or with cuts that think of memory. */
 static bool node_fit(struct few *f, struct few_found *x)
 {
     struct place_choice recut;
     double other = -1;
+    few_size_set(&f->bound, x->choice.micro_batch_rows);
     if (choice_copy(&recut, &x->choice, f->err) < 0)
         return false;
-    bool own = group_fit(f->polish, f->p, &x->choice, &x->quick, f->err), anew = false;
-    if (!own || x->quick > FEW_TIGHT * f->nodes[x->number].bound)
+    bool own = windows_fit(f, x), anew = false;
+    if (!own || x->quick > FEW_TIGHT * f->bound.nodes[x->number].bound)
         anew = choice_recut(f->p, &recut, f->err) > 0 && group_fit(f->polish, f->p, &recut, &other, f->err);
     if (anew && (!own || (other > 0 && other < x->quick))) {
         choice_fini(&x->choice);
@@ -367,12 +205,12 @@ static int start_try(struct few *f, struct few_found *x, const struct place_choi
 static int nodes_look(struct few *f, struct few_found *found)
 {
     static const uint32_t ways[] = {WINDOW_WAYS, 3, 2};
-    for (uint32_t i = 0; i < f->node_count; i++) {
+    for (uint32_t i = 0; i < f->bound.node_count; i++) {
         struct place_choice start;
         int result = 0;
-        size_set(f, f->nodes[i].rows);
+        few_size_set(&f->bound, f->bound.nodes[i].rows);
         found[i].number = i;
-        if (node_choice(f, &f->nodes[i], &start) < 0)
+        if (node_choice(f, &f->bound.nodes[i], &start) < 0)
             return -1;
         for (int exact = 0; exact < 2; exact++) {
             if (exact)
@@ -385,9 +223,9 @@ static int nodes_look(struct few *f, struct few_found *found)
         choice_fini(&start);
         if (result < 0)
             return -1;
-        found[i].quick = found[i].quick > 0 ? found[i].quick : f->nodes[i].bound;
+        found[i].quick = found[i].quick > 0 ? found[i].quick : f->bound.nodes[i].bound;
     }
-    qsort(found, f->node_count, sizeof(*found), by_quick);
+    qsort(found, f->bound.node_count, sizeof(*found), by_quick);
     return 0;
 }
 
@@ -424,7 +262,7 @@ static void found_deal(struct few *f, struct few_found *x, bool near, double mos
 /* The best of them settled by quick looks. */
 static uint32_t found_settle(struct few *f, struct few_found *found)
 {
-    uint32_t count = f->node_count < FEW_SETTLED ? f->node_count : FEW_SETTLED, done = 0;
+    uint32_t count = f->bound.node_count < FEW_SETTLED ? f->bound.node_count : FEW_SETTLED, done = 0;
     double best = INFINITY;
     for (; done < count && !polish_spent(f->polish) && found[done].quick < best * FEW_FIRST; done++) {
         struct few_found *x = &found[done];
@@ -432,7 +270,7 @@ static uint32_t found_settle(struct few *f, struct few_found *found)
             x->quick = INFINITY;
             continue;
         }
-        x->quick = x->quick > 0 ? x->quick : f->nodes[x->number].bound;
+        x->quick = x->quick > 0 ? x->quick : f->bound.nodes[x->number].bound;
         polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_FIRST);
         best = fmin(best, x->quick);
     }
@@ -465,74 +303,38 @@ static int found_run(struct few *f, struct few_found *found, uint32_t count, str
 
 static int nodes_run(struct few *f, struct choice_list *list)
 {
-    struct few_found *found = calloc((size_t)f->node_count + 1, sizeof(*found));
+    struct few_found *found = calloc((size_t)f->bound.node_count + 1, sizeof(*found));
     if (!found)
         return err_set(f->err, ERR_NOMEM, "planner: out of memory");
     int result = nodes_look(f, found);
     if (result == 0)
         result = found_run(f, found, found_settle(f, found), list);
-    for (uint32_t i = 0; i < f->node_count; i++)
+    for (uint32_t i = 0; i < f->bound.node_count; i++)
         choice_fini(&found[i].choice);
     free(found);
     return result;
 }
 
-static int few_alloc(struct few *f, uint64_t evaluations)
-{
-    size_t cells = ((size_t)f->blocks + 1) * ((size_t)f->blocks + 1);
-    f->alone = calloc(cells * f->count, sizeof(double));
-    f->makespan = calloc(cells << f->count, sizeof(double));
-    f->passage = calloc(cells << f->count, sizeof(double));
-    f->nodes = calloc(2 * (size_t)FEW_KEPT, sizeof(*f->nodes));
-    if (!f->alone || !f->makespan || !f->passage || !f->nodes)
-        return err_set(f->err, ERR_NOMEM, "planner: out of memory");
-    f->polish = polish_create(f->p, FEW_STEPS, evaluations * FEW_CELLS, 0, f->err);
-    f->run = f->polish ? polish_create(f->p, FEW_STEPS, evaluations * FEW_CELLS, 0, f->err) : NULL;
-    return f->run ? 0 : -1;
-}
-
-static void few_fini(struct few *f)
-{
-    polish_destroy(f->polish);
-    polish_destroy(f->run);
-    free(f->alone);
-    free(f->makespan);
-    free(f->passage);
-    free(f->nodes);
-    free(f);
-}
-
 int few_propose(const struct problem *p, struct choice_list *list, struct err *err)
 {
-    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes), usable = 0;
-    for (uint32_t d = 0; d < p->device_count; d++)
-        usable += p->usable[d];
-    if (usable < 3 || usable > FEW_DEVICES || p->block_count < 2 || p->block_count > FEW_BLOCKS ||
-        p->workload->method != METHOD_LORA)
-        return 0;
     struct few *f = calloc(1, sizeof(*f));
     if (!f)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     f->p = p;
     f->err = err;
-    f->blocks = p->block_count;
-    f->worst = INFINITY;
-    for (uint32_t d = 0; d < p->device_count; d++) {
-        if (p->usable[d])
-            f->device[f->count++] = d;
+    int result = few_bound_walk(&f->bound, p, err);
+    if (result > 0 && f->bound.node_count > 0) {
+        bool large = (uint64_t)f->bound.sets.count * p->workload->batch_rows > FEW_LONG;
+        uint64_t budget = list->evaluations_max / (large ? 2 : 1) * FEW_CELLS;
+        if (f->bound.sets.count > FEW_SMALL)
+            budget *= FEW_MORE;
+        f->polish = polish_create(p, FEW_STEPS, budget, 0, err);
+        f->run = f->polish ? polish_create(p, FEW_STEPS, budget, 0, err) : NULL;
+        result = f->run ? nodes_run(f, list) : -1;
     }
-    bool large = (uint64_t)f->count * p->workload->batch_rows > FEW_LONG;
-    int result = few_alloc(f, list->evaluations_max / (large ? 2 : 1));
-    for (uint32_t i = 0; i < size_count && result == 0; i++) {
-        size_set(f, sizes[i]);
-        if (f->micro_batches < 2 || f->micro_batches > FEW_MICRO)
-            continue;
-        tables_fill(f);
-        groupings_walk(f, 0, (1u << f->count) - 1, false);
-    }
-    nodes_sort(f);
-    if (result == 0)
-        result = nodes_run(f, list);
-    few_fini(f);
-    return result;
+    polish_destroy(f->polish);
+    polish_destroy(f->run);
+    few_bound_fini(&f->bound);
+    free(f);
+    return result < 0 ? -1 : 0;
 }

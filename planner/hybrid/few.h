@@ -6,10 +6,6 @@
 
 #include "planner/search/placement.h"
 
-#define FEW_DEVICES 6u /* 9,365 ordered groupings */
-#define FEW_BLOCKS 48
-#define FEW_MICRO 64u /* micro-batches a step up to which a size is looked at here */
-
 /* Adds what it finds, with simulated seconds as estimates. Adds nothing where there are more usable devices
  * or blocks, and for full fine-tuning. Returns −1 on ERR_NOMEM only. */
 int few_propose(const struct problem *problem, struct choice_list *list, struct err *err);

@@ -11,12 +11,14 @@
 
 #include "planner/cost/micro.h"
 #include "planner/hybrid/few.h"
+#include "planner/hybrid/few_bound.h"
 #include "planner/hybrid/group.h"
 #include "planner/hybrid/group_state.h"
 #include "planner/hybrid/hybrid.h"
 #include "planner/many/many.h"
 
 #define HYBRID_CUTS 8u
+#define HYBRID_MANY 7u   /* devices from which arranging many is tried */
 #define HYBRID_SMALL 16u /* devices up to which arranging many is not all that is tried */
 #define CUTOFF 1.12      /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
@@ -432,20 +434,17 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .memory = device->memory_limit_bytes,
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
-    bool many = count > FEW_DEVICES && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
-    bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
-    if (result == 0 && many && !cuts)
-        result = many_propose(p, 0, list, err);
-    if (result == 0)
+    bool many = count >= HYBRID_MANY && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
+    if (result == 0 && !(many && list->must_use)) /* one device more is worth no such look */
         result = few_propose(p, list, err);
-    bool few = list->count > 0 && !many;
+    bool few = list->count > 0;
+    if (result == 0 && many)
+        result = many_propose(p, 0, list, err);
     if (result == 0 && count >= 3 && !few && !(many && count > HYBRID_SMALL)) {
         h->p = p;
         h->list = list;
         result = order_try(h, ranked, count, err);
     }
-    if (result == 0 && many && cuts)
-        result = many_propose(p, 0, list, err);
     free(h);
     free(ranked);
     return result;

@@ -1,0 +1,68 @@
+/* Which devices in which ordered groups take least, by a bound: every set of few devices in every ordered
+ * grouping, at every size of micro-batches worth trying. For few.c only; pure. */
+#ifndef MOTLEY_PLANNER_HYBRID_FEW_BOUND_H
+#define MOTLEY_PLANNER_HYBRID_FEW_BOUND_H
+
+#include "planner/cost/micro.h"
+#include "planner/hybrid/few_sets.h"
+
+#define FEW_BLOCKS 130
+#define FEW_KEPT 768u /* groupings kept at most */
+
+struct few_alone {     /* blocks on a device, [plain, recomputing] */
+    double seconds[2]; /* of a micro-batch there and back */
+    uint32_t room[2];  /* micro-batches under way that it has memory for; 0: too small */
+};
+
+struct few_node { /* one ordered grouping at one size */
+    double bound;
+    uint32_t number; /* of creation: ties keep the first */
+    uint32_t rows, stages;
+    uint16_t group[FEW_DEVICES], end[FEW_DEVICES]; /* sets of devices, and their blocks, from the head */
+};
+
+struct few_bound {
+    const struct problem *p;
+    struct few_sets sets;
+    uint32_t rows, micro_batches;        /* in hand */
+    struct micro_cost cost[FEW_DEVICES]; /* likewise */
+    struct few_node *nodes;              /* the best of what was walked, bounds rising */
+    uint32_t node_count;
+
+    /* few_bound.c's own */
+    int32_t places, place[FEW_BLOCKS + 1]; /* blocks where stages may begin and end; place[places]: all */
+    double hop[FEW_DEVICES][FEW_DEVICES];  /* there and back, seconds */
+    struct few_alone *alone;               /* [devices][places + 1][places + 1] */
+    double *makespan, *passage;            /* [rows][places + 1][places + 1] */
+    uint32_t *row, rows_all; /* [sets]: rows of these tables, with none behind, then with one, …; all */
+    double *least; /* [sets][any, with a stage of several][places + 1]: of all from there, by all of these */
+    double *whole; /* [sets]: the same from the head, in several stages, one of them of several */
+    double rest[FEW_DEVICES + 1][FEW_BLOCKS + 1];   /* by depth, from the tail: R */
+    int32_t cut[FEW_DEVICES + 1][FEW_BLOCKS + 1];   /* likewise: where the stage ends */
+    double arrive[FEW_DEVICES + 1][FEW_BLOCKS + 1]; /* by depth, from the head: of a first micro-batch */
+    const struct few_pair *chosen[FEW_DEVICES];     /* by depth, from the head */
+    double above, within;                           /* bounds looked for: (above, within] */
+    double worst;                                   /* bound above which nothing is kept any more */
+    uint32_t created;
+    uint64_t looks, looks_most;
+    struct err *err;
+};
+
+/* Fills nodes. Returns 1; 0 where there are too many or too few devices or blocks, and for full fine-tuning;
+ * −1 ERR_NOMEM. few_bound_fini in any case. */
+int few_bound_walk(struct few_bound *f, const struct problem *problem, struct err *err);
+void few_bound_fini(struct few_bound *f);
+
+/* Takes a size in hand. */
+void few_size_set(struct few_bound *f, uint32_t rows);
+/* Blocks on the d-th device at the size in hand. */
+void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, int32_t block_end,
+                    struct few_alone *alone);
+/* Seconds of a micro-batch there with `window` of them under way, *recompute if need be; longer where there
+ * is room for fewer, into *held. INFINITY: too small. */
+double few_alone_seconds(const struct few_alone *alone, uint32_t window, bool *recompute, uint32_t *held);
+/* Micro-batches that a member is to have under way, of a share of its stage's, with so many devices in its
+ * stage and behind it: as many as those work on, links not counted (Little 1961). */
+uint32_t few_window(const struct few_bound *f, double share, uint32_t devices);
+
+#endif

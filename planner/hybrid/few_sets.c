@@ -1,0 +1,172 @@
+/* Kinds of devices, and sets as how many they hold of each. */
+#include "planner/hybrid/few_sets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/micro.h"
+#include "planner/given/cluster_private.h"
+
+#define PAIRS_MOST 200000u /* eleven devices all unlike: 177,147 */
+
+bool few_size_worth(const struct problem *p, uint32_t rows)
+{
+    uint32_t micro_batches = micro_count(p, rows);
+    return micro_batches >= 2 && micro_batches <= FEW_MICRO;
+}
+
+/* --- who is like whom --- */
+
+static bool links_alike(const struct problem *p, uint32_t a, uint32_t b)
+{
+    for (uint32_t other = 0; other < p->device_count; other++) {
+        for (int back = 0; back < 2 && other != a && other != b; back++) {
+            double latency[2], rate[2];
+            bool emulated;
+            for (int i = 0; i < 2; i++) {
+                uint32_t here = i ? b : a;
+                cluster_link(p->cluster, back ? other : here, back ? here : other, &latency[i], &rate[i],
+                             &emulated);
+            }
+            if (latency[0] != latency[1] || rate[0] != rate[1])
+                return false;
+        }
+    }
+    return true;
+}
+
+/* One and the same, or both with a single device behind equal network cards. */
+static bool nodes_alike(const struct cluster *cluster, uint32_t a, uint32_t b)
+{
+    uint32_t devices = 0;
+    for (uint32_t d = 0; d < cluster->device_count; d++)
+        devices += cluster->devices[d].node == a || cluster->devices[d].node == b;
+    return a == b || (devices == 2 && cluster->nodes[a].nic_bytes_per_s == cluster->nodes[b].nic_bytes_per_s);
+}
+
+static bool costs_alike(const struct problem *p, uint32_t a, uint32_t b)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
+    for (uint32_t i = 0; i < size_count; i++) {
+        struct micro_cost cost[2];
+        if (!few_size_worth(p, sizes[i]))
+            continue;
+        micro_cost_init(&cost[0], p, a, sizes[i]);
+        micro_cost_init(&cost[1], p, b, sizes[i]);
+        if (memcmp(&cost[0], &cost[1], sizeof(cost[0])) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool alike(const struct problem *p, uint32_t a, uint32_t b)
+{
+    const struct device *x = &p->cluster->devices[a], *y = &p->cluster->devices[b];
+    return x->memory_limit_bytes == y->memory_limit_bytes && nodes_alike(p->cluster, x->node, y->node) &&
+           links_alike(p, a, b) && costs_alike(p, a, b);
+}
+
+static void kinds_fill(struct few_sets *s)
+{
+    for (uint32_t d = 0; d < s->count; d++) {
+        uint32_t k = 0;
+        while (k < s->kinds && !alike(s->p, s->device[s->kind[k][0]], s->device[d]))
+            k++;
+        s->kinds += k == s->kinds;
+        s->kind[k][s->of_kind[k]++] = d;
+    }
+}
+
+/* --- sets and pairs --- */
+
+/* The next vector of counts up to `most`, the first kind fastest; false after the last. */
+static bool counts_next(const struct few_sets *s, const uint32_t *most, uint32_t *counts)
+{
+    for (uint32_t k = 0; k < s->kinds; k++) {
+        if (counts[k] < most[k]) {
+            counts[k]++;
+            return true;
+        }
+        counts[k] = 0;
+    }
+    return false;
+}
+
+static uint32_t counts_at(const struct few_sets *s, const uint32_t *counts)
+{
+    uint32_t at = 0;
+    for (uint32_t k = s->kinds; k-- > 0;)
+        at = at * (s->of_kind[k] + 1) + counts[k];
+    return at;
+}
+
+static void set_pairs(struct few_sets *s, const uint32_t *set, struct few_pair *pairs)
+{
+    uint32_t group[FEW_DEVICES] = {0}, left[FEW_DEVICES];
+    while (counts_next(s, set, group)) {
+        struct few_pair *pair = pairs++;
+        *pair = (struct few_pair){.group_at = counts_at(s, group)};
+        for (uint32_t k = 0; k < s->kinds; k++) {
+            left[k] = set[k] - group[k];
+            for (uint32_t i = 0; i < set[k]; i++) {
+                uint16_t device = (uint16_t)(1u << s->kind[k][i]);
+                pair->group = (uint16_t)(pair->group | (i < left[k] ? 0 : device));
+                pair->left = (uint16_t)(pair->left | (i < left[k] ? device : 0));
+            }
+        }
+        pair->left_at = counts_at(s, left);
+    }
+}
+
+static void sets_fill(struct few_sets *s)
+{
+    uint32_t counts[FEW_DEVICES] = {0}, pairs = 0;
+    for (uint32_t at = 0; at < s->sets; at++) {
+        uint32_t own = 1;
+        s->set[at] = 0;
+        s->first[at] = pairs;
+        for (uint32_t k = 0; k < s->kinds; k++) {
+            own *= counts[k] + 1;
+            for (uint32_t i = 0; i < counts[k]; i++)
+                s->set[at] = (uint16_t)(s->set[at] | 1u << s->kind[k][i]);
+        }
+        set_pairs(s, counts, &s->pairs[pairs]);
+        pairs += own - 1;
+        counts_next(s, s->of_kind, counts);
+    }
+    s->first[s->sets] = pairs;
+}
+
+int few_sets_init(struct few_sets *s, const struct problem *p, struct err *err)
+{
+    uint32_t usable = 0;
+    uint64_t pairs = 1;
+    *s = (struct few_sets){.p = p, .sets = 1};
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        if (p->usable[d] && usable++ < FEW_DEVICES)
+            s->device[s->count++] = d;
+    }
+    if (usable < 3 || usable > FEW_DEVICES)
+        return 0;
+    kinds_fill(s);
+    for (uint32_t k = 0; k < s->kinds; k++) {
+        s->sets *= s->of_kind[k] + 1;
+        pairs *= (uint64_t)(s->of_kind[k] + 1) * (s->of_kind[k] + 2) / 2;
+    }
+    if (pairs > PAIRS_MOST)
+        return 0;
+    s->set = calloc(s->sets, sizeof(*s->set));
+    s->first = calloc((size_t)s->sets + 1, sizeof(*s->first));
+    s->pairs = calloc(pairs, sizeof(*s->pairs));
+    if (!s->set || !s->first || !s->pairs)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    sets_fill(s);
+    return 1;
+}
+
+void few_sets_fini(struct few_sets *s)
+{
+    free(s->set);
+    free(s->first);
+    free(s->pairs);
+}
