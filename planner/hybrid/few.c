@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/hybrid/few_bound.h"
+#include "planner/few/few_bound.h"
 #include "planner/hybrid/group_fit.h"
 #include "planner/search/moves.h"
 #include "planner/search/polish.h"
@@ -322,7 +322,7 @@ int few_propose(const struct problem *p, struct choice_list *list, struct err *e
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     f->p = p;
     f->err = err;
-    int result = few_bound_walk(&f->bound, p, err);
+    int result = few_bound_walk(&f->bound, p, false, err);
     if (result > 0 && f->bound.node_count > 0) {
         bool large = (uint64_t)f->bound.sets.count * p->workload->batch_rows > FEW_LONG;
         uint64_t budget = list->evaluations_max / (large ? 2 : 1) * FEW_CELLS;

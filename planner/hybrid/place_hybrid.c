@@ -11,7 +11,6 @@
 
 #include "planner/cost/micro.h"
 #include "planner/hybrid/few.h"
-#include "planner/hybrid/few_bound.h"
 #include "planner/hybrid/group.h"
 #include "planner/hybrid/group_state.h"
 #include "planner/hybrid/hybrid.h"

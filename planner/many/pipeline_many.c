@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/few/few_bound.h"
 #include "planner/many/many.h"
 #include "planner/pipeline/pipeline.h"
 
@@ -10,6 +11,8 @@
 #define REFINED_STAGES 10u /* blocks are moved one by one up to so many stages */
 #define LONG_CELLS 800u    /* devices * rows from which that is done for the best few alone */
 #define LONG_REFINED 2u
+#define FEW_ORDERS 96u /* orders of few devices, by few_bound.h, that are cut */
+#define FEW_KEEP 4u    /* of them: what others promise is looked at, too */
 
 struct candidate {
     uint32_t device, node;
@@ -111,6 +114,39 @@ static int stages_try(struct looker *l, uint32_t stages, struct err *err)
     return result;
 }
 
+/* The orders that promise most of all there are, where they can be looked at. */
+static int few_try(const struct problem *problem, struct choice_list *list, struct err *err)
+{
+    struct pipe_table *tables = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*tables));
+    struct few_bound *few = calloc(1, sizeof(*few));
+    struct choice_list found = {.evaluations_max = list->evaluations_max, .runnable_on = list->runnable_on};
+    int result = tables && few ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0)
+        result = few_bound_walk(few, problem, true, err) < 0 ? -1 : 0;
+    for (uint32_t i = 0; result == 0 && i < few->node_count && i < FEW_ORDERS; i++) {
+        const struct few_node *node = &few->nodes[i];
+        struct pipe_table *table = &tables[node->rows];
+        uint32_t devices[FEW_DEVICES];
+        for (uint32_t s = 0; s < node->stages; s++)
+            devices[s] = few->sets.device[__builtin_ctz(node->group[s])];
+        if (table->rows == 0)
+            result = pipe_table_init(table, problem, node->rows, err);
+        if (result == 0)
+            result = pipeline_try(problem, table, devices, node->stages, PIPELINE_REFINE, &found, err);
+    }
+    for (uint32_t i = 0; result == 0 && i < found.count && i < FEW_KEEP; i++)
+        result = choice_list_add(list, &found.choices[i], err);
+    list->evaluations += found.evaluations;
+    choice_list_fini(&found);
+    for (uint32_t rows = 0; tables && rows <= problem->workload->batch_rows; rows++)
+        pipe_table_fini(&tables[rows]);
+    if (few)
+        few_bound_fini(few);
+    free(few);
+    free(tables);
+    return result;
+}
+
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     uint32_t count = 0;
@@ -150,6 +186,8 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
         if (refined[i].stages && refined[i].stages <= REFINED_STAGES)
             result = spot_try(&looker, &refined[i], PIPELINE_REFINE, err);
     }
+    if (result == 0 && !list->must_use)
+        result = few_try(problem, list, err);
     free(all);
     free(devices);
     return result;

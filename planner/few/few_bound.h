@@ -1,10 +1,10 @@
 /* Which devices in which ordered groups take least, by a bound: every set of few devices in every ordered
- * grouping, at every size of micro-batches worth trying. For few.c only; pure. */
-#ifndef MOTLEY_PLANNER_HYBRID_FEW_BOUND_H
-#define MOTLEY_PLANNER_HYBRID_FEW_BOUND_H
+ * grouping, at every size of micro-batches worth trying. Pure. */
+#ifndef MOTLEY_PLANNER_FEW_FEW_BOUND_H
+#define MOTLEY_PLANNER_FEW_FEW_BOUND_H
 
 #include "planner/cost/micro.h"
-#include "planner/hybrid/few_sets.h"
+#include "planner/few/few_sets.h"
 
 #define FEW_BLOCKS 130
 #define FEW_KEPT 768u /* groupings kept at most */
@@ -48,9 +48,10 @@ struct few_bound {
     struct err *err;
 };
 
-/* Fills nodes. Returns 1; 0 where there are too many or too few devices or blocks, and for full fine-tuning;
- * −1 ERR_NOMEM. few_bound_fini in any case. */
-int few_bound_walk(struct few_bound *f, const struct problem *problem, struct err *err);
+/* Fills nodes: pipelines of groups, at least one of them of several devices, or, `single`, of single devices.
+ * Returns 1; 0 where there are too many or too few devices or blocks, and for groups in full fine-tuning; −1
+ * ERR_NOMEM. few_bound_fini in any case. */
+int few_bound_walk(struct few_bound *f, const struct problem *problem, bool single, struct err *err);
 void few_bound_fini(struct few_bound *f);
 
 /* Takes a size in hand. */

@@ -1,8 +1,8 @@
 /* Sets of few devices and the groups that can be taken from them, where devices that are alike in everything
- * stand for each other: of two sets with as many of each kind one is looked at. For few_bound.c only; pure.
+ * stand for each other: of two sets with as many of each kind one is looked at. For few_bound.h only; pure.
  */
-#ifndef MOTLEY_PLANNER_HYBRID_FEW_SETS_H
-#define MOTLEY_PLANNER_HYBRID_FEW_SETS_H
+#ifndef MOTLEY_PLANNER_FEW_FEW_SETS_H
+#define MOTLEY_PLANNER_FEW_FEW_SETS_H
 
 #include "planner/cost/problem.h"
 
@@ -17,6 +17,7 @@ struct few_pair {
 
 struct few_sets {
     const struct problem *p;
+    bool single;
     uint32_t count, device[FEW_DEVICES]; /* those that can be used */
     uint32_t kinds, of_kind[FEW_DEVICES], kind[FEW_DEVICES][FEW_DEVICES];
     uint32_t sets;          /* numbered from the empty one, those within others before them */
@@ -25,9 +26,9 @@ struct few_sets {
     struct few_pair *pairs; /* [first[sets]] */
 };
 
-/* Returns 1; 0 where there are too few devices, too many, or too many pairs; −1 ERR_NOMEM. few_sets_fini in
- * any case. */
-int few_sets_init(struct few_sets *sets, const struct problem *problem, struct err *err);
+/* Groups of any size, or `single` devices alone. Returns 1; 0 where there are too few devices, too many, or
+ * too many pairs; −1 ERR_NOMEM. few_sets_fini in any case. */
+int few_sets_init(struct few_sets *sets, const struct problem *problem, bool single, struct err *err);
 void few_sets_fini(struct few_sets *sets);
 
 /* Is a size of micro-batches looked at? */

@@ -10,7 +10,7 @@
  * (least_fill). A walk from the head puts a group behind those that stand, and keeps by how soon a first
  * micro-batch can be where; what cannot be within the bound looked for, by the table, is not gone into. The
  * bound is widened until there are enough. Devices that are alike in everything are taken in one order. */
-#include "planner/hybrid/few_bound.h"
+#include "planner/few/few_bound.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,13 +18,12 @@
 
 #include "planner/hybrid/group_state.h"
 
-#define MAKESPAN_CELLS 64000u /* groups · blocks² up to which makespans are of whole micro-batches */
-#define WALK_CELLS 8000000u   /* pairs of sets · places²: with more, stages begin at fewer places */
-#define PLACES_ROUGH 9        /* of a first look at a size */
-#define ROUGH_WITHIN 1.15     /* of the worst kept: sizes that look slower are let be */
-#define FEW_SPARE 64u         /* groupings beyond FEW_KEPT until the worst are dropped */
-#define WALK_LOOKS 1000000u   /* groups looked at in all walks */
-#define WIDER_FIRST 0.01      /* above the least bound */
+#define WALK_CELLS 8000000u /* pairs of sets · places²: with more, stages begin at fewer places */
+#define PLACES_ROUGH 9      /* of a first look at a size */
+#define ROUGH_WITHIN 1.15   /* of the worst kept: sizes that look slower are let be */
+#define FEW_SPARE 64u       /* groupings beyond FEW_KEPT until the worst are dropped */
+#define WALK_LOOKS 1000000u /* groups looked at in all walks */
+#define WIDER_FIRST 0.01    /* above the least bound */
 #define WIDER 1.5
 #define WIDER_LAST 1.0 /* and then whatever there is */
 
@@ -97,22 +96,26 @@ double few_alone_seconds(const struct few_alone *alone, uint32_t window, bool *r
     return best;
 }
 
-/* All micro-batches by the members together; `whole`: as whole ones, each given to who is done first. */
-static double makespan(const struct few_bound *f, const double *each, uint32_t members, bool whole)
+/* All micro-batches by the members together, each given to who is done first: those that all would be done
+ * with by the time that the mean of them takes, then one after the other. */
+static double makespan(const struct few_bound *f, const double *each, uint32_t members)
 {
-    double rate = 0, latest = 0, done[FEW_DEVICES] = {0};
+    double rate = 0, latest = 0, next[FEW_DEVICES];
+    uint32_t given = 0;
     for (uint32_t m = 0; m < members; m++)
         rate += 1 / each[m];
-    if (!whole)
-        return f->micro_batches / rate;
-    for (uint32_t k = 0; k < f->micro_batches; k++) {
+    for (uint32_t m = 0; m < members; m++) {
+        uint32_t count = (uint32_t)(f->micro_batches / rate / each[m]);
+        given += count;
+        next[m] = (count + 1) * each[m];
+        latest = count * each[m] > latest ? count * each[m] : latest;
+    }
+    for (; given < f->micro_batches; given++) {
         uint32_t best = 0;
-        for (uint32_t m = 1; m < members; m++) {
-            if (done[m] + each[m] < done[best] + each[best])
-                best = m;
-        }
-        done[best] += each[best];
-        latest = fmax(latest, done[best]);
+        for (uint32_t m = 1; m < members; m++)
+            best = next[m] < next[best] ? m : best;
+        latest = next[best] > latest ? next[best] : latest;
+        next[best] += each[best];
     }
     return latest;
 }
@@ -124,8 +127,7 @@ static uint32_t row(const struct few_bound *f, const struct few_pair *pair, uint
 }
 
 /* A cell of a group's rows, for every number of devices behind it; all are alike where there is room. */
-static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t members, size_t at, uint32_t rows,
-                      bool whole)
+static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t members, size_t at, uint32_t rows)
 {
     const struct few_alone *alone[FEW_DEVICES];
     double rate = 0, each[FEW_DEVICES];
@@ -154,7 +156,7 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
             least = each[m] < least ? each[m] : least;
         }
         if (can)
-            all = makespan(f, each, members, whole);
+            all = makespan(f, each, members);
         f->makespan[at + behind * stride] = all;
         f->passage[at + behind * stride] = least;
     }
@@ -162,8 +164,6 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
 
 static void group_fill(struct few_bound *f, uint32_t set)
 {
-    size_t side = (size_t)f->places + 1;
-    bool whole = side * side << f->sets.count <= MAKESPAN_CELLS;
     uint32_t device[FEW_DEVICES], members = 0;
     for (uint32_t d = 0; d < f->sets.count; d++) {
         device[members] = d;
@@ -171,8 +171,7 @@ static void group_fill(struct few_bound *f, uint32_t set)
     }
     for (int32_t begin = 0; begin < f->places; begin++) {
         for (int32_t end = begin + 1; end <= f->places; end++)
-            cell_fill(f, device, members, cell(f, f->row[set], begin, end), f->sets.count - members + 1,
-                      whole);
+            cell_fill(f, device, members, cell(f, f->row[set], begin, end), f->sets.count - members + 1);
     }
 }
 
@@ -257,10 +256,11 @@ static void least_fill(struct few_bound *f)
         for (uint32_t i = f->sets.first[set]; i < f->sets.first[set + 1]; i++) {
             const struct few_pair *pair = &f->sets.pairs[i];
             double hop = pair->left ? hop_least(f, pair->group, pair->left) : 0;
-            for (int grouped = 0; grouped < 2; grouped++)
+            for (int grouped = 0; grouped < (f->sets.single ? 1 : 2); grouped++)
                 least_pair(f, set, pair, hop, grouped);
             if (pair->left)
-                f->whole[set] = fmin(f->whole[set], pair_from(f, pair, hop, 0, true, f->whole[set]));
+                f->whole[set] =
+                    fmin(f->whole[set], pair_from(f, pair, hop, 0, !f->sets.single, f->whole[set]));
         }
     }
 }
@@ -286,8 +286,10 @@ static void tables_fill(struct few_bound *f)
                 few_alone_fill(f, d, f->place[begin], f->place[end], &f->alone[cell(f, d, begin, end)]);
         }
     }
-    for (uint32_t set = 1; set < f->sets.sets; set++)
-        group_fill(f, set);
+    for (uint32_t set = 1; set < f->sets.sets; set++) {
+        if (popcount(f->sets.set[set]) == 1 || !f->sets.single)
+            group_fill(f, set);
+    }
     least_fill(f);
 }
 
@@ -420,7 +422,7 @@ static void sets_walk(struct few_bound *f)
 {
     for (uint32_t set = 1; set < f->sets.sets; set++) {
         if (f->whole[set] <= within(f))
-            groupings_walk(f, 0, set, false);
+            groupings_walk(f, 0, set, f->sets.single);
     }
 }
 
@@ -456,7 +458,8 @@ static int few_alloc(struct few_bound *f)
     f->row = calloc(sets, sizeof(*f->row));
     for (uint32_t set = 0; f->row && set < sets; set++) {
         f->row[set] = f->rows_all;
-        f->rows_all += f->sets.count - popcount(f->sets.set[set]) + 1;
+        if (popcount(f->sets.set[set]) == 1 || !f->sets.single)
+            f->rows_all += f->sets.count - popcount(f->sets.set[set]) + 1;
     }
     places_set(f, places_most(f));
     size_t side = (size_t)f->places + 1, cells = side * side;
@@ -510,12 +513,12 @@ static void sizes_walk(struct few_bound *f)
     nodes_sort(f);
 }
 
-int few_bound_walk(struct few_bound *f, const struct problem *p, struct err *err)
+int few_bound_walk(struct few_bound *f, const struct problem *p, bool single, struct err *err)
 {
     *f = (struct few_bound){.p = p, .worst = INFINITY, .err = err};
-    if (p->block_count < 2 || p->block_count > FEW_BLOCKS || p->workload->method != METHOD_LORA)
+    if (p->block_count < 2 || p->block_count > FEW_BLOCKS || (p->workload->method != METHOD_LORA && !single))
         return 0;
-    int result = few_sets_init(&f->sets, p, err);
+    int result = few_sets_init(&f->sets, p, single, err);
     if (result <= 0)
         return result;
     if (few_alloc(f) < 0)

@@ -1,5 +1,5 @@
 /* Kinds of devices, and sets as how many they hold of each. */
-#include "planner/hybrid/few_sets.h"
+#include "planner/few/few_sets.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,13 +100,16 @@ static uint32_t counts_at(const struct few_sets *s, const uint32_t *counts)
     return at;
 }
 
-static void set_pairs(struct few_sets *s, const uint32_t *set, struct few_pair *pairs)
+/* Writes the pairs of a set; returns how many. */
+static uint32_t set_pairs(const struct few_sets *s, const uint32_t *set, struct few_pair *pairs)
 {
-    uint32_t group[FEW_DEVICES] = {0}, left[FEW_DEVICES];
+    uint32_t group[FEW_DEVICES] = {0}, left[FEW_DEVICES], count = 0;
     while (counts_next(s, set, group)) {
-        struct few_pair *pair = pairs++;
+        struct few_pair *pair = &pairs[count];
+        uint32_t members = 0;
         *pair = (struct few_pair){.group_at = counts_at(s, group)};
         for (uint32_t k = 0; k < s->kinds; k++) {
+            members += group[k];
             left[k] = set[k] - group[k];
             for (uint32_t i = 0; i < set[k]; i++) {
                 uint16_t device = (uint16_t)(1u << s->kind[k][i]);
@@ -115,33 +118,32 @@ static void set_pairs(struct few_sets *s, const uint32_t *set, struct few_pair *
             }
         }
         pair->left_at = counts_at(s, left);
+        count += members == 1 || !s->single;
     }
+    return count;
 }
 
 static void sets_fill(struct few_sets *s)
 {
     uint32_t counts[FEW_DEVICES] = {0}, pairs = 0;
     for (uint32_t at = 0; at < s->sets; at++) {
-        uint32_t own = 1;
         s->set[at] = 0;
         s->first[at] = pairs;
         for (uint32_t k = 0; k < s->kinds; k++) {
-            own *= counts[k] + 1;
             for (uint32_t i = 0; i < counts[k]; i++)
                 s->set[at] = (uint16_t)(s->set[at] | 1u << s->kind[k][i]);
         }
-        set_pairs(s, counts, &s->pairs[pairs]);
-        pairs += own - 1;
+        pairs += set_pairs(s, counts, &s->pairs[pairs]);
         counts_next(s, s->of_kind, counts);
     }
     s->first[s->sets] = pairs;
 }
 
-int few_sets_init(struct few_sets *s, const struct problem *p, struct err *err)
+int few_sets_init(struct few_sets *s, const struct problem *p, bool single, struct err *err)
 {
     uint32_t usable = 0;
     uint64_t pairs = 1;
-    *s = (struct few_sets){.p = p, .sets = 1};
+    *s = (struct few_sets){.p = p, .single = single, .sets = 1};
     for (uint32_t d = 0; d < p->device_count; d++) {
         if (p->usable[d] && usable++ < FEW_DEVICES)
             s->device[s->count++] = d;
