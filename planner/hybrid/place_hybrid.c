@@ -18,6 +18,7 @@
 
 #define HYBRID_CUTS 8u
 #define HYBRID_MANY 7u   /* devices from which arranging many is tried */
+#define HYBRID_LONG 800u /* devices · rows above which many are arranged, and groupings not enumerated */
 #define HYBRID_SMALL 16u /* devices up to which arranging many is not all that is tried */
 #define CUTOFF 1.12      /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
@@ -434,16 +435,20 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
     bool many = count >= HYBRID_MANY && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
-    if (result == 0 && !(many && list->must_use)) /* one device more is worth no such look */
+    bool is_long = (uint64_t)count * p->workload->batch_rows > HYBRID_LONG;
+    bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
+    if (result == 0 && !(many && (is_long || list->must_use))) /* those are tried beside a plan */
         result = few_propose(p, list, err);
     bool few = list->count > 0;
-    if (result == 0 && many)
+    if (result == 0 && many && !(cuts && !few))
         result = many_propose(p, 0, list, err);
     if (result == 0 && count >= 3 && !few && !(many && count > HYBRID_SMALL)) {
         h->p = p;
         h->list = list;
         result = order_try(h, ranked, count, err);
     }
+    if (result == 0 && many && cuts && !few)
+        result = many_propose(p, 0, list, err);
     free(h);
     free(ranked);
     return result;

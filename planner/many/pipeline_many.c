@@ -127,12 +127,14 @@ static int few_try(const struct problem *problem, struct choice_list *list, stru
         const struct few_node *node = &few->nodes[i];
         struct pipe_table *table = &tables[node->rows];
         uint32_t devices[FEW_DEVICES];
+        bool refine = node->stages <= REFINED_STAGES;
         for (uint32_t s = 0; s < node->stages; s++)
             devices[s] = few->sets.device[__builtin_ctz(node->group[s])];
         if (table->rows == 0)
             result = pipe_table_init(table, problem, node->rows, err);
         if (result == 0)
-            result = pipeline_try(problem, table, devices, node->stages, PIPELINE_REFINE, &found, err);
+            result = pipeline_try(problem, table, devices, node->stages,
+                                  refine ? PIPELINE_REFINE : PIPELINE_BALANCE, &found, err);
     }
     for (uint32_t i = 0; result == 0 && i < found.count && i < FEW_KEEP; i++)
         result = choice_list_add(list, &found.choices[i], err);
@@ -186,7 +188,7 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
         if (refined[i].stages && refined[i].stages <= REFINED_STAGES)
             result = spot_try(&looker, &refined[i], PIPELINE_REFINE, err);
     }
-    if (result == 0 && !list->must_use)
+    if (result == 0 && !looker.is_long && !list->must_use)
         result = few_try(problem, list, err);
     free(all);
     free(devices);
