@@ -202,11 +202,27 @@ static int neighbours_kick(struct search *s, struct finalists *f, struct place_c
     return result;
 }
 
+/* Few devices' tensor groups, and hybrids whose groupings nobody enumerated (full fine-tuning): starts are
+ * few, and kicks gain more. */
+static bool starts_few(const struct search *s, enum plan_placement kind)
+{
+    return s->problem->device_count <= TENSOR_FEW &&
+           (kind == PLACE_TENSOR || (kind == PLACE_HYBRID && s->problem->workload->method == METHOD_FULL));
+}
+
+/* In vain, until it is let be. */
+static uint32_t kicks_of(const struct search *s, enum plan_placement kind, double seconds)
+{
+    if (kind == PLACE_PIPELINE && pipeline_exhausts(s->problem))
+        return 0;
+    bool first = starts_few(s, kind) && seconds <= s->fastest_s;
+    return s->problem->workload->place == (int)kind || first ? KICKS_ASKED : KICKS;
+}
+
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
-    bool starts =
-        kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW; /* are few: kicks gain more */
+    bool starts = starts_few(s, kind);
     if (!f->polish || f->known == UINT32_MAX)
         return 0;
     struct place_choice *choice = &s->lists[kind].choices[f->known];
@@ -214,15 +230,12 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
         return -1;
     bool near = f->known_s <= s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN);
     if (near)
-        polish_search(f->polish, choice, &f->known_s,
-                      kind == PLACE_PIPELINE && pipeline_exhausts(s->problem) ? 0
-                      : s->problem->workload->place == (int)kind              ? KICKS_ASKED
-                                                                              : KICKS);
+        polish_search(f->polish, choice, &f->known_s, kicks_of(s, kind, f->known_s));
     if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
         return -1;
     if (near && f->few && f->known_s <= s->fastest_s * KICKED_WITHIN && others_kick(s, f) < 0)
         return -1;
-    if (near && starts && neighbours_kick(s, f, choice) < 0)
+    if (near && starts && kind == PLACE_TENSOR && neighbours_kick(s, f, choice) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;
