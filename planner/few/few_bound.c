@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/hybrid/group_state.h"
+#include "planner/cost/memory.h"
 
 #define WALK_CELLS 8000000u /* pairs of sets · places²: with more, stages begin at fewer places */
 #define PLACES_ROUGH 9      /* of a first look at a size */
@@ -38,10 +38,10 @@ static size_t cell(const struct few_bound *f, uint32_t row, int32_t begin, int32
     return (row * side + (size_t)begin) * side + (size_t)end;
 }
 
-static uint64_t needed(const struct few_bound *f, const struct group_stage *stage)
+static uint64_t needed(const struct few_bound *f, const struct memory_stage *stage)
 {
     struct memory_need need;
-    group_need(f->p, stage, 1, &need);
+    memory_stage_need(f->p, stage, &need);
     return need.total;
 }
 
@@ -51,14 +51,15 @@ void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, 
     uint64_t limit = f->p->cluster->devices[f->sets.device[d]].memory_limit_bytes;
     *alone = (struct few_alone){.seconds = {INFINITY, INFINITY}};
     for (int again = 0; again < 2; again++) {
-        struct group_stage stage = {.block_begin = block_begin,
-                                    .block_end = block_end,
-                                    .members = 1,
-                                    .window = 1,
-                                    .micro_batch_rows = f->rows,
-                                    .boundary_buffers =
-                                        4 * ((uint32_t)(block_begin > 0) + (block_end < f->p->block_count)),
-                                    .recompute = again};
+        struct memory_stage stage = {.block_begin = block_begin,
+                                     .block_end = block_end,
+                                     .window = 1,
+                                     .micro_batch_rows = f->rows,
+                                     .recompute = again,
+                                     .boundary_buffers =
+                                         4 * ((uint32_t)(block_begin > 0) + (block_end < f->p->block_count)),
+                                     .state_share = 1,
+                                     .tensor_share = 1};
         if (!micro_recompute_allowed(f->p, again) || alone->room[0] >= f->micro_batches)
             continue;
         uint64_t one = needed(f, &stage);

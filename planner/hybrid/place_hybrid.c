@@ -1,10 +1,10 @@
 /* hybrid: a pipeline whose stages are groups of replicas.
  *
- * Devices are put in a few orders and cut into groups; every cut for up to HYBRID_CUTS devices, groups of
- * whole nodes beyond; from seven on, what planner/many/ makes of whole orders stands beside them. For each,
- * blocks are shared out by bisection over the period (a group does as many micro-batches a second as its
- * members together, and holds what its smallest member can), windows by how long a micro-batch takes to come
- * back. */
+ * Of few devices every grouping is looked at (few.h). Otherwise devices are put in a few orders and cut into
+ * groups; every cut for up to HYBRID_CUTS devices, groups of whole nodes beyond; from seven on, what
+ * planner/many/ makes of whole orders stands beside either. For each cut, blocks are shared out by bisection
+ * over the period (a group does as many micro-batches a second as its members together, and holds what its
+ * smallest member can), windows by how long a micro-batch takes to come back. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
