@@ -15,6 +15,7 @@
 #define NEIGHBOURS 2u      /* starts of tensor groups without one of the devices that are descended from */
 #define KICKS_OTHERS 8u    /* theirs, in vain */
 #define KICKS_ASKED 200u   /* the same of a placement asked for alone */
+#define OTHER_STARTS 3u    /* finalists of tensor groups, beside the best, that are kicked about */
 #define KICK_WITHIN 1.15   /* of the fastest placement: kicks gain 3 % and less mostly, 16 % once */
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
@@ -219,6 +220,38 @@ static uint32_t kicks_of(const struct search *s, enum plan_placement kind, doubl
     return s->problem->workload->place == (int)kind || first ? KICKS_ASKED : KICKS;
 }
 
+/* From other finalists, and with a budget of their own each: where a search of tensor groups ends depends on
+ * where it starts. */
+static int others_start(struct search *s, struct finalists *f, double most, struct place_choice *choice)
+{
+    struct choice_list *list = &s->lists[PLACE_TENSOR];
+    f->descended_s[f->known] = 0;
+    for (uint32_t turn = 0; turn < OTHER_STARTS; turn++) {
+        uint32_t pick = UINT32_MAX;
+        for (uint32_t i = 0; i < list->count; i++) {
+            if (f->descended_s[i] > 0 && (pick == UINT32_MAX || f->descended_s[i] < f->descended_s[pick]))
+                pick = i;
+        }
+        if (pick == UINT32_MAX || f->descended_s[pick] > most)
+            return 0;
+        double now = f->descended_s[pick];
+        struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget,
+                                              s->options->seed, s->err);
+        if (!polish)
+            return -1;
+        f->descended_s[pick] = 0;
+        polish_search(polish, &list->choices[pick], &now, KICKS_ASKED);
+        polish_destroy(polish);
+        if (now < f->known_s) {
+            struct place_choice held = *choice;
+            *choice = list->choices[pick];
+            list->choices[pick] = held;
+            f->known_s = now;
+        }
+    }
+    return 0;
+}
+
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
@@ -236,6 +269,9 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
     if (near && f->few && f->known_s <= s->fastest_s * KICKED_WITHIN && others_kick(s, f) < 0)
         return -1;
     if (near && starts && kind == PLACE_TENSOR && neighbours_kick(s, f, choice) < 0)
+        return -1;
+    if (near && starts && kind == PLACE_TENSOR &&
+        others_start(s, f, s->fastest_s * POLISH_WITHIN, choice) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;
