@@ -114,41 +114,6 @@ static int stages_try(struct looker *l, uint32_t stages, struct err *err)
     return result;
 }
 
-/* The orders that promise most of all there are, where they can be looked at. */
-static int few_try(const struct problem *problem, struct choice_list *list, struct err *err)
-{
-    struct pipe_table *tables = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*tables));
-    struct few_bound *few = calloc(1, sizeof(*few));
-    struct choice_list found = {.evaluations_max = list->evaluations_max, .runnable_on = list->runnable_on};
-    int result = tables && few ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result == 0)
-        result = few_bound_walk(few, problem, true, err) < 0 ? -1 : 0;
-    for (uint32_t i = 0; result == 0 && i < few->node_count && i < FEW_ORDERS; i++) {
-        const struct few_node *node = &few->nodes[i];
-        struct pipe_table *table = &tables[node->rows];
-        uint32_t devices[FEW_DEVICES];
-        bool refine = node->stages <= REFINED_STAGES;
-        for (uint32_t s = 0; s < node->stages; s++)
-            devices[s] = few->sets.device[__builtin_ctz(node->group[s])];
-        if (table->rows == 0)
-            result = pipe_table_init(table, problem, node->rows, err);
-        if (result == 0)
-            result = pipeline_try(problem, table, devices, node->stages,
-                                  refine ? PIPELINE_REFINE : PIPELINE_BALANCE, &found, err);
-    }
-    for (uint32_t i = 0; result == 0 && i < found.count && i < FEW_KEEP; i++)
-        result = choice_list_add(list, &found.choices[i], err);
-    list->evaluations += found.evaluations;
-    choice_list_fini(&found);
-    for (uint32_t rows = 0; tables && rows <= problem->workload->batch_rows; rows++)
-        pipe_table_fini(&tables[rows]);
-    if (few)
-        few_bound_fini(few);
-    free(few);
-    free(tables);
-    return result;
-}
-
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     uint32_t count = 0;
@@ -188,9 +153,45 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
         if (refined[i].stages && refined[i].stages <= REFINED_STAGES)
             result = spot_try(&looker, &refined[i], PIPELINE_REFINE, err);
     }
-    if (result == 0 && !looker.is_long && !list->must_use)
-        result = few_try(problem, list, err);
     free(all);
     free(devices);
+    return result;
+}
+
+int pipeline_propose_few(const struct problem *problem, struct choice_list *list, struct err *err)
+{
+    if (list->must_use || (uint64_t)problem->device_count * problem->workload->batch_rows >= LONG_CELLS)
+        return 0; /* tried beside a plan; arranged well enough */
+    struct pipe_table *tables = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*tables));
+    struct few_bound *few = calloc(1, sizeof(*few));
+    struct choice_list found = {.evaluations_max = list->evaluations_max, .runnable_on = list->runnable_on};
+    int result = tables && few ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0)
+        result = few_bound_walk(few, problem, true, err) < 0 ? -1 : 0;
+    for (uint32_t i = 0; result == 0 && i < few->node_count && i < FEW_ORDERS; i++) {
+        const struct few_node *node = &few->nodes[i];
+        struct pipe_table *table = &tables[node->rows];
+        uint32_t devices[FEW_DEVICES];
+        bool refine = node->stages <= REFINED_STAGES;
+        for (uint32_t s = 0; s < node->stages; s++)
+            devices[s] = few->sets.device[__builtin_ctz(node->group[s])];
+        if (table->rows == 0)
+            result = pipe_table_init(table, problem, node->rows, err);
+        if (result == 0)
+            result = pipeline_try(problem, table, devices, node->stages,
+                                  refine ? PIPELINE_REFINE : PIPELINE_BALANCE, &found, err);
+    }
+    if (result == 0)
+        result = pipeline_variants(problem, &found, err);
+    for (uint32_t i = 0; result == 0 && i < found.count && i < FEW_KEEP; i++)
+        result = choice_list_add(list, &found.choices[i], err);
+    list->evaluations += found.evaluations;
+    choice_list_fini(&found);
+    for (uint32_t rows = 0; tables && rows <= problem->workload->batch_rows; rows++)
+        pipe_table_fini(&tables[rows]);
+    if (few)
+        few_bound_fini(few);
+    free(few);
+    free(tables);
     return result;
 }

@@ -61,5 +61,8 @@ int pipeline_from_plan(const struct problem *problem, const struct plan *plan, s
 bool pipeline_exhausts(const struct problem *problem);
 /* More devices than that. */
 int pipeline_propose_many(const struct problem *problem, struct choice_list *list, struct err *err);
+/* Adds a few of the orders that promise most of all there are (planner/few/), and variants of them, where
+ * programs are short. */
+int pipeline_propose_few(const struct problem *problem, struct choice_list *list, struct err *err);
 
 #endif

@@ -615,7 +615,9 @@ static int pipeline_propose(const struct problem *problem, struct choice_list *l
     bool large = list->count > 0 && (uint64_t)list->choices[0].member_count *
                                             micro_count(problem, list->choices[0].micro_batch_rows) >
                                         VARIED_CELLS;
-    return result < 0 || large ? result : pipeline_variants(problem, list, err);
+    if (result == 0 && !large)
+        result = pipeline_variants(problem, list, err);
+    return result < 0 || pipeline_exhausts(problem) ? result : pipeline_propose_few(problem, list, err);
 }
 
 /* The worker runs one range of blocks at once, and whole backwards. */
