@@ -121,6 +121,12 @@ static double makespan(const struct few_bound *f, const double *each, uint32_t m
     return latest;
 }
 
+/* Can a set stand as a group? Only those have rows in the tables. */
+static bool is_group(const struct few_bound *f, uint32_t set)
+{
+    return popcount(f->sets.set[set]) == 1 || !f->sets.single;
+}
+
 /* The tables' row of a group with so many devices behind it. */
 static uint32_t row(const struct few_bound *f, const struct few_pair *pair, uint32_t behind)
 {
@@ -288,7 +294,7 @@ static void tables_fill(struct few_bound *f)
         }
     }
     for (uint32_t set = 1; set < f->sets.sets; set++) {
-        if (popcount(f->sets.set[set]) == 1 || !f->sets.single)
+        if (is_group(f, set))
             group_fill(f, set);
     }
     least_fill(f);
@@ -459,7 +465,7 @@ static int few_alloc(struct few_bound *f)
     f->row = calloc(sets, sizeof(*f->row));
     for (uint32_t set = 0; f->row && set < sets; set++) {
         f->row[set] = f->rows_all;
-        if (popcount(f->sets.set[set]) == 1 || !f->sets.single)
+        if (is_group(f, set))
             f->rows_all += f->sets.count - popcount(f->sets.set[set]) + 1;
     }
     places_set(f, places_most(f));

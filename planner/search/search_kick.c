@@ -67,18 +67,27 @@ static bool same_groups(const struct place_choice *a, const struct place_choice 
     return true;
 }
 
+/* The least of `count` seconds above 0; UINT32_MAX: none. */
+static uint32_t least_pick(const double *seconds, uint32_t count)
+{
+    uint32_t pick = UINT32_MAX;
+    for (uint32_t i = 0; i < count; i++) {
+        if (seconds[i] > 0 && (pick == UINT32_MAX || seconds[i] < seconds[pick]))
+            pick = i;
+    }
+    return pick;
+}
+
 /* The best of what was descended to, takes `most` seconds at most, and groups devices otherwise; UINT32_MAX:
  * none.
  */
 static uint32_t other_pick(struct finalists *f, const struct choice_list *list, double most)
 {
-    uint32_t pick = UINT32_MAX;
     for (uint32_t i = 0; i < list->count; i++) {
         if (f->descended_s[i] > 0 && same_groups(&list->choices[i], &list->choices[f->known]))
             f->descended_s[i] = 0;
-        if (f->descended_s[i] > 0 && (pick == UINT32_MAX || f->descended_s[i] < f->descended_s[pick]))
-            pick = i;
     }
+    uint32_t pick = least_pick(f->descended_s, list->count);
     return pick != UINT32_MAX && f->descended_s[pick] <= most ? pick : UINT32_MAX;
 }
 
@@ -92,11 +101,7 @@ static int others_descend(struct search *s, struct finalists *f)
     if (!polish)
         return -1;
     for (uint32_t turn = POLISHED_FEW; turn < POLISHED; turn++) {
-        uint32_t pick = UINT32_MAX;
-        for (uint32_t i = 0; i < list->count; i++) {
-            if (f->simulated_s[i] > 0 && (pick == UINT32_MAX || f->simulated_s[i] < f->simulated_s[pick]))
-                pick = i;
-        }
+        uint32_t pick = least_pick(f->simulated_s, list->count);
         if (pick == UINT32_MAX || f->simulated_s[pick] > f->known_s * POLISH_WITHIN)
             break;
         double now = f->simulated_s[pick];
@@ -179,11 +184,7 @@ static int neighbours_kick(struct search *s, struct finalists *f, struct place_c
     for (uint32_t i = 0; i < list.count && result == 0; i++)
         each[i] = polish_seconds(polish, &list.choices[i]);
     for (uint32_t turn = 0; turn < NEIGHBOURS && result == 0; turn++) {
-        uint32_t pick = UINT32_MAX;
-        for (uint32_t i = 0; i < list.count; i++) {
-            if (each[i] > 0 && (pick == UINT32_MAX || each[i] < each[pick]))
-                pick = i;
-        }
+        uint32_t pick = least_pick(each, list.count);
         if (pick == UINT32_MAX || each[pick] > f->known_s * POLISH_WITHIN)
             break;
         double now = each[pick];
@@ -227,11 +228,7 @@ static int others_start(struct search *s, struct finalists *f, double most, stru
     struct choice_list *list = &s->lists[PLACE_TENSOR];
     f->descended_s[f->known] = 0;
     for (uint32_t turn = 0; turn < OTHER_STARTS; turn++) {
-        uint32_t pick = UINT32_MAX;
-        for (uint32_t i = 0; i < list->count; i++) {
-            if (f->descended_s[i] > 0 && (pick == UINT32_MAX || f->descended_s[i] < f->descended_s[pick]))
-                pick = i;
-        }
+        uint32_t pick = least_pick(f->descended_s, list->count);
         if (pick == UINT32_MAX || f->descended_s[pick] > most)
             return 0;
         double now = f->descended_s[pick];

@@ -195,7 +195,6 @@ static void the_walk_keeps_the_best_of_all_groupings(void **state)
             assert_int_equal(few_bound_walk(f, &w.problem, single, &err), 1);
             all_fill(&a, f, &w.problem, single);
             uint32_t most = a.count < FEW_KEPT ? a.count : FEW_KEPT;
-            /* sizes that look bad at few places are not gone into: what is kept is best as far as it goes */
             for (uint32_t i = 0; i < f->node_count; i++) {
                 if (!near(f->nodes[i].bound, a.bounds[i]))
                     fail_msg("seed %llu, %s: number %u of %u is %.9g, the best is %.9g",
