@@ -17,7 +17,7 @@
 #include "planner/sharded/sharded.h"
 
 #define DATA_DEVICES_MAX 256u
-#define SHARDED_KEPT 2u        /* of those in shards that join */
+#define SHARDED_KEPT 8u        /* of those in shards that join, one for a set of devices */
 #define MEMBERS_BUDGET 200000u /* members that replica_exact may give rows to */
 #define CAPS_ORDERED 16u       /* devices beyond which sizes are tried by what they promise */
 #define SHARDED_TOO 6u         /* devices up to which LoRA's base is tried in shards beside replicas */
@@ -247,9 +247,17 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
     return result;
 }
 
+static bool same_devices(const struct place_choice *a, const struct place_choice *b)
+{
+    uint32_t shared = 0;
+    for (uint32_t m = 0; m < a->member_count; m++)
+        shared += choice_uses(b, a->members[m].device);
+    return shared == a->member_count && shared == b->member_count;
+}
+
 /* A base in shards is gathered anew for every pass: seldom worth it where devices hold it whole, but over a
  * fast link it may let a device work that does not. Among many devices it is not looked at then; among few
- * the best of it are, so that replicas are still what most of polishing is for. */
+ * the best of some sets of devices is, as estimates tell little between them: rows differ in length. */
 static int shards_too(const struct problem *p, struct choice_list *list, struct err *err)
 {
     struct choice_list shards = {.evaluations = list->evaluations,
@@ -258,8 +266,15 @@ static int shards_too(const struct problem *p, struct choice_list *list, struct 
                                  .must_use = list->must_use};
     int result = sharded_propose(p, &shards, err);
     list->evaluations = shards.evaluations;
-    for (uint32_t i = 0; i < shards.count && i < SHARDED_KEPT && result == 0; i++)
-        result = choice_list_add(list, &shards.choices[i], err);
+    for (uint32_t i = 0, kept = 0; i < shards.count && kept < SHARDED_KEPT && result == 0; i++) {
+        bool before = false;
+        for (uint32_t other = 0; other < i && !before; other++)
+            before = same_devices(&shards.choices[i], &shards.choices[other]);
+        if (!before) {
+            result = choice_list_add(list, &shards.choices[i], err);
+            kept++;
+        }
+    }
     choice_list_fini(&shards);
     return result;
 }
