@@ -1,10 +1,11 @@
 /* The bound, from the tail: R[s][b] is the least time from a micro-batch's arrival at stage s, which begins
  * at block b, until all is back from there, were nobody to wait but for the first and the last micro-batch:
  *
- *     R[s][b] = min over e of max(makespan_s(b, e), passage_s(b, e) + hops + R[s+1][e])
+ *     R[s][b] = min over e of max(makespan_s(b, e), passage_s(b, e) + hops + R[s+1][e], wire)
  *
  * makespan: all micro-batches of a step dealt to the group's members by who is done first; passage: one of
- * them there and back on the fastest member.
+ * them there and back on the fastest member; wire: all of them over the best link to the next group, or over
+ * as many as good ones as there are pairs of members.
  *
  * Which groupings: a table over sets of devices says the least that R can be whoever is grouped how
  * (least_fill). A walk from the head puts a group behind those that stand, and keeps by how soon a first
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #include "planner/cost/memory.h"
+#include "planner/given/cluster_private.h"
 
 #define WALK_CELLS 8000000u /* pairs of sets · places²: with more, stages begin at fewer places */
 #define PLACES_ROUGH 9      /* of a first look at a size */
@@ -76,18 +78,19 @@ void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, 
     }
 }
 
-uint32_t few_window(const struct few_bound *f, double share, uint32_t devices)
+double few_window(const struct few_bound *f, double share, uint32_t behind)
 {
-    uint32_t window = (uint32_t)(share * devices + (1 - 1e-9)); /* rounded up */
-    return window < 1 ? 1 : window < f->micro_batches ? window : f->micro_batches;
+    double window = 1 + share * behind;
+    return window < f->micro_batches ? window : f->micro_batches;
 }
 
-double few_alone_seconds(const struct few_alone *alone, uint32_t window, bool *recompute, uint32_t *held)
+double few_alone_seconds(const struct few_alone *alone, double window, bool *recompute, uint32_t *held)
 {
+    uint32_t places = (uint32_t)(window + (1 - 1e-9)); /* rounded up */
     double best = INFINITY;
     for (int again = 0; again < 2; again++) {
-        uint32_t room = alone->room[again] < window ? alone->room[again] : window;
-        double seconds = room > 0 ? alone->seconds[again] * window / room : INFINITY;
+        uint32_t room = alone->room[again] < places ? alone->room[again] : places;
+        double seconds = room > 0 ? alone->seconds[again] * (room < window ? window / room : 1) : INFINITY;
         if (seconds < best) {
             best = seconds;
             *recompute = again;
@@ -147,7 +150,7 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
         can = can && each[m] < INFINITY;
     }
     for (uint32_t m = 0; m < members && !tight; m++)
-        tight = alone[m]->room[0] < few_window(f, 1 / each[m] / rate, members + rows - 1);
+        tight = alone[m]->room[0] < few_window(f, 1 / each[m] / rate, rows - 1);
     for (uint32_t behind = 0; behind < rows; behind++) {
         double least = INFINITY, all = INFINITY;
         if (behind > 0 && !(tight && can)) {
@@ -157,8 +160,8 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
         }
         for (uint32_t m = 0; m < members && can; m++) {
             bool recompute;
-            uint32_t held, window = few_window(f, 1 / alone[m]->seconds[alone[m]->room[0] == 0] / rate,
-                                               members + behind);
+            uint32_t held;
+            double window = few_window(f, 1 / alone[m]->seconds[alone[m]->room[0] == 0] / rate, behind);
             each[m] = few_alone_seconds(alone[m], window, &recompute, &held);
             least = each[m] < least ? each[m] : least;
         }
@@ -169,6 +172,22 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
     }
 }
 
+/* The same, of groups that are priced otherwise. */
+static void cell_price(struct few_bound *f, uint32_t set, int32_t begin, int32_t end, uint32_t rows)
+{
+    size_t at = cell(f, f->row[set], begin, end);
+    size_t stride = ((size_t)f->places + 1) * ((size_t)f->places + 1);
+    for (uint32_t behind = 0; behind < rows; behind++, at += stride) {
+        if (behind < 2) {
+            f->prices->group(f->prices->with, f, f->sets.set[set], f->place[begin], f->place[end], behind > 0,
+                             &f->makespan[at], &f->passage[at]);
+        } else {
+            f->makespan[at] = f->makespan[at - stride];
+            f->passage[at] = f->passage[at - stride];
+        }
+    }
+}
+
 static void group_fill(struct few_bound *f, uint32_t set)
 {
     uint32_t device[FEW_DEVICES], members = 0;
@@ -176,9 +195,14 @@ static void group_fill(struct few_bound *f, uint32_t set)
         device[members] = d;
         members += f->sets.set[set] >> d & 1;
     }
+    uint32_t rows = f->sets.count - members + 1;
     for (int32_t begin = 0; begin < f->places; begin++) {
-        for (int32_t end = begin + 1; end <= f->places; end++)
-            cell_fill(f, device, members, cell(f, f->row[set], begin, end), f->sets.count - members + 1);
+        for (int32_t end = begin + 1; end <= f->places; end++) {
+            if (f->prices)
+                cell_price(f, set, begin, end, rows);
+            else
+                cell_fill(f, device, members, cell(f, f->row[set], begin, end), rows);
+        }
     }
 }
 
@@ -208,15 +232,24 @@ static int32_t places_most(const struct few_bound *f)
 
 /* --- tables --- */
 
-static double hop_least(const struct few_bound *f, uint32_t from, uint32_t to)
+/* The least between members of two groups. */
+struct way {
+    double hop, wire; /* of one micro-batch there and back; of all, each of several pairs taking its part */
+};
+
+static struct way way_least(const struct few_bound *f, uint32_t from, uint32_t to)
 {
-    double least = INFINITY;
+    struct way least = {INFINITY, INFINITY};
     for (uint32_t a = from; a > 0; a &= a - 1) {
         for (uint32_t b = to; b > 0; b &= b - 1) {
             double hop = f->hop[__builtin_ctz(a)][__builtin_ctz(b)];
-            least = hop < least ? hop : least;
+            double wire = f->wire[__builtin_ctz(a)][__builtin_ctz(b)];
+            least.hop = hop < least.hop ? hop : least.hop;
+            least.wire = wire < least.wire ? wire : least.wire;
         }
     }
+    if (!f->prices)
+        least.wire /= popcount(from) * popcount(to);
     return least;
 }
 
@@ -227,26 +260,27 @@ static double *least_of(const struct few_bound *f, uint32_t set, bool grouped)
 }
 
 /* From a place on, with a group in front and others behind it, unless `best` is less. */
-static double pair_from(const struct few_bound *f, const struct few_pair *pair, double hop, int32_t begin,
+static double pair_from(const struct few_bound *f, const struct few_pair *pair, struct way way, int32_t begin,
                         bool grouped, double best)
 {
     size_t at = cell(f, row(f, pair, popcount(pair->left)), begin, 0);
     const double *all = &f->makespan[at], *one = &f->passage[at];
     const double *behind = least_of(f, pair->left_at, grouped && popcount(pair->group) < 2);
-    for (int32_t end = begin + 1; end < f->places && all[end] < best; end++) {
-        double last = one[end] + hop + behind[end], both = all[end] > last ? all[end] : last;
+    for (int32_t end = begin + 1; end < f->places && all[end] < best && way.wire < best; end++) {
+        double last = one[end] + way.hop + behind[end], both = all[end] > last ? all[end] : last;
+        both = both > way.wire ? both : way.wire;
         best = both < best ? both : best;
     }
     return best;
 }
 
-static void least_pair(struct few_bound *f, uint32_t set, const struct few_pair *pair, double hop,
+static void least_pair(struct few_bound *f, uint32_t set, const struct few_pair *pair, struct way way,
                        bool grouped)
 {
     double *mine = least_of(f, set, grouped);
     for (int32_t begin = 0; begin < f->places; begin++) {
         if (pair->left)
-            mine[begin] = pair_from(f, pair, hop, begin, grouped, mine[begin]);
+            mine[begin] = pair_from(f, pair, way, begin, grouped, mine[begin]);
         else if (!grouped || popcount(pair->group) > 1)
             mine[begin] = fmin(mine[begin], f->makespan[cell(f, row(f, pair, 0), begin, f->places)]);
     }
@@ -262,14 +296,24 @@ static void least_fill(struct few_bound *f)
     for (uint32_t set = 1; set < f->sets.sets; set++) {
         for (uint32_t i = f->sets.first[set]; i < f->sets.first[set + 1]; i++) {
             const struct few_pair *pair = &f->sets.pairs[i];
-            double hop = pair->left ? hop_least(f, pair->group, pair->left) : 0;
+            struct way way = pair->left ? way_least(f, pair->group, pair->left) : (struct way){0};
             for (int grouped = 0; grouped < (f->sets.single ? 1 : 2); grouped++)
-                least_pair(f, set, pair, hop, grouped);
+                least_pair(f, set, pair, way, grouped);
             if (pair->left)
                 f->whole[set] =
-                    fmin(f->whole[set], pair_from(f, pair, hop, 0, !f->sets.single, f->whole[set]));
+                    fmin(f->whole[set], pair_from(f, pair, way, 0, !f->sets.single, f->whole[set]));
         }
     }
+}
+
+/* Of two machines' network cards; INFINITY within one. */
+static double cards_rate(const struct cluster *cluster, uint32_t from, uint32_t to)
+{
+    uint32_t a = cluster->devices[from].node, b = cluster->devices[to].node;
+    double out = cluster->nodes[a].nic_bytes_per_s, in = cluster->nodes[b].nic_bytes_per_s;
+    if (a == b)
+        return INFINITY;
+    return fmin(out > 0 ? out : INFINITY, in > 0 ? in : INFINITY);
 }
 
 /* The tables of the size in hand. */
@@ -281,18 +325,23 @@ static void tables_fill(struct few_bound *f)
         for (uint32_t other = 0; other < f->sets.count; other++) {
             double latency, rate;
             bool emulated;
-            f->hop[d][other] = 0;
+            f->hop[d][other] = f->wire[d][other] = 0;
             for (int back = 0; back < 2 && other != d; back++) {
                 cluster_link(p->cluster, f->sets.device[back ? other : d], f->sets.device[back ? d : other],
                              &latency, &rate, &emulated);
                 f->hop[d][other] += latency + bytes / rate;
+                rate = fmin(rate, cards_rate(p->cluster, f->sets.device[back ? other : d],
+                                             f->sets.device[back ? d : other]));
+                f->wire[d][other] = fmax(f->wire[d][other], f->micro_batches * bytes / rate);
             }
         }
         for (int32_t begin = 0; begin < f->places; begin++) {
-            for (int32_t end = begin + 1; end <= f->places; end++)
+            for (int32_t end = begin + 1; end <= f->places && !f->prices; end++)
                 few_alone_fill(f, d, f->place[begin], f->place[end], &f->alone[cell(f, d, begin, end)]);
         }
     }
+    if (f->prices)
+        f->prices->size(f->prices->with, f);
     for (uint32_t set = 1; set < f->sets.sets; set++) {
         if (is_group(f, set))
             group_fill(f, set);
@@ -308,7 +357,7 @@ static void front_put(struct few_bound *f, uint32_t depth, const struct few_pair
 {
     uint32_t at = row(f, pair, devices);
     const double *behind = depth ? f->rest[depth - 1] : NULL;
-    double hop = depth ? hop_least(f, pair->group, next->group) : 0;
+    struct way way = depth ? way_least(f, pair->group, next->group) : (struct way){0};
     for (int32_t begin = 0; begin < f->places; begin++) {
         double best = INFINITY;
         int32_t where = f->places;
@@ -316,9 +365,10 @@ static void front_put(struct few_bound *f, uint32_t depth, const struct few_pair
             double all = f->makespan[cell(f, at, begin, end)];
             if (all >= best)
                 break;
-            double last = behind ? f->passage[cell(f, at, begin, end)] + hop + behind[end] : 0;
-            if (fmax(all, last) < best) {
-                best = fmax(all, last);
+            double last = behind ? f->passage[cell(f, at, begin, end)] + way.hop + behind[end] : 0;
+            double most = fmax(fmax(all, last), way.wire);
+            if (most < best) {
+                best = most;
                 where = end;
             }
         }
@@ -411,10 +461,10 @@ static void groupings_walk(struct few_bound *f, uint32_t depth, uint32_t set, bo
     for (uint32_t i = f->sets.first[set]; i < f->sets.first[set + 1] && f->looks < f->looks_most; i++) {
         const struct few_pair *pair = &f->sets.pairs[i];
         bool some = grouped || popcount(pair->group) > 1, last = pair->left == 0;
-        if (popcount(pair->group) > f->micro_batches || (last && (stages < 2 || !some)) ||
+        if ((popcount(pair->group) > f->micro_batches && !f->prices) || (last && (stages < 2 || !some)) ||
             (asked && (last ? stages != asked : stages >= asked)) || (!last && (int32_t)stages >= f->places))
             continue;
-        double hop = depth ? hop_least(f, f->chosen[depth - 1]->group, pair->group) : 0;
+        double hop = depth ? way_least(f, f->chosen[depth - 1]->group, pair->group).hop : 0;
         f->looks++;
         f->chosen[depth] = pair;
         if (last && ends_within(f, depth, pair, hop))
@@ -520,10 +570,12 @@ static void sizes_walk(struct few_bound *f)
     nodes_sort(f);
 }
 
-int few_bound_walk(struct few_bound *f, const struct problem *p, bool single, struct err *err)
+int few_bound_walk(struct few_bound *f, const struct problem *p, bool single, const struct few_prices *prices,
+                   struct err *err)
 {
-    *f = (struct few_bound){.p = p, .worst = INFINITY, .err = err};
-    if (p->block_count < 2 || p->block_count > FEW_BLOCKS || (p->workload->method != METHOD_LORA && !single))
+    *f = (struct few_bound){.p = p, .prices = prices, .worst = INFINITY, .err = err};
+    if (p->block_count < 2 || p->block_count > FEW_BLOCKS ||
+        (p->workload->method != METHOD_LORA && !single && !prices))
         return 0;
     int result = few_sets_init(&f->sets, p, single, err);
     if (result <= 0)

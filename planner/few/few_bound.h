@@ -14,6 +14,17 @@ struct few_alone {     /* blocks on a device, [plain, recomputing] */
     uint32_t room[2];  /* micro-batches under way that it has memory for; 0: too small */
 };
 
+struct few_bound;
+/* What else than members who take micro-batches in turns makes a group. */
+struct few_prices {
+    void *with;
+    void (*size)(void *with, const struct few_bound *f); /* a size was taken in hand */
+    /* Seconds of all micro-batches on a group (a set of devices) in those blocks, and of one of them, there
+     * and back, no less for more blocks; INFINITY: it does not fit. `behind`: there are stages behind it. */
+    void (*group)(void *with, const struct few_bound *f, uint16_t set, int32_t block_begin, int32_t block_end,
+                  bool behind, double *all, double *one);
+};
+
 struct few_node { /* one ordered grouping at one size */
     double bound;
     uint32_t number; /* of creation: ties keep the first */
@@ -32,6 +43,7 @@ struct few_bound {
     /* few_bound.c's own */
     int32_t places, place[FEW_BLOCKS + 1]; /* blocks where stages may begin and end; place[places]: all */
     double hop[FEW_DEVICES][FEW_DEVICES];  /* there and back, seconds */
+    double wire[FEW_DEVICES][FEW_DEVICES]; /* all micro-batches on the slower of the two ways */
     struct few_alone *alone;               /* [devices][places + 1][places + 1] */
     double *makespan, *passage;            /* [rows][places + 1][places + 1] */
     uint32_t *row, rows_all; /* [sets]: rows of these tables, with none behind, then with one, …; all */
@@ -45,13 +57,16 @@ struct few_bound {
     double worst;                                   /* bound above which nothing is kept any more */
     uint32_t created;
     uint64_t looks, looks_most;
+    const struct few_prices *prices;
     struct err *err;
 };
 
 /* Fills nodes: pipelines of groups, at least one of them of several devices, or, `single`, of single devices.
- * Returns 1; 0 where there are too many or too few devices or blocks, and for groups in full fine-tuning; −1
- * ERR_NOMEM. few_bound_fini in any case. */
-int few_bound_walk(struct few_bound *f, const struct problem *problem, bool single, struct err *err);
+ * prices: what groups take (must outlive the walk); NULL: members take micro-batches in turns. Returns 1; 0
+ * where there are too many or too few devices or blocks, and for groups in full fine-tuning without prices;
+ * −1 ERR_NOMEM. few_bound_fini in any case. */
+int few_bound_walk(struct few_bound *f, const struct problem *problem, bool single,
+                   const struct few_prices *prices, struct err *err);
 void few_bound_fini(struct few_bound *f);
 
 /* Takes a size in hand. */
@@ -59,11 +74,12 @@ void few_size_set(struct few_bound *f, uint32_t rows);
 /* Blocks on the d-th device at the size in hand. */
 void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, int32_t block_end,
                     struct few_alone *alone);
-/* Seconds of a micro-batch there with `window` of them under way, *recompute if need be; longer where there
- * is room for fewer, into *held. INFINITY: too small. */
-double few_alone_seconds(const struct few_alone *alone, uint32_t window, bool *recompute, uint32_t *held);
-/* Micro-batches that a member is to have under way, of a share of its stage's, with so many devices in its
- * stage and behind it: as many as those work on, links not counted (Little 1961). */
-uint32_t few_window(const struct few_bound *f, double share, uint32_t devices);
+/* Seconds of a micro-batch there with `window` of them under way at the mean, *recompute if need be; longer
+ * where there is room for fewer; *held: as many as there is room for, of those. INFINITY: too small. */
+double few_alone_seconds(const struct few_alone *alone, double window, bool *recompute, uint32_t *held);
+/* Micro-batches that a member which takes a share of its stage's is to have under way at the mean, with so
+ * many devices behind its stage: the one that it works on, and its share of what those work on, links not
+ * counted (Little 1961). */
+double few_window(const struct few_bound *f, double share, uint32_t behind);
 
 #endif

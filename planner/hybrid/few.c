@@ -7,12 +7,15 @@
 #include <string.h>
 
 #include "planner/few/few_bound.h"
+#include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/group_fit.h"
 #include "planner/search/moves.h"
 #include "planner/search/polish.h"
 #include "planner/search/recut.h"
 
-#define FEW_SETTLED 128u  /* of them settled by quick looks */
+#define FEW_LOOKED 64u    /* of them settled by quick looks, because they look best at first, */
+#define FEW_PROMISED 80u  /* and because their promise is */
+#define FEW_SETTLED 144u  /* of both together */
 #define FEW_FIRST 1.25    /* of the quickest settled: what looks slower is not settled */
 #define FEW_SPREAD 1.15   /* of the quickest settled: what looks slower is let be */
 #define FEW_NEAR 1.08     /* of the fastest settled: what is simulated above is not settled */
@@ -117,7 +120,6 @@ static bool windows_walked(struct few *f, struct place_choice *c, double slack)
         const struct place_stage *stage = &c->stages[s];
         struct few_alone alone[FEW_DEVICES];
         double rate = 0;
-        devices += stage->member_count;
         for (uint32_t m = 0; m < stage->member_count; m++) {
             uint32_t d = 0;
             while (f->bound.sets.device[d] != c->members[stage->member_first + m].device)
@@ -132,9 +134,11 @@ static bool windows_walked(struct few *f, struct place_choice *c, double slack)
                                           &x->window) < INFINITY;
             if (!fits)
                 return false;
-            uint32_t wide = few_window(&f->bound, share * slack, devices);
+            uint32_t wide = (uint32_t)ceil(slack * few_window(&f->bound, share, devices) - 1e-9);
+            wide = wide < f->bound.micro_batches ? wide : f->bound.micro_batches;
             x->window = wide < alone[m].room[x->recompute] ? wide : alone[m].room[x->recompute];
         }
+        devices += stage->member_count;
     }
     return polish_fits(f->polish, c);
 }
@@ -200,8 +204,21 @@ static int start_try(struct few *f, struct few_found *x, const struct place_choi
     return choice_copy(&x->choice, start, f->err);
 }
 
-/* A quick look at every node, with whole micro-batches and with shares as they are, windows wide and not; the
- * best one stays. */
+/* Dealt so that members are done together, as a start. */
+static int late_try(struct few *f, struct few_found *x, const struct place_choice *start)
+{
+    struct place_choice late;
+    if (choice_copy(&late, start, f->err) < 0)
+        return -1;
+    int result = deal_late(f->p, &late, f->err);
+    if (result > 0)
+        result = start_try(f, x, &late);
+    choice_fini(&late);
+    return result;
+}
+
+/* A quick look at every node, with whole micro-batches and with shares as they are, windows wide and not, and
+ * dealt one by one; the best one stays. */
 static int nodes_look(struct few *f, struct few_found *found)
 {
     static const uint32_t ways[] = {WINDOW_WAYS, 3, 2};
@@ -220,6 +237,8 @@ static int nodes_look(struct few *f, struct few_found *found)
                 result = start_try(f, &found[i], &start);
             }
         }
+        if (result == 0)
+            result = late_try(f, &found[i], &start);
         choice_fini(&start);
         if (result < 0)
             return -1;
@@ -259,19 +278,37 @@ static void found_deal(struct few *f, struct few_found *x, bool near, double mos
     choice_fini(&first);
 }
 
+/* Puts what promised most right behind what looks best: where rows are of unlike length, who is dealt what is
+ * all that a first look sees. */
+static void promised_forward(const struct few *f, struct few_found *found)
+{
+    uint32_t at = FEW_LOOKED;
+    for (uint32_t i = FEW_LOOKED; i < f->bound.node_count; i++) {
+        struct few_found x = found[i];
+        if (x.number >= FEW_PROMISED)
+            continue;
+        memmove(&found[at + 1], &found[at], (i - at) * sizeof(*found));
+        found[at++] = x;
+    }
+}
+
 /* The best of them settled by quick looks. */
 static uint32_t found_settle(struct few *f, struct few_found *found)
 {
     uint32_t count = f->bound.node_count < FEW_SETTLED ? f->bound.node_count : FEW_SETTLED, done = 0;
     double best = INFINITY;
-    for (; done < count && !polish_spent(f->polish) && found[done].quick < best * FEW_FIRST; done++) {
+    promised_forward(f, found);
+    for (; done < count && !polish_spent(f->polish); done++) {
         struct few_found *x = &found[done];
+        bool promised = x->number < FEW_PROMISED;
+        if (!promised && x->quick >= best * FEW_FIRST)
+            continue;
         if (!node_fit(f, x)) {
             x->quick = INFINITY;
             continue;
         }
         x->quick = x->quick > 0 ? x->quick : f->bound.nodes[x->number].bound;
-        polish_quick_settle(f->polish, &x->choice, &x->quick, best * FEW_FIRST);
+        polish_quick_settle(f->polish, &x->choice, &x->quick, promised ? INFINITY : best * FEW_FIRST);
         best = fmin(best, x->quick);
     }
     qsort(found, done, sizeof(*found), by_quick);
@@ -322,7 +359,7 @@ int few_propose(const struct problem *p, struct choice_list *list, struct err *e
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     f->p = p;
     f->err = err;
-    int result = few_bound_walk(&f->bound, p, false, err);
+    int result = few_bound_walk(&f->bound, p, false, NULL, err);
     if (result > 0 && f->bound.node_count > 0) {
         bool large = (uint64_t)f->bound.sets.count * p->workload->batch_rows > FEW_LONG;
         uint64_t budget = list->evaluations_max / (large ? 2 : 1) * FEW_CELLS;

@@ -167,7 +167,7 @@ int pipeline_propose_few(const struct problem *problem, struct choice_list *list
     struct choice_list found = {.evaluations_max = list->evaluations_max, .runnable_on = list->runnable_on};
     int result = tables && few ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     if (result == 0)
-        result = few_bound_walk(few, problem, true, err) < 0 ? -1 : 0;
+        result = few_bound_walk(few, problem, true, NULL, err) < 0 ? -1 : 0;
     for (uint32_t i = 0; result == 0 && i < few->node_count && i < FEW_ORDERS; i++) {
         const struct few_node *node = &few->nodes[i];
         struct pipe_table *table = &tables[node->rows];

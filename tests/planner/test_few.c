@@ -50,6 +50,7 @@ struct all {
     const struct problem *p;
     const struct few_bound *f; /* for what a device takes */
     bool single;
+    const struct few_prices *prices; /* NULL: members take micro-batches in turns */
     uint32_t stages, group[FEW_DEVICES];
     double *bounds;
     uint32_t count;
@@ -93,6 +94,10 @@ static void stage_seconds(const struct all *a, uint32_t group, int32_t begin, in
     double each[FEW_DEVICES], rate = 0, plain[FEW_DEVICES];
     uint32_t members = 0;
     *makespan = *passage = INFINITY;
+    if (a->prices) {
+        a->prices->group(a->prices->with, a->f, (uint16_t)group, begin, end, behind > 0, makespan, passage);
+        return;
+    }
     for (uint32_t d = 0; d < a->f->sets.count; d++) {
         if (!(group >> d & 1))
             continue;
@@ -105,12 +110,32 @@ static void stage_seconds(const struct all *a, uint32_t group, int32_t begin, in
         uint32_t held;
         if (!(plain[m] < INFINITY))
             return;
-        each[m] = few_alone_seconds(&alone[m], few_window(a->f, 1 / plain[m] / rate, members + behind),
-                                    &recompute, &held);
+        each[m] =
+            few_alone_seconds(&alone[m], few_window(a->f, 1 / plain[m] / rate, behind), &recompute, &held);
     }
     for (uint32_t m = 0; m < members; m++)
         *passage = fmin(*passage, each[m]);
     *makespan = dealt(a, each, members);
+}
+
+/* All micro-batches over the best link between two groups, the slower way, every pair of members taking its
+ * part. */
+static double wire_seconds(const struct all *a, uint32_t from, uint32_t to)
+{
+    const struct few_bound *f = a->f;
+    double bytes = a->p->bytes_per_token * a->p->mean_step.tokens, least = INFINITY;
+    for (uint32_t x = 0; x < f->sets.count; x++) {
+        for (uint32_t y = 0; y < f->sets.count; y++) {
+            double latency, there, back;
+            bool emulated;
+            if (!(from >> x & 1) || !(to >> y & 1))
+                continue;
+            cluster_link(a->p->cluster, f->sets.device[x], f->sets.device[y], &latency, &there, &emulated);
+            cluster_link(a->p->cluster, f->sets.device[y], f->sets.device[x], &latency, &back, &emulated);
+            least = fmin(least, bytes / fmin(there, back));
+        }
+    }
+    return a->prices ? least : least / __builtin_popcount(from) / __builtin_popcount(to);
 }
 
 /* The least over all cuts, the stages from s on, a first micro-batch being there at `from`. */
@@ -127,9 +152,10 @@ static double cuts_least(const struct all *a, uint32_t s, int32_t begin, double 
     for (int32_t end = begin + 1; end < a->p->block_count; end++) {
         stage_seconds(a, a->group[s], begin, end, behind, &makespan, &passage);
         if (makespan < INFINITY)
-            best = fmin(best, cuts_least(a, s + 1, end,
-                                         from + passage + hop_seconds(a, a->group[s], a->group[s + 1]),
-                                         fmax(slowest, from + makespan)));
+            best = fmin(
+                best, cuts_least(a, s + 1, end, from + passage + hop_seconds(a, a->group[s], a->group[s + 1]),
+                                 fmax(slowest,
+                                      from + fmax(makespan, wire_seconds(a, a->group[s], a->group[s + 1])))));
     }
     return best;
 }
@@ -147,7 +173,7 @@ static void all_walk(struct all *a, uint32_t left, bool grouped)
         return;
     for (uint32_t group = left; group > 0; group = (group - 1) & left) {
         uint32_t members = (uint32_t)__builtin_popcount(group);
-        if (members > a->f->micro_batches || (a->single && members > 1))
+        if ((members > a->f->micro_batches && !a->prices) || (a->single && members > 1))
             continue;
         a->group[a->stages++] = group;
         all_walk(a, left & ~group, grouped || members > 1);
@@ -162,10 +188,12 @@ static int by_number(const void *left, const void *right)
 }
 
 /* Bounds of everything at every size, rising. */
-static void all_fill(struct all *a, struct few_bound *f, const struct problem *p, bool single)
+static void all_fill(struct all *a, struct few_bound *f, const struct problem *p, bool single,
+                     const struct few_prices *prices)
 {
     uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
-    *a = (struct all){.p = p, .f = f, .single = single, .bounds = calloc(ALL_MAX, sizeof(double))};
+    *a = (struct all){
+        .p = p, .f = f, .single = single, .prices = prices, .bounds = calloc(ALL_MAX, sizeof(double))};
     assert_non_null(a->bounds);
     for (uint32_t i = 0; i < size_count; i++) {
         if (!few_size_worth(p, sizes[i]))
@@ -192,8 +220,8 @@ static void the_walk_keeps_the_best_of_all_groupings(void **state)
             struct all a;
             struct few_bound *f = calloc(1, sizeof(*f));
             world_init(&w, seed, 3 + seed % 3, false);
-            assert_int_equal(few_bound_walk(f, &w.problem, single, &err), 1);
-            all_fill(&a, f, &w.problem, single);
+            assert_int_equal(few_bound_walk(f, &w.problem, single, NULL, &err), 1);
+            all_fill(&a, f, &w.problem, single, NULL);
             uint32_t most = a.count < FEW_KEPT ? a.count : FEW_KEPT;
             for (uint32_t i = 0; i < f->node_count; i++) {
                 if (!near(f->nodes[i].bound, a.bounds[i]))
@@ -215,6 +243,54 @@ static void the_walk_keeps_the_best_of_all_groupings(void **state)
     assert_true(compared > 5000);
 }
 
+/* A group's blocks shared out, at a cost that grows with its members; some groups do not fit, or not with
+ * others behind them. */
+static void shared_price(void *with, const struct few_bound *f, uint16_t set, int32_t begin, int32_t end,
+                         bool behind, double *all, double *one)
+{
+    uint32_t *sizes = with, members = (uint32_t)__builtin_popcount(set);
+    double rate = 0;
+    sizes[0]++;
+    for (uint32_t d = 0; d < f->sets.count; d++)
+        rate += set >> d & 1 ? 1 / (micro_forward(f->p, &f->cost[d], begin, end) +
+                                    micro_backward(f->p, &f->cost[d], begin, end, false))
+                             : 0;
+    bool fits = end - begin + behind <= (int32_t)(2 + set * 7u % 5);
+    *one = fits ? 1 / rate + 1e-3 * (members - 1) : INFINITY;
+    *all = *one * f->micro_batches;
+}
+
+static void size_noted(void *with, const struct few_bound *f)
+{
+    uint32_t *sizes = with;
+    sizes[1] += f->micro_batches > 0;
+}
+
+static void groups_may_be_priced_otherwise(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct world w;
+        struct err err = {0};
+        struct all a;
+        uint32_t asked[2] = {0};
+        struct few_prices prices = {.with = asked, .size = size_noted, .group = shared_price};
+        struct few_bound *f = calloc(1, sizeof(*f));
+        world_init(&w, 300 + seed, 3 + seed % 3, false);
+        assert_int_equal(few_bound_walk(f, &w.problem, false, &prices, &err), 1);
+        assert_true(asked[0] > 0 && asked[1] > 0);
+        all_fill(&a, f, &w.problem, false, &prices);
+        uint32_t most = a.count < FEW_KEPT ? a.count : FEW_KEPT;
+        assert_int_equal(f->node_count, most);
+        for (uint32_t i = 0; i < most; i++)
+            assert_true(near(f->nodes[i].bound, a.bounds[i]));
+        free(a.bounds);
+        few_bound_fini(f);
+        free(f);
+        world_fini(&w);
+    }
+}
+
 /* Each bound that there is among all is there among those without twins taken twice, and none else. */
 static void devices_that_are_alike_are_taken_in_one_order(void **state)
 {
@@ -225,8 +301,8 @@ static void devices_that_are_alike_are_taken_in_one_order(void **state)
         struct all a;
         struct few_bound *f = calloc(1, sizeof(*f));
         world_init(&w, 100 + seed, 4, true);
-        assert_int_equal(few_bound_walk(f, &w.problem, false, &err), 1);
-        all_fill(&a, f, &w.problem, false);
+        assert_int_equal(few_bound_walk(f, &w.problem, false, NULL, &err), 1);
+        all_fill(&a, f, &w.problem, false, NULL);
         uint32_t at = 0;
         for (uint32_t i = 0; i < f->node_count; i++) {
             double bound = f->nodes[i].bound;
@@ -294,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_walk_keeps_the_best_of_all_groupings),
+        cmocka_unit_test(groups_may_be_priced_otherwise),
         cmocka_unit_test(devices_that_are_alike_are_taken_in_one_order),
         cmocka_unit_test(sets_of_twins_are_fewer),
     };
