@@ -13,8 +13,9 @@
 #include "planner/tensor/tensor_moves.h"
 
 #define WINDOW_VALUES 24u
-#define SHARE_PARTS 8.0 /* of a micro-batch: as finely are shares set outright */
-#define FEW_MEMBERS 8u  /* of tensor groups and interleaved pipelines, whose programs are long */
+#define SHARE_PARTS 8.0  /* of a micro-batch: as finely are shares set outright */
+#define TENSOR_WIDTHS 4u /* of windows of tensor groups that are tried outright */
+#define FEW_MEMBERS 8u   /* of tensor groups and interleaved pipelines, whose programs are long */
 
 bool move_knows(const struct place_choice *c)
 {
@@ -637,6 +638,20 @@ static int turns_windows(const struct problem *p, struct place_choice *c, uint32
     return tensor_turns_to(p, c, turns > values ? turns - values : turns);
 }
 
+/* A stage's window as that of the next and 2, 4, 8 or 16 more, or as wide as can be: one wider at a time is
+ * often worth nothing until all before it are, too. */
+static int tensor_widen(const struct problem *p, struct place_choice *c, uint32_t s, uint32_t way)
+{
+    uint32_t units = (micro_count(p, c->micro_batch_rows) - 1) / (c->together ? c->together : 1) + 1;
+    uint32_t next = s + 1 < c->stage_count ? window_of(c, s + 1) : 0;
+    if (way > TENSOR_WIDTHS || next + (1u << way) / 2 >= units)
+        return 0;
+    if (!window_to(p, c, s, next + (1u << way) < units ? next + (1u << way) : units))
+        return 0;
+    tensor_refit(p, c, false, true);
+    return 1;
+}
+
 /* Who is where changes as in groups of replicas; then the matrices are dealt anew. */
 static int tensor_apply(const struct problem *p, struct place_choice *c, enum move_kind kind, uint32_t a,
                         uint32_t b, struct err *err)
@@ -646,7 +661,9 @@ static int tensor_apply(const struct problem *p, struct place_choice *c, enum mo
     if (kind == MOVE_WINDOW && a == c->stage_count)
         return b < 2 ? tensor_turns(p, c, b == 0) : turns_windows(p, c, b - 1);
     bool level = b == 2; /* down, or to recompute, and columns for the room that leaves */
-    if ((kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE) && b > 2)
+    if (kind == MOVE_WINDOW && b > 2)
+        return tensor_widen(p, c, a, b - 2);
+    if (kind == MOVE_RECOMPUTE && b > 2)
         return 0;
     b = level && (kind == MOVE_WINDOW || kind == MOVE_RECOMPUTE) ? 1 : b;
     if (kind == MOVE_MICRO && b == 1)

@@ -31,6 +31,27 @@ bool choice_uses(const struct place_choice *choice, uint32_t device)
     return false;
 }
 
+static bool stage_uses(const struct place_choice *choice, uint32_t stage, uint32_t device)
+{
+    const struct place_stage *s = &choice->stages[stage];
+    bool found = false;
+    for (uint32_t m = s->member_first; m < s->member_first + s->member_count && !found; m++)
+        found = choice->members[m].device == device;
+    return found;
+}
+
+bool choice_same_groups(const struct place_choice *a, const struct place_choice *b)
+{
+    bool same = a->stage_count == b->stage_count && a->member_count == b->member_count;
+    for (uint32_t s = 0; s < a->stage_count && same; s++) {
+        const struct place_stage *stage = &a->stages[s];
+        same = stage->member_count == b->stages[s].member_count;
+        for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count && same; m++)
+            same = stage_uses(b, s, a->members[m].device);
+    }
+    return same;
+}
+
 int choice_copy(struct place_choice *to, const struct place_choice *from, struct err *err)
 {
     *to = *from;

@@ -58,6 +58,8 @@ int choice_copy(struct place_choice *to, const struct place_choice *from, struct
 void choice_fini(struct place_choice *choice);
 /* Is the device of the cluster one of its members? */
 bool choice_uses(const struct place_choice *choice, uint32_t device);
+/* Do both put the same devices together, in the same order of stages? */
+bool choice_same_groups(const struct place_choice *a, const struct place_choice *b);
 
 /* The best choices seen, by estimate; and what was too small for memory. */
 #define CHOICES_MAX 24u

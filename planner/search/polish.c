@@ -17,6 +17,7 @@
 #include "planner/search/recut.h"
 #include "planner/sharded/sharded_moves.h"
 #include "planner/tensor/tensor.h"
+#include "planner/tensor/tensor_quick.h"
 
 #define BETTER 0.999999   /* a change must be worth this much */
 #define NEAR 1.25         /* choices so much slower after a change of who does what are still settled */
@@ -77,6 +78,7 @@ struct polish {
     struct memo_entry *memo;
     uint32_t memo_count, memo_size; /* a power of two */
     struct group_quick *quick;
+    struct tensor_quick *tensor;
     uint64_t *been;            /* [BEEN]: hashes of where searches have been, the latest of each place */
     struct memo_entry *looked; /* [LOOKED]: quick looks, the latest of each place */
     struct work **work;        /* [batch_rows + 1] → [device_count]; made when asked for */
@@ -94,11 +96,12 @@ struct polish *polish_create(const struct problem *problem, uint32_t steps_max, 
         p->memo = calloc(p->memo_size, sizeof(*p->memo));
         p->work = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*p->work));
         p->quick = group_quick_create(problem, steps_max, err);
+        p->tensor = tensor_quick_create(problem, steps_max, err);
         p->looked = calloc(LOOKED, sizeof(*p->looked));
         p->been = calloc(BEEN, sizeof(*p->been));
         rand_stream_init(&p->random, seed, 17);
     }
-    if (!p || !p->memo || !p->work || !p->quick || !p->looked || !p->been) {
+    if (!p || !p->memo || !p->work || !p->quick || !p->tensor || !p->looked || !p->been) {
         polish_destroy(p);
         err_set(err, ERR_NOMEM, "planner: out of memory");
         return NULL;
@@ -114,6 +117,7 @@ void polish_destroy(struct polish *p)
         free(p->work[rows]);
     free(p->work);
     group_quick_destroy(p->quick);
+    tensor_quick_destroy(p->tensor);
     free(p->looked);
     free(p->been);
     free(p->memo);
@@ -127,74 +131,19 @@ bool polish_spent(const struct polish *p)
 
 /* --- what was simulated before --- */
 
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
-    hash *= 0xff51afd7ed558ccdu;
-    return hash ^ (hash >> 32);
-}
-
-/* Two numbers below 2³² as one. */
-static uint64_t both(uint64_t a, uint64_t b)
-{
-    return a << 32 | b;
-}
-
-static uint64_t bytes_mix(uint64_t hash, const uint8_t *bytes, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i += 8) {
-        uint64_t eight = 0;
-        memcpy(&eight, &bytes[i], count - i < 8 ? count - i : 8);
-        hash = mix(hash, eight);
-    }
-    return hash;
-}
-
-uint64_t polish_hash(const struct place_choice *c)
-{
-    uint64_t hash = mix(both(c->placement, c->schedule), both(c->micro_batch_rows, c->gathered_layers));
-    hash = mix(hash, both(c->in_turn, c->together));
-    for (uint32_t s = 0; s < c->stage_count; s++)
-        hash = mix(hash, both((uint32_t)c->stages[s].block_end, c->stages[s].member_count));
-    for (uint32_t m = 0, s = 0; m < c->member_count; m++) {
-        const struct place_member *x = &c->members[m];
-        uint32_t count = x->micro_count, window = x->window;
-        uint64_t share;
-        while (s + 1 < c->stage_count && c->stages[s + 1].member_first <= m)
-            s++;
-        if (c->placement == PLACE_HYBRID)
-            deal_alike(c, m, s, &count, &window);
-        double shares = x->state_share + 3 * x->expert_share; /* one of them is 1 or 0 */
-        memcpy(&share, &shares, sizeof(share));
-        hash = mix(mix(hash, both(x->device, x->micro_rows)), both(count, x->delay));
-        hash = mix(mix(hash, 2 * (uint64_t)window + x->recompute), share);
-        if (c->placement == PLACE_TENSOR)
-            hash =
-                mix(mix(hash, both(x->tensor.kv_head_end, x->tensor.column_end)), x->tensor.vocabulary_end);
-    }
-    hash = bytes_mix(hash, c->dealt, c->dealt_count);
-    hash = bytes_mix(hash, c->order, c->order ? 2 * c->dealt_count : 0);
-    return hash ? hash : 1;
-}
-
 /* Where a search has been, what it does next is known to lead nowhere: nothing in a descent from an optimum,
  * nothing new in dealing the same start again. */
 enum been_as { BEEN_OPTIMUM, BEEN_START };
 
-static uint64_t been_hash(const struct place_choice *c, enum been_as as)
-{
-    return mix(polish_hash(c), as + 1);
-}
-
 static bool been(const struct polish *p, const struct place_choice *c, enum been_as as)
 {
-    uint64_t hash = been_hash(c, as);
+    uint64_t hash = polish_hash_as(c, as);
     return p->been[hash % BEEN] == hash;
 }
 
 static void been_note(struct polish *p, const struct place_choice *c, enum been_as as)
 {
-    uint64_t hash = been_hash(c, as);
+    uint64_t hash = polish_hash_as(c, as);
     p->been[hash % BEEN] = hash;
 }
 
@@ -331,7 +280,8 @@ double polish_quick(struct polish *p, const struct place_choice *c)
     uint64_t cells = (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) *
                      (p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count);
     p->left -= p->left < cells / QUICK_PART ? p->left : cells / QUICK_PART;
-    *known = (struct memo_entry){hash, group_quick_seconds(p->quick, c)};
+    *known = (struct memo_entry){hash, c->placement == PLACE_TENSOR ? tensor_quick_seconds(p->tensor, c)
+                                                                    : group_quick_seconds(p->quick, c)};
     return known->seconds;
 }
 
@@ -488,7 +438,8 @@ static bool quick_pass(struct polish *p, struct place_choice *c, double *quick)
 
 void polish_quick_deal(struct polish *p, struct place_choice *c, double *quick)
 {
-    deal_quick(p, p->problem, c, quick, p->err);
+    if (c->placement == PLACE_HYBRID)
+        deal_quick(p, p->problem, c, quick, p->err);
 }
 
 /* As polish_fit, without simulating. */

@@ -31,6 +31,8 @@ double polish_quick(struct polish *polish, const struct place_choice *choice);
 double polish_quick_below(struct polish *polish, const struct place_choice *choice, double most);
 /* Equal for choices that run alike, as far as can be told without running them. */
 uint64_t polish_hash(const struct place_choice *choice);
+/* Another number for each way in which the choice is meant. */
+uint64_t polish_hash_as(const struct place_choice *choice, uint32_t as);
 /* Was it asked about with the same choice before? Once is enough for what leads to the same end again. */
 bool polish_again(struct polish *polish, const struct place_choice *choice);
 /* Does it fit? */

@@ -35,8 +35,11 @@
 #define FULL_CELLS 96u           /* and from which hybrids' searches are shorter the longer their programs */
 #define MANY_GROUPS 2u           /* of LONG_DEVICES and more hybrids get so much more */
 #define RUNNABLE_PART 4u         /* of the budget: for what can be run beside a forecast */
-#define POLISH_SHORT 4u          /* beyond, few devices get such a part of it: much else is looked at */
-#define LARGE_CELLS 4000u        /* and from which it is dear: few finalists, one step each, no polish */
+#define TENSOR_CELLS                                                                                         \
+    15u                   /* the same for few devices' tensor groups, whatever the length of their programs  \
+                           */
+#define POLISH_SHORT 4u   /* beyond, few devices get such a part of it: much else is looked at */
+#define LARGE_CELLS 4000u /* and from which it is dear: few finalists, one step each, no polish */
 #define FINALISTS_LARGE 2u
 #define STEPS_FINALIST 4u   /* priced steps while choosing; all of them for the chosen one */
 #define RUNNABLE_DEVICES 6u /* up to which a plan for today is searched for beside a forecast */
@@ -149,6 +152,8 @@ static uint64_t polish_budget(const struct search *s, enum plan_placement kind, 
     uint64_t each = CELLS_PER_EVALUATION, least = CELLS_PER_EVALUATION / POLISH_SHORT;
     if (cells >= LARGE_CELLS)
         return 0;
+    if (kind == PLACE_TENSOR && s->problem->device_count <= TENSOR_FEW)
+        return (uint64_t)TENSOR_CELLS * s->lists[kind].evaluations_max;
     if (s->problem->device_count < LONG_DEVICES) {
         if (cells > SMALL_CELLS)
             each = least;

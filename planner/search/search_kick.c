@@ -12,10 +12,8 @@
 #define KICKED_FEW 2u      /* hybrids of few devices that are kicked about beside the best */
 #define KICKED_NEAR 1.015  /* of the best before it was kicked about: those above are let be */
 #define KICKED_WITHIN 1.01 /* of the fastest of all, now that the best was kicked about */
-#define NEIGHBOURS 2u      /* starts of tensor groups without one of the devices that are descended from */
 #define KICKS_OTHERS 8u    /* theirs, in vain */
 #define KICKS_ASKED 200u   /* the same of a placement asked for alone */
-#define OTHER_STARTS 3u    /* finalists of tensor groups, beside the best, that are kicked about */
 #define KICK_WITHIN 1.15   /* of the fastest placement: kicks gain 3 % and less mostly, 16 % once */
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
@@ -51,22 +49,6 @@ static int placement_end(struct search *s, enum plan_placement kind, struct fina
     return 0;
 }
 
-static bool same_groups(const struct place_choice *a, const struct place_choice *b)
-{
-    if (a->stage_count != b->stage_count || a->micro_batch_rows != b->micro_batch_rows)
-        return false;
-    for (uint32_t s = 0; s < a->stage_count; s++) {
-        uint64_t in_a = 0, in_b = 0;
-        for (uint32_t m = 0; m < a->stages[s].member_count; m++)
-            in_a |= 1ull << a->members[a->stages[s].member_first + m].device;
-        for (uint32_t m = 0; m < b->stages[s].member_count; m++)
-            in_b |= 1ull << b->members[b->stages[s].member_first + m].device;
-        if (in_a != in_b)
-            return false;
-    }
-    return true;
-}
-
 /* The least of `count` seconds above 0; UINT32_MAX: none. */
 static uint32_t least_pick(const double *seconds, uint32_t count)
 {
@@ -83,8 +65,10 @@ static uint32_t least_pick(const double *seconds, uint32_t count)
  */
 static uint32_t other_pick(struct finalists *f, const struct choice_list *list, double most)
 {
+    const struct place_choice *known = &list->choices[f->known];
     for (uint32_t i = 0; i < list->count; i++) {
-        if (f->descended_s[i] > 0 && same_groups(&list->choices[i], &list->choices[f->known]))
+        if (f->descended_s[i] > 0 && list->choices[i].micro_batch_rows == known->micro_batch_rows &&
+            choice_same_groups(&list->choices[i], known))
             f->descended_s[i] = 0;
     }
     uint32_t pick = least_pick(f->descended_s, list->count);
@@ -144,66 +128,6 @@ static int others_kick(struct search *s, struct finalists *f)
     return 0;
 }
 
-/* What tensor groups start from without each of few devices in turn. */
-static int neighbours_propose(const struct search *s, struct choice_list *list)
-{
-    const struct problem *p = s->problem;
-    bool usable[TENSOR_FEW];
-    uint32_t count = 0;
-    int result = 0;
-    for (uint32_t d = 0; d < p->device_count; d++)
-        count += p->usable[d];
-    if (p->device_count > TENSOR_FEW || count < 3)
-        return 0;
-    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
-        struct choice_list found = {.evaluations_max = s->lists[PLACE_TENSOR].evaluations_max,
-                                    .runnable_on = list->runnable_on};
-        struct problem without = *p;
-        if (!p->usable[d])
-            continue;
-        memcpy(usable, p->usable, p->device_count * sizeof(*usable));
-        usable[d] = false;
-        without.usable = usable;
-        result = placement_find(PLACE_TENSOR)->propose(&without, &found, s->err);
-        for (uint32_t i = 0; i < found.count && result == 0; i++)
-            result = choice_list_add(list, &found.choices[i], s->err);
-        choice_list_fini(&found);
-    }
-    return result;
-}
-
-/* The best of those descended from, with a budget of its own, and kicked about where it is faster than the
- * best so far: what was found without one more device is found with it. */
-static int neighbours_kick(struct search *s, struct finalists *f, struct place_choice *choice)
-{
-    struct choice_list list = {.runnable_on = s->lists[PLACE_TENSOR].runnable_on};
-    struct polish *polish =
-        polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget, s->options->seed, s->err);
-    int result = polish ? neighbours_propose(s, &list) : -1;
-    double each[CHOICES_MAX];
-    for (uint32_t i = 0; i < list.count && result == 0; i++)
-        each[i] = polish_seconds(polish, &list.choices[i]);
-    for (uint32_t turn = 0; turn < NEIGHBOURS && result == 0; turn++) {
-        uint32_t pick = least_pick(each, list.count);
-        if (pick == UINT32_MAX || each[pick] > f->known_s * POLISH_WITHIN)
-            break;
-        double now = each[pick];
-        each[pick] = -1;
-        polish_descend(polish, &list.choices[pick], &now);
-        if (now < f->known_s)
-            polish_search(polish, &list.choices[pick], &now, KICKS);
-        if (now < f->known_s) {
-            struct place_choice held = *choice;
-            *choice = list.choices[pick];
-            list.choices[pick] = held;
-            f->known_s = now;
-        }
-    }
-    choice_list_fini(&list);
-    polish_destroy(polish);
-    return result;
-}
-
 /* Few devices' tensor groups, and hybrids whose groupings nobody enumerated (full fine-tuning): starts are
  * few, and kicks gain more. */
 static bool starts_few(const struct search *s, enum plan_placement kind)
@@ -221,34 +145,6 @@ static uint32_t kicks_of(const struct search *s, enum plan_placement kind, doubl
     return s->problem->workload->place == (int)kind || first ? KICKS_ASKED : KICKS;
 }
 
-/* From other finalists, and with a budget of their own each: where a search of tensor groups ends depends on
- * where it starts. */
-static int others_start(struct search *s, struct finalists *f, double most, struct place_choice *choice)
-{
-    struct choice_list *list = &s->lists[PLACE_TENSOR];
-    f->descended_s[f->known] = 0;
-    for (uint32_t turn = 0; turn < OTHER_STARTS; turn++) {
-        uint32_t pick = least_pick(f->descended_s, list->count);
-        if (pick == UINT32_MAX || f->descended_s[pick] > most)
-            return 0;
-        double now = f->descended_s[pick];
-        struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget,
-                                              s->options->seed, s->err);
-        if (!polish)
-            return -1;
-        f->descended_s[pick] = 0;
-        polish_search(polish, &list->choices[pick], &now, KICKS_ASKED);
-        polish_destroy(polish);
-        if (now < f->known_s) {
-            struct place_choice held = *choice;
-            *choice = list->choices[pick];
-            list->choices[pick] = held;
-            f->known_s = now;
-        }
-    }
-    return 0;
-}
-
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
@@ -264,11 +160,6 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
     if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
         return -1;
     if (near && f->few && f->known_s <= s->fastest_s * KICKED_WITHIN && others_kick(s, f) < 0)
-        return -1;
-    if (near && starts && kind == PLACE_TENSOR && neighbours_kick(s, f, choice) < 0)
-        return -1;
-    if (near && starts && kind == PLACE_TENSOR &&
-        others_start(s, f, s->fastest_s * POLISH_WITHIN, choice) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;

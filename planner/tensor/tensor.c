@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "planner/cost/micro.h"
+#include "planner/sharded/sharded.h"
 
 /* Kernel launches of half a block: what does not shrink with the share. A rule of thumb, half of cost.c's for
  * a whole block. */
@@ -29,6 +30,11 @@ static double share_columns(const struct problem *p, const struct plan_tensor *t
 static double share_vocabulary(const struct problem *p, const struct plan_tensor *t)
 {
     return share_of(t->vocabulary_begin, t->vocabulary_end, p->workload->config->vocab);
+}
+
+struct tensor_shares tensor_shares(const struct problem *p, const struct plan_tensor *t)
+{
+    return (struct tensor_shares){share_heads(p, t), share_columns(p, t), share_vocabulary(p, t)};
 }
 
 bool tensor_deal(const struct problem *problem, const uint32_t *devices, uint32_t count,
@@ -77,8 +83,7 @@ bool tensor_deal(const struct problem *problem, const uint32_t *devices, uint32_
     return true;
 }
 
-/* Which part of a layer's time attention is, by FLOPs. */
-static double attention_part(const struct problem *p, int32_t block, const struct cost_load *load)
+double tensor_attention(const struct problem *p, int32_t block, const struct cost_load *load)
 {
     const struct block *b = &p->blocks.blocks[block];
     double attention = 0, all = 0;
@@ -92,7 +97,7 @@ static double attention_part(const struct problem *p, int32_t block, const struc
     return all > 0 ? attention / all : 0.5;
 }
 
-static double shrink(double seconds, double share)
+double tensor_shrink(double seconds, double share)
 {
     double fixed = seconds < HALF_OVERHEAD_S ? seconds : HALF_OVERHEAD_S;
     return fixed + (seconds - fixed) * share;
@@ -107,12 +112,12 @@ double tensor_seconds(const struct problem *p, uint32_t device, const struct pla
     if (block == 0) /* every member looks up every token; its own rows alone get gradients */
         return way == COST_BACKWARD ? seconds * share_vocabulary(p, part) : seconds;
     if (block == p->block_count - 1)
-        return half == TENSOR_SECOND ? 0 : shrink(seconds, share_vocabulary(p, part));
-    double attention = attention_part(p, block, load), sum = 0;
+        return half == TENSOR_SECOND ? 0 : tensor_shrink(seconds, share_vocabulary(p, part));
+    double attention = tensor_attention(p, block, load), sum = 0;
     if (half != TENSOR_SECOND)
-        sum += shrink(seconds * attention, share_heads(p, part));
+        sum += tensor_shrink(seconds * attention, share_heads(p, part));
     if (half != TENSOR_FIRST)
-        sum += shrink(seconds * (1 - attention), share_columns(p, part));
+        sum += tensor_shrink(seconds * (1 - attention), share_columns(p, part));
     return sum;
 }
 
@@ -125,7 +130,7 @@ double tensor_instr_seconds(const struct problem *p, uint32_t device, const stru
     double seconds = 0;
     if (x->op == OP_STEP) {
         double whole = problem_step_seconds(p, device, rank->block_begin, rank->block_end);
-        return shrink(whole, (share_heads(p, &rank->tensor) + share_columns(p, &rank->tensor)) / 2);
+        return tensor_shrink(whole, (share_heads(p, &rank->tensor) + share_columns(p, &rank->tensor)) / 2);
     }
     if (x->op != OP_FORWARD && x->op != OP_BACKWARD)
         return 0;
@@ -151,15 +156,14 @@ double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, doub
 void tensor_ring_links(const struct problem *p, const uint32_t *devices, uint32_t count, double *latency_s,
                        double *bytes_per_s)
 {
+    double in[TENSOR_GROUP_MAX], out[TENSOR_GROUP_MAX];
     *latency_s = 0;
     *bytes_per_s = INFINITY;
-    for (uint32_t i = 0; i < count && count > 1; i++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, devices[i], devices[(i + 1) % count], &latency, &rate, &emulated);
-        *latency_s = fmax(*latency_s, latency);
-        *bytes_per_s = fmin(*bytes_per_s, rate);
-    }
+    if (count < 2 || count > TENSOR_GROUP_MAX)
+        return;
+    share_links(p->cluster, devices, count, in, out, latency_s);
+    for (uint32_t i = 0; i < count; i++)
+        *bytes_per_s = fmin(*bytes_per_s, in[i]);
 }
 
 static double ring_sum(const struct problem *p, const uint32_t *devices, uint32_t count, double bytes)
@@ -203,6 +207,11 @@ static uint64_t layer_shared(const struct problem *p)
     if (p->workload->method == METHOD_FULL)
         return 2 * hidden;
     return p->widths.rank * hidden * (p->widths.parameters / 2);
+}
+
+uint64_t tensor_shared_bytes(const struct problem *p, uint64_t layers)
+{
+    return 4 * layer_shared(p) * layers;
 }
 
 /* Bytes of frozen weights, and trained parameters, of one block as a member keeps them. */
@@ -270,7 +279,7 @@ void tensor_stage_need(const struct problem *p, const struct place_stage *stage,
         4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + s->rank * s->parameters / 2);
     out->saved_second = 4 * tokens * (s->hidden + (uint64_t)ceil(columns * 2 * (double)s->ffn));
     out->saved_head = 4 * tokens * (s->hidden + 3);
-    out->shared_gradients = 4 * layer_shared(p) * layers;
+    out->shared_gradients = tensor_shared_bytes(p, layers);
     weights_need(p, stage, part, &out->need);
     out->need.cache_bytes = (uint64_t)ceil((double)all.cache_bytes * share_heads(p, part));
     /* workspace as of the whole block: an upper bound */

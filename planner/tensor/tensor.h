@@ -24,10 +24,23 @@ bool tensor_deal(const struct problem *problem, const uint32_t *devices, uint32_
 bool tensor_level(const struct problem *problem, struct place_choice *choice, uint32_t stage, bool whole,
                   bool anyhow);
 
+/* Heads, columns and vocabulary of a stage's group by what its members can hold, as the choice says how they
+ * work: any way that fits. False when none of those looked at does, or the stage is a single device: nothing
+ * has changed. */
+bool tensor_fit(const struct problem *problem, struct place_choice *choice, uint32_t stage);
+
 enum tensor_half { TENSOR_WHOLE, TENSOR_FIRST, TENSOR_SECOND };
 /* Seconds of a half of a block on a device that keeps `part` of it. */
 double tensor_seconds(const struct problem *problem, uint32_t device, const struct plan_tensor *part,
                       int32_t block, enum tensor_half half, enum cost_way way, const struct cost_load *load);
+/* What that comes to: the part of every matrix that is kept, the part of a layer's time that attention is (by
+ * FLOPs), and seconds of such a part. */
+struct tensor_shares {
+    double heads, columns, vocabulary;
+};
+struct tensor_shares tensor_shares(const struct problem *problem, const struct plan_tensor *part);
+double tensor_attention(const struct problem *problem, int32_t block, const struct cost_load *load);
+double tensor_shrink(double seconds, double share);
 /* Of an instruction of a tensor plan's rank. */
 double tensor_instr_seconds(const struct problem *problem, uint32_t device, const struct plan_rank *rank,
                             const struct instr *instr, const struct cost_load *load);
@@ -36,8 +49,8 @@ double tensor_instr_seconds(const struct problem *problem, uint32_t device, cons
  * (docs/PLANNER.md, Time). */
 double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
 
-/* The worst latency and rate of the links that a ring of those devices, in that order, goes over; 0 and
- * INFINITY of a single device. */
+/* The worst latency and rate of the links that a ring of those devices, in that order, goes over, links and
+ * cards that several use at once divided as price.c does; 0 and INFINITY of a single device. */
 void tensor_ring_links(const struct problem *problem, const uint32_t *devices, uint32_t count,
                        double *latency_s, double *bytes_per_s);
 
@@ -53,6 +66,8 @@ struct tensor_need {
     uint64_t shared_gradients;                      /* of parameters that every member keeps alike */
     struct memory_need need;
 };
+/* Bytes of the gradients of parameters that every member keeps alike, of so many layers. */
+uint64_t tensor_shared_bytes(const struct problem *problem, uint64_t layers);
 /* live: micro-batches saved at once; partials: buffers of a boundary tensor's size. */
 void tensor_stage_need(const struct problem *problem, const struct place_stage *stage,
                        const struct plan_tensor *part, uint32_t rows, bool recompute, uint32_t live,

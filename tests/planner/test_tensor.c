@@ -313,7 +313,7 @@ static void a_fast_link_between_nodes_joins_a_group(void **state)
     (void)state;
     struct made m;
     struct err err = {0};
-    made_init(&m, 4, 2, 5e9, 400 * MIB, 2);
+    made_init(&m, 5, 2, 5e9, 400 * MIB, 2); /* more devices than are looked at in every grouping */
     m.problem.exhaustive_off = true;
     problem_fini(&m.problem);
     fixture_link(m.cluster, "n1", "n3", 2e-5, 5e9);
