@@ -134,12 +134,13 @@ static void fresh_add(struct search *s, struct polish *polish, enum plan_placeme
     choice_fini(&choice);
 }
 
-/* So far behind, with so many devices or (but for the first finalist) with programs as long as tensor
- * groups' or as shards', that polishing is not worth its while. */
+/* So far behind, with so many devices or with programs as long as tensor groups' (but for the first finalist
+ * of many devices, which is no more than an estimate's best) or as shards', that polishing is not worth its
+ * while. */
 static bool hopeless(const struct search *s, const struct place_choice *choice, bool first, bool small,
                      double seconds)
 {
-    bool dear = (choice->placement == PLACE_TENSOR && !first && s->problem->device_count > TENSOR_FEW) ||
+    bool dear = (choice->placement == PLACE_TENSOR && (!first || s->problem->device_count <= TENSOR_FEW)) ||
                 ((!small || choice->gathered_layers > 0) && s->problem->device_count >= LONG_DEVICES);
     return dear && s->fastest_s > 0 && seconds > s->fastest_s * POLISH_WITHIN;
 }
