@@ -242,13 +242,10 @@ static int groups_try(struct arrangement *a, const struct ranked *all, uint32_t 
         return -1;
     if (pipelines_try(a, all, count, err) < 0) /* of many the likely ones first: looking may be cut short */
         return -1;
-    if (count <= TENSOR_FEW_DEVICES && tensor_few_try(a, err) < 0)
+    if (!few && (orders_try(a, all, count, err) < 0 || nodes_try(a, all, count, err) < 0 ||
+                 neighbours_try(a, all, count, err) < 0))
         return -1;
-    if (few)
-        return 0;
-    if (orders_try(a, all, count, err) < 0)
-        return -1;
-    return nodes_try(a, all, count, err) < 0 ? -1 : neighbours_try(a, all, count, err);
+    return count <= TENSOR_FEW_DEVICES ? tensor_few_try(a, err) : 0;
 }
 
 static int tensor_propose(const struct problem *problem, struct choice_list *list, struct err *err)

@@ -15,6 +15,7 @@
 #define FEW_STEPS 2u
 #define FEW_SETTLED 32u /* of them, by quick looks */
 #define FEW_FOUND 256u
+#define FEW_ALONE 16u /* single groups arranged */
 #define FEW_SLACK 4u
 #define FEW_SETS (1u << TENSOR_FEW_DEVICES)
 #define FEW_WITHIN 1.3 /* of the best promise */
@@ -33,6 +34,8 @@ struct tensor_few {
     struct few_dealt dealt[FEW_SETS][2 * TENSOR_WAYS]; /* [set][way, and those again with recomputation] */
     uint32_t dealt_count[FEW_SETS];
     struct few_bound bound;
+    struct few_node alone[FEW_ALONE]; /* single groups that promise most, best first */
+    uint32_t alone_count;
     struct choice_list *list;             /* the caller's */
     struct place_choice found[FEW_FOUND]; /* estimate_s: simulated */
     uint32_t found_count;
@@ -95,26 +98,6 @@ static void set_deal(struct tensor_few *t, uint32_t set, enum tensor_by by, bool
     t->dealt_count[set]++;
 }
 
-static void size_set(void *with, const struct few_bound *f)
-{
-    struct tensor_few *t = with;
-    for (uint32_t set = 1; set < 1u << f->sets.count; set++) {
-        t->dealt_count[set] = 0;
-        t->one.devices = 0;
-        for (uint32_t d = 0; d < f->sets.count; d++) {
-            if (set >> d & 1)
-                t->one.device[t->one.devices++] = f->sets.device[d];
-        }
-        t->one.rows = f->rows;
-        t->one.micro_batches = f->micro_batches;
-        for (int way = 0; way < 2 * TENSOR_WAYS; way++) {
-            bool again = way >= TENSOR_WAYS;
-            if (micro_recompute_allowed(t->a->p, again) && (t->one.devices > 1 || way % TENSOR_WAYS == 0))
-                set_deal(t, set, (enum tensor_by)(way % TENSOR_WAYS), again);
-        }
-    }
-}
-
 static void group_price(void *with, const struct few_bound *f, uint16_t set, int32_t begin, int32_t end,
                         bool behind, double *all, double *one)
 {
@@ -135,6 +118,50 @@ static void group_price(void *with, const struct few_bound *f, uint16_t set, int
         }
         *one = once;
         *all = f->micro_batches * fmin(once, turns);
+    }
+}
+
+/* A single group of the size in hand, among the best. */
+static void alone_note(struct tensor_few *t, const struct few_bound *f, uint32_t set)
+{
+    struct few_node node = {
+        .rows = f->rows, .stages = 1, .group = {(uint16_t)set}, .end = {(uint16_t)t->a->p->block_count}};
+    double one;
+    uint32_t at = t->alone_count;
+    group_price(t, f, (uint16_t)set, 0, t->a->p->block_count, false, &node.bound, &one);
+    for (uint32_t i = 0; i < t->alone_count; i++) {
+        if (t->alone[i].rows == node.rows && t->alone[i].group[0] == set)
+            return;
+    }
+    for (; at > 0 && node.bound < t->alone[at - 1].bound; at--) {
+        if (at < FEW_ALONE)
+            t->alone[at] = t->alone[at - 1];
+    }
+    if (at < FEW_ALONE && node.bound < INFINITY) {
+        t->alone[at] = node;
+        t->alone_count += t->alone_count < FEW_ALONE;
+    }
+}
+
+static void size_set(void *with, const struct few_bound *f)
+{
+    struct tensor_few *t = with;
+    for (uint32_t set = 1; set < 1u << f->sets.count; set++) {
+        t->dealt_count[set] = 0;
+        t->one.devices = 0;
+        for (uint32_t d = 0; d < f->sets.count; d++) {
+            if (set >> d & 1)
+                t->one.device[t->one.devices++] = f->sets.device[d];
+        }
+        t->one.rows = f->rows;
+        t->one.micro_batches = f->micro_batches;
+        for (int way = 0; way < 2 * TENSOR_WAYS; way++) {
+            bool again = way >= TENSOR_WAYS;
+            if (micro_recompute_allowed(t->a->p, again) && (t->one.devices > 1 || way % TENSOR_WAYS == 0))
+                set_deal(t, set, (enum tensor_by)(way % TENSOR_WAYS), again);
+        }
+        if (t->one.devices > 1)
+            alone_note(t, f, set);
     }
 }
 
@@ -198,8 +225,14 @@ static int node_try(struct tensor_few *t, const struct few_node *node, struct er
 
 static int nodes_try(struct tensor_few *t, struct err *err)
 {
+    const struct problem *p = t->a->p;
+    /* a tied embedding that is trained is cut alike on its owner and its copy, or not at all */
+    bool pipelines = p->workload->method != METHOD_FULL || !p->blocks.tied;
+    uint32_t most = t->bound.node_count < FEW_TRIED ? t->bound.node_count : FEW_TRIED;
     int result = 0;
-    for (uint32_t i = 0; i < t->bound.node_count && i < FEW_TRIED && result == 0; i++) {
+    for (uint32_t i = 0; i < t->alone_count && p->workload->stages <= 1 && result == 0; i++)
+        result = node_try(t, &t->alone[i], err);
+    for (uint32_t i = 0; i < most && pipelines && result == 0; i++) {
         const struct few_node *node = &t->bound.nodes[i];
         if (node->bound > t->bound.nodes[0].bound * FEW_WITHIN ||
             t->list->evaluations >= t->list->evaluations_max)
@@ -237,9 +270,6 @@ static int found_settle(struct tensor_few *t, struct err *err)
 int tensor_few_try(struct arrangement *a, struct err *err)
 {
     struct choice_list before = *a->list; /* estimates and quick looks do not compare */
-    /* a tied embedding that is trained is cut alike on its owner and its copy, or not at all */
-    if (a->p->workload->method == METHOD_FULL && a->p->blocks.tied)
-        return 0;
     struct tensor_few *t = calloc(1, sizeof(*t));
     if (!t)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
