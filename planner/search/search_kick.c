@@ -141,7 +141,8 @@ static uint32_t kicks_of(const struct search *s, enum plan_placement kind, doubl
 {
     if (kind == PLACE_PIPELINE && pipeline_exhausts(s->problem))
         return 0;
-    bool first = starts_few(s, kind) && seconds <= s->fastest_s;
+    bool brief = s->problem->device_count <= TENSOR_FEW && (kind == PLACE_SERVER || kind == PLACE_DATA);
+    bool first = (starts_few(s, kind) || brief) && seconds <= s->fastest_s;
     return s->problem->workload->place == (int)kind || first ? KICKS_ASKED : KICKS;
 }
 
