@@ -48,7 +48,7 @@ static uint64_t needed(const struct few_bound *f, const struct memory_stage *sta
 }
 
 void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, int32_t block_end,
-                    struct few_alone *alone)
+                    double share, struct few_alone *alone)
 {
     uint64_t limit = f->p->cluster->devices[f->sets.device[d]].memory_limit_bytes;
     *alone = (struct few_alone){.seconds = {INFINITY, INFINITY}};
@@ -60,7 +60,7 @@ void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, 
                                      .recompute = again,
                                      .boundary_buffers =
                                          4 * ((uint32_t)(block_begin > 0) + (block_end < f->p->block_count)),
-                                     .state_share = 1,
+                                     .state_share = share,
                                      .tensor_share = 1};
         if (!micro_recompute_allowed(f->p, again) || alone->room[0] >= f->micro_batches)
             continue;
@@ -102,7 +102,7 @@ double few_alone_seconds(const struct few_alone *alone, double window, bool *rec
 
 /* All micro-batches by the members together, each given to who is done first: those that all would be done
  * with by the time that the mean of them takes, then one after the other. */
-static double makespan(const struct few_bound *f, const double *each, uint32_t members)
+double few_makespan(const struct few_bound *f, const double *each, uint32_t members)
 {
     double rate = 0, latest = 0, next[FEW_DEVICES];
     uint32_t given = 0;
@@ -166,7 +166,7 @@ static void cell_fill(struct few_bound *f, const uint32_t *device, uint32_t memb
             least = each[m] < least ? each[m] : least;
         }
         if (can)
-            all = makespan(f, each, members);
+            all = few_makespan(f, each, members);
         f->makespan[at + behind * stride] = all;
         f->passage[at + behind * stride] = least;
     }
@@ -177,15 +177,9 @@ static void cell_price(struct few_bound *f, uint32_t set, int32_t begin, int32_t
 {
     size_t at = cell(f, f->row[set], begin, end);
     size_t stride = ((size_t)f->places + 1) * ((size_t)f->places + 1);
-    for (uint32_t behind = 0; behind < rows; behind++, at += stride) {
-        if (behind < 2) {
-            f->prices->group(f->prices->with, f, f->sets.set[set], f->place[begin], f->place[end], behind > 0,
-                             &f->makespan[at], &f->passage[at]);
-        } else {
-            f->makespan[at] = f->makespan[at - stride];
-            f->passage[at] = f->passage[at - stride];
-        }
-    }
+    for (uint32_t behind = 0; behind < rows; behind++, at += stride)
+        f->prices->group(f->prices->with, f, f->sets.set[set], f->place[begin], f->place[end], behind,
+                         &f->makespan[at], &f->passage[at]);
 }
 
 static void group_fill(struct few_bound *f, uint32_t set)
@@ -248,7 +242,7 @@ static struct way way_least(const struct few_bound *f, uint32_t from, uint32_t t
             least.wire = wire < least.wire ? wire : least.wire;
         }
     }
-    if (!f->prices)
+    if (!f->prices || !f->prices->led)
         least.wire /= popcount(from) * popcount(to);
     return least;
 }
@@ -337,7 +331,7 @@ static void tables_fill(struct few_bound *f)
         }
         for (int32_t begin = 0; begin < f->places; begin++) {
             for (int32_t end = begin + 1; end <= f->places && !f->prices; end++)
-                few_alone_fill(f, d, f->place[begin], f->place[end], &f->alone[cell(f, d, begin, end)]);
+                few_alone_fill(f, d, f->place[begin], f->place[end], 1, &f->alone[cell(f, d, begin, end)]);
         }
     }
     if (f->prices)

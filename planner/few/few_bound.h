@@ -18,11 +18,12 @@ struct few_bound;
 /* What else than members who take micro-batches in turns makes a group. */
 struct few_prices {
     void *with;
+    bool led; /* boundary tensors go from one member of a group to one of the next, whoever they are */
     void (*size)(void *with, const struct few_bound *f); /* a size was taken in hand */
     /* Seconds of all micro-batches on a group (a set of devices) in those blocks, and of one of them, there
-     * and back, no less for more blocks; INFINITY: it does not fit. `behind`: there are stages behind it. */
+     * and back, no less for more blocks; INFINITY: it does not fit. `behind`: devices in stages behind it. */
     void (*group)(void *with, const struct few_bound *f, uint16_t set, int32_t block_begin, int32_t block_end,
-                  bool behind, double *all, double *one);
+                  uint32_t behind, double *all, double *one);
 };
 
 struct few_node { /* one ordered grouping at one size */
@@ -71,9 +72,12 @@ void few_bound_fini(struct few_bound *f);
 
 /* Takes a size in hand. */
 void few_size_set(struct few_bound *f, uint32_t rows);
-/* Blocks on the d-th device at the size in hand. */
+/* Blocks on the d-th device at the size in hand, with a share of their state (1 in LoRA). */
 void few_alone_fill(const struct few_bound *f, uint32_t d, int32_t block_begin, int32_t block_end,
-                    struct few_alone *alone);
+                    double share, struct few_alone *alone);
+/* Seconds until all micro-batches are done on members that take each[members] seconds for one, each given to
+ * who is done first. */
+double few_makespan(const struct few_bound *f, const double *each, uint32_t members);
 /* Seconds of a micro-batch there with `window` of them under way at the mean, *recompute if need be; longer
  * where there is room for fewer; *held: as many as there is room for, of those. INFINITY: too small. */
 double few_alone_seconds(const struct few_alone *alone, double window, bool *recompute, uint32_t *held);

@@ -8,6 +8,7 @@
 
 #include "planner/few/few_bound.h"
 #include "planner/hybrid/deal_moves.h"
+#include "planner/hybrid/few_state.h"
 #include "planner/hybrid/group_fit.h"
 #include "planner/search/moves.h"
 #include "planner/search/polish.h"
@@ -48,13 +49,15 @@ static void stage_fill(const struct few *f, const struct few_node *node, uint32_
     struct place_stage *stage = &c->stages[s];
     double each[FEW_DEVICES];
     struct few_alone alone;
+    bool shards = f->p->workload->method == METHOD_FULL;
+    double share = shards ? 1.0 / __builtin_popcount(node->group[s]) : 1;
     *stage = (struct place_stage){
         .block_begin = s ? node->end[s - 1] : 0, .block_end = node->end[s], .member_first = c->member_count};
     for (uint32_t d = 0; d < f->bound.sets.count; d++) {
         uint32_t at = stage->member_count;
         if (!(node->group[s] >> d & 1))
             continue;
-        few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, &alone);
+        few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, share, &alone);
         bool again = alone.room[0] == 0;
         double own = alone.seconds[again];
         for (; at > 0 && own < each[at - 1]; at--) {
@@ -124,7 +127,7 @@ static bool windows_walked(struct few *f, struct place_choice *c, double slack)
             uint32_t d = 0;
             while (f->bound.sets.device[d] != c->members[stage->member_first + m].device)
                 d++;
-            few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, &alone[m]);
+            few_alone_fill(&f->bound, d, stage->block_begin, stage->block_end, 1, &alone[m]);
             rate += 1 / fmin(alone[m].seconds[0], alone[m].seconds[1]);
         }
         for (uint32_t m = 0; m < stage->member_count; m++) {
@@ -148,7 +151,8 @@ static bool windows_fit(struct few *f, struct few_found *x)
 {
     static const double slacks[] = {4, 2.8, 2, 1.4, 1};
     bool fits = polish_fits(f->polish, &x->choice);
-    for (size_t i = 0; i < sizeof(slacks) / sizeof(slacks[0]) && !fits; i++) {
+    bool shards = f->p->workload->method == METHOD_FULL; /* whose shares are for group_fit to find */
+    for (size_t i = 0; i < sizeof(slacks) / sizeof(slacks[0]) && !fits && !shards; i++) {
         struct place_choice walked;
         if (choice_copy(&walked, &x->choice, f->err) < 0)
             return false;
@@ -359,7 +363,11 @@ int few_propose(const struct problem *p, struct choice_list *list, struct err *e
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     f->p = p;
     f->err = err;
-    int result = few_bound_walk(&f->bound, p, false, NULL, err);
+    int result = 0;
+    if (p->workload->method == METHOD_LORA)
+        result = few_bound_walk(&f->bound, p, false, NULL, err);
+    else if (p->workload->config->experts == 0)
+        result = few_state_walk(&f->bound, p, err);
     if (result > 0 && f->bound.node_count > 0) {
         bool large = (uint64_t)f->bound.sets.count * p->workload->batch_rows > FEW_LONG;
         uint64_t budget = list->evaluations_max / (large ? 2 : 1) * FEW_CELLS;

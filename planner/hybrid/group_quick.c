@@ -8,6 +8,7 @@
 
 #include "planner/cost/micro.h"
 #include "planner/hybrid/deal.h"
+#include "planner/hybrid/group_state.h"
 
 #define QUICK_DEVICES 16u
 #define QUICK_NODES 16u
@@ -55,7 +56,8 @@ struct group_quick {
     struct quick_rank ranks[QUICK_DEVICES];
     double wire[QUICK_NODES][QUICK_NODES][LANES]; /* free from then on; likewise: */
     double out[QUICK_NODES][LANES], in[QUICK_NODES][LANES];
-    double sync[QUICK_DEVICES]; /* [stages] */
+    double fetch[QUICK_DEVICES],
+        sync[QUICK_DEVICES]; /* [stages]: before a step's first event, and after its last */
 };
 
 struct group_quick *group_quick_create(const struct problem *problem, uint32_t steps_max, struct err *err)
@@ -286,12 +288,16 @@ static inline __attribute__((always_inline)) double part_run(struct group_quick 
     const struct deal *d = &q->deal;
     uint32_t count = d->micro_batches, total = d->first[d->ranks], steps = q->steps - part * LANES;
     size_t cells = (size_t)d->stages * count;
-    double free_at[QUICK_DEVICES][LANES] = {{0}}, (*forward)[LANES] = q->came, sum = 0;
+    double free_at[QUICK_DEVICES][LANES], (*forward)[LANES] = q->came, sum = 0;
     double(*backward)[LANES] = q->came + cells;
     memset(q->wire, 0, q->p->cluster->node_count * sizeof(*q->wire));
     memset(q->out, 0, sizeof(q->out));
     memset(q->in, 0, sizeof(q->in));
     memset(q->came, 0, count * sizeof(*q->came));
+    for (uint32_t r = 0; r < d->ranks; r++) {
+        for (uint32_t l = 0; l < lanes; l++)
+            free_at[r][l] = q->fetch[d->stage_of[r]];
+    }
     for (size_t i = count; i < 2 * cells; i++)
         q->came[i][0] = -1;
     for (uint32_t n = 0; n < total; n++) {
@@ -351,8 +357,14 @@ static double choice_run(struct group_quick *q)
     double sum = 0;
     bool good = room_make(q, cells) && order_fill(q);
     ranks_fill(q);
-    for (uint32_t s = 0; s < q->c->stage_count; s++)
-        q->sync[s] = sync_seconds(q, &q->c->stages[s]);
+    for (uint32_t s = 0; s < q->c->stage_count; s++) {
+        bool full = q->p->workload->method == METHOD_FULL;
+        q->fetch[s] = 0;
+        if (full)
+            group_state_moves(q->p, q->c, s, &q->fetch[s], &q->sync[s]);
+        else
+            q->sync[s] = sync_seconds(q, &q->c->stages[s]);
+    }
     for (uint32_t part = 0; part < q->parts && good; part++) {
         double seconds = part_seconds(q, part);
         good = seconds >= 0;
@@ -366,7 +378,8 @@ double group_quick_seconds(struct group_quick *q, const struct place_choice *cho
     const struct problem *p = q->p;
     uint32_t rows = choice->micro_batch_rows, count = micro_count(p, rows);
     struct quick_loads *loads = &q->loads[rows];
-    if (choice->placement != PLACE_HYBRID || p->workload->method != METHOD_LORA ||
+    if (choice->placement != PLACE_HYBRID ||
+        (p->workload->method != METHOD_LORA && p->workload->config->experts > 0) ||
         p->device_count > QUICK_DEVICES || p->cluster->node_count > QUICK_NODES ||
         (uint64_t)p->device_count * q->steps * count > QUICK_CELLS || choice->members[0].micro_count == 0 ||
         choice->in_turn || (!loads->cost && !loads_fill(q, loads, rows, count)))

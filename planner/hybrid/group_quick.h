@@ -12,8 +12,8 @@ struct group_quick;
 struct group_quick *group_quick_create(const struct problem *problem, uint32_t steps_max, struct err *err);
 void group_quick_destroy(struct group_quick *quick);
 
-/* Negative: it cannot say (another placement, too many devices or micro-batches, full fine-tuning). Memory is
- * not looked at. */
+/* Negative: it cannot say (another placement, too many devices or micro-batches, experts in full
+ * fine-tuning). Memory is not looked at. */
 double group_quick_seconds(struct group_quick *quick, const struct place_choice *choice);
 /* No more than that, of a choice that says who takes which micro-batch, without running it: what a rank has
  * to compute, and the least time before its first and after its last micro-batch. 0: it cannot say. */

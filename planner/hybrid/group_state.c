@@ -7,6 +7,7 @@
 #include "planner/sharded/sharded.h"
 
 #define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules */
+#define MOVES_MEMBERS 64u   /* of two stages, beyond which group_state_moves knows nothing */
 
 static bool full_of(const struct problem *p)
 {
@@ -82,6 +83,49 @@ double group_state_sync(const struct problem *p, const uint32_t *devices, uint32
         delay = fmax(delay, latency);
     }
     return count > 1 ? bytes * worst * (count - 1) / count + 2 * (count - 1) * delay : 0;
+}
+
+/* Blocks over a ring of `count` members, the first `owners` of which have even shards. */
+static void ring_moves(const struct problem *p, const uint32_t *devices, uint32_t count, uint32_t owners,
+                       int32_t begin, int32_t end, double *before_s, double *after_s)
+{
+    double gather = 0, scatter = 0, delay = 0;
+    for (uint32_t i = 0; i < count && count > 1; i++) {
+        uint32_t next = (i + 1) % count;
+        double latency, rate;
+        bool emulated;
+        cluster_link(p->cluster, devices[i], devices[next], &latency, &rate, &emulated);
+        gather = fmax(gather, (next < owners ? 1 - 1.0 / owners : 1) / rate);
+        scatter = fmax(scatter, (i < owners ? 1 - 1.0 / owners : 1) / rate);
+        delay = fmax(delay, latency);
+    }
+    if (count < 2)
+        return;
+    *before_s += gather * (double)memory_gathered_bytes(p, begin, end) + (count - 1) * delay;
+    *after_s += scatter * (double)memory_gradient_bytes(p, begin, end) + (count - 1) * delay;
+}
+
+void group_state_moves(const struct problem *p, const struct place_choice *choice, uint32_t s,
+                       double *before_s, double *after_s)
+{
+    const struct place_stage *stage = &choice->stages[s], *head = &choice->stages[0];
+    const struct place_stage *tail = &choice->stages[choice->stage_count - 1];
+    bool apart = table_apart(p, choice), first = s == 0, last = s + 1 == choice->stage_count;
+    uint32_t devices[MOVES_MEMBERS], count = 0;
+    *before_s = *after_s = 0;
+    if (!full_of(p) || head->member_count + tail->member_count > MOVES_MEMBERS ||
+        stage->member_count > MOVES_MEMBERS)
+        return;
+    for (uint32_t m = 0; m < head->member_count; m++)
+        devices[count++] = choice->members[head->member_first + m].device;
+    for (uint32_t m = 0; m < tail->member_count && apart; m++)
+        devices[count++] = choice->members[tail->member_first + m].device;
+    if (apart && (first || last))
+        ring_moves(p, devices, count, head->member_count, 0, 1, before_s, after_s);
+    for (uint32_t m = 0; m < stage->member_count; m++)
+        devices[m] = choice->members[stage->member_first + m].device;
+    ring_moves(p, devices, stage->member_count, stage->member_count, apart && first ? 1 : stage->block_begin,
+               stage->block_end, before_s, after_s);
 }
 
 int group_state_share(struct plan *plan, const struct problem *p, const struct place_choice *choice,

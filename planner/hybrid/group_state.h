@@ -28,6 +28,11 @@ uint32_t group_state_groups(const struct problem *problem, const struct place_ch
 double group_state_sync(const struct problem *problem, const uint32_t *devices, uint32_t count, int32_t begin,
                         int32_t end);
 
+/* Seconds of a choice's stage before a step's first micro-batch and after its last, as group_state_fetch and
+ * group_state_reduce add them, even shards, nothing in each other's way; 0 in LoRA. */
+void group_state_moves(const struct problem *problem, const struct place_choice *choice, uint32_t stage,
+                       double *before_s, double *after_s);
+
 /* Shares the stage's state out by the room[member_count] bytes that its members have left, into its group.
  * ERR_NOFIT when they have too little; ERR_NOMEM. */
 int group_state_share(struct plan *plan, const struct problem *problem, const struct place_choice *choice,

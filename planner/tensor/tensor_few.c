@@ -99,7 +99,7 @@ static void set_deal(struct tensor_few *t, uint32_t set, enum tensor_by by, bool
 }
 
 static void group_price(void *with, const struct few_bound *f, uint16_t set, int32_t begin, int32_t end,
-                        bool behind, double *all, double *one)
+                        uint32_t behind, double *all, double *one)
 {
     const struct tensor_few *t = with;
     const struct problem *p = t->a->p;
@@ -109,7 +109,7 @@ static void group_price(void *with, const struct few_bound *f, uint16_t set, int
     for (uint32_t i = 0; i < t->dealt_count[set] && isinf(*all); i++) {
         const struct few_dealt *x = &t->dealt[set][i];
         double once = ((begin > 0) + (end < p->block_count)) * x->told, turns = once;
-        if (layers > x->most[edges][behind])
+        if (layers > x->most[edges][behind > 0])
             continue;
         for (int cls = 0; cls < COST_CLASSES; cls++) {
             double blocks = p->prefix[end][cls] - p->prefix[begin][cls];
@@ -128,7 +128,7 @@ static void alone_note(struct tensor_few *t, const struct few_bound *f, uint32_t
         .rows = f->rows, .stages = 1, .group = {(uint16_t)set}, .end = {(uint16_t)t->a->p->block_count}};
     double one;
     uint32_t at = t->alone_count;
-    group_price(t, f, (uint16_t)set, 0, t->a->p->block_count, false, &node.bound, &one);
+    group_price(t, f, (uint16_t)set, 0, t->a->p->block_count, 0, &node.bound, &one);
     for (uint32_t i = 0; i < t->alone_count; i++) {
         if (t->alone[i].rows == node.rows && t->alone[i].group[0] == set)
             return;
@@ -273,7 +273,7 @@ int tensor_few_try(struct arrangement *a, struct err *err)
     struct tensor_few *t = calloc(1, sizeof(*t));
     if (!t)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    struct few_prices prices = {.with = t, .size = size_set, .group = group_price};
+    struct few_prices prices = {.with = t, .led = true, .size = size_set, .group = group_price};
     t->a = a;
     t->list = a->list;
     t->one = (struct arrangement){.p = a->p, .list = a->list};

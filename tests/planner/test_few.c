@@ -95,13 +95,13 @@ static void stage_seconds(const struct all *a, uint32_t group, int32_t begin, in
     uint32_t members = 0;
     *makespan = *passage = INFINITY;
     if (a->prices) {
-        a->prices->group(a->prices->with, a->f, (uint16_t)group, begin, end, behind > 0, makespan, passage);
+        a->prices->group(a->prices->with, a->f, (uint16_t)group, begin, end, behind, makespan, passage);
         return;
     }
     for (uint32_t d = 0; d < a->f->sets.count; d++) {
         if (!(group >> d & 1))
             continue;
-        few_alone_fill(a->f, d, begin, end, &alone[members]);
+        few_alone_fill(a->f, d, begin, end, 1, &alone[members]);
         plain[members] = alone[members].seconds[alone[members].room[0] == 0];
         rate += 1 / plain[members++];
     }
@@ -135,7 +135,7 @@ static double wire_seconds(const struct all *a, uint32_t from, uint32_t to)
             least = fmin(least, bytes / fmin(there, back));
         }
     }
-    return a->prices ? least : least / __builtin_popcount(from) / __builtin_popcount(to);
+    return a->prices && a->prices->led ? least : least / __builtin_popcount(from) / __builtin_popcount(to);
 }
 
 /* The least over all cuts, the stages from s on, a first micro-batch being there at `from`. */
@@ -246,7 +246,7 @@ static void the_walk_keeps_the_best_of_all_groupings(void **state)
 /* A group's blocks shared out, at a cost that grows with its members; some groups do not fit, or not with
  * others behind them. */
 static void shared_price(void *with, const struct few_bound *f, uint16_t set, int32_t begin, int32_t end,
-                         bool behind, double *all, double *one)
+                         uint32_t behind, double *all, double *one)
 {
     uint32_t *sizes = with, members = (uint32_t)__builtin_popcount(set);
     double rate = 0;
@@ -255,7 +255,7 @@ static void shared_price(void *with, const struct few_bound *f, uint16_t set, in
         rate += set >> d & 1 ? 1 / (micro_forward(f->p, &f->cost[d], begin, end) +
                                     micro_backward(f->p, &f->cost[d], begin, end, false))
                              : 0;
-    bool fits = end - begin + behind <= (int32_t)(2 + set * 7u % 5);
+    bool fits = end - begin + (int32_t)(behind > 0) <= (int32_t)(2 + set * 7u % 5);
     *one = fits ? 1 / rate + 1e-3 * (members - 1) : INFINITY;
     *all = *one * f->micro_batches;
 }
@@ -274,7 +274,8 @@ static void groups_may_be_priced_otherwise(void **state)
         struct err err = {0};
         struct all a;
         uint32_t asked[2] = {0};
-        struct few_prices prices = {.with = asked, .size = size_noted, .group = shared_price};
+        struct few_prices prices = {
+            .with = asked, .led = seed % 2, .size = size_noted, .group = shared_price};
         struct few_bound *f = calloc(1, sizeof(*f));
         world_init(&w, 300 + seed, 3 + seed % 3, false);
         assert_int_equal(few_bound_walk(f, &w.problem, false, &prices, &err), 1);
