@@ -7,7 +7,7 @@
 #include "planner/search/placement.h"
 
 /* Adds what it finds, with simulated seconds as estimates. Adds nothing where there are too many
- * devices or blocks (few_bound.h), and for full fine-tuning. Returns −1 on ERR_NOMEM only. */
+ * devices or blocks (few_bound.h), and for experts in full fine-tuning. Returns −1 on ERR_NOMEM only. */
 int few_propose(const struct problem *problem, struct choice_list *list, struct err *err);
 
 #endif
