@@ -7,13 +7,17 @@
  * has the memory and the others only speed. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "planner/cost/micro.h"
 #include "planner/sharded/sharded_search.h"
 
-#define HOLDERS_MAX 8u /* tried as holder: those with the most memory */
-#define ALL_SETS 6u    /* devices up to which every set of workers is tried */
-#define CUTOFF 1.2     /* estimates this much above the best one are not looked for */
+#define HOLDERS_MAX 8u     /* tried as holder: those with the most memory */
+#define ALL_SETS 6u        /* devices up to which every set of workers is tried */
+#define WORKERS_ORDERED 4u /* workers up to which all orders of them are looked at, */
+#define ROWS_ORDERED 64u   /* and rows */
+#define ORDER_SAME 1e-9    /* orders this near are as good */
+#define CUTOFF 1.2         /* estimates this much above the best one are not looked for */
 
 struct sharded_buffers server_buffers(const struct problem *p)
 {
@@ -134,6 +138,62 @@ static struct moving star(const struct server *s)
     return moving;
 }
 
+/* What the busiest member computes, mean over steps; rows go to members in order. */
+static double busiest_seconds(const struct problem *p, const struct place_member *members, uint32_t count)
+{
+    double sum = 0;
+    for (uint32_t t = 0; t < p->step_count; t++) {
+        double most = 0;
+        for (uint32_t m = 0, row = 0; m < count; m++) {
+            double own = 0;
+            for (uint32_t k = 0; k < members[m].micro_count; k++, row += members[m].micro_rows) {
+                struct cost_load load = problem_load(p, t, row, row + members[m].micro_rows);
+                struct micro_cost cost;
+                micro_cost_load(&cost, p, members[m].device, &load);
+                own += micro_forward(p, &cost, 0, p->block_count) +
+                       micro_backward(p, &cost, 0, p->block_count, members[m].recompute);
+            }
+            most = fmax(most, own);
+        }
+        sum += most / p->step_count;
+    }
+    return sum;
+}
+
+static void members_swap(struct place_member *a, struct place_member *b)
+{
+    struct place_member held = *a;
+    *a = *b;
+    *b = held;
+}
+
+/* Rows differ in length, and workers are alike to the holder: the order of a few in which the busiest has
+ * least to do. */
+static void workers_order(const struct problem *p, struct place_member *members, uint32_t count)
+{
+    struct place_member best[1 + WORKERS_ORDERED], *workers = members + 1;
+    uint32_t turns[WORKERS_ORDERED] = {0}, n = count - 1;
+    if (n < 2 || n > WORKERS_ORDERED || p->workload->batch_rows > ROWS_ORDERED)
+        return;
+    double least = busiest_seconds(p, members, count);
+    memcpy(best, members, count * sizeof(*best));
+    for (uint32_t k = 1; k < n;) { /* Heap's way through all orders */
+        if (turns[k] >= k) {
+            turns[k++] = 0;
+            continue;
+        }
+        members_swap(&workers[k % 2 ? turns[k] : 0], &workers[k]);
+        double seconds = busiest_seconds(p, members, count);
+        if (seconds < least * (1 - ORDER_SAME)) {
+            least = seconds;
+            memcpy(best, members, count * sizeof(*best));
+        }
+        turns[k]++;
+        k = 1;
+    }
+    memcpy(members, best, count * sizeof(*best));
+}
+
 static int chosen_add(struct server *s, const struct moving *moving, struct err *err)
 {
     struct place_member members[SHARDED_DEVICES_MAX];
@@ -151,6 +211,7 @@ static int chosen_add(struct server *s, const struct moving *moving, struct err 
                                            .window = full && o->count ? o->count : 1,
                                            .recompute = o->recompute};
     }
+    workers_order(s->s.p, members, count);
     struct place_stage stage = {.block_end = s->s.p->block_count, .member_count = count};
     struct place_choice choice = {.placement = PLACE_SERVER,
                                   .micro_batch_rows = rows,
