@@ -1,57 +1,23 @@
 /* Hybrids of few devices: quick looks are near simulation, in LoRA and in full fine-tuning with state in
  * shards and tables tied; what is proposed passes the checker; dealing late deals everything. */
-#include "planner/plan_fixture.h"
-
-#include <math.h>
+#include "planner/few_world.h"
 
 #include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/few.h"
 #include "planner/search/polish.h"
 
-#define MIB ((uint64_t)1 << 20)
 #define STEPS 3u
 
-struct made {
-    struct model_config config;
-    struct workload workload;
-    struct cluster *cluster;
-    struct problem problem;
-};
-
-static void made_init(struct made *m, uint64_t seed, bool full)
+static void world_init(struct few_world *w, uint64_t seed, bool full)
 {
     struct rand_stream r;
-    struct err err = {0};
     rand_stream_init(&r, seed, 81);
-    m->config = fixture_config(2 + rand_stream_below(&r, 6));
-    m->config.vocab = 512 << rand_stream_below(&r, 5);
-    m->config.tied = seed % 2;
-    m->workload = fixture_workload(&m->config, 24, 2 + rand_stream_below(&r, 8));
-    m->workload.method = full ? METHOD_FULL : METHOD_LORA;
-    m->workload.sample_tokens = m->workload.prompt_tokens = 0;
-    for (uint32_t i = 0; i < m->workload.row_count; i++) {
-        m->workload.rows[i].tokens = 20 + rand_stream_below(&r, 60);
-        m->workload.rows[i].labelled = 10;
-    }
-    m->cluster = cluster_create(&err);
-    for (uint32_t d = 0; d < 3 + seed % 3; d++) {
-        char name[40], node[16];
-        snprintf(node, sizeof(node), "n%u", d / 2);
-        snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
-        fixture_device(m->cluster, name, node, (full ? 300 : 120) * MIB + rand_stream_below(&r, 200) * MIB,
-                       0.3 + 1.5 * rand_stream_unit(&r));
-    }
-    assert_int_equal(
-        cluster_set_defaults(m->cluster, 2e-5, 1e10, 1e-4, 2e7 * pow(10, 2 * rand_stream_unit(&r)), &err), 0);
-    if (problem_init(&m->problem, &m->workload, m->cluster, &err) < 0)
-        fail_msg("%s", err.text);
-}
-
-static void made_fini(struct made *m)
-{
-    problem_fini(&m->problem);
-    cluster_destroy(m->cluster);
-    workload_fini(&m->workload);
+    w->config = fixture_config(2 + rand_stream_below(&r, 6));
+    w->config.vocab = 512 << rand_stream_below(&r, 5);
+    w->config.tied = seed % 2;
+    w->workload = fixture_workload(&w->config, 24, 2 + rand_stream_below(&r, 8));
+    w->workload.method = full ? METHOD_FULL : METHOD_LORA;
+    few_world_init(w, &r, 3 + seed % 3, (double)((full ? 300 : 120) * MIB), 200 * (double)MIB);
 }
 
 struct looks {
@@ -59,7 +25,7 @@ struct looks {
     double off, worst;
 };
 
-static void choice_look(const struct made *m, const struct place_choice *c, struct polish *polish,
+static void choice_look(const struct few_world *m, const struct place_choice *c, struct polish *polish,
                         struct looks *l)
 {
     struct err err = {0};
@@ -82,9 +48,9 @@ static void quick_looks_are_near_simulation(void **state)
     for (int full = 0; full < 2; full++) {
         struct looks l = {0};
         for (uint64_t seed = 0; seed < 24; seed++) {
-            struct made m;
+            struct few_world m;
             struct err err = {0};
-            made_init(&m, seed, full);
+            world_init(&m, seed, full);
             struct choice_list *list = calloc(1, sizeof(*list));
             list->evaluations_max = 20000;
             assert_int_equal(few_propose(&m.problem, list, &err), 0);
@@ -94,7 +60,7 @@ static void quick_looks_are_near_simulation(void **state)
             polish_destroy(polish);
             choice_list_fini(list);
             free(list);
-            made_fini(&m);
+            few_world_fini(&m);
         }
         print_message("%s: %u choices, off by %.2f %% at the mean, %.1f %% at worst, %u by more than 6 %%\n",
                       full ? "full fine-tuning" : "LoRA", l.count, 100 * l.off / l.count, 100 * l.worst,
@@ -108,9 +74,9 @@ static void dealing_late_deals_everything(void **state)
     (void)state;
     uint32_t dealt = 0;
     for (uint64_t seed = 0; seed < 40; seed++) {
-        struct made m;
+        struct few_world m;
         struct err err = {0};
-        made_init(&m, seed, false);
+        world_init(&m, seed, false);
         uint32_t count = m.workload.batch_rows, members = m.problem.device_count;
         struct place_stage stages[2] = {{.block_end = 1, .member_count = 1},
                                         {.block_begin = 1,
@@ -138,7 +104,7 @@ static void dealing_late_deals_everything(void **state)
         }
         dealt += said > 0;
         free(c.dealt);
-        made_fini(&m);
+        few_world_fini(&m);
     }
     assert_true(dealt > 20);
 }

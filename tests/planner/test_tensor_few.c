@@ -1,58 +1,24 @@
 /* Tensor groups of few devices: quick looks are near simulation, and where memory is all but full what is
  * dealt by room fits wherever anything does that is dealt at random. */
-#include "planner/plan_fixture.h"
-
-#include <math.h>
+#include "planner/few_world.h"
 
 #include "planner/search/polish.h"
 #include "planner/tensor/tensor_quick.h"
 
-#define MIB ((uint64_t)1 << 20)
 #define STEPS 3u
-
-struct made {
-    struct model_config config;
-    struct workload workload;
-    struct cluster *cluster;
-    struct problem problem;
-};
 
 /* `least`: of a device's memory, as a part of what the whole model takes on one; another half as much at
  * most. */
-static void made_init(struct made *m, uint64_t seed, uint32_t devices, double least)
+static void world_init(struct few_world *w, uint64_t seed, uint32_t devices, double least)
 {
     struct rand_stream r;
-    struct err err = {0};
     rand_stream_init(&r, seed, 77);
-    m->config = fixture_config(3 + rand_stream_below(&r, 6));
-    m->config.vocab = 1024 << rand_stream_below(&r, 4);
-    m->workload = fixture_workload(&m->config, 24, 2 + rand_stream_below(&r, 12));
-    m->workload.place = PLACE_TENSOR;
-    m->workload.sample_tokens = m->workload.prompt_tokens = 0;
-    for (uint32_t i = 0; i < m->workload.row_count; i++) {
-        m->workload.rows[i].tokens = 20 + rand_stream_below(&r, 60);
-        m->workload.rows[i].labelled = 10;
-    }
-    m->cluster = cluster_create(&err);
-    double whole = 4.0 * m->config.layers * 3600000 + 4.0 * 576 * m->config.vocab + 4 * (double)MIB;
-    for (uint32_t d = 0; d < devices; d++) {
-        char name[40], node[16];
-        snprintf(node, sizeof(node), "n%u", d / 2);
-        snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
-        fixture_device(m->cluster, name, node, (uint64_t)(whole * least * (1 + rand_stream_unit(&r) / 2)),
-                       0.3 + 1.5 * rand_stream_unit(&r));
-    }
-    assert_int_equal(
-        cluster_set_defaults(m->cluster, 2e-5, 1e10, 1e-4, 2e7 * pow(10, 2 * rand_stream_unit(&r)), &err), 0);
-    if (problem_init(&m->problem, &m->workload, m->cluster, &err) < 0)
-        fail_msg("%s", err.text);
-}
-
-static void made_fini(struct made *m)
-{
-    problem_fini(&m->problem);
-    cluster_destroy(m->cluster);
-    workload_fini(&m->workload);
+    w->config = fixture_config(3 + rand_stream_below(&r, 6));
+    w->config.vocab = 1024 << rand_stream_below(&r, 4);
+    w->workload = fixture_workload(&w->config, 24, 2 + rand_stream_below(&r, 12));
+    w->workload.place = PLACE_TENSOR;
+    least *= 4.0 * w->config.layers * 3600000 + 4.0 * 576 * w->config.vocab + 4 * (double)MIB;
+    few_world_init(w, &r, devices, least, least / 2);
 }
 
 /* Sums and transfers that share a wire are what a quick look does not see; here most choices have none. */
@@ -62,9 +28,9 @@ static void quick_looks_are_near_simulation(void **state)
     uint32_t count = 0, far = 0, stages = 0, turns = 0;
     double off = 0, worst = 0;
     for (uint64_t seed = 0; seed < 30; seed++) {
-        struct made m;
+        struct few_world m;
         struct err err = {0};
-        made_init(&m, seed, 2 + seed % 5, 1.2);
+        world_init(&m, seed, 2 + seed % 5, 1.2);
         struct choice_list *list = calloc(1, sizeof(*list));
         list->evaluations_max = 20000;
         assert_int_equal(place_tensor.propose(&m.problem, list, &err), 0);
@@ -87,7 +53,7 @@ static void quick_looks_are_near_simulation(void **state)
         tensor_quick_destroy(quick);
         choice_list_fini(list);
         free(list);
-        made_fini(&m);
+        few_world_fini(&m);
     }
     print_message("%u choices, %u pipelines, %u in turns: off by %.2f %% at the mean, %.1f %% at worst, %u "
                   "by more than 5 %%\n",
@@ -156,10 +122,10 @@ static void what_members_hold_is_found(void **state)
     (void)state;
     uint32_t fitted = 0, tight = 0, none = 0;
     for (uint64_t seed = 0; seed < 160; seed++) {
-        struct made m;
+        struct few_world m;
         struct rand_stream r;
         rand_stream_init(&r, seed, 78);
-        made_init(&m, seed, 2 + seed % 2, (0.35 + 0.3 * rand_stream_unit(&r)) * (seed % 2 ? 0.75 : 1.1));
+        world_init(&m, seed, 2 + seed % 2, (0.35 + 0.3 * rand_stream_unit(&r)) * (seed % 2 ? 0.75 : 1.1));
         struct place_stage stage = {.block_end = m.problem.block_count,
                                     .member_count = m.problem.device_count};
         struct place_member members[8] = {0};
@@ -199,7 +165,7 @@ static void what_members_hold_is_found(void **state)
                 fail_msg("seed %llu: what was dealt at random fits", (unsigned long long)seed);
             none++;
         }
-        made_fini(&m);
+        few_world_fini(&m);
     }
     print_message("%u fitted, %u of them only so; nothing fits in %u\n", fitted, tight, none);
     assert_true(fitted > 20 && tight > 0 && none > 20);
