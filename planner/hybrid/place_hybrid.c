@@ -437,12 +437,15 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
     bool many = count >= HYBRID_MANY && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
     bool is_long = (uint64_t)count * p->workload->batch_rows > HYBRID_LONG;
     bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
-    if (result == 0 && !(many && (is_long || list->must_use))) /* those are tried beside a plan */
+    bool shards =
+        p->workload->method == METHOD_FULL && count >= HYBRID_MANY;       /* dear to price, nothing gained */
+    if (result == 0 && !shards && !(many && (is_long || list->must_use))) /* those are tried beside a plan */
         result = few_propose(p, list, err);
     bool few = list->count > 0;
     if (result == 0 && many && !(cuts && !few))
         result = many_propose(p, 0, list, err);
-    if (result == 0 && count >= 3 && !few && !(many && count > HYBRID_SMALL)) {
+    if (result == 0 && count >= 3 && (!few || p->workload->method == METHOD_FULL) &&
+        !(many && count > HYBRID_SMALL)) {
         h->p = p;
         h->list = list;
         result = order_try(h, ranked, count, err);
