@@ -7,7 +7,13 @@
 #include "planner/cost/micro.h"
 #include "planner/given/cluster_private.h"
 
+#define CELLS_WORTH 800u   /* devices · rows */
 #define PAIRS_MOST 200000u /* eleven devices all unlike: 177,147 */
+
+bool few_worth(const struct problem *p, uint32_t devices)
+{
+    return (uint64_t)devices * p->workload->batch_rows <= CELLS_WORTH;
+}
 
 bool few_size_worth(const struct problem *p, uint32_t rows)
 {

@@ -31,6 +31,9 @@ struct few_sets {
 int few_sets_init(struct few_sets *sets, const struct problem *problem, bool single, struct err *err);
 void few_sets_fini(struct few_sets *sets);
 
+/* Are all of a step's rows on so many devices few enough to be worth it? Longer steps are arranged well
+ * enough. */
+bool few_worth(const struct problem *problem, uint32_t devices);
 /* Is a size of micro-batches looked at? */
 bool few_size_worth(const struct problem *problem, uint32_t rows);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "planner/cost/micro.h"
+#include "planner/few/few_sets.h"
 #include "planner/hybrid/few.h"
 #include "planner/hybrid/group.h"
 #include "planner/hybrid/group_state.h"
@@ -18,7 +19,6 @@
 
 #define HYBRID_CUTS 8u
 #define HYBRID_MANY 7u   /* devices from which arranging many is tried */
-#define HYBRID_LONG 800u /* devices · rows above which many are arranged, and groupings not enumerated */
 #define HYBRID_SMALL 16u /* devices up to which arranging many is not all that is tried */
 #define CUTOFF 1.12      /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
@@ -435,7 +435,7 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
     bool many = count >= HYBRID_MANY && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
-    bool is_long = (uint64_t)count * p->workload->batch_rows > HYBRID_LONG;
+    bool is_long = !few_worth(p, count);
     bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
     bool shards =
         p->workload->method == METHOD_FULL && count >= HYBRID_MANY;       /* dear to price, nothing gained */

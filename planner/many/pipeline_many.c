@@ -160,7 +160,7 @@ int pipeline_propose_many(const struct problem *problem, struct choice_list *lis
 
 int pipeline_propose_few(const struct problem *problem, struct choice_list *list, struct err *err)
 {
-    if (list->must_use || (uint64_t)problem->device_count * problem->workload->batch_rows >= LONG_CELLS)
+    if (list->must_use || !few_worth(problem, problem->device_count))
         return 0; /* tried beside a plan; arranged well enough */
     struct pipe_table *tables = calloc((size_t)problem->workload->batch_rows + 1, sizeof(*tables));
     struct few_bound *few = calloc(1, sizeof(*few));
