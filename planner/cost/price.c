@@ -7,12 +7,12 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
+#include "planner/cost/ring.h"
 #include "planner/expert/expert.h"
 #include "planner/simulate/steady.h"
 #include "planner/tensor/tensor.h"
 
-#define STEADY_WORTH 4000u     /* instructions from which a steady stretch is looked for */
-#define GROUP_SHARING_MAX 256u /* members up to which a ring's links on one wire are counted */
+#define STEADY_WORTH 4000u /* instructions from which a steady stretch is looked for */
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
@@ -186,32 +186,13 @@ static void wire_between(void *context, uint32_t from, uint32_t to, struct sim_w
     }
 }
 
-/* Worst latency and rate over neighbours in a group's order. Links of one ring between the same two nodes, or
- * through the same card, are busy at once, so each has its part. */
+/* Worst latency and rate over neighbours in a group's order. */
 static void group_links(const struct price *price, const struct plan_group *group, struct price_group *links)
 {
-    const struct cluster *cluster = price->problem->cluster;
     uint32_t n = group->rank_count;
     *links = (struct price_group){.latency_s = 0, .bytes_per_s = INFINITY, .known = true};
     for (uint32_t i = 0; i < n && n > 1; i++) {
-        uint32_t a = price->device[group->ranks[i]], b = price->device[group->ranks[(i + 1) % n]];
-        uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
-        uint32_t alike = 0, leaving = 0, arriving = 0;
-        double latency, rate;
-        bool emulated;
-        cluster_link(cluster, a, b, &latency, &rate, &emulated);
-        for (uint32_t k = 0; k < n && n <= GROUP_SHARING_MAX && from != to; k++) {
-            uint32_t c = cluster->devices[price->device[group->ranks[k]]].node;
-            uint32_t d = cluster->devices[price->device[group->ranks[(k + 1) % n]]].node;
-            alike += c == from && d == to;
-            leaving += c == from && d != from;
-            arriving += d == to && c != to;
-        }
-        rate /= alike > 1 ? alike : 1;
-        if (from != to && leaving > 1 && cluster->nodes[from].nic_bytes_per_s > 0)
-            rate = fmin(rate, cluster->nodes[from].nic_bytes_per_s / leaving);
-        if (from != to && arriving > 1 && cluster->nodes[to].nic_bytes_per_s > 0)
-            rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
+        double latency, rate = ring_hop(price->problem->cluster, group->ranks, price->device, n, i, &latency);
         links->latency_s = fmax(links->latency_s, latency);
         links->bytes_per_s = fmin(links->bytes_per_s, rate);
         double mine = group->shares ? group->shares[i] : 1.0 / n;

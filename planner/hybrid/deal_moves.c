@@ -7,8 +7,7 @@
 #include "planner/cost/micro.h"
 #include "planner/hybrid/deal.h"
 
-#define ORDER_REACH 3u   /* events between two that change places, and one */
-#define LATE_MEMBERS 64u /* of a stage that is dealt late */
+#define ORDER_REACH 3u /* events between two that change places, and one */
 
 int deal_fix(const struct problem *p, struct place_choice *c, struct err *err)
 {
@@ -35,79 +34,6 @@ int deal_fix(const struct problem *p, struct place_choice *c, struct err *err)
         free(dealt);
         return 0;
     }
-    c->dealt = dealt;
-    c->dealt_count = cells;
-    return 1;
-}
-
-/* Seconds of a mean micro-batch there and back on the members of a stage. */
-static void each_fill(const struct problem *p, const struct place_choice *c, const struct place_stage *stage,
-                      double *each)
-{
-    for (uint32_t m = 0; m < stage->member_count; m++) {
-        const struct place_member *x = &c->members[stage->member_first + m];
-        struct micro_cost cost;
-        micro_cost_init(&cost, p, x->device, c->micro_batch_rows);
-        each[m] = micro_forward(p, &cost, stage->block_begin, stage->block_end) +
-                  micro_backward(p, &cost, stage->block_begin, stage->block_end, x->recompute);
-    }
-}
-
-/* One for each member, and the others to who would be done first; false where there are too few. */
-static bool each_count(const double *each, uint32_t members, uint32_t count, uint32_t *counts)
-{
-    for (uint32_t m = 0; m < members; m++)
-        counts[m] = 1;
-    for (uint32_t given = members; given < count; given++) {
-        uint32_t best = 0;
-        for (uint32_t m = 1; m < members; m++)
-            best = (counts[m] + 1) * each[m] < (counts[best] + 1) * each[best] ? m : best;
-        counts[best]++;
-    }
-    return members <= count;
-}
-
-/* From the last micro-batch back to the first: to whoever would begin its last one latest. */
-static bool stage_late(const struct problem *p, const struct place_choice *c, uint32_t s, uint32_t count,
-                       uint8_t *dealt)
-{
-    const struct place_stage *stage = &c->stages[s];
-    double each[LATE_MEMBERS];
-    uint32_t counts[LATE_MEMBERS], taken[LATE_MEMBERS] = {0};
-    if (stage->member_count > LATE_MEMBERS)
-        return false;
-    each_fill(p, c, stage, each);
-    if (!each_count(each, stage->member_count, count, counts))
-        return false;
-    for (uint32_t k = count; k-- > 0;) {
-        uint32_t pick = UINT32_MAX;
-        for (uint32_t m = 0; m < stage->member_count; m++) {
-            if (taken[m] < counts[m] &&
-                (pick == UINT32_MAX || (taken[m] + 1) * each[m] < (taken[pick] + 1) * each[pick]))
-                pick = m;
-        }
-        taken[pick]++;
-        dealt[k] = (uint8_t)pick;
-    }
-    return true;
-}
-
-int deal_late(const struct problem *p, struct place_choice *c, struct err *err)
-{
-    uint32_t count = micro_count(p, c->micro_batch_rows), cells = c->stage_count * count;
-    if (c->placement != PLACE_HYBRID || c->stage_count < 2 || cells > DEALT_CELLS)
-        return 0;
-    uint8_t *dealt = calloc((size_t)cells + 1, 1);
-    bool all = dealt != NULL;
-    for (uint32_t s = 0; s < c->stage_count && all; s++)
-        all = stage_late(p, c, s, count, &dealt[(size_t)s * count]);
-    if (!dealt)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (!all) {
-        free(dealt);
-        return 0;
-    }
-    deal_drop(c);
     c->dealt = dealt;
     c->dealt_count = cells;
     return 1;

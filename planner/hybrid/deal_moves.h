@@ -10,9 +10,6 @@
 /* Writes into a hybrid who takes which micro-batch as its shares have it. Returns 1 when it is said from now
  * on, 0 where that is not to be (too many, a member without any, another placement), −1 with ERR_NOMEM. */
 int deal_fix(const struct problem *problem, struct place_choice *choice, struct err *err);
-/* The same so that all members of a stage would be done at once, each beginning as late as it can: as many as
- * each is fast enough for, who takes longest first. */
-int deal_late(const struct problem *problem, struct place_choice *choice, struct err *err);
 /* Members a and b of the choice, of one stage, have changed places: each keeps what it was dealt, if anything
  * was. */
 void deal_rename(struct place_choice *choice, uint32_t stage, uint32_t a, uint32_t b);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "planner/few/few_bound.h"
-#include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/few_state.h"
 #include "planner/hybrid/group_fit.h"
 #include "planner/search/moves.h"
@@ -208,21 +207,8 @@ static int start_try(struct few *f, struct few_found *x, const struct place_choi
     return choice_copy(&x->choice, start, f->err);
 }
 
-/* Dealt so that members are done together, as a start. */
-static int late_try(struct few *f, struct few_found *x, const struct place_choice *start)
-{
-    struct place_choice late;
-    if (choice_copy(&late, start, f->err) < 0)
-        return -1;
-    int result = deal_late(f->p, &late, f->err);
-    if (result > 0)
-        result = start_try(f, x, &late);
-    choice_fini(&late);
-    return result;
-}
-
-/* A quick look at every node, with whole micro-batches and with shares as they are, windows wide and not, and
- * dealt one by one; the best one stays. */
+/* A quick look at every node, with whole micro-batches and with shares as they are, windows wide and not; the
+ * best one stays. */
 static int nodes_look(struct few *f, struct few_found *found)
 {
     static const uint32_t ways[] = {WINDOW_WAYS, 3, 2};
@@ -241,8 +227,6 @@ static int nodes_look(struct few *f, struct few_found *found)
                 result = start_try(f, &found[i], &start);
             }
         }
-        if (result == 0)
-            result = late_try(f, &found[i], &start);
         choice_fini(&start);
         if (result < 0)
             return -1;

@@ -128,9 +128,8 @@ static int others_kick(struct search *s, struct finalists *f)
     return 0;
 }
 
-/* Few devices' tensor groups, and hybrids whose groupings nobody enumerated (full fine-tuning): starts are
- * few, and kicks gain more. */
-static bool starts_few(const struct search *s, enum plan_placement kind)
+/* Few devices' tensor groups, and hybrids in full fine-tuning: kicks gain more. */
+static bool kicks_gain(const struct search *s, enum plan_placement kind)
 {
     return s->problem->device_count <= TENSOR_FEW &&
            (kind == PLACE_TENSOR || (kind == PLACE_HYBRID && s->problem->workload->method == METHOD_FULL));
@@ -142,20 +141,20 @@ static uint32_t kicks_of(const struct search *s, enum plan_placement kind, doubl
     if (kind == PLACE_PIPELINE && pipeline_exhausts(s->problem))
         return 0;
     bool brief = s->problem->device_count <= TENSOR_FEW && (kind == PLACE_SERVER || kind == PLACE_DATA);
-    bool first = (starts_few(s, kind) || brief) && seconds <= s->fastest_s;
+    bool first = (kicks_gain(s, kind) || brief) && seconds <= s->fastest_s;
     return s->problem->workload->place == (int)kind || first ? KICKS_ASKED : KICKS;
 }
 
 /* Kicks the best of one placement about, if that may make it the fastest of all. */
 static int placement_kick(struct search *s, enum plan_placement kind, struct finalists *f)
 {
-    bool starts = starts_few(s, kind);
+    bool more = kicks_gain(s, kind);
     if (!f->polish || f->known == UINT32_MAX)
         return 0;
     struct place_choice *choice = &s->lists[kind].choices[f->known];
     if (placement_end(s, kind, f, choice) < 0)
         return -1;
-    bool near = f->known_s <= s->fastest_s * (starts ? POLISH_WITHIN : KICK_WITHIN);
+    bool near = f->known_s <= s->fastest_s * (more ? POLISH_WITHIN : KICK_WITHIN);
     if (near)
         polish_search(f->polish, choice, &f->known_s, kicks_of(s, kind, f->known_s));
     if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)

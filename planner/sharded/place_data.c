@@ -247,14 +247,6 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
     return result;
 }
 
-static bool same_devices(const struct place_choice *a, const struct place_choice *b)
-{
-    uint32_t shared = 0;
-    for (uint32_t m = 0; m < a->member_count; m++)
-        shared += choice_uses(b, a->members[m].device);
-    return shared == a->member_count && shared == b->member_count;
-}
-
 /* A base in shards is gathered anew for every pass: seldom worth it where devices hold it whole, but over a
  * fast link it may let a device work that does not. Among many devices it is not looked at then; among few
  * the best of some sets of devices is, as estimates tell little between them: rows differ in length. */
@@ -269,7 +261,7 @@ static int shards_too(const struct problem *p, struct choice_list *list, struct 
     for (uint32_t i = 0, kept = 0; i < shards.count && kept < SHARDED_KEPT && result == 0; i++) {
         bool before = false;
         for (uint32_t other = 0; other < i && !before; other++)
-            before = same_devices(&shards.choices[i], &shards.choices[other]);
+            before = choice_same_groups(&shards.choices[i], &shards.choices[other]);
         if (!before) {
             result = choice_list_add(list, &shards.choices[i], err);
             kept++;

@@ -138,28 +138,6 @@ static struct moving star(const struct server *s)
     return moving;
 }
 
-/* What the busiest member computes, mean over steps; rows go to members in order. */
-static double busiest_seconds(const struct problem *p, const struct place_member *members, uint32_t count)
-{
-    double sum = 0;
-    for (uint32_t t = 0; t < p->step_count; t++) {
-        double most = 0;
-        for (uint32_t m = 0, row = 0; m < count; m++) {
-            double own = 0;
-            for (uint32_t k = 0; k < members[m].micro_count; k++, row += members[m].micro_rows) {
-                struct cost_load load = problem_load(p, t, row, row + members[m].micro_rows);
-                struct micro_cost cost;
-                micro_cost_load(&cost, p, members[m].device, &load);
-                own += micro_forward(p, &cost, 0, p->block_count) +
-                       micro_backward(p, &cost, 0, p->block_count, members[m].recompute);
-            }
-            most = fmax(most, own);
-        }
-        sum += most / p->step_count;
-    }
-    return sum;
-}
-
 static void members_swap(struct place_member *a, struct place_member *b)
 {
     struct place_member held = *a;
@@ -175,7 +153,7 @@ static void workers_order(const struct problem *p, struct place_member *members,
     uint32_t turns[WORKERS_ORDERED] = {0}, n = count - 1;
     if (n < 2 || n > WORKERS_ORDERED || p->workload->batch_rows > ROWS_ORDERED)
         return;
-    double least = busiest_seconds(p, members, count);
+    double least = sharded_busiest(p, members, count, 0);
     memcpy(best, members, count * sizeof(*best));
     for (uint32_t k = 1; k < n;) { /* Heap's way through all orders */
         if (turns[k] >= k) {
@@ -183,7 +161,7 @@ static void workers_order(const struct problem *p, struct place_member *members,
             continue;
         }
         members_swap(&workers[k % 2 ? turns[k] : 0], &workers[k]);
-        double seconds = busiest_seconds(p, members, count);
+        double seconds = sharded_busiest(p, members, count, 0);
         if (seconds < least * (1 - ORDER_SAME)) {
             least = seconds;
             memcpy(best, members, count * sizeof(*best));

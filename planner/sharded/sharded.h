@@ -54,11 +54,6 @@ enum share_aim {
 bool share_state(const struct share_member *members, uint32_t count, enum share_aim aim, double *shares);
 /* Least max_i (1 − r_i)/β_i when room is no matter, seconds a byte: no share makes a ring faster. */
 double share_level_least(const struct share_member *members, uint32_t count);
-/* A ring of devices: bytes/s into and out of each, links and cards that several use at once divided as
- * price.c does, and its worst latency. What is gathered comes in but for the own share; what is reduced goes
- * out but for it. */
-void share_links(const struct cluster *cluster, const uint32_t *device, uint32_t count, double *in,
-                 double *out, double *latency_s);
 
 /* --- what is gathered --- */
 
@@ -82,6 +77,10 @@ static inline uint32_t sharded_ring(const struct sharded_buffers *buffers)
 /* What a member with these micro-batches must hold, without state (share 0) or with its share. */
 void sharded_need(const struct problem *problem, const struct sharded_buffers *buffers, uint32_t rows,
                   uint32_t count, bool recompute, double share, struct memory_need *need);
+/* What the busiest member computes, mean over steps: rows go to members in order, from `first` round to the
+ * one before it. */
+double sharded_busiest(const struct problem *problem, const struct place_member *members, uint32_t count,
+                       uint32_t first);
 /* Bytes of what is shared out: the state, or the frozen base of LoRA. */
 double sharded_state_bytes(const struct problem *problem);
 

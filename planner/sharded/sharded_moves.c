@@ -1,5 +1,6 @@
 /* Changing layered choices: rows from one member to another, how they are cut, how much is gathered, who
  * takes part; then the shards by the room that is left. */
+#include "planner/cost/ring.h"
 #include "planner/sharded/sharded_moves.h"
 
 #include <math.h>
@@ -69,7 +70,7 @@ static int members_fill(const struct problem *p, const struct place_choice *c, u
         device[m] = x->device;
     }
     if (rates && device)
-        share_links(p->cluster, device, c->member_count, rates, rates + c->member_count, &latency);
+        ring_rates(p->cluster, device, c->member_count, rates, rates + c->member_count, &latency);
     for (uint32_t m = 0; m < c->member_count && rates && device; m++) {
         double in = rates[m], out = rates[c->member_count + m];
         members[m].bytes_per_s = inward ? in : aim == AIM_FOR_OUTWARD ? out : fmin(in, out);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/ring.h"
 #include "planner/sharded/sharded_search.h"
 
 #define LEVELS 4u    /* of the ring's time, between the least and the most; two beyond SHARDED_FEW devices */
@@ -109,7 +110,7 @@ static void ring_links(struct sharded *s)
     bool lora = s->s.p->workload->method == METHOD_LORA;
     for (uint32_t i = 0; i < s->s.count; i++)
         device[i] = s->s.taken[i]->device;
-    share_links(s->s.p->cluster, device, s->s.count, s->in, s->out, &s->latency_s);
+    ring_rates(s->s.p->cluster, device, s->s.count, s->in, s->out, &s->latency_s);
     for (uint32_t i = 0; i < s->s.count; i++)
         s->shares[i] = (struct share_member){.bytes_per_s = lora ? s->in[i] : fmin(s->in[i], s->out[i]),
                                              .step_s = s->s.taken[i]->step_s};
@@ -121,10 +122,8 @@ static struct moving ring_at(const struct sharded *s, double level)
         .gather_s = level, .reduce_s = level, .hop_s = (s->s.count - 1) * s->latency_s, .beside = false};
 }
 
-/* What the busiest of the members computes of the rows it gets when `first` is the first of the ring, mean
- * over steps. */
-static double turned_seconds(const struct problem *p, const struct place_member *members, uint32_t count,
-                             uint32_t first)
+double sharded_busiest(const struct problem *p, const struct place_member *members, uint32_t count,
+                       uint32_t first)
 {
     double sum = 0;
     for (uint32_t t = 0; t < p->step_count; t++) {
@@ -151,7 +150,7 @@ static void ring_start(const struct problem *p, struct place_member *members, ui
     double least = INFINITY;
     uint32_t best = 0;
     for (uint32_t first = 0; first < count && count <= RINGS_DEVICES; first++) {
-        double seconds = turned_seconds(p, members, count, first);
+        double seconds = sharded_busiest(p, members, count, first);
         if (seconds < least * (1 - LEVEL_SAME)) {
             least = seconds;
             best = first;

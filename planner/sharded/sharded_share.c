@@ -3,11 +3,9 @@
  * bisection. */
 #include <math.h>
 
-#include "planner/given/cluster_private.h"
 #include "planner/sharded/sharded.h"
 
-#define SHARING_MAX 256u /* members up to which links and cards in common are counted */
-#define TURNS 200        /* of bisection at most */
+#define TURNS 200 /* of bisection at most */
 
 /* Is there a double between them? */
 static bool parts(double low, double high)
@@ -133,40 +131,4 @@ bool share_state(const struct share_member *members, uint32_t count, enum share_
         sum += more;
     }
     return true;
-}
-
-/* --- links --- */
-
-/* Bytes/s from member i of the ring to the next. */
-static double hop_rate(const struct cluster *cluster, const uint32_t *device, uint32_t count, uint32_t i,
-                       double *latency)
-{
-    uint32_t a = device[i], b = device[(i + 1) % count], alike = 0, leaving = 0, arriving = 0;
-    uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
-    double rate;
-    bool emulated;
-    cluster_link(cluster, a, b, latency, &rate, &emulated);
-    for (uint32_t k = 0; k < count && count <= SHARING_MAX && from != to; k++) {
-        uint32_t c = cluster->devices[device[k]].node, d = cluster->devices[device[(k + 1) % count]].node;
-        alike += c == from && d == to;
-        leaving += c == from && d != from;
-        arriving += d == to && c != to;
-    }
-    rate /= alike > 1 ? alike : 1;
-    if (leaving > 1 && cluster->nodes[from].nic_bytes_per_s > 0)
-        rate = fmin(rate, cluster->nodes[from].nic_bytes_per_s / leaving);
-    if (arriving > 1 && cluster->nodes[to].nic_bytes_per_s > 0)
-        rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
-    return rate;
-}
-
-void share_links(const struct cluster *cluster, const uint32_t *device, uint32_t count, double *in,
-                 double *out, double *latency_s)
-{
-    *latency_s = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        double latency;
-        out[i] = in[(i + 1) % count] = hop_rate(cluster, device, count, i, &latency);
-        *latency_s = fmax(*latency_s, latency);
-    }
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "planner/cost/micro.h"
-#include "planner/sharded/sharded.h"
+#include "planner/cost/ring.h"
 
 /* Kernel launches of half a block: what does not shrink with the share. A rule of thumb, half of cost.c's for
  * a whole block. */
@@ -161,7 +161,7 @@ void tensor_ring_links(const struct problem *p, const uint32_t *devices, uint32_
     *bytes_per_s = INFINITY;
     if (count < 2 || count > TENSOR_GROUP_MAX)
         return;
-    share_links(p->cluster, devices, count, in, out, latency_s);
+    ring_rates(p->cluster, devices, count, in, out, latency_s);
     for (uint32_t i = 0; i < count; i++)
         *bytes_per_s = fmin(*bytes_per_s, in[i]);
 }

@@ -50,7 +50,7 @@ double tensor_instr_seconds(const struct problem *problem, uint32_t device, cons
 double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, double bytes_per_s);
 
 /* The worst latency and rate of the links that a ring of those devices, in that order, goes over, links and
- * cards that several use at once divided as price.c does; 0 and INFINITY of a single device. */
+ * cards that several use at once divided (cost/ring.h); 0 and INFINITY of a single device. */
 void tensor_ring_links(const struct problem *problem, const uint32_t *devices, uint32_t count,
                        double *latency_s, double *bytes_per_s);
 

@@ -1,5 +1,6 @@
-/* What a tensor group promises: a micro-batch's seconds by class of block, columns level, sums included, one
- * micro-batch at a time or more in turns; and how many layers its members hold. */
+/* What a group promises: a micro-batch's seconds by class of block, columns level, sums included, one
+ * micro-batch at a time or more in turns, as long as its members hold the layers. The groupings that promise
+ * most are arranged; the best of those by quick looks are settled by quick looks. */
 #include "planner/tensor/tensor_few.h"
 
 #include <math.h>
@@ -11,12 +12,12 @@
 #include "planner/search/polish.h"
 #include "planner/tensor/tensor_quick.h"
 
-#define FEW_TRIED 96u /* groupings arranged */
-#define FEW_STEPS 2u
+#define FEW_TRIED 96u   /* groupings arranged */
+#define FEW_STEPS 2u    /* that quick looks price */
 #define FEW_SETTLED 32u /* of them, by quick looks */
-#define FEW_FOUND 256u
-#define FEW_ALONE 16u /* single groups arranged */
-#define FEW_SLACK 4u
+#define FEW_FOUND 256u  /* groupings kept before the best are settled */
+#define FEW_ALONE 16u   /* single groups arranged */
+#define FEW_SLACK 4u    /* windows so much wider than 1F1B asks for are tried, beside those of 1 */
 #define FEW_SETS (1u << TENSOR_FEW_DEVICES)
 #define FEW_WITHIN 1.3 /* of the best promise */
 #define EDGES 4        /* with the embedding, with the head */
@@ -37,7 +38,7 @@ struct tensor_few {
     struct few_node alone[FEW_ALONE]; /* single groups that promise most, best first */
     uint32_t alone_count;
     struct choice_list *list;             /* the caller's */
-    struct place_choice found[FEW_FOUND]; /* estimate_s: simulated */
+    struct place_choice found[FEW_FOUND]; /* estimate_s: of a quick look */
     uint32_t found_count;
     struct tensor_quick *quick;
 };
@@ -267,9 +268,19 @@ static int found_settle(struct tensor_few *t, struct err *err)
     return result;
 }
 
+/* What stands in the caller's list is looked at likewise, as estimates and quick looks do not compare. */
+static int all_try(struct tensor_few *t, struct err *err)
+{
+    struct choice_list before = *t->list;
+    t->list->count = 0;
+    int result = found_run(t, &before, err) < 0 || nodes_try(t, err) < 0 ? -1 : found_settle(t, err);
+    for (uint32_t i = 0; i < before.count; i++)
+        choice_fini(&before.choices[i]);
+    return result;
+}
+
 int tensor_few_try(struct arrangement *a, struct err *err)
 {
-    struct choice_list before = *a->list; /* estimates and quick looks do not compare */
     struct tensor_few *t = calloc(1, sizeof(*t));
     if (!t)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -278,15 +289,9 @@ int tensor_few_try(struct arrangement *a, struct err *err)
     t->list = a->list;
     t->one = (struct arrangement){.p = a->p, .list = a->list};
     t->quick = tensor_quick_create(a->p, FEW_STEPS, err);
-    int result = few_bound_walk(&t->bound, a->p, false, &prices, err);
-    if (result > 0) {
-        a->list->count = 0;
-        result = found_run(t, &before, err) < 0 || nodes_try(t, err) < 0 ? -1 : 0;
-        for (uint32_t i = 0; i < before.count; i++)
-            choice_fini(&before.choices[i]);
-    }
-    if (result == 0)
-        result = found_settle(t, err);
+    int result = t->quick ? few_bound_walk(&t->bound, a->p, false, &prices, err) : -1;
+    if (result > 0)
+        result = all_try(t, err);
     for (uint32_t i = 0; i < t->found_count; i++)
         choice_fini(&t->found[i]);
     tensor_quick_destroy(t->quick);

@@ -1,8 +1,7 @@
 /* Hybrids of few devices: quick looks are near simulation, in LoRA and in full fine-tuning with state in
- * shards and tables tied; what is proposed passes the checker; dealing late deals everything. */
+ * shards and tables tied; what is proposed passes the checker. */
 #include "planner/few_world.h"
 
-#include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/few.h"
 #include "planner/search/polish.h"
 
@@ -69,51 +68,10 @@ static void quick_looks_are_near_simulation(void **state)
     }
 }
 
-static void dealing_late_deals_everything(void **state)
-{
-    (void)state;
-    uint32_t dealt = 0;
-    for (uint64_t seed = 0; seed < 40; seed++) {
-        struct few_world m;
-        struct err err = {0};
-        world_init(&m, seed, false);
-        uint32_t count = m.workload.batch_rows, members = m.problem.device_count;
-        struct place_stage stages[2] = {{.block_end = 1, .member_count = 1},
-                                        {.block_begin = 1,
-                                         .block_end = m.problem.block_count,
-                                         .member_first = 1,
-                                         .member_count = members - 1}};
-        struct place_member each[8] = {{0}};
-        struct place_choice c = {.placement = PLACE_HYBRID,
-                                 .micro_batch_rows = 1,
-                                 .stage_count = 2,
-                                 .member_count = members,
-                                 .stages = stages,
-                                 .members = each};
-        for (uint32_t d = 0; d < members; d++)
-            each[d] = (struct place_member){
-                .device = d, .micro_rows = 1, .micro_count = 1, .state_share = 1, .window = count};
-        int said = deal_late(&m.problem, &c, &err);
-        assert_int_equal(said, count >= members - 1);
-        for (uint32_t k = 0, seen = 0; said && k < count; k++) {
-            assert_int_equal(c.dealt[k], 0);
-            assert_true(c.dealt[count + k] < members - 1);
-            seen |= 1u << c.dealt[count + k];
-            if (k + 1 == count)
-                assert_int_equal(seen, (1u << (members - 1)) - 1);
-        }
-        dealt += said > 0;
-        free(c.dealt);
-        few_world_fini(&m);
-    }
-    assert_true(dealt > 20);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quick_looks_are_near_simulation),
-        cmocka_unit_test(dealing_late_deals_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "planner/search/placement.h"
+#include "planner/cost/ring.h"
 #include "planner/sharded/sharded.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -429,14 +430,14 @@ static void a_ring_divides_wires_and_cards_that_it_uses_twice(void **state)
     assert_int_equal(cluster_set_defaults(cluster, 1e-6, 1e9, 1e-5, 1e9, &err), 0);
     fixture_link(cluster, "a", "b", 2e-3, 8e6);
     fixture_link(cluster, "b", "a", 1e-3, 4e6);
-    share_links(cluster, around, 4, in, out, &latency);
+    ring_rates(cluster, around, 4, in, out, &latency);
     assert_true(in[2] == 8e6 && out[1] == 8e6 && in[0] == 4e6 && out[3] == 4e6 && latency == 2e-3);
     assert_true(in[1] == out[0] && in[1] > 8e6);
-    share_links(cluster, across, 4, in, out, &latency);
+    ring_rates(cluster, across, 4, in, out, &latency);
     for (int i = 0; i < 4; i++)
         assert_true(out[i] == (i % 2 ? 2e6 : 4e6) && in[i] == (i % 2 ? 4e6 : 2e6));
     assert_int_equal(cluster_set_nic(cluster, "a", 3e6, &err), 0);
-    share_links(cluster, across, 4, in, out, &latency);
+    ring_rates(cluster, across, 4, in, out, &latency);
     for (int i = 0; i < 4; i++)
         assert_true(fabs(out[i] - 1.5e6) < 1 && fabs(in[i] - 1.5e6) < 1);
     cluster_destroy(cluster);

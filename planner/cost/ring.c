@@ -1,0 +1,45 @@
+/* Rings and what their links share. */
+#include "planner/cost/ring.h"
+
+#include <math.h>
+
+#include "planner/given/cluster_private.h"
+
+#define SHARING_MAX 256u /* members up to which links and cards in common are counted */
+
+double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint32_t *device, uint32_t count,
+                uint32_t i, double *latency_s)
+{
+    uint32_t a = ring[i], b = ring[(i + 1) % count], alike = 0, leaving = 0, arriving = 0;
+    a = device ? device[a] : a;
+    b = device ? device[b] : b;
+    uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
+    double rate;
+    bool emulated;
+    cluster_link(cluster, a, b, latency_s, &rate, &emulated);
+    for (uint32_t k = 0; k < count && count <= SHARING_MAX && from != to; k++) {
+        uint32_t x = ring[k], y = ring[(k + 1) % count];
+        uint32_t c = cluster->devices[device ? device[x] : x].node;
+        uint32_t d = cluster->devices[device ? device[y] : y].node;
+        alike += c == from && d == to;
+        leaving += c == from && d != from;
+        arriving += d == to && c != to;
+    }
+    rate /= alike > 1 ? alike : 1;
+    if (leaving > 1 && cluster->nodes[from].nic_bytes_per_s > 0)
+        rate = fmin(rate, cluster->nodes[from].nic_bytes_per_s / leaving);
+    if (arriving > 1 && cluster->nodes[to].nic_bytes_per_s > 0)
+        rate = fmin(rate, cluster->nodes[to].nic_bytes_per_s / arriving);
+    return rate;
+}
+
+void ring_rates(const struct cluster *cluster, const uint32_t *ring, uint32_t count, double *in, double *out,
+                double *latency_s)
+{
+    *latency_s = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        double latency;
+        out[i] = in[(i + 1) % count] = ring_hop(cluster, ring, NULL, count, i, &latency);
+        *latency_s = fmax(*latency_s, latency);
+    }
+}
