@@ -188,6 +188,92 @@ int deal_move(struct place_choice *c, uint32_t a, uint32_t b)
     return 1;
 }
 
+uint32_t deal_taken(const struct place_choice *c, uint32_t stage, uint32_t member)
+{
+    uint32_t count = c->dealt_count / c->stage_count;
+    return taken_by(&c->dealt[(size_t)stage * count], count, member);
+}
+
+uint32_t deal_order_find(const struct place_choice *c, uint32_t stage, uint32_t member)
+{
+    uint32_t count = c->dealt_count / c->stage_count, before = 0;
+    const uint8_t *row = &c->dealt[(size_t)stage * count];
+    for (uint32_t k = 0; k < count; k++)
+        before += row[k] < member;
+    return 2 * (stage * count + before);
+}
+
+/* Where the n-th of a member's forwards or backwards is among its events; behind all where there are fewer.
+ */
+static uint32_t event_find(const uint8_t *events, uint32_t length, uint8_t backward, uint32_t n)
+{
+    for (uint32_t i = 0; i < length; i++) {
+        if (events[i] == backward && n-- == 0)
+            return i;
+    }
+    return length;
+}
+
+/* Takes a member's n-th forward and backward out of the events from its own on. */
+static void events_take(uint8_t *events, uint32_t length, uint32_t n)
+{
+    for (uint8_t backward = 0; backward < 2; backward++) {
+        uint32_t at = event_find(events, length, backward, n);
+        memmove(&events[at], &events[at + 1], --length - at);
+    }
+}
+
+/* Puts one in again as a member's n-th, of `own` events now, behind the one before it and no later than the
+ * one behind it, from `least` on. Returns where. */
+static uint32_t event_put(uint8_t *events, uint32_t length, uint32_t own, uint8_t backward, uint32_t n,
+                          uint32_t least, uint32_t place)
+{
+    uint32_t before = n ? event_find(events, own, backward, n - 1) + 1 : 0;
+    uint32_t most = event_find(events, own, backward, n);
+    least = least > before ? least : before;
+    uint32_t at = least + place % (most - least + 1);
+    memmove(&events[at + 1], &events[at], length - at);
+    events[at] = backward;
+    return at;
+}
+
+bool deal_hand_over(struct place_choice *c, uint32_t stage, uint32_t k, uint32_t to, uint32_t place)
+{
+    uint32_t count = c->dealt_count / c->stage_count, end = 2 * (stage + 1) * count;
+    uint8_t *row = &c->dealt[(size_t)stage * count];
+    uint32_t from = row[k], theirs = 2 * taken_by(row, count, to), n = taken_by(row, k, to);
+    uint32_t at = deal_order_find(c, stage, from);
+    if (from == to || taken_by(row, count, from) < 2)
+        return false;
+    events_take(&c->order[at], end - at, taken_by(row, k, from));
+    at = deal_order_find(c, stage, to) - (to > from ? 2 : 0);
+    uint8_t *events = &c->order[at];
+    uint32_t forward = event_put(events, end - 2 - at, theirs, 0, n, 0, place);
+    event_put(events, end - 1 - at, theirs + 1, 1, n, forward + 1, place / UINT16_MAX);
+    row[k] = (uint8_t)to;
+    return true;
+}
+
+void deal_trade(struct place_choice *c, uint32_t stage, uint32_t a, uint32_t b)
+{
+    struct place_member *members = &c->members[c->stages[stage].member_first], held = members[a];
+    uint32_t count = c->dealt_count / c->stage_count, first = 2 * stage * count, at = first;
+    uint8_t *row = &c->dealt[(size_t)stage * count], events[2 * DEALT_CELLS];
+    memcpy(events, &c->order[first], 2 * count);
+    for (uint32_t m = 0; m < c->stages[stage].member_count; m++) {
+        uint32_t from = m == a ? b : m == b ? a : m, length = 2 * taken_by(row, count, from);
+        memcpy(&c->order[at], &events[deal_order_find(c, stage, from) - first], length);
+        at += length;
+    }
+    for (uint32_t k = 0; k < count; k++)
+        row[k] = (uint8_t)(row[k] == a ? b : row[k] == b ? a : row[k]);
+    uint32_t window = members[b].window; /* the first member's is the stage's */
+    members[a] = members[b];
+    members[b] = held;
+    members[b].window = window;
+    members[a].window = held.window;
+}
+
 uint32_t deal_ways(const struct place_choice *c, uint32_t stage)
 {
     uint32_t count = c->dealt ? c->dealt_count / c->stage_count : 0, ways = 1;

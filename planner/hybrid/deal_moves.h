@@ -30,6 +30,18 @@ void deal_order_drop(struct place_choice *choice);
 void deal_order_range(const struct place_choice *choice, uint32_t *a_count, uint32_t *b_count);
 int deal_order_move(struct place_choice *choice, uint32_t a, uint32_t b);
 
+/* Where the order is said, too: */
+
+/* Where a stage's member, from 0, has its events in the order, and how many micro-batches it takes. */
+uint32_t deal_order_find(const struct place_choice *choice, uint32_t stage, uint32_t member);
+uint32_t deal_taken(const struct place_choice *choice, uint32_t stage, uint32_t member);
+/* A micro-batch of a stage goes to another member, who works on it in its turn among its own; where its
+ * forward and backward come between theirs is left to `place`, any number. False when the one who has it has
+ * no other. */
+bool deal_hand_over(struct place_choice *choice, uint32_t stage, uint32_t k, uint32_t to, uint32_t place);
+/* Members a and b of a stage, from 0, change places with all that is theirs, events included. */
+void deal_trade(struct place_choice *choice, uint32_t stage, uint32_t a, uint32_t b);
+
 /* a: stage · micro-batches + micro-batch; b: one of the stage's members that takes it, or, from the most
  * members of a stage on, a later micro-batch that changes places with it. */
 void deal_move_range(const struct place_choice *choice, uint32_t *a_count, uint32_t *b_count);

@@ -4,12 +4,15 @@
 #include "common/rand.h"
 #include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/deal_order.h"
+#include "planner/hybrid/deal_walk.h"
 #include "planner/search/moves.h"
 
 #define DEAL_MOVES 4u        /* of a kick */
 #define DEAL_KICKS 32u       /* in vain */
 #define DEAL_RUN_WAYS 64u    /* to deal a stage, up to which all are simulated where quick looks cannot say */
 #define DEAL_SLACK 1.015     /* what a quick look may be off: as in polish.c */
+#define DEAL_WALKS 4u        /* in vain, */
+#define DEAL_LOOKS 4000u     /* so long */
 #define DEAL_BETTER 0.999999 /* a change must be worth this much */
 
 struct deal_search {
@@ -132,6 +135,19 @@ static void deal_kicks(struct deal_search *d, struct place_choice *choice, doubl
     }
 }
 
+/* Walks of the best until enough in a row found nothing. */
+static void deal_walks(struct deal_search *d, struct place_choice *choice, double *seconds)
+{
+    for (uint32_t idle = 0, number = 0; idle < DEAL_WALKS && !polish_spent(d->polish); idle++, number++) {
+        double before = *seconds;
+        deal_walk(d->polish, d->problem, d->seed + number, DEAL_LOOKS, choice, seconds, d->err);
+        if (*seconds >= before * DEAL_BETTER)
+            continue;
+        polish_settle(d->polish, choice, seconds);
+        idle = 0;
+    }
+}
+
 void deal_search(struct polish *polish, const struct problem *problem, uint64_t seed,
                  struct place_choice *choice, double *seconds, struct err *err)
 {
@@ -143,4 +159,5 @@ void deal_search(struct polish *polish, const struct problem *problem, uint64_t 
         deal_kicks(&d, choice, seconds);
     }
     deal_order(polish, problem, choice, seconds, err);
+    deal_walks(&d, choice, seconds);
 }

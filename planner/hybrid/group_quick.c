@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "planner/cost/micro.h"
+#include "planner/cost/ring.h"
 #include "planner/hybrid/deal.h"
 #include "planner/hybrid/group_state.h"
 
@@ -28,9 +29,18 @@ struct quick_loads {
     struct micro_cost *least; /* [device_count]: over those and all micro-batches */
 };
 
+/* A rank's forward or backward, what that makes setting out, or a stage's gradients summed. */
+enum quick_what { QUICK_COMPUTE, QUICK_LEAVES, QUICK_SUM };
 struct quick_event {
-    uint32_t rank, micro_batch;
+    uint32_t rank, micro_batch; /* QUICK_SUM: the stage's first */
     bool backward;
+    uint8_t what;
+};
+
+/* Of a stage whose gradients are summed over a ring. */
+struct quick_sum {
+    bool any;
+    double seconds, rate; /* of it all; bytes/s of its slowest link */
 };
 
 /* How often a rank's blocks cost which of micro_cost's seconds; classes without any left out. */
@@ -50,12 +60,14 @@ struct group_quick {
     const struct place_choice *c;
     const struct quick_loads *at;
     struct deal deal;
-    struct quick_event *order; /* kept from choice to choice: [2 · room] */
-    double (*came)[LANES];     /* likewise, twice [stages · micro_batches] */
+    struct quick_event *order; /* [event_count], kept from choice to choice: [4 · room] */
+    uint32_t event_count;
+    double (*came)[LANES]; /* likewise, twice [stages · micro_batches] */
     size_t room;
     struct quick_rank ranks[QUICK_DEVICES];
     double wire[QUICK_NODES][QUICK_NODES][LANES]; /* free from then on; likewise: */
     double out[QUICK_NODES][LANES], in[QUICK_NODES][LANES];
+    struct quick_sum sums[QUICK_DEVICES]; /* [stages] */
     double fetch[QUICK_DEVICES],
         sync[QUICK_DEVICES]; /* [stages]: before a step's first event, and after its last */
 };
@@ -154,22 +166,76 @@ static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_
     return true;
 }
 
-/* The order of begins as dealt: nothing in it comes before what it waits for. */
+#define QUICK_PENDING (2 * QUICK_DEVICES)
+
+/* What was made and has not set out yet: every rank's last event, if others wait for it; and the stages whose
+ * work is done, behind the ranks. */
+struct quick_pending {
+    double end[QUICK_PENDING]; /* INFINITY: nothing */
+    struct quick_event event[QUICK_PENDING];
+    double first;                 /* the least of them, or less */
+    double last[QUICK_DEVICES];   /* [stages]: end of what was added */
+    uint32_t left[QUICK_DEVICES]; /* [stages]: events to come */
+};
+
+/* Whatever is made by then sets out, first made first. */
+static void order_leave(struct group_quick *q, struct quick_pending *made, double by)
+{
+    while (made->first <= by) {
+        uint32_t first = 0;
+        for (uint32_t r = 1; r < q->deal.ranks + q->deal.stages; r++)
+            first = made->end[r] < made->end[first] ? r : first;
+        made->first = made->end[first];
+        if (!(made->first <= by) || made->first == INFINITY)
+            return;
+        q->order[q->event_count++] = made->event[first];
+        made->end[first] = INFINITY;
+    }
+}
+
+static void order_add(struct group_quick *q, struct quick_pending *made, uint32_t rank,
+                      const struct deal_event *e)
+{
+    const struct deal *d = &q->deal;
+    uint32_t s = d->stage_of[rank], at = d->ranks + s;
+    size_t cell = (size_t)s * d->micro_batches + e->micro_batch;
+    double end = e->backward ? d->backward_end[cell] : d->forward_end[cell];
+    order_leave(q, made, e->backward ? d->backward_begin[cell] : d->forward_begin[cell]);
+    q->order[q->event_count++] = (struct quick_event){rank, e->micro_batch, e->backward, QUICK_COMPUTE};
+    made->last[s] = later(made->last[s], end);
+    if (--made->left[s] == 0 && q->sums[s].any) {
+        made->end[at] = made->last[s];
+        made->first = fmin(made->first, made->last[s]);
+        made->event[at] = (struct quick_event){q->c->stages[s].member_first, 0, false, QUICK_SUM};
+    }
+    if (e->backward ? s == 0 : s + 1 == d->stages)
+        return;
+    made->end[rank] = end;
+    made->first = fmin(made->first, end);
+    made->event[rank] = (struct quick_event){rank, e->micro_batch, e->backward, QUICK_LEAVES};
+}
+
+/* The order of begins as dealt, and of what sets out in between: nothing in it comes before what it waits
+ * for.
+ */
 static bool order_fill(struct group_quick *q)
 {
     const struct deal *d = &q->deal;
+    struct quick_pending made = {.first = INFINITY};
     uint32_t next[QUICK_DEVICES], total = d->first[d->ranks];
+    bool known = d->turn_count == total;
     memcpy(next, d->first, d->ranks * sizeof(*next));
-    for (uint32_t n = 0; n < d->turn_count; n++) {
-        const struct deal_event *e = &d->events[next[d->turns[n]]++];
-        q->order[n] = (struct quick_event){d->turns[n], e->micro_batch, e->backward};
+    q->event_count = 0;
+    for (uint32_t r = 0; r < d->ranks + d->stages; r++)
+        made.end[r] = INFINITY;
+    for (uint32_t s = 0; s < d->stages; s++) {
+        made.last[s] = 0;
+        made.left[s] = 2 * d->micro_batches;
     }
-    if (d->turn_count == total)
-        return true;
     for (uint32_t n = 0; n < total; n++) {
-        uint32_t best = UINT32_MAX;
+        uint32_t best = known ? d->turns[n] : UINT32_MAX;
         double least = INFINITY;
-        for (uint32_t r = 0; r < d->ranks; r++) {
+        for (uint32_t r = 0; r < d->ranks && !known; r++) {
             if (next[r] == d->first[r + 1])
                 continue;
             const struct deal_event *e = &d->events[next[r]];
@@ -182,9 +248,9 @@ static bool order_fill(struct group_quick *q)
         }
         if (best == UINT32_MAX)
             return false;
-        const struct deal_event *e = &d->events[next[best]++];
-        q->order[n] = (struct quick_event){best, e->micro_batch, e->backward};
+        order_add(q, &made, best, &d->events[next[best]++]);
     }
+    order_leave(q, &made, INFINITY);
     return true;
 }
 
@@ -219,20 +285,65 @@ static inline __attribute__((always_inline)) void arrival(struct group_quick *q,
         came[l] = bytes[l] > 0 ? start[l] + occupied[l] + latency : at[l];
 }
 
-/* Seconds of summing a stage's gradients over its members' ring. */
-static double sync_seconds(const struct group_quick *q, const struct place_stage *stage)
+static uint32_t member_device(const struct group_quick *q, const struct place_stage *stage, uint32_t m)
 {
-    double bytes = 0, slowest = 0, delay = 0, n = stage->member_count;
+    return q->c->members[stage->member_first + m % stage->member_count].device;
+}
+
+/* Summing a stage's gradients over its members' ring. */
+static void sum_fill(struct group_quick *q, uint32_t s)
+{
+    const struct place_stage *stage = &q->c->stages[s];
+    struct quick_sum *sum = &q->sums[s];
+    double bytes = 0, slowest = INFINITY, delay = 0, n = stage->member_count;
+    uint32_t ring[QUICK_DEVICES];
+    *sum = (struct quick_sum){.any = stage->member_count > 1, .rate = INFINITY};
     for (int32_t b = stage->block_begin; b < stage->block_end; b++)
         bytes += 4 * (double)q->p->blocks.blocks[b].lora_params;
-    for (uint32_t m = 0; m < stage->member_count && stage->member_count > 1; m++) {
-        uint32_t next = (m + 1) % stage->member_count;
-        uint32_t from = q->c->members[stage->member_first + m].device;
-        uint32_t to = q->c->members[stage->member_first + next].device;
-        slowest = fmax(slowest, 1 / q->rate[from][to]);
-        delay = fmax(delay, q->latency[from][to]);
+    for (uint32_t m = 0; m < stage->member_count; m++)
+        ring[m] = member_device(q, stage, m);
+    for (uint32_t m = 0; m < stage->member_count && sum->any; m++) {
+        double latency, rate = ring_hop(q->p->cluster, ring, NULL, stage->member_count, m, &latency);
+        slowest = fmin(slowest, rate);
+        delay = fmax(delay, latency);
+        sum->rate = fmin(sum->rate, q->rate[ring[m]][member_device(q, stage, m + 1)]);
     }
-    return stage->member_count > 1 ? 2 * ((n - 1) / n * bytes * slowest + (n - 1) * delay) : 0;
+    sum->seconds = sum->any ? 2 * ((n - 1) / n * bytes / slowest + (n - 1) * delay) : 0;
+}
+
+/* The ring keeps what it passes busy, each thing for the bytes at its own rate; members are done with it. */
+static inline __attribute__((always_inline)) void
+sum_run(struct group_quick *q, uint32_t s, double free_at[QUICK_DEVICES][LANES], uint32_t lanes)
+{
+    const struct cluster *cluster = q->p->cluster;
+    const struct place_stage *stage = &q->c->stages[s];
+    const struct quick_sum *sum = &q->sums[s];
+    double start[LANES] = {0};
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        uint32_t from = cluster->devices[member_device(q, stage, m)].node;
+        uint32_t to = cluster->devices[member_device(q, stage, m + 1)].node;
+        for (uint32_t l = 0; l < lanes; l++) {
+            start[l] = later(start[l], free_at[stage->member_first + m][l]);
+            if (from != to)
+                start[l] = later(start[l], later(q->wire[from][to][l], later(q->out[from][l], q->in[to][l])));
+        }
+    }
+    for (uint32_t m = 0; m < stage->member_count; m++) {
+        uint32_t a = member_device(q, stage, m), b = member_device(q, stage, m + 1);
+        uint32_t from = cluster->devices[a].node, to = cluster->devices[b].node;
+        double leaves = cluster->nodes[from].nic_bytes_per_s, comes = cluster->nodes[to].nic_bytes_per_s;
+        double bytes = sum->seconds * sum->rate, rate = q->rate[a][b];
+        for (uint32_t l = 0; l < lanes; l++) {
+            free_at[stage->member_first + m][l] = start[l] + sum->seconds;
+            if (from == to)
+                continue;
+            q->wire[from][to][l] = later(q->wire[from][to][l], start[l] + bytes / rate);
+            if (leaves > 0)
+                q->out[from][l] = later(q->out[from][l], start[l] + bytes / fmax(leaves, sum->rate));
+            if (comes > 0)
+                q->in[to][l] = later(q->in[to][l], start[l] + bytes / fmax(comes, sum->rate));
+        }
+    }
 }
 
 static void rank_fill(struct group_quick *q, uint32_t s, uint32_t r)
@@ -286,7 +397,7 @@ static inline __attribute__((always_inline)) double part_run(struct group_quick 
                                                              uint32_t lanes)
 {
     const struct deal *d = &q->deal;
-    uint32_t count = d->micro_batches, total = d->first[d->ranks], steps = q->steps - part * LANES;
+    uint32_t count = d->micro_batches, steps = q->steps - part * LANES;
     size_t cells = (size_t)d->stages * count;
     double free_at[QUICK_DEVICES][LANES], (*forward)[LANES] = q->came, sum = 0;
     double(*backward)[LANES] = q->came + cells;
@@ -300,7 +411,7 @@ static inline __attribute__((always_inline)) double part_run(struct group_quick 
     }
     for (size_t i = count; i < 2 * cells; i++)
         q->came[i][0] = -1;
-    for (uint32_t n = 0; n < total; n++) {
+    for (uint32_t n = 0; n < q->event_count; n++) {
         const struct quick_event *e = &q->order[n];
         const struct quick_rank *rank = &q->ranks[e->rank];
         uint32_t s = d->stage_of[e->rank], k = e->micro_batch, device = rank->device;
@@ -308,6 +419,16 @@ static inline __attribute__((always_inline)) double part_run(struct group_quick 
         const double *came = e->backward ? backward[here] : forward[here];
         double *end = free_at[e->rank], seconds[LANES];
         const double *bytes = q->at->bytes[part * count + k];
+        if (e->what == QUICK_SUM) {
+            sum_run(q, s, free_at, lanes);
+            continue;
+        }
+        if (e->what == QUICK_LEAVES) {
+            uint32_t to = e->backward ? s - 1 : s + 1;
+            arrival(q, device, q->ranks[deal_owner(d, to, k)].device, bytes, end,
+                    e->backward ? backward[here - count] : forward[here + count], lanes);
+            continue;
+        }
         if (came[0] < 0)
             return -1;
         rank_seconds(rank, &q->at->cost[((size_t)device * q->parts + part) * count + k], e->backward, seconds,
@@ -316,12 +437,6 @@ static inline __attribute__((always_inline)) double part_run(struct group_quick 
             end[l] = later(end[l], came[l]) + seconds[l];
         if (!e->backward && s + 1 == d->stages)
             memcpy(backward[here], end, lanes * sizeof(*end));
-        else if (!e->backward)
-            arrival(q, device, q->ranks[deal_owner(d, s + 1, k)].device, bytes, end, forward[here + count],
-                    lanes);
-        else if (s > 0)
-            arrival(q, device, q->ranks[deal_owner(d, s - 1, k)].device, bytes, end, backward[here - count],
-                    lanes);
     }
     for (uint32_t l = 0; l < lanes && l < steps; l++) {
         double latest = 0;
@@ -344,7 +459,7 @@ static bool room_make(struct group_quick *q, size_t cells)
     free(q->order);
     free(q->came);
     q->room = cells;
-    q->order = malloc(2 * cells * sizeof(*q->order));
+    q->order = malloc((4 * cells + QUICK_DEVICES) * sizeof(*q->order));
     q->came = malloc(2 * cells * sizeof(*q->came));
     if (!q->order || !q->came)
         q->room = 0;
@@ -355,16 +470,17 @@ static double choice_run(struct group_quick *q)
 {
     size_t cells = (size_t)q->deal.stages * q->deal.micro_batches;
     double sum = 0;
-    bool good = room_make(q, cells) && order_fill(q);
     ranks_fill(q);
     for (uint32_t s = 0; s < q->c->stage_count; s++) {
         bool full = q->p->workload->method == METHOD_FULL;
-        q->fetch[s] = 0;
+        q->fetch[s] = q->sync[s] = 0;
+        q->sums[s].any = false;
         if (full)
             group_state_moves(q->p, q->c, s, &q->fetch[s], &q->sync[s]);
         else
-            q->sync[s] = sync_seconds(q, &q->c->stages[s]);
+            sum_fill(q, s);
     }
+    bool good = room_make(q, cells) && order_fill(q);
     for (uint32_t part = 0; part < q->parts && good; part++) {
         double seconds = part_seconds(q, part);
         good = seconds >= 0;

@@ -12,6 +12,7 @@
 #include "planner/expert/expert_moves.h"
 #include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/deal_quick.h"
+#include "planner/hybrid/deal_walk.h"
 #include "planner/hybrid/group_fit.h"
 #include "planner/hybrid/group_quick.h"
 #include "planner/search/recut.h"
@@ -19,16 +20,19 @@
 #include "planner/tensor/tensor.h"
 #include "planner/tensor/tensor_quick.h"
 
-#define BETTER 0.999999   /* a change must be worth this much */
-#define NEAR 1.25         /* choices so much slower after a change of who does what are still settled */
-#define GROUP_SLACK 0.7   /* members of groups take micro-batches lighter than the mean at best so much */
-#define QUICK_SLACK 1.015 /* what a quick look may be off from one choice to its neighbour */
-#define QUICK_KICKS 400u  /* in vain */
-#define QUICK_HOME 16u    /* and so many until it is the best that is kicked again */
-#define QUICK_WORSE 1.03  /* how much worse a walk may become in one */
-#define SAME 1e-12        /* quick looks this near are of one and the same order */
-#define QUICK_PART 8u     /* a quick look takes this part of a simulation */
-#define DEAL_NEAR 1.03    /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
+#define BETTER 0.999999    /* a change must be worth this much */
+#define NEAR 1.25          /* choices so much slower after a change of who does what are still settled */
+#define GROUP_SLACK 0.7    /* members of groups take micro-batches lighter than the mean at best so much */
+#define QUICK_SLACK 1.015  /* what a quick look may be off from one choice to its neighbour */
+#define QUICK_KICKS 400u   /* in vain */
+#define QUICK_HOME 16u     /* and so many until it is the best that is kicked again */
+#define QUICK_WORSE 1.03   /* how much worse a walk may become in one */
+#define SAME 1e-12         /* quick looks this near are of one and the same order */
+#define QUICK_PART 8u      /* a quick look takes this part of a simulation */
+#define LOOKS_SIMULATED 2u /* and of a walk (hybrid/deal_walk.h) another such part is simulated */
+#define WALK_NEAR 1.03     /* of the best: from what is so near a short walk is worth its time */
+#define WALK_LOOKS 1000u
+#define DEAL_NEAR 1.03 /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define BOUND_ROUNDS (1 - 1e-9) /* sums are taken in another order */
 #define KICK_MOVES 5u
 #define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
@@ -271,14 +275,25 @@ static double choice_lower(struct polish *p, const struct place_choice *c)
     return worst;
 }
 
+/* Ranks' micro-batches in the steps that are priced. */
+static uint64_t cells_of(const struct polish *p, const struct place_choice *c)
+{
+    uint32_t steps = p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count;
+    return (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) * steps;
+}
+
+uint64_t polish_looks(const struct polish *p, const struct place_choice *c)
+{
+    return p->left / (cells_of(p, c) * LOOKS_SIMULATED / QUICK_PART + 1);
+}
+
 double polish_quick(struct polish *p, const struct place_choice *c)
 {
     uint64_t hash = polish_hash(c);
     struct memo_entry *known = &p->looked[hash % LOOKED];
     if (known->hash == hash)
         return known->seconds;
-    uint64_t cells = (uint64_t)c->member_count * micro_count(p->problem, c->micro_batch_rows) *
-                     (p->steps_max < p->problem->step_count ? p->steps_max : p->problem->step_count);
+    uint64_t cells = cells_of(p, c);
     p->left -= p->left < cells / QUICK_PART ? p->left : cells / QUICK_PART;
     *known = (struct memo_entry){hash, c->placement == PLACE_TENSOR ? tensor_quick_seconds(p->tensor, c)
                                                                     : group_quick_seconds(p->quick, c)};
@@ -699,9 +714,15 @@ static void quick_search(struct polish *p, struct place_choice *choice, double *
         choice_fini(&walk);
         walk = trial;
         at = quick;
-        double now = quick * scale < *seconds * QUICK_SLACK ? polish_seconds(p, &walk) : -1;
-        polish_settle(p, &walk, &now);
-        if (now > 0 && now < *seconds * BETTER && choice_copy(&trial, &walk, p->err) == 0) {
+        double now = quick * scale < *seconds * WALK_NEAR ? polish_seconds(p, &walk) : -1;
+        if (now < *seconds * QUICK_SLACK)
+            polish_settle(p, &walk, &now);
+        if (now <= 0 || now >= *seconds * WALK_NEAR || choice_copy(&trial, &walk, p->err) < 0)
+            continue;
+        deal_walk(p, p->problem, p->seed, WALK_LOOKS, &trial, &now, p->err);
+        if (now >= *seconds * BETTER) {
+            choice_fini(&trial);
+        } else {
             choice_fini(choice);
             *choice = trial;
             *seconds = now;

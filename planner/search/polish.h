@@ -27,6 +27,8 @@ double polish_fit(struct polish *polish, struct place_choice *choice);
 void polish_settle(struct polish *polish, struct place_choice *choice, double *seconds);
 /* A quick look (group_quick.h), out of the budget. Negative: it cannot say. */
 double polish_quick(struct polish *polish, const struct place_choice *choice);
+/* How many such looks the budget lets, when some of what was looked at is simulated. */
+uint64_t polish_looks(const struct polish *polish, const struct place_choice *choice);
 /* The same, or negative where it is `most` or more and a bound says so. */
 double polish_quick_below(struct polish *polish, const struct place_choice *choice, double most);
 /* Equal for choices that run alike, as far as can be told without running them. */

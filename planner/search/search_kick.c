@@ -6,15 +6,29 @@
 #include <string.h>
 
 #include "planner/hybrid/deal_search.h"
+#include "planner/hybrid/deal_walk.h"
 #include "planner/pipeline/pipeline.h"
 #include "planner/search/polish.h"
 
-#define KICKED_FEW 2u      /* hybrids of few devices that are kicked about beside the best */
-#define KICKED_NEAR 1.015  /* of the best before it was kicked about: those above are let be */
-#define KICKED_WITHIN 1.01 /* of the fastest of all, now that the best was kicked about */
-#define KICKS_OTHERS 8u    /* theirs, in vain */
-#define KICKS_ASKED 200u   /* the same of a placement asked for alone */
-#define KICK_WITHIN 1.15   /* of the fastest placement: kicks gain 3 % and less mostly, 16 % once */
+#define KICKED_FEW 2u       /* hybrids of few devices that are kicked about beside the best */
+#define KICKED_NEAR 1.015   /* of the best before it was kicked about: those above are let be */
+#define KICKED_WITHIN 1.01  /* of the fastest of all, now that the best was kicked about */
+#define KICKS_OTHERS 8u     /* theirs, in vain */
+#define KICKS_ASKED 200u    /* the same of a placement asked for alone */
+#define WALK_CELLS 100u     /* ranks · micro-batches up to which programs are short, */
+#define WALK_BUDGET 6u      /* dealing and walks then have so many times what kicks have, */
+#define WALK_BUDGET_LONG 2u /* and else so many */
+#define WALK_WITHIN 1.15    /* of the best: hybrids from which walks are tried, */
+#define WALK_SHORT 1000u    /* so many looks long, */
+#define WALKED 4u           /* and from so many of them */
+#define WALK_LONG 10000u    /* then so many */
+#define WALKED_WITHIN 1.05  /* of the fastest of all: hybrids that are slower are let be */
+#define KICK_WITHIN 1.15    /* of the fastest placement: kicks gain 3 % and less mostly, 16 % once */
+
+static uint64_t walk_budget(const struct finalists *f)
+{
+    return f->budget * (f->cells <= WALK_CELLS ? WALK_BUDGET : WALK_BUDGET_LONG);
+}
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
 static int deal_again(struct search *s, uint64_t budget, uint64_t cells, struct place_choice *choice,
@@ -118,13 +132,50 @@ static int others_kick(struct search *s, struct finalists *f)
         f->descended_s[pick] = 0;
         polish_search(polish, &list->choices[pick], &now, KICKS_OTHERS);
         polish_destroy(polish);
-        if (deal_again(s, f->budget, f->cells, &list->choices[pick], &now) < 0)
+        if (deal_again(s, walk_budget(f), f->cells, &list->choices[pick], &now) < 0)
             return -1;
         if (now < f->known_s) {
             f->known = pick;
             f->known_s = now;
         }
     }
+    return 0;
+}
+
+/* Who takes which micro-batch, in which order, of all hybrids of few devices that are near: what is slower as
+ * it comes may be the fastest once that is said. */
+static int others_walk(struct search *s, struct finalists *f)
+{
+    struct choice_list *list = &s->lists[PLACE_HYBRID];
+    double seconds[CHOICES_MAX];
+    struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), walk_budget(f),
+                                          s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    for (uint32_t i = 0; i < list->count; i++) {
+        seconds[i] = i == f->known           ? f->known_s
+                     : f->descended_s[i] > 0 ? f->descended_s[i]
+                                             : f->simulated_s[i];
+        if (seconds[i] > f->known_s * WALK_WITHIN)
+            seconds[i] = 0;
+        if (seconds[i] > 0)
+            deal_walk(polish, s->problem, s->options->seed, WALK_SHORT, &list->choices[i], &seconds[i],
+                      s->err);
+    }
+    for (uint32_t turn = 0; turn < WALKED; turn++) {
+        uint32_t pick = least_pick(seconds, list->count);
+        if (pick == UINT32_MAX)
+            break;
+        deal_walk(polish, s->problem, s->options->seed, WALK_LONG, &list->choices[pick], &seconds[pick],
+                  s->err);
+        polish_settle(polish, &list->choices[pick], &seconds[pick]);
+        if (seconds[pick] < f->known_s) {
+            f->known = pick;
+            f->known_s = seconds[pick];
+        }
+        seconds[pick] = 0;
+    }
+    polish_destroy(polish);
     return 0;
 }
 
@@ -157,9 +208,11 @@ static int placement_kick(struct search *s, enum plan_placement kind, struct fin
     bool near = f->known_s <= s->fastest_s * (more ? POLISH_WITHIN : KICK_WITHIN);
     if (near)
         polish_search(f->polish, choice, &f->known_s, kicks_of(s, kind, f->known_s));
-    if (near && f->few && deal_again(s, f->budget, f->cells, choice, &f->known_s) < 0)
+    if (near && f->few && deal_again(s, walk_budget(f), f->cells, choice, &f->known_s) < 0)
         return -1;
     if (near && f->few && f->known_s <= s->fastest_s * KICKED_WITHIN && others_kick(s, f) < 0)
+        return -1;
+    if (near && f->few && f->known_s <= s->fastest_s * WALKED_WITHIN && others_walk(s, f) < 0)
         return -1;
     if (f->known_s < f->seconds || f->known == f->best) {
         f->best = f->known;

@@ -5,6 +5,7 @@
 #include "planner/cost/micro.h"
 #include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/deal_order.h"
+#include "planner/hybrid/deal_walk.h"
 #include "planner/search/from_plan.h"
 #include "planner/search/moves.h"
 
@@ -13,6 +14,7 @@
 #define EACH 3u
 #define MIB ((uint64_t)1 << 20)
 #define SAME 1e-12
+#define LOOKS 400u
 
 struct world {
     struct model_config config;
@@ -176,12 +178,145 @@ static void searching_for_an_order_is_never_slower_and_sometimes_faster(void **s
     assert_true(faster > all / 20);
 }
 
+/* What a stage's member does, one after the other: micro-batch · 2, and one more where it is the backward. */
+struct turns {
+    uint32_t count, events[2 * DEALT_CELLS];
+};
+
+static void turns_read(const struct place_choice *c, uint32_t s, uint32_t member, struct turns *t)
+{
+    uint32_t count = c->dealt_count / c->stage_count, at = 2 * s * count, own[DEALT_CELLS], taken = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        at += 2 * (c->dealt[s * count + k] < member);
+        if (c->dealt[s * count + k] == member)
+            own[taken++] = k;
+    }
+    uint32_t done[2] = {0};
+    t->count = 2 * taken;
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint8_t backward = c->order[at + i];
+        assert_true(backward < 2 && done[backward] < taken);
+        t->events[i] = 2 * own[done[backward]++] + backward;
+        assert_true(done[1] <= done[0]); /* a backward comes after its forward */
+    }
+}
+
+static void turns_without(struct turns *t, uint32_t k)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (t->events[i] / 2 != k)
+            t->events[kept++] = t->events[i];
+    }
+    t->count = kept;
+}
+
+static void turns_same(const struct turns *a, const struct turns *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(a->events, b->events, a->count * sizeof(*a->events));
+}
+
+/* Hands a micro-batch over, or has two members change places, and looks at what everybody does then. */
+static void hand_and_trade(struct rand_stream *r, struct place_choice *c)
+{
+    uint32_t count = c->dealt_count / c->stage_count, s = rand_stream_below(r, c->stage_count);
+    uint32_t k = rand_stream_below(r, count), members = c->stages[s].member_count;
+    uint32_t from = c->dealt[s * count + k], to = rand_stream_below(r, members);
+    bool trade = rand_stream_below(r, 2);
+    struct turns before[UINT8_MAX], after[UINT8_MAX];
+    uint32_t device[2] = {c->members[c->stages[s].member_first + from].device,
+                          c->members[c->stages[s].member_first + to].device};
+    for (uint32_t m = 0; m < members; m++)
+        turns_read(c, s, m, &before[m]);
+    bool changed = !trade && deal_hand_over(c, s, k, to, rand_stream_u32(r));
+    if (trade)
+        deal_trade(c, s, from, to);
+    else
+        assert_int_equal(changed, from != to && before[from].count > 2);
+    for (uint32_t m = 0; m < members; m++)
+        turns_read(c, s, m, &after[m]);
+    if (trade) {
+        struct turns held = before[from];
+        before[from] = before[to];
+        before[to] = held;
+        assert_int_equal(c->members[c->stages[s].member_first + from].device, device[1]);
+        assert_int_equal(c->members[c->stages[s].member_first + to].device, device[0]);
+    } else if (changed) {
+        assert_int_equal(after[to].count, before[to].count + 2);
+        turns_without(&before[from], k);
+        turns_without(&after[to], k);
+    }
+    for (uint32_t m = 0; m < members; m++)
+        turns_same(&before[m], &after[m]);
+}
+
+static void whoever_takes_over_leaves_everybody_elses_order_alone(void **state)
+{
+    uint32_t all = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world w;
+        struct place_choice c;
+        world_init(&w, seed);
+        for (uint32_t i = 0; ordered(&w, i, &c); i++) {
+            for (uint32_t n = 0; n < SWAPS && c.order; n++, all++)
+                hand_and_trade(&w.random, &c);
+            choice_fini(&c);
+        }
+        world_fini(&w);
+    }
+    print_message("%u changes\n", all);
+    assert_true(all > SEEDS * SWAPS);
+}
+
+static void a_walk_is_never_slower_and_often_faster_and_the_same_again(void **state)
+{
+    uint32_t faster = 0, all = 0;
+    double best = 1;
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world w;
+        struct err err = {0};
+        world_init(&w, seed);
+        for (uint32_t i = 0; i < EACH && i < w.list.count; i++) {
+            struct place_choice *c = &w.list.choices[i], again;
+            struct polish *polish[2];
+            assert_int_equal(choice_copy(&again, c, &err), 0);
+            for (int turn = 0; turn < 2; turn++)
+                assert_non_null(polish[turn] = polish_create(&w.problem, 4, 1u << 24, 0, &err));
+            double before = polish_seconds(polish[0], c), after = before, other = before;
+            deal_walk(polish[0], &w.problem, seed, LOOKS, c, &after, &err);
+            deal_walk(polish[1], &w.problem, seed, LOOKS, &again, &other, &err);
+            assert_true(after <= before && after == other);
+            assert_true(polish_hash(c) == polish_hash(&again));
+            assert_true(seconds_of(&w, c) <= after * (1 + SAME));
+            struct plan *plan = place_hybrid.emit(&w.problem, c, true, &err);
+            assert_non_null(plan);
+            if (plan_check(plan, &err) < 0)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            plan_destroy(plan);
+            best = after / before < best ? after / before : best;
+            faster += after < before;
+            all++;
+            choice_fini(&again);
+            for (int turn = 0; turn < 2; turn++)
+                polish_destroy(polish[turn]);
+        }
+        world_fini(&w);
+    }
+    print_message("%u of %u were faster after a walk, the best by %.4f\n", faster, all, best);
+    assert_true(faster > all / 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_order_that_is_said_as_it_comes_changes_nothing),
         cmocka_unit_test(whatever_order_is_said_passes_the_checker_or_is_refused),
         cmocka_unit_test(searching_for_an_order_is_never_slower_and_sometimes_faster),
+        cmocka_unit_test(whoever_takes_over_leaves_everybody_elses_order_alone),
+        cmocka_unit_test(a_walk_is_never_slower_and_often_faster_and_the_same_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
