@@ -168,12 +168,12 @@ static bool loads_fill(struct group_quick *q, struct quick_loads *loads, uint32_
 
 #define QUICK_PENDING (2 * QUICK_DEVICES)
 
-/* What was made and has not set out yet: every rank's last event, if others wait for it; and the stages whose
- * work is done, behind the ranks. */
+/* What was made and has not set out yet: every rank's last event, if others wait for it, and the stages whose
+ * work is done; last made first. */
 struct quick_pending {
-    double end[QUICK_PENDING]; /* INFINITY: nothing */
+    uint32_t count;
+    double end[QUICK_PENDING];
     struct quick_event event[QUICK_PENDING];
-    double first;                 /* the least of them, or less */
     double last[QUICK_DEVICES];   /* [stages]: end of what was added */
     uint32_t left[QUICK_DEVICES]; /* [stages]: events to come */
 };
@@ -181,38 +181,42 @@ struct quick_pending {
 /* Whatever is made by then sets out, first made first. */
 static void order_leave(struct group_quick *q, struct quick_pending *made, double by)
 {
-    while (made->first <= by) {
-        uint32_t first = 0;
-        for (uint32_t r = 1; r < q->deal.ranks + q->deal.stages; r++)
-            first = made->end[r] < made->end[first] ? r : first;
-        made->first = made->end[first];
-        if (!(made->first <= by) || made->first == INFINITY)
-            return;
-        q->order[q->event_count++] = made->event[first];
-        made->end[first] = INFINITY;
+    while (made->count > 0 && made->end[made->count - 1] <= by)
+        q->order[q->event_count++] = made->event[--made->count];
+}
+
+/* Of what is made at the same time, ranks' goes first, the first rank's before the next one's. */
+static void pending_add(struct quick_pending *made, double end, struct quick_event event)
+{
+    uint32_t at = made->count++;
+    for (; at > 0; at--) {
+        const struct quick_event *other = &made->event[at - 1];
+        if (made->end[at - 1] > end ||
+            (made->end[at - 1] == end &&
+             (other->what > event.what || (other->what == event.what && other->rank > event.rank))))
+            break;
+        made->end[at] = made->end[at - 1];
+        made->event[at] = *other;
     }
+    made->end[at] = end;
+    made->event[at] = event;
 }
 
 static void order_add(struct group_quick *q, struct quick_pending *made, uint32_t rank,
                       const struct deal_event *e)
 {
     const struct deal *d = &q->deal;
-    uint32_t s = d->stage_of[rank], at = d->ranks + s;
+    uint32_t s = d->stage_of[rank];
     size_t cell = (size_t)s * d->micro_batches + e->micro_batch;
     double end = e->backward ? d->backward_end[cell] : d->forward_end[cell];
     order_leave(q, made, e->backward ? d->backward_begin[cell] : d->forward_begin[cell]);
     q->order[q->event_count++] = (struct quick_event){rank, e->micro_batch, e->backward, QUICK_COMPUTE};
     made->last[s] = later(made->last[s], end);
-    if (--made->left[s] == 0 && q->sums[s].any) {
-        made->end[at] = made->last[s];
-        made->first = fmin(made->first, made->last[s]);
-        made->event[at] = (struct quick_event){q->c->stages[s].member_first, 0, false, QUICK_SUM};
-    }
-    if (e->backward ? s == 0 : s + 1 == d->stages)
-        return;
-    made->end[rank] = end;
-    made->first = fmin(made->first, end);
-    made->event[rank] = (struct quick_event){rank, e->micro_batch, e->backward, QUICK_LEAVES};
+    if (--made->left[s] == 0 && q->sums[s].any)
+        pending_add(made, made->last[s],
+                    (struct quick_event){q->c->stages[s].member_first, 0, false, QUICK_SUM});
+    if (e->backward ? s > 0 : s + 1 < d->stages)
+        pending_add(made, end, (struct quick_event){rank, e->micro_batch, e->backward, QUICK_LEAVES});
 }
 
 /* The order of begins as dealt, and of what sets out in between: nothing in it comes before what it waits
@@ -221,13 +225,11 @@ static void order_add(struct group_quick *q, struct quick_pending *made, uint32_
 static bool order_fill(struct group_quick *q)
 {
     const struct deal *d = &q->deal;
-    struct quick_pending made = {.first = INFINITY};
+    struct quick_pending made;
     uint32_t next[QUICK_DEVICES], total = d->first[d->ranks];
     bool known = d->turn_count == total;
     memcpy(next, d->first, d->ranks * sizeof(*next));
-    q->event_count = 0;
-    for (uint32_t r = 0; r < d->ranks + d->stages; r++)
-        made.end[r] = INFINITY;
+    q->event_count = made.count = 0;
     for (uint32_t s = 0; s < d->stages; s++) {
         made.last[s] = 0;
         made.left[s] = 2 * d->micro_batches;

@@ -32,7 +32,8 @@
 #define LOOKS_SIMULATED 2u /* and of a walk (hybrid/deal_walk.h) another such part is simulated */
 #define WALK_NEAR 1.03     /* of the best: from what is so near a short walk is worth its time */
 #define WALK_LOOKS 1000u
-#define DEAL_NEAR 1.03 /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
+#define WALK_DEVICES 6u /* of more, kicks gain more in that time */
+#define DEAL_NEAR 1.03  /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define BOUND_ROUNDS (1 - 1e-9) /* sums are taken in another order */
 #define KICK_MOVES 5u
 #define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
@@ -689,6 +690,8 @@ bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choic
 static void quick_search(struct polish *p, struct place_choice *choice, double *seconds, uint64_t reserve)
 {
     double scale = quick_scale(p, choice, *seconds), at = *seconds / scale;
+    bool walks = p->problem->device_count <= WALK_DEVICES;
+    double near = walks ? WALK_NEAR : QUICK_SLACK;
     struct place_choice walk;
     if (scale <= 0 || choice_copy(&walk, choice, p->err) < 0)
         return;
@@ -714,12 +717,13 @@ static void quick_search(struct polish *p, struct place_choice *choice, double *
         choice_fini(&walk);
         walk = trial;
         at = quick;
-        double now = quick * scale < *seconds * WALK_NEAR ? polish_seconds(p, &walk) : -1;
+        double now = quick * scale < *seconds * near ? polish_seconds(p, &walk) : -1;
         if (now < *seconds * QUICK_SLACK)
             polish_settle(p, &walk, &now);
-        if (now <= 0 || now >= *seconds * WALK_NEAR || choice_copy(&trial, &walk, p->err) < 0)
+        if (now <= 0 || now >= *seconds * near || choice_copy(&trial, &walk, p->err) < 0)
             continue;
-        deal_walk(p, p->problem, p->seed, WALK_LOOKS, &trial, &now, p->err);
+        if (walks)
+            deal_walk(p, p->problem, p->seed, WALK_LOOKS, &trial, &now, p->err);
         if (now >= *seconds * BETTER) {
             choice_fini(&trial);
         } else {
