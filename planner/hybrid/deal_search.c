@@ -10,7 +10,6 @@
 #define DEAL_MOVES 4u        /* of a kick */
 #define DEAL_KICKS 32u       /* in vain */
 #define DEAL_RUN_WAYS 64u    /* to deal a stage, up to which all are simulated where quick looks cannot say */
-#define DEAL_SLACK 1.015     /* what a quick look may be off: as in polish.c */
 #define DEAL_WALKS 4u        /* in vain, */
 #define DEAL_LOOKS 4000u     /* so long */
 #define DEAL_BETTER 0.999999 /* a change must be worth this much */
@@ -48,9 +47,9 @@ static bool deal_try(struct deal_search *d, struct place_choice *choice, double 
     double quick = fresh && scale > 0 && polish_fits(d->polish, start) ? polish_quick(d->polish, start) : -1;
     if (quick > 0)
         polish_quick_deal(d->polish, start, &quick);
-    if (quick > 0 && quick * scale < *seconds * DEAL_SLACK)
+    if (quick > 0 && quick * scale < *seconds * QUICK_SLACK)
         now = polish_seconds(d->polish, start);
-    if (now > 0 && now < *seconds * DEAL_SLACK)
+    if (now > 0 && now < *seconds * QUICK_SLACK)
         polish_settle(d->polish, start, &now);
     bool better = now > 0 && now < *seconds * DEAL_BETTER;
     if (better) {

@@ -10,12 +10,11 @@
 #include "planner/hybrid/deal_moves.h"
 #include "planner/search/moves.h"
 
-#define WALK_MEMBERS 16u /* quick looks know no more devices */
-#define WALK_WARM 0.01   /* of the seconds: what is so much slower is taken once in e times, at first */
-#define WALK_COLD 0.0003 /* and at last */
-#define WALK_OFF 1.015   /* what a quick look may be off from one choice to its neighbour */
-#define WALK_SHORTEST 100u
-#define WALK_REACH 3u /* places by which an event is moved, and one */
+#define WALK_MEMBERS 16u   /* quick looks know no more devices */
+#define WALK_WARM 0.01     /* of the seconds: what is so much slower is taken once in e times, at first */
+#define WALK_COLD 0.0003   /* and at last */
+#define WALK_SHORTEST 100u /* looks: fewer lead nowhere */
+#define WALK_REACH 3u      /* places by which an event is moved, and one */
 
 /* What a step of the walk may change. */
 struct spot {
@@ -137,7 +136,7 @@ static void step(struct walk *w, double slower)
     double may = w->seconds - slower * log(1 - rand_stream_unit(&w->random));
     double quick = any_change(w) ? polish_quick(w->polish, &w->at) : -1, now = -1;
     struct place_choice copy;
-    if (quick > 0 && quick * w->seconds < may * w->quick * WALK_OFF)
+    if (quick > 0 && quick * w->seconds < may * w->quick * QUICK_SLACK)
         now = polish_seconds(w->polish, &w->at);
     if (now <= 0 || now >= may) {
         spot_restore(&w->before, &w->at);

@@ -1,7 +1,7 @@
 /* Seconds of a pipeline of groups, nearly: the order that deal.h runs, at the loads of the priced steps,
- * links taken in the order in which things are made, buffers unbounded; a stage's sums keep the links of their
- * ring busy. Several times faster than emitting and simulating, to tell
- * what is not worth that: nothing is answered by it. For this room only; pure. */
+ * links taken in the order in which things are made, buffers unbounded; a stage's sums keep the links of
+ * their ring busy. Several times faster than emitting and simulating, to tell what is not worth that: nothing
+ * is answered by it. For this room only; pure. */
 #ifndef MOTLEY_PLANNER_HYBRID_GROUP_QUICK_H
 #define MOTLEY_PLANNER_HYBRID_GROUP_QUICK_H
 

@@ -23,7 +23,6 @@
 #define BETTER 0.999999    /* a change must be worth this much */
 #define NEAR 1.25          /* choices so much slower after a change of who does what are still settled */
 #define GROUP_SLACK 0.7    /* members of groups take micro-batches lighter than the mean at best so much */
-#define QUICK_SLACK 1.015  /* what a quick look may be off from one choice to its neighbour */
 #define QUICK_KICKS 400u   /* in vain */
 #define QUICK_HOME 16u     /* and so many until it is the best that is kicked again */
 #define QUICK_WORSE 1.03   /* how much worse a walk may become in one */
@@ -32,8 +31,7 @@
 #define LOOKS_SIMULATED 2u /* and of a walk (hybrid/deal_walk.h) another such part is simulated */
 #define WALK_NEAR 1.03     /* of the best: from what is so near a short walk is worth its time */
 #define WALK_LOOKS 1000u
-#define WALK_DEVICES 6u /* of more, kicks gain more in that time */
-#define DEAL_NEAR 1.03  /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
+#define DEAL_NEAR 1.03 /* of the best: what is so near by shares is dealt micro-batch by micro-batch */
 #define BOUND_ROUNDS (1 - 1e-9) /* sums are taken in another order */
 #define KICK_MOVES 5u
 #define KICK_FAR 1.4     /* of the best: what is kicked and settled above is let be */
@@ -690,7 +688,7 @@ bool polish_fresh(struct polish *p, enum plan_placement kind, struct place_choic
 static void quick_search(struct polish *p, struct place_choice *choice, double *seconds, uint64_t reserve)
 {
     double scale = quick_scale(p, choice, *seconds), at = *seconds / scale;
-    bool walks = p->problem->device_count <= WALK_DEVICES;
+    bool walks = choice->placement == PLACE_HYBRID;
     double near = walks ? WALK_NEAR : QUICK_SLACK;
     struct place_choice walk;
     if (scale <= 0 || choice_copy(&walk, choice, p->err) < 0)

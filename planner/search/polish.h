@@ -12,6 +12,8 @@ double choice_simulate(const struct problem *problem, const struct place_choice 
 
 struct polish;
 
+#define QUICK_SLACK 1.015 /* what a quick look may be off from one choice to its neighbour */
+
 /* A polisher for choices of one problem: it remembers what it has simulated. `budget` in rank-micro-batches
  * simulated (a choice of 4 ranks and 16 micro-batches over 2 steps spends 128). Returns new, or NULL with
  * ERR_NOMEM. */
@@ -27,10 +29,10 @@ double polish_fit(struct polish *polish, struct place_choice *choice);
 void polish_settle(struct polish *polish, struct place_choice *choice, double *seconds);
 /* A quick look (group_quick.h), out of the budget. Negative: it cannot say. */
 double polish_quick(struct polish *polish, const struct place_choice *choice);
-/* How many such looks the budget lets, when some of what was looked at is simulated. */
-uint64_t polish_looks(const struct polish *polish, const struct place_choice *choice);
 /* The same, or negative where it is `most` or more and a bound says so. */
 double polish_quick_below(struct polish *polish, const struct place_choice *choice, double most);
+/* How many quick looks the budget lets, when some of what was looked at is simulated. */
+uint64_t polish_looks(const struct polish *polish, const struct place_choice *choice);
 /* Equal for choices that run alike, as far as can be told without running them. */
 uint64_t polish_hash(const struct place_choice *choice);
 /* Another number for each way in which the choice is meant. */

@@ -81,73 +81,85 @@ static bool ordered(struct world *w, uint32_t i, struct place_choice *c)
     return true;
 }
 
-static void an_order_that_is_said_as_it_comes_changes_nothing(void **state)
+/* What all of them are looked at for, and what was counted. */
+struct tally {
+    uint32_t first, second;
+};
+
+static void each_ordered(void (*look)(struct world *, uint32_t, struct place_choice *, struct tally *),
+                         struct tally *tally)
 {
-    uint32_t said = 0;
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct world w;
         struct place_choice c;
         world_init(&w, seed);
         for (uint32_t i = 0; ordered(&w, i, &c); i++) {
-            double as_it_comes = seconds_of(&w, &w.list.choices[i]), outright = seconds_of(&w, &c);
-            said += c.order != NULL;
-            if (as_it_comes != outright)
-                fail_msg("seed %llu, choice %u: %.15f s, said %.15f s", (unsigned long long)seed, i,
-                         as_it_comes, outright);
+            look(&w, i, &c, tally);
             choice_fini(&c);
         }
         world_fini(&w);
     }
-    print_message("%u orders said\n", said);
-    assert_true(said > SEEDS);
+}
+
+static void as_it_comes(struct world *w, uint32_t i, struct place_choice *c, struct tally *tally)
+{
+    double as_is = seconds_of(w, &w->list.choices[i]), outright = seconds_of(w, c);
+    tally->first += c->order != NULL;
+    if (as_is != outright)
+        fail_msg("choice %u: %.15f s, said %.15f s", i, as_is, outright);
+}
+
+static void an_order_that_is_said_as_it_comes_changes_nothing(void **state)
+{
+    struct tally tally = {0};
+    (void)state;
+    each_ordered(as_it_comes, &tally);
+    print_message("%u orders said\n", tally.first);
+    assert_true(tally.first > SEEDS);
+}
+
+/* Two events of somebody change places, if that can be emitted: *c is what was. */
+static void turn_some(struct world *w, uint32_t i, struct place_choice *c, struct tally *tally)
+{
+    (void)i;
+    for (uint32_t swap = 0; swap < SWAPS && c->order; swap++) {
+        uint32_t a_count, b_count;
+        struct err err = {0}, why = {0};
+        struct place_choice trial, again;
+        move_range(&w->problem, c, MOVE_TURN, &a_count, &b_count);
+        assert_int_equal(choice_copy(&trial, c, &err), 0);
+        if (move_apply(&w->problem, &trial, MOVE_TURN, rand_stream_below(&w->random, a_count),
+                       rand_stream_below(&w->random, b_count), &err) <= 0) {
+            choice_fini(&trial);
+            continue;
+        }
+        struct plan *plan = place_hybrid.emit(&w->problem, &trial, true, &why);
+        if (!plan) {
+            tally->second++;
+            choice_fini(&trial);
+            continue;
+        }
+        if (plan_check(plan, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(from_plan_choice(&w->problem, plan, &again, &err), 0);
+        assert_non_null(again.order);
+        assert_memory_equal(again.order, trial.order, 2 * trial.dealt_count);
+        choice_fini(&again);
+        plan_destroy(plan);
+        choice_fini(c);
+        *c = trial;
+        tally->first++;
+    }
 }
 
 /* Every order that a plan can be made of passes the checker and is read off its programs again. */
 static void whatever_order_is_said_passes_the_checker_or_is_refused(void **state)
 {
-    uint32_t passed = 0, refused = 0;
+    struct tally tally = {0};
     (void)state;
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        struct world w;
-        struct place_choice c, again;
-        struct err err = {0};
-        world_init(&w, seed);
-        for (uint32_t i = 0; ordered(&w, i, &c); i++) {
-            for (uint32_t swap = 0; swap < SWAPS && c.order; swap++) {
-                uint32_t a_count, b_count;
-                struct err why = {0};
-                struct place_choice trial;
-                move_range(&w.problem, &c, MOVE_TURN, &a_count, &b_count);
-                assert_int_equal(choice_copy(&trial, &c, &err), 0);
-                if (move_apply(&w.problem, &trial, MOVE_TURN, rand_stream_below(&w.random, a_count),
-                               rand_stream_below(&w.random, b_count), &err) <= 0) {
-                    choice_fini(&trial);
-                    continue;
-                }
-                struct plan *plan = place_hybrid.emit(&w.problem, &trial, true, &why);
-                if (!plan) {
-                    refused++;
-                    choice_fini(&trial);
-                    continue;
-                }
-                if (plan_check(plan, &err) < 0)
-                    fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
-                assert_int_equal(from_plan_choice(&w.problem, plan, &again, &err), 0);
-                assert_non_null(again.order);
-                assert_memory_equal(again.order, trial.order, 2 * trial.dealt_count);
-                choice_fini(&again);
-                plan_destroy(plan);
-                choice_fini(&c);
-                c = trial;
-                passed++;
-            }
-            choice_fini(&c);
-        }
-        world_fini(&w);
-    }
-    print_message("%u orders passed, %u were refused\n", passed, refused);
-    assert_true(passed > 500 && refused > 50);
+    each_ordered(turn_some, &tally);
+    print_message("%u orders passed, %u were refused\n", tally.first, tally.second);
+    assert_true(tally.first > 500 && tally.second > 50);
 }
 
 static void searching_for_an_order_is_never_slower_and_sometimes_faster(void **state)
@@ -251,23 +263,20 @@ static void hand_and_trade(struct rand_stream *r, struct place_choice *c)
         turns_same(&before[m], &after[m]);
 }
 
+static void hand_and_trade_some(struct world *w, uint32_t i, struct place_choice *c, struct tally *tally)
+{
+    (void)i;
+    for (uint32_t n = 0; n < SWAPS && c->order; n++, tally->first++)
+        hand_and_trade(&w->random, c);
+}
+
 static void whoever_takes_over_leaves_everybody_elses_order_alone(void **state)
 {
-    uint32_t all = 0;
+    struct tally tally = {0};
     (void)state;
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        struct world w;
-        struct place_choice c;
-        world_init(&w, seed);
-        for (uint32_t i = 0; ordered(&w, i, &c); i++) {
-            for (uint32_t n = 0; n < SWAPS && c.order; n++, all++)
-                hand_and_trade(&w.random, &c);
-            choice_fini(&c);
-        }
-        world_fini(&w);
-    }
-    print_message("%u changes\n", all);
-    assert_true(all > SEEDS * SWAPS);
+    each_ordered(hand_and_trade_some, &tally);
+    print_message("%u changes\n", tally.first);
+    assert_true(tally.first > SEEDS * SWAPS);
 }
 
 static void a_walk_is_never_slower_and_often_faster_and_the_same_again(void **state)
