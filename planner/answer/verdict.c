@@ -8,6 +8,7 @@
 
 #include "common/units.h"
 #include "planner/cost/memory.h"
+#include "planner/search/placement.h"
 
 #define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
 /* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
@@ -65,24 +66,29 @@ static void say(char *text, size_t size, const char *format, ...)
 static bool asked_for_too_much(const struct problem *problem, char *text, size_t size)
 {
     const struct workload *w = problem->workload;
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
+    uint32_t usable = problem_usable_count(problem);
+    struct err why = {0};
     bool rows = w->place == PLACE_DATA || w->place == PLACE_HYBRID || w->place == PLACE_SERVER;
     if (rows && w->batch_rows < 2)
         say(text, size,
             "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
             "(placement.kind: %s).",
             plan_placement_name((enum plan_placement)w->place));
+    else if (rows && w->micro_batch_rows >= w->batch_rows)
+        say(text, size,
+            "Does not fit: a step is one micro-batch (train.batch_rows is %u, placement.micro_batch_rows "
+            "%u), "
+            "and one cannot be split over devices (placement.kind: %s).",
+            w->batch_rows, w->micro_batch_rows, plan_placement_name((enum plan_placement)w->place));
     else if (w->stages > (uint32_t)problem->block_count)
         say(text, size, "Does not fit: placement.stages is %u, and the model has %u blocks to share out.",
             w->stages, (uint32_t)problem->block_count);
     else if (w->stages > usable)
-        say(text, size, "Does not fit: placement.stages is %u, and there are %u devices to use.", w->stages,
-            usable);
-    else if (w->place > (int)PLACE_SINGLE && usable < 2)
-        say(text, size, "Does not fit: placement.kind is %s, and there is one device to use.",
-            plan_placement_name((enum plan_placement)w->place));
+        say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages, usable,
+            usable == 1 ? "" : "s");
+    else if (w->place >= 0 && !placement_find((enum plan_placement)w->place)->supports(problem, &why))
+        say(text, size, "Does not fit: placement.kind is %s, and %s.",
+            plan_placement_name((enum plan_placement)w->place), why.text);
     else
         return false;
     return true;
@@ -95,6 +101,9 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
     enum plan_placement nearest = PLACE_SINGLE;
+    char stages[32] = "";
+    if (problem->workload->stages)
+        snprintf(stages, sizeof(stages), ", stages: %u", problem->workload->stages);
     if (asked_for_too_much(problem, text, size))
         return;
     for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
@@ -129,11 +138,11 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
             plan_placement_name((enum plan_placement)problem->workload->place));
     else
         say(text, size,
-            "Does not fit: nothing that placement asks for is possible here (placement.kind: %s, %u rows a "
-            "step, %u devices).",
+            "Does not fit: nothing that placement asks for is possible here (kind: %s%s; %u rows a step; "
+            "devices to use: %u).",
             problem->workload->place >= 0 ? plan_placement_name((enum plan_placement)problem->workload->place)
                                           : "auto",
-            problem->workload->batch_rows, problem->device_count);
+            stages, problem->workload->batch_rows, problem_usable_count(problem));
 }
 
 /* "left/0 (rtx-3090)" */

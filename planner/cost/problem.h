@@ -66,6 +66,15 @@ static inline uint32_t problem_listed(const struct problem *problem, uint32_t i)
     return problem->listed ? problem->listed[i] : i;
 }
 
+/* Devices that may be used. */
+static inline uint32_t problem_usable_count(const struct problem *problem)
+{
+    uint32_t count = 0;
+    for (uint32_t d = 0; d < problem->device_count; d++)
+        count += problem->usable[d];
+    return count;
+}
+
 /* Which of the problem's steps is number t of `steps` that are priced: the first, the last, and evenly
  * between. */
 static inline uint32_t problem_step_priced(const struct problem *problem, uint32_t t, uint32_t steps)

@@ -31,7 +31,7 @@ int expert_model_init(struct expert_model *model, const struct problem *problem,
     }
     if (!model->attention || !model->router || !model->expert) {
         expert_model_fini(model);
-        return err_set(err, ERR_UNSUPPORTED, "expert: this model has no layer with experts");
+        return err_set(err, ERR_UNSUPPORTED, "this model has no layer with experts");
     }
     model->experts = model->expert->copies;
     model->active = model->expert->active;

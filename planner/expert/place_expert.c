@@ -56,7 +56,8 @@ static bool expert_supports(const struct problem *problem, struct err *err)
     if (expert_model_init(&model, problem, err) < 0)
         return false;
     expert_model_fini(&model);
-    return true;
+    return placement_stages(problem, 1, 1, err) &&
+           placement_devices(problem, 2, "attention and experts apart take", err);
 }
 
 static bool expert_runnable(const struct problem *problem, const struct place_choice *choice)
@@ -640,7 +641,7 @@ static int expert_propose(const struct problem *p, struct choice_list *list, str
         if (p->usable[d])
             ranked[count++].device = d;
     }
-    bool possible = count >= 2 && p->workload->stages <= 1 && !p->runnable_only;
+    bool possible = !p->runnable_only;
     for (uint32_t i = size_count; i-- > 0 && result == 0 && possible;) {
         s->rows = sizes[i];
         s->micro_batches = micro_count(p, sizes[i]);

@@ -459,18 +459,8 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
 
 static bool hybrid_supports(const struct problem *problem, struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
-    if (problem->workload->method == METHOD_FULL && problem->workload->config->experts > 0) {
-        err_set(err, ERR_UNSUPPORTED, "hybrid: full fine-tuning of a mixture of experts is not built yet");
-        return false;
-    }
-    if (usable >= 3)
-        return true;
-    err_set(err, ERR_UNSUPPORTED,
-            "hybrid: groups of replicas in a pipeline need three devices; %u can be used", usable);
-    return false;
+    return !placement_full_experts(problem, err) && placement_stages(problem, 2, 0, err) &&
+           placement_devices(problem, 3, "groups of replicas in a pipeline take", err);
 }
 
 /* Workers of this release keep whole stages: no shards. */

@@ -638,9 +638,8 @@ static int sizes_try(struct search *s, uint64_t stages, struct err *err)
 int many_propose(const struct problem *problem, uint32_t group_most, struct choice_list *list,
                  struct err *err)
 {
-    struct search s = {.p = problem, .list = list, .group_max = group_most};
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        s.count += problem->usable[d];
+    struct search s = {
+        .p = problem, .list = list, .group_max = group_most, .count = problem_usable_count(problem)};
     if (problem->block_count < 4 || s.count < 2)
         return 0;
     uint32_t most = s.count < (uint32_t)problem->block_count ? s.count : (uint32_t)problem->block_count;

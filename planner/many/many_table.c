@@ -140,7 +140,7 @@ static int links_fill(struct many *m, struct err *err)
 
 int many_init(struct many *m, const struct problem *problem, uint32_t micro_batch_rows, struct err *err)
 {
-    uint32_t usable = 0;
+    uint32_t usable = problem_usable_count(problem);
     size_t cells;
     *m = (struct many){.p = problem,
                        .rows = micro_batch_rows,
@@ -150,8 +150,6 @@ int many_init(struct many *m, const struct problem *problem, uint32_t micro_batc
     m->boundary_bytes = problem->bytes_per_token * problem->mean_step.tokens / m->micro_batches;
     for (int way = 0; way < MANY_WAYS; way++)
         m->allowed[way] = micro_recompute_allowed(problem, way);
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
     m->units = calloc((size_t)usable + 1, sizeof(*m->units));
     m->fixed = calloc(cells, sizeof(*m->fixed));
     m->each = calloc(cells, sizeof(*m->each));

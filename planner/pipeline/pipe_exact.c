@@ -321,9 +321,7 @@ uint32_t exact_sizes(const struct problem *p, uint32_t sizes[MICRO_SIZES_MAX])
 bool exact_init(struct exact *x, const struct problem *p, double best_s, uint32_t steps_max, uint64_t budget,
                 struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < p->device_count; d++)
-        usable += p->usable[d];
+    uint32_t usable = problem_usable_count(p);
     if (usable < 2 || usable > PIPE_EXACT_DEVICES || p->block_count > PIPE_EXACT_BLOCKS || p->block_count < 2)
         return false;
     *x = (struct exact){.p = p, .err = err, .left = budget, .best = best_s, .blocks = p->block_count};

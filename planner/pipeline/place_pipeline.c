@@ -585,21 +585,12 @@ static int orders_all(struct orders *o, struct err *err)
 
 static bool pipeline_supports(const struct problem *problem, struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
-    if (usable >= 2 && problem->workload->stages != 1)
-        return true;
-    err_set(err, ERR_UNSUPPORTED, "a pipeline needs two devices; %u can be used", usable);
-    return false;
+    return placement_stages(problem, 2, 0, err) && placement_devices(problem, 2, "a pipeline takes", err);
 }
 
 bool pipeline_exhausts(const struct problem *problem)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
-    return usable <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off;
+    return problem_usable_count(problem) <= PIPELINE_EXHAUSTIVE && !problem->exhaustive_off;
 }
 
 static int pipeline_propose(const struct problem *problem, struct choice_list *list, struct err *err)

@@ -4,9 +4,7 @@
 
 static bool single_supports(const struct problem *problem, struct err *err)
 {
-    (void)problem;
-    (void)err;
-    return true;
+    return placement_stages(problem, 1, 1, err);
 }
 
 static double single_seconds(const struct problem *p, uint32_t device, uint32_t rows, bool recompute)
@@ -71,8 +69,6 @@ static int single_device(const struct problem *p, uint32_t device, struct choice
 
 static int single_propose(const struct problem *problem, struct choice_list *list, struct err *err)
 {
-    if (problem->workload->stages > 1)
-        return 0;
     for (uint32_t d = 0; d < problem->device_count; d++) {
         if (problem->usable[d] && single_device(problem, d, list, err) < 0)
             return -1;

@@ -16,6 +16,32 @@ const struct placement *placement_find(enum plan_placement kind)
     return NULL;
 }
 
+bool placement_stages(const struct problem *problem, uint32_t least, uint32_t most, struct err *err)
+{
+    uint32_t asked = problem->workload->stages;
+    if (asked == 0 || (asked >= least && (most == 0 || asked <= most)))
+        return true;
+    err_set(err, ERR_INVALID, "placement.stages is %u, and this has %s", asked,
+            most == 1 ? "one stage" : "two stages at least");
+    return false;
+}
+
+bool placement_devices(const struct problem *problem, uint32_t least, const char *who, struct err *err)
+{
+    uint32_t usable = problem_usable_count(problem);
+    if (usable < least)
+        err_set(err, ERR_NOFIT, "%s %u devices at least; %u can be used", who, least, usable);
+    return usable >= least;
+}
+
+bool placement_full_experts(const struct problem *problem, struct err *err)
+{
+    bool full = problem->workload->method == METHOD_FULL && problem->workload->config->experts > 0;
+    if (full)
+        err_set(err, ERR_UNSUPPORTED, "full fine-tuning of a mixture of experts is not built yet");
+    return full;
+}
+
 bool choice_runnable(const struct problem *problem, const struct place_choice *choice)
 {
     const struct placement *placement = placement_find(choice->placement);

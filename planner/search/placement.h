@@ -88,7 +88,8 @@ void choice_list_fini(struct choice_list *list);
 
 struct placement {
     enum plan_placement kind;
-    /* May it be used for this workload at all? NULL err text on yes. Returns false with a reason in err. */
+    /* May it be used for this workload at all? Returns false with a reason in err: ERR_NOFIT where it takes
+     * more devices than there are to use, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
     /* Proposes choices that fit memory into the list. Returns −1 only on ERR_NOMEM. Pure; stops at
      * evaluations_max. */
@@ -125,6 +126,13 @@ extern const struct placement *const placements[];
 const struct placement *placement_find(enum plan_placement kind);
 
 /* --- shared by generators --- */
+
+/* May there be `least` to `most` stages (0: any number)? ERR_INVALID where others are asked for. */
+bool placement_stages(const struct problem *problem, uint32_t least, uint32_t most, struct err *err);
+/* Are there so many devices to use? ERR_NOFIT where `who` ("replicas take") takes more. */
+bool placement_devices(const struct problem *problem, uint32_t least, const char *who, struct err *err);
+/* Is it full fine-tuning of a mixture of experts? Then ERR_UNSUPPORTED. */
+bool placement_full_experts(const struct problem *problem, struct err *err);
 
 /* Fills what every plan holds beside ranks and programs: bounds, counts. */
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct place_choice *choice);

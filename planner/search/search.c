@@ -583,9 +583,9 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
         if (!asked && kind != PLACE_SINGLE)
             continue;
         if (!placements[i]->supports(s->problem, &why)) {
-            if (wanted == (int)kind) {
+            if (wanted == (int)kind && why.code != ERR_NOFIT) {
                 *s->err = why;
-                return err_wrap(s->err, "placement.kind");
+                return err_wrap(s->err, "placement.kind: %s", plan_placement_name(kind));
             }
             continue;
         }

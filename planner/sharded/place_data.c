@@ -31,10 +31,8 @@ struct replica {
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
-    if (problem->workload->method == METHOD_LORA || problem->workload->config->experts == 0)
-        return true;
-    err_set(err, ERR_UNSUPPORTED, "data: full fine-tuning of a mixture of experts is not built yet");
-    return false;
+    return !placement_full_experts(problem, err) && placement_stages(problem, 1, 1, err) &&
+           placement_devices(problem, 2, "replicas take", err);
 }
 
 static uint64_t replica_need(const struct problem *p, uint32_t rows, bool recompute)
@@ -221,7 +219,7 @@ static int replicas_propose(const struct problem *p, struct choice_list *list, s
     uint64_t lacks, least[2] = {UINT64_MAX, UINT64_MAX}, has[2] = {0}; /* of the two that lack least */
     uint32_t count = 0;
     int result = replicas && zeros ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t d = 0; d < p->device_count && result == 0 && p->workload->stages <= 1; d++) {
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
         if (!p->usable[d])
             continue;
         result = replica_init(p, d, &replicas[count], &lacks, err);

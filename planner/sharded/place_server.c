@@ -76,18 +76,8 @@ void server_holder_need(const struct problem *p, uint32_t rows, uint32_t count, 
 
 static bool server_supports(const struct problem *problem, struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
-    if (problem->workload->method == METHOD_FULL && problem->workload->config->experts > 0) {
-        err_set(err, ERR_UNSUPPORTED, "server: full fine-tuning of a mixture of experts is not built yet");
-        return false;
-    }
-    if (usable >= 2)
-        return true;
-    err_set(err, ERR_UNSUPPORTED, "server: a holder and workers are two devices at least; %u can be used",
-            usable);
-    return false;
+    return !placement_full_experts(problem, err) && placement_stages(problem, 1, 1, err) &&
+           placement_devices(problem, 2, "a holder and workers take", err);
 }
 
 struct server {

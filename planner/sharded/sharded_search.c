@@ -324,7 +324,7 @@ int sharded_search_init(struct sharded_search *s, const struct problem *p, struc
 {
     uint32_t batch = p->workload->batch_rows, unit = unit_of(batch, p->workload->micro_batch_rows);
     *s = (struct sharded_search){.p = p, .list = list, .batch = batch, .unit = unit};
-    if (unit == 0 || p->workload->stages > 1)
+    if (unit == 0)
         return 0;
     s->candidates = calloc((size_t)p->device_count + 1, sizeof(*s->candidates));
     s->overlaps = calloc(2 * (size_t)p->block_count + 4, sizeof(*s->overlaps));

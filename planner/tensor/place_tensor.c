@@ -219,20 +219,13 @@ static int orders_try(struct arrangement *a, const struct ranked *all, uint32_t 
 
 static bool tensor_supports(const struct problem *problem, struct err *err)
 {
-    uint32_t usable = 0;
-    for (uint32_t d = 0; d < problem->device_count; d++)
-        usable += problem->usable[d];
-    if (problem->workload->config->experts > 0) {
-        err_set(err, ERR_UNSUPPORTED, "tensor does not cut mixtures of experts");
-        return false;
-    }
-    if (usable < 2 || problem->workload->config->kv_heads < 2) {
-        err_set(err, ERR_UNSUPPORTED,
-                "tensor needs two devices and two key heads; %u devices can be used, the model has %u",
-                usable, problem->workload->config->kv_heads);
-        return false;
-    }
-    return true;
+    if (problem->workload->config->experts > 0)
+        err_set(err, ERR_UNSUPPORTED, "experts are not cut into matrices");
+    else if (problem->workload->config->kv_heads < 2)
+        err_set(err, ERR_UNSUPPORTED, "matrices are cut between key heads, and the model has one");
+    else
+        return placement_devices(problem, 2, "cut matrices take", err);
+    return false;
 }
 
 static int groups_try(struct arrangement *a, const struct ranked *all, uint32_t count, struct err *err)

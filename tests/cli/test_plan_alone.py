@@ -382,9 +382,21 @@ def what_each_device_brings_is_told_of_placements_that_need_several():
         f.write("spec.json", f.spec_of(placement={"kind": "tensor"}))
         text = f.run("plan", f.spec, "--cluster", f.cluster, "--runnable", status=4).stdout
         expect("workers of this release can run (--runnable)" in text, text)
+
+
+def too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused():
+    with folder() as f:
         f.write("cluster.json", {"nodes": [{"name": "a", "devices": [{"name": "a/0", "like": "rtx-3090"}]}]})
-        told = f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr
-        expect(told.count("placement.kind") == 1, told)
+        for kind, least in (("pipeline", 2), ("data", 2), ("tensor", 2), ("server", 2), ("hybrid", 3)):
+            f.write("spec.json", f.spec_of(placement={"kind": kind}))
+            told = f.run("plan", f.spec, "--cluster", f.cluster, status=4).stdout
+            expect(told.startswith(f"Does not fit: placement.kind is {kind}, and "), told)
+            expect(f"take {least} devices" in told or f"takes {least} devices" in told, told)
+            expect("\n  single    a/0 (rtx-3090)" in told, told)
+        for kind, stages in (("single", 2), ("data", 2), ("server", 3), ("pipeline", 1), ("hybrid", 1)):
+            f.write("spec.json", f.spec_of(placement={"kind": kind, "stages": stages}))
+            told = f.run("plan", f.spec, "--cluster", f.cluster, status=2).stderr
+            expect(f"placement.kind: {kind}: placement.stages is {stages}" in told and told.count("placement.kind") == 1, told)
 
 
 def points_of(speed):
@@ -526,5 +538,6 @@ if __name__ == "__main__":
          the_documents_own_examples_are_planned_as_they_stand,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
+         too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
          a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
