@@ -268,15 +268,23 @@ static double pair_from(const struct few_bound *f, const struct few_pair *pair, 
     return best;
 }
 
-static void least_pair(struct few_bound *f, uint32_t set, const struct few_pair *pair, struct way way,
-                       bool grouped)
+/* A set with one of its groups in front; `grouped`: with a group of several among them. What begins with such
+ * a group is that already. */
+static void least_pair(struct few_bound *f, uint32_t set, const struct few_pair *pair, struct way way)
 {
-    double *mine = least_of(f, set, grouped);
+    double *any = least_of(f, set, false), *grouped = f->sets.single ? any : least_of(f, set, true);
+    bool several = popcount(pair->group) > 1;
     for (int32_t begin = 0; begin < f->places; begin++) {
-        if (pair->left)
-            mine[begin] = pair_from(f, pair, way, begin, grouped, mine[begin]);
-        else if (!grouped || popcount(pair->group) > 1)
-            mine[begin] = fmin(mine[begin], f->makespan[cell(f, row(f, pair, 0), begin, f->places)]);
+        double now;
+        if (!pair->left)
+            now = f->makespan[cell(f, row(f, pair, 0), begin, f->places)];
+        else
+            now = pair_from(f, pair, way, begin, false, several ? grouped[begin] : any[begin]);
+        any[begin] = fmin(any[begin], now);
+        if (several)
+            grouped[begin] = fmin(grouped[begin], now);
+        else if (pair->left && !f->sets.single)
+            grouped[begin] = pair_from(f, pair, way, begin, true, grouped[begin]);
     }
 }
 
@@ -291,8 +299,7 @@ static void least_fill(struct few_bound *f)
         for (uint32_t i = f->sets.first[set]; i < f->sets.first[set + 1]; i++) {
             const struct few_pair *pair = &f->sets.pairs[i];
             struct way way = pair->left ? way_least(f, pair->group, pair->left) : (struct way){0};
-            for (int grouped = 0; grouped < (f->sets.single ? 1 : 2); grouped++)
-                least_pair(f, set, pair, way, grouped);
+            least_pair(f, set, pair, way);
             if (pair->left)
                 f->whole[set] =
                     fmin(f->whole[set], pair_from(f, pair, way, 0, !f->sets.single, f->whole[set]));

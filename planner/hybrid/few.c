@@ -26,7 +26,7 @@
 #define FEW_LONG 128u     /* devices · rows from which it is half of that */
 #define FEW_TIGHT 1.1     /* of the bound: what fits but is slower is cut anew, too */
 #define FEW_SMALL 6u      /* devices beyond which the budget is so many times that */
-#define FEW_MORE 2u
+#define FEW_MORE 4u
 #define SHARES_WHOLE 1000.0
 
 struct few_found {

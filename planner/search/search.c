@@ -33,7 +33,7 @@
 #define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
 #define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
 #define FULL_CELLS 96u           /* and from which hybrids' searches are shorter the longer their programs */
-#define MANY_GROUPS 2u           /* of LONG_DEVICES and more hybrids get so much more */
+#define MANY_GROUPS 6u           /* of LONG_DEVICES and more hybrids get so much more */
 #define RUNNABLE_PART 4u         /* of the budget: for what can be run beside a forecast */
 #define TENSOR_CELLS                                                                                         \
     15u                   /* the same for few devices' tensor groups, whatever the length of their programs  \
