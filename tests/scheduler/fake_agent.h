@@ -56,7 +56,7 @@ struct fake_agent {
     unsigned assigns, kills, stops, profiles, repeats, link_requests;
     size_t links_told;  /* emulated links in the last assignment */
     uint64_t assign_ns; /* when the last assign came */
-    char last_stop[40];
+    char last_stop[40]; /* of a worker that lived: what comes late, of a run that is over, is told "lost" */
 };
 
 static inline uint64_t fake_random(struct fake_agent *agent)
@@ -216,13 +216,13 @@ static inline void fake_stop(struct fake_agent *agent, const json_t *message)
     bool kill = json_is_true(json_object_get(message, "kill"));
     agent->stops++;
     agent->kills += kill ? 1 : 0;
-    snprintf(agent->last_stop, sizeof(agent->last_stop), "%s",
-             json_string_value(json_object_get(message, "why")));
     while ((worker = fake_find(agent, message, at)) != NULL) {
         at = (int)(worker - agent->workers) + 1;
         if (worker->phase == FAKE_ENDED) {
             continue;
         }
+        snprintf(agent->last_stop, sizeof(agent->last_stop), "%s",
+                 json_string_value(json_object_get(message, "why")));
         bool checkpoint =
             json_is_true(json_object_get(message, "checkpoint")) && worker->phase == FAKE_RUNNING;
         if (checkpoint) {
