@@ -68,18 +68,17 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
     const struct workload *w = problem->workload;
     uint32_t usable = problem_usable_count(problem);
     struct err why = {0};
-    bool rows = w->place == PLACE_DATA || w->place == PLACE_HYBRID || w->place == PLACE_SERVER;
-    if (rows && w->batch_rows < 2)
+    bool shared = w->place == PLACE_DATA || w->place == PLACE_HYBRID; /* a server may have one worker */
+    if (shared && w->batch_rows < 2)
         say(text, size,
             "Does not fit: train.batch_rows is 1, and one row a step cannot be split over devices "
             "(placement.kind: %s).",
             plan_placement_name((enum plan_placement)w->place));
-    else if (rows && w->micro_batch_rows >= w->batch_rows)
+    else if (w->place == PLACE_HYBRID && w->micro_batch_rows >= w->batch_rows)
         say(text, size,
-            "Does not fit: a step is one micro-batch (train.batch_rows is %u, placement.micro_batch_rows "
-            "%u), "
-            "and one cannot be split over devices (placement.kind: %s).",
-            w->batch_rows, w->micro_batch_rows, plan_placement_name((enum plan_placement)w->place));
+            "Does not fit: a step of %u rows is one micro-batch (placement.micro_batch_rows is %u), "
+            "and groups of replicas share out whole ones (placement.kind: hybrid).",
+            w->batch_rows, w->micro_batch_rows);
     else if (w->stages > (uint32_t)problem->block_count)
         say(text, size, "Does not fit: placement.stages is %u, and the model has %u blocks to share out.",
             w->stages, (uint32_t)problem->block_count);

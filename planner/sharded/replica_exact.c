@@ -270,7 +270,7 @@ int replica_exact(const struct problem *p, double beat_s, uint32_t steps_max, ui
             r.device[r.count++] = d;
     }
     if (usable < 2 || usable > REPLICA_EXACT_DEVICES || r.batch > REPLICA_EXACT_ROWS ||
-        p->workload->method != METHOD_LORA || p->workload->stages > 1)
+        p->workload->method != METHOD_LORA)
         return 0;
     r.steps = steps_max < p->step_count ? steps_max : p->step_count;
     r.steps = r.steps ? r.steps : 1;

@@ -399,6 +399,19 @@ def too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused():
             expect(f"placement.kind: {kind}: placement.stages is {stages}" in told and told.count("placement.kind") == 1, told)
 
 
+def a_lack_of_memory_is_not_taken_for_rows_that_cannot_be_shared():
+    with folder() as f:
+        for memory, fits in ((700 << 20, False), (24 << 30, True)):
+            f.write("cluster.json", {"nodes": [{"name": "a", "devices": [
+                {"name": f"a/{i}", "like": "rtx-3090", "memory_bytes": memory} for i in range(3)]}]})
+            for kind, batch, micro, able in (("server", 1, "auto", True), ("server", 4, 4, True), ("data", 4, 4, True),
+                                             ("data", 1, "auto", False), ("hybrid", 1, "auto", False), ("hybrid", 4, 4, False)):
+                f.write("spec.json", f.spec_of(placement={"kind": kind, "micro_batch_rows": micro}, train={"batch_rows": batch}))
+                told = f.run("plan", f.spec, "--cluster", f.cluster, status=0 if fits and able else 4).stdout
+                rows = "cannot be split over devices" in told or "share out whole ones" in told
+                expect(rows != able and (fits or not able or "too little" in told), f"{kind}, {batch} rows, {memory} bytes: {told}")
+
+
 def points_of(speed):
     out = []
     for tokens in (64, 256, 1024, 4096, 16384):
@@ -539,5 +552,6 @@ if __name__ == "__main__":
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
          too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
+         a_lack_of_memory_is_not_taken_for_rows_that_cannot_be_shared,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
          a_forecast_says_what_can_be_run_today_as_runnable_finds_it, cases_that_are_nonsense_fail_with_the_file_and_the_case, without_a_server_other_commands_say_so)
