@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What share of a GPU's peak others have measured: for planner/given/catalogue.c.
+"""What share of a GPU's peak others have measured: for planner/given/catalogue_entries.c.
 
     tools/catalogue_rates.py DIR        DIR: Cephalo's files (model_latencies.json, model_stats.json)
 
@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 
-PEAK = {  # dense peaks as in planner/given/catalogue.c, TFLOP/s: fp32, 16 bit with fp32 accumulation
+PEAK = {  # dense peaks as in planner/given/catalogue_entries.c, TFLOP/s: fp32, 16 bit with fp32 accumulation
     "a100x40": (19.5, 312), "a100x80": (19.5, 312), "a10g": (31.2, 70), "a6000": (38.7, 154.8), "h100-nvl": (60, 835),
     "l4": (30.3, 121), "l40s": (91.6, 362), "p100": (9.3, 18.7), "p40": (11.8, 0.18), "rtx3090": (35.6, 71),
     "rtx_3090": (35.6, 71), "t4": (8.1, 65), "v100": (15.7, 125), "v100x16": (15.7, 125), "v100x32": (15.7, 125),

@@ -1,254 +1,19 @@
-/* Devices one does not own: dense peak rates and memory bandwidth as their makers publish them, the share of
- * the peak that training reaches, and a stated uncertainty. A measured or imported profile always wins.
- *
- * The share is measured where somebody has published layers that ran on the device: Cephalo's
- * (benson-guo/cephalo and /zorse, MIT), read by tools/catalogue_rates.py, the median over its models; those
- * entries are "imported". Elsewhere it is a rule of thumb, 0.45 of the peak, which those medians straddle
- * (0.22 to 0.93): "estimated", 35 % uncertain. 16-bit peaks are of products accumulated in 32 bits, which is
- * what training does; GeForce cards run those at half the rate that is advertised and come nearer to it: 0.79
- * and 0.81 were measured on the two there are (RTX 3090, A10G), and 0.65, between these and the rule, is
- * taken for the others. Of Intel's cards no training is known: 0.3, 60 % uncertain.
- *
- * Rates, memory, bandwidth and board power are the makers' own (each entry's `source`), dense rates at boost
- * clock. Cards before NVIDIA's Ampere and AMD's CDNA have float16 products and no bfloat16 ones (`bf16`);
- * where bfloat16 has a rate of its own (MI100), that one is meant. */
+/* Devices one does not own, by name: what drivers call them, what is spelt most like them, and their peaks.
+ * The entries themselves: catalogue_entries.c. */
 #include <ctype.h>
 #include <string.h>
 
-#include "planner/given/cluster_private.h"
-
-#define GIB ((uint64_t)1 << 30)
-#define TERA 1e12
-#define GIGA 1e9
-
-/* name, kind, GiB, dense peak fp32 and 16-bit TFLOP/s, of which format, GB/s, board power W, where from */
-#define CARD(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.45,         \
-        .efficiency_16 = 0.45, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
-        .source = sheet                                                                                      \
-    }
-/* a card whose products summed in 32 bits run at half the rate of those summed in 16 */
-#define HALF(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.45,         \
-        .efficiency_16 = 0.65, .board_watts = (w), .uncertainty = 0.35, .origin = ORIGIN_ESTIMATED,          \
-        .source = sheet                                                                                      \
-    }
-/* a card on which nobody is known to have published training */
-#define RARE(n, k, mem, f32, f16, form, bw, w, sheet)                                                        \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = 0.3,          \
-        .efficiency_16 = 0.3, .board_watts = (w), .uncertainty = 0.6, .origin = ORIGIN_ESTIMATED,            \
-        .source = sheet                                                                                      \
-    }
-/* the same, and the shares of both peaks that were measured */
-#define SEEN(n, k, mem, f32, f16, form, bw, w, s32, s16, sheet)                                              \
-    {                                                                                                        \
-        .name = n, .kind = k, .memory_bytes = (uint64_t)((mem) * (double)GIB), .flops_fp32 = (f32)*TERA,     \
-        .flops_16 = (f16)*TERA, .bf16 = (form), .memory_bytes_per_s = (bw)*GIGA, .efficiency = s32,          \
-        .efficiency_16 = s16, .board_watts = (w), .uncertainty = 0.25, .origin = ORIGIN_IMPORTED,            \
-        .source = sheet "; shares of peak: layers that Cephalo measured"                                     \
-    }
-#define FP16 false /* the 16-bit rate is of float16 alone */
-#define BF16 true  /* of bfloat16 as well */
-/* name, GFLOP/s of one thread fp32 and 16-bit, where from; memory is whatever the host gives */
-#define CORE(n, f32, f16, why)                                                                               \
-    {                                                                                                        \
-        .name = n, .kind = "cpu", .memory_bytes = 8 * GIB, .flops_fp32 = (f32)*GIGA, .flops_16 = (f16)*GIGA, \
-        .bf16 = true, .memory_bytes_per_s = 10 * GIGA, .efficiency = 0.5, .efficiency_16 = 0.5,              \
-        .uncertainty = 0.6, .origin = ORIGIN_ESTIMATED, .source = "one thread: " why                         \
-    }
-
-static const struct catalogue_entry entries[] = {
-    /* Kepler, Maxwell and Pascal: no 16-bit units worth using, P100 apart; 16-bit work runs in fp32 */
-    CARD("k80", "cuda", 12, 4.37, 0, FP16, 240, 150, "NVIDIA Tesla K80 data sheet, one die of two"),
-    CARD("titan-x", "cuda", 12, 6.7, 0, FP16, 336, 250, "NVIDIA GeForce GTX Titan X specifications"),
-    CARD("m40", "cuda", 24, 7, 0, FP16, 288, 250, "NVIDIA Tesla M40 data sheet"),
-    CARD("titan-xp", "cuda", 12, 12.1, 0, FP16, 547, 250, "NVIDIA Titan Xp specifications"),
-    CARD("gtx-1060", "cuda", 6, 4.4, 0, FP16, 192, 120, "NVIDIA GeForce GTX 1060 6GB specifications"),
-    CARD("gtx-1070", "cuda", 8, 6.5, 0, FP16, 256, 150, "NVIDIA GeForce GTX 1070 specifications"),
-    CARD("gtx-1070ti", "cuda", 8, 8.2, 0, FP16, 256, 180, "NVIDIA GeForce GTX 1070 Ti specifications"),
-    CARD("gtx-1080", "cuda", 8, 8.9, 0, FP16, 320, 180, "NVIDIA GeForce GTX 1080 whitepaper"),
-    CARD("gtx-1080ti", "cuda", 11, 11.3, 0, FP16, 484, 250, "NVIDIA GeForce GTX 1080 Ti specifications"),
-    CARD("p4", "cuda", 8, 5.5, 0, FP16, 192, 75, "NVIDIA Tesla P4 data sheet"),
-    SEEN("p40", "cuda", 22.5, 11.8, 0, FP16, 346, 250, 0.39, 0.39, "NVIDIA Tesla P40 data sheet"),
-    SEEN("p100", "cuda", 12, 9.3, 18.7, FP16, 549, 250, 0.52, 0.33, "NVIDIA Tesla P100 PCIe data sheet"),
-    CARD("p100x16", "cuda", 16, 9.3, 18.7, FP16, 732, 250, "NVIDIA Tesla P100 PCIe data sheet"),
-    CARD("p100-sxm2", "cuda", 16, 10.6, 21.2, FP16, 732, 300, "NVIDIA Tesla P100 SXM2 data sheet"),
-    /* Volta, Turing */
-    SEEN("v100", "cuda", 16, 15.7, 125, FP16, 900, 300, 0.77, 0.61, "NVIDIA V100 data sheet"),
-    SEEN("v100x32", "cuda", 32, 15.7, 125, FP16, 900, 300, 0.78, 0.61, "NVIDIA V100 data sheet"),
-    SEEN("v100-pciex16", "cuda", 16, 14, 112, FP16, 900, 250, 0.91, 0.58, "NVIDIA V100 data sheet"),
-    CARD("titan-v", "cuda", 12, 14.9, 110, FP16, 653, 250, "NVIDIA Titan V specifications"),
-    SEEN("t4", "cuda", 15, 8.1, 65, FP16, 320, 70, 0.47, 0.33, "NVIDIA T4 data sheet"),
-    HALF("rtx-2060", "cuda", 6, 6.5, 25.8, FP16, 336, 160, "NVIDIA GeForce RTX 2060 specifications"),
-    HALF("rtx-2070", "cuda", 8, 7.5, 29.9, FP16, 448, 175, "NVIDIA Turing architecture whitepaper"),
-    HALF("rtx-2070-super", "cuda", 8, 9.1, 36.3, FP16, 448, 215,
-         "NVIDIA GeForce RTX 2070 Super specifications"),
-    HALF("rtx-2080", "cuda", 8, 10.1, 40.3, FP16, 448, 215, "NVIDIA Turing architecture whitepaper"),
-    HALF("rtx-2080-super", "cuda", 8, 11.2, 44.6, FP16, 496, 250,
-         "NVIDIA GeForce RTX 2080 Super specifications"),
-    HALF("rtx-2080ti", "cuda", 11, 13.4, 53.8, FP16, 616, 250, "NVIDIA Turing architecture whitepaper"),
-    CARD("titan-rtx", "cuda", 24, 16.3, 130.5, FP16, 672, 280, "NVIDIA Titan RTX specifications"),
-    CARD("rtx-5000", "cuda", 16, 11.2, 89.2, FP16, 448, 230, "NVIDIA Quadro RTX 5000 data sheet"),
-    CARD("rtx-6000", "cuda", 24, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 6000 data sheet"),
-    CARD("rtx-8000", "cuda", 48, 16.3, 130.5, FP16, 672, 295, "NVIDIA Quadro RTX 8000 data sheet"),
-    /* Ampere */
-    HALF("rtx-3060", "cuda", 12, 12.7, 25.5, BF16, 360, 170,
-         "NVIDIA GeForce RTX 3060 specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3060ti", "cuda", 8, 16.2, 32.4, BF16, 448, 200,
-         "NVIDIA GeForce RTX 3060 Ti specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3070", "cuda", 8, 20.3, 40.6, BF16, 448, 220, "NVIDIA Ampere GA102 whitepaper"),
-    HALF("rtx-3070ti", "cuda", 8, 21.7, 43.5, BF16, 608, 290,
-         "NVIDIA GeForce RTX 3070 Ti specifications (16 bit: twice fp32, as GA102)"),
-    HALF("rtx-3080", "cuda", 10, 29.8, 59.5, BF16, 760, 320, "NVIDIA Ampere GA102 whitepaper"),
-    HALF("rtx-3080ti", "cuda", 12, 34.1, 68.2, BF16, 912, 350,
-         "NVIDIA GeForce RTX 3080 Ti specifications (16 bit: twice fp32, as GA102)"),
-    SEEN("rtx-3090", "cuda", 24, 35.6, 71, BF16, 936, 350, 0.45, 0.79,
-         "NVIDIA Ampere GA102 whitepaper (fp32: rule of thumb; 16 bit: one table)"),
-    HALF("rtx-3090ti", "cuda", 24, 40, 80, BF16, 1008, 450,
-         "NVIDIA GeForce RTX 3090 Ti specifications (16 bit: twice fp32, as GA102)"),
-    CARD("a2000", "cuda", 6, 8, 31.9, BF16, 288, 70, "NVIDIA RTX A2000 data sheet"),
-    CARD("a2000x12", "cuda", 12, 8, 31.9, BF16, 288, 70, "NVIDIA RTX A2000 12GB data sheet"),
-    CARD("a4000", "cuda", 16, 19.2, 76.7, BF16, 448, 140, "NVIDIA RTX A4000 data sheet"),
-    CARD("a4500", "cuda", 20, 23.7, 94.6, BF16, 640, 200, "NVIDIA RTX A4500 data sheet"),
-    CARD("a5000", "cuda", 24, 27.8, 111.1, BF16, 768, 230, "NVIDIA RTX A5000 data sheet"),
-    SEEN("a6000", "cuda", 47.99, 38.7, 154.8, BF16, 768, 300, 0.38, 0.51, "NVIDIA RTX A6000 data sheet"),
-    CARD("a10", "cuda", 24, 31.2, 125, BF16, 600, 150, "NVIDIA A10 data sheet"),
-    SEEN("a10g", "cuda", 22.49, 31.2, 70, BF16, 600, 300, 0.48, 0.81, "NVIDIA A10G product brief"),
-    CARD("a40", "cuda", 48, 37.4, 149.7, BF16, 696, 300, "NVIDIA A40 data sheet"),
-    CARD("a30", "cuda", 24, 10.3, 165, BF16, 933, 165, "NVIDIA A30 data sheet"),
-    SEEN("a100x40", "cuda", 40, 19.5, 312, BF16, 1555, 400, 0.93, 0.62, "NVIDIA A100 data sheet"),
-    SEEN("a100x80", "cuda", 80, 19.5, 312, BF16, 2039, 400, 0.93, 0.68, "NVIDIA A100 data sheet"),
-    /* Ada */
-    HALF("rtx-4060", "cuda", 8, 15.1, 30.2, BF16, 272, 115,
-         "NVIDIA GeForce RTX 4060 specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4060ti", "cuda", 8, 22.1, 44.1, BF16, 288, 160,
-         "NVIDIA GeForce RTX 4060 Ti specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4060tix16", "cuda", 16, 22.1, 44.1, BF16, 288, 165,
-         "NVIDIA GeForce RTX 4060 Ti 16 GB specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070", "cuda", 12, 29.1, 58.3, BF16, 504, 200,
-         "NVIDIA GeForce RTX 4070 specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070-super", "cuda", 12, 35.5, 71, BF16, 504, 220,
-         "NVIDIA GeForce RTX 4070 Super specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070ti", "cuda", 12, 40.1, 80.2, BF16, 504, 285,
-         "NVIDIA GeForce RTX 4070 Ti specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4070ti-super", "cuda", 16, 44.1, 88.2, BF16, 672, 285,
-         "NVIDIA GeForce RTX 4070 Ti Super specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4080", "cuda", 16, 48.7, 97.5, BF16, 717, 320, "NVIDIA Ada GPU architecture whitepaper"),
-    HALF("rtx-4080-super", "cuda", 16, 52.2, 104.4, BF16, 736, 320,
-         "NVIDIA GeForce RTX 4080 Super specifications (16 bit: twice fp32, as AD102)"),
-    HALF("rtx-4090", "cuda", 24, 82.6, 165.2, BF16, 1008, 450, "NVIDIA Ada GPU architecture whitepaper"),
-    CARD("rtx-6000-ada", "cuda", 48, 91.1, 364, BF16, 960, 300, "NVIDIA RTX 6000 Ada data sheet"),
-    SEEN("l4", "cuda", 22.5, 30.3, 121, BF16, 300, 72, 0.22, 0.36, "NVIDIA L4 data sheet"),
-    CARD("l40", "cuda", 48, 90.5, 181, BF16, 864, 300, "NVIDIA L40 data sheet"),
-    SEEN("l40s", "cuda", 44.99, 91.6, 362, BF16, 864, 350, 0.28, 0.45,
-         "NVIDIA L40S data sheet (16 bit: rule of thumb)"),
-    /* Hopper, Blackwell */
-    CARD("h100", "cuda", 80, 66.9, 989, BF16, 3350, 700, "NVIDIA H100 data sheet (SXM)"),
-    CARD("h100-pcie", "cuda", 80, 51.2, 756, BF16, 2000, 350, "NVIDIA H100 data sheet (PCIe)"),
-    SEEN("h100-nvl", "cuda", 94, 60, 835, BF16, 3938, 400, 0.65, 0.42, "NVIDIA H100 NVL data sheet"),
-    CARD("h200", "cuda", 139, 66.9, 989, BF16, 4800, 700, "NVIDIA H200 data sheet"),
-    CARD("gh200", "cuda", 96, 66.9, 989, BF16, 4000, 1000, "NVIDIA GH200 data sheet (HBM3)"),
-    HALF("rtx-5070", "cuda", 12, 30.9, 61.7, BF16, 672, 250, "NVIDIA RTX Blackwell architecture whitepaper"),
-    HALF("rtx-5070ti", "cuda", 16, 43.9, 87.9, BF16, 896, 300,
-         "NVIDIA RTX Blackwell architecture whitepaper"),
-    HALF("rtx-5080", "cuda", 16, 56.3, 112.6, BF16, 960, 360, "NVIDIA RTX Blackwell architecture whitepaper"),
-    HALF("rtx-5090", "cuda", 32, 104.8, 209.5, BF16, 1792, 575,
-         "NVIDIA RTX Blackwell architecture whitepaper"),
-    CARD("b200", "cuda", 180, 75, 2250, BF16, 7700, 1000, "NVIDIA DGX B200 data sheet, an eighth of it"),
-    /* AMD; of two-die cards one die, as the system shows them */
-    CARD("mi50", "hip", 16, 13.3, 26.5, FP16, 1024, 300, "AMD Instinct MI50 data sheet"),
-    CARD("mi50x32", "hip", 32, 13.3, 26.5, FP16, 1024, 300, "AMD Instinct MI50 data sheet"),
-    CARD("radeon-vii", "hip", 16, 13.4, 26.9, FP16, 1024, 300, "AMD Radeon VII specifications"),
-    CARD("mi60", "hip", 32, 14.7, 29.5, FP16, 1024, 300, "AMD Instinct MI60 data sheet"),
-    CARD("mi100", "hip", 32, 46.1, 92.3, BF16, 1229, 300,
-         "AMD Instinct MI100 data sheet (matrix rates; bfloat16, half of float16)"),
-    CARD("mi210", "hip", 64, 45.3, 181, BF16, 1638, 300, "AMD Instinct MI210 data sheet (matrix rates)"),
-    CARD("mi250", "hip", 64, 45.3, 181, BF16, 1638, 280,
-         "AMD Instinct MI250 data sheet (matrix rates), one die of two"),
-    CARD("mi250x", "hip", 64, 47.9, 191.5, BF16, 1638, 280,
-         "AMD Instinct MI250X data sheet (matrix rates), one die of two"),
-    CARD("mi300x", "hip", 192, 163.4, 1307, BF16, 5300, 750, "AMD Instinct MI300X data sheet"),
-    SEEN("w6800", "hip", 32, 17.8, 35.7, FP16, 512, 250, 0.45, 0.38,
-         "AMD Radeon Pro W6800 data sheet (fp32: rule of thumb)"),
-    CARD("w7900", "hip", 48, 61.3, 122.6, BF16, 864, 295, "AMD Radeon Pro W7900 data sheet"),
-    CARD("rx-6800xt", "hip", 16, 20.7, 41.5, FP16, 512, 300, "AMD Radeon RX 6800 XT specifications"),
-    CARD("rx-6900xt", "hip", 16, 23, 46.1, FP16, 512, 300, "AMD Radeon RX 6900 XT specifications"),
-    CARD("rx-7800xt", "hip", 16, 37.3, 74.7, BF16, 624, 263, "AMD Radeon RX 7800 XT specifications"),
-    CARD("rx-7900xt", "hip", 20, 51.5, 103, BF16, 800, 315, "AMD Radeon RX 7900 XT specifications"),
-    CARD("rx-7900xtx", "hip", 24, 61.4, 122.8, BF16, 960, 355, "AMD Radeon RX 7900 XTX specifications"),
-    /* Intel */
-    RARE("arc-a770", "xpu", 16, 19.7, 131, BF16, 560, 225,
-         "Intel Arc A770 specifications (16 bit: half its INT8 rate)"),
-    RARE("arc-b580", "xpu", 12, 13.7, 117, BF16, 456, 190,
-         "Intel Arc B580 specifications (16 bit: half its INT8 rate)"),
-    /* processors: widths of their units at a clock they hold under load; per thread, so `threads` multiplies
-     */
-    CORE("cpu", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
-    CORE("cpu-sse42", 31, 31, "SSE, 4 lanes, multiply and add apart, at 3.9 GHz"),
-    CORE("cpu-avx2", 120, 120, "AVX2, two units of 8 lanes at 3.7 GHz"),
-    CORE("cpu-avx512", 180, 180, "AVX-512, two units of 16 lanes at 2.8 GHz"),
-    CORE("cpu-avx512-bf16", 180, 360, "AVX-512 with BF16 products"),
-    CORE("cpu-amx", 180, 2800, "AMX, 2048 16-bit operations a cycle at 2.8 GHz, half of it fed"),
-    CORE("cpu-neon", 96, 192, "NEON, four units of 4 lanes at 3 GHz"),
-};
-
-#define ENTRY_COUNT (sizeof(entries) / sizeof(entries[0]))
-
-/* What drivers and people call them, where that is not the entry's own name with other signs between; without
- * makers and makes (`plain`). A card that comes in two sizes and does not say which is the smaller one. */
-static const struct {
-    const char *plain, *name;
-} aliases[] = {
-    {"gtxtitanx", "titan-x"},
-    {"m4024gb", "m40"},
-    {"p100pcie12gb", "p100"},
-    {"p100x12", "p100"},
-    {"p100pcie16gb", "p100x16"},
-    {"p100sxm216gb", "p100-sxm2"},
-    {"v100x16", "v100"},
-    {"v100sxm216gb", "v100"},
-    {"v100sxm232gb", "v100x32"},
-    {"v100pcie32gb", "v100x32"},
-    {"v100pcie16gb", "v100-pciex16"},
-    {"v100pcie", "v100-pciex16"},
-    {"rtxa4000", "a4000"},
-    {"rtxa5000", "a5000"},
-    {"rtxa6000", "a6000"},
-    {"rtxa2000", "a2000"},
-    {"rtxa200012gb", "a2000x12"},
-    {"rtxa4500", "a4500"},
-    {"gtx10606gb", "gtx-1060"},
-    {"rtx4060ti16gb", "rtx-4060tix16"},
-    {"rtx4060ti8gb", "rtx-4060ti"},
-    {"vii", "radeon-vii"},
-    {"a100", "a100x40"},
-    {"a100sxm440gb", "a100x40"},
-    {"a100pcie40gb", "a100x40"},
-    {"a100sxm480gb", "a100x80"},
-    {"a100sxm80gb", "a100x80"},
-    {"a10080gbpcie", "a100x80"},
-    {"a100pcie80gb", "a100x80"},
-    {"rtx6000adageneration", "rtx-6000-ada"},
-    {"h10080gbhbm3", "h100"},
-    {"h100sxm", "h100"},
-    {"h100sxm5", "h100"},
-    {"gh200480gb", "gh200"},
-    {"mi250xmi250", "mi250x"},
-};
+#include "planner/given/catalogue_private.h"
 
 #define PLAIN_MAX 64
 
 /* Lower-case letters and digits of a name, without the words that only say who made it. */
 static void plain(const char *name, char out[PLAIN_MAX])
 {
-    static const char *const makers[] = {"nvidia",   "amd",    "intel", "geforce",  "tesla", "quadro",
-                                         "instinct", "radeon", "pro",   "graphics", "r",     "tm"};
+    static const char *const makers[] = {"nvidia",     "amd",     "intel",       "geforce", "tesla",
+                                         "quadro",     "radeon",  "instinct",    "ryzen",   "graphics",
+                                         "generation", "edition", "workstation", "server",  "blackwell",
+                                         "r",          "tm"};
     size_t used = 0;
     while (*name) {
         char word[PLAIN_MAX];
@@ -271,19 +36,20 @@ static void plain(const char *name, char out[PLAIN_MAX])
 
 const struct catalogue_entry *catalogue_find(const char *name)
 {
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count);
     char asked[PLAIN_MAX], own[PLAIN_MAX];
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    const char *alias;
+    for (size_t i = 0; i < count; i++) {
         if (strcmp(entries[i].name, name) == 0)
             return &entries[i];
     }
     plain(name, asked);
     if (!*asked)
         return NULL;
-    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++) {
-        if (strcmp(aliases[i].plain, asked) == 0)
-            return catalogue_find(aliases[i].name);
-    }
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    if ((alias = catalogue_alias(asked)))
+        return catalogue_find(alias);
+    for (size_t i = 0; i < count; i++) {
         plain(entries[i].name, own);
         if (strcmp(own, asked) == 0)
             return &entries[i];
@@ -313,11 +79,13 @@ static uint32_t distance(const char *a, const char *b)
 
 const char *catalogue_near(const char *name)
 {
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count);
     char asked[PLAIN_MAX], own[PLAIN_MAX];
     const char *best = "cpu";
     uint32_t least = UINT32_MAX;
     plain(name, asked);
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         plain(entries[i].name, own);
         uint32_t each = distance(asked, own);
         if (each < least) {
@@ -337,9 +105,11 @@ uint64_t catalogue_usable(const struct catalogue_entry *entry)
 
 const struct catalogue_entry *catalogue_fastest(const char *kind)
 {
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count);
     const struct catalogue_entry *best = NULL;
     double rate = 0;
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         double each = catalogue_peak(&entries[i]);
         if (strcmp(entries[i].kind, kind) == 0 && each > rate) {
             rate = each;
@@ -351,8 +121,10 @@ const struct catalogue_entry *catalogue_fastest(const char *kind)
 
 const struct catalogue_entry *catalogue_slowest(const char *kind)
 {
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count);
     const struct catalogue_entry *least = NULL;
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (strcmp(entries[i].kind, kind) == 0 &&
             (!least || catalogue_peak(&entries[i]) < catalogue_peak(least)))
             least = &entries[i];
@@ -367,8 +139,10 @@ double catalogue_peak(const struct catalogue_entry *entry)
 
 json_t *cluster_catalogue(struct err *err)
 {
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count);
     json_t *list = json_array();
-    for (size_t i = 0; list && i < ENTRY_COUNT; i++) {
+    for (size_t i = 0; list && i < count; i++) {
         const struct catalogue_entry *e = &entries[i];
         json_t *item = json_pack("{s:s,s:s,s:I,s:I,s:f,s:f,s:b,s:f,s:f,s:f,s:f,s:f,s:s,s:s}", "name", e->name,
                                  "kind", e->kind, "memory_bytes", (json_int_t)e->memory_bytes, "usable_bytes",

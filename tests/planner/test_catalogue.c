@@ -8,15 +8,17 @@
 static void devices_that_labs_own_are_in_it(void **state)
 {
     static const char *const wanted[] = {
-        "titan-x",    "gtx-1080ti", "rtx-2080ti", "rtx-3090",   "rtx-4090",   "rtx-5090",
-        "a4000",      "a6000",      "t4",         "v100",       "p100",       "p40",
-        "a10",        "a10g",       "a40",        "l4",         "l40s",       "a100x40",
-        "a100x80",    "h100",       "h200",       "b200",       "mi50",       "mi60",
-        "mi100",      "mi210",      "mi250x",     "mi300x",     "w7900",      "rx-7900xtx",
-        "arc-a770",   "cpu-avx2",   "cpu-amx",    "cpu-avx512", "cpu-sse42",  "gh200",
-        "h100-nvl",   "v100x32",    "titan-rtx",  "k80",        "gtx-1070",   "rtx-2070",
-        "rtx-3060ti", "rtx-3070",   "rtx-3080ti", "rtx-3090ti", "rtx-4060ti", "rtx-4070ti-super",
-        "rtx-5080",   "a4500",      "rx-6900xt",  "rx-7900xt"};
+        "titan-x",      "gtx-1080ti", "rtx-2080ti",   "rtx-3090",   "rtx-4090",   "rtx-5090",
+        "a4000",        "a6000",      "t4",           "v100",       "p100",       "p40",
+        "a10",          "a10g",       "a40",          "l4",         "l40s",       "a100x40",
+        "a100x80",      "h100",       "h200",         "b200",       "mi50",       "mi60",
+        "mi100",        "mi210",      "mi250x",       "mi300x",     "w7900",      "rx-7900xtx",
+        "arc-a770",     "cpu-avx2",   "cpu-amx",      "cpu-avx512", "cpu-sse42",  "gh200",
+        "h100-nvl",     "v100x32",    "titan-rtx",    "k80",        "gtx-1070",   "rtx-2070",
+        "rtx-3060ti",   "rtx-3070",   "rtx-3080ti",   "rtx-3090ti", "rtx-4060ti", "rtx-4070ti-super",
+        "rtx-5080",     "a4500",      "rx-6900xt",    "rx-7900xt",  "gtx-980ti",  "rtx-3050",
+        "rtx-4000-ada", "rtx-5060ti", "rtx-pro-6000", "b300",       "gb10",       "mi325x",
+        "mi355x",       "rx-9070xt",  "r9700",        "strix-halo", "h20"};
     (void)state;
     struct err err = {0};
     json_t *catalogue = cluster_catalogue(&err), *list = json_object_get(catalogue, "devices");
