@@ -3,6 +3,7 @@
  * the mean but for the slowest fifth is reported. */
 #include "engine/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,9 @@ enum { POINTS_MAX = 16, ROWS_MAX = 64, SAMPLES_MAX = 64, LAYERS_MEASURED = 10, H
 /* A slow device's passes are long: it gets this many all the same, within so many times the time asked for.
  * With one or two samples of each point a predicted step was up to 13 % off. */
 enum { PASSES_LEAST = 3, OVERTIME = 2 };
+
+/* So much less time for more work is measured again; the planner warns of 0.05. */
+#define FALL_MOST 0.03
 
 enum { PIECE_BYTES = 128 << 10, LAYERS_LEAST_BYTES = 1 << 20 };
 
@@ -249,8 +253,50 @@ static int kind_stage(struct profile *profile, struct kind *kind, struct stage *
     return 0;
 }
 
-/* Passes over the points of one kind until `until_ns`, or `latest_ns` if there are few of them by then, at
- * least one, after a first run of the largest point, which touches all the memory there is. */
+static int double_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The mean but for the slowest fifth: a step is a sum of many passes, so what slows some of them down counts
+ * with its share; what happened once does not. */
+static double typical(struct point *point, enum phase phase)
+{
+    uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
+    uint32_t kept = count - count / 5;
+    double sum = 0;
+    if (count == 0)
+        return 0;
+    qsort(point->seconds[phase], count, sizeof(double), double_compare);
+    for (uint32_t i = 0; i < kept; i++)
+        sum += point->seconds[phase][i];
+    return sum / kept;
+}
+
+/* A shape that holds more of everything and yet reports clearly less time: noise, which a pass more takes
+ * out. */
+static bool times_fall(struct kind *kind)
+{
+    double seconds[POINTS_MAX][PHASES];
+    for (uint32_t i = 0; i < kind->count; i++)
+        for (int phase = 0; phase < PHASES; phase++)
+            seconds[i][phase] = typical(&kind->points[i], phase);
+    for (uint32_t i = 0; i < kind->count; i++)
+        for (uint32_t k = 0; k < kind->count; k++) {
+            const struct point *less = &kind->points[i], *more = &kind->points[k];
+            double fall = fmax(seconds[i][PHASE_FORWARD] - seconds[k][PHASE_FORWARD],
+                               seconds[i][PHASE_BACKWARD] - seconds[k][PHASE_BACKWARD]);
+            if (less->rows <= more->rows && less->row_tokens <= more->row_tokens &&
+                less->labelled <= more->labelled &&
+                fall > FALL_MOST * (seconds[i][PHASE_FORWARD] + seconds[i][PHASE_BACKWARD]))
+                return true;
+        }
+    return false;
+}
+
+/* Passes over the points of one kind until `until_ns`, or `latest_ns` if there are few of them by then or
+ * times fall, at least one, after a first run of the largest point, which touches all the memory there is. */
 static int kind_measure(struct profile *profile, struct kind *kind, uint64_t until_ns, uint64_t latest_ns)
 {
     struct stage *stage;
@@ -276,33 +322,13 @@ static int kind_measure(struct profile *profile, struct kind *kind, uint64_t unt
             status = step_time(profile, kind, stage);
         now_ns = profile->request->now_ns();
         passes++;
-    } while (status == 0 && now_ns < (passes < PASSES_LEAST ? latest_ns : until_ns));
+    } while (status == 0 && now_ns < latest_ns &&
+             (passes < PASSES_LEAST || now_ns < until_ns || times_fall(kind)));
     buffer_destroy(profile->layers);
     profile->layers = NULL;
     profile->layers_bytes = 0;
     stage_destroy(stage);
     return status;
-}
-
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The mean but for the slowest fifth: a step is a sum of many passes, so what slows some of them down counts
- * with its share; what happened once does not. */
-static double typical(struct point *point, enum phase phase)
-{
-    uint32_t count = point->samples[phase] < SAMPLES_MAX ? point->samples[phase] : SAMPLES_MAX;
-    uint32_t kept = count - count / 5;
-    double sum = 0;
-    if (count == 0)
-        return 0;
-    qsort(point->seconds[phase], count, sizeof(double), double_compare);
-    for (uint32_t i = 0; i < kept; i++)
-        sum += point->seconds[phase][i];
-    return sum / kept;
 }
 
 /* What a layer computes again for its backward pass: all but the product with `down`, whose result nobody
