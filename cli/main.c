@@ -43,6 +43,8 @@ static const struct cli_command commands[] = {
       {"--draw", "FILE.svg", "a picture: nodes and links, and what each rank does when"},
       {"--program", NULL, "the step programs, instruction by instruction"},
       {"--from", "PLAN", "start from this plan: the answer is never slower where it can be kept"},
+      {"--steps-left", "N", "with --from, of a job that runs: is moving it worth it, with N steps to go"},
+      {"--restart", "SECONDS", "and what stopping and starting again takes beside moving; default 30"},
       {"--save", "PLAN", "write the plan, for --from"},
       {"--objective", "NAME", "time (default), cost or energy"},
       {"--insight", NULL, "the critical path, and what each single improvement would save"},

@@ -11,6 +11,7 @@
 #include "common/units.h"
 #include "planner/answer/draw.h"
 #include "planner/given/inputs.h"
+#include "planner/search/replan.h"
 #include "planner/search/search.h"
 #include "planner/simulate/jitter.h"
 #include "program/codec.h"
@@ -20,7 +21,9 @@ enum {
     PLAN_PROGRAM_BYTES_MAX = 4 << 20,
     PLAN_SAVE_BYTES_MAX = 1 << 30,
     PLAN_TEXT_BYTES_MAX = 16 << 20,
-    JITTER_RUNS = 200
+    JITTER_RUNS = 200,
+    RESTART_S = 30, /* a checkpoint, stopping and starting, where nobody says; a rule of thumb */
+    RESTART_S_MAX = 86400
 };
 
 int show_plan(const json_t *answer, struct err *err)
@@ -65,15 +68,23 @@ static int read_objective(const struct cli *cli, enum workload_objective *object
     return word ? err_set(err, ERR_INVALID, "--objective: \"%.40s\" is none of time, cost, energy", word) : 0;
 }
 
+static int move_asked(const struct cli *cli, int64_t *steps, int64_t *restart_s, struct err *err)
+{
+    if (cli_option_i64(cli, "--steps-left", 0, INT64_MAX, 0, steps, err) < 0)
+        return -1;
+    return cli_option_i64(cli, "--restart", 0, RESTART_S_MAX, RESTART_S, restart_s, err);
+}
+
 static int read_options(const struct cli *cli, struct plan_inputs *inputs, struct plan_options *options,
                         struct plan **from, struct err *err)
 {
     const char *path = cli_option(cli, "--from");
-    int64_t evaluations = 0, seed = 0, percent = 0;
+    int64_t evaluations = 0, seed = 0, percent = 0, steps = 0, restart_s = 0;
     if (read_objective(cli, &inputs->workload.objective, err) < 0 ||
         cli_option_i64(cli, "--evaluations", 1, 1000000000, 0, &evaluations, err) < 0 ||
         cli_option_i64(cli, "--seed", 0, INT64_MAX, 0, &seed, err) < 0 ||
-        cli_option_i64(cli, "--jitter", 0, 200, 0, &percent, err) < 0)
+        cli_option_i64(cli, "--jitter", 0, 200, 0, &percent, err) < 0 ||
+        move_asked(cli, &steps, &restart_s, err) < 0)
         return -1;
     options->evaluations = (uint64_t)evaluations;
     options->insight = cli_option(cli, "--insight") != NULL;
@@ -82,6 +93,15 @@ static int read_options(const struct cli *cli, struct plan_inputs *inputs, struc
     if (path && !(*from = read_plan(path, err)))
         return -1;
     options->from = *from;
+    if (!cli_option(cli, "--steps-left"))
+        return cli_option(cli, "--restart")
+                   ? err_set(err, ERR_INVALID, "--restart: goes with --steps-left, which was not given")
+                   : 0;
+    if (!path)
+        return err_set(err, ERR_INVALID, "--steps-left: goes with --from, which was not given");
+    if (inputs->workload.objective != OBJECTIVE_TIME)
+        return err_set(err, ERR_INVALID, "--steps-left: weighs times; --objective asks for another");
+    options->runnable_only = true; /* a job moves to what workers can run */
     return 0;
 }
 
@@ -167,8 +187,33 @@ static int tell_jitter(struct cli *cli, const struct plan_inputs *inputs, const 
     return 0;
 }
 
-static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct plan_answer *answer,
-                const json_t *rows, struct err *err)
+/* Stay or move, for somebody who asks once: that a gain lasts is theirs to know, so one look counts as the
+ * last of those a scheduler waits for. Takes the answer's plan. */
+static int tell_move(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
+                     const struct plan *from, json_t *told, struct err *err)
+{
+    struct replan_state state = {.windows = REPLAN_WINDOWS - 1};
+    struct replan_input input = {.old = from, .workload = &inputs->workload, .cluster = inputs->cluster};
+    struct replan_decision decision;
+    int64_t steps, restart_s;
+    if (move_asked(cli, &steps, &restart_s, err) < 0)
+        return -1;
+    input.steps_left = (uint64_t)steps;
+    input.restart_s = (double)restart_s;
+    if (replan_weigh(&input, answer, &state, &decision, err) < 0)
+        return -1;
+    json_t *words = replan_to_json(&decision, err);
+    int result = words ? 0 : -1;
+    if (result == 0 && !cli->json)
+        printf("\n  %s\n", decision.words);
+    if (words)
+        json_object_set_new(told, "replan", words);
+    replan_decision_fini(&decision);
+    return result;
+}
+
+static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
+                const struct plan *from, const json_t *rows, struct err *err)
 {
     const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
     json_t *told = answer_to_json(answer, err);
@@ -189,12 +234,14 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, const struct 
         result = tell_jitter(cli, inputs, answer, told, err);
     if (result == 0 && cli_option(cli, "--program"))
         result = print_program(inputs, answer, told, cli->json, err);
-    if (result == 0 && cli->json)
-        result = show_json(told, err);
     if (result == 0 && !cli->json && answer->plan && picture)
         printf("  drawn in %s\n", picture);
     if (result == 0 && !cli->json && !answer->plan && (picture || saved))
         printf("  %s was not written: there is no plan\n", picture ? picture : saved);
+    if (result == 0 && cli_option(cli, "--steps-left"))
+        result = tell_move(cli, inputs, answer, from, told, err);
+    if (result == 0 && cli->json)
+        result = show_json(told, err);
     if (result == 0 && answer->verdict != VERDICT_FITS)
         cli->exit_status = CLI_NOFIT;
     json_decref(told);
@@ -215,7 +262,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const json_t *
             answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
     }
     if (result == 0)
-        result = tell(cli, inputs, answer, rows, err);
+        result = tell(cli, inputs, answer, from, rows, err);
     plan_answer_destroy(answer);
     plan_destroy(from);
     return result;
@@ -254,8 +301,8 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 
 int command_plan(struct cli *cli, struct err *err)
 {
-    static const char *const here[] = {"--draw",        "--save", "--from",    "--objective",
-                                       "--evaluations", "--seed", "--insight", "--jitter"};
+    static const char *const here[] = {"--draw", "--save",    "--from",   "--objective",  "--evaluations",
+                                       "--seed", "--insight", "--jitter", "--steps-left", "--restart"};
     const char *cluster = cli_option(cli, "--cluster");
     if (cluster) {
         struct plan_inputs inputs;

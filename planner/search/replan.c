@@ -228,21 +228,13 @@ static void reason_of(const struct plan_answer *answer, char *text, size_t size)
         text[length - 1] = '\0';
 }
 
-int replan_decide(const struct replan_input *input, struct replan_state *state,
-                  struct replan_decision *decision, struct err *err)
+int replan_weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_state *state,
+                 struct replan_decision *decision, struct err *err)
 {
-    struct plan_options options = input->options ? *input->options : (struct plan_options){0};
-    struct workload w = *input->workload;
-    struct plan_answer *answer = NULL;
+    char why[400];
     *decision = (struct replan_decision){0};
     if (!isfinite(input->restart_s) || input->restart_s < 0)
         return err_set(err, ERR_INVALID, "replan: a restart of %g s", input->restart_s);
-    options.from = input->old;
-    options.programs = options.brief = true;
-    options.insight = false;
-    w.objective = OBJECTIVE_TIME;
-    if (plan_search(&w, input->cluster, &options, &answer, err) < 0)
-        return -1;
     int result = weigh(input, answer, decision, err);
     if (decision->old_step_s <= 0)
         decision->verdict = decision->plan ? REPLAN_MUST : REPLAN_STUCK;
@@ -250,17 +242,33 @@ int replan_decide(const struct replan_input *input, struct replan_state *state,
     if (decision->old_step_s > 0 && decision->windows >= REPLAN_WINDOWS &&
         decision->saves_s > decision->costs_s)
         decision->verdict = REPLAN_MOVE;
-    char why[400];
     reason_of(answer, why, sizeof(why));
     if (result == 0)
         result = words_set(input, decision, why, err);
-    plan_answer_destroy(answer);
     if (result < 0) {
         replan_decision_fini(decision);
         return -1;
     }
     state->windows = decision->verdict == REPLAN_STAY ? decision->windows : 0;
     return 0;
+}
+
+int replan_decide(const struct replan_input *input, struct replan_state *state,
+                  struct replan_decision *decision, struct err *err)
+{
+    struct plan_options options = input->options ? *input->options : (struct plan_options){0};
+    struct workload w = *input->workload;
+    struct plan_answer *answer = NULL;
+    *decision = (struct replan_decision){0};
+    options.from = input->old;
+    options.programs = options.brief = true;
+    options.insight = false;
+    w.objective = OBJECTIVE_TIME;
+    int result = plan_search(&w, input->cluster, &options, &answer, err);
+    if (result == 0)
+        result = replan_weigh(input, answer, state, decision, err);
+    plan_answer_destroy(answer);
+    return result;
 }
 
 void replan_decision_fini(struct replan_decision *decision)

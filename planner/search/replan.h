@@ -58,6 +58,10 @@ struct replan_decision {
  * nonsense (restart_s negative or not finite, a plan without programs), else as plan_search. */
 int replan_decide(const struct replan_input *input, struct replan_state *state,
                   struct replan_decision *decision, struct err *err);
+/* The same from an answer that is there: of a search for time with input->old as `from` (input->options are
+ * not read). Takes the answer's plan where that is another one. ERR_INVALID, ERR_NOMEM. */
+int replan_weigh(const struct replan_input *input, struct plan_answer *answer, struct replan_state *state,
+                 struct replan_decision *decision, struct err *err);
 void replan_decision_fini(struct replan_decision *decision);
 
 /* What must be moved from plan to plan: for each rank of the new one, the blocks that its device did not hold

@@ -183,6 +183,39 @@ def a_saved_plan_is_a_start_and_never_made_worse():
         expect("--from" not in f.run("plan", f.spec, "--cluster", f.cluster, "--from", "none.json", status=2).stdout, "--from")
 
 
+def whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs():
+    def cluster(*old):
+        return {"nodes": [{"name": "new", "devices": [{"name": "new/0", "like": "rtx-4090"}]},
+                          {"name": "old", "devices": [{"name": f"old/{i}", **card} for i, card in enumerate(old)]}],
+                "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1.25e8}}}
+
+    with folder() as f:
+        f.write("cluster.json", cluster({"like": "rtx-2080ti"}))
+        f.plan("--save", "p.json", "--runnable")
+        same = f.plan("--from", "p.json", "--steps-left", "1000")["replan"]
+        expect(same["verdict"] == "stay" and same["gain"] == 0 and "nothing faster" in same["words"], same)
+        f.write("cluster.json", cluster({"like": "rtx-2080ti"}, {"like": "rtx-4090"}))
+        long = f.plan("--from", "p.json", "--steps-left", "100000", "--restart", "7")
+        move = long["replan"]
+        expect(move["verdict"] == "move" and move["words"].startswith("Move: "), move)
+        expect(abs(move["costs_s"] - move["migration_s"] - 7) < 1e-6 and move["migration_bytes"] > 0, move)
+        expect(abs(move["saves_s"] - 1e5 * (move["old_step_s"] - move["new_step_s"])) < 1e-6 * move["saves_s"], move)
+        expect(move["old_step_s"] == long["from"]["step_s"] and move["new_step_s"] == long["step_s"], move)
+        last = f.plan("--from", "p.json", "--steps-left", "1")["replan"]
+        expect(last["verdict"] == "stay" and last["saves_s"] < last["costs_s"] > 30, last)
+        told = f.run("plan", f.spec, "--cluster", f.cluster, "--from", "p.json", "--steps-left", "1").stdout
+        expect(told.rstrip().endswith(last["words"]), told)
+        f.write("cluster.json", {"nodes": [{"name": "x", "devices": [{"name": "x/0", "like": "rtx-4090"}]}]})
+        gone = f.plan("--from", "p.json", "--steps-left", "1")["replan"]
+        expect(gone["verdict"] == "must" and "no longer there" in gone["words"], gone)
+        for words, named in ((("--steps-left", "9"), "--from"), (("--restart", "9"), "--steps-left"),
+                             (("--from", "p.json", "--steps-left", "-1"), "--steps-left"),
+                             (("--from", "p.json", "--steps-left", "9", "--restart", "1e9"), "--restart"),
+                             (("--from", "p.json", "--steps-left", "9", "--objective", "cost"), "--objective")):
+            done = f.run("plan", f.spec, "--cluster", f.cluster, *words, status=2)
+            expect(named in done.stderr and not done.stdout, f"{words}: {done.stderr}")
+
+
 def options_out_of_range_are_refused_by_name():
     with folder() as f:
         for words in (("--objective", "beauty"), ("--evaluations", "0"), ("--evaluations", "many"), ("--seed", "-1")):
@@ -547,7 +580,7 @@ if __name__ == "__main__":
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
-         options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
+         whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          the_documents_own_examples_are_planned_as_they_stand,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
