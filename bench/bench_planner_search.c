@@ -1,8 +1,8 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search survey [clusters [first]] | plan SEED | why SEED | write SEED DIR | growth [devices
- * [rows [first]]]
+ *   bench_planner_search survey [clusters [first [devices [evaluations]]]] | plan SEED | why SEED | write
+ * SEED DIR | growth [devices [rows [first]]]
  *
  * survey: seeded clusters of 64 devices of several kinds; why: what the step of one is made of, over the
  * bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
@@ -44,7 +44,8 @@ struct scene {
     uint32_t devices, batch_rows, sequence_tokens;
     const char *base;
     uint64_t seed;
-    bool roomy; /* memory no concern: what a plan loses to memory is told by planning without */
+    uint64_t evaluations; /* 0: as many as when nobody says */
+    bool roomy;           /* memory no concern: what a plan loses to memory is told by planning without */
 };
 
 static const char *card_pick(struct rand_stream *r, enum cluster_kind kind)
@@ -328,7 +329,7 @@ static void compare(const json_t *spec_document, const json_t *cluster_document,
 static int scene_plan(const struct scene *scene, bool compared, struct result *result)
 {
     struct err err = {0};
-    struct plan_options options = {.programs = true};
+    struct plan_options options = {.programs = true, .evaluations = scene->evaluations};
     struct plan_answer *answer = NULL;
     json_t *cluster = cluster_json(scene), *spec = spec_json(scene), *config = config_json();
     *result = (struct result){0};
@@ -385,7 +386,7 @@ static void summary(const char *what, double *values, uint32_t count, const char
 
 #define SCENES_MAX 1000u
 
-static int survey(uint32_t count, uint64_t first)
+static int survey(uint32_t count, uint64_t first, uint32_t devices, uint64_t evaluations)
 {
     static double ratios[SCENES_MAX], of_size[SCENES_MAX], of_roomy[SCENES_MAX], of_limit[SCENES_MAX],
         ahead[SCENES_MAX], took[SCENES_MAX];
@@ -399,6 +400,8 @@ static int survey(uint32_t count, uint64_t first)
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct scene scene = scene_make(seed);
         struct result result, roomy;
+        scene.devices = devices;
+        scene.evaluations = evaluations;
         if (scene_plan(&scene, true, &result) < 0)
             return -1;
         scene.roomy = true;
@@ -426,7 +429,7 @@ static int survey(uint32_t count, uint64_t first)
         ahead[compared] = result.baseline_s / result.step_s;
         won += ahead[compared++] >= 1.15;
     }
-    printf("%u of %u clusters of 64 devices fit\n", fits, count);
+    printf("%u of %u clusters of %u devices fit\n", fits, count, devices);
     summary("seconds to a plan", took, fits, "s");
     summary("step over the lower bound", ratios, fits, "");
     printf("%44s %u of %u within 1.15\n", "", near, fits);
@@ -602,8 +605,9 @@ int main(int argc, char **argv)
     else if (strcmp(what, "write") == 0)
         result = write_files(argc > 2 ? strtoull(argv[2], NULL, 10) : 0, argc > 3 ? argv[3] : ".");
     else if (strcmp(what, "survey") == 0)
-        result = survey(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 24,
-                        argc > 3 ? strtoull(argv[3], NULL, 10) : 0);
+        result = survey(
+            argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 24, argc > 3 ? strtoull(argv[3], NULL, 10) : 0,
+            argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 64, argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
     else
         result = growth(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 512,
                         argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0,

@@ -178,6 +178,27 @@ static inline double many_own_period(const struct many_cover *c, double period, 
  * [nodes · nodes]. */
 double many_load(const struct many_cover *cover, double *wires);
 
+/* Room to change orders in, of so many devices as they have; wires NULL: too many nodes to look at. */
+struct many_room {
+    uint32_t *trial, *walk; /* [count] */
+    struct many_tail *kept; /* [count + 1] */
+    double *wires;          /* [nodes · nodes] */
+};
+/* Perfect balance without anybody waiting. */
+double many_period_least(const struct many *many);
+/* No longer one makes a step of so many seconds. */
+double many_period_most(const struct many *many, double seconds);
+/* Seconds of a step, as means have it, of what is covered at a period: that or the busiest wire, and filling.
+ */
+double many_promise(const struct many_room *room, const struct many_cover *cover, double period);
+/* Changes an order while its period falls; the rest is regrouped each time. */
+void many_order_improve(const struct many_room *room, struct many_cover *cover, uint32_t *order,
+                        double *period, uint32_t changes);
+/* Changes an order that covers at the period so that the step it promises gets shorter, now and then longer.
+ */
+void many_order_anneal(const struct many_room *room, struct many_cover *cover, uint32_t *order,
+                       double *period, uint64_t steps);
+
 /* A covered order as a choice; seconds: of a step, INFINITY when it does not fit. */
 struct many_draft {
     const struct many *m;

@@ -10,15 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rand.h"
-
 #define ORDERS_KEPT 5u
 #define ORDERS_EACH 3u      /* of them of one micro-batch size */
 #define VARIANTS 10u        /* of groups and windows; what pays depends on how scarce memory is */
 #define BRIEF_VARIANT 2u    /* looked at beside single devices' own where pipelines were not asked for */
 #define RUN_WHOLE 3u        /* drafts run to the end, */
 #define WHOLE_CELLS 40000u  /* until that was so many stages * micro-batches */
-#define IMPROVED 2u         /* variants whose orders are changed */
+#define IMPROVED_MOST 2u    /* variants whose orders are changed */
 #define RUN_WITHIN 1.01     /* of the best run to the end: so far off may be what a part of a run says, */
 #define IMPROVE_WITHIN 0.98 /* of what comes in turn, for the order of those as they come to be improved */
 #define COMES_WITHIN 0.99   /* of what comes in turn: runs of those as they come are behind what means say */
@@ -34,12 +32,15 @@
 #define CELLS_VAST_NONE 3u
 #define CHARGE_VAST 64u     /* as many of vast numbers are one evaluation where an order of them is covered */
 #define LOAD_NODES_MAX 128u /* nodes up to which wires are looked at before a draft is run */
-#define LOAD_MOST 0.95      /* of a period that a wire may be busy */
 #define GROUP_SMALL 8u      /* members looked at for up to 128 devices */
-#define IMPROVE_STEP 0.997  /* a change of order must make the period so much shorter */
 #define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
+#define CHANGES_CHARGED 8u /* of them an evaluation */
+#define ANNEAL_FROM                                                                                          \
+    20000u /* evaluations, which a search has when nobody says: those beyond are for annealing: */
+#define ANNEAL_CHARGE 4u         /* of a step, */
+#define ANNEAL_COUNT 64u         /* and again for every so many devices */
 #define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
 #define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
 #define LEAN_GAIN 0.25           /* of the least period without leaning: leaning gains no more */
@@ -136,43 +137,15 @@ struct search {
     struct choice_list *list;
     uint32_t group_max, count;
     struct seed orders[ORDERS_KEPT], seeds[VARIANTS];
-    uint32_t *order, *trial, *walk;
+    uint32_t *order;
     struct key *keys;
     bool *fast;
     double *node_key;
     uint32_t *node_count;
-    struct many_tail *tails, *kept;
-    double *wires;  /* NULL: too many nodes */
+    struct many_tail *tails;
+    struct many_room room;
     uint64_t cells; /* stages * micro-batches that were run */
 };
-
-/* Perfect balance without anybody waiting. */
-static double period_least(const struct many *m)
-{
-    double rate = 0;
-    int way = m->allowed[0] ? 0 : 1;
-    for (uint32_t u = 0; u < m->count; u++)
-        rate += 1 / (m->layers * m->units[u].layer_s[way]);
-    return rate > 0 ? 1 / rate : INFINITY;
-}
-
-static double fill_least(const struct many *m)
-{
-    double least = INFINITY;
-    for (uint32_t u = 0; u < m->count; u++)
-        least = fmin(least, m->layers * m->units[u].layer_s[m->allowed[0] ? 0 : 1]);
-    return least;
-}
-
-static double load(const struct search *s, const struct many_cover *cover)
-{
-    return s->wires ? many_load(cover, s->wires) / LOAD_MOST : 0;
-}
-
-static double estimate(const struct many *m, double period, double fill)
-{
-    return (m->micro_batches - 1) * period + fill;
-}
 
 static uint32_t group_max(const struct search *s, const struct many *m)
 {
@@ -234,7 +207,7 @@ static void order_keep(struct search *s, const struct many *m, uint32_t count, d
 static double variant_estimate(struct search *s, struct many *m, uint32_t v, const uint32_t *order,
                                uint32_t count, double limit, double within, double *period)
 {
-    double least = period_least(m), most = (limit - fill_least(m)) / (m->micro_batches - 0.999);
+    double least = many_period_least(m), most = many_period_most(m, limit);
     struct many_cover cover = cover_of(s, m, v, order, count);
     if (v == ORDER_VARIANT_LEANING && !leans(m, count)) /* the same as without */
         return INFINITY;
@@ -243,9 +216,7 @@ static double variant_estimate(struct search *s, struct many *m, uint32_t v, con
     s->list->evaluations += s->count > MANY_VAST ? s->count / CHARGE_VAST : 5;
     least *= cover.lean > 0 ? 1 - LEAN_GAIN * variants[v].lean : 1;
     *period = most > least ? many_period(&cover, least, most) : INFINITY;
-    return isfinite(*period) ? estimate(m, fmax(*period, load(s, &cover)),
-                                        cover.in_turn ? cover.whole.fill : cover.whole.wait)
-                             : INFINITY;
+    return isfinite(*period) ? many_promise(&s->room, &cover, *period) : INFINITY;
 }
 
 /* What an order must be better than to be kept. */
@@ -345,70 +316,11 @@ static int variants_try(struct search *s, struct err *err)
     return 0;
 }
 
-/* Swaps two devices of the order being tried, or moves one; returns the last place that changed. */
-static uint32_t order_change(struct rand_stream *random, uint32_t *trial, uint32_t count)
-{
-    uint32_t a = rand_stream_below(random, count), b = rand_stream_below(random, count), unit = trial[a];
-    if (rand_stream_below(random, 2)) {
-        trial[a] = trial[b];
-        trial[b] = unit;
-    } else {
-        memmove(&trial[a < b ? a : b + 1], &trial[a < b ? a + 1 : b],
-                (a < b ? b - a : a - b) * sizeof(*trial));
-        trial[b] = unit;
-    }
-    return a > b ? a : b;
-}
+enum change { AS_IT_IS, IMPROVED, ANNEALED }; /* of a seed's order, before it is drafted */
 
-/* Covers less, or the same with a longer stay. */
-static bool tail_behind(const struct many_tail *a, const struct many_tail *b)
-{
-    return a->layers < b->layers || (a->layers == b->layers && a->wait > b->wait);
-}
-
-/* Changes the order while the period falls; the rest is regrouped each time. */
-static void order_improve(struct search *s, struct many_cover *c, uint32_t *order, double *period,
-                          uint32_t changes)
-{
-    struct rand_stream random;
-    uint32_t count = c->count;
-    size_t bytes = ((size_t)count + 1) * sizeof(*s->kept);
-    rand_stream_init(&random, 1, count);
-    c->order = s->trial;
-    memcpy(s->trial, order, count * sizeof(*order));
-    memcpy(s->walk, order, count * sizeof(*order));
-    double target = *period * IMPROVE_STEP;
-    bool whole = many_covers(c, target, count) && load(s, c) <= target;
-    memcpy(s->kept, c->tails, bytes);
-    for (uint32_t i = 0; i < changes; i++) {
-        c->least_layers = s->kept[0].layers; /* with less, a change is of no use */
-        if (!whole)
-            whole = many_covers(c, target, order_change(&random, s->trial, count) + 1);
-        c->least_layers = 0;
-        s->list->evaluations += i % 8 == 0;
-        if (whole && load(s, c) <= target) { /* further down, until this order covers no more */
-            memcpy(order, s->trial, count * sizeof(*order));
-            while (whole) {
-                *period = target;
-                target *= IMPROVE_STEP;
-                whole = many_covers(c, target, count) && load(s, c) <= target;
-            }
-        } else if (whole || tail_behind(&c->tails[0], &s->kept[0])) {
-            memcpy(s->trial, s->walk, count * sizeof(*order));
-            memcpy(c->tails, s->kept, bytes);
-            whole = false;
-            continue;
-        }
-        memcpy(s->walk, s->trial, count * sizeof(*order));
-        memcpy(s->kept, c->tails, bytes);
-        whole = false;
-    }
-    c->order = order;
-}
-
-/* A variant's seed as a draft that was run for a while; its order improved first, if asked. */
-static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m, struct many_draft *draft,
-                      struct err *err)
+/* A variant's seed as a draft that was run for a while; its order changed first, if asked. */
+static int seed_draft(struct search *s, uint32_t v, enum change how, uint64_t steps, struct many *m,
+                      struct many_draft *draft, struct err *err)
 {
     struct seed *seed = &s->seeds[v];
     if (!m->p && many_init(m, s->p, seed->rows, err) < 0)
@@ -416,22 +328,31 @@ static int seed_draft(struct search *s, uint32_t v, bool improve, struct many *m
     m->list = s->list;
     m->group_max = variant_group(s, m, v);
     struct many_cover cover = cover_of(s, m, v, seed->order, seed->count);
+    double period = seed->period;
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;
-    if (improve)
-        order_improve(s, &cover, seed->order, &seed->period, changes);
+    if (how == IMPROVED) {
+        many_order_improve(&s->room, &cover, seed->order, &period, changes);
+        seed->period = period;
+        s->list->evaluations += changes / CHANGES_CHARGED;
+    } else if (how == ANNEALED) {
+        memcpy(s->order, seed->order, seed->count * sizeof(*s->order));
+        cover.order = s->order;
+        many_order_anneal(&s->room, &cover, s->order, &period, steps);
+    }
     *draft = (struct many_draft){.seconds = INFINITY};
-    if (!many_covers(&cover, seed->period, cover.count) ||
+    if (!many_covers(&cover, period, cover.count) ||
         ((uint64_t)m->micro_batches * cover.whole.stages > CELLS_MOST &&
          seed->rows < s->p->workload->batch_rows))
         return 0;
-    if (many_draft_init(draft, &cover, seed->period, err) < 0)
+    if (many_draft_init(draft, &cover, period, err) < 0)
         return -1;
     draft->choice.placement = s->group_max == 1 ? PLACE_PIPELINE : PLACE_HYBRID;
     int result = many_draft_run(draft, RUN_FIRST, err);
     s->cells += draft->cells;
     if (draft->choice.placement == PLACE_HYBRID && !draft->choice.in_turn)
-        draft->seconds = fmax(draft->seconds, estimate(m, seed->period, draft->wait_s)); /* a first part may
-                                                                     be ahead of what can be kept up */
+        draft->seconds =
+            fmax(draft->seconds, (m->micro_batches - 1) * period + draft->wait_s); /* a first part may
+                                                        be ahead of what can be kept up */
     return result;
 }
 
@@ -446,7 +367,7 @@ static enum draft_kind draft_kind(const struct many_draft *draft)
 static struct many_draft *fastest(struct many_draft *drafts, unsigned kinds)
 {
     struct many_draft *best = NULL;
-    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++) {
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED_MOST; k++) {
         if (isfinite(drafts[k].seconds) && (kinds >> draft_kind(&drafts[k]) & 1) &&
             (!best || drafts[k].seconds < best->seconds))
             best = &drafts[k];
@@ -467,7 +388,7 @@ static int drafts_end(struct search *s, struct many *m, struct many_draft *draft
                       struct err *err)
 {
     int result = add ? draft_add(s, add, err) : 0;
-    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED_MOST; k++)
         many_draft_fini(&drafts[k]);
     for (uint32_t v = 0; v < VARIANTS; v++)
         many_fini(&m[v]);
@@ -522,17 +443,42 @@ static void variants_order(const struct search *s, uint32_t at[VARIANTS])
     }
 }
 
+/* With more evaluations than a search has when nobody says: the orders of all variants are annealed, and what
+ * comes of each is run to the end, since what means promise tells little of who then wins. */
+static int seeds_anneal(struct search *s, struct many *m, struct err *err)
+{
+    uint64_t most = s->list->evaluations_max > ANNEAL_FROM ? s->list->evaluations_max - ANNEAL_FROM : 0;
+    uint64_t charge = ANNEAL_CHARGE * (1 + (s->count - 1) / ANNEAL_COUNT), seeds = 0;
+    int result = 0;
+    for (uint32_t v = 0; v < VARIANTS; v++)
+        seeds += s->seeds[v].rows > 0;
+    uint64_t steps = seeds && s->count <= HUGE_COUNT ? most / charge / seeds : 0;
+    for (uint32_t v = 0; v < VARIANTS && steps > 0 && result == 0; v++) {
+        struct many_draft draft = {.seconds = INFINITY};
+        if (!s->seeds[v].rows)
+            continue;
+        s->list->evaluations += steps * charge;
+        result = seed_draft(s, v, ANNEALED, steps, &m[v], &draft, err);
+        if (result == 0 && isfinite(draft.seconds))
+            result = many_draft_run(&draft, UINT32_MAX, err);
+        if (result == 0)
+            result = draft_add(s, &draft, err);
+        many_draft_fini(&draft);
+    }
+    return result;
+}
+
 /* The drafts of all variants are run for a while, the order of the best in turn and of the best as they come
  * is improved where it may win, and the best are run to the end. */
 static int drafts_compare(struct search *s, struct err *err)
 {
     struct many m[VARIANTS] = {0};
-    struct many_draft drafts[VARIANTS + IMPROVED] = {0}, *best;
+    struct many_draft drafts[VARIANTS + IMPROVED_MOST] = {0}, *best;
     /* a pipeline that was not asked for is among the groups, of one each */
     bool brief = s->group_max == 1 && s->p->workload->place != PLACE_PIPELINE;
     uint32_t at[VARIANTS];
     int result = 0;
-    for (uint32_t k = 0; k < VARIANTS + IMPROVED; k++)
+    for (uint32_t k = 0; k < VARIANTS + IMPROVED_MOST; k++)
         drafts[k].seconds = INFINITY;
     variants_order(s, at);
     for (uint32_t i = 0; i < VARIANTS && result == 0; i++) {
@@ -540,22 +486,24 @@ static int drafts_compare(struct search *s, struct err *err)
         best = fastest(drafts, ALL_KINDS);
         if (s->seeds[v].rows && !ran_enough(s, best) &&
             (!best || s->seeds[v].estimate < best->seconds * (variants[v].in_turn ? 1 : COMES_WITHIN)))
-            result = seed_draft(s, v, false, &m[v], &drafts[v], err);
+            result = seed_draft(s, v, AS_IT_IS, 0, &m[v], &drafts[v], err);
     }
     if (result == 0 && brief)
         return drafts_end(s, m, drafts, fastest(drafts, ALL_KINDS), err);
-    for (uint32_t i = 0; i < IMPROVED && result == 0 && !ran_enough(s, true); i++) {
+    for (uint32_t i = 0; i < IMPROVED_MOST && result == 0 && !ran_enough(s, true); i++) {
         double known = INFINITY;
         best = fastest(drafts, i == 0 ? 1u << DRAFT_IN_TURN : ALL_KINDS & ~(1u << DRAFT_IN_TURN));
         if (i > 0 && fastest(drafts, 1u << DRAFT_IN_TURN))
             known = fastest(drafts, 1u << DRAFT_IN_TURN)->seconds * IMPROVE_WITHIN;
         if (best && best->seconds < known) {
             uint32_t v = (uint32_t)(best - drafts);
-            result = seed_draft(s, v, true, &m[v], &drafts[VARIANTS + i], err);
+            result = seed_draft(s, v, IMPROVED, 0, &m[v], &drafts[VARIANTS + i], err);
         }
     }
     if (result == 0)
         result = drafts_run(s, drafts, err);
+    if (result == 0)
+        result = seeds_anneal(s, m, err);
     return drafts_end(s, m, drafts, NULL, err) < 0 ? -1 : result;
 }
 
@@ -564,16 +512,16 @@ static int search_alloc(struct search *s, struct err *err)
     size_t count = (size_t)s->count + 1, nodes = (size_t)s->p->cluster->node_count + 1;
     bool good = true;
     s->order = calloc(count, sizeof(*s->order));
-    s->trial = calloc(count, sizeof(*s->trial));
-    s->walk = calloc(count, sizeof(*s->walk));
+    s->room.trial = calloc(count, sizeof(*s->room.trial));
+    s->room.walk = calloc(count, sizeof(*s->room.walk));
     s->keys = calloc(count, sizeof(*s->keys));
     s->fast = calloc(count, sizeof(*s->fast));
     s->tails = calloc(count, sizeof(*s->tails));
-    s->kept = calloc(count, sizeof(*s->kept));
+    s->room.kept = calloc(count, sizeof(*s->room.kept));
     s->node_key = calloc(nodes, sizeof(*s->node_key));
     s->node_count = calloc(nodes, sizeof(*s->node_count));
-    s->wires = nodes <= LOAD_NODES_MAX ? calloc(nodes * nodes, sizeof(*s->wires)) : NULL;
-    good = nodes > LOAD_NODES_MAX || s->wires;
+    s->room.wires = nodes <= LOAD_NODES_MAX ? calloc(nodes * nodes, sizeof(*s->room.wires)) : NULL;
+    good = nodes > LOAD_NODES_MAX || s->room.wires;
     for (uint32_t i = 0; i < VARIANTS; i++) {
         s->seeds[i].order = calloc(count, sizeof(uint32_t));
         good = good && s->seeds[i].order;
@@ -582,8 +530,8 @@ static int search_alloc(struct search *s, struct err *err)
         s->orders[i].order = calloc(count, sizeof(uint32_t));
         good = good && s->orders[i].order;
     }
-    if (good && s->fast && s->order && s->trial && s->walk && s->keys && s->tails && s->kept && s->node_key &&
-        s->node_count)
+    if (good && s->fast && s->order && s->room.trial && s->room.walk && s->keys && s->tails && s->room.kept &&
+        s->node_key && s->node_count)
         return 0;
     return err_set(err, ERR_NOMEM, "planner: out of memory");
 }
@@ -591,15 +539,15 @@ static int search_alloc(struct search *s, struct err *err)
 static void search_fini(struct search *s)
 {
     free(s->order);
-    free(s->trial);
-    free(s->walk);
+    free(s->room.trial);
+    free(s->room.walk);
     free(s->keys);
     free(s->fast);
     free(s->tails);
-    free(s->kept);
+    free(s->room.kept);
     free(s->node_key);
     free(s->node_count);
-    free(s->wires);
+    free(s->room.wires);
     for (uint32_t i = 0; i < VARIANTS; i++)
         free(s->seeds[i].order);
     for (uint32_t i = 0; i < ORDERS_KEPT; i++)

@@ -178,8 +178,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     *f = (struct finalists){.cells = cells, .best = UINT32_MAX, .known = UINT32_MAX};
     f->budget = polish_budget(s, kind, cells);
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
-        f->seconds = list->choices[0].estimate_s;
-        f->best = 0;
+        f->best = huge_finalist(s, list, &f->seconds);
         return 0;
     }
     f->polish =
