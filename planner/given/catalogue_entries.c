@@ -322,6 +322,7 @@ static const struct {
     {"rtx4060ti16gb", "rtx-4060tix16"},
     {"rtx4060ti8gb", "rtx-4060ti"},
     {"vii", "radeon-vii"},
+    {"provii", "radeon-vii"},
     {"a100", "a100x40"},
     {"a100sxm440gb", "a100x40"},
     {"a100pcie40gb", "a100x40"},
