@@ -36,10 +36,11 @@
 #define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
-#define CHANGES_CHARGED 8u /* of them an evaluation */
-#define ANNEAL_FROM                                                                                          \
-    20000u /* evaluations, which a search has when nobody says: those beyond are for annealing: */
-#define ANNEAL_CHARGE 4u         /* of a step, */
+#define CHANGES_CHARGED 8u       /* of them an evaluation */
+#define ANNEAL_LEAST 7u          /* devices; fewer are enumerated */
+#define ANNEAL_ROWS 4u           /* a device, from which means say enough */
+#define ANNEAL_FROM 20000u       /* evaluations that a search has when nobody says */
+#define ANNEAL_CHARGE 4u         /* of a step, in evaluations, */
 #define ANNEAL_COUNT 64u         /* and again for every so many devices */
 #define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
 #define LEAN_EACH 24u            /* micro-batches a device up to which periods lean (many_cover.c) */
@@ -443,11 +444,14 @@ static void variants_order(const struct search *s, uint32_t at[VARIANTS])
     }
 }
 
-/* With more evaluations than a search has when nobody says: the orders of all variants are annealed, and what
- * comes of each is run to the end, since what means promise tells little of who then wins. */
+/* The orders of all variants are annealed, and what comes of each is run to the end, since what means promise
+ * tells little of who then wins. With few rows a device they say next to nothing, and ANNEAL_COUNT devices
+ * have no time for it: there only with more evaluations than a search has when nobody says. */
 static int seeds_anneal(struct search *s, struct many *m, struct err *err)
 {
-    uint64_t most = s->list->evaluations_max > ANNEAL_FROM ? s->list->evaluations_max - ANNEAL_FROM : 0;
+    uint64_t all = s->list->evaluations_max, rows = s->p->workload->batch_rows;
+    uint64_t plain = s->count < ANNEAL_COUNT && rows >= ANNEAL_ROWS * s->count ? 0 : ANNEAL_FROM;
+    uint64_t most = s->count >= ANNEAL_LEAST && all > plain ? all - plain : 0;
     uint64_t charge = ANNEAL_CHARGE * (1 + (s->count - 1) / ANNEAL_COUNT), seeds = 0;
     int result = 0;
     for (uint32_t v = 0; v < VARIANTS; v++)

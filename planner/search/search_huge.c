@@ -5,10 +5,12 @@
 
 #include "planner/answer/provenance.h"
 
-#define HUGE_WITHIN 1.02  /* of the best simulated: an estimate may be so far above what simulation says */
-#define HUGE_FINALISTS 12u /* simulated where more evaluations were asked for than usual */
-#define HUGE_DEVICES 24u  /* huge with so many devices, and as many device-rows as HUGE_CELLS */
-#define LONG_CELLS 4000u  /* or with LONG_DEVICES and so many device-rows */
+#define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
+#define HUGE_FINALISTS                                                                                       \
+    12u /* simulated, where more evaluations were asked for than usual, or of fewer devices than */
+#define HUGE_QUICK 64u   /* these, whose plans must come in a fifth of a second */
+#define HUGE_DEVICES 24u /* huge with so many devices, and as many device-rows as HUGE_CELLS */
+#define LONG_CELLS 4000u /* or with LONG_DEVICES and so many device-rows */
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
@@ -41,7 +43,8 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
 
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
-    uint32_t best = 0, most = list->evaluations_max > EVALUATIONS_DEFAULT ? HUGE_FINALISTS : 1;
+    bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < HUGE_QUICK;
+    uint32_t best = 0, most = longer ? HUGE_FINALISTS : 1;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count && i < most && most > 1; i++) {
         double now = choice_simulate(s->problem, &list->choices[i], s->steps, s->err);

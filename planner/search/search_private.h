@@ -60,8 +60,8 @@ uint64_t choice_cells(const struct problem *problem, const struct place_choice *
 bool search_huge(const struct search *search);
 /* Sets how long a placement may look. */
 void huge_limits(const struct search *search, enum plan_placement kind, struct choice_list *list);
-/* Which of a list's choices goes on, and its seconds: the first by estimate or, where a search was given more
- * evaluations than usual, of the first few the best by simulation. */
+/* Which of a list's choices goes on, and its seconds: of the first few by estimate the best by simulation or,
+ * of many devices in the usual number of evaluations, the first. */
 uint32_t huge_finalist(const struct search *search, const struct choice_list *list, double *seconds);
 /* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
  * The plan of the fastest is kept (search->emitted). What does not fit after all is struck off. ERR_NOMEM. */
