@@ -216,6 +216,15 @@ def whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs()
             expect(named in done.stderr and not done.stdout, f"{words}: {done.stderr}")
 
 
+def what_the_time_rests_on_is_not_said_to_be_nothing():
+    with folder() as f:
+        f.write("cluster.json", {"nodes": [{"name": n, "devices": [{"name": n + "/0", "like": "rtx-4090"}]} for n in "ab"],
+                                 "links": {"between": {"latency_s": 20, "bytes_per_s": 1e9}}})
+        f.write("spec.json", f.spec_of(placement={"kind": "pipeline", "stages": 2}))
+        told = f.run("plan", f.spec, "--cluster", f.cluster).stdout
+        expect("100 % of the time rests on numbers of others" in told and " 0 % of the time is" not in told, told)
+
+
 def options_out_of_range_are_refused_by_name():
     with folder() as f:
         for words in (("--objective", "beauty"), ("--evaluations", "0"), ("--evaluations", "many"), ("--seed", "-1")):
@@ -580,7 +589,7 @@ if __name__ == "__main__":
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
          large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
-         whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
+         whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, what_the_time_rests_on_is_not_said_to_be_nothing, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          the_documents_own_examples_are_planned_as_they_stand,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
          amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
