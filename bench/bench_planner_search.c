@@ -4,8 +4,8 @@
  *   bench_planner_search survey [clusters [first [devices [evaluations]]]] | plan SEED | why SEED | write
  * SEED DIR | growth [devices [rows [first]]]
  *
- * survey: seeded clusters of 64 devices of several kinds; why: what the step of one is made of, over the
- * bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
+ * survey: seeded clusters of 64 devices (or so many) of several kinds; why: what the step of one is made of,
+ * over the bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
  * DIR/cluster.json`; growth: 8 (or first) … devices, twice as many each time
  * (`growth 10000 20000 10000`: those alone). */
 #include <math.h>

@@ -14,9 +14,9 @@
 #include "planner/cost/price.h"
 #include "planner/given/cluster_change.h"
 #include "planner/search/left_out.h"
+#include "planner/search/placement.h"
 #include "planner/simulate/timeline.h"
 
-#define EVALUATIONS_DEFAULT 20000u  /* for all searches together, as one search has */
 #define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
 #define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
 #define DEVICES_SOME 16u            /* up to which as many searches are made as the budget has room for */

@@ -39,7 +39,6 @@
 #define CHANGES_CHARGED 8u       /* of them an evaluation */
 #define ANNEAL_LEAST 7u          /* devices; fewer are enumerated */
 #define ANNEAL_ROWS 4u           /* a device, from which means say enough */
-#define ANNEAL_FROM 20000u       /* evaluations that a search has when nobody says */
 #define ANNEAL_CHARGE 4u         /* of a step, in evaluations, */
 #define ANNEAL_COUNT 64u         /* and again for every so many devices */
 #define FEW_EACH 8u              /* micro-batches a device below which slow devices are left out in steps */
@@ -450,7 +449,7 @@ static void variants_order(const struct search *s, uint32_t at[VARIANTS])
 static int seeds_anneal(struct search *s, struct many *m, struct err *err)
 {
     uint64_t all = s->list->evaluations_max, rows = s->p->workload->batch_rows;
-    uint64_t plain = s->count < ANNEAL_COUNT && rows >= ANNEAL_ROWS * s->count ? 0 : ANNEAL_FROM;
+    uint64_t plain = s->count < SWIFT_DEVICES && rows >= ANNEAL_ROWS * s->count ? 0 : EVALUATIONS_DEFAULT;
     uint64_t most = s->count >= ANNEAL_LEAST && all > plain ? all - plain : 0;
     uint64_t charge = ANNEAL_CHARGE * (1 + (s->count - 1) / ANNEAL_COUNT), seeds = 0;
     int result = 0;

@@ -13,6 +13,7 @@
 #include "planner/cost/price.h"
 #include "planner/given/cluster_change.h"
 #include "planner/search/left_out.h"
+#include "planner/search/placement.h"
 #include "program/codec.h"
 
 #define ALL_SETS 5u         /* devices up to which every set is searched */
@@ -23,7 +24,6 @@
 #define MANY_ENUMERATED 4u  /* up to so many chosen are enumerated in the end */
 #define PROMISES 0.95       /* of the best: a set that could at best be better by less is not searched then */
 #define LEFT_OUT_WEIGHED 6u /* devices left out that are searched with */
-#define EVALUATIONS_DEFAULT 20000u
 #define EVALUATIONS_LEAST 1000u
 #define BETTER 1e-9 /* relative */
 #define WARP_STRENGTH_COUNT 2

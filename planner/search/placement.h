@@ -61,6 +61,11 @@ bool choice_uses(const struct place_choice *choice, uint32_t device);
 /* Do both put the same devices together, in the same order of stages? */
 bool choice_same_groups(const struct place_choice *a, const struct place_choice *b);
 
+#define EVALUATIONS_DEFAULT 20000u /* of a search, when nobody says */
+/* From so many devices on an answer must come in a fifth of a second when nobody says (docs/PLANNER.md): what
+ * takes longer is done with fewer, or with more evaluations than the default. */
+#define SWIFT_DEVICES 64u
+
 /* The best choices seen, by estimate; and what was too small for memory. */
 #define CHOICES_MAX 24u
 #define SHORT_TOGETHER UINT32_MAX

@@ -7,8 +7,7 @@
 
 #define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
 #define HUGE_FINALISTS                                                                                       \
-    12u /* simulated, where more evaluations were asked for than usual, or of fewer devices than */
-#define HUGE_QUICK 64u   /* these, whose plans must come in a fifth of a second */
+    12u                  /* simulated where there is time: with more evaluations than usual, or few devices */
 #define HUGE_DEVICES 24u /* huge with so many devices, and as many device-rows as HUGE_CELLS */
 #define LONG_CELLS 4000u /* or with LONG_DEVICES and so many device-rows */
 #define LENGTH_MOST                                                                                          \
@@ -41,13 +40,21 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
         list->evaluations_max /= HUGE_TENSOR;
 }
 
+/* A list of every layer's own instructions for every micro-batch. */
+static bool too_long(const struct search *s, const struct place_choice *choice)
+{
+    bool each = choice->placement == PLACE_TENSOR || choice->placement == PLACE_EXPERT;
+    return each && choice_cells(s->problem, choice) > LENGTH_MOST;
+}
+
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
-    bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < HUGE_QUICK;
+    bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < SWIFT_DEVICES;
     uint32_t best = 0, most = longer ? HUGE_FINALISTS : 1;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count && i < most && most > 1; i++) {
-        double now = choice_simulate(s->problem, &list->choices[i], s->steps, s->err);
+        const struct place_choice *choice = &list->choices[i];
+        double now = too_long(s, choice) ? 0 : choice_simulate(s->problem, choice, s->steps, s->err);
         if (now > 0 && now < least) {
             least = now;
             best = i;
@@ -67,21 +74,15 @@ static int least_of(const struct place_choice *const best[PLACE_COUNT], const do
     return least;
 }
 
-/* A list of every layer's own instructions for every micro-batch. */
-static bool too_long(const struct search *s, int kind, const struct place_choice *choice)
-{
-    return (kind == PLACE_TENSOR || kind == PLACE_EXPERT) && choice_cells(s->problem, choice) > LENGTH_MOST;
-}
-
 /* Lists of millions of instructions (tensor groups' sums) take seconds to make, and more to send and to
  * check. */
 static void lengths_limit(const struct search *s, const struct place_choice *best[PLACE_COUNT])
 {
     bool other = false;
     for (int kind = 0; kind < PLACE_COUNT; kind++)
-        other = other || (best[kind] && !too_long(s, kind, best[kind]));
+        other = other || (best[kind] && !too_long(s, best[kind]));
     for (int kind = 0; kind < PLACE_COUNT && other; kind++) {
-        if (best[kind] && too_long(s, kind, best[kind]))
+        if (best[kind] && too_long(s, best[kind]))
             best[kind] = NULL;
     }
 }

@@ -30,7 +30,6 @@ struct search {
     struct err *err;
 };
 
-#define EVALUATIONS_DEFAULT 20000u
 #define LONG_DEVICES 7u    /* devices from which nothing is enumerated */
 #define TENSOR_FEW 6u      /* up to which tensor groups far behind are polished and kicked, too */
 #define POLISH_WITHIN 1.25 /* of the best so far */
