@@ -1,6 +1,7 @@
 /* Devices left out: what each would have brought. */
 #include "planner/search/left_out.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #define TRIED_OF_EACH 4u  /* choices of a placement that are simulated, by estimate */
 #define POLISHED_WITH 24u /* simulations to polish the best of them */
 #define SAME 1e-9         /* relative: as fast with it as without */
+#define ANY_WITHIN 1.02   /* of what was found with it: placements slower than that without are not asked */
 
 /* Keeps a copy of the choice if it is the fastest so far. */
 static int keep_if_faster(const struct problem *p, const struct place_choice *tried, uint32_t steps_max,
@@ -89,29 +91,54 @@ static int insert_anywhere(const struct problem *p, const struct place_choice *b
     return 0;
 }
 
-int left_out_try(const struct problem *problem, const struct place_choice *best, uint32_t device,
-                 uint64_t evaluations, uint32_t steps_max, struct place_choice *choice, double *seconds,
-                 struct err *err)
+/* The next placement to ask: the fastest one with whatever devices, of those not asked; none where that is
+ * far behind what was found. UINT32_MAX: none. */
+static uint32_t placement_next(const struct problem *p, const double *any_s, const bool *asked, double found)
 {
-    int wanted = problem->workload->place, result = 0;
+    int wanted = p->workload->place;
+    uint32_t next = UINT32_MAX;
+    double least = found > 0 ? found * ANY_WITHIN : INFINITY;
+    for (uint32_t i = 0; placements[i]; i++) {
+        enum plan_placement kind = placements[i]->kind;
+        if (kind == PLACE_SINGLE || asked[kind] || any_s[kind] <= 0 || any_s[kind] >= least ||
+            (wanted != -1 && wanted != (int)kind))
+            continue;
+        next = i;
+        least = any_s[kind];
+    }
+    return next;
+}
+
+static int propose_again(const struct problem *p, const struct placement *placement, uint32_t device,
+                         uint64_t evaluations, uint32_t steps_max, struct place_choice *choice,
+                         double *seconds, struct err *err)
+{
+    struct choice_list list = {
+        .evaluations_max = evaluations, .must_use = device + 1, .runnable_on = p->runnable_only ? p : NULL};
+    int result = placement->propose(p, &list, err);
+    for (uint32_t k = 0, tried = 0; k < list.count && tried < TRIED_OF_EACH && result == 0; k++) {
+        if (list.choices[k].member_count < 2)
+            continue;
+        result = keep_if_faster(p, &list.choices[k], steps_max, choice, seconds, err);
+        tried++;
+    }
+    choice_list_fini(&list);
+    return result;
+}
+
+int left_out_try(const struct problem *problem, const struct place_choice *best, const double *any_s,
+                 uint32_t device, uint64_t evaluations, uint32_t steps_max, struct place_choice *choice,
+                 double *seconds, struct err *err)
+{
+    bool asked[PLACE_COUNT] = {0};
+    int result = 0;
+    uint32_t next;
     *choice = (struct place_choice){0};
     *seconds = 0;
-    for (uint32_t i = 0; placements[i] && result == 0; i++) {
-        struct choice_list list = {.evaluations_max = evaluations,
-                                   .must_use = device + 1,
-                                   .runnable_on = problem->runnable_only ? problem : NULL};
-        struct err why;
-        if (placements[i]->kind == PLACE_SINGLE || (wanted != -1 && wanted != (int)placements[i]->kind) ||
-            !placements[i]->supports(problem, &why))
-            continue;
-        result = placements[i]->propose(problem, &list, err);
-        for (uint32_t k = 0, tried = 0; k < list.count && tried < TRIED_OF_EACH && result == 0; k++) {
-            if (list.choices[k].member_count < 2)
-                continue;
-            result = keep_if_faster(problem, &list.choices[k], steps_max, choice, seconds, err);
-            tried++;
-        }
-        choice_list_fini(&list);
+    while (result == 0 && (next = placement_next(problem, any_s, asked, *seconds)) != UINT32_MAX) {
+        asked[placements[next]->kind] = true;
+        result =
+            propose_again(problem, placements[next], device, evaluations, steps_max, choice, seconds, err);
     }
     if (result == 0)
         result = insert_anywhere(problem, best, device, steps_max, choice, seconds, err);

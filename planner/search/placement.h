@@ -80,6 +80,8 @@ struct choice_list {
     uint64_t evaluations, evaluations_max;
     const struct problem *runnable_on; /* take only what a worker of this release can run on it; NULL: all */
     uint32_t must_use;                 /* take only choices with this device of the cluster, plus 1; 0: all */
+    double rival_s; /* the fastest of other placements: what promises far less is not worth a long look; 0:
+                       none */
 };
 
 /* Adds a copy if it is among the best (and can be run, where that is asked for); equal estimates keep the

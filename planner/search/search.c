@@ -507,7 +507,7 @@ static int chosen_emit(struct search *s)
 
 /* Devices of a small cluster that the best choice leaves out are each tried again; what turns out faster with
  * one is taken, and the devices that it drops have the old best as theirs. */
-static int left_out_run(struct search *s)
+static int left_out_run(struct search *s, const double any_s[PLACE_COUNT])
 {
     const struct problem *p = s->problem;
     uint64_t evaluations = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
@@ -522,7 +522,7 @@ static int left_out_run(struct search *s)
         double seconds = 0;
         if (!p->usable[d] || choice_uses(&s->best, d))
             continue;
-        if (left_out_try(p, &s->best, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
+        if (left_out_try(p, &s->best, any_s, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
             return -1;
         s->with_s[d] = seconds;
         if (choice.member_count == 0 || seconds >= s->best_s) {
@@ -589,6 +589,7 @@ static int placements_search(struct search *s, struct finalists all[PLACE_COUNT]
             continue;
         }
         list->runnable_on = s->problem->runnable_only ? s->problem : NULL;
+        list->rival_s = s->fastest_s;
         huge_limits(s, kind, list);
         if (placements[i]->propose(s->problem, list, s->err) < 0)
             return -1;
@@ -627,7 +628,7 @@ static int placements_run(struct search *s)
     }
     if (result < 0)
         return -1;
-    if (best_choose(s, best, seconds) < 0 || left_out_run(s) < 0)
+    if (best_choose(s, best, seconds) < 0 || left_out_run(s, seconds) < 0)
         return -1;
     if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
         return -1;

@@ -19,8 +19,11 @@
 #define FEW_ALONE 16u   /* single groups arranged */
 #define FEW_SLACK 4u    /* windows so much wider than 1F1B asks for are tried, beside those of 1 */
 #define FEW_SETS (1u << TENSOR_FEW_DEVICES)
-#define FEW_WITHIN 1.3 /* of the best promise */
-#define EDGES 4        /* with the embedding, with the head */
+#define FEW_WITHIN 1.3  /* of the best promise */
+#define FEW_RIVAL 1.4   /* of the fastest of other placements: of what is slower before it is settled, */
+#define FEW_LINE 12u    /* so many groupings are arranged */
+#define LINE_SETTLED 4u /* and so many settled: it is only worth a line */
+#define EDGES 4         /* with the embedding, with the head */
 
 /* A group dealt in one way, without or with recomputation. */
 struct few_dealt {
@@ -224,6 +227,12 @@ static int node_try(struct tensor_few *t, const struct few_node *node, struct er
     return result;
 }
 
+/* So far behind other placements that it cannot be the answer. */
+static bool few_lost(const struct tensor_few *t, double seconds)
+{
+    return t->list->rival_s > 0 && seconds > t->list->rival_s * FEW_RIVAL;
+}
+
 static int nodes_try(struct tensor_few *t, struct err *err)
 {
     const struct problem *p = t->a->p;
@@ -236,6 +245,7 @@ static int nodes_try(struct tensor_few *t, struct err *err)
     for (uint32_t i = 0; i < most && pipelines && result == 0; i++) {
         const struct few_node *node = &t->bound.nodes[i];
         if (node->bound > t->bound.nodes[0].bound * FEW_WITHIN ||
+            (i >= FEW_LINE && t->found_count > 0 && few_lost(t, node->bound)) ||
             t->list->evaluations >= t->list->evaluations_max)
             break;
         result = node_try(t, node, err);
@@ -260,7 +270,7 @@ static int found_settle(struct tensor_few *t, struct err *err)
     qsort(t->found, t->found_count, sizeof(*t->found), by_estimate);
     for (uint32_t i = 0; i < t->found_count && result == 0; i++) {
         struct place_choice *c = &t->found[i];
-        if (i < FEW_SETTLED)
+        if (i < (few_lost(t, c->estimate_s) ? LINE_SETTLED : FEW_SETTLED))
             polish_quick_settle(polish, c, &c->estimate_s, INFINITY);
         result = choice_list_add(t->list, c, err);
     }

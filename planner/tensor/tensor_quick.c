@@ -12,6 +12,7 @@
 #define QUICK_STAGES 16u
 #define QUICK_MEMBERS 16u  /* of all stages */
 #define QUICK_CELLS 65536u /* devices · steps · micro-batches of one size */
+#define STEADY 1e-9        /* of what a layer adds: as much as the one before added */
 
 /* What a micro-batch is: the same on every device. */
 struct quick_micro {
@@ -44,6 +45,15 @@ struct quick_stage {
     uint32_t next; /* of its events */
 };
 
+/* Micro-batches [first, end) that go through a stage together. */
+struct quick_unit {
+    uint32_t first, end;
+    bool backward;
+    const struct quick_work *work;   /* of the stage's first member, [micro-batches] */
+    const struct quick_micro *micro; /* [micro-batches] */
+    size_t stride;                   /* bytes from a member's work to the next one's */
+};
+
 struct tensor_quick {
     const struct problem *p;
     uint32_t steps;
@@ -54,8 +64,8 @@ struct tensor_quick {
     const struct quick_size *size;
     struct quick_stage stages[QUICK_STAGES];
     struct quick_work *work; /* [members][micro-batches] */
-    double *came[2],
-        *ready; /* [stages][micro-batches], forward and backward: below 0: not yet; [micro-batches] */
+    double *came[2];         /* [stages][micro-batches], forward and backward: below 0: not yet */
+    double *ready, *before;  /* [micro-batches]; what ready was, a layer ago */
     size_t work_room, came_room;
 };
 
@@ -88,6 +98,7 @@ void tensor_quick_destroy(struct tensor_quick *q)
     free(q->came[0]);
     free(q->came[1]);
     free(q->ready);
+    free(q->before);
     free(q);
 }
 
@@ -183,14 +194,60 @@ static void part_run(struct tensor_quick *q, struct quick_stage *g, uint32_t k, 
     q->ready[k] = end;
 }
 
+/* A layer of a unit's micro-batches, there or back; nothing is summed behind the last half of a unit that
+ * `ends`. */
+static void layer_run(struct tensor_quick *q, struct quick_stage *g, const struct quick_unit *u, bool ends)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t k = u->first; k < u->end; k++)
+            part_run(q, g, k, &u->work[k].half[u->backward ? 1 - i : i][u->backward], u->stride,
+                     ends && i == 1 ? 0 : u->micro[k].bytes);
+    }
+}
+
+/* By how much everything is later than a layer ago, if that is the same for all of it: so much every further
+ * layer adds, too. 0: it is not. */
+static double layer_steady(const struct tensor_quick *q, const struct quick_stage *g,
+                           const struct quick_stage *was, const struct quick_unit *u)
+{
+    double each = q->ready[u->first] - q->before[u->first];
+    bool same = g->members == 1 || fabs(g->sums - was->sums - each) <= each * STEADY;
+    for (uint32_t k = u->first; k < u->end && same; k++)
+        same = fabs(q->ready[k] - q->before[k] - each) <= each * STEADY;
+    for (uint32_t m = 0; m < g->members && same; m++)
+        same = fabs(g->compute[m] - was->compute[m] - each) <= each * STEADY;
+    return same ? each : 0;
+}
+
+/* All layers but the last, which may end otherwise, as soon as one takes what the one before took at once. */
+static void layers_run(struct tensor_quick *q, struct quick_stage *g, const struct quick_unit *u, bool ends)
+{
+    for (uint32_t layer = 0; layer < g->layers; layer++) {
+        struct quick_stage was = *g;
+        uint32_t more = g->layers - layer;
+        memcpy(&q->before[u->first], &q->ready[u->first], (u->end - u->first) * sizeof(*q->before));
+        layer_run(q, g, u, ends && more == 1);
+        double skipped = more > 2 && layer > 0 ? (more - 2) * layer_steady(q, g, &was, u) : 0;
+        if (skipped <= 0)
+            continue;
+        layer = g->layers - 2;
+        g->sums += skipped;
+        for (uint32_t k = u->first; k < u->end; k++)
+            q->ready[k] += skipped;
+        for (uint32_t m = 0; m < g->members; m++)
+            g->compute[m] += skipped;
+    }
+}
+
 static void unit_run(struct tensor_quick *q, uint32_t s, uint32_t t, uint32_t first, uint32_t end,
                      bool backward)
 {
     struct quick_stage *g = &q->stages[s];
-    uint32_t count = q->size->count, parts = 2 * g->layers;
+    uint32_t count = q->size->count;
     size_t stride = (size_t)count * sizeof(struct quick_work);
     const struct quick_work *work = &q->work[(size_t)g->stage->member_first * count];
     const struct quick_micro *micro = &q->size->micro[(size_t)t * count];
+    struct quick_unit unit = {first, end, backward, work, micro, stride};
     bool trains = q->p->workload->method == METHOD_FULL;
     for (uint32_t k = first; k < end; k++) {
         bool there = backward ? s + 1 < q->c->stage_count : s > 0;
@@ -201,13 +258,7 @@ static void unit_run(struct tensor_quick *q, uint32_t s, uint32_t t, uint32_t fi
     }
     for (uint32_t k = first; k < end && (backward ? g->head : g->embedding); k++)
         part_run(q, g, k, backward ? &work[k].head[1] : &work[k].embedding[0], stride, micro[k].bytes);
-    for (uint32_t i = 0; i < parts; i++) {
-        for (uint32_t k = first; k < end; k++) {
-            uint32_t half = backward ? 1 - i % 2 : i % 2;
-            bool ends = backward && g->embedding && !trains && i + 1 == parts;
-            part_run(q, g, k, &work[k].half[half][backward], stride, ends ? 0 : micro[k].bytes);
-        }
-    }
+    layers_run(q, g, &unit, backward && g->embedding && !trains);
     for (uint32_t k = first; k < end && (backward ? g->embedding : g->head); k++)
         part_run(q, g, k, backward ? &work[k].embedding[1] : &work[k].head[0], stride,
                  backward ? 0 : micro[k].statistics);
@@ -302,12 +353,12 @@ static bool room_make(struct tensor_quick *q)
         q->work_room = q->work ? work : 0;
     }
     if (came > q->came_room) {
-        double **rooms[] = {&q->came[0], &q->came[1], &q->ready};
+        double **rooms[] = {&q->came[0], &q->came[1], &q->ready, &q->before};
         for (size_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
             free(*rooms[i]);
             *rooms[i] = calloc(came, sizeof(double));
         }
-        q->came_room = q->came[0] && q->came[1] && q->ready ? came : 0;
+        q->came_room = q->came[0] && q->came[1] && q->ready && q->before ? came : 0;
     }
     return work <= q->work_room && came <= q->came_room;
 }
