@@ -13,11 +13,12 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define HUGE_OTHERS 64u       /* part of the evaluations that data, tensor, expert and server then get, */
+#define FINALIST_CELLS 40000u /* else as many as have so many rank-micro-batches together */
+#define HUGE_OTHERS 64u       /* part of the evaluations that tensor, expert and server then get, */
 #define HUGE_OTHERS_LONG 256u /* and with */
 #define HUGE_TENSOR                                                                                          \
     4u /* and such a part of that tensor groups of so many devices, whose estimates are dear */
-#define HUGE_LONG_CELLS 32768u /* so many device-rows */
+#define HUGE_LONG_CELLS 32768u /* so many device-rows data, too */
 
 bool search_huge(const struct search *s)
 {
@@ -29,12 +30,15 @@ bool search_huge(const struct search *s)
 
 void huge_limits(const struct search *s, enum plan_placement kind, struct choice_list *list)
 {
+    uint64_t cells = (uint64_t)s->problem->device_count * s->problem->workload->batch_rows;
     list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
-    if (search_huge(s) && s->problem->workload->place == -1 && kind != PLACE_HYBRID && kind != PLACE_PIPELINE)
-        list->evaluations_max /=
-            (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS
-                ? HUGE_OTHERS_LONG
-                : HUGE_OTHERS;
+    bool other = kind != PLACE_HYBRID && kind != PLACE_PIPELINE;
+    if (search_huge(s) && s->problem->workload->place == -1 && other) {
+        if (cells >= HUGE_LONG_CELLS)
+            list->evaluations_max /= HUGE_OTHERS_LONG;
+        else if (kind != PLACE_DATA)
+            list->evaluations_max /= HUGE_OTHERS;
+    }
     if (search_huge(s) && s->problem->workload->place == -1 && kind == PLACE_TENSOR &&
         s->problem->device_count >= HUGE_DEVICES)
         list->evaluations_max /= HUGE_TENSOR;
@@ -50,10 +54,15 @@ static bool too_long(const struct search *s, const struct place_choice *choice)
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
     bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < SWIFT_DEVICES;
-    uint32_t best = 0, most = longer ? HUGE_FINALISTS : 1;
+    uint64_t left = longer ? UINT64_MAX : FINALIST_CELLS;
+    uint32_t best = 0;
     double least = INFINITY;
-    for (uint32_t i = 0; i < list->count && i < most && most > 1; i++) {
+    for (uint32_t i = 0; i < list->count && i < HUGE_FINALISTS; i++) {
         const struct place_choice *choice = &list->choices[i];
+        uint64_t cells = choice_cells(s->problem, choice);
+        if (cells > left || (i == 0 && cells > left / 2)) /* one alone needs none of it */
+            break;
+        left -= cells;
         double now = too_long(s, choice) ? 0 : choice_simulate(s->problem, choice, s->steps, s->err);
         if (now > 0 && now < least) {
             least = now;
