@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/ring.h"
 #include "planner/hybrid/deal.h"
 #include "planner/pipeline/chain.h"
 #include "planner/pipeline/pipeline.h"
@@ -28,6 +29,23 @@ static uint32_t window_most(const struct many *m, double memory, enum many_role 
     double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
     double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
     return most > wanted ? (uint32_t)most : wanted;
+}
+
+/* Members of the stage that is being made, machine by machine: their ring then passes each machine once. */
+static void stage_sort(struct many_draft *d, uint32_t first)
+{
+    struct place_member *members = d->choice.members;
+    const struct device *devices = d->m->p->cluster->devices;
+    for (uint32_t i = first + 1; i < d->choice.member_count; i++) {
+        struct place_member member = members[i];
+        uint32_t wanted = d->wanted[i], at = i;
+        for (; at > first && devices[members[at - 1].device].node > devices[member.device].node; at--) {
+            members[at] = members[at - 1];
+            d->wanted[at] = d->wanted[at - 1];
+        }
+        members[at] = member;
+        d->wanted[at] = wanted;
+    }
 }
 
 int many_draft_init(struct many_draft *d, const struct many_cover *c, double period, struct err *err)
@@ -75,34 +93,31 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
                                                                             .window = window,
                                                                             .recompute = how[i].way};
         }
+        stage_sort(d, choice->member_count - tail->size);
         block = end;
         tail = next;
     }
     return 0;
 }
 
-/* Adapters' gradients over the members of a stage, once a step; the slowest group. */
-static double sync_seconds(const struct many_draft *d)
+/* Adapters' gradients over the members of a stage, once a step. */
+static double sync_seconds(const struct many_draft *d, const struct place_stage *stage)
 {
     const struct problem *p = d->m->p;
-    double most = 0;
-    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
-        const struct place_stage *stage = &d->choice.stages[s];
-        double bytes = 0, slowest = 0, delay = 0;
-        for (int32_t b = stage->block_begin; b < stage->block_end && stage->member_count > 1; b++)
-            bytes += 4 * (double)p->blocks.blocks[b].lora_params;
-        for (uint32_t i = 0; i < stage->member_count && stage->member_count > 1; i++) {
-            double latency, rate;
-            bool emulated;
-            cluster_link(p->cluster, d->choice.members[stage->member_first + i].device,
-                         d->choice.members[stage->member_first + (i + 1) % stage->member_count].device,
-                         &latency, &rate, &emulated);
-            slowest = fmax(slowest, 1 / rate);
-            delay = fmax(delay, latency);
-        }
-        most = fmax(most, 2 * bytes * slowest + 2 * (stage->member_count - 1.0) * delay);
+    double bytes = 0, slowest = 0, delay = 0;
+    uint32_t ring[MANY_GROUP_MAX];
+    if (stage->member_count < 2)
+        return 0;
+    for (uint32_t i = 0; i < stage->member_count; i++)
+        ring[i] = d->choice.members[stage->member_first + i].device;
+    for (int32_t b = stage->block_begin; b < stage->block_end; b++)
+        bytes += 4 * (double)p->blocks.blocks[b].lora_params;
+    for (uint32_t i = 0; i < stage->member_count; i++) {
+        double latency, rate = ring_hop(p->cluster, ring, NULL, stage->member_count, i, &latency);
+        slowest = fmax(slowest, 1 / rate);
+        delay = fmax(delay, latency);
     }
-    return most;
+    return 2 * bytes * slowest + 2 * (stage->member_count - 1.0) * delay;
 }
 
 /* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,
@@ -186,31 +201,41 @@ static int double_compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* How long the whole step takes when the first `ran` micro-batches took end_s: the rest goes at the pace of
- * the middle third, read where they leave the pipeline. */
-static double pace(const struct many_draft *d, const struct deal *deal, double *scratch)
+/* How much longer the whole takes than the first `ran` micro-batches: the rest goes at the pace of the middle
+ * third, read where they leave the pipeline. */
+static double rest_seconds(const struct many_draft *d, const struct deal *deal, double *scratch)
 {
     uint32_t ran = deal->micro_batches, third = ran / 3;
     if (ran == d->m->micro_batches || third == 0)
-        return deal->end_s;
+        return 0;
     memcpy(scratch, deal->backward_end, ran * sizeof(*scratch));
     qsort(scratch, ran, sizeof(*scratch), double_compare);
     double each = (scratch[2 * third] - scratch[third]) / third;
-    return deal->end_s + each * (d->m->micro_batches - ran);
+    return each * (d->m->micro_batches - ran);
 }
 
-/* The update, and adapters' gradients summed before it. */
-static double ending(const struct many_draft *d)
+/* What a stage does once its last gradient is there: adapters' gradients summed, the update. */
+static double ending(const struct many_draft *d, const struct place_stage *stage)
 {
     double update = 0;
-    for (uint32_t s = 0; s < d->choice.stage_count; s++) {
-        const struct place_stage *stage = &d->choice.stages[s];
-        for (uint32_t i = 0; i < stage->member_count; i++)
-            update =
-                fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
-                                                  stage->block_begin, stage->block_end));
+    for (uint32_t i = 0; i < stage->member_count; i++)
+        update = fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
+                                                   stage->block_begin, stage->block_end));
+    return update + sync_seconds(d, stage);
+}
+
+/* When the last stage is done: those towards the tail end earlier. */
+static double end_seconds(const struct many_draft *d, const struct deal *deal)
+{
+    double latest = 0;
+    for (uint32_t s = 0; s < deal->stages; s++) {
+        const double *end = &deal->backward_end[(size_t)s * deal->micro_batches];
+        double last = 0;
+        for (uint32_t k = 0; k < deal->micro_batches; k++)
+            last = fmax(last, end[k]);
+        latest = fmax(latest, last + ending(d, &d->choice.stages[s]));
     }
-    return update + sync_seconds(d);
+    return latest;
 }
 
 /* Seconds of single devices' micro-batches in the order that chain.c emits: as many forwards as the window,
@@ -272,7 +297,10 @@ static int chain_run(struct many_draft *d, struct err *err)
     d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
     if (d->seconds < 0)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    d->seconds += ending(d);
+    double update = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        update = fmax(update, ending(d, &c->stages[s]));
+    d->seconds += update;
     d->choice.estimate_s = d->seconds;
     return 0;
 }
@@ -297,7 +325,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
             free(scratch);
             return err->code == ERR_NOFIT ? 0 : -1;
         }
-        double seconds = pace(d, &deal, scratch);
+        double seconds = end_seconds(d, &deal) + rest_seconds(d, &deal, scratch);
         d->cells += (uint64_t)run * d->choice.stage_count;
         bool dropped = whole && idle_drop(d, &deal);
         int touched = dropped ? 1 : buffers_fit(d, &deal, 0);
@@ -306,7 +334,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
         deal_fini(&deal);
         if (touched == 0 ||
             (touched > 0 && !whole && turn + 1 == turns)) /* nearly: the whole run settles it */
-            d->seconds = seconds + ending(d);
+            d->seconds = seconds;
         if (touched <= 0)
             break;
     }

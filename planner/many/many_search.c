@@ -36,7 +36,10 @@
 #define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
-#define CHANGES_CHARGED 8u       /* of them an evaluation */
+#define CHANGES_CHARGED 8u /* of them an evaluation */
+#define CUT_RANKS 8192u    /* rank-micro-batches of a draft up to which its cuts are moved, */
+#define CUT_WITHIN 1.3
+#define CUT_CELLS 40000u         /* in runs of so many stages * micro-batches */
 #define ANNEAL_LEAST 7u          /* devices; fewer are enumerated */
 #define ANNEAL_ROWS 4u           /* a device, from which means say enough */
 #define ANNEAL_CHARGE 4u         /* of a step, in evaluations, */
@@ -397,6 +400,21 @@ static int drafts_end(struct search *s, struct many *m, struct many_draft *draft
 
 #define ALL_KINDS ((1u << DRAFT_KINDS) - 1)
 
+/* A hybrid that is soon run. */
+static bool cuts_move(const struct many_draft *draft)
+{
+    uint64_t cells = (uint64_t)draft->choice.member_count * draft->m->micro_batches;
+    return cells <= CUT_RANKS && draft->choice.placement == PLACE_HYBRID;
+}
+
+static int draft_cut(struct search *s, struct many_draft *draft, struct err *err)
+{
+    if (!isfinite(draft->seconds) || !cuts_move(draft))
+        return 0;
+    s->list->evaluations++;
+    return many_draft_cut(draft, CUT_CELLS, err);
+}
+
 /* Those as they come run to the end, until one is as fast as the next one promised; the best is added. Of
  * those in turn a part says what the whole does. */
 static int drafts_run(struct search *s, struct many_draft *drafts, struct err *err)
@@ -405,17 +423,20 @@ static int drafts_run(struct search *s, struct many_draft *drafts, struct err *e
     double known = INFINITY;
     unsigned come = ALL_KINDS & ~(1u << DRAFT_IN_TURN), other = come;
     uint64_t cells = 0;
-    if (best && (many_draft_run(best, UINT32_MAX, err) < 0 || draft_add(s, best, err) < 0))
+    if (best && (many_draft_run(best, UINT32_MAX, err) < 0 || draft_cut(s, best, err) < 0 ||
+                 draft_add(s, best, err) < 0))
         return -1;
     known = best ? best->seconds : INFINITY;
     for (uint32_t turn = 0; turn < RUN_WHOLE && (next = fastest(drafts, come)); turn++) {
         struct many_draft *unlike = turn == 1 ? fastest(drafts, other) : NULL;
         if (unlike && unlike->seconds < known * OTHER_WITHIN)
             next = unlike;
-        else if (next->seconds >= known * RUN_WITHIN || (turn > 0 && cells >= WHOLE_CELLS))
+        else if (next->seconds >= known * (cuts_move(next) ? CUT_WITHIN : RUN_WITHIN) ||
+                 (turn > 0 && cells >= WHOLE_CELLS))
             break;
         other = come & ~(1u << draft_kind(next));
-        if (many_draft_run(next, UINT32_MAX, err) < 0 || draft_add(s, next, err) < 0)
+        if (many_draft_run(next, UINT32_MAX, err) < 0 || draft_cut(s, next, err) < 0 ||
+            draft_add(s, next, err) < 0)
             return -1;
         cells += next->cells;
         known = fmin(known, next->seconds);

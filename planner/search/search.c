@@ -28,18 +28,16 @@
 #include "program/codec.h"
 
 #define FINALISTS 12u
-#define FRESH_DEVICES 32u        /* devices up to which arrangements at random are tried */
-#define PIPELINES_FRESH 8u       /* pipelines at random to make a hybrid of */
-#define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
-#define SMALL_CELLS 200u         /* ranks * micro-batches up to which it is */
-#define FULL_CELLS 96u           /* and from which hybrids' searches are shorter the longer their programs */
-#define MANY_GROUPS 6u           /* of LONG_DEVICES and more hybrids get so much more */
-#define RUNNABLE_PART 4u         /* of the budget: for what can be run beside a forecast */
+#define FRESH_DEVICES 32u  /* devices up to which arrangements at random are tried */
+#define PIPELINES_FRESH 8u /* pipelines at random to make a hybrid of */
+#define SMALL_CELLS 200u   /* ranks * micro-batches up to which it is */
+#define FULL_CELLS 96u     /* and from which hybrids' searches are shorter the longer their programs */
+#define MANY_GROUPS 6u     /* of LONG_DEVICES and more hybrids get so much more */
+#define RUNNABLE_PART 4u   /* of the budget: for what can be run beside a forecast */
 #define TENSOR_CELLS                                                                                         \
-    15u                   /* the same for few devices' tensor groups, whatever the length of their programs  \
-                           */
-#define POLISH_SHORT 4u   /* beyond, few devices get such a part of it: much else is looked at */
-#define LARGE_CELLS 4000u /* and from which it is dear: few finalists, one step each, no polish */
+    15u                 /* the same for few devices' tensor groups, whatever the length of their programs    \
+                         */
+#define POLISH_SHORT 4u /* beyond, few devices get such a part of it: much else is looked at */
 #define FINALISTS_LARGE 2u
 #define STEPS_FINALIST 4u   /* priced steps while choosing; all of them for the chosen one */
 #define RUNNABLE_DEVICES 6u /* up to which a plan for today is searched for beside a forecast */
@@ -179,7 +177,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     f->budget = polish_budget(s, kind, cells);
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         f->best = huge_finalist(s, list, &f->seconds);
-        return 0;
+        return huge_polish(s, kind, f);
     }
     f->polish =
         polish_create(s->problem, finalist_steps(s->problem, cells), f->budget, s->options->seed, s->err);

@@ -13,7 +13,7 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define FINALIST_CELLS 40000u /* else as many as have so many rank-micro-batches together */
+#define FINALIST_CELLS 24000u /* else as many as have so many rank-micro-batches together */
 #define HUGE_OTHERS 64u       /* part of the evaluations that tensor, expert and server then get, */
 #define HUGE_OTHERS_LONG 256u /* and with */
 #define HUGE_TENSOR                                                                                          \
@@ -24,17 +24,23 @@ bool search_huge(const struct search *s)
 {
     uint32_t devices = s->problem->device_count;
     uint64_t cells = (uint64_t)devices * s->problem->workload->batch_rows;
-    return (devices >= HUGE_DEVICES && cells >= HUGE_CELLS) ||
+    bool swift = devices >= SWIFT_DEVICES && s->options->evaluations <= EVALUATIONS_DEFAULT;
+    return swift || (devices >= HUGE_DEVICES && cells >= HUGE_CELLS) ||
            (devices >= LONG_DEVICES && cells >= LONG_CELLS);
+}
+
+/* So many device-rows that data's splits and finalists' programs take long. */
+static bool search_long(const struct search *s)
+{
+    return (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS;
 }
 
 void huge_limits(const struct search *s, enum plan_placement kind, struct choice_list *list)
 {
-    uint64_t cells = (uint64_t)s->problem->device_count * s->problem->workload->batch_rows;
     list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
     bool other = kind != PLACE_HYBRID && kind != PLACE_PIPELINE;
     if (search_huge(s) && s->problem->workload->place == -1 && other) {
-        if (cells >= HUGE_LONG_CELLS)
+        if (search_long(s))
             list->evaluations_max /= HUGE_OTHERS_LONG;
         else if (kind != PLACE_DATA)
             list->evaluations_max /= HUGE_OTHERS;
@@ -54,7 +60,7 @@ static bool too_long(const struct search *s, const struct place_choice *choice)
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
     bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < SWIFT_DEVICES;
-    uint64_t left = longer ? UINT64_MAX : FINALIST_CELLS;
+    uint64_t left = longer ? UINT64_MAX : search_long(s) ? 0 : FINALIST_CELLS;
     uint32_t best = 0;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count && i < HUGE_FINALISTS; i++) {
@@ -71,6 +77,29 @@ uint32_t huge_finalist(const struct search *s, const struct choice_list *list, d
     }
     *seconds = isfinite(least) ? least : list->choices[0].estimate_s;
     return best;
+}
+
+int huge_polish(struct search *s, enum plan_placement kind, struct finalists *f)
+{
+    struct place_choice *choice = &s->lists[kind].choices[f->best];
+    uint64_t cells = choice_cells(s->problem, choice), all = s->options->evaluations;
+    uint64_t spent = s->problem->device_count >= SWIFT_DEVICES ? EVALUATIONS_DEFAULT : 0;
+    all = all ? all : EVALUATIONS_DEFAULT;
+    if (all <= spent || search_long(s) || cells >= LARGE_CELLS ||
+        (kind != PLACE_HYBRID && kind != PLACE_PIPELINE && kind != PLACE_DATA) ||
+        (s->fastest_s > 0 && f->seconds > s->fastest_s * POLISH_WITHIN))
+        return 0;
+    struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, cells),
+                                          (all - spent) * CELLS_PER_EVALUATION, s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    double seconds = polish_seconds(polish, choice);
+    if (seconds > 0) {
+        f->seconds = seconds;
+        polish_descend(polish, choice, &f->seconds);
+    }
+    polish_destroy(polish);
+    return 0;
 }
 
 static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])

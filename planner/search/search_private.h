@@ -30,13 +30,15 @@ struct search {
     struct err *err;
 };
 
-#define LONG_DEVICES 7u    /* devices from which nothing is enumerated */
-#define TENSOR_FEW 6u      /* up to which tensor groups far behind are polished and kicked, too */
-#define POLISH_WITHIN 1.25 /* of the best so far */
-#define POLISHED 6u        /* finalists of a placement that are polished */
-#define POLISHED_FEW 2u    /* hybrids of few devices: before the best of them is kicked about */
-#define KICKS 96u          /* in vain, until the best one is let be */
-#define HUGE_CELLS 6000u   /* ranks * micro-batches from which only those are simulated that may win */
+#define LONG_DEVICES 7u          /* devices from which nothing is enumerated */
+#define TENSOR_FEW 6u            /* up to which tensor groups far behind are polished and kicked, too */
+#define POLISH_WITHIN 1.25       /* of the best so far */
+#define POLISHED 6u              /* finalists of a placement that are polished */
+#define POLISHED_FEW 2u          /* hybrids of few devices: before the best of them is kicked about */
+#define KICKS 96u                /* in vain, until the best one is let be */
+#define CELLS_PER_EVALUATION 16u /* ranks * micro-batches * steps simulated for one of the budget */
+#define LARGE_CELLS 4000u        /* from which simulating is dear: few finalists, one step each, no polish */
+#define HUGE_CELLS 6000u         /* ranks * micro-batches from which only those are simulated that may win */
 
 /* The best choices of one placement while it is searched. */
 struct finalists {
@@ -62,6 +64,9 @@ void huge_limits(const struct search *search, enum plan_placement kind, struct c
 /* Which of a list's choices goes on, and its seconds: of the first few by estimate the best by simulation or,
  * of many devices in the usual number of evaluations, the first. */
 uint32_t huge_finalist(const struct search *search, const struct choice_list *list, double *seconds);
+/* Polishes f->best of a placement where programs are short, it may win and there is time: with more
+ * evaluations than usual, or fewer devices than must be quick. ERR_NOMEM. */
+int huge_polish(struct search *search, enum plan_placement kind, struct finalists *f);
 /* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
  * The plan of the fastest is kept (search->emitted). What does not fit after all is struck off. ERR_NOMEM. */
 int huge_choose(struct search *search, const struct place_choice *best[PLACE_COUNT],

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "planner/cost/micro.h"
+#include "planner/cost/ring.h"
 #include "planner/hybrid/group.h"
 #include "planner/replay/cephalo.h"
 #include "planner/sharded/replica_exact.h"
@@ -20,6 +21,7 @@
 #define SHARDED_KEPT 8u        /* of those in shards that join, one for a set of devices */
 #define MEMBERS_BUDGET 200000u /* members that replica_exact may give rows to */
 #define CAPS_ORDERED 16u       /* devices beyond which sizes are tried by what they promise */
+#define MACHINES_SORTED 7u     /* devices from which nobody tries their orders */
 #define SHARDED_TOO 6u         /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
@@ -94,6 +96,33 @@ static int replica_faster(const void *left, const void *right)
     return a->device < b->device ? -1 : 1;
 }
 
+/* Machine by machine, as they come: a ring then passes each machine once. */
+static void members_sort(const struct problem *p, struct place_member *members, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        struct place_member member = members[i];
+        uint32_t at = i, node = p->cluster->devices[member.device].node;
+        for (; at > 0 && p->cluster->devices[members[at - 1].device].node > node; at--)
+            members[at] = members[at - 1];
+        members[at] = member;
+    }
+}
+
+/* Adapters' gradients over a ring of all members. */
+static double members_sync(const struct problem *p, const struct place_member *members, uint32_t count)
+{
+    uint32_t ring[DATA_DEVICES_MAX];
+    double slowest = INFINITY, delay = 0;
+    for (uint32_t i = 0; i < count; i++)
+        ring[i] = members[i].device;
+    for (uint32_t i = 0; i < count; i++) {
+        double latency;
+        slowest = fmin(slowest, ring_hop(p->cluster, ring, NULL, count, i, &latency));
+        delay = fmax(delay, latency);
+    }
+    return 2 * 4 * (double)p->blocks.lora_params / slowest + 2 * (count - 1) * delay;
+}
+
 /* The first `count` replicas share the batch in micro-batches of at most `cap` rows: exact split, added to
  * the list. */
 static int data_try(const struct problem *p, const struct replica *replicas, uint32_t count, uint32_t cap,
@@ -103,7 +132,7 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
     uint32_t *kind_of = calloc(count, sizeof(*kind_of));
     struct cephalo_part *parts = calloc(count, sizeof(*parts));
     struct place_member *members = calloc(count, sizeof(*members));
-    double seconds = 0, update = 0, slowest_rate = INFINITY, latency_max = 0;
+    double seconds = 0, update = 0;
     int result = kinds && kind_of && parts && members ? 1 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t i = 0; i < count && result > 0; i++) {
         kinds[i] = (struct cephalo_kind){.forward_ms = zeros, /* it would count twice, as recomputed */
@@ -126,12 +155,6 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
         1 + (uint64_t)count * count / 16; /* what solving exactly costs, in pipelines looked at */
     uint32_t rows = 1;
     for (uint32_t i = 0; i < count && result > 0; i++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, replicas[i].device, replicas[(i + 1) % count].device, &latency, &rate,
-                     &emulated);
-        slowest_rate = rate < slowest_rate ? rate : slowest_rate;
-        latency_max = fmax(latency_max, latency);
         rows = parts[i].micro_rows > rows ? parts[i].micro_rows : rows;
         members[i] = (struct place_member){.device = replicas[i].device,
                                            .micro_rows = parts[i].micro_rows,
@@ -141,7 +164,8 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
                                            .recompute = replicas[i].recompute};
     }
     if (result > 0) {
-        double bytes = 4 * (double)p->blocks.lora_params;
+        if (p->device_count >= MACHINES_SORTED)
+            members_sort(p, members, count);
         struct place_stage stage = {.block_end = p->block_count, .member_count = count};
         struct place_choice choice = {.placement = PLACE_DATA,
                                       .micro_batch_rows = rows,
@@ -149,8 +173,7 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
                                       .member_count = count,
                                       .stages = &stage,
                                       .members = members,
-                                      .estimate_s = seconds + update + 2 * bytes / slowest_rate +
-                                                    2 * (count - 1) * latency_max};
+                                      .estimate_s = seconds + update + members_sync(p, members, count)};
         result = choice_list_add(list, &choice, err);
     }
     free(kinds);
