@@ -1,12 +1,13 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search survey [clusters [first [devices [evaluations]]]] | plan SEED | why SEED | write
- * SEED DIR | growth [devices [rows [first]]]
+ *   bench_planner_search survey [clusters [first [devices [evaluations [rows]]]]] | plan SEED | why SEED |
+ * write SEED DIR | growth [devices [rows [first]]]
  *
- * survey: seeded clusters of 64 devices (or so many) of several kinds; why: what the step of one is made of,
- * over the bound; write: its specification, cluster and config.json, for `motley plan DIR/spec.json --cluster
- * DIR/cluster.json`; growth: 8 (or first) … devices, twice as many each time
+ * survey: seeded clusters of 64 devices (or so many) of several kinds, steps of 512 to 2,048 rows (or so
+ * many); why: what the step of one is made of, over the bound; write: its specification, cluster and
+ * config.json, for `motley plan DIR/spec.json --cluster DIR/cluster.json`; growth: 8 (or first) … devices,
+ * twice as many each time
  * (`growth 10000 20000 10000`: those alone). */
 #include <math.h>
 #include <stdio.h>
@@ -386,7 +387,7 @@ static void summary(const char *what, double *values, uint32_t count, const char
 
 #define SCENES_MAX 1000u
 
-static int survey(uint32_t count, uint64_t first, uint32_t devices, uint64_t evaluations)
+static int survey(uint32_t count, uint64_t first, uint32_t devices, uint64_t evaluations, uint32_t rows)
 {
     static double ratios[SCENES_MAX], of_size[SCENES_MAX], of_roomy[SCENES_MAX], of_limit[SCENES_MAX],
         ahead[SCENES_MAX], took[SCENES_MAX];
@@ -402,6 +403,7 @@ static int survey(uint32_t count, uint64_t first, uint32_t devices, uint64_t eva
         struct result result, roomy;
         scene.devices = devices;
         scene.evaluations = evaluations;
+        scene.batch_rows = rows ? rows : scene.batch_rows;
         if (scene_plan(&scene, true, &result) < 0)
             return -1;
         scene.roomy = true;
@@ -607,7 +609,8 @@ int main(int argc, char **argv)
     else if (strcmp(what, "survey") == 0)
         result = survey(
             argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 24, argc > 3 ? strtoull(argv[3], NULL, 10) : 0,
-            argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 64, argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
+            argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 64, argc > 5 ? strtoull(argv[5], NULL, 10) : 0,
+            argc > 6 ? (uint32_t)strtoul(argv[6], NULL, 10) : 0);
     else
         result = growth(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 512,
                         argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0,

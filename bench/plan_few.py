@@ -77,16 +77,14 @@ def summary(seconds):
             "most": round(max(seconds), 3)}
 
 
-def main():
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    least, most = (int(n) for n in (sys.argv[3] if len(sys.argv) > 3 else "3-6").split("-"))
-    other = sys.argv[4] if len(sys.argv) > 4 else None
+def survey(benchmark, draw, count, first, other):
+    """Plans draw(folder, seed) of every seed, with another motley beside ours if there is one, and reports."""
     each = []
+    ours = os.path.join(SOURCE, "build", "bin", "motley")
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + count):
-            spec, cluster, told = scene(folder, seed, least, most)
-            told["seconds"], told["placement"], told["step_s"] = plan(os.path.join(SOURCE, "build", "bin", "motley"), spec, cluster)
+            spec, cluster, told = draw(folder, seed)
+            told["seconds"], told["placement"], told["step_s"] = plan(ours, spec, cluster)
             if other:
                 told["other_seconds"], told["other_placement"], told["other_step_s"] = plan(other, spec, cluster)
             each.append(told)
@@ -102,8 +100,17 @@ def main():
         ratios = [e["other_step_s"] / e["step_s"] for e in each if e["step_s"] and e["other_step_s"]]
         document["other_all"] = summary([e["other_seconds"] for e in each])
         document["other_step_over_ours"] = {"mean": round(statistics.mean(ratios), 5), "least": round(min(ratios), 5),
-                                            "most": round(max(ratios), 5)}
-    report(f"plan-few-{least}-{most}", document)
+                                            "most": round(max(ratios), 5), "faster": sum(r > 1.001 for r in ratios),
+                                            "slower": sum(r < 0.999 for r in ratios), "of": len(ratios)}
+    report(benchmark, document)
+
+
+def main():
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    least, most = (int(n) for n in (sys.argv[3] if len(sys.argv) > 3 else "3-6").split("-"))
+    survey(f"plan-few-{least}-{most}", lambda folder, seed: scene(folder, seed, least, most), count, first,
+           sys.argv[4] if len(sys.argv) > 4 else None)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,10 @@
 #define CHANGES_SMALL 300u  /* of order, for up to 128 devices */
 #define CHANGES_LARGE 120u
 #define CHANGES_HUGE 24u
-#define CHANGES_CHARGED 8u /* of them an evaluation */
-#define CUT_RANKS 8192u    /* rank-micro-batches of a draft up to which its cuts are moved, */
-#define CUT_WITHIN 1.3
-#define CUT_CELLS 40000u         /* in runs of so many stages * micro-batches */
+#define CHANGES_CHARGED 8u       /* of them an evaluation */
+#define CUT_RANKS 8192u          /* rank-micro-batches of a draft up to which its cuts are moved, */
+#define CUT_WITHIN 1.3           /* then those are run that so far off, and */
+#define CUT_CELLS 20000u         /* in runs of so many stages * micro-batches */
 #define ANNEAL_LEAST 7u          /* devices; fewer are enumerated */
 #define ANNEAL_ROWS 4u           /* a device, from which means say enough */
 #define ANNEAL_CHARGE 4u         /* of a step, in evaluations, */

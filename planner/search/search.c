@@ -177,7 +177,7 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     f->budget = polish_budget(s, kind, cells);
     if (cells >= HUGE_CELLS || (cells && search_huge(s))) { /* huge_choose simulates */
         f->best = huge_finalist(s, list, &f->seconds);
-        return huge_polish(s, kind, f);
+        return 0;
     }
     f->polish =
         polish_create(s->problem, finalist_steps(s->problem, cells), f->budget, s->options->seed, s->err);
@@ -356,7 +356,7 @@ static int runnable_list(struct search *s, const struct place_choice *const best
 {
     struct plan_options options = *s->options;
     struct plan_answer *other = NULL;
-    if (!s->answer->plan || s->answer->runnable || search_huge(s))
+    if (!s->answer->plan || s->answer->runnable || search_long(s))
         return 0;
     if (s->problem->device_count > RUNNABLE_DEVICES)
         return runnable_proposals(s, best);

@@ -1,9 +1,11 @@
-/* Problems whose programs are long: estimates decide what is emitted and simulated at all. */
+/* Problems whose programs are long, or which must be planned at once: estimates decide what is emitted and
+ * simulated at all. */
 #include "planner/search/search_private.h"
 
 #include <math.h>
 
 #include "planner/answer/provenance.h"
+#include "planner/search/moves.h"
 
 #define HUGE_WITHIN 1.02 /* of the best simulated: an estimate may be so far above what simulation says */
 #define HUGE_FINALISTS                                                                                       \
@@ -13,24 +15,31 @@
 #define LENGTH_MOST                                                                                          \
     500000u /* rank-micro-batches in a pipeline's length: what would be longer is not emitted if anything    \
                else fits */
-#define FINALIST_CELLS 24000u /* else as many as have so many rank-micro-batches together */
+#define LENGTH_SWIFT 110000u  /* likewise, where an answer must come at once */
+#define FINALIST_CELLS 12000u /* else as many as have so many rank-micro-batches together */
+#define SWIFT_POLISH 6000u    /* evaluations */
+#define DATA_CELLS 8192u      /* device-rows: splits take longer the more there are */
 #define HUGE_OTHERS 64u       /* part of the evaluations that tensor, expert and server then get, */
 #define HUGE_OTHERS_LONG 256u /* and with */
 #define HUGE_TENSOR                                                                                          \
     4u /* and such a part of that tensor groups of so many devices, whose estimates are dear */
 #define HUGE_LONG_CELLS 32768u /* so many device-rows data, too */
 
+/* An answer must come at once: many devices, and nobody gave more time. */
+static bool search_swift(const struct search *s)
+{
+    return s->problem->device_count >= SWIFT_DEVICES && s->options->evaluations <= EVALUATIONS_DEFAULT;
+}
+
 bool search_huge(const struct search *s)
 {
     uint32_t devices = s->problem->device_count;
     uint64_t cells = (uint64_t)devices * s->problem->workload->batch_rows;
-    bool swift = devices >= SWIFT_DEVICES && s->options->evaluations <= EVALUATIONS_DEFAULT;
-    return swift || (devices >= HUGE_DEVICES && cells >= HUGE_CELLS) ||
+    return search_swift(s) || (devices >= HUGE_DEVICES && cells >= HUGE_CELLS) ||
            (devices >= LONG_DEVICES && cells >= LONG_CELLS);
 }
 
-/* So many device-rows that data's splits and finalists' programs take long. */
-static bool search_long(const struct search *s)
+bool search_long(const struct search *s)
 {
     return (uint64_t)s->problem->device_count * s->problem->workload->batch_rows >= HUGE_LONG_CELLS;
 }
@@ -38,11 +47,14 @@ static bool search_long(const struct search *s)
 void huge_limits(const struct search *s, enum plan_placement kind, struct choice_list *list)
 {
     list->evaluations_max = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
+    uint64_t cells = (uint64_t)s->problem->device_count * s->problem->workload->batch_rows;
     bool other = kind != PLACE_HYBRID && kind != PLACE_PIPELINE;
     if (search_huge(s) && s->problem->workload->place == -1 && other) {
         if (search_long(s))
             list->evaluations_max /= HUGE_OTHERS_LONG;
-        else if (kind != PLACE_DATA)
+        else if (kind == PLACE_DATA)
+            list->evaluations_max /= 1 + cells / DATA_CELLS;
+        else
             list->evaluations_max /= HUGE_OTHERS;
     }
     if (search_huge(s) && s->problem->workload->place == -1 && kind == PLACE_TENSOR &&
@@ -54,13 +66,12 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
 static bool too_long(const struct search *s, const struct place_choice *choice)
 {
     bool each = choice->placement == PLACE_TENSOR || choice->placement == PLACE_EXPERT;
-    return each && choice_cells(s->problem, choice) > LENGTH_MOST;
+    return each && choice_cells(s->problem, choice) > (search_swift(s) ? LENGTH_SWIFT : LENGTH_MOST);
 }
 
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
-    bool longer = list->evaluations_max > EVALUATIONS_DEFAULT || s->problem->device_count < SWIFT_DEVICES;
-    uint64_t left = longer ? UINT64_MAX : search_long(s) ? 0 : FINALIST_CELLS;
+    uint64_t left = !search_swift(s) ? UINT64_MAX : search_long(s) ? 0 : FINALIST_CELLS;
     uint32_t best = 0;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count && i < HUGE_FINALISTS; i++) {
@@ -77,29 +88,6 @@ uint32_t huge_finalist(const struct search *s, const struct choice_list *list, d
     }
     *seconds = isfinite(least) ? least : list->choices[0].estimate_s;
     return best;
-}
-
-int huge_polish(struct search *s, enum plan_placement kind, struct finalists *f)
-{
-    struct place_choice *choice = &s->lists[kind].choices[f->best];
-    uint64_t cells = choice_cells(s->problem, choice), all = s->options->evaluations;
-    uint64_t spent = s->problem->device_count >= SWIFT_DEVICES ? EVALUATIONS_DEFAULT : 0;
-    all = all ? all : EVALUATIONS_DEFAULT;
-    if (all <= spent || search_long(s) || cells >= LARGE_CELLS ||
-        (kind != PLACE_HYBRID && kind != PLACE_PIPELINE && kind != PLACE_DATA) ||
-        (s->fastest_s > 0 && f->seconds > s->fastest_s * POLISH_WITHIN))
-        return 0;
-    struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, cells),
-                                          (all - spent) * CELLS_PER_EVALUATION, s->options->seed, s->err);
-    if (!polish)
-        return -1;
-    double seconds = polish_seconds(polish, choice);
-    if (seconds > 0) {
-        f->seconds = seconds;
-        polish_descend(polish, choice, &f->seconds);
-    }
-    polish_destroy(polish);
-    return 0;
 }
 
 static int least_of(const struct place_choice *const best[PLACE_COUNT], const double seconds[PLACE_COUNT])
@@ -131,7 +119,8 @@ static double within(int kind)
     return kind == PLACE_PIPELINE || kind == PLACE_HYBRID ? HUGE_WITHIN : 1;
 }
 
-int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], double seconds[PLACE_COUNT])
+static int fastest_choose(struct search *s, const struct place_choice *best[PLACE_COUNT],
+                          double seconds[PLACE_COUNT])
 {
     bool simulated[PLACE_COUNT] = {false};
     lengths_limit(s, best);
@@ -174,4 +163,45 @@ int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], 
         s->emitted_s = now;
         s->emitted_of = best[kind]->members;
     }
+}
+
+/* The chosen one polished, where its program is short: as many evaluations as were asked for or, where many
+ * devices must be quick, a few. */
+static int fastest_polish(struct search *s)
+{
+    enum plan_placement kind = s->best.placement;
+    uint64_t cells = choice_cells(s->problem, &s->best), evaluations = s->options->evaluations;
+    struct place_choice *choice = NULL;
+    for (uint32_t i = 0; i < s->lists[kind].count; i++) {
+        if (s->lists[kind].choices[i].members == s->best.members)
+            choice = &s->lists[kind].choices[i];
+    }
+    if (!choice || search_long(s) || cells >= LARGE_CELLS || !move_knows(choice))
+        return 0;
+    if (search_swift(s))
+        evaluations = SWIFT_POLISH;
+    else if (evaluations == 0)
+        evaluations = EVALUATIONS_DEFAULT;
+    uint32_t steps = finalist_steps(s->problem, cells);
+    struct polish *polish =
+        polish_create(s->problem, steps, evaluations * CELLS_PER_EVALUATION, s->options->seed, s->err);
+    if (!polish)
+        return -1;
+    double seconds = polish_seconds(polish, choice);
+    bool faster = seconds > 0 && polish_descend(polish, choice, &seconds);
+    polish_destroy(polish);
+    if (!faster)
+        return s->err->code == ERR_NOMEM ? -1 : 0;
+    s->best = *choice;
+    s->emitted_of = NULL; /* it is emitted anew */
+    seconds = choice_simulate(s->problem, choice, s->steps, s->err);
+    s->best_s = seconds > 0 ? seconds : s->best_s;
+    return 0;
+}
+
+int huge_choose(struct search *s, const struct place_choice *best[PLACE_COUNT], double seconds[PLACE_COUNT])
+{
+    if (fastest_choose(s, best, seconds) < 0)
+        return -1;
+    return s->best.member_count ? fastest_polish(s) : 0;
 }

@@ -57,18 +57,18 @@ uint32_t finalist_steps(const struct problem *problem, uint64_t cells);
 int search_kick(struct search *search, struct finalists all[PLACE_COUNT]);
 /* Ranks times micro-batches, and how much longer than a pipeline's the program is. */
 uint64_t choice_cells(const struct problem *problem, const struct place_choice *choice);
-/* Many devices and many rows: whatever is emitted is long. */
+/* Many devices that must be quick, or many rows, too: estimates decide what is emitted. */
 bool search_huge(const struct search *search);
+/* So many device-rows that data's splits and finalists' programs take long. */
+bool search_long(const struct search *search);
 /* Sets how long a placement may look. */
 void huge_limits(const struct search *search, enum plan_placement kind, struct choice_list *list);
 /* Which of a list's choices goes on, and its seconds: of the first few by estimate the best by simulation or,
- * of many devices in the usual number of evaluations, the first. */
+ * where that would take long, the first. */
 uint32_t huge_finalist(const struct search *search, const struct choice_list *list, double *seconds);
-/* Polishes f->best of a placement where programs are short, it may win and there is time: with more
- * evaluations than usual, or fewer devices than must be quick. ERR_NOMEM. */
-int huge_polish(struct search *search, enum plan_placement kind, struct finalists *f);
 /* Emitting is dear: in the order of estimates, until nobody's estimate is near or below what was simulated.
- * The plan of the fastest is kept (search->emitted). What does not fit after all is struck off. ERR_NOMEM. */
+ * The plan of the fastest is kept (search->emitted); a short one is polished. What does not fit after all is
+ * struck off. ERR_NOMEM. */
 int huge_choose(struct search *search, const struct place_choice *best[PLACE_COUNT],
                 double seconds[PLACE_COUNT]);
 

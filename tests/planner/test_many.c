@@ -11,9 +11,10 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define SEEDS_LONGER 6u
+#define SEEDS_FEW_ROWS 12u
 
-/* Machines of one to four unlike devices. */
-static struct cluster *cluster_make(uint64_t seed, uint32_t devices, uint64_t memory_least)
+/* Machines of one to four unlike devices; those are left out that are not so fast. */
+static struct cluster *cluster_of_fast(uint64_t seed, uint32_t devices, uint64_t memory_least, double speed)
 {
     struct rand_stream r;
     struct err err = {0};
@@ -25,11 +26,18 @@ static struct cluster *cluster_make(uint64_t seed, uint32_t devices, uint64_t me
         left = left ? left - 1 : rand_stream_below(&r, 4);
         snprintf(at, sizeof(at), "n%u", node);
         snprintf(name, sizeof(name), "n%u/%u", node, d);
-        fixture_device(cluster, name, at, memory_least + rand_stream_below(&r, 400) * MIB,
-                       0.3 + 2 * rand_stream_unit(&r));
+        double own = 0.3 + 2 * rand_stream_unit(&r);
+        uint64_t memory = memory_least + rand_stream_below(&r, 400) * MIB;
+        if (own >= speed)
+            fixture_device(cluster, name, at, memory, own);
     }
     assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e10, 1e-4, 1e8, &err), 0);
     return cluster;
+}
+
+static struct cluster *cluster_make(uint64_t seed, uint32_t devices, uint64_t memory_least)
+{
+    return cluster_of_fast(seed, devices, memory_least, 0);
 }
 
 static void plans_of_many_devices_pass_the_checker_and_are_the_same_each_time(void **state)
@@ -88,6 +96,58 @@ static void more_evaluations_find_better_orders_of_many_devices(void **state)
     }
     assert_true(faster > 0);
     assert_true(ratios / SEEDS_LONGER < 1.40);
+}
+
+/* A stage's ranks of one machine stand next to each other: its ring passes each machine once. */
+static void rings_verify(const struct plan *plan, const struct cluster *cluster)
+{
+    for (uint32_t r = 1; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        uint32_t node = cluster->devices[cluster_device_find(cluster, rank->device)].node;
+        bool left = false;
+        for (uint32_t before = r; before-- > 0 && plan->ranks[before].stage == rank->stage;) {
+            const char *device = plan->ranks[before].device;
+            bool same = cluster->devices[cluster_device_find(cluster, device)].node == node;
+            if (same && left)
+                fail_msg("rank %u is of a machine that its ring has left", r);
+            left = left || !same;
+        }
+    }
+}
+
+/* Then many devices help little, and which ones do is most of it: a search that must be quick, given all of
+ * them, keeps up with a longer one that is given the fast ones alone. */
+static void with_few_rows_many_devices_keep_up_with_the_fast_ones_alone(void **state)
+{
+    (void)state;
+    double worst = 0, ratios = 0;
+    for (uint64_t seed = 0; seed < SEEDS_FEW_ROWS; seed++) {
+        struct model_config config = fixture_config(24);
+        uint32_t batch = seed % 2 ? 64 : 24;
+        struct workload w = fixture_workload(&config, batch, batch);
+        struct err err = {0};
+        uint64_t memory = seed % 4 < 2 ? 150 * MIB : 900 * MIB; /* replicas do not fit; they do */
+        struct cluster *all = cluster_make(seed, 64, memory), *fast = cluster_of_fast(seed, 64, memory, 1.5);
+        struct plan_answer *answer = fixture_search(&w, all), *alone = fixture_search(&w, fast);
+        assert_true(answer->plan && alone->plan);
+        if (plan_check(answer->plan, &err) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        rings_verify(answer->plan, all);
+        double ratio = answer->step_s / alone->step_s;
+        print_message("%s, %u of 64 devices; of the fast alone %s; %.4f\n",
+                      plan_placement_name(answer->plan->placement), answer->plan->rank_count,
+                      plan_placement_name(alone->plan->placement), ratio);
+        ratios += ratio;
+        worst = fmax(worst, ratio);
+        plan_answer_destroy(answer);
+        plan_answer_destroy(alone);
+        cluster_destroy(all);
+        cluster_destroy(fast);
+        workload_fini(&w);
+    }
+    print_message("mean %.4f, worst %.4f\n", ratios / SEEDS_FEW_ROWS, worst);
+    assert_true(ratios / SEEDS_FEW_ROWS < 1);
+    assert_true(worst < 1.12);
 }
 
 /* More than MANY_VAST: looked at less closely, which must still end in a plan that holds, the same each time.
@@ -326,6 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_many_devices_pass_the_checker_and_are_the_same_each_time),
         cmocka_unit_test(more_evaluations_find_better_orders_of_many_devices),
+        cmocka_unit_test(with_few_rows_many_devices_keep_up_with_the_fast_ones_alone),
         cmocka_unit_test(more_devices_than_can_be_looked_at_closely_are_planned_for_all_the_same),
         cmocka_unit_test(deals_as_they_come_keep_to_their_buffers_and_windows),
         cmocka_unit_test(estimates_of_what_was_run_are_near_the_simulation_where_rows_are_equal),
