@@ -214,7 +214,7 @@ void many_draft_fini(struct many_draft *draft);
  * windows until buffers fit; sets seconds. ERR_NOMEM. */
 int many_draft_run(struct many_draft *draft, uint32_t micro_batches, struct err *err);
 /* Moves its cuts, and groups past each other, while that makes a whole run shorter; stages * micro-batches
- * run: about cells_most at most. Of a hybrid's draft that was run whole, as micro-batches come. ERR_NOMEM. */
+ * run: about cells_most at most. Of a hybrid's draft that was run whole. ERR_NOMEM. */
 int many_draft_cut(struct many_draft *draft, uint64_t cells_most, struct err *err);
 
 /* Proposes arrangements of more devices than can be enumerated; group_max 1: of single devices. */
