@@ -33,6 +33,17 @@ double ring_hop(const struct cluster *cluster, const uint32_t *ring, const uint3
     return rate;
 }
 
+double ring_slowest(const struct cluster *cluster, const uint32_t *ring, uint32_t count, double *latency_s)
+{
+    double slowest = INFINITY, latency;
+    *latency_s = 0;
+    for (uint32_t i = 0; i < count && count > 1; i++) {
+        slowest = fmin(slowest, ring_hop(cluster, ring, NULL, count, i, &latency));
+        *latency_s = fmax(*latency_s, latency);
+    }
+    return slowest;
+}
+
 void ring_rates(const struct cluster *cluster, const uint32_t *ring, uint32_t count, double *in, double *out,
                 double *latency_s)
 {

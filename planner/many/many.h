@@ -2,8 +2,8 @@
  * micro-batches as they come, layers by what speed and memory allow at a period.
  *
  * many_table.c prepares one micro-batch size; many_cover.c finds the least period of an order by dynamic
- * programming; many_choice.c turns a layout into a choice and runs it once; many_order.c changes orders;
- * many_search.c tries orders and sizes. For this room only; pure.
+ * programming; many_choice.c turns a layout into a choice and runs it once; many_cuts.c changes it by
+ * running it; many_order.c changes orders; many_search.c tries orders and sizes. For this room only; pure.
  */
 #ifndef MOTLEY_PLANNER_MANY_MANY_H
 #define MOTLEY_PLANNER_MANY_MANY_H

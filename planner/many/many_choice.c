@@ -31,23 +31,6 @@ static uint32_t window_most(const struct many *m, double memory, enum many_role 
     return most > wanted ? (uint32_t)most : wanted;
 }
 
-/* Members of the stage that is being made, machine by machine: their ring then passes each machine once. */
-static void stage_sort(struct many_draft *d, uint32_t first)
-{
-    struct place_member *members = d->choice.members;
-    const struct device *devices = d->m->p->cluster->devices;
-    for (uint32_t i = first + 1; i < d->choice.member_count; i++) {
-        struct place_member member = members[i];
-        uint32_t wanted = d->wanted[i], at = i;
-        for (; at > first && devices[members[at - 1].device].node > devices[member.device].node; at--) {
-            members[at] = members[at - 1];
-            d->wanted[at] = d->wanted[at - 1];
-        }
-        members[at] = member;
-        d->wanted[at] = wanted;
-    }
-}
-
 int many_draft_init(struct many_draft *d, const struct many_cover *c, double period, struct err *err)
 {
     const struct many *m = c->m;
@@ -93,7 +76,8 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
                                                                             .window = window,
                                                                             .recompute = how[i].way};
         }
-        stage_sort(d, choice->member_count - tail->size);
+        uint32_t at = choice->member_count - tail->size;
+        members_by_machine(m->p, &choice->members[at], &d->wanted[at], tail->size);
         block = end;
         tail = next;
     }
@@ -104,20 +88,14 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
 static double sync_seconds(const struct many_draft *d, const struct place_stage *stage)
 {
     const struct problem *p = d->m->p;
-    double bytes = 0, slowest = 0, delay = 0;
+    double bytes = 0;
     uint32_t ring[MANY_GROUP_MAX];
-    if (stage->member_count < 2)
-        return 0;
     for (uint32_t i = 0; i < stage->member_count; i++)
         ring[i] = d->choice.members[stage->member_first + i].device;
     for (int32_t b = stage->block_begin; b < stage->block_end; b++)
         bytes += 4 * (double)p->blocks.blocks[b].lora_params;
-    for (uint32_t i = 0; i < stage->member_count; i++) {
-        double latency, rate = ring_hop(p->cluster, ring, NULL, stage->member_count, i, &latency);
-        slowest = fmax(slowest, 1 / rate);
-        delay = fmax(delay, latency);
-    }
-    return 2 * bytes * slowest + 2 * (stage->member_count - 1.0) * delay;
+    double latency, rate = ring_slowest(p->cluster, ring, stage->member_count, &latency);
+    return 2 * bytes / rate + 2 * (stage->member_count - 1.0) * latency;
 }
 
 /* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,

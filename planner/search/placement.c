@@ -66,6 +66,24 @@ static bool stage_uses(const struct place_choice *choice, uint32_t stage, uint32
     return found;
 }
 
+void members_by_machine(const struct problem *problem, struct place_member *members, uint32_t *beside,
+                        uint32_t count)
+{
+    const struct device *devices = problem->cluster->devices;
+    for (uint32_t i = 1; i < count; i++) {
+        struct place_member member = members[i];
+        uint32_t own = beside ? beside[i] : 0, at = i;
+        for (; at > 0 && devices[members[at - 1].device].node > devices[member.device].node; at--) {
+            members[at] = members[at - 1];
+            if (beside)
+                beside[at] = beside[at - 1];
+        }
+        members[at] = member;
+        if (beside)
+            beside[at] = own;
+    }
+}
+
 bool choice_same_groups(const struct place_choice *a, const struct place_choice *b)
 {
     bool same = a->stage_count == b->stage_count && a->member_count == b->member_count;

@@ -61,6 +61,11 @@ bool choice_uses(const struct place_choice *choice, uint32_t device);
 /* Do both put the same devices together, in the same order of stages? */
 bool choice_same_groups(const struct place_choice *a, const struct place_choice *b);
 
+/* Puts members in the order of their machines, otherwise as they come, so that their ring passes each machine
+ * once; `beside` (may be NULL) has a number for each, which goes with it. */
+void members_by_machine(const struct problem *problem, struct place_member *members, uint32_t *beside,
+                        uint32_t count);
+
 #define EVALUATIONS_DEFAULT 20000u /* of a search, when nobody says */
 /* From so many devices on an answer must come in a fifth of a second when nobody says (docs/PLANNER.md): what
  * takes longer is done with fewer, or with more evaluations than the default. */

@@ -96,31 +96,14 @@ static int replica_faster(const void *left, const void *right)
     return a->device < b->device ? -1 : 1;
 }
 
-/* Machine by machine, as they come: a ring then passes each machine once. */
-static void members_sort(const struct problem *p, struct place_member *members, uint32_t count)
-{
-    for (uint32_t i = 1; i < count; i++) {
-        struct place_member member = members[i];
-        uint32_t at = i, node = p->cluster->devices[member.device].node;
-        for (; at > 0 && p->cluster->devices[members[at - 1].device].node > node; at--)
-            members[at] = members[at - 1];
-        members[at] = member;
-    }
-}
-
 /* Adapters' gradients over a ring of all members. */
 static double members_sync(const struct problem *p, const struct place_member *members, uint32_t count)
 {
     uint32_t ring[DATA_DEVICES_MAX];
-    double slowest = INFINITY, delay = 0;
     for (uint32_t i = 0; i < count; i++)
         ring[i] = members[i].device;
-    for (uint32_t i = 0; i < count; i++) {
-        double latency;
-        slowest = fmin(slowest, ring_hop(p->cluster, ring, NULL, count, i, &latency));
-        delay = fmax(delay, latency);
-    }
-    return 2 * 4 * (double)p->blocks.lora_params / slowest + 2 * (count - 1) * delay;
+    double latency, rate = ring_slowest(p->cluster, ring, count, &latency);
+    return 2 * 4 * (double)p->blocks.lora_params / rate + 2 * (count - 1) * latency;
 }
 
 /* The first `count` replicas share the batch in micro-batches of at most `cap` rows: exact split, added to
@@ -165,7 +148,7 @@ static int data_try(const struct problem *p, const struct replica *replicas, uin
     }
     if (result > 0) {
         if (p->device_count >= MACHINES_SORTED)
-            members_sort(p, members, count);
+            members_by_machine(p, members, NULL, count);
         struct place_stage stage = {.block_end = p->block_count, .member_count = count};
         struct place_choice choice = {.placement = PLACE_DATA,
                                       .micro_batch_rows = rows,

@@ -6,14 +6,16 @@
 #include "planner/tensor/tensor_quick.h"
 
 #define STEPS 3u
+#define DEEP 40u /* layers, most of which a quick look does not run */
 
 /* `least`: of a device's memory, as a part of what the whole model takes on one; another half as much at
- * most. */
-static void world_init(struct few_world *w, uint64_t seed, uint32_t devices, double least)
+ * most. `layers`: 0: three to eight. */
+static void world_init(struct few_world *w, uint64_t seed, uint32_t devices, double least, uint32_t layers)
 {
     struct rand_stream r;
     rand_stream_init(&r, seed, 77);
-    w->config = fixture_config(3 + rand_stream_below(&r, 6));
+    uint32_t drawn = 3 + rand_stream_below(&r, 6);
+    w->config = fixture_config(layers ? layers : drawn);
     w->config.vocab = 1024 << rand_stream_below(&r, 4);
     w->workload = fixture_workload(&w->config, 24, 2 + rand_stream_below(&r, 12));
     w->workload.place = PLACE_TENSOR;
@@ -25,12 +27,12 @@ static void world_init(struct few_world *w, uint64_t seed, uint32_t devices, dou
 static void quick_looks_are_near_simulation(void **state)
 {
     (void)state;
-    uint32_t count = 0, far = 0, stages = 0, turns = 0;
-    double off = 0, worst = 0;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    uint32_t count = 0, far = 0, stages = 0, turns = 0, deep = 0;
+    double off = 0, worst = 0, off_deep = 0;
+    for (uint64_t seed = 0; seed < 34; seed++) {
         struct few_world m;
         struct err err = {0};
-        world_init(&m, seed, 2 + seed % 5, 1.2);
+        world_init(&m, seed, 2 + seed % 5, 1.2, seed < 30 ? 0 : DEEP);
         struct choice_list *list = calloc(1, sizeof(*list));
         list->evaluations_max = 20000;
         assert_int_equal(place_tensor.propose(&m.problem, list, &err), 0);
@@ -47,6 +49,8 @@ static void quick_looks_are_near_simulation(void **state)
             stages += c->stage_count > 1;
             turns += c->together > 1;
             off += own;
+            deep += seed >= 30;
+            off_deep += seed >= 30 ? own : 0;
             worst = fmax(worst, own);
             assert_true(looked == tensor_quick_seconds(quick, c));
         }
@@ -58,6 +62,8 @@ static void quick_looks_are_near_simulation(void **state)
     print_message("%u choices, %u pipelines, %u in turns: off by %.2f %% at the mean, %.1f %% at worst, %u "
                   "by more than 5 %%\n",
                   count, stages, turns, 100 * off / count, 100 * worst, far);
+    print_message("%u choices of %u layers: off by %.3f %%\n", deep, DEEP, 100 * off_deep / deep);
+    assert_true(deep > 20 && off_deep / deep < 0.03);
     assert_true(count > 200 && stages > 100 && turns > 20);
     assert_true(off / count < 0.03 && far < count / 8);
 }
@@ -125,7 +131,7 @@ static void what_members_hold_is_found(void **state)
         struct few_world m;
         struct rand_stream r;
         rand_stream_init(&r, seed, 78);
-        world_init(&m, seed, 2 + seed % 2, (0.35 + 0.3 * rand_stream_unit(&r)) * (seed % 2 ? 0.75 : 1.1));
+        world_init(&m, seed, 2 + seed % 2, (0.35 + 0.3 * rand_stream_unit(&r)) * (seed % 2 ? 0.75 : 1.1), 0);
         struct place_stage stage = {.block_end = m.problem.block_count,
                                     .member_count = m.problem.device_count};
         struct place_member members[8] = {0};
