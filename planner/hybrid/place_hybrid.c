@@ -434,7 +434,7 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .memory = device->memory_limit_bytes,
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
-    bool many = count >= HYBRID_MANY && p->workload->stages == 0 && p->workload->method == METHOD_LORA;
+    bool many = count >= HYBRID_MANY && p->workload->stages == 0;
     bool is_long = !few_worth(p, count);
     bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
     bool shards =

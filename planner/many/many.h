@@ -41,9 +41,15 @@ struct many {
     struct many_unit *units; /* [count] */
     /* bytes of a stage of n layers: fixed + each · micro-batches held; [MANY_ROLES][MANY_WAYS][layers + 1] */
     double *fixed, *each;
+    bool shards;    /* full fine-tuning: several members hold a stage's state in shards (group_state.h) */
+    double *shared; /* then as fixed, of one of several, none of the state */
+    /* bytes of a stage's state, and of what its members gather and scatter in a step; [MANY_ROLES][layers +
+     * 1] */
+    double *state, *moved;
     double boundary_bytes; /* of a mean micro-batch */
     uint32_t nodes;
     double *link_s; /* [nodes · nodes], one way; NULL: too many nodes, looked up */
+    double *byte_s; /* likewise, of a byte of shards */
 };
 
 /* Fills everything at a micro-batch size; count is that of usable devices. ERR_NOMEM. */
@@ -63,11 +69,29 @@ static inline size_t many_bytes_at(const struct many *many, enum many_role role,
     return ((size_t)role * MANY_WAYS + (size_t)way) * ((size_t)many->layers + 1) + (size_t)layers;
 }
 
-static inline double many_bytes(const struct many *many, enum many_role role, int way, int32_t layers,
-                                double held)
+static inline size_t many_state_at(const struct many *many, enum many_role role, int32_t layers)
+{
+    return (size_t)role * ((size_t)many->layers + 1) + (size_t)layers;
+}
+
+/* What one of `size` members holds: of shards an even part, though what is emitted need not be even. */
+static inline double many_bytes(const struct many *many, uint32_t size, enum many_role role, int way,
+                                int32_t layers, double held)
 {
     size_t at = many_bytes_at(many, role, way, layers);
-    return many->fixed[at] + many->each[at] * held;
+    double fixed = many->fixed[at];
+    if (many->shards && size > 1)
+        fixed = many->shared[at] + many->state[many_state_at(many, role, layers)] / size;
+    return fixed + many->each[at] * held;
+}
+
+/* Seconds of a byte of shards from one unit to another. */
+double many_byte_far(const struct many *many, uint32_t from_unit, uint32_t to_unit);
+static inline double many_byte(const struct many *many, uint32_t from_unit, uint32_t to_unit)
+{
+    if (!many->byte_s)
+        return many_byte_far(many, from_unit, to_unit);
+    return many->byte_s[(size_t)many->units[from_unit].node * many->nodes + many->units[to_unit].node];
 }
 
 /* The best end of a pipeline that the devices from a place in the order on can be. */
@@ -75,8 +99,9 @@ struct many_tail {
     int32_t layers, own;  /* covered in all; of its first stage */
     uint32_t begin, size; /* its first stage: order[begin …); size 0: none */
     uint32_t stages;
-    double wait; /* seconds from entering it to having left it backwards, at the mean of members */
-    double fill; /* at the fastest members, nobody before */
+    double wait;    /* seconds from entering it to having left it backwards, at the mean of members */
+    double fill;    /* at the fastest members, nobody before */
+    double moved_s; /* the most that a stage gathers and scatters in a step */
 };
 
 struct many_cover {
@@ -87,7 +112,8 @@ struct many_cover {
     double slack;            /* windows beyond what means say: arrivals are uneven */
     double within;           /* a period is found so nearly; 0: 1.001, or 1.01 of more than 2,048 devices */
     bool in_turn;            /* members take micro-batches in turn: windows are what a stay is in rounds */
-    double lean; /* seconds that a stage's period may be longer for each second of its tail's wait */
+    double lean;       /* seconds that a stage's period may be longer for each second of its tail's wait */
+    double moved_most; /* seconds that a stage may gather and scatter in a step */
     /* layers that must still be within reach of the devices before: else it is given up, and the first place
      * covers none; 0: never */
     int32_t least_layers;
@@ -114,6 +140,7 @@ struct many_stage {
     double link_s;       /* to `next`, one way; negative: not looked up yet */
     double wait_most;    /* who waits as long is of no use */
     double memory_least; /* of all members */
+    double byte_s;       /* of shards over the slowest hop from one to the next */
     struct {
         const struct many_unit *unit; /* one of them */
         uint32_t count;
@@ -124,11 +151,17 @@ static inline void many_stage_begin(struct many_stage *stage, uint32_t begin)
     stage->begin = begin;
     stage->size = stage->kinds = 0;
     stage->memory_least = INFINITY;
+    stage->byte_s = 0;
 }
 /* Adds order[begin + size] to a stage. */
 static inline void many_stage_grow(const struct many_cover *c, struct many_stage *stage)
 {
     const struct many_unit *unit = &c->m->units[c->order[stage->begin + stage->size++]];
+    if (c->m->shards && stage->size > 1) {
+        double hop = many_byte(c->m, c->order[stage->begin + stage->size - 2],
+                               c->order[stage->begin + stage->size - 1]);
+        stage->byte_s = hop > stage->byte_s ? hop : stage->byte_s;
+    }
     if (stage->kinds > 0 && stage->of[stage->kinds - 1].unit->kind == unit->kind) {
         stage->of[stage->kinds - 1].count++;
         return;
@@ -149,6 +182,17 @@ bool many_group_holds(const struct many_cover *cover, double period, struct many
 bool many_turns_hold(const struct many_cover *cover, double period, struct many_stage *stage,
                      enum many_role role, int32_t layers, struct many_member *members,
                      struct many_tail *as_tail);
+/* Seconds that its members gather and scatter in a step; 0 where nothing is in shards. */
+static inline double many_moved(const struct many_cover *c, const struct many_stage *stage,
+                                enum many_role role, int32_t layers)
+{
+    const struct many *m = c->m;
+    if (!m->shards || stage->size < 2)
+        return 0;
+    double back = many_byte(m, c->order[stage->begin + stage->size - 1], c->order[stage->begin]);
+    return m->moved[many_state_at(m, role, layers)] * (stage->size - 1) / stage->size *
+           (back > stage->byte_s ? back : stage->byte_s);
+}
 /* Seconds between the stage and the one behind it, one way. */
 double many_stage_link(const struct many_cover *cover, struct many_stage *stage);
 

@@ -8,6 +8,7 @@
 
 #include "planner/cost/ring.h"
 #include "planner/hybrid/deal.h"
+#include "planner/hybrid/group_state.h"
 #include "planner/pipeline/chain.h"
 #include "planner/pipeline/pipeline.h"
 
@@ -19,14 +20,16 @@
 #define SPARE_VAST                                                                                           \
     2u /* boundary tensors a turn that vast numbers keep room for: with one window others move */
 #define WINDOW_MOST 1.5
+#define SHARDS_ROUNDED 8192.0 /* bytes of a member's needs, which are rounded up */
 
 /* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
  * uneven, and who may not hold another one stands still. */
-static uint32_t window_most(const struct many *m, double memory, enum many_role role, int way, int32_t layers,
-                            uint32_t wanted)
+static uint32_t window_most(const struct many *m, double memory, uint32_t size, enum many_role role, int way,
+                            int32_t layers, uint32_t wanted)
 {
-    double one = many_bytes(m, role, way, layers, 1) - many_bytes(m, role, way, layers, 0);
-    double room = one > 0 ? floor((memory - many_bytes(m, role, way, layers, 0)) / one) : INFINITY;
+    double none = many_bytes(m, size, role, way, layers, 0);
+    double one = many_bytes(m, size, role, way, layers, 1) - none;
+    double room = one > 0 ? floor((memory - none) / one) : INFINITY;
     double most = fmin(fmin(room, WINDOW_MOST * wanted), m->micro_batches);
     return most > wanted ? (uint32_t)most : wanted;
 }
@@ -68,7 +71,7 @@ int many_draft_init(struct many_draft *d, const struct many_cover *c, double per
             uint32_t window = how[i].window;
             d->wanted[choice->member_count] = window;
             if (!choice->in_turn)
-                window = window_most(m, unit->memory, role, how[i].way, tail->own, window);
+                window = window_most(m, unit->memory, tail->size, role, how[i].way, tail->own, window);
             choice->members[choice->member_count++] = (struct place_member){.device = unit->device,
                                                                             .micro_rows = m->rows,
                                                                             .micro_count = how[i].turns,
@@ -98,6 +101,47 @@ static double sync_seconds(const struct many_draft *d, const struct place_stage 
     return 2 * bytes / rate + 2 * (stage->member_count - 1.0) * latency;
 }
 
+/* What a member needs with so many boundary tensors; of a stage's state in shards nothing. */
+static void member_need(const struct many_draft *d, const struct place_stage *stage,
+                        const struct place_member *member, uint32_t window, uint32_t boundary,
+                        struct memory_need *need)
+{
+    if (d->m->shards && stage->member_count > 1) {
+        struct group_stage shards = {.block_begin = stage->block_begin,
+                                     .block_end = stage->block_end,
+                                     .members = stage->member_count,
+                                     .window = window,
+                                     .micro_batch_rows = d->m->rows,
+                                     .boundary_buffers = boundary,
+                                     .recompute = member->recompute};
+        group_need(d->m->p, &shards, 0, need);
+        return;
+    }
+    struct memory_stage whole = {.block_begin = stage->block_begin,
+                                 .block_end = stage->block_end,
+                                 .window = window,
+                                 .micro_batch_rows = d->m->rows,
+                                 .recompute = member->recompute,
+                                 .boundary_buffers = boundary,
+                                 .state_share = member->state_share,
+                                 .tensor_share = 1};
+    memory_stage_need(d->m->p, &whole, need);
+}
+
+/* Of each member of a stage in shards, by how much its stage's state does not fit into what all have left;
+ * needs[members]. */
+static double shards_over(const struct many_draft *d, const struct place_stage *stage, const double *needs)
+{
+    double left = 0;
+    if (!d->m->shards || stage->member_count < 2)
+        return 0;
+    for (uint32_t i = stage->member_first; i < stage->member_first + stage->member_count; i++)
+        left += fmax(0, (double)d->m->p->cluster->devices[d->choice.members[i].device].memory_limit_bytes -
+                            needs[i] - SHARDS_ROUNDED);
+    double over = group_state_bytes(d->m->p, stage->block_begin, stage->block_end) - left;
+    return over > 0 ? over / stage->member_count : 0;
+}
+
 /* Buffers as group.c and, without a deal, chain.c count them. Lowers windows, or makes members recompute,
  * where they do not fit; returns how many it touched, −1 when one cannot. spare: with so many boundary
  * tensors more than were needed, and then windows alone. */
@@ -106,14 +150,13 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal, uint32_t s
     int touched = 0;
     struct place_choice *c = &d->choice;
     bool chain = c->placement == PLACE_PIPELINE, never = false;
-    uint32_t *windows = calloc((size_t)c->member_count + 1, sizeof(*windows));
-    if (!windows)
-        return -1;
-    for (uint32_t r = 0; r < c->member_count; r++)
+    double *needs = calloc((size_t)c->member_count + 1, sizeof(*needs));
+    uint32_t *windows = calloc(2 * (size_t)c->member_count + 1, sizeof(*windows)), *held;
+    uint64_t *saved = calloc((size_t)c->member_count + 1, sizeof(*saved));
+    held = windows ? windows + c->member_count : NULL;
+    for (uint32_t r = 0; r < c->member_count && windows; r++)
         windows[r] = c->members[r].window;
-    for (uint32_t r = 0; r < c->member_count; r++) {
-        const struct place_stage *stage = &c->stages[chain ? r : deal->stage_of[r]];
-        struct place_member *member = &c->members[r];
+    for (uint32_t r = 0; r < c->member_count && needs && windows && saved; r++) {
         uint32_t boundary = 0, window = chain ? windows[r] : deal_window(deal, r, NULL);
         struct memory_need need;
         struct deal_rings rings;
@@ -122,20 +165,19 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal, uint32_t s
         else
             boundary = deal_boundaries(deal, r, &rings) + spare;
         if (spare)
-            window = window < member->window ? window : member->window;
-        struct memory_stage stage_need = {.block_begin = stage->block_begin,
-                                          .block_end = stage->block_end,
-                                          .window = window,
-                                          .micro_batch_rows = d->m->rows,
-                                          .recompute = member->recompute,
-                                          .boundary_buffers = boundary,
-                                          .state_share = member->state_share,
-                                          .tensor_share = 1};
-        memory_stage_need(d->m->p, &stage_need, &need);
-        if (need.total <= d->m->p->cluster->devices[member->device].memory_limit_bytes)
+            window = window < c->members[r].window ? window : c->members[r].window;
+        member_need(d, &c->stages[chain ? r : deal->stage_of[r]], &c->members[r], window, boundary, &need);
+        needs[r] = (double)need.total;
+        saved[r] = need.saved_bytes;
+        held[r] = window;
+    }
+    for (uint32_t r = 0; r < c->member_count && needs && windows && saved; r++) {
+        struct place_member *member = &c->members[r];
+        double over = needs[r] - (double)d->m->p->cluster->devices[member->device].memory_limit_bytes;
+        over = fmax(over, 0) + shards_over(d, &c->stages[chain ? r : deal->stage_of[r]], needs);
+        if (over <= 0)
             continue;
-        double over = (double)(need.total - d->m->p->cluster->devices[member->device].memory_limit_bytes);
-        uint32_t fewer = (uint32_t)ceil(over / (double)(need.saved_bytes + 1));
+        uint32_t window = held[r], fewer = (uint32_t)ceil(over / (double)(saved[r] + 1));
         if (window > fewer &&
             (window - fewer >= d->wanted[r] * WINDOW_LEAST || member->recompute || !d->m->allowed[1]))
             member->window = window - fewer;
@@ -147,7 +189,10 @@ static int buffers_fit(struct many_draft *d, const struct deal *deal, uint32_t s
             never = true;
         touched++;
     }
+    never = never || !needs || !windows || !saved;
+    free(needs);
     free(windows);
+    free(saved);
     return never ? -1 : touched;
 }
 
@@ -192,28 +237,35 @@ static double rest_seconds(const struct many_draft *d, const struct deal *deal, 
     return each * (d->m->micro_batches - ran);
 }
 
-/* What a stage does once its last gradient is there: adapters' gradients summed, the update. */
-static double ending(const struct many_draft *d, const struct place_stage *stage)
+/* What a stage does once its last gradient is there: gradients summed, the update; *before_s: gathering its
+ * shards first. */
+static double ending(const struct many_draft *d, uint32_t s, double *before_s)
 {
-    double update = 0;
+    const struct place_stage *stage = &d->choice.stages[s];
+    bool shards = d->m->shards && stage->member_count > 1;
+    double update = 0, after = 0;
     for (uint32_t i = 0; i < stage->member_count; i++)
         update = fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
                                                    stage->block_begin, stage->block_end));
-    return update + sync_seconds(d, stage);
+    *before_s = 0;
+    if (shards)
+        group_state_moves(d->m->p, &d->choice, s, before_s, &after);
+    return shards ? update / stage->member_count + after : update + sync_seconds(d, stage);
 }
 
 /* When the last stage is done: those towards the tail end earlier. */
 static double end_seconds(const struct many_draft *d, const struct deal *deal)
 {
-    double latest = 0;
+    double latest = 0, before = 0, here;
     for (uint32_t s = 0; s < deal->stages; s++) {
         const double *end = &deal->backward_end[(size_t)s * deal->micro_batches];
         double last = 0;
         for (uint32_t k = 0; k < deal->micro_batches; k++)
             last = fmax(last, end[k]);
-        latest = fmax(latest, last + ending(d, &d->choice.stages[s]));
+        latest = fmax(latest, last + ending(d, s, &here));
+        before = fmax(before, here);
     }
-    return latest;
+    return before + latest;
 }
 
 /* Seconds of single devices' micro-batches in the order that chain.c emits: as many forwards as the window,
@@ -275,9 +327,9 @@ static int chain_run(struct many_draft *d, struct err *err)
     d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
     if (d->seconds < 0)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    double update = 0;
+    double update = 0, before;
     for (uint32_t s = 0; s < c->stage_count; s++)
-        update = fmax(update, ending(d, &c->stages[s]));
+        update = fmax(update, ending(d, s, &before));
     d->seconds += update;
     d->choice.estimate_s = d->seconds;
     return 0;

@@ -70,7 +70,7 @@ static int members_settle(const struct many *m, const struct many_stage *stage, 
     for (uint32_t k = 0; k < stage->kinds; k++) {
         const struct many_unit *unit = stage->of[k].unit;
         double held = member_holds(m, stage->size, window, g->rate[k]);
-        while (many_bytes(m, role, g->way[k], layers, held) > unit->memory) {
+        while (many_bytes(m, stage->size, role, g->way[k], layers, held) > unit->memory) {
             if (g->way[k] || !m->allowed[1])
                 return -1;
             double slower = 1 / many_seconds(unit, role, 1, layers);
@@ -116,7 +116,8 @@ bool many_group_holds(const struct many_cover *c, double period, struct many_sta
         g.rates += stage->of[k].count * rate;
         fastest = rate > fastest ? rate : fastest;
     }
-    if (g.rates * stage->own < 1 - 1e-9)
+    double moved_s = many_moved(c, stage, role, layers);
+    if (g.rates * stage->own < 1 - 1e-9 || moved_s > c->moved_most)
         return false;
     double away = 2 * many_stage_link(c, stage) + next->wait;
     for (int turn = 0, changed = 1; turn < WAY_TURNS && changed; turn++) {
@@ -124,8 +125,8 @@ bool many_group_holds(const struct many_cover *c, double period, struct many_sta
         if (wait >= stage->wait_most)
             return false;
         window = c->slack * wait / period / g.rates;
-        if (turn == 0 && many_bytes(m, role, way, layers, member_holds(m, stage->size, window, fastest)) <=
-                             stage->memory_least)
+        if (turn == 0 && many_bytes(m, stage->size, role, way, layers,
+                                    member_holds(m, stage->size, window, fastest)) <= stage->memory_least)
             break; /* nobody holds more, nor has less room */
         changed = members_settle(m, stage, role, layers, window, &g);
         if (changed < 0 || g.rates * stage->own < 1 - 1e-9)
@@ -142,7 +143,8 @@ bool many_group_holds(const struct many_cover *c, double period, struct many_sta
                                   .size = stage->size,
                                   .stages = next->stages + 1,
                                   .wait = wait,
-                                  .fill = 1 / fastest + 2 * stage->link_s + next->fill};
+                                  .fill = 1 / fastest + 2 * stage->link_s + next->fill,
+                                  .moved_s = moved_s > next->moved_s ? moved_s : next->moved_s};
     return true;
 }
 
@@ -235,7 +237,7 @@ static bool place_look(struct many_cover *c, double period, uint32_t i, uint32_t
             whole = true;
         }
         most = most < left ? most : left;
-        if (most <= before && role == MANY_INNER && size > least)
+        if (most <= before && role == MANY_INNER && size > least && !m->shards)
             continue; /* no more layers than with fewer members */
         before = most;
         if (group_most(c, period, &stage, role, best->layers - next->layers, most, best->wait, &trial) > 0 &&

@@ -43,7 +43,7 @@ static double load(const struct many_room *room, const struct many_cover *cover)
 double many_promise(const struct many_room *room, const struct many_cover *cover, double period)
 {
     return (cover->m->micro_batches - 1) * fmax(period, load(room, cover)) +
-           (cover->in_turn ? cover->whole.fill : cover->whole.wait);
+           (cover->in_turn ? cover->whole.fill : cover->whole.wait) + cover->whole.moved_s;
 }
 
 /* Swaps two devices of the order being tried, or moves one; returns the last place that changed. */

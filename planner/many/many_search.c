@@ -52,6 +52,7 @@
 #define ORDER_VARIANT 2u         /* and this, */
 #define ORDER_VARIANT_LEANING 3u /* or this, where periods lean */
 static const double parts_kept[] = {0.85, 0.7, 0.55, 0.4}; /* these */
+static const double parts_moved[] = {0.03, 0.2, 1}; /* of the least step, that moving shards may take */
 
 struct key {
     uint32_t unit;
@@ -132,7 +133,7 @@ struct seed {
     uint32_t rows;  /* 0: none yet */
     uint32_t count; /* of order: the slowest devices may be left out */
     uint32_t *order;
-    double period, estimate;
+    double period, estimate, moved_most;
 };
 
 struct search {
@@ -147,7 +148,8 @@ struct search {
     uint32_t *node_count;
     struct many_tail *tails;
     struct many_room room;
-    uint64_t cells; /* stages * micro-batches that were run */
+    uint64_t cells;    /* stages * micro-batches that were run */
+    double moved_most; /* seconds that shards may take where an order is tried */
 };
 
 static uint32_t group_max(const struct search *s, const struct many *m)
@@ -185,6 +187,7 @@ static struct many_cover cover_of(const struct search *s, const struct many *m, 
                                .count = count,
                                .slack = variants[v].slack,
                                .in_turn = variants[v].in_turn,
+                               .moved_most = s->moved_most,
                                .lean = leans(m, count) ? variants[v].lean / m->micro_batches : 0};
 }
 
@@ -203,7 +206,7 @@ static void order_keep(struct search *s, const struct many *m, uint32_t count, d
     uint32_t *room = s->orders[last].order;
     memmove(&s->orders[at + 1], &s->orders[at], (last - at) * sizeof(*s->orders));
     memcpy(room, s->order, count * sizeof(*room));
-    s->orders[at] = (struct seed){m->rows, count, room, period, seconds};
+    s->orders[at] = (struct seed){m->rows, count, room, period, seconds, s->moved_most};
 }
 
 /* An order's least period as a variant has it, and its estimate; INFINITY when it cannot be below `limit`. */
@@ -263,6 +266,18 @@ static bool looked_enough(const struct search *s)
     return s->count > MANY_VAST && s->list->evaluations >= s->list->evaluations_max;
 }
 
+/* One order, and how much of a step shards may take at each of `parts_moved`, where there are any. */
+static double order_tries(struct search *s, struct many *m, enum order_kind kind, int turn, uint32_t count)
+{
+    double best = INFINITY, step = many_period_least(m) * m->micro_batches;
+    size_t parts = m->shards && s->group_max != 1 ? sizeof(parts_moved) / sizeof(parts_moved[0]) : 1;
+    for (size_t part = 0; part < parts; part++) {
+        s->moved_most = parts_moved[part] * step;
+        best = fmin(best, order_try(s, m, kind, turn, count));
+    }
+    return best;
+}
+
 /* All orders at one micro-batch size. With few micro-batches a device, filling the pipeline costs as much as
  * what flows: there the slowest devices are also left out in steps, in the direction that was best. */
 static void size_try(struct search *s, struct many *m)
@@ -271,7 +286,7 @@ static void size_try(struct search *s, struct many *m)
     int best_turn = 0;
     for (int kind = 0; kind < ORDER_KINDS; kind++) {
         for (int turn = 0; turn < 4 && !looked_enough(s); turn++) {
-            double seconds = order_try(s, m, (enum order_kind)kind, turn, m->count);
+            double seconds = order_tries(s, m, (enum order_kind)kind, turn, m->count);
             if (seconds < best) {
                 best = seconds;
                 best_turn = turn;
@@ -284,7 +299,7 @@ static void size_try(struct search *s, struct many *m)
         for (size_t part = 0; part < sizeof(parts_kept) / sizeof(parts_kept[0]); part++) {
             uint32_t count = (uint32_t)(parts_kept[part] * m->count);
             if (count >= 2 && !looked_enough(s))
-                order_try(s, m, (enum order_kind)kind, best_turn, count);
+                order_tries(s, m, (enum order_kind)kind, best_turn, count);
         }
     }
 }
@@ -307,12 +322,13 @@ static int variants_try(struct search *s, struct err *err)
                 continue;
             if (variant_group(s, &m, v) * (uint64_t)m.layers < from->count && s->group_max != 1)
                 continue; /* not even with a layer a stage would all be used */
+            s->moved_most = from->moved_most;
             seconds = variant_estimate(s, &m, v, from->order, from->count,
                                        seed->rows ? seed->estimate : INFINITY, 0, &period);
             if (!isfinite(seconds) || (seed->rows && seconds >= seed->estimate))
                 continue;
             memcpy(seed->order, from->order, from->count * sizeof(*seed->order));
-            *seed = (struct seed){from->rows, from->count, seed->order, period, seconds};
+            *seed = (struct seed){from->rows, from->count, seed->order, period, seconds, from->moved_most};
         }
         many_fini(&m);
     }
@@ -330,6 +346,7 @@ static int seed_draft(struct search *s, uint32_t v, enum change how, uint64_t st
         return -1;
     m->list = s->list;
     m->group_max = variant_group(s, m, v);
+    s->moved_most = seed->moved_most;
     struct many_cover cover = cover_of(s, m, v, seed->order, seed->count);
     double period = seed->period;
     uint32_t changes = m->count <= 128 ? CHANGES_SMALL : m->count <= 1024 ? CHANGES_LARGE : CHANGES_HUGE;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/hybrid/group_state.h"
 #include "planner/many/many.h"
 
 #define LINK_NODES_MAX 512u
@@ -48,15 +49,23 @@ static void kinds_fill(struct many *m)
     }
 }
 
+static int32_t role_begin(const struct many *m, enum many_role role, int32_t n)
+{
+    return role == MANY_FIRST ? 0 : role == MANY_LAST ? 1 + m->layers - n : 1;
+}
+
+static int32_t role_end(const struct many *m, enum many_role role, int32_t n)
+{
+    return role == MANY_LAST ? m->p->block_count : 1 + n;
+}
+
 /* Bytes of a stage of n layers. */
 static void bytes_of(const struct many *m, enum many_role role, int way, int32_t n, double *fixed,
                      double *each)
 {
     struct memory_need need;
-    struct memory_stage stage = {.block_begin = role == MANY_FIRST  ? 0
-                                                : role == MANY_LAST ? 1 + m->layers - n
-                                                                    : 1,
-                                 .block_end = role == MANY_LAST ? m->p->block_count : 1 + n,
+    struct memory_stage stage = {.block_begin = role_begin(m, role, n),
+                                 .block_end = role_end(m, role, n),
                                  .window = 1,
                                  .micro_batch_rows = m->rows,
                                  .recompute = way,
@@ -103,6 +112,43 @@ static void bytes_fill(struct many *m)
     }
 }
 
+/* The same of stages whose state is in shards. */
+static void shards_fill(struct many *m)
+{
+    for (int role = 0; role < MANY_ROLES; role++) {
+        for (int32_t n = 0; n <= m->layers; n++) {
+            int32_t begin = role_begin(m, (enum many_role)role, n),
+                    end = role_end(m, (enum many_role)role, n);
+            size_t at = many_state_at(m, (enum many_role)role, n);
+            m->state[at] = group_state_bytes(m->p, begin, end);
+            m->moved[at] = (double)memory_gathered_bytes(m->p, begin, end) +
+                           (double)memory_gradient_bytes(m->p, begin, end);
+            for (int way = 0; way < MANY_WAYS; way++) {
+                struct memory_need need;
+                struct group_stage stage = {.block_begin = begin,
+                                            .block_end = end,
+                                            .members = 2,
+                                            .window = 1,
+                                            .micro_batch_rows = m->rows,
+                                            .recompute = way,
+                                            .boundary_buffers =
+                                                MANY_BOUNDARIES * (role == MANY_INNER ? 2 : 1)};
+                group_need(m->p, &stage, 0, &need);
+                m->shared[many_bytes_at(m, (enum many_role)role, way, n)] =
+                    (double)need.total - (double)need.saved_bytes;
+            }
+        }
+    }
+}
+
+double many_byte_far(const struct many *m, uint32_t a, uint32_t b)
+{
+    double latency, rate;
+    bool emulated;
+    cluster_link(m->p->cluster, m->units[a].device, m->units[b].device, &latency, &rate, &emulated);
+    return 1 / rate;
+}
+
 double many_link_far(const struct many *m, uint32_t a, uint32_t b)
 {
     double latency, rate;
@@ -119,7 +165,8 @@ static int links_fill(struct many *m, struct err *err)
         return 0;
     uint32_t *sample = malloc(((size_t)nodes + 1) * sizeof(*sample));
     double *link_s = calloc((size_t)nodes * nodes + 1, sizeof(*link_s));
-    if (!sample || !link_s) {
+    m->byte_s = m->shards ? calloc((size_t)nodes * nodes + 1, sizeof(*m->byte_s)) : NULL;
+    if (!sample || !link_s || (m->shards && !m->byte_s)) {
         free(sample);
         free(link_s);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -129,8 +176,11 @@ static int links_fill(struct many *m, struct err *err)
         sample[m->units[u].node] = u;
     for (uint32_t a = 0; a < nodes; a++) {
         for (uint32_t b = 0; b < nodes && sample[a] != UINT32_MAX; b++) {
-            if (sample[b] != UINT32_MAX)
-                link_s[(size_t)a * nodes + b] = many_link_far(m, sample[a], sample[b]);
+            if (sample[b] == UINT32_MAX)
+                continue;
+            link_s[(size_t)a * nodes + b] = many_link_far(m, sample[a], sample[b]);
+            if (m->shards)
+                m->byte_s[(size_t)a * nodes + b] = many_byte_far(m, sample[a], sample[b]);
         }
     }
     m->link_s = link_s;
@@ -145,7 +195,8 @@ int many_init(struct many *m, const struct problem *problem, uint32_t micro_batc
     *m = (struct many){.p = problem,
                        .rows = micro_batch_rows,
                        .micro_batches = micro_count(problem, micro_batch_rows),
-                       .layers = problem->block_count - 2};
+                       .layers = problem->block_count - 2,
+                       .shards = problem->workload->method == METHOD_FULL};
     cells = (size_t)MANY_ROLES * MANY_WAYS * ((size_t)m->layers + 1);
     m->boundary_bytes = problem->bytes_per_token * problem->mean_step.tokens / m->micro_batches;
     for (int way = 0; way < MANY_WAYS; way++)
@@ -153,7 +204,12 @@ int many_init(struct many *m, const struct problem *problem, uint32_t micro_batc
     m->units = calloc((size_t)usable + 1, sizeof(*m->units));
     m->fixed = calloc(cells, sizeof(*m->fixed));
     m->each = calloc(cells, sizeof(*m->each));
-    if (!m->units || !m->fixed || !m->each) {
+    if (m->shards) {
+        m->shared = calloc(cells, sizeof(*m->shared));
+        m->state = calloc(cells, sizeof(*m->state));
+        m->moved = calloc(cells, sizeof(*m->moved));
+    }
+    if (!m->units || !m->fixed || !m->each || (m->shards && (!m->shared || !m->state || !m->moved))) {
         many_fini(m);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     }
@@ -165,6 +221,8 @@ int many_init(struct many *m, const struct problem *problem, uint32_t micro_batc
         m->units[u].rate = 1 / m->units[u].layer_s[!m->allowed[0]];
     kinds_fill(m);
     bytes_fill(m);
+    if (m->shards)
+        shards_fill(m);
     if (links_fill(m, err) < 0) {
         many_fini(m);
         return -1;
@@ -178,5 +236,9 @@ void many_fini(struct many *m)
     free(m->fixed);
     free(m->each);
     free(m->link_s);
+    free(m->byte_s);
+    free(m->shared);
+    free(m->state);
+    free(m->moved);
     *m = (struct many){0};
 }

@@ -63,7 +63,7 @@ static double windows_fill(const struct many_cover *c, double period, const stru
         const struct many_unit *unit = stage->of[k].unit;
         double round = t->turns[k] == 1 ? all : all / t->turns[k];
         t->held[k] = many_held(c->slack * stay / round - 1e-6, 0, m->micro_batches);
-        while (many_bytes(m, role, t->way[k], layers, t->held[k]) > unit->memory) {
+        while (many_bytes(m, stage->size, role, t->way[k], layers, t->held[k]) > unit->memory) {
             if (t->way[k] || !m->allowed[1])
                 return -1;
             double slower = many_seconds(unit, role, 1, layers);
@@ -136,7 +136,8 @@ bool many_turns_hold(const struct many_cover *c, double period, struct many_stag
         slowest = each > slowest ? each : slowest;
         fastest = each < fastest ? each : fastest;
     }
-    if (rates * own < 1)
+    double moved_s = many_moved(c, stage, role, layers);
+    if (rates * own < 1 || moved_s > c->moved_most)
         return false;
     double away = 2 * many_stage_link(c, stage) + next->wait, stay = slowest + away;
     if (stay >= stage->wait_most)
@@ -144,8 +145,8 @@ bool many_turns_hold(const struct many_cover *c, double period, struct many_stag
     /* a turn each, as most of the time: then all windows are equal */
     double round = stage->size * period;
     uint32_t held = many_held(c->slack * stay / round - 1e-6, 0, m->micro_batches);
-    bool plain =
-        slowest <= stage->size * own && many_bytes(m, role, way, layers, held) <= stage->memory_least;
+    bool plain = slowest <= stage->size * own &&
+                 many_bytes(m, stage->size, role, way, layers, held) <= stage->memory_least;
     t.fastest = fastest;
     t.rates = rates;
     if (plain && !members) {
@@ -164,6 +165,7 @@ bool many_turns_hold(const struct many_cover *c, double period, struct many_stag
                                   .size = stage->size,
                                   .stages = next->stages + 1,
                                   .wait = stay,
-                                  .fill = t.fastest + 2 * stage->link_s + next->fill};
+                                  .fill = t.fastest + 2 * stage->link_s + next->fill,
+                                  .moved_s = moved_s > next->moved_s ? moved_s : next->moved_s};
     return true;
 }
