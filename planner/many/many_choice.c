@@ -20,6 +20,7 @@
 #define SPARE_VAST                                                                                           \
     2u /* boundary tensors a turn that vast numbers keep room for: with one window others move */
 #define WINDOW_MOST 1.5
+#define WIRES_NODES 128u      /* nodes up to which wires between them are looked at */
 #define SHARDS_ROUNDED 8192.0 /* bytes of a member's needs, which are rounded up */
 
 /* As many micro-batches as memory has room for, up to half as many again as means ask for: arrivals are
@@ -237,35 +238,40 @@ static double rest_seconds(const struct many_draft *d, const struct deal *deal, 
     return each * (d->m->micro_batches - ran);
 }
 
-/* What a stage does once its last gradient is there: gradients summed, the update; *before_s: gathering its
- * shards first. */
-static double ending(const struct many_draft *d, uint32_t s, double *before_s)
+/* What a stage does once its last gradient is there: gradients summed, the update. */
+static double ending(const struct many_draft *d, uint32_t s)
 {
     const struct place_stage *stage = &d->choice.stages[s];
-    bool shards = d->m->shards && stage->member_count > 1;
-    double update = 0, after = 0;
+    double update = 0, before, after = 0;
     for (uint32_t i = 0; i < stage->member_count; i++)
         update = fmax(update, problem_step_seconds(d->m->p, d->choice.members[stage->member_first + i].device,
                                                    stage->block_begin, stage->block_end));
-    *before_s = 0;
-    if (shards)
-        group_state_moves(d->m->p, &d->choice, s, before_s, &after);
-    return shards ? update / stage->member_count + after : update + sync_seconds(d, stage);
+    if (d->m->shards)
+        group_state_moves(d->m->p, &d->choice, s, &before, &after);
+    return d->m->shards ? update / stage->member_count + after : update + sync_seconds(d, stage);
+}
+
+/* Gathering the first stage's shards; later ones gather while the pipeline fills. */
+static double beginning(const struct many_draft *d)
+{
+    double before = 0, after;
+    if (d->m->shards && d->choice.stages[0].member_count > 1)
+        group_state_moves(d->m->p, &d->choice, 0, &before, &after);
+    return before;
 }
 
 /* When the last stage is done: those towards the tail end earlier. */
 static double end_seconds(const struct many_draft *d, const struct deal *deal)
 {
-    double latest = 0, before = 0, here;
+    double latest = 0;
     for (uint32_t s = 0; s < deal->stages; s++) {
         const double *end = &deal->backward_end[(size_t)s * deal->micro_batches];
         double last = 0;
         for (uint32_t k = 0; k < deal->micro_batches; k++)
             last = fmax(last, end[k]);
-        latest = fmax(latest, last + ending(d, s, &here));
-        before = fmax(before, here);
+        latest = fmax(latest, last + ending(d, s));
     }
-    return before + latest;
+    return beginning(d) + latest;
 }
 
 /* Seconds of single devices' micro-batches in the order that chain.c emits: as many forwards as the window,
@@ -310,6 +316,52 @@ static double chain_seconds(const struct many_draft *d)
     return seconds;
 }
 
+/* Boundaries between two stages' members, each way once a micro-batch: seconds of it on each wire between
+ * nodes, or card of a node. */
+static void boundary_wires(const struct many_draft *d, uint32_t s, double *wires)
+{
+    const struct cluster *cluster = d->m->p->cluster;
+    const struct place_stage *here = &d->choice.stages[s], *there = here + 1;
+    double ours = 0, theirs = 0;
+    for (uint32_t i = 0; i < here->member_count; i++)
+        ours += fmax(1, d->choice.members[here->member_first + i].micro_count);
+    for (uint32_t j = 0; j < there->member_count; j++)
+        theirs += fmax(1, d->choice.members[there->member_first + j].micro_count);
+    for (uint32_t i = 0; i < here->member_count; i++) {
+        for (uint32_t j = 0; j < there->member_count; j++) {
+            const struct place_member *a = &d->choice.members[here->member_first + i],
+                                      *b = &d->choice.members[there->member_first + j];
+            uint32_t from = cluster->devices[a->device].node, to = cluster->devices[b->device].node;
+            double latency, rate, share = fmax(1, a->micro_count) / ours * fmax(1, b->micro_count) / theirs;
+            bool emulated;
+            if (from == to)
+                continue;
+            cluster_link(cluster, a->device, b->device, &latency, &rate, &emulated);
+            double seconds = share * d->m->boundary_bytes / rate;
+            wires[(size_t)from * cluster->node_count +
+                  (cluster->nodes[from].nic_bytes_per_s > 0 ? from : to)] += seconds;
+            wires[(size_t)to * cluster->node_count + (cluster->nodes[to].nic_bytes_per_s > 0 ? to : from)] +=
+                seconds;
+        }
+    }
+}
+
+/* What members in turn and single devices do not wait for when they are run, and then do: micro-batches on
+ * the busiest wire for longer than a period. Negative: out of memory. */
+static double wires_wait(const struct many_draft *d)
+{
+    size_t nodes = d->m->p->cluster->node_count;
+    double *wires = nodes <= WIRES_NODES ? calloc(nodes * nodes + 1, sizeof(*wires)) : NULL, most = 0;
+    if (!wires)
+        return nodes <= WIRES_NODES ? -1 : 0;
+    for (uint32_t s = 0; s + 1 < d->choice.stage_count; s++)
+        boundary_wires(d, s, wires);
+    for (size_t i = 0; i < nodes * nodes; i++)
+        most = fmax(most, wires[i]);
+    free(wires);
+    return most > d->period ? (d->m->micro_batches - 1) * (most - d->period) : 0;
+}
+
 /* Windows that fall towards the tail: those behind a narrow one are narrowed. */
 static int chain_run(struct many_draft *d, struct err *err)
 {
@@ -327,10 +379,13 @@ static int chain_run(struct many_draft *d, struct err *err)
     d->seconds = touched == 0 ? chain_seconds(d) : INFINITY;
     if (d->seconds < 0)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    double update = 0, before;
+    double update = 0;
     for (uint32_t s = 0; s < c->stage_count; s++)
-        update = fmax(update, ending(d, s, &before));
-    d->seconds += update;
+        update = fmax(update, ending(d, s));
+    double wait = wires_wait(d);
+    if (wait < 0)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    d->seconds += update + wait;
     d->choice.estimate_s = d->seconds;
     return 0;
 }
@@ -343,10 +398,13 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
     uint32_t run = flight > micro_batches ? (uint32_t)flight : micro_batches;
     run = run * 2 > d->m->micro_batches ? d->m->micro_batches : run;
     double *scratch = malloc(((size_t)run + 1) * sizeof(*scratch));
+    double wait = d->choice.in_turn ? wires_wait(d) : 0;
     d->seconds = INFINITY;
     d->cells = 0;
-    if (!scratch)
+    if (!scratch || wait < 0) {
+        free(scratch);
         return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
     bool whole = run == d->m->micro_batches;
     int turns = whole ? FIT_TURNS : FIT_TURNS_PART;
     for (int turn = 0; turn < turns; turn++) {
@@ -355,7 +413,7 @@ int many_draft_run(struct many_draft *d, uint32_t micro_batches, struct err *err
             free(scratch);
             return err->code == ERR_NOFIT ? 0 : -1;
         }
-        double seconds = end_seconds(d, &deal) + rest_seconds(d, &deal, scratch);
+        double seconds = end_seconds(d, &deal) + rest_seconds(d, &deal, scratch) + wait;
         d->cells += (uint64_t)run * d->choice.stage_count;
         bool dropped = whole && idle_drop(d, &deal);
         int touched = dropped ? 1 : buffers_fit(d, &deal, 0);

@@ -17,6 +17,7 @@
                else fits */
 #define LENGTH_SWIFT 110000u  /* likewise, where an answer must come at once */
 #define FINALIST_CELLS 12000u /* else as many as have so many rank-micro-batches together */
+#define FINALIST_SHARDS 3u    /* times, of those whose gradients' sums are large: estimates tell less */
 #define SWIFT_POLISH 6000u    /* evaluations */
 #define DATA_CELLS 8192u      /* device-rows: splits take longer the more there are */
 #define HUGE_OTHERS 64u       /* part of the evaluations that tensor, expert and server then get, */
@@ -72,6 +73,8 @@ static bool too_long(const struct search *s, const struct place_choice *choice)
 uint32_t huge_finalist(const struct search *s, const struct choice_list *list, double *seconds)
 {
     uint64_t left = !search_swift(s) ? UINT64_MAX : search_long(s) ? 0 : FINALIST_CELLS;
+    if (search_swift(s) && s->problem->workload->method == METHOD_FULL)
+        left *= FINALIST_SHARDS;
     uint32_t best = 0;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count && i < HUGE_FINALISTS; i++) {

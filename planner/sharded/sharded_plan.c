@@ -17,8 +17,9 @@
 
 #define LEVELS 4u    /* of the ring's time, between the least and the most; two beyond SHARDED_FEW devices */
 #define WORSE_MAX 3u /* sets of devices in turn that do not help, after which no smaller one is tried */
-#define ALL_SETS 6u  /* devices up to which every set of them is tried */
-#define CUTOFF 1.2   /* estimates this much above the best one are not looked for */
+#define MACHINES_TRIED 8u
+#define ALL_SETS 6u      /* devices up to which every set of them is tried */
+#define CUTOFF 1.2       /* estimates this much above the best one are not looked for */
 #define RINGS_DEVICES 6u /* devices up to which every order of the ring is looked at */
 #define LEVEL_SAME 1e-9  /* rings this near ask for the same */
 
@@ -277,7 +278,33 @@ static bool ring_turn(struct sharded *s)
     return found;
 }
 
-/* Every set of a few devices; of more, the fastest of them. */
+/* A machine's devices together, whose links no others share: of the machines that do most. */
+static int machines_try(struct sharded *s, struct err *err)
+{
+    const struct cluster *cluster = s->s.p->cluster;
+    double *rate = calloc((size_t)cluster->node_count + 1, sizeof(*rate));
+    int result = rate ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t m = 0; m < s->s.candidate_count && result == 0; m++)
+        rate[cluster->devices[s->s.candidates[m].device].node] += 1 / s->s.candidates[m].per_row;
+    for (uint32_t turn = 0; turn < MACHINES_TRIED && result == 0; turn++) {
+        uint32_t best = 0;
+        for (uint32_t n = 1; n < cluster->node_count; n++)
+            best = rate[n] > rate[best] ? n : best;
+        if (rate[best] <= 0 || s->s.list->evaluations >= s->s.list->evaluations_max)
+            break;
+        rate[best] = s->s.count = 0;
+        for (uint32_t m = 0; m < s->s.candidate_count && s->s.count < SHARDED_DEVICES_MAX; m++) {
+            if (cluster->devices[s->s.candidates[m].device].node == best)
+                ring_add(s, &s->s.candidates[m]);
+        }
+        if (s->s.count >= 2 && s->s.count < s->s.candidate_count)
+            result = set_try(s, err);
+    }
+    free(rate);
+    return result;
+}
+
+/* Every set of a few devices; of more, machines and the fastest of them. */
 static int sets_try(struct sharded *s, struct err *err)
 {
     uint32_t most = s->s.candidate_count, worse = 0;
@@ -293,6 +320,8 @@ static int sets_try(struct sharded *s, struct err *err)
              (s->s.count > 2 && s->s.count <= RINGS_DEVICES && ring_turn(s) && set_try(s, err) < 0)))
             return -1;
     }
+    if (most > ALL_SETS && machines_try(s, err) < 0)
+        return -1;
     for (uint32_t n = most;
          n >= 2 && most > ALL_SETS && worse<WORSE_MAX; n = n> SHARDED_FEW ? n - n / 8 : n - 1) {
         double before = s->best;
