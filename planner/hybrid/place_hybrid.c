@@ -459,7 +459,7 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
 
 static bool hybrid_supports(const struct problem *problem, struct err *err)
 {
-    return !placement_full_experts(problem, err) && placement_stages(problem, 2, 0, err) &&
+    return placement_stages(problem, 2, 0, err) &&
            placement_devices(problem, 3, "groups of replicas in a pipeline take", err);
 }
 

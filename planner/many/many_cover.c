@@ -236,7 +236,7 @@ static bool place_look(struct many_cover *c, double period, uint32_t i, uint32_t
             c->start = i;
             whole = true;
         }
-        most = most < left ? most : left;
+        most = most < left - 1 ? most : left - 1; /* the first stage is still to come, with a layer */
         if (most <= before && role == MANY_INNER && size > least && !m->shards)
             continue; /* no more layers than with fewer members */
         before = most;
@@ -280,6 +280,8 @@ double many_period(struct many_cover *c, double least, double most)
     bool at_high = true; /* the tails are those of `high` */
     c->least_layers = c->m->layers;
     if (!isfinite(most)) {
+        if (!many_covers(c, least * PERIOD_MOST, c->count)) /* it is memory that is missing */
+            return INFINITY;
         for (high = least * 1.04; !many_covers(c, high, c->count); high *= 1.1) {
             if (high > least * PERIOD_MOST)
                 return INFINITY;

@@ -34,14 +34,6 @@ bool placement_devices(const struct problem *problem, uint32_t least, const char
     return usable >= least;
 }
 
-bool placement_full_experts(const struct problem *problem, struct err *err)
-{
-    bool full = problem->workload->method == METHOD_FULL && problem->workload->config->experts > 0;
-    if (full)
-        err_set(err, ERR_UNSUPPORTED, "full fine-tuning of a mixture of experts is not built yet");
-    return full;
-}
-
 bool choice_runnable(const struct problem *problem, const struct place_choice *choice)
 {
     const struct placement *placement = placement_find(choice->placement);

@@ -143,8 +143,6 @@ const struct placement *placement_find(enum plan_placement kind);
 bool placement_stages(const struct problem *problem, uint32_t least, uint32_t most, struct err *err);
 /* Are there so many devices to use? ERR_NOFIT where `who` ("replicas take") takes more. */
 bool placement_devices(const struct problem *problem, uint32_t least, const char *who, struct err *err);
-/* Is it full fine-tuning of a mixture of experts? Then ERR_UNSUPPORTED. */
-bool placement_full_experts(const struct problem *problem, struct err *err);
 
 /* Fills what every plan holds beside ranks and programs: bounds, counts. */
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct place_choice *choice);

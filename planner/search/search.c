@@ -693,14 +693,9 @@ out:
 }
 
 /* What many devices are is looked at in an order that neither names nor the order given decide. */
-int plan_search(const struct workload *workload, const struct cluster *cluster,
-                const struct plan_options *options, struct plan_answer **answer, struct err *err)
+static int sorted_search(const struct workload *workload, const struct cluster *cluster,
+                         const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
-    static const struct plan_options none = {0};
-    *answer = NULL;
-    options = options ? options : &none;
-    if (workload->objective != OBJECTIVE_TIME)
-        return objective_search(workload, cluster, options, answer, err);
     if (cluster->device_count < LONG_DEVICES)
         return search_run(workload, cluster, NULL, options, answer, err);
     uint32_t *listed = calloc(cluster->device_count, sizeof(*listed));
@@ -710,5 +705,39 @@ int plan_search(const struct workload *workload, const struct cluster *cluster,
     int result = sorted ? search_run(workload, sorted, listed, options, answer, err) : -1;
     cluster_sorted_destroy(sorted);
     free(listed);
+    return result;
+}
+
+static bool answer_faster(const struct plan_answer *a, const struct plan_answer *b)
+{
+    return a->plan && (!b->plan || a->step_s < b->step_s);
+}
+
+/* What longer walks end with need not be better: with more evaluations than a search has when nobody says,
+ * what it then answers is beaten or kept. */
+int plan_search(const struct workload *workload, const struct cluster *cluster,
+                const struct plan_options *options, struct plan_answer **answer, struct err *err)
+{
+    static const struct plan_options none = {0};
+    struct plan_answer *usual = NULL;
+    *answer = NULL;
+    options = options ? options : &none;
+    if (workload->objective != OBJECTIVE_TIME)
+        return objective_search(workload, cluster, options, answer, err);
+    if (options->evaluations > EVALUATIONS_DEFAULT) {
+        struct plan_options fewer = *options;
+        fewer.evaluations = 0;
+        if (sorted_search(workload, cluster, &fewer, &usual, err) < 0)
+            return -1;
+    }
+    int result = sorted_search(workload, cluster, options, answer, err);
+    if (result == 0 && usual) {
+        struct plan_answer *other = *answer;
+        bool kept = answer_faster(usual, other);
+        *answer = kept ? usual : other;
+        (*answer)->evaluations = usual->evaluations + other->evaluations;
+        usual = kept ? other : usual;
+    }
+    plan_answer_destroy(usual);
     return result;
 }

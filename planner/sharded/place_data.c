@@ -33,8 +33,7 @@ struct replica {
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
-    return !placement_full_experts(problem, err) && placement_stages(problem, 1, 1, err) &&
-           placement_devices(problem, 2, "replicas take", err);
+    return placement_stages(problem, 1, 1, err) && placement_devices(problem, 2, "replicas take", err);
 }
 
 static uint64_t replica_need(const struct problem *p, uint32_t rows, bool recompute)

@@ -76,7 +76,7 @@ void server_holder_need(const struct problem *p, uint32_t rows, uint32_t count, 
 
 static bool server_supports(const struct problem *problem, struct err *err)
 {
-    return !placement_full_experts(problem, err) && placement_stages(problem, 1, 1, err) &&
+    return placement_stages(problem, 1, 1, err) &&
            placement_devices(problem, 2, "a holder and workers take", err);
 }
 
