@@ -20,6 +20,7 @@
 #define FINALIST_SHARDS 3u    /* times, of those whose gradients' sums are large: estimates tell less */
 #define SWIFT_POLISH 6000u    /* evaluations */
 #define DATA_CELLS 8192u      /* device-rows: splits take longer the more there are */
+#define DATA_CELLS_LONG 2048u /* the more so */
 #define HUGE_OTHERS 64u       /* part of the evaluations that tensor, expert and server then get, */
 #define HUGE_OTHERS_LONG 256u /* and with */
 #define HUGE_TENSOR                                                                                          \
@@ -51,10 +52,10 @@ void huge_limits(const struct search *s, enum plan_placement kind, struct choice
     uint64_t cells = (uint64_t)s->problem->device_count * s->problem->workload->batch_rows;
     bool other = kind != PLACE_HYBRID && kind != PLACE_PIPELINE;
     if (search_huge(s) && s->problem->workload->place == -1 && other) {
-        if (search_long(s))
+        if (kind == PLACE_DATA)
+            list->evaluations_max /= 1 + cells / (search_long(s) ? DATA_CELLS_LONG : DATA_CELLS);
+        else if (search_long(s))
             list->evaluations_max /= HUGE_OTHERS_LONG;
-        else if (kind == PLACE_DATA)
-            list->evaluations_max /= 1 + cells / DATA_CELLS;
         else
             list->evaluations_max /= HUGE_OTHERS;
     }

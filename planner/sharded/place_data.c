@@ -21,6 +21,7 @@
 #define SHARDED_KEPT 8u        /* of those in shards that join, one for a set of devices */
 #define MEMBERS_BUDGET 200000u /* members that replica_exact may give rows to */
 #define CAPS_ORDERED 16u       /* devices beyond which sizes are tried by what they promise */
+#define MACHINES_LEAST 6u      /* devices beyond which whole machines are tried */
 #define MACHINES_SORTED 7u     /* devices from which nobody tries their orders */
 #define SHARDED_TOO 6u         /* devices up to which LoRA's base is tried in shards beside replicas */
 
@@ -191,6 +192,40 @@ static double able_seconds(const struct problem *p, const struct replica *able, 
     return rate > 0 ? p->workload->batch_rows / rate : INFINITY;
 }
 
+/* Where links between machines are slow, those of the machines that do most may be faster than all. Sets of
+ * one machine, two, three, four, six, … */
+static int machines_try(const struct problem *p, const struct replica *able, uint32_t count, uint32_t rows,
+                        const double *zeros, struct choice_list *list, struct err *err)
+{
+    const struct cluster *cluster = p->cluster;
+    double *rate = calloc((size_t)cluster->node_count + 1, sizeof(*rate));
+    struct replica *some = calloc((size_t)count + 1, sizeof(*some));
+    int result = rate && some ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < count && result == 0; i++)
+        rate[cluster->devices[able[i].device].node] += 1 / able[i].per_row;
+    for (uint32_t taken = 1, next = 1, kept = 0; result == 0; taken++) {
+        uint32_t best = 0;
+        for (uint32_t n = 1; n < cluster->node_count; n++)
+            best = rate[n] > rate[best] ? n : best;
+        if (rate[best] <= 0)
+            break;
+        rate[best] = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (cluster->devices[able[i].device].node == best)
+                some[kept++] = able[i];
+        }
+        if (kept >= count || list->evaluations >= list->evaluations_max)
+            break;
+        if (taken < next || kept < 2)
+            continue;
+        result = data_try(p, some, kept, rows, zeros, list, err);
+        next += next / 2 + 1;
+    }
+    free(rate);
+    free(some);
+    return result;
+}
+
 /* All ranks hold buffers for the plan's largest micro-batch, so a size is tried with the devices that can
  * hold it. Among many devices the budget is for a few splits: the most promising size comes first. */
 static int caps_try(const struct problem *p, const struct replica *replicas, uint32_t count,
@@ -212,6 +247,8 @@ static int caps_try(const struct problem *p, const struct replica *replicas, uin
             if (list->evaluations < list->evaluations_max)
                 result = data_try(p, able, n, sizes[s], zeros, list, err);
         }
+        if (result == 0 && count > MACHINES_LEAST && list->evaluations < list->evaluations_max)
+            result = machines_try(p, able, most, sizes[s], zeros, list, err);
     }
     free(able);
     return result;
