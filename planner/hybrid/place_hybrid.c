@@ -18,9 +18,10 @@
 #include "planner/many/many.h"
 
 #define HYBRID_CUTS 8u
-#define HYBRID_MANY 7u   /* devices from which arranging many is tried */
-#define HYBRID_SMALL 16u /* devices up to which arranging many is not all that is tried */
-#define CUTOFF 1.12      /* estimates this much above the best one are not looked into */
+#define HYBRID_MANY 7u     /* devices from which arranging many is tried */
+#define HYBRID_SHARDS 256u /* in full fine-tuning up to which: 1,000 take a minute */
+#define HYBRID_SMALL 16u   /* devices up to which arranging many is not all that is tried */
+#define CUTOFF 1.12        /* estimates this much above the best one are not looked into */
 #define EVEN_ROUNDS 400u
 #define WINDOW_SLACK                                                                                         \
     1.4 /* members of a group are done at uneven times: what a period of means hides is not enough */
@@ -434,7 +435,8 @@ static int hybrid_propose(const struct problem *p, struct choice_list *list, str
                             .memory = device->memory_limit_bytes,
                             .seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row)};
     }
-    bool many = count >= HYBRID_MANY && p->workload->stages == 0;
+    bool many = count >= HYBRID_MANY && p->workload->stages == 0 &&
+                (p->workload->method == METHOD_LORA || count <= HYBRID_SHARDS);
     bool is_long = !few_worth(p, count);
     bool cuts = count <= HYBRID_CUTS; /* every one is looked at first, whatever the others promise */
     bool shards =

@@ -291,8 +291,7 @@ static double order_tries(struct many_search *s, struct many *m, enum order_kind
 {
     double best = INFINITY, step = many_period_least(m) * m->micro_batches;
     size_t parts = m->shards && s->group_max != 1 ? sizeof(parts_moved) / sizeof(parts_moved[0]) : 1;
-    size_t first = parts > 1 && s->count > MANY_HUGE ? 1 : 0; /* covers of thousands take long: one of them */
-    for (size_t part = first; part < (first ? first + 1 : parts); part++) {
+    for (size_t part = 0; part < parts; part++) {
         s->moved_most = parts_moved[part] * step;
         best = fmin(best, order_try(s, m, kind, turn, count, nodes));
     }
