@@ -15,14 +15,21 @@ MODELS = ("Llama-3-8B", "Llama-3-70B", "Llama-3.1-405B", "Llama-2-7B", "Llama-3.
 NETWORKS = (3e8, 1.2e9, 3e9, 1.2e10)  # bytes a second between machines
 
 
-def scene(folder, seed, least, most, rows):
-    draw = random.Random(seed)
-    devices, name, a_node = draw.randint(least, most), draw.choice(MODELS), draw.choice((1, 2, 4, 8))
-    like, kinds, nodes = draw.random() < 0.5, draw.sample(CARDS, draw.randint(3, 8)), []
+def machines(draw, devices, a_node, like, kinds):
+    """Nodes of a_node cards each, like ones or not."""
+    nodes = []
     for first in range(0, devices, a_node):
         card, node = draw.choice(kinds), f"n{len(nodes)}"
         nodes.append({"name": node, "devices": [{"name": f"{node}/{d}", "like": card if like else draw.choice(kinds)}
                                                 for d in range(min(a_node, devices - first))]})
+    return nodes
+
+
+def scene(folder, seed, least, most, rows):
+    draw = random.Random(seed)
+    devices, name, a_node = draw.randint(least, most), draw.choice(MODELS), draw.choice((1, 2, 4, 8))
+    like, kinds = draw.random() < 0.5, draw.sample(CARDS, draw.randint(3, 8))
+    nodes = machines(draw, devices, a_node, like, kinds)
     batch = draw.choice(rows) if rows else max(8, int(devices * draw.choice((0.5, 1, 2, 4, 8))))
     cluster = {"nodes": nodes, "links": {"within": {"latency_s": 1e-5, "bytes_per_s": 1.2e10},
                                          "between": {"latency_s": 1e-4, "bytes_per_s": draw.choice(NETWORKS)}}}

@@ -9,8 +9,8 @@ import random
 import sys
 
 import plan_few
+import plan_many
 
-CARDS = "rtx4090 rtx3090 a6000 a100x80 a100x40 v100x32 l40s t4 p40 mi210 h100 a10g".split()
 EXPERTS = {  # from the models' published config.json
     "Mixtral-8x7B": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
                      "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -45,11 +45,8 @@ def model(folder, name):
 def scene(folder, seed, least, most, methods, models):
     draw = random.Random(seed)
     devices, a_node = draw.randint(least, most), draw.choice((1, 2, 4, 8))
-    like, kinds, nodes = draw.random() < 0.6, draw.sample(CARDS, draw.randint(2, 6)), []
-    for first in range(0, devices, a_node):
-        card, node = draw.choice(kinds), f"n{len(nodes)}"
-        nodes.append({"name": node, "devices": [{"name": f"{node}/{d}", "like": card if like else draw.choice(kinds)}
-                                                for d in range(min(a_node, devices - first))]})
+    like, kinds = draw.random() < 0.6, draw.sample(plan_many.CARDS, draw.randint(2, 6))
+    nodes = plan_many.machines(draw, devices, a_node, like, kinds)
     cluster = {"nodes": nodes, "links": {"within": {"latency_s": 1e-5, "bytes_per_s": draw.choice(WITHIN)},
                                          "between": {"latency_s": 1e-4, "bytes_per_s": draw.choice(NETWORKS)}}}
     name, method, rows = draw.choice(models), draw.choice(methods), max(8, devices * draw.choice((1, 2, 4, 8)))

@@ -3,7 +3,8 @@
  *
  * many_table.c prepares one micro-batch size; many_cover.c finds the least period of an order by dynamic
  * programming; many_choice.c turns a layout into a choice and runs it once; many_cuts.c changes it by
- * running it; many_order.c changes orders; many_search.c tries orders and sizes. For this room only; pure.
+ * running it; many_order.c changes orders; many_orders.c says which are tried, many_search.c at which sizes
+ * and with which widths. For this room only; pure.
  */
 #ifndef MOTLEY_PLANNER_MANY_MANY_H
 #define MOTLEY_PLANNER_MANY_MANY_H
@@ -55,6 +56,15 @@ struct many {
 /* Fills everything at a micro-batch size; count is that of usable devices. ERR_NOMEM. */
 int many_init(struct many *many, const struct problem *problem, uint32_t micro_batch_rows, struct err *err);
 void many_fini(struct many *many);
+/* Adds seconds on the way between two nodes to the wire, or to the sender's card; wires[nodes · nodes]. */
+static inline void many_wire_add(const struct many *many, uint32_t from, uint32_t to, double seconds,
+                                 double *wires)
+{
+    const struct cluster *cluster = many->p->cluster;
+    uint32_t at = cluster->nodes[from].nic_bytes_per_s > 0 ? from : to;
+    if (from != to)
+        wires[(size_t)from * cluster->node_count + at] += seconds;
+}
 /* Seconds of a boundary tensor between two units, one way, alone on the wire. */
 double many_link_far(const struct many *many, uint32_t from_unit, uint32_t to_unit);
 static inline double many_link(const struct many *many, uint32_t from_unit, uint32_t to_unit)

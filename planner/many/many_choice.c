@@ -334,14 +334,9 @@ static void boundary_wires(const struct many_draft *d, uint32_t s, double *wires
             uint32_t from = cluster->devices[a->device].node, to = cluster->devices[b->device].node;
             double latency, rate, share = fmax(1, a->micro_count) / ours * fmax(1, b->micro_count) / theirs;
             bool emulated;
-            if (from == to)
-                continue;
             cluster_link(cluster, a->device, b->device, &latency, &rate, &emulated);
-            double seconds = share * d->m->boundary_bytes / rate;
-            wires[(size_t)from * cluster->node_count +
-                  (cluster->nodes[from].nic_bytes_per_s > 0 ? from : to)] += seconds;
-            wires[(size_t)to * cluster->node_count + (cluster->nodes[to].nic_bytes_per_s > 0 ? to : from)] +=
-                seconds;
+            many_wire_add(d->m, from, to, share * d->m->boundary_bytes / rate, wires);
+            many_wire_add(d->m, to, from, share * d->m->boundary_bytes / rate, wires);
         }
     }
 }

@@ -307,7 +307,6 @@ double many_period(struct many_cover *c, double least, double most)
 static void boundary_load(const struct many *m, const uint32_t *here, uint32_t here_count,
                           const uint32_t *there, uint32_t there_count, double *wires)
 {
-    const struct cluster *cluster = m->p->cluster;
     double ours = 0, theirs = 0;
     for (uint32_t i = 0; i < here_count; i++)
         ours += 1 / m->units[here[i]].layer_s[!m->allowed[0]];
@@ -317,13 +316,9 @@ static void boundary_load(const struct many *m, const uint32_t *here, uint32_t h
         for (uint32_t j = 0; j < there_count; j++) {
             const struct many_unit *a = &m->units[here[i]], *b = &m->units[there[j]];
             double share = 1 / (a->layer_s[!m->allowed[0]] * ours * b->layer_s[!m->allowed[0]] * theirs);
-            bool card_a = cluster->nodes[a->node].nic_bytes_per_s > 0;
-            bool card_b = cluster->nodes[b->node].nic_bytes_per_s > 0;
             double seconds = share * many_link(m, here[i], there[j]);
-            if (a->node == b->node)
-                continue;
-            wires[(size_t)a->node * cluster->node_count + (card_a ? a->node : b->node)] += seconds;
-            wires[(size_t)b->node * cluster->node_count + (card_b ? b->node : a->node)] += seconds;
+            many_wire_add(m, a->node, b->node, seconds, wires);
+            many_wire_add(m, b->node, a->node, seconds, wires);
         }
     }
 }

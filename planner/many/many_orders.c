@@ -60,45 +60,44 @@ static double unit_key(const struct many *m, const struct many_unit *unit, enum 
     return kind == ORDER_ROOM ? -unit->memory * seconds : kind == ORDER_SPEED ? seconds : -unit->memory;
 }
 
+/* Drops all but those to be kept; returns how many they are. */
+static uint32_t order_filter(const bool *keep, uint32_t count, uint32_t *order)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (keep[order[i]])
+            order[kept++] = order[i];
+    }
+    return kept;
+}
+
 /* Of an order the devices that are among the `most` fastest; returns how many. */
 static uint32_t order_keep_fast(const struct many *m, uint32_t most, struct many_key *keys, bool *fast,
                                 uint32_t *order)
 {
-    uint32_t kept = 0;
     for (uint32_t u = 0; u < m->count; u++)
         keys[u] = (struct many_key){u, unit_key(m, &m->units[u], ORDER_SPEED), -m->units[u].memory, 0};
     qsort(keys, m->count, sizeof(*keys), key_compare);
     for (uint32_t i = 0; i < m->count; i++)
         fast[keys[i].unit] = i < most;
-    for (uint32_t i = 0; i < m->count; i++) {
-        if (fast[order[i]])
-            order[kept++] = order[i];
-    }
-    return kept;
+    return order_filter(fast, m->count, order);
 }
 
 /* Of an order the devices on so many of the nodes that together do most; returns how many. */
 static uint32_t order_keep_nodes(const struct many *m, uint32_t most, double *rate, bool *fast,
                                  uint32_t *order)
 {
-    uint32_t kept = 0, nodes = m->p->cluster->node_count;
+    uint32_t nodes = m->p->cluster->node_count;
     memset(rate, 0, nodes * sizeof(*rate));
     memset(fast, 0, m->count * sizeof(*fast));
     for (uint32_t u = 0; u < m->count; u++)
         rate[m->units[u].node] += m->units[u].rate;
     for (uint32_t turn = 0; turn < most; turn++) {
-        uint32_t best = 0;
-        for (uint32_t n = 1; n < nodes; n++)
-            best = rate[n] > rate[best] ? n : best;
-        rate[best] = 0;
+        uint32_t best = machine_take(rate, nodes);
         for (uint32_t u = 0; u < m->count; u++)
             fast[u] = fast[u] || m->units[u].node == best;
     }
-    for (uint32_t i = 0; i < m->count; i++) {
-        if (fast[order[i]])
-            order[kept++] = order[i];
-    }
-    return kept;
+    return order_filter(fast, m->count, order);
 }
 
 /* Sorted by a key; by_node: node by node, nodes by their mean. */
@@ -297,6 +296,7 @@ static double order_tries(struct many_search *s, struct many *m, enum order_kind
     }
     return best;
 }
+
 /* All orders at one micro-batch size. With few micro-batches a device, filling the pipeline costs as much as
  * what flows: there the slowest devices are also left out in steps, in the direction that was best. */
 void many_orders_try(struct many_search *s, struct many *m)

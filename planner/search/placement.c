@@ -34,6 +34,17 @@ bool placement_devices(const struct problem *problem, uint32_t least, const char
     return usable >= least;
 }
 
+uint32_t machine_take(double *rates, uint32_t count)
+{
+    uint32_t best = 0;
+    for (uint32_t n = 1; n < count; n++)
+        best = rates[n] > rates[best] ? n : best;
+    if (count == 0 || rates[best] <= 0)
+        return UINT32_MAX;
+    rates[best] = 0;
+    return best;
+}
+
 bool choice_runnable(const struct problem *problem, const struct place_choice *choice)
 {
     const struct placement *placement = placement_find(choice->placement);

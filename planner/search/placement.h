@@ -144,6 +144,9 @@ bool placement_stages(const struct problem *problem, uint32_t least, uint32_t mo
 /* Are there so many devices to use? ERR_NOFIT where `who` ("replicas take") takes more. */
 bool placement_devices(const struct problem *problem, uint32_t least, const char *who, struct err *err);
 
+/* Of rates[count] by machine the next greatest, which becomes 0; UINT32_MAX: all are. */
+uint32_t machine_take(double *rates, uint32_t count);
+
 /* Fills what every plan holds beside ranks and programs: bounds, counts. */
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct place_choice *choice);
 /* Device, node, limits and memory of one rank. ERR_NOFIT when need exceeds the limit; ERR_NOMEM. */

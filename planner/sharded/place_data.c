@@ -21,9 +21,8 @@
 #define SHARDED_KEPT 8u        /* of those in shards that join, one for a set of devices */
 #define MEMBERS_BUDGET 200000u /* members that replica_exact may give rows to */
 #define CAPS_ORDERED 16u       /* devices beyond which sizes are tried by what they promise */
-#define MACHINES_LEAST 6u      /* devices beyond which whole machines are tried */
-#define MACHINES_SORTED 7u     /* devices from which nobody tries their orders */
-#define SHARDED_TOO 6u         /* devices up to which LoRA's base is tried in shards beside replicas */
+#define MACHINES_SORTED 7u /* devices from which nobody tries their orders, and whole machines are tried */
+#define SHARDED_TOO 6u     /* devices up to which LoRA's base is tried in shards beside replicas */
 
 struct replica {
     uint32_t device, micro_max;
@@ -204,12 +203,9 @@ static int machines_try(const struct problem *p, const struct replica *able, uin
     for (uint32_t i = 0; i < count && result == 0; i++)
         rate[cluster->devices[able[i].device].node] += 1 / able[i].per_row;
     for (uint32_t taken = 1, next = 1, kept = 0; result == 0; taken++) {
-        uint32_t best = 0;
-        for (uint32_t n = 1; n < cluster->node_count; n++)
-            best = rate[n] > rate[best] ? n : best;
-        if (rate[best] <= 0)
+        uint32_t best = machine_take(rate, cluster->node_count);
+        if (best == UINT32_MAX)
             break;
-        rate[best] = 0;
         for (uint32_t i = 0; i < count; i++) {
             if (cluster->devices[able[i].device].node == best)
                 some[kept++] = able[i];
@@ -247,7 +243,7 @@ static int caps_try(const struct problem *p, const struct replica *replicas, uin
             if (list->evaluations < list->evaluations_max)
                 result = data_try(p, able, n, sizes[s], zeros, list, err);
         }
-        if (result == 0 && count > MACHINES_LEAST && list->evaluations < list->evaluations_max)
+        if (result == 0 && count >= MACHINES_SORTED && list->evaluations < list->evaluations_max)
             result = machines_try(p, able, most, sizes[s], zeros, list, err);
     }
     free(able);

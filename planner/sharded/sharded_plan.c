@@ -287,12 +287,10 @@ static int machines_try(struct sharded *s, struct err *err)
     for (uint32_t m = 0; m < s->s.candidate_count && result == 0; m++)
         rate[cluster->devices[s->s.candidates[m].device].node] += 1 / s->s.candidates[m].per_row;
     for (uint32_t turn = 0; turn < MACHINES_TRIED && result == 0; turn++) {
-        uint32_t best = 0;
-        for (uint32_t n = 1; n < cluster->node_count; n++)
-            best = rate[n] > rate[best] ? n : best;
-        if (rate[best] <= 0 || s->s.list->evaluations >= s->s.list->evaluations_max)
+        uint32_t best = machine_take(rate, cluster->node_count);
+        if (best == UINT32_MAX || s->s.list->evaluations >= s->s.list->evaluations_max)
             break;
-        rate[best] = s->s.count = 0;
+        s->s.count = 0;
         for (uint32_t m = 0; m < s->s.candidate_count && s->s.count < SHARDED_DEVICES_MAX; m++) {
             if (cluster->devices[s->s.candidates[m].device].node == best)
                 ring_add(s, &s->s.candidates[m]);
