@@ -4,8 +4,11 @@
  * nothing. A follower is woken by NOTIFY, reads pages after its last id until one is short, and then sleeps.
  * One that takes its events slowly waits too: while more than UNSENT_BYTES_MAX are on their way nothing more
  * is read for it, so that it costs no more memory than that and one event, and misses nothing. One that takes
- * nothing at all for httpd's idle time is cut off and may come again with its last id. The stream of a
- * finished job ends with the event "end" after its last event.
+ * nothing at all for httpd's idle time is cut off and may come again with its last id.
+ *
+ * The stream of a finished job ends with the event "end": after the job was seen to be over one more page is
+ * read, since what was said before that may have become visible after the page before. Nothing of this waits
+ * for a NOTIFY, which may come before the query it belongs to, meanwhile or after it.
  */
 #include "api/stream.h"
 
@@ -25,6 +28,7 @@ struct follower {
     struct call *call;
     int64_t job, last;
     char type[32]; /* "" all */
+    json_t *over;  /* the job as it was seen to be over, or NULL; owned */
     bool reading;  /* a query is under way */
     bool waiting;  /* until the client has taken what was sent; then it reads on */
     bool again;    /* something happened meanwhile */
@@ -45,6 +49,7 @@ static void follower_end(struct follower *follower, bool broken)
     LIST_REMOVE(follower, link);
     follower->followers->app->counters.followers--;
     httpd_stream_end(follower->call->request, broken);
+    json_decref(follower->over);
     free(follower);
 }
 
@@ -71,25 +76,30 @@ static bool is_final(const json_t *state)
     return number >= 0 && state_is_final(&job_machine, number);
 }
 
+/* The last event: the job is over and everything of it is sent. */
+static int send_end(struct follower *follower)
+{
+    json_t *data =
+        json_pack("{s:O, s:O, s:O}", "job", json_object_get(follower->over, "id"), "state",
+                  json_object_get(follower->over, "state"), "why", json_object_get(follower->over, "why"));
+    int rc = data ? send_event(follower, "end", follower->last, data) : -1;
+    json_decref(data);
+    return rc;
+}
+
 /* The page is sent and nothing is left: is the job over? */
 static void follower_job(void *arg, const struct err *err, json_t *doc)
 {
     struct follower *follower = arg;
     follower->reading = false;
-    if (follower->gone) {
+    if (follower->gone || err) { /* the database's trouble: the follower comes again with its last id */
         follower_end(follower, true);
         return;
     }
     follower->closing = false;
-    if (!err && is_final(json_object_get(doc, "state")) && !follower->again) {
-        json_t *data = json_pack("{s:O, s:O, s:O}", "job", json_object_get(doc, "id"), "state",
-                                 json_object_get(doc, "state"), "why", json_object_get(doc, "why"));
-        int rc = data ? send_event(follower, "end", follower->last, data) : -1;
-        json_decref(data);
-        follower_end(follower, rc < 0);
-        return;
-    }
-    if (follower->again)
+    if (is_final(json_object_get(doc, "state")))
+        follower->over = json_incref(doc);
+    if (follower->over || follower->again)
         follower_read(follower);
 }
 
@@ -98,8 +108,13 @@ static int send_row(struct follower *follower, const json_t *event)
 {
     const char *type = json_string_value(json_object_get(event, "type"));
     follower->last = json_integer_value(json_object_get(event, "id"));
-    if (type && strcmp(type, "state") == 0)
-        follower->closing |= is_final(json_object_get(json_object_get(event, "body"), "state"));
+    if (type && strcmp(type, "state") == 0) {
+        follower->closing = is_final(json_object_get(json_object_get(event, "body"), "state"));
+        if (!follower->closing) { /* it was over and is resumed */
+            json_decref(follower->over);
+            follower->over = NULL;
+        }
+    }
     json_t *data = json_copy(json_object_get(event, "body"));
     if (json_is_object(data))
         json_object_set(data, "at", json_object_get(event, "at"));
@@ -130,9 +145,13 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
         }
     }
     struct err failed = {0};
-    if (json_array_size(events) == EVENTS_PAGE || follower->again) {
+    if (json_array_size(events) == EVENTS_PAGE) {
         follower_read(follower);
-    } else if (follower->closing) {
+    } else if (follower->over) {
+        follower_end(follower, send_end(follower) < 0);
+    } else if (follower->again) {
+        follower_read(follower);
+    } else if (follower->closing || *follower->type) { /* of other types, it is not told of states */
         follower->reading = true;
         if (store_job_get(follower->followers->app->store, follower->job, 0, follower_job, follower,
                           &failed) < 0)
@@ -245,7 +264,8 @@ static void follow(struct call *call, json_t *job, int64_t after)
     follower->call = call;
     follower->job = json_integer_value(json_object_get(job, "id"));
     follower->last = after;
-    follower->closing = is_final(json_object_get(job, "state"));
+    if (is_final(json_object_get(job, "state")))
+        follower->over = json_incref(job);
     snprintf(follower->type, sizeof follower->type, "%s", type ? type : "");
     LIST_INSERT_HEAD(&followers->all, follower, link);
     followers->app->counters.followers++;

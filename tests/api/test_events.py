@@ -78,6 +78,42 @@ def a_follower_who_comes_back_misses_and_repeats_nothing():
     api.refused(400, "GET", f"/v1/jobs/{ident}/events?after=-1", None, "after")
 
 
+def the_end_comes_whatever_wakes_the_follower():
+    """A notice may come late, while the stream is about to end: 400 streams under many of them."""
+    ident = ident_of()
+    api.good("POST", f"/v1/jobs/{ident}/cancel")
+    stop = threading.Event()
+
+    def notify():
+        while not stop.is_set():
+            api.psql(f"DO $$ BEGIN FOR n IN 1..200 LOOP PERFORM pg_notify('motley_events', '{ident}'); COMMIT; END LOOP; END $$")
+
+    noise = threading.Thread(target=notify)
+    noise.start()
+    try:
+        for _ in range(400):
+            connection, response = follow(ident)
+            connection.sock.settimeout(10 * SLOW)
+            expect(events(response, "end")[-1][2]["state"] == "cancelled", "the stream ends with the job")
+            connection.close()
+    finally:
+        stop.set()
+        noise.join()
+
+
+def a_follower_of_one_type_sees_the_end():
+    ident = ident_of()
+    streams = [follow(ident, query="?type=log"), follow(ident, query="?type=state")]
+    many_logs(ident, 700)
+    api.good("POST", f"/v1/jobs/{ident}/cancel")
+    streams += [follow(ident, query="?type=log")]
+    for (connection, response), kind, count in zip(streams, ("log", "state", "log"), (700, 1, 700)):
+        connection.sock.settimeout(10 * SLOW)
+        got = events(response, "end")
+        expect([entry[1] for entry in got] == [kind] * count + ["end"], f"{kind}: {len(got)} events, the last {got[-1]}")
+        connection.close()
+
+
 def many_followers_see_the_same():
     ident = ident_of()
     seen = []
@@ -185,7 +221,8 @@ def a_follower_sees_on_after_the_database_came_back():
 with Api() as api:
     api.tiny_model()
     rows = api.upload_rows(token_rows())
-    main(a_follower_sees_what_happens_and_the_end, a_follower_who_comes_back_misses_and_repeats_nothing, many_followers_see_the_same,
+    main(a_follower_sees_what_happens_and_the_end, a_follower_who_comes_back_misses_and_repeats_nothing,
+         the_end_comes_whatever_wakes_the_follower, a_follower_of_one_type_sees_the_end, many_followers_see_the_same,
          a_follower_that_goes_away_is_forgotten, slow_followers_wait_and_miss_nothing,
          a_follower_that_takes_nothing_is_cut_off_and_may_come_again,
          a_follower_sees_on_after_the_database_came_back)
