@@ -69,7 +69,16 @@ def plan(program, spec, cluster):
         expect(child.returncode in (0, 4), f"{program} plan {spec}: status {child.returncode}")
         out.seek(0)
         answer = json.load(out)
-    return used.ru_utime + used.ru_stime, answer["placement"] if answer["verdict"] == "fits" else None, answer.get("step_s")
+    fits = answer["verdict"] == "fits"
+    with_s = {line["device"]: line["step_s_with"] for line in answer.get("left_out", []) if fits and line.get("step_s_with")}
+    return used.ru_utime + used.ru_stime, answer["placement"] if fits else None, answer.get("step_s"), with_s
+
+
+def ratios(pairs):
+    """Of one number over another."""
+    each = [a / b for a, b in pairs]
+    return {"mean": round(statistics.mean(each), 5), "least": round(min(each), 5), "most": round(max(each), 5),
+            "above": sum(r > 1.001 for r in each), "below": sum(r < 0.999 for r in each), "of": len(each)} if each else None
 
 
 def summary(seconds):
@@ -84,9 +93,10 @@ def survey(benchmark, draw, count, first, other):
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + count):
             spec, cluster, told = draw(folder, seed)
-            told["seconds"], told["placement"], told["step_s"] = plan(ours, spec, cluster)
+            told["seconds"], told["placement"], told["step_s"], told["with_s"] = plan(ours, spec, cluster)
             if other:
-                told["other_seconds"], told["other_placement"], told["other_step_s"] = plan(other, spec, cluster)
+                (told["other_seconds"], told["other_placement"], told["other_step_s"],
+                 told["other_with_s"]) = plan(other, spec, cluster)
             each.append(told)
             beside = f"   other {told['other_seconds']:.2f} s, {told['other_placement']}" if other else ""
             if other and told["step_s"] and told["other_step_s"]:
@@ -95,17 +105,19 @@ def survey(benchmark, draw, count, first, other):
                   f"{told['placement'] or 'does not fit'}{beside}", flush=True)
     document = {"seconds": {n: summary([e["seconds"] for e in each if e["devices"] == n])
                             for n in sorted({e["devices"] for e in each})},
-                "all": summary([e["seconds"] for e in each]), "each": each}
+                "all": summary([e["seconds"] for e in each]), "each": each,
+                "with_over_step": ratios([(s, e["step_s"]) for e in each for s in e["with_s"].values()])}
     if other:
-        ratios = [e["other_step_s"] / e["step_s"] for e in each if e["step_s"] and e["other_step_s"]]
         document["other_all"] = summary([e["other_seconds"] for e in each])
-        document["other_step_over_ours"] = {"mean": round(statistics.mean(ratios), 5), "least": round(min(ratios), 5),
-                                            "most": round(max(ratios), 5), "faster": sum(r > 1.001 for r in ratios),
-                                            "slower": sum(r < 0.999 for r in ratios), "of": len(ratios)}
+        document["other_step_over_ours"] = ratios([(e["other_step_s"], e["step_s"]) for e in each if e["step_s"] and e["other_step_s"]])
+        document["other_with_over_ours"] = ratios([(e["other_with_s"][d], e["with_s"][d]) for e in each for d in e["with_s"]
+                                                   if d in e["other_with_s"]])
     report(benchmark, document)
 
 
 def main():
+    if len(sys.argv) > 5:
+        CARDS[:] = sys.argv[5].split(",")
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     least, most = (int(n) for n in (sys.argv[3] if len(sys.argv) > 3 else "3-6").split("-"))

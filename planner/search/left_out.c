@@ -5,12 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/search/join.h"
 #include "planner/search/polish.h"
 
 #define TRIED_OF_EACH 4u  /* choices of a placement that are simulated, by estimate */
-#define POLISHED_WITH 24u /* simulations to polish the best of them */
-#define SAME 1e-9         /* relative: as fast with it as without */
-#define ANY_WITHIN 1.02   /* of what was found with it: placements slower than that without are not asked */
+#define POLISHED_WITH 96u /* simulations to polish the best of them */
+#define POLISHED_WITHIN                                                                                      \
+    1.1                  /* of the better one: both are polished, what was put in and what was proposed      \
+                          */
+#define JOINED_WITH 48u  /* simulations to put the device into one of what was found without */
+#define JOIN_WITHIN 1.25 /* of the best: what was found of other placements that it joins, too */
+#define SAME 1e-9        /* relative: as fast with it as without */
+#define ANY_WITHIN 1.02  /* of what was found with it: placements slower than that without are not asked */
 
 /* Keeps a copy of the choice if it is the fastest so far. */
 static int keep_if_faster(const struct problem *p, const struct place_choice *tried, uint32_t steps_max,
@@ -25,69 +31,6 @@ static int keep_if_faster(const struct problem *p, const struct place_choice *tr
     choice_fini(choice);
     *choice = copy;
     *seconds = each;
-    return 0;
-}
-
-/* The device as a stage of its own at one place of a pipeline, with one block of the larger neighbour. */
-static int insert_at(const struct problem *p, const struct place_choice *best, uint32_t device, uint32_t at,
-                     uint32_t steps_max, struct place_choice *choice, double *seconds, struct err *err)
-{
-    uint32_t count = best->stage_count;
-    struct place_choice wide = *best;
-    struct place_stage *stages = calloc((size_t)count + 1, sizeof(*stages));
-    struct place_member *members = calloc((size_t)count + 1, sizeof(*members));
-    int result = 0;
-    if (!stages || !members) {
-        result = err_set(err, ERR_NOMEM, "planner: out of memory");
-        goto out;
-    }
-    for (uint32_t s = 0; s <= count; s++) {
-        uint32_t old = s < at || s == count ? s - (s == count) : s - (s > at);
-        stages[s] = best->stages[old];
-        members[s] = best->members[stages[s].member_first];
-        stages[s].member_first = s;
-        stages[s].member_count = 1;
-        if (s < at) /* one stage more to wait for */
-            members[s].window++;
-    }
-    const struct place_stage *left = at > 0 ? &best->stages[at - 1] : NULL;
-    const struct place_stage *right = at < count ? &best->stages[at] : NULL;
-    int32_t left_size = left ? left->block_end - left->block_begin : 0;
-    int32_t right_size = right ? right->block_end - right->block_begin : 0;
-    if (left_size < 2 && right_size < 2)
-        goto out;
-    bool from_left = left_size >= right_size;
-    int32_t begin = from_left ? left->block_end - 1 : right->block_begin;
-    stages[at].block_begin = begin;
-    stages[at].block_end = begin + 1;
-    if (from_left)
-        stages[at - 1].block_end = begin;
-    else
-        stages[at + 1].block_begin = begin + 1;
-    members[at].device = device;
-    wide.placement = PLACE_PIPELINE;
-    wide.stage_count = wide.member_count = count + 1;
-    wide.stages = stages;
-    wide.members = members;
-    result = keep_if_faster(p, &wide, steps_max, choice, seconds, err);
-out:
-    free(stages);
-    free(members);
-    return result;
-}
-
-static int insert_anywhere(const struct problem *p, const struct place_choice *best, uint32_t device,
-                           uint32_t steps_max, struct place_choice *choice, double *seconds, struct err *err)
-{
-    int wanted = p->workload->place;
-    if (!best || best->member_count == 0 || best->member_count != best->stage_count ||
-        (best->placement != PLACE_PIPELINE && best->placement != PLACE_SINGLE) ||
-        (wanted >= 0 && wanted != PLACE_PIPELINE) || p->workload->stages)
-        return 0;
-    for (uint32_t at = 0; at <= best->stage_count; at++) {
-        if (insert_at(p, best, device, at, steps_max, choice, seconds, err) < 0)
-            return -1;
-    }
     return 0;
 }
 
@@ -126,34 +69,112 @@ static int propose_again(const struct problem *p, const struct placement *placem
     return result;
 }
 
-int left_out_try(const struct problem *problem, const struct place_choice *best, const double *any_s,
-                 uint32_t device, uint64_t evaluations, uint32_t steps_max, struct place_choice *choice,
-                 double *seconds, struct err *err)
+/* Simulations of a choice with one device more, as a polisher's budget. */
+static uint64_t budget(const struct problem *p, const struct place_choice *choice, uint32_t simulations,
+                       uint32_t steps_max)
+{
+    uint64_t micro_batches = p->workload->batch_rows / choice->micro_batch_rows + 1;
+    return simulations * (choice->member_count + UINT64_C(1)) * micro_batches * steps_max;
+}
+
+/* The device put into what was found without it. */
+static int join_one(const struct problem *p, const struct place_choice *from, uint32_t device,
+                    uint32_t steps_max, struct place_choice *choice, double *seconds, struct err *err)
+{
+    struct place_choice joined;
+    double joined_s;
+    struct polish *polish = polish_create(p, steps_max, budget(p, from, JOINED_WITH, steps_max), 0, err);
+    if (!polish)
+        return -1;
+    polish_must_use(polish, device);
+    int result = choice_join(p, polish, from, device, &joined, &joined_s, err);
+    polish_destroy(polish);
+    if (result > 0 && (choice->member_count == 0 || joined_s < *seconds)) {
+        choice_fini(choice);
+        *choice = joined;
+        *seconds = joined_s;
+    } else if (result > 0) {
+        choice_fini(&joined);
+    }
+    return result;
+}
+
+/* The best of all, and those of other placements nearly as fast: with the device in them, if it is not. */
+static int join_all(const struct problem *p, const struct left_out_found *found, uint32_t device,
+                    uint32_t steps_max, struct place_choice *choice, double *seconds, struct err *err)
+{
+    int result = join_one(p, found->best, device, steps_max, choice, seconds, err);
+    for (int kind = 0; kind < PLACE_COUNT && result >= 0; kind++) {
+        const struct place_choice *one = found->of[kind];
+        if (!one || one->stages == found->best->stages || found->of_s[kind] > found->best_s * JOIN_WITHIN)
+            continue;
+        if (!choice_uses(one, device))
+            result = join_one(p, one, device, steps_max, choice, seconds, err);
+        else if (one->member_count > 1)
+            result = keep_if_faster(p, one, steps_max, choice, seconds, err);
+    }
+    return result < 0 ? -1 : 0;
+}
+
+struct candidate {
+    struct place_choice choice;
+    double seconds; /* 0: none */
+};
+
+static int polish_with(const struct problem *p, struct candidate *c, uint32_t device, uint32_t steps_max,
+                       struct err *err)
+{
+    uint64_t most = budget(p, &c->choice, POLISHED_WITH, steps_max);
+    struct polish *polish = polish_create(p, steps_max, most, 0, err);
+    if (!polish)
+        return -1;
+    polish_must_use(polish, device);
+    polish_descend(polish, &c->choice, &c->seconds);
+    polish_destroy(polish);
+    return err->code == ERR_NOMEM ? -1 : 0;
+}
+
+/* Placements asked for it, those first that were fastest without. */
+static int propose_all(const struct problem *p, const struct left_out_found *found, double known_s,
+                       uint32_t device, uint64_t evaluations, uint32_t steps_max, struct candidate *c,
+                       struct err *err)
 {
     bool asked[PLACE_COUNT] = {0};
     int result = 0;
     uint32_t next;
-    *choice = (struct place_choice){0};
-    *seconds = 0;
-    while (result == 0 && (next = placement_next(problem, any_s, asked, *seconds)) != UINT32_MAX) {
+    do {
+        double least = c->seconds > 0 && (known_s <= 0 || c->seconds < known_s) ? c->seconds : known_s;
+        next = placement_next(p, found->of_s, asked, least);
+        if (next == UINT32_MAX)
+            break;
         asked[placements[next]->kind] = true;
         result =
-            propose_again(problem, placements[next], device, evaluations, steps_max, choice, seconds, err);
-    }
+            propose_again(p, placements[next], device, evaluations, steps_max, &c->choice, &c->seconds, err);
+    } while (result == 0);
+    return result;
+}
+
+int left_out_try(const struct problem *problem, const struct left_out_found *found, uint32_t device,
+                 uint64_t evaluations, uint32_t steps_max, struct place_choice *choice, double *seconds,
+                 struct err *err)
+{
+    struct candidate joined = {0}, proposed = {0};
+    int result = join_all(problem, found, device, steps_max, &joined.choice, &joined.seconds, err);
     if (result == 0)
-        result = insert_anywhere(problem, best, device, steps_max, choice, seconds, err);
-    if (result == 0 && choice->member_count && steps_max > 1) {
-        uint64_t cells = (uint64_t)choice->member_count *
-                         (problem->workload->batch_rows / choice->micro_batch_rows + 1) * steps_max;
-        struct polish *polish = polish_create(problem, steps_max, POLISHED_WITH * cells, 0, err);
-        if (!polish) {
-            result = -1;
-        } else {
-            polish_must_use(polish, device);
-            polish_descend(polish, choice, seconds);
-            polish_destroy(polish);
-        }
+        result = propose_all(problem, found, joined.seconds, device, evaluations, steps_max, &proposed, err);
+    struct candidate *all[] = {&joined, &proposed};
+    if (proposed.seconds > 0 && (joined.seconds <= 0 || proposed.seconds < joined.seconds)) {
+        all[0] = &proposed;
+        all[1] = &joined;
     }
+    for (int i = 0; i < 2 && result == 0 && steps_max > 1; i++) {
+        if (all[i]->seconds > 0 && all[i]->seconds < all[0]->seconds * POLISHED_WITHIN)
+            result = polish_with(problem, all[i], device, steps_max, err);
+    }
+    uint32_t best = all[1]->seconds > 0 && all[1]->seconds < all[0]->seconds;
+    *choice = all[best]->choice;
+    *seconds = all[best]->seconds;
+    choice_fini(&all[!best]->choice);
     if (result < 0)
         choice_fini(choice);
     return result;

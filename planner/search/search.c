@@ -505,7 +505,8 @@ static int chosen_emit(struct search *s)
 
 /* Devices of a small cluster that the best choice leaves out are each tried again; what turns out faster with
  * one is taken, and the devices that it drops have the old best as theirs. */
-static int left_out_run(struct search *s, const double any_s[PLACE_COUNT])
+static int left_out_run(struct search *s, const struct place_choice *const best[PLACE_COUNT],
+                        const double seconds_of[PLACE_COUNT])
 {
     const struct problem *p = s->problem;
     uint64_t evaluations = s->options->evaluations ? s->options->evaluations : EVALUATIONS_DEFAULT;
@@ -520,7 +521,8 @@ static int left_out_run(struct search *s, const double any_s[PLACE_COUNT])
         double seconds = 0;
         if (!p->usable[d] || choice_uses(&s->best, d))
             continue;
-        if (left_out_try(p, &s->best, any_s, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
+        struct left_out_found found = {.best = &s->best, .best_s = s->best_s, .of = best, .of_s = seconds_of};
+        if (left_out_try(p, &found, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
             return -1;
         s->with_s[d] = seconds;
         if (choice.member_count == 0 || seconds >= s->best_s) {
@@ -626,7 +628,7 @@ static int placements_run(struct search *s)
     }
     if (result < 0)
         return -1;
-    if (best_choose(s, best, seconds) < 0 || left_out_run(s, seconds) < 0)
+    if (best_choose(s, best, seconds) < 0 || left_out_run(s, best, seconds) < 0)
         return -1;
     if ((s->best.member_count || s->kept) && chosen_emit(s) < 0)
         return -1;

@@ -1,0 +1,77 @@
+/* What a step would take with a device that is left out: the best plan with it, not any plan with it. */
+#include "planner/plan_fixture.h"
+
+#include <math.h>
+
+#define SEEDS 16u
+#define DEVICES_MOST 8u
+#define LITTLE 1.03 /* of the answer, at worst; */
+#define MEAN 1.01   /* at the mean */
+
+/* Devices of very different speed, each in its machine, on a network that costs next to nothing and with
+ * memory for anything: the slowest can hold the embedding, a layer, or take one micro-batch of many, so that
+ * nobody makes a step much longer. */
+static struct cluster *unlike(uint64_t seed, uint32_t *count)
+{
+    struct rand_stream r;
+    struct err err = {0};
+    struct cluster *cluster = cluster_create(&err);
+    rand_stream_init(&r, seed, 83);
+    *count = 3 + rand_stream_below(&r, DEVICES_MOST - 2);
+    for (uint32_t d = 0; d < *count; d++) {
+        char name[24], node[16];
+        snprintf(node, sizeof(node), "n%u", d);
+        snprintf(name, sizeof(name), "n%u/0", d);
+        fixture_device(cluster, name, node, (uint64_t)4 << 30, pow(10, -2.5 + 3 * rand_stream_unit(&r)));
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-6, 1e11, 1e-6, 1e11, &err), 0);
+    return cluster;
+}
+
+static void a_device_costs_little_where_the_network_costs_nothing(void **state)
+{
+    (void)state;
+    double worst = 1, sum = 0;
+    uint32_t lines = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        struct err err = {0};
+        uint32_t count;
+        struct model_config config = fixture_config(8 + 4 * (seed % 3));
+        struct workload w = fixture_workload(&config, 64, 8u << seed % 3);
+        struct cluster *cluster = unlike(seed, &count);
+        struct plan_options options = {0};
+        struct plan_answer *answer = NULL;
+        w.place = seed % 4 < 2 ? -1 : PLACE_HYBRID;
+        if (plan_search(&w, cluster, &options, &answer, &err) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        assert_non_null(answer->plan);
+        assert_int_equal(answer->plan->rank_count + answer->left_out_count, count);
+        for (uint32_t i = 0; i < answer->left_out_count; i++) {
+            const struct plan_left_out *line = &answer->left_out[i];
+            double ratio = line->step_s_with / answer->step_s;
+            if (ratio > LITTLE || ratio < 1 - 1e-9)
+                printf("seed %llu, %s: %.4f of a %s plan\n", (unsigned long long)seed, line->device, ratio,
+                       plan_placement_name(answer->plan->placement));
+            worst = fmax(worst, ratio);
+            sum += ratio;
+            lines++;
+            assert_true(ratio >= 1 - 1e-9);
+        }
+        plan_answer_destroy(answer);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+    printf("%u devices left out: with one a step takes %.4f times as long at the mean, %.4f at most\n", lines,
+           sum / lines, worst);
+    assert_true(lines >= 10);
+    assert_true(sum / lines <= MEAN);
+    assert_true(worst <= LITTLE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_costs_little_where_the_network_costs_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
