@@ -237,13 +237,32 @@ static void block_keeps(const struct problem *p, int32_t block, const struct pla
     *trained += alike * (1 - fmin(share_heads(p, t), share_columns(p, t)));
 }
 
+/* Do both keep as much of everything? */
+static bool keeps_alike(const struct block *a, const struct block *b)
+{
+    bool alike = a->kind == b->kind && a->part_count == b->part_count;
+    for (uint32_t i = 0; i < a->part_count && alike; i++) {
+        const struct block_part *x = &a->parts[i], *y = &b->parts[i];
+        alike = x->kind == y->kind && x->params == y->params && x->matrix_params == y->matrix_params &&
+                x->lora_params == y->lora_params;
+    }
+    return alike;
+}
+
 static void weights_need(const struct problem *p, const struct place_stage *stage,
                          const struct plan_tensor *t, struct memory_need *need)
 {
-    double frozen = 0, trained = 0, copy = 0, state = memory_state_bytes(p);
+    double frozen = 0, trained = 0, copy = 0, state = memory_state_bytes(p), one[2] = {0};
     bool full = p->workload->method == METHOD_FULL;
-    for (int32_t b = stage->block_begin; b < stage->block_end; b++)
-        block_keeps(p, b, t, &frozen, &trained);
+    for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
+        const struct block *block = &p->blocks.blocks[b];
+        if (b == stage->block_begin || !keeps_alike(block, block - 1)) {
+            one[0] = one[1] = 0;
+            block_keeps(p, b, t, &one[0], &one[1]);
+        }
+        frozen += one[0];
+        trained += one[1];
+    }
     if (stage->block_end == p->block_count && stage->block_begin > 0 && p->blocks.tied)
         copy = (double)p->blocks.tied_params * share_vocabulary(p, t);
     frozen += full ? 0 : copy * (p->workload->base == BASE_FP32 ? 4 : 2);

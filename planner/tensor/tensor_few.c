@@ -46,14 +46,14 @@ struct tensor_few {
     struct tensor_quick *quick;
 };
 
-/* Layers that a member holds beside those edges; −1: not even the edges and one. */
-static int32_t layers_most(const struct tensor_few *t, uint32_t m, int edges, bool behind, bool recompute)
+/* Layers that a member holds beside those edges, with no stage behind it and with some; −1: not even the
+ * edges and one. With some, two micro-batches' values are kept where there are so many. */
+static void layers_most(const struct tensor_few *t, uint32_t m, int edges, bool recompute, int32_t most[2])
 {
     const struct arrangement *a = &t->one;
     const struct problem *p = a->p;
-    uint64_t need[2], limit = p->cluster->devices[a->device[m]].memory_limit_bytes;
+    uint64_t need[2][2], limit = p->cluster->devices[a->device[m]].memory_limit_bytes;
     int32_t layers = p->block_count - 2, first = edges & 1 ? 0 : 1;
-    uint32_t live = behind && a->micro_batches > 1 ? 2 : 1;
     uint32_t partials = 4 + (edges & 1 ? 0 : 2) + (edges & 2 ? 0 : 2);
     for (int32_t n = 0; n < 2; n++) {
         struct place_stage stage = {.block_begin = first, .block_end = 1 + (n < layers ? n : layers)};
@@ -64,17 +64,19 @@ static int32_t layers_most(const struct tensor_few *t, uint32_t m, int edges, bo
         }
         if (edges == 3)
             stage.block_end = p->block_count; /* all of it, or nothing */
-        tensor_stage_need(p, &stage, &a->part[m], a->rows, recompute, live, partials, &out);
-        need[n] = out.need.total;
+        tensor_stage_need(p, &stage, &a->part[m], a->rows, recompute, 1, partials, &out);
+        need[0][n] = out.need.total;
+        need[1][n] = out.need.total + (a->micro_batches > 1 ? out.need.purpose[PURPOSE_ACTIVATIONS] : 0);
     }
-    if (edges == 3)
-        return need[1] <= limit ? layers : -1;
-    if (need[0] > limit)
-        return -1;
-    if (need[1] <= need[0])
-        return layers;
-    uint64_t most = (limit - need[0]) / (need[1] - need[0]);
-    return most < (uint64_t)layers ? (int32_t)most : layers;
+    for (int behind = 0; behind < 2; behind++) {
+        const uint64_t *own = need[behind];
+        uint64_t held =
+            own[1] > own[0] && own[0] <= limit ? (limit - own[0]) / (own[1] - own[0]) : UINT64_MAX;
+        if (own[edges == 3] > limit)
+            most[behind] = -1;
+        else
+            most[behind] = edges < 3 && held < (uint64_t)layers ? (int32_t)held : layers;
+    }
 }
 
 static void set_deal(struct tensor_few *t, uint32_t set, enum tensor_by by, bool recompute)
@@ -91,12 +93,13 @@ static void set_deal(struct tensor_few *t, uint32_t set, enum tensor_by by, bool
     double bytes = a->p->bytes_per_token * a->p->mean_step.tokens / a->micro_batches;
     x->told = a->devices > 1 ? bytes / a->rate[0] + (a->devices - 1) * a->latency_s[0] : 0;
     for (int edges = 0; edges < EDGES; edges++) {
-        for (int behind = 0; behind < 2; behind++) {
-            x->most[edges][behind] = INT32_MAX;
-            for (uint32_t m = 0; m < a->devices; m++) {
-                int32_t most = layers_most(t, m, edges, behind, recompute);
-                x->most[edges][behind] = most < x->most[edges][behind] ? most : x->most[edges][behind];
-            }
+        x->most[edges][0] = x->most[edges][1] = INT32_MAX;
+        for (uint32_t m = 0; m < a->devices; m++) {
+            int32_t most[2];
+            layers_most(t, m, edges, recompute, most);
+            for (int behind = 0; behind < 2; behind++)
+                x->most[edges][behind] =
+                    most[behind] < x->most[edges][behind] ? most[behind] : x->most[edges][behind];
         }
     }
     t->dealt_count[set]++;
