@@ -338,25 +338,68 @@ static int alternatives_print(struct print *p, const json_t *a)
     return result;
 }
 
+enum { LEFT_OUT_WORDS = 320 }; /* characters; what is longer is cut off */
+
+/* Why a device is left out, and what a step would take with it. */
+static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, double step_s)
+{
+    char step[32], ratio[48];
+    double with = number(line, "step_s_with");
+    const char *why = text(line, "why");
+    if (with <= 0) {
+        snprintf(out, LEFT_OUT_WORDS, "%s", why);
+        return out;
+    }
+    units_seconds(step, with);
+    words_ratio(ratio, with, step_s);
+    if (strcmp(why, "slower with it") == 0 && strcmp(ratio, "the same") == 0)
+        snprintf(out, LEFT_OUT_WORDS, "no faster with it: %s a step", step);
+    else
+        snprintf(out, LEFT_OUT_WORDS, "%s: %s a step, %s", why, step, ratio);
+    return out;
+}
+
+/* Is the same said of another device of its kind? Of those in front of it, or behind it: *more. */
+static bool left_out_told(const json_t *list, size_t at, double step_s, size_t *more)
+{
+    char own[LEFT_OUT_WORDS], its[LEFT_OUT_WORDS];
+    const json_t *line = json_array_get(list, at);
+    *more = 0;
+    for (size_t i = 0; i < json_array_size(list) && *text(line, "like"); i++) {
+        const json_t *other = json_array_get(list, i);
+        if (i == at || strcmp(text(line, "like"), text(other, "like")) != 0 ||
+            strcmp(left_out_words(own, line, step_s), left_out_words(its, other, step_s)) != 0)
+            continue;
+        if (i < at)
+            return true;
+        ++*more;
+    }
+    return false;
+}
+
 static int left_out_print(struct print *p, const json_t *a)
 {
     const json_t *list = json_object_get(a, "left_out");
-    char step[32], ratio[48], name[360];
+    char words[LEFT_OUT_WORDS], name[360];
     bool none = !fits(a); /* no plan leaves all out: only what was not looked at is worth a line */
-    size_t shown = 0;
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    double step_s = number(a, "step_s");
+    size_t shown = 0, more = 0, count = json_array_size(list), told = 0;
+    for (size_t i = 0; i < count; i++) {
         const json_t *out = json_array_get(list, i);
-        double with = number(out, "step_s_with");
-        if (none && strcmp(text(out, "why"), "nothing fits") == 0)
+        if (none && strcmp(text(out, "why"), "nothing fits") == 0) {
+            told++;
+            continue;
+        }
+        if (shown < LEFT_OUT_SHOWN && left_out_told(list, i, step_s, &more))
             continue;
         if (shown == 0 && buf_printf(p->out, p->err, "\nleft out\n") < 0)
             return -1;
         if (shown++ == LEFT_OUT_SHOWN)
-            return buf_printf(p->out, p->err, "  … %zu more; --json has all\n", json_array_size(list) - i);
+            return buf_printf(p->out, p->err, "  … %zu more; --json has all\n", count - told);
+        told += 1 + more;
         if (buf_printf(p->out, p->err, "  %-*s  %s", p->name_width, device_name(name, out),
-                       text(out, "why")) < 0 ||
-            (with > 0 && buf_printf(p->out, p->err, ": %s a step, %s", units_seconds(step, with),
-                                    words_ratio(ratio, with, number(a, "step_s"))) < 0) ||
+                       left_out_words(words, out, step_s)) < 0 ||
+            (more && buf_printf(p->out, p->err, "; %zu more like it", more) < 0) ||
             buf_printf(p->out, p->err, "\n") < 0)
             return -1;
     }

@@ -14,9 +14,16 @@
     1.1                  /* of the better one: both are polished, what was put in and what was proposed      \
                           */
 #define JOINED_WITH 48u  /* simulations to put the device into one of what was found without */
+#define JOINED_MANY 8u   /* likewise, of many devices */
 #define JOIN_WITHIN 1.25 /* of the best: what was found of other placements that it joins, too */
 #define SAME 1e-9        /* relative: as fast with it as without */
 #define ANY_WITHIN 1.02  /* of what was found with it: placements slower than that without are not asked */
+
+/* So few devices that there is time to ask placements for each of them. */
+static bool few(const struct problem *p)
+{
+    return p->device_count <= LEFT_OUT_PROPOSED;
+}
 
 /* Keeps a copy of the choice if it is the fastest so far. */
 static int keep_if_faster(const struct problem *p, const struct place_choice *tried, uint32_t steps_max,
@@ -83,7 +90,8 @@ static int join_one(const struct problem *p, const struct place_choice *from, ui
 {
     struct place_choice joined;
     double joined_s;
-    struct polish *polish = polish_create(p, steps_max, budget(p, from, JOINED_WITH, steps_max), 0, err);
+    struct polish *polish =
+        polish_create(p, steps_max, budget(p, from, few(p) ? JOINED_WITH : JOINED_MANY, steps_max), 0, err);
     if (!polish)
         return -1;
     polish_must_use(polish, device);
@@ -160,14 +168,14 @@ int left_out_try(const struct problem *problem, const struct left_out_found *fou
 {
     struct candidate joined = {0}, proposed = {0};
     int result = join_all(problem, found, device, steps_max, &joined.choice, &joined.seconds, err);
-    if (result == 0)
+    if (result == 0 && few(problem))
         result = propose_all(problem, found, joined.seconds, device, evaluations, steps_max, &proposed, err);
     struct candidate *all[] = {&joined, &proposed};
     if (proposed.seconds > 0 && (joined.seconds <= 0 || proposed.seconds < joined.seconds)) {
         all[0] = &proposed;
         all[1] = &joined;
     }
-    for (int i = 0; i < 2 && result == 0 && steps_max > 1; i++) {
+    for (int i = 0; i < 2 && result == 0 && steps_max > 1 && few(problem); i++) {
         if (all[i]->seconds > 0 && all[i]->seconds < all[0]->seconds * POLISHED_WITHIN)
             result = polish_with(problem, all[i], device, steps_max, err);
     }

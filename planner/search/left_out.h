@@ -5,7 +5,9 @@
 #include "planner/search/placement.h"
 #include "planner/search/search.h"
 
-#define LEFT_OUT_TRIED 16u /* devices of a cluster up to which each one left out is tried */
+#define LEFT_OUT_TRIED (SWIFT_DEVICES - 1) /* devices of a cluster up to which each one left out is tried,   \
+                                            */
+#define LEFT_OUT_PROPOSED 16u /* and up to which placements are asked for it and all is polished */
 
 struct left_out_found { /* without asking for any device */
     const struct place_choice *best;

@@ -387,7 +387,7 @@ static int left_out_weigh(struct sets *s, struct plan_answer *answer)
         if (i == s->count)
             continue;
         snprintf(why, sizeof(why), "not needed");
-        if (s->count <= LEFT_OUT_TRIED && weighed++ < LEFT_OUT_WEIGHED) {
+        if (s->count <= LEFT_OUT_PROPOSED && weighed++ < LEFT_OUT_WEIGHED) {
             for (uint32_t j = 0; j < s->count; j++)
                 in[j] = j == i || plan_uses(answer->plan, s->cluster->devices[s->device[j]].name);
             result = set_search(s, s->cluster, in, &s->options, &with);

@@ -70,7 +70,8 @@ static int single_device(const struct problem *p, uint32_t device, struct choice
 static int single_propose(const struct problem *problem, struct choice_list *list, struct err *err)
 {
     for (uint32_t d = 0; d < problem->device_count; d++) {
-        if (problem->usable[d] && single_device(problem, d, list, err) < 0)
+        bool wanted = list->must_use == 0 || list->must_use == d + 1;
+        if (wanted && problem->usable[d] && single_device(problem, d, list, err) < 0)
             return -1;
     }
     return 0;

@@ -232,6 +232,54 @@ static uint64_t choice_needs(struct search *s, const struct place_choice *choice
     return needs;
 }
 
+static void single_short(const struct problem *p, struct plan_alternative *line)
+{
+    bool recompute = p->workload->recompute != RECOMPUTE_NO;
+    struct memory_stage m = {.block_end = p->block_count,
+                             .window = 1,
+                             .micro_batch_rows =
+                                 p->workload->micro_batch_rows ? p->workload->micro_batch_rows : 1,
+                             .recompute = recompute,
+                             .state_share = 1,
+                             .tensor_share = 1};
+    struct memory_need need;
+    memory_stage_need(p, &m, &need);
+    line->verdict = VERDICT_DOES_NOT_FIT;
+    line->needs_bytes = need.total;
+    line->micro_batch_rows = m.micro_batch_rows;
+}
+
+/* A device alone; simulated where it is among the fastest. */
+static int single_fill(struct search *s, uint32_t d, struct plan_alternative *line)
+{
+    const struct problem *p = s->problem;
+    const struct choice_list *list = &s->lists[PLACE_SINGLE];
+    struct choice_list own = {.must_use = d + 1, .runnable_on = list->runnable_on};
+    const struct place_choice *mine = NULL;
+    struct err why = {0};
+    for (uint32_t k = 0; k < list->count; k++) {
+        if (list->choices[k].members[0].device == d)
+            mine = &list->choices[k];
+    }
+    bool fast = mine != NULL;
+    if (!mine && list->count == CHOICES_MAX && place_single.supports(p, &why)) {
+        if (place_single.propose(p, &own, s->err) < 0)
+            return -1;
+        mine = own.count ? &own.choices[0] : NULL;
+    }
+    if (mine) {
+        line->verdict = VERDICT_FITS;
+        line->step_s = fast ? choice_simulate(p, mine, STEPS_FINALIST, s->err) : mine->estimate_s;
+        line->needs_bytes = choice_needs(s, mine, &line->has_bytes);
+        line->micro_batch_rows = mine->micro_batch_rows;
+        line->runnable = choice_runnable(p, mine);
+    } else {
+        single_short(p, line);
+    }
+    choice_list_fini(&own);
+    return 0;
+}
+
 /* Each usable device alone is an alternative worth a line, fitting or not. */
 static int singles_list(struct search *s)
 {
@@ -240,39 +288,14 @@ static int singles_list(struct search *s)
         uint32_t d = problem_listed(p, i);
         if (!p->usable[d])
             continue;
-        struct choice_list *list = &s->lists[PLACE_SINGLE];
-        const struct place_choice *mine = NULL;
-        for (uint32_t k = 0; k < list->count; k++) {
-            if (list->choices[k].members[0].device == d)
-                mine = &list->choices[k];
-        }
         struct plan_alternative *line = alternative_add(s, PLACE_SINGLE);
         if (!line || !(line->device = strdup(p->cluster->devices[d].name)))
             return err_set(s->err, ERR_NOMEM, "planner: out of memory");
         lines++;
         line->stages = 1;
         line->has_bytes = p->cluster->devices[d].memory_limit_bytes;
-        if (mine) {
-            line->verdict = VERDICT_FITS;
-            line->step_s = choice_simulate(s->problem, mine, STEPS_FINALIST, s->err);
-            line->needs_bytes = choice_needs(s, mine, &line->has_bytes);
-            line->micro_batch_rows = mine->micro_batch_rows;
-            line->runnable = choice_runnable(p, mine);
-            continue;
-        }
-        bool recompute = p->workload->recompute != RECOMPUTE_NO;
-        struct memory_stage m = {.block_end = p->block_count,
-                                 .window = 1,
-                                 .micro_batch_rows =
-                                     p->workload->micro_batch_rows ? p->workload->micro_batch_rows : 1,
-                                 .recompute = recompute,
-                                 .state_share = 1,
-                                 .tensor_share = 1};
-        struct memory_need need;
-        memory_stage_need(p, &m, &need);
-        line->verdict = VERDICT_DOES_NOT_FIT;
-        line->needs_bytes = need.total;
-        line->micro_batch_rows = m.micro_batch_rows;
+        if (single_fill(s, d, line) < 0)
+            return -1;
     }
     return 0;
 }

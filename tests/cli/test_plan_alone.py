@@ -411,6 +411,27 @@ def the_answer_reads_like_one():
             expect("e+1" not in line, line)
 
 
+def many_cards_are_told_apart_by_what_they_can_and_their_lines_folded():
+    """Thirty cards of four kinds, each of which can hold the model: nobody is said not to fit, and what is left out is tried."""
+    with folder() as f:
+        likes = [like for like, count in (("a100x80", 4), ("rtx-3090", 9), ("t4", 9), ("m40", 8)) for _ in range(count)]
+        f.write("cluster.json", {"nodes": [{"name": f"n{i}", "devices": [{"name": f"n{i}/0", "like": like}]} for i, like in enumerate(likes)],
+                                 "links": {"between": {"latency_s": 1e-4, "bytes_per_s": 1.2e8}}})
+        answer = f.plan()
+        alone = [line for line in answer["alternatives"] if line["placement"] == "single"]
+        expect(len(alone) == 30 and all(line["verdict"] == "fits" and line["step_s"] > 0 for line in alone), f"{alone}")
+        left = answer["left_out"]
+        expect(len(left) >= 4 and all(line["step_s_with"] >= answer["step_s"] for line in left), f"{left}")
+        text = f.run("plan", f.spec, "--cluster", f.cluster).stdout
+        told = text.split("\nleft out\n")[1].split("\n\n")[0].split("\n")
+        count = sum(1 + (int(line.split("; ")[1].split()[0]) if "more like it" in line else 0) for line in told)
+        expect("not asked for" not in text and count == len(left) and len(told) < len(left), text)
+        for line in told:  # of one kind the same is not said twice
+            said = (line.split("(")[1].split(")")[0], line.split("  ")[-1].split(";")[0])
+            expect(sum(said[0] + ")" in other and said[1] in other for other in told) == 1, text)
+    return f"{len(left)} of 30 cards are left out, told in {len(told)} lines"
+
+
 def what_each_device_brings_is_told_of_placements_that_need_several():
     with folder() as f:
         for kind, least in (("pipeline", 2), ("data", 2), ("tensor", 2), ("server", 2), ("hybrid", 3)):
@@ -592,7 +613,8 @@ if __name__ == "__main__":
          whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, what_the_time_rests_on_is_not_said_to_be_nothing, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          the_documents_own_examples_are_planned_as_they_stand,
          bad_cluster_files_are_refused_by_their_path, bad_models_and_requests_are_refused_by_their_path,
-         amounts_in_other_units_are_warned_of, the_answer_reads_like_one, what_each_device_brings_is_told_of_placements_that_need_several,
+         amounts_in_other_units_are_warned_of, the_answer_reads_like_one, many_cards_are_told_apart_by_what_they_can_and_their_lines_folded,
+         what_each_device_brings_is_told_of_placements_that_need_several,
          too_few_devices_do_not_fit_and_stages_that_a_kind_never_has_are_refused,
          a_lack_of_memory_is_not_taken_for_rows_that_cannot_be_shared,
          tables_of_another_lab_serve_a_what_if_and_are_marked_imported, tables_say_the_same_in_whatever_order_their_points_stand_and_however_fast_the_device,
