@@ -2,7 +2,7 @@
 """What many unlike cards make of full fine-tuning, of mixtures of experts and of slow networks: `motley plan` on seeded
 clusters, models and methods; otherwise as plan_few.py.
   bench/plan_mixed.py [clusters, default 24] [first seed, default 0] [devices, default 64-64] [another motley]
-                      [methods: full,lora,nf4] [models: Llama-3-8B,Mixtral-8x7B,…]
+                      [methods: full,lora,nf4] [models: Llama-3-8B,Mixtral-8x7B,…] [cards: h100,m40,…]
 """
 import os
 import random
@@ -66,6 +66,8 @@ def main():
     least, most = (int(n) for n in (argv[2] if argv[2:] else "64-64").split("-"))
     methods = argv[4].split(",") if argv[4:] else sorted(METHODS)
     models = argv[5].split(",") if argv[5:] else MODELS
+    if argv[6:]:
+        plan_many.CARDS = argv[6].split(",")
     plan_few.survey(f"plan-mixed-{least}-{most}", lambda folder, seed: scene(folder, seed, least, most, methods, models),
                     count, first, argv[3] if argv[3:] else None)
 

@@ -55,8 +55,6 @@ static bool costs_alike(const struct problem *p, uint32_t a, uint32_t b)
     uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
     for (uint32_t i = 0; i < size_count; i++) {
         struct micro_cost cost[2];
-        if (!few_size_worth(p, sizes[i]))
-            continue;
         micro_cost_init(&cost[0], p, a, sizes[i]);
         micro_cost_init(&cost[1], p, b, sizes[i]);
         if (memcmp(&cost[0], &cost[1], sizeof(cost[0])) != 0)
@@ -65,7 +63,7 @@ static bool costs_alike(const struct problem *p, uint32_t a, uint32_t b)
     return true;
 }
 
-static bool alike(const struct problem *p, uint32_t a, uint32_t b)
+bool few_alike(const struct problem *p, uint32_t a, uint32_t b)
 {
     const struct device *x = &p->cluster->devices[a], *y = &p->cluster->devices[b];
     return x->memory_limit_bytes == y->memory_limit_bytes && nodes_alike(p->cluster, x->node, y->node) &&
@@ -76,7 +74,7 @@ static void kinds_fill(struct few_sets *s)
 {
     for (uint32_t d = 0; d < s->count; d++) {
         uint32_t k = 0;
-        while (k < s->kinds && !alike(s->p, s->device[s->kind[k][0]], s->device[d]))
+        while (k < s->kinds && !few_alike(s->p, s->device[s->kind[k][0]], s->device[d]))
             k++;
         s->kinds += k == s->kinds;
         s->kind[k][s->of_kind[k]++] = d;

@@ -34,6 +34,9 @@ void few_sets_fini(struct few_sets *sets);
 /* Are all of a step's rows on so many devices few enough to be worth it? Longer steps are arranged well
  * enough. */
 bool few_worth(const struct problem *problem, uint32_t devices);
+/* Are two usable devices alike in everything that decides what a plan takes, so that they may change places?
+ */
+bool few_alike(const struct problem *problem, uint32_t a, uint32_t b);
 /* Is a size of micro-batches looked at? */
 bool few_size_worth(const struct problem *problem, uint32_t rows);
 

@@ -18,6 +18,7 @@
 #include "planner/given/doubts.h"
 #include "planner/pipeline/pipeline.h"
 #include "planner/search/from_plan.h"
+#include "planner/few/few_sets.h"
 #include "planner/search/left_out.h"
 #include "planner/search/moves.h"
 #include "planner/search/objective.h"
@@ -526,6 +527,15 @@ static int chosen_emit(struct search *s)
     return plan_seal(plan, s->err);
 }
 
+/* Of those tried and left out before it, one that is alike in everything; UINT32_MAX: none. */
+static uint32_t left_out_twin(const struct search *s, uint32_t device)
+{
+    uint32_t d = 0;
+    while (d < device && !(s->with_s[d] > 0 && !choice_uses(&s->best, d) && few_alike(s->problem, d, device)))
+        d++;
+    return d < device ? d : UINT32_MAX;
+}
+
 /* Devices of a small cluster that the best choice leaves out are each tried again; what turns out faster with
  * one is taken, and the devices that it drops have the old best as theirs. */
 static int left_out_run(struct search *s, const struct place_choice *const best[PLACE_COUNT],
@@ -544,6 +554,11 @@ static int left_out_run(struct search *s, const struct place_choice *const best[
         double seconds = 0;
         if (!p->usable[d] || choice_uses(&s->best, d))
             continue;
+        uint32_t twin = left_out_twin(s, d);
+        if (twin != UINT32_MAX) {
+            s->with_s[d] = s->with_s[twin];
+            continue;
+        }
         struct left_out_found found = {.best = &s->best, .best_s = s->best_s, .of = best, .of_s = seconds_of};
         if (left_out_try(p, &found, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
             return -1;
