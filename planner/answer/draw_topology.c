@@ -12,10 +12,11 @@
 #define BOX_PX 168.0
 #define HEAD_PX 22.0
 #define LINE_PX 16.0
-#define LINES_MAX 8u  /* devices of one node that are named */
-#define NODES_FEW 8u  /* with fewer in use, nodes are drawn of which nothing is */
-#define BOXES_MAX 96u /* nodes that are drawn at all */
-#define SMALL_PX 76.0 /* width of a box when there are many */
+#define LINES_MAX 8u       /* devices of one node that are named */
+#define NODES_FEW 8u       /* with fewer in use, nodes are drawn of which nothing is */
+#define LINKS_SAID_ONCE 3u /* of equal figures: on each they would lie over each other */
+#define BOXES_MAX 96u      /* nodes that are drawn at all */
+#define SMALL_PX 76.0      /* width of a box when there are many */
 #define LAYOUT_BYTES_MAX (1u << 20)
 #define POINTS_MAX 64u /* of one of Graphviz's curves */
 
@@ -289,8 +290,13 @@ static void rows_place(struct topology *t, double top)
 
 /* --- drawing --- */
 
-static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, bool *assumed, double *latency_s,
-                         double *bytes_per_s, bool *emulated)
+struct figures { /* of a link */
+    double latency_s, bytes_per_s;
+    bool emulated, assumed;
+};
+
+/* Of the link between two nodes' first devices; false where it is not known. */
+static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, struct figures *f)
 {
     const struct plan *plan = t->input->plan;
     uint32_t from = UINT32_MAX, to = UINT32_MAX;
@@ -304,21 +310,48 @@ static bool link_figures(const struct topology *t, uint32_t a, uint32_t b, bool 
     }
     if (from == UINT32_MAX || to == UINT32_MAX)
         return false;
-    cluster_link(t->input->cluster, from, to, latency_s, bytes_per_s, emulated);
-    *assumed = cluster_link_origin(t->input->cluster, from, to) == ORIGIN_ESTIMATED;
+    cluster_link(t->input->cluster, from, to, &f->latency_s, &f->bytes_per_s, &f->emulated);
+    f->assumed = cluster_link_origin(t->input->cluster, from, to) == ORIGIN_ESTIMATED;
     return true;
 }
 
+static const char *figures_note(const struct figures *f)
+{
+    return f->emulated ? ", emulated" : f->assumed ? ", assumed" : "";
+}
+
+/* Are so many links drawn, all with the same figures, that it is better said once? */
+static bool links_equal(const struct topology *t, struct figures *f)
+{
+    uint32_t links = 0;
+    for (uint32_t a = 0; t->linked && a < t->count; a++) {
+        for (uint32_t b = a + 1; b < t->count; b++) {
+            struct figures own;
+            if (!t->linked[(size_t)a * t->count + b])
+                continue;
+            if (!link_figures(t, a, b, &own))
+                return false;
+            if (links++ == 0)
+                *f = own;
+            else if (own.latency_s != f->latency_s || own.bytes_per_s != f->bytes_per_s ||
+                     own.emulated != f->emulated || own.assumed != f->assumed)
+                return false;
+        }
+    }
+    return links >= LINKS_SAID_ONCE;
+}
+
 static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uint32_t b,
-                      const struct curve *curve)
+                      const struct curve *curve, bool told)
 {
     const struct box *p = &t->boxes[a], *q = &t->boxes[b];
-    double latency = 0, rate = 0, mid_x, mid_y;
-    bool emulated = false, assumed = false,
-         known = link_figures(t, a, b, &assumed, &latency, &rate, &emulated);
-    double wide = known ? fmin(5, fmax(1.2, log10(rate) - 6.5)) : 1.5; /* 100 MB/s: 1.5, 10 GB/s: 3.5 */
+    struct figures f = {0};
+    double mid_x, mid_y;
+    bool known = link_figures(t, a, b, &f);
+    double wide =
+        known ? fmin(5, fmax(1.2, log10(f.bytes_per_s) - 6.5)) : 1.5; /* 100 MB/s: 1.5, 10 GB/s: 3.5 */
     pen_put(pen, "<path class=\"link\" stroke-width=\"%.1f\"%s d=\"", wide,
-            emulated ? " stroke-dasharray=\"5 4\"" : "");
+            f.emulated ? " stroke-dasharray=\"5 4\"" : "");
     if (curve && curve->count >= 4 && curve->count % 3 == 1) {
         pen_put(pen, "M%.1f %.1fC", curve->x[0], curve->y[0]);
         for (uint32_t k = 1; k < curve->count; k++)
@@ -335,16 +368,14 @@ static void link_draw(struct pen *pen, const struct topology *t, uint32_t a, uin
         pen_put(pen, "M%.1f %.1fQ%.1f %.1f %.1f %.1f", x0, y0, (x0 + x1) / 2, (y0 + y1) / 2 + bow, x1, y1);
     }
     pen_put(pen, "\"/>\n");
-    if (known) {
+    if (known && !told) {
         char r[32], l[32];
         pen_put(
             pen,
             "<text class=\"m lk\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s</text><text class=\"m lk\" "
             "text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%s%s</text>\n",
-            mid_x, mid_y - 5, units_rate(r, rate), mid_x, mid_y + 13, units_seconds(l, latency),
-            emulated  ? ", emulated"
-            : assumed ? ", assumed"
-                      : "");
+            mid_x, mid_y - 5, units_rate(r, f.bytes_per_s), mid_x, mid_y + 13, units_seconds(l, f.latency_s),
+            figures_note(&f));
     }
 }
 
@@ -420,10 +451,17 @@ double draw_topology(struct pen *pen, const struct draw_input *input, double y)
         topology_fini(&t);
         return y;
     }
+    struct figures each;
+    char rate[32], latency[32];
+    bool told = links_equal(&t, &each);
     pen_put(pen,
             "<text class=\"t s\" x=\"%.0f\" y=\"%.0f\">Nodes, devices and the links in "
             "use</text>\n",
             DRAW_MARGIN, y + 8);
+    if (told)
+        pen_put(pen, "<text class=\"m\" x=\"%.0f\" y=\"%.0f\">every link: %s, %s%s</text>\n",
+                DRAW_MARGIN + 270, y + 8, units_rate(rate, each.bytes_per_s),
+                units_seconds(latency, each.latency_s), figures_note(&each));
     double top = y + 22;
     bool placed = t.linked && layout_read(&t, &layout, input->layout, top);
     if (!placed)
@@ -436,7 +474,7 @@ double draw_topology(struct pen *pen, const struct draw_input *input, double y)
             for (uint32_t k = 0; placed && k < layout.curve_count; k++)
                 if (layout.curves[k].a == a && layout.curves[k].b == b)
                     curve = &layout.curves[k];
-            link_draw(pen, &t, a, b, curve);
+            link_draw(pen, &t, a, b, curve, told);
         }
     }
     for (uint32_t i = 0; i < t.count && i < BOXES_MAX; i++)

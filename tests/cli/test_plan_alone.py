@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`motley plan --cluster` and `--draw` with no server; bad files are refused by the path inside them."""
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -143,6 +144,22 @@ def a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it():
             expect(x + 6.1 * len(name) <= memory[0], f"\"{name}\" lies over \"Memory\"")
         expect(any(m[2] == "idle" for m in marks), "the legend is not whole")
         return f"{len(row)} kinds beside Memory"
+
+
+def links_of_equal_figures_are_told_once_and_others_each():
+    with folder() as f:
+        links = {"between": {"latency_s": 1e-4, "bytes_per_s": 1.17e8}}
+        cluster = {"nodes": [{"name": n, "devices": [{"name": f"{n}/0", "like": "rtx-3090"}]} for n in "abcd"], "links": links}
+        f.write("spec.json", f.spec_of(placement={"kind": "data"}))
+        told = []
+        unlike = [{"a": a, "b": b, "latency_s": 1e-4, "bytes_per_s": 1e8 + 1e6 * i} for i, (a, b) in enumerate(itertools.combinations("abcd", 2))]
+        for pairs in ([], unlike):
+            f.write("cluster.json", {**cluster, "links": {**links, "pairs": pairs}})
+            answer = f.plan("--draw", "out.svg")
+            expect(len(answer["ranks"]) == 4, f"{answer['ranks']}")
+            words = texts(xml.parse(os.path.join(f.path, "out.svg")).getroot())
+            told.append((words.count("every link: 936 Mbit/s, 100 us"), words.count("Mbit/s")))
+        expect(told[0] == (1, 1) and told[1][0] == 0 and told[1][1] == 3, f"{told}")
 
 
 def large_plans_stay_below_two_megabytes_and_say_what_is_cut():
@@ -608,7 +625,7 @@ if __name__ == "__main__":
     main(every_command_tells_its_usage, a_plan_needs_no_server_and_no_weights,
          rows_that_are_at_hand_are_planned_with_their_own_lengths,
          the_picture_shows_each_rank_its_memory_and_the_step_time, a_legend_of_many_kinds_does_not_run_into_what_stands_beside_it,
-         large_plans_stay_below_two_megabytes_and_say_what_is_cut,
+         links_of_equal_figures_are_told_once_and_others_each, large_plans_stay_below_two_megabytes_and_say_what_is_cut,
          layers_of_a_tensor_group_are_drawn_as_turns_of_micro_batches_and_nothing_is_cut, a_saved_plan_is_a_start_and_never_made_worse,
          whether_a_running_job_should_move_is_answered_with_what_it_saves_and_costs, what_the_time_rests_on_is_not_said_to_be_nothing, options_out_of_range_are_refused_by_name, a_plan_that_fits_nowhere_has_status_4, what_is_lacking_on_one_device_is_enough_when_it_is_added,
          the_documents_own_examples_are_planned_as_they_stand,
