@@ -34,6 +34,8 @@
 #define SMALL_CELLS 200u   /* ranks * micro-batches up to which it is */
 #define FULL_CELLS 96u     /* and from which hybrids' searches are shorter the longer their programs */
 #define MANY_GROUPS 6u     /* of LONG_DEVICES and more hybrids get so much more */
+#define DEALT_DEVICES 9u   /* up to which it is searched for hybrids who takes what, in which order; */
+#define DEALT_PART 18u     /* from LONG_DEVICES on with so small a part of the budget */
 #define RUNNABLE_PART 4u   /* of the budget: for what can be run beside a forecast */
 #define TENSOR_CELLS                                                                                         \
     15u                 /* the same for few devices' tensor groups, whatever the length of their programs    \
@@ -187,7 +189,8 @@ static int placement_descend(struct search *s, enum plan_placement kind, struct 
     for (uint32_t i = 0; i < count; i++)
         each[i] = choice_simulate(s->problem, &list->choices[i], finalist_steps(s->problem, cells), s->err);
     fresh_add(s, f->polish, kind, list, each, &count);
-    f->few = kind == PLACE_HYBRID && s->problem->device_count < LONG_DEVICES;
+    f->few = kind == PLACE_HYBRID && s->problem->device_count <= DEALT_DEVICES;
+    f->few_budget = s->problem->device_count < LONG_DEVICES ? f->budget : f->budget / DEALT_PART;
     for (uint32_t turn = 0; turn < (f->few ? POLISHED_FEW : POLISHED); turn++) {
         uint32_t pick = UINT32_MAX;
         for (uint32_t i = 0; i < count; i++) {

@@ -27,7 +27,7 @@
 
 static uint64_t walk_budget(const struct finalists *f)
 {
-    return f->budget * (f->cells <= WALK_CELLS ? WALK_BUDGET : WALK_BUDGET_LONG);
+    return f->few_budget * (f->cells <= WALK_CELLS ? WALK_BUDGET : WALK_BUDGET_LONG);
 }
 
 /* Who takes which micro-batch of a hybrid of few devices, with a budget of its own. */
@@ -94,8 +94,8 @@ static uint32_t other_pick(struct finalists *f, const struct choice_list *list, 
 static int others_descend(struct search *s, struct finalists *f)
 {
     struct choice_list *list = &s->lists[PLACE_HYBRID];
-    struct polish *polish =
-        polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget, s->options->seed, s->err);
+    struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->few_budget,
+                                          s->options->seed, s->err);
     if (!polish)
         return -1;
     for (uint32_t turn = POLISHED_FEW; turn < POLISHED; turn++) {
@@ -125,7 +125,7 @@ static int others_kick(struct search *s, struct finalists *f)
         if (pick == UINT32_MAX)
             return 0;
         double now = f->descended_s[pick];
-        struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->budget,
+        struct polish *polish = polish_create(s->problem, finalist_steps(s->problem, f->cells), f->few_budget,
                                               s->options->seed, s->err);
         if (!polish)
             return -1;

@@ -44,6 +44,7 @@ struct search {
 struct finalists {
     struct polish *polish; /* NULL: nothing more is tried */
     uint64_t cells, budget;
+    uint64_t few_budget;  /* of few: for each of what is dealt, kicked about or walked from beside the best */
     uint32_t best, known; /* of its list; UINT32_MAX: none; known: the best one that can be kicked about */
     double seconds, known_s;
     double descended_s[CHOICES_MAX]; /* of its list: what was polished; 0: not, or kicked about since */
