@@ -17,7 +17,7 @@
 #include "program/codec.h"
 
 #define ALL_SETS 5u         /* devices up to which every set is searched */
-#define SEARCHES_MAX 48u    /* beyond, at most so many */
+#define SEARCHES_MAX 64u    /* beyond, at most so many */
 #define MANY_DEVICES 24u    /* and from so many on, whose searches take a tenth of a second each, */
 #define SEARCHES_MANY 9u    /* so many */
 #define MANY_PART 40u       /* with such a part of the evaluations each */
@@ -44,7 +44,10 @@ struct sets {
     double lower_bound_s;           /* of all usable devices together */
     double fastest_s, fastest_paid; /* the fastest plan seen, and what it would cost: a million tokens */
     uint32_t searches;
+    uint32_t tried[SEARCHES_MAX]; /* sets of fewer than MANY_DEVICES, as bits */
+    uint32_t tried_count;
     bool warps; /* are hungry devices slowed down? */
+    int place;  /* a placement that is asked for beyond what the workload says, or −1 */
     struct err *err;
 };
 
@@ -95,6 +98,7 @@ static int set_search(struct sets *s, const struct cluster *cluster, const bool 
     struct workload w = *s->workload;
     struct err why = {0};
     w.objective = OBJECTIVE_TIME;
+    w.place = s->place >= 0 ? s->place : w.place;
     w.device_count = 0;
     w.devices = calloc((size_t)s->count + 1, sizeof(*w.devices));
     *answer = NULL;
@@ -321,8 +325,70 @@ static int sets_many(struct sets *s, const struct worth *order, bool *in)
     return result;
 }
 
-/* The best devices for their price, 1, 2, 3, 4, 6, 8, 12 … of them; then one more or one less while it pays.
- */
+/* A set of fewer than MANY_DEVICES, unless it was tried before, or there were enough. `promising`: unless no
+ * plan of it could be much better, either. */
+static int set_once(struct sets *s, const bool *in, bool promising, double *score)
+{
+    uint32_t set = 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        set |= (uint32_t)in[i] << i;
+    for (uint32_t k = 0; k < s->tried_count; k++) {
+        if (s->tried[k] == set)
+            return 0;
+    }
+    if (set == 0 || s->searches >= SEARCHES_MAX || s->tried_count == SEARCHES_MAX ||
+        (promising && bound_of(s, in) >= s->best_score * PROMISES))
+        return 0;
+    s->tried[s->tried_count++] = set;
+    return set_try(s, in, score);
+}
+
+/* The devices of each machine, whose links are fast. */
+static int sets_machines(struct sets *s, bool *in)
+{
+    int result = 0;
+    for (uint32_t node = 0; node < s->cluster->node_count && result == 0; node++) {
+        uint32_t members = 0;
+        for (uint32_t i = 0; i < s->count; i++) {
+            in[i] = s->cluster->devices[s->device[i]].node == node;
+            members += in[i];
+        }
+        double score;
+        if (members > 1)
+            result = set_once(s, in, true, &score);
+    }
+    return result;
+}
+
+/* The best set with one more or one less while it pays; then with one in another's place. */
+static int sets_near(struct sets *s, const struct worth *order, bool *in)
+{
+    int result = 0;
+    double score;
+    for (bool moved = true; moved && result == 0 && s->searches < SEARCHES_MAX;) {
+        double before = s->best_score;
+        for (uint32_t i = s->count; i-- > 0 && result == 0;) {
+            memcpy(in, s->chosen, s->count * sizeof(*in));
+            in[order[i].at] = !in[order[i].at];
+            result = set_once(s, in, false, &score);
+        }
+        moved = s->best_score < before * (1 - BETTER);
+        for (uint32_t k = 0; k < s->count * s->count && !moved && result == 0; k++) {
+            uint32_t out = order[s->count - 1 - k / s->count].at, instead = order[k % s->count].at;
+            memcpy(in, s->chosen, s->count * sizeof(*in));
+            if (!in[out] || in[instead])
+                continue;
+            in[out] = false;
+            in[instead] = true;
+            result = set_once(s, in, true, &score);
+            moved = s->best_score < before * (1 - BETTER);
+        }
+    }
+    return result;
+}
+
+/* The best devices for their price, 1, 2, 3, 4, 6, 8, 12 … of them, and those of each machine; then what is
+ * near the best of these. */
 static int sets_some(struct sets *s)
 {
     struct worth *order = calloc((size_t)s->count + 1, sizeof(*order));
@@ -346,18 +412,33 @@ static int sets_some(struct sets *s)
     for (uint32_t n = 1; n < s->count && result == 0 && !many && s->searches < SEARCHES_MAX / 2;
          n += n < 4 ? 1 : (n + 2) / 3) {
         set_first(s, order, n, in);
+        result = set_once(s, in, false, &score);
+    }
+    if (result == 0 && !many)
+        result = sets_machines(s, in);
+    if (result == 0 && !many)
+        result = sets_near(s, order, in);
+    free(order);
+    free(in);
+    return result;
+}
+
+/* A set's devices all cost the same however long each works, but who waits draws less: of the best set, the
+ * placement that is a little slower may be the more frugal one. */
+static int placements_weigh(struct sets *s)
+{
+    int result = 0;
+    bool *in = calloc((size_t)s->count + 1, sizeof(*in));
+    if (!in)
+        return err_set(s->err, ERR_NOMEM, "planner: out of memory");
+    memcpy(in, s->chosen, s->count * sizeof(*in));
+    s->warps = s->count < MANY_DEVICES;
+    for (int kind = 0; kind < PLACE_COUNT && result == 0; kind++) {
+        double score;
+        s->place = kind;
         result = set_try(s, in, &score);
     }
-    for (bool moved = !many; moved && result == 0 && s->searches < SEARCHES_MAX;) {
-        double before = s->best_score;
-        for (uint32_t i = s->count; i-- > 0 && result == 0 && s->searches < SEARCHES_MAX;) {
-            memcpy(in, s->chosen, s->count * sizeof(*in));
-            in[order[i].at] = !in[order[i].at];
-            result = set_try(s, in, &score);
-        }
-        moved = s->best_score < before * (1 - BETTER);
-    }
-    free(order);
+    s->place = -1;
     free(in);
     return result;
 }
@@ -521,7 +602,7 @@ static int sets_init(struct sets *s)
 int objective_search(const struct workload *workload, const struct cluster *cluster,
                      const struct plan_options *options, struct plan_answer **answer, struct err *err)
 {
-    struct sets s = {.workload = workload, .cluster = cluster, .options = *options, .err = err};
+    struct sets s = {.workload = workload, .cluster = cluster, .options = *options, .place = -1, .err = err};
     uint64_t all = options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT;
     *answer = NULL;
     if (problem_init(&s.problem, workload, cluster, err) < 0)
@@ -536,6 +617,9 @@ int objective_search(const struct workload *workload, const struct cluster *clus
     }
     if (result == 0)
         result = s.count <= ALL_SETS ? sets_all(&s) : sets_some(&s);
+    bool energy = workload->objective == OBJECTIVE_ENERGY && workload->place < 0;
+    if (result == 0 && energy && s.best && s.best->plan && s.count > 1)
+        result = placements_weigh(&s);
     if (result == 0)
         result = finish(&s, options, answer);
     if (result < 0) {

@@ -7,6 +7,9 @@
 #include "planner/given/cluster_private.h"
 #include "planner/given/from_spec.h"
 
+#define SIX 6u
+#define SIX_SEEDS 2u
+
 struct shape { /* of a random lab */
     uint32_t count;
     double speed[5], price[5], watts[5], idle[5];
@@ -111,6 +114,75 @@ static void the_cheapest_is_the_cheapest_of_all_sets(void **state)
     assert_true(found > 2 && left_out > 0);
     /* searches of a set get a part of the budget */
     assert_true(worst < 1.01);
+}
+
+/* Six devices on three machines, three of which hold the model at best. */
+static struct cluster *machines_of(uint64_t seed)
+{
+    struct rand_stream r;
+    struct err err;
+    struct cluster *cluster = cluster_create(&err);
+    rand_stream_init(&r, 29, seed);
+    for (uint32_t i = 0; i < SIX; i++) {
+        char name[24], node[16];
+        snprintf(node, sizeof(node), "n%u", i / 2);
+        snprintf(name, sizeof(name), "n%u/%u", i / 2, i % 2);
+        fixture_device(cluster, name, node, (uint64_t)(110 + rand_stream_below(&r, 200)) << 20,
+                       0.2 + 2 * rand_stream_unit(&r));
+        cluster->devices[i].price_per_hour = 0.1 + 2 * rand_stream_unit(&r);
+        cluster->devices[i].watts = 50 + 300 * rand_stream_unit(&r);
+        cluster->devices[i].idle_watts = 0.3 * cluster->devices[i].watts * rand_stream_unit(&r);
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e9, 1e-3, 2e7, &err), 0);
+    return cluster;
+}
+
+static double paid(const struct cluster *cluster, const struct plan_answer *answer, bool energy)
+{
+    if (!answer->plan)
+        return INFINITY;
+    return energy ? plan_step_joules(cluster, answer->plan, answer->step_s)
+                  : plan_step_price(cluster, answer->plan, answer->step_s);
+}
+
+/* What six devices are answered with is not dearer than what is answered without one of them, or where a
+ * placement is asked for by name. */
+static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **state)
+{
+    (void)state;
+    static const enum plan_placement kinds[] = {PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID, PLACE_TENSOR};
+    double worst = 0;
+    for (uint64_t seed = 0; seed < SIX_SEEDS; seed++) {
+        bool energy = seed % 2;
+        enum workload_objective objective = energy ? OBJECTIVE_ENERGY : OBJECTIVE_COST;
+        struct model_config config = fixture_config(5);
+        struct workload w = fixture_workload(&config, 30, 4);
+        struct cluster *cluster = machines_of(seed);
+        struct plan_answer *all = search(&w, cluster, objective);
+        double own = paid(cluster, all, energy), least = INFINITY;
+        for (uint32_t other = 0; other < SIX + 4; other++) {
+            struct workload some = w;
+            char *names[SIX];
+            some.devices = names;
+            for (uint32_t d = 0; d < SIX && other < SIX; d++) {
+                if (d != other)
+                    names[some.device_count++] = cluster->devices[d].name;
+            }
+            if (other >= SIX)
+                some.place = kinds[other - SIX];
+            struct plan_answer *answer = search(&some, cluster, objective);
+            least = fmin(least, paid(cluster, answer, energy));
+            plan_answer_destroy(answer);
+        }
+        if (own > least * 1.001)
+            printf("seed %llu: %.4f of the least\n", (unsigned long long)seed, own / least);
+        worst = fmax(worst, own / least);
+        plan_answer_destroy(all);
+        cluster_destroy(cluster);
+        workload_fini(&w);
+    }
+    printf("worst of %u: %.4f of the least\n", SIX_SEEDS, worst);
+    assert_true(worst < 1.02);
 }
 
 /* Thirty devices, every other one three times as dear for its speed. */
@@ -280,6 +352,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cheapest_is_the_cheapest_of_all_sets),
+        cmocka_unit_test(neither_fewer_devices_nor_a_placement_by_name_are_cheaper),
         cmocka_unit_test(among_many_devices_the_dear_ones_are_left_out),
         cmocka_unit_test(energy_is_never_above_that_of_the_fastest),
         cmocka_unit_test(what_is_not_known_is_asked_for_by_name),
