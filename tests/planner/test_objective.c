@@ -116,6 +116,58 @@ static void the_cheapest_is_the_cheapest_of_all_sets(void **state)
     assert_true(worst < 1.01);
 }
 
+static double paid(const struct cluster *cluster, const struct plan_answer *answer, bool energy)
+{
+    if (!answer->plan)
+        return INFINITY;
+    return energy ? plan_step_joules(cluster, answer->plan, answer->step_s)
+                  : plan_step_price(cluster, answer->plan, answer->step_s);
+}
+
+/* No two hold the model. The two that are best for their price need a third: a fast one that is dear, which
+ * comes next, or a slow one that is cheap and holds the embedding. To change the one for the other costs more
+ * on the way, or does not fit. */
+static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **state)
+{
+    (void)state;
+    static const double speed[SIX] = {3, 3, 3, 0.1, 1, 1}, price[SIX] = {0.5, 0.45, 0.6, 0.021, 5, 5};
+    struct err err;
+    struct model_config config = fixture_config(9);
+    struct workload w = fixture_workload(&config, 30, 8);
+    struct cluster *cluster = cluster_create(&err);
+    double least = INFINITY;
+    w.place = PLACE_PIPELINE;
+    for (uint32_t i = 0; i < SIX; i++) {
+        char name[24], node[16];
+        snprintf(node, sizeof(node), "n%u", i);
+        snprintf(name, sizeof(name), "n%u/0", i);
+        fixture_device(cluster, name, node, (uint64_t)170 << 20, speed[i]);
+        cluster->devices[i].price_per_hour = price[i];
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e9, 1e-3, 1e8, &err), 0);
+    struct plan_answer *answer = search(&w, cluster, OBJECTIVE_COST);
+    for (uint32_t mask = 0; mask < 1u << 4; mask++) { /* without the dearest */
+        struct workload some = w;
+        char *names[4];
+        some.devices = names;
+        for (uint32_t i = 0; i < 4; i++) {
+            if (mask >> i & 1)
+                names[some.device_count++] = cluster->devices[i].name;
+        }
+        if (some.device_count < 2)
+            continue;
+        struct plan_answer *other = search(&some, cluster, OBJECTIVE_TIME);
+        assert_true(some.device_count > 2 || !other->plan);
+        least = fmin(least, paid(cluster, other, false));
+        plan_answer_destroy(other);
+    }
+    printf("paid over the least of any of the first four: %.4f\n", paid(cluster, answer, false) / least);
+    assert_true(paid(cluster, answer, false) <= least * 1.001);
+    plan_answer_destroy(answer);
+    cluster_destroy(cluster);
+    workload_fini(&w);
+}
+
 /* Six devices on three machines, three of which hold the model at best. */
 static struct cluster *machines_of(uint64_t seed)
 {
@@ -135,14 +187,6 @@ static struct cluster *machines_of(uint64_t seed)
     }
     assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e9, 1e-3, 2e7, &err), 0);
     return cluster;
-}
-
-static double paid(const struct cluster *cluster, const struct plan_answer *answer, bool energy)
-{
-    if (!answer->plan)
-        return INFINITY;
-    return energy ? plan_step_joules(cluster, answer->plan, answer->step_s)
-                  : plan_step_price(cluster, answer->plan, answer->step_s);
 }
 
 /* What six devices are answered with is not dearer than what is answered without one of them, or where a
@@ -352,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cheapest_is_the_cheapest_of_all_sets),
+        cmocka_unit_test(one_device_takes_the_place_of_another_where_that_is_cheaper),
         cmocka_unit_test(neither_fewer_devices_nor_a_placement_by_name_are_cheaper),
         cmocka_unit_test(among_many_devices_the_dear_ones_are_left_out),
         cmocka_unit_test(energy_is_never_above_that_of_the_fastest),
