@@ -359,7 +359,7 @@ static const char *left_out_words(char out[LEFT_OUT_WORDS], const json_t *line, 
     return out;
 }
 
-/* Is the same said of another device of its kind? Of those in front of it, or behind it: *more. */
+/* Is the same said of a device of its kind that is listed before it? *more: how many say it after it. */
 static bool left_out_told(const json_t *list, size_t at, double step_s, size_t *more)
 {
     char own[LEFT_OUT_WORDS], its[LEFT_OUT_WORDS];

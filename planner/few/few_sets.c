@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/alike.h"
 #include "planner/cost/micro.h"
-#include "planner/given/cluster_private.h"
 
 #define CELLS_WORTH 800u   /* devices · rows */
 #define PAIRS_MOST 200000u /* eleven devices all unlike: 177,147 */
@@ -21,60 +21,11 @@ bool few_size_worth(const struct problem *p, uint32_t rows)
     return micro_batches >= 2 && micro_batches <= FEW_MICRO;
 }
 
-/* --- who is like whom --- */
-
-static bool links_alike(const struct problem *p, uint32_t a, uint32_t b)
-{
-    for (uint32_t other = 0; other < p->device_count; other++) {
-        for (int back = 0; back < 2 && other != a && other != b; back++) {
-            double latency[2], rate[2];
-            bool emulated;
-            for (int i = 0; i < 2; i++) {
-                uint32_t here = i ? b : a;
-                cluster_link(p->cluster, back ? other : here, back ? here : other, &latency[i], &rate[i],
-                             &emulated);
-            }
-            if (latency[0] != latency[1] || rate[0] != rate[1])
-                return false;
-        }
-    }
-    return true;
-}
-
-/* One and the same, or both with a single device behind equal network cards. */
-static bool nodes_alike(const struct cluster *cluster, uint32_t a, uint32_t b)
-{
-    uint32_t devices = 0;
-    for (uint32_t d = 0; d < cluster->device_count; d++)
-        devices += cluster->devices[d].node == a || cluster->devices[d].node == b;
-    return a == b || (devices == 2 && cluster->nodes[a].nic_bytes_per_s == cluster->nodes[b].nic_bytes_per_s);
-}
-
-static bool costs_alike(const struct problem *p, uint32_t a, uint32_t b)
-{
-    uint32_t sizes[MICRO_SIZES_MAX], size_count = micro_sizes(p, sizes);
-    for (uint32_t i = 0; i < size_count; i++) {
-        struct micro_cost cost[2];
-        micro_cost_init(&cost[0], p, a, sizes[i]);
-        micro_cost_init(&cost[1], p, b, sizes[i]);
-        if (memcmp(&cost[0], &cost[1], sizeof(cost[0])) != 0)
-            return false;
-    }
-    return true;
-}
-
-bool few_alike(const struct problem *p, uint32_t a, uint32_t b)
-{
-    const struct device *x = &p->cluster->devices[a], *y = &p->cluster->devices[b];
-    return x->memory_limit_bytes == y->memory_limit_bytes && nodes_alike(p->cluster, x->node, y->node) &&
-           links_alike(p, a, b) && costs_alike(p, a, b);
-}
-
 static void kinds_fill(struct few_sets *s)
 {
     for (uint32_t d = 0; d < s->count; d++) {
         uint32_t k = 0;
-        while (k < s->kinds && !few_alike(s->p, s->device[s->kind[k][0]], s->device[d]))
+        while (k < s->kinds && !devices_alike(s->p, s->device[s->kind[k][0]], s->device[d]))
             k++;
         s->kinds += k == s->kinds;
         s->kind[k][s->of_kind[k]++] = d;

@@ -8,16 +8,14 @@
 #include "planner/search/join.h"
 #include "planner/search/polish.h"
 
-#define TRIED_OF_EACH 4u  /* choices of a placement that are simulated, by estimate */
-#define POLISHED_WITH 96u /* simulations to polish the best of them */
-#define POLISHED_WITHIN                                                                                      \
-    1.1                  /* of the better one: both are polished, what was put in and what was proposed      \
-                          */
-#define JOINED_WITH 48u  /* simulations to put the device into one of what was found without */
-#define JOINED_MANY 8u   /* likewise, of many devices */
-#define JOIN_WITHIN 1.25 /* of the best: what was found of other placements that it joins, too */
-#define SAME 1e-9        /* relative: as fast with it as without */
-#define ANY_WITHIN 1.02  /* of what was found with it: placements slower than that without are not asked */
+#define TRIED_OF_EACH 4u    /* choices of a placement that are simulated, by estimate */
+#define POLISHED_WITH 96u   /* simulations to polish the best of them */
+#define POLISHED_WITHIN 1.1 /* of the better of what was put in and what was proposed: both are polished */
+#define JOINED_WITH 48u     /* simulations to put the device into one of what was found without */
+#define JOINED_MANY 8u      /* likewise, of many devices */
+#define JOIN_WITHIN 1.25    /* of the best: what was found of other placements that it joins, too */
+#define SAME 1e-9           /* relative: as fast with it as without */
+#define ANY_WITHIN 1.02     /* of what was found with it: placements slower than that without are not asked */
 
 /* So few devices that there is time to ask placements for each of them. */
 static bool few(const struct problem *p)

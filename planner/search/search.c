@@ -11,6 +11,7 @@
 #include "planner/answer/insight.h"
 #include "planner/answer/provenance.h"
 #include "planner/answer/verdict.h"
+#include "planner/cost/alike.h"
 #include "planner/cost/bound.h"
 #include "planner/expert/expert.h"
 #include "planner/expert/expert_moves.h"
@@ -18,7 +19,6 @@
 #include "planner/given/doubts.h"
 #include "planner/pipeline/pipeline.h"
 #include "planner/search/from_plan.h"
-#include "planner/few/few_sets.h"
 #include "planner/search/left_out.h"
 #include "planner/search/moves.h"
 #include "planner/search/objective.h"
@@ -267,8 +267,10 @@ static int single_fill(struct search *s, uint32_t d, struct plan_alternative *li
     }
     bool fast = mine != NULL;
     if (!mine && list->count == CHOICES_MAX && place_single.supports(p, &why)) {
-        if (place_single.propose(p, &own, s->err) < 0)
+        if (place_single.propose(p, &own, s->err) < 0) {
+            choice_list_fini(&own);
             return -1;
+        }
         mine = own.count ? &own.choices[0] : NULL;
     }
     if (mine) {
@@ -534,7 +536,8 @@ static int chosen_emit(struct search *s)
 static uint32_t left_out_twin(const struct search *s, uint32_t device)
 {
     uint32_t d = 0;
-    while (d < device && !(s->with_s[d] > 0 && !choice_uses(&s->best, d) && few_alike(s->problem, d, device)))
+    while (d < device &&
+           !(s->with_s[d] > 0 && !choice_uses(&s->best, d) && devices_alike(s->problem, d, device)))
         d++;
     return d < device ? d : UINT32_MAX;
 }

@@ -162,6 +162,7 @@ static void one_device_takes_the_place_of_another_where_that_is_cheaper(void **s
         plan_answer_destroy(other);
     }
     printf("paid over the least of any of the first four: %.4f\n", paid(cluster, answer, false) / least);
+    assert_true(isfinite(least));
     assert_true(paid(cluster, answer, false) <= least * 1.001);
     plan_answer_destroy(answer);
     cluster_destroy(cluster);
@@ -218,6 +219,7 @@ static void neither_fewer_devices_nor_a_placement_by_name_are_cheaper(void **sta
             least = fmin(least, paid(cluster, answer, energy));
             plan_answer_destroy(answer);
         }
+        assert_true(isfinite(least));
         if (own > least * 1.001)
             printf("seed %llu: %.4f of the least\n", (unsigned long long)seed, own / least);
         worst = fmax(worst, own / least);
