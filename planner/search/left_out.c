@@ -119,6 +119,15 @@ static int join_all(const struct problem *p, const struct left_out_found *found,
         else if (one->member_count > 1)
             result = keep_if_faster(p, one, steps_max, choice, seconds, err);
     }
+    for (int kind = 0; kind < PLACE_COUNT && result >= 0 && few(p);
+         kind++) { /* what did not become the best */
+        const struct choice_list *list = &found->lists[kind];
+        for (uint32_t i = 0; i < list->count && result >= 0; i++) {
+            const struct place_choice *one = &list->choices[i];
+            if (one->member_count > 1 && choice_uses(one, device))
+                result = keep_if_faster(p, one, steps_max, choice, seconds, err);
+        }
+    }
     return result < 0 ? -1 : 0;
 }
 

@@ -5,8 +5,9 @@
 #include "planner/search/placement.h"
 #include "planner/search/search.h"
 
-#define LEFT_OUT_TRIED (SWIFT_DEVICES - 1) /* devices of a cluster up to which each one left out is tried,   \
-                                            */
+#define LEFT_OUT_TRIED                                                                                       \
+    (SWIFT_DEVICES - 1)       /* devices of a cluster up to which each one left out is tried,                \
+                               */
 #define LEFT_OUT_PROPOSED 16u /* and up to which placements are asked for it and all is polished */
 
 struct left_out_found { /* without asking for any device */
@@ -14,6 +15,7 @@ struct left_out_found { /* without asking for any device */
     double best_s;
     const struct place_choice *const *of; /* [PLACE_COUNT]: the best of each placement, or NULL; */
     const double *of_s;                   /* [PLACE_COUNT]: its seconds (0: nothing fitted) */
+    const struct choice_list *lists;      /* [PLACE_COUNT]: all that was looked at closely */
 };
 
 /* The best plan found that uses the device and at least one other: it is put into what was found (join.h),

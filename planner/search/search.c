@@ -565,7 +565,8 @@ static int left_out_run(struct search *s, const struct place_choice *const best[
             s->with_s[d] = s->with_s[twin];
             continue;
         }
-        struct left_out_found found = {.best = &s->best, .best_s = s->best_s, .of = best, .of_s = seconds_of};
+        struct left_out_found found = {
+            .best = &s->best, .best_s = s->best_s, .of = best, .of_s = seconds_of, .lists = s->lists};
         if (left_out_try(p, &found, d, evaluations / 4, s->steps, &choice, &seconds, s->err) < 0)
             return -1;
         s->with_s[d] = seconds;
