@@ -7,6 +7,7 @@
 #define MOTLEY_PLANNER_KIND_KIND_H
 
 #include "planner/candidate/candidate.h"
+#include "planner/cost/micro.h"
 #include "planner/schedule/schedule.h"
 
 /* What settling and estimating need beside the problem; made once for a search. */
@@ -15,12 +16,20 @@ struct workbench {
     struct schedule schedule;
     struct stage_price *prices; /* scratch */
     uint32_t price_capacity;
+    /* of every device, by the micro-batches of a step; made when first asked for */
+    uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
+    struct micro_cost *costs[MICRO_SIZES_MAX];
     struct shortage shortage[PLACE_COUNT];
     uint64_t evaluations; /* spent so far */
     struct err *err;
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);
 void workbench_fini(struct workbench *bench);
+/* Room for so many prices; NULL: ERR_NOMEM. */
+struct stage_price *workbench_prices(struct workbench *bench, uint32_t count);
+/* [device_count] mean costs of micro-batches of so many rows, borrowed until other sizes are asked for; NULL:
+ * ERR_NOMEM. */
+const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t micro_batch_rows);
 
 struct kind {
     enum plan_placement placement;
@@ -30,6 +39,9 @@ struct kind {
     /* May it be used for this workload at all? False with the reason: ERR_NOFIT where it takes more devices
      * than there are, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
+    /* Cuts the blocks over the stages as their members stand, for the least period. Returns 1; 0 when nothing
+     * fits; −1 on ERR_NOMEM. NULL: there is one stage only. */
+    int (*cut)(struct workbench *bench, struct candidate *candidate);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
      * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
