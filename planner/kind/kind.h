@@ -61,6 +61,12 @@ struct kind {
                      struct err *err);
 };
 
+/* Are `least` to `most` stages among those that the job asks for (0: any number)? ERR_INVALID where they are
+ * not. */
+bool kind_stages_asked(const struct problem *problem, uint32_t least, uint32_t most, struct err *err);
+/* Are there so many devices to use? ERR_NOFIT where `who` ("replicas take") takes more. */
+bool kind_devices_enough(const struct problem *problem, uint32_t least, const char *who, struct err *err);
+
 /* By enum plan_placement. */
 extern const struct kind *const kinds[PLACE_COUNT];
 
