@@ -20,7 +20,9 @@ struct workbench {
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
     struct micro_cost *costs[MICRO_SIZES_MAX];
     struct shortage shortage[PLACE_COUNT];
-    uint64_t evaluations; /* spent so far */
+    struct candidate best; /* scratch */
+    uint64_t evaluations;  /* spent so far */
+    double rival_s; /* estimates of this and more need not be known: settle may say that it does not fit */
     struct err *err;
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,12 +6,13 @@
 
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err)
 {
-    *bench = (struct workbench){.problem = problem, .err = err};
+    *bench = (struct workbench){.problem = problem, .rival_s = INFINITY, .err = err};
 }
 
 void workbench_fini(struct workbench *bench)
 {
     schedule_fini(&bench->schedule);
+    candidate_fini(&bench->best);
     free(bench->prices);
     for (uint32_t i = 0; i < bench->cost_count; i++)
         free(bench->costs[i]);
