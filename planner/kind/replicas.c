@@ -175,7 +175,7 @@ static int prices_fill(struct workbench *bench, const struct candidate *c, struc
 {
     const struct problem *p = bench->problem;
     bool laps = c->stage_count > c->member_count;
-    struct stage_price *prices = workbench_prices(bench, laps ? c->stage_count : c->member_count);
+    struct stage_price *prices = workbench_prices(bench, c->stage_count + c->member_count);
     *syncs = malloc(c->stage_count * sizeof(**syncs));
     if (!prices || !*syncs)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
@@ -197,13 +197,13 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
 {
     struct stage_price *prices;
     struct pipeline_sync *syncs;
-    double ends[c->stage_count], end = 0, updates = 0;
+    double end = 0, updates = 0;
     int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
-    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), ends) < 0)
+    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), bench->ends) < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
-        end = fmax(end, ends[s] + syncs[s].after_s);
+        end = fmax(end, bench->ends[s] + syncs[s].after_s);
         updates = fmax(updates, syncs[s].update_s);
     }
     if (result > 0)
@@ -220,7 +220,6 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool *capp
     const struct problem *p = bench->problem;
     struct capping k = {.bench = bench, .c = c, .behind = UINT32_MAX};
     struct chain_windows rule = {stage_most, &k};
-    uint32_t windows[c->stage_count];
     struct stage_price *prices;
     struct pipeline_sync *syncs;
     int filled = prices_fill(bench, c, &prices, &syncs);
@@ -228,6 +227,7 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool *capp
     if (filled < 0)
         return -1;
     k.prices = prices;
+    uint32_t *windows = bench->windows;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
     if (!chain_windows(p, c, prices, &rule, windows, capped))
         return 0;

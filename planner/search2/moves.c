@@ -1,6 +1,7 @@
 #include "planner/search2/moves.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SHARE_PARTS 16u /* a move of shares is of 1/16 of what the giver has, or of one column or expert */
@@ -336,21 +337,23 @@ static int interleave(const struct problem *p, struct candidate *c, uint32_t lap
     if (ranks != c->member_count || stages > (uint32_t)p->block_count ||
         candidate_reserve(c, stages, ranks, err) < 0)
         return ranks == c->member_count && stages <= (uint32_t)p->block_count ? -1 : MOVE_VOID;
-    double edge[ranks + 1];
+    double *edge = calloc((size_t)ranks + 1, sizeof(*edge));
+    if (!edge)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t s = 0; s < ranks; s++)
-        edge[s] = c->stages[s].block_begin;
-    edge[ranks] = p->block_count;
+        edge[s] = c->stages[s].block_end;
     int32_t begin = 0;
     for (uint32_t s = 0; s < stages;
          s++) { /* lap l, rank r: up to what all laps before and its own part take */
         uint32_t lap = s / ranks, r = s % ranks;
-        double end = (lap * (double)p->block_count + edge[r + 1]) / laps;
+        double end = (lap * (double)p->block_count + edge[r]) / laps;
         int32_t least = begin + 1, most = p->block_count - (int32_t)(stages - s - 1),
                 at = (int32_t)lround(end);
         at = at < least ? least : at > most ? most : at;
         c->stages[s] = (struct stage){begin, at, STAGE_REPLICAS, r, 1};
         begin = at;
     }
+    free(edge);
     c->stage_count = stages;
     c->schedule = SCHEDULE_INTERLEAVED;
     return MOVE_AS_IS;
