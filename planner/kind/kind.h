@@ -1,5 +1,5 @@
-/* The table of placements: what the search asks of each. The search moves devices, blocks and sizes of micro-batches
- * about and knows no placement by name; a kind fills in all else and says what it takes.
+/* The table of placements: what the search asks of each. The search moves devices, blocks and sizes of
+ * micro-batches about and knows no placement by name; a kind fills in all else and says what it takes.
  *
  * To add a placement: a stage kind with its price, an emitter, one row here, a test. For planner/ only; pure.
  */
@@ -27,24 +27,24 @@ struct kind {
     enum stage_kind stage_kind;
     uint32_t stages_least, stages_most;   /* of a candidate */
     uint32_t members_least, members_most; /* of a stage */
-    /* May it be used for this workload at all? False with the reason: ERR_NOFIT where it takes more devices than
-     * there are, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
+    /* May it be used for this workload at all? False with the reason: ERR_NOFIT where it takes more devices
+     * than there are, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
-    /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows, windows,
-     * recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change places inside
-     * their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the shortage is noted);
-     * −1 on ERR_NOMEM. */
+    /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
+     * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
+     * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
+     * shortage is noted); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
     /* Estimates it as it is, all filled in. Returns as settle. */
     int (*estimate)(struct workbench *bench, struct candidate *candidate);
-    /* The plan: assignment, memory, slots, groups; programs too if asked. Not sealed, not checked. Returns new
-     * (plan_destroy), or NULL with ERR_NOFIT (a rank too small), ERR_NOMEM. */
+    /* The plan: assignment, memory, slots, groups; programs too if asked. Not sealed, not checked. Returns
+     * new (plan_destroy), or NULL with ERR_NOFIT (a rank too small), ERR_NOMEM. */
     struct plan *(*emit)(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err);
     /* Can a worker of this release carry it out? NULL: always. */
     bool (*runnable)(const struct problem *problem, const struct candidate *candidate);
-    /* The candidate that emits a plan of this placement, as nearly as can be said. ERR_INVALID when there is none,
-     * ERR_NOMEM. NULL: candidate_from_plan (planner/candidate/from_plan.h). */
+    /* The candidate that emits a plan of this placement, as nearly as can be said. ERR_INVALID when there is
+     * none, ERR_NOMEM. NULL: candidate_from_plan (planner/candidate/from_plan.h). */
     int (*from_plan)(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
                      struct err *err);
 };
