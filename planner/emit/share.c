@@ -1,9 +1,9 @@
 /* Which shard of the state each member keeps. Both aims are water filling: for a level, each member's share
  * lies between bounds that the level moves one way, so the least level at which the bounds hold 1 is found by
  * bisection. */
-#include <math.h>
+#include "planner/emit/share.h"
 
-#include "planner/sharded/sharded.h"
+#include <math.h>
 
 #define TURNS 200 /* of bisection at most */
 
