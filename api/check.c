@@ -6,7 +6,7 @@
 #include "common/digest.h"
 #include "common/json.h"
 #include "model/order.h"
-#include "planner/search/search.h"
+#include "planner/answer/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,9 +11,9 @@
 #include "common/units.h"
 #include "planner/answer/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/search/replan.h"
-#include "planner/search/search.h"
-#include "planner/simulate/jitter.h"
+#include "planner/answer/replan.h"
+#include "planner/answer/plan.h"
+#include "planner/answer/jitter.h"
 #include "program/codec.h"
 
 enum {

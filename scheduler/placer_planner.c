@@ -10,7 +10,7 @@
 #include "model/spec.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
-#include "planner/search/search.h"
+#include "planner/answer/plan.h"
 #include "program/codec.h"
 #include "scheduler/placer.h"
 

@@ -8,7 +8,7 @@
 #ifndef MOTLEY_PLANNER_ANSWER_INSIGHT_H
 #define MOTLEY_PLANNER_ANSWER_INSIGHT_H
 
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 
 enum insight_kind {
     INSIGHT_LINK,   /* INSIGHT_LINK_TIMES faster, both directions */

@@ -3,7 +3,7 @@
 #define MOTLEY_PLANNER_ANSWER_VERDICT_H
 
 #include "planner/search/placement.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 
 /* Sets answer->words from what else stands in the answer: "Fits on 3 of 4 devices. 41 s per step, …". For an
  * answer without a plan, the nearest placement among lists[PLACE_COUNT] and what it lacks, which also goes

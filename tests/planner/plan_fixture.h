@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "common/rand.h"
-#include "planner/search/search.h"
+#include "planner/answer/plan.h"
 #include "program/check.h"
 #include "program/codec.h"
 
