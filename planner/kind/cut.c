@@ -2,8 +2,10 @@
 
 #include <math.h>
 
-#define TURNS 14u     /* of bisection: the period to one part in 16,000 of the first bracket */
-#define DOUBLINGS 40u /* of the bracket's upper end */
+#define TURNS 8u         /* of bisection at most */
+#define DOUBLINGS 40u    /* of the bracket's upper end */
+#define PERIOD_SAME 2e-3 /* relative: whole blocks make no finer difference */
+#define NARROW 0.8       /* of a period that is to be beaten: most that beat it at all are above */
 
 static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t s)
 {
@@ -20,21 +22,28 @@ static uint32_t window_of(double stay, double period)
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
 }
 
-/* The first block that stage s can take up to `end` within the period, `stay` behind it. */
+/* The first block that stage s can take up to `end` within the period, `stay` behind it: sought from `guess`
+ * blocks. */
 static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct cut_rule *rule,
-                           uint32_t s, int32_t end, double period, double stay, struct cut_stage *found)
+                           uint32_t s, int32_t end, double period, double stay, int32_t guess,
+                           struct cut_stage *found)
 {
-    int32_t low = (int32_t)s, high = end; /* high: known to do, or nothing taken */
+    int32_t low = (int32_t)s, high = end, reach = 1; /* high: known to do, or nothing taken */
+    /* its own pass is not known yet: at the period that it may take, one micro-batch more */
+    uint32_t window = window_of(stay + period, period);
+    int32_t at = end - guess > low ? end - guess : low;
     while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        /* its own pass is not known yet: at the period that it may take, one micro-batch more */
-        struct cut_stage x = rule->look(bench, c, s, middle, end, window_of(stay + period, period));
+        at = at < low ? low : at >= high ? high - 1 : at;
+        struct cut_stage x = rule->look(bench, c, s, at, end, window);
         if (x.period_s <= period) {
-            high = middle;
+            high = at;
             *found = x;
+            at -= reach;
         } else {
-            low = middle + 1;
+            low = at + 1;
+            at = high == end ? low + (high - low) / 2 : at + reach;
         }
+        reach *= 2;
     }
     return high;
 }
@@ -47,7 +56,8 @@ static bool cover(struct workbench *bench, struct candidate *c, const struct cut
         struct cut_stage x = {0};
         if (s + 1 < c->stage_count)
             stay += 2 * hop_seconds(bench, c, s);
-        int32_t begin = begin_least(bench, c, rule, s, end, period, stay, &x);
+        int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
+        int32_t begin = begin_least(bench, c, rule, s, end, period, stay, guess, &x);
         if (begin >= end)
             return false;
         c->stages[s].block_begin = begin;
@@ -77,12 +87,26 @@ int cut_blocks(struct workbench *bench, struct candidate *c, const struct cut_ru
     bool fits = false;
     if (low <= 0 || c->stage_count > (uint32_t)bench->problem->block_count)
         return 0;
+    if (bench->rival_s < INFINITY &&
+        bench->rival_s > 0) { /* every micro-batch takes a period of the slowest stage */
+        uint32_t together = c->together > 1 ? c->together : 1;
+        double most = bench->rival_s * together / micro_count(bench->problem, c->micro_batch_rows);
+        if (most <= low || !cover(bench, c, rule, most))
+            return 0;
+        fits = true;
+        low = fmax(low, most * NARROW);
+        high = most;
+        if (cover(bench, c, rule, low)) {
+            high = low;
+            low = fmax(period_least(bench, c, rule), high * NARROW);
+        }
+    }
     for (uint32_t i = 0; i < DOUBLINGS && !fits; i++) {
         low = high;
         high *= i < 4 ? 1.7 : 4;
         fits = cover(bench, c, rule, high);
     }
-    for (uint32_t i = 0; i < TURNS && fits && high > low * (1 + 1e-4); i++) {
+    for (uint32_t i = 0; i < TURNS && fits && high > low * (1 + PERIOD_SAME); i++) {
         double middle = (low + high) / 2;
         if (cover(bench, c, rule, middle))
             high = middle;

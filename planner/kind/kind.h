@@ -15,17 +15,21 @@ struct workbench {
     const struct problem *problem;
     struct schedule schedule;
     struct stage_price *prices; /* scratch */
+    double *ends;      /* scratch: of each stage */
+    uint32_t *windows; /* likewise */
     uint32_t price_capacity;
     /* of every device, by the micro-batches of a step; made when first asked for */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
     struct micro_cost *costs[MICRO_SIZES_MAX];
     struct shortage shortage[PLACE_COUNT];
-    uint64_t evaluations; /* spent so far */
+    struct candidate best; /* scratch */
+    uint64_t evaluations;  /* spent so far */
+    double rival_s; /* estimates of this and more need not be known: settle may say that it does not fit */
     struct err *err;
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);
 void workbench_fini(struct workbench *bench);
-/* Room for so many prices; NULL: ERR_NOMEM. */
+/* Room for so many prices, and as many ends and windows; NULL: ERR_NOMEM. */
 struct stage_price *workbench_prices(struct workbench *bench, uint32_t count);
 /* [device_count] mean costs of micro-batches of so many rows, borrowed until other sizes are asked for; NULL:
  * ERR_NOMEM. */

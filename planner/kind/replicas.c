@@ -1,13 +1,15 @@
 /* Chains of replicas: single (one device), pipeline (one device a stage), hybrid (groups of them). */
 #include <math.h>
+#include <stdlib.h>
 
 #include "planner/cost/memory.h"
 #include "planner/emit/pipeline.h"
 #include "planner/kind/chain.h"
 #include "planner/kind/cut.h"
 
-#define BUFFERS_SIDE 4u /* boundary tensors towards one neighbour while windows are not known: two each way  \
-                         */
+#define BUFFERS_SIDE                                                                                         \
+    4u /* boundary tensors towards one neighbour while windows are not known: two each way                   \
+        */
 
 static bool shards(const struct problem *p, const struct stage *stage)
 {
@@ -33,18 +35,15 @@ static uint32_t window_part(uint32_t window, double share, uint32_t members)
 /* --- cutting --- */
 
 /* Bytes that a member lacks (negative: has left) with so many micro-batches under way. */
-static double lacks(struct workbench *bench, struct candidate *c, uint32_t s, struct member *m,
+static double lacks(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
                     uint32_t window)
 {
+    const struct problem *p = bench->problem;
     struct memory_need need;
-    uint32_t buffers = BUFFERS_SIDE * sides(c, s), all = micro_count(bench->problem, c->micro_batch_rows);
-    pipeline_member_need(bench->problem, c, s, m, window < all ? window : all, buffers, &need);
-    return (double)need.total - (double)limit_of(bench->problem, m);
-}
-
-static double state_bytes(const struct problem *p, const struct stage *x)
-{
-    return memory_state_bytes(p) * (double)memory_trained(p, x->block_begin, x->block_end);
+    uint32_t buffers = BUFFERS_SIDE * sides(c, s), all = micro_count(p, c->micro_batch_rows);
+    double share = shards(p, &c->stages[s]) ? 0 : 1;
+    pipeline_member_need(p, c, s, m, share, window < all ? window : all, buffers, &need);
+    return (double)need.total - (double)limit_of(p, &c->members[m]);
 }
 
 /* Recomputes where it does not fit without. */
@@ -60,21 +59,22 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     x->block_end = end;
     bool fits = costs != NULL, sharded = shards(p, x);
     for (uint32_t i = 0; i < x->member_count && fits; i++) {
-        struct member *m = &c->members[x->member_first + i];
+        uint32_t at = x->member_first + i;
+        struct member *m = &c->members[at];
         uint32_t own = window_part(window, 1.0 / x->member_count, x->member_count);
         double more = INFINITY;
         for (int again = 0; again < 2 && more > 0; again++) {
             if (!micro_recompute_allowed(p, again))
                 continue;
             m->recompute = again;
-            more = lacks(bench, c, s, m, own);
+            more = lacks(bench, c, s, at, own);
         }
         fits = more <= 0;
         room -= more;
         rate += 1 / (micro_forward(p, &costs[m->device], begin, end) +
                      micro_backward(p, &costs[m->device], begin, end, m->recompute));
     }
-    fits = fits && (!sharded || room >= state_bytes(p, x));
+    fits = fits && (!sharded || room >= pipeline_state_bytes(p, x));
     *x = kept;
     return fits ? (struct cut_stage){1 / rate, x->member_count / rate} : none;
 }
@@ -82,8 +82,6 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
 static int chain_cut(struct workbench *bench, struct candidate *c)
 {
     static const struct cut_rule rule = {stage_look};
-    for (uint32_t m = 0; m < c->member_count; m++)
-        c->members[m].state_share = 1;
     return cut_blocks(bench, c, &rule);
 }
 
@@ -105,10 +103,11 @@ static uint32_t group_most(struct capping *k, uint32_t s)
     double period = chain_period(k->c, k->prices, s), most = 1e6, room = 0;
     uint64_t saved = 0;
     for (uint32_t i = 0; i < x->member_count; i++) {
-        struct member *m = &k->c->members[x->member_first + i];
+        const struct member *m = &k->c->members[x->member_first + i];
         const struct stage_price *price = &k->prices[x->member_first + i];
         struct memory_need need;
-        pipeline_member_need(p, k->c, s, m, 1, BUFFERS_SIDE * sides(k->c, s), &need);
+        pipeline_member_need(p, k->c, s, x->member_first + i, shards(p, x) ? 0 : 1, 1,
+                             BUFFERS_SIDE * sides(k->c, s), &need);
         double left = (double)limit_of(p, m) - (double)need.total;
         double share = period / (price->forward_s + price->backward_s);
         if (left < 0) {
@@ -122,7 +121,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
             most = fmin(most, floor(left / (double)each) / share);
     }
     if (shards(p, x)) { /* what the state leaves is shared out as the windows need it */
-        double state = state_bytes(p, x);
+        double state = pipeline_state_bytes(p, x);
         if (room < state) {
             shortage_note(&k->bench->shortage[k->c->placement], UINT32_MAX, (uint64_t)state, (uint64_t)room);
             return 0;
@@ -138,11 +137,11 @@ static uint32_t stage_most(void *context, uint32_t s, const uint32_t *windows)
     struct capping *k = context;
     const struct problem *p = k->bench->problem;
     struct candidate *c = k->c;
-    struct member *m = &c->members[c->stages[s].member_first];
+    const struct member *m = &c->members[c->stages[s].member_first];
     struct memory_need need;
     if (c->stages[s].member_count > 1)
         return group_most(k, s);
-    pipeline_member_need(p, c, s, m, 1, BUFFERS_SIDE * sides(c, s), &need);
+    pipeline_member_need(p, c, s, c->stages[s].member_first, 1, 1, BUFFERS_SIDE * sides(c, s), &need);
     double left = (double)limit_of(p, m) - (double)need.total, boundary = (double)need.boundary_bytes;
     if (left < 0) {
         shortage_note(&k->bench->shortage[c->placement], m->device, need.total, limit_of(p, m));
@@ -170,62 +169,47 @@ static uint32_t stage_most(void *context, uint32_t s, const uint32_t *windows)
 
 /* --- prices --- */
 
-static int prices_fill(struct workbench *bench, const struct candidate *c, struct stage_price **out)
+/* *syncs: what each stage takes beside micro-batches, to be freed. */
+static int prices_fill(struct workbench *bench, const struct candidate *c, struct stage_price **out,
+                       struct pipeline_sync **syncs)
 {
     const struct problem *p = bench->problem;
-    const struct micro_cost *costs = workbench_costs(bench, c->micro_batch_rows);
     bool laps = c->stage_count > c->member_count;
-    struct stage_price *prices = workbench_prices(bench, laps ? c->stage_count : c->member_count);
-    if (!costs || !prices)
+    struct stage_price *prices = workbench_prices(bench, c->stage_count + c->member_count);
+    *syncs = malloc(c->stage_count * sizeof(**syncs));
+    if (!prices || !*syncs)
+        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    if (pipeline_syncs(p, c, *syncs, bench->err) < 0)
         return -1;
-    struct cost_load load = micro_load_mean(p, micro_count(p, c->micro_batch_rows));
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct stage *x = &c->stages[s];
-        double before, after, update;
-        pipeline_stage_sync(p, c, s, &before, &after, &update);
         for (uint32_t i = 0; i < x->member_count; i++) {
-            const struct member *m = &c->members[x->member_first + i];
             struct stage_price *price = &prices[laps ? s : x->member_first + i];
-            double back = micro_backward(p, &costs[m->device], x->block_begin, x->block_end, false);
-            double all = micro_backward(p, &costs[m->device], x->block_begin, x->block_end, m->recompute);
-            double weight = c->schedule == SCHEDULE_SPLIT
-                                ? back * micro_weight_share(p, x->block_begin, x->block_end, &load)
-                                : 0;
-            *price = (struct stage_price){micro_forward(p, &costs[m->device], x->block_begin, x->block_end),
-                                          all - weight, weight, before};
+            pipeline_stage_price(p, c, s, x->member_first + i, price);
+            price->ready_s = (*syncs)[s].before_s;
         }
     }
     *out = prices;
     return 0;
 }
 
-/* Scalars up and down a tree over all ranks, twice a step: the second time nothing hides it. */
-static double norm_seconds(const struct problem *p, const struct candidate *c)
-{
-    double latency = 0;
-    for (uint32_t m = 1; m < c->member_count; m++)
-        latency = fmax(latency, problem_link(p, c->members[m - 1].device, c->members[m].device).latency_s);
-    return 2 * floor(log2(c->member_count)) * latency;
-}
-
 static int chain_estimate(struct workbench *bench, struct candidate *c)
 {
-    const struct problem *p = bench->problem;
     struct stage_price *prices;
-    double ends[c->stage_count], end = 0, updates = 0;
+    struct pipeline_sync *syncs;
+    double end = 0, updates = 0;
+    int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
-    if (prices_fill(bench, c, &prices) < 0)
-        return -1;
-    if (chain_run(bench, c, prices, candidate_micro_batches(p, c), ends) < 0)
-        return bench->err->code == ERR_NOMEM ? -1 : 0;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        double before, after, update;
-        pipeline_stage_sync(p, c, s, &before, &after, &update);
-        end = fmax(end, ends[s] + after);
-        updates = fmax(updates, update);
+    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), bench->ends) < 0)
+        result = bench->err->code == ERR_NOMEM ? -1 : 0;
+    for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
+        end = fmax(end, bench->ends[s] + syncs[s].after_s);
+        updates = fmax(updates, syncs[s].update_s);
     }
-    c->estimate_s = end + norm_seconds(p, c) + updates;
-    return 1;
+    if (result > 0)
+        c->estimate_s = end + updates;
+    free(syncs);
+    return result;
 }
 
 /* --- settling --- */
@@ -236,11 +220,14 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool *capp
     const struct problem *p = bench->problem;
     struct capping k = {.bench = bench, .c = c, .behind = UINT32_MAX};
     struct chain_windows rule = {stage_most, &k};
-    uint32_t windows[c->stage_count];
     struct stage_price *prices;
-    if (prices_fill(bench, c, &prices) < 0)
+    struct pipeline_sync *syncs;
+    int filled = prices_fill(bench, c, &prices, &syncs);
+    free(syncs);
+    if (filled < 0)
         return -1;
     k.prices = prices;
+    uint32_t *windows = bench->windows;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
     if (!chain_windows(p, c, prices, &rule, windows, capped))
         return 0;
@@ -267,9 +254,27 @@ static void members_reset(struct workbench *bench, struct candidate *c, bool aga
                 .device = m->device, .rows = c->micro_batch_rows, .window = 1, .state_share = 1};
             m->recompute = again || !micro_recompute_allowed(p, false);
             if (!m->recompute && micro_recompute_allowed(p, true) && !shards(p, x))
-                m->recompute = lacks(bench, c, s, m, 1) > 0;
+                m->recompute = lacks(bench, c, s, i, 1) > 0;
         }
     }
+}
+
+/* The schedule's relaxation: a stage works on all micro-batches at its full rate, after the first of them has
+ * passed the stages before it and before the last one has passed them again. */
+static double relaxed_seconds(struct workbench *bench, const struct candidate *c)
+{
+    const struct stage_price *prices = bench->prices;
+    uint32_t count = micro_count(bench->problem, c->micro_batch_rows);
+    double way = 0, least = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct stage *x = &c->stages[s];
+        double pass = INFINITY;
+        for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
+            pass = fmin(pass, prices[m].forward_s + prices[m].backward_s);
+        least = fmax(least, way + count * chain_period(c, prices, s));
+        way += pass + (s + 1 < c->stage_count ? 2 * chain_hop(bench->problem, c, s) : 0);
+    }
+    return least;
 }
 
 /* With recomputation only where it must be, and, where memory cut windows short, everywhere: whichever is
@@ -277,33 +282,33 @@ static void members_reset(struct workbench *bench, struct candidate *c, bool aga
  */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
-    struct candidate best = {0};
-    bool groups = c->member_count > c->stage_count, capped = false;
-    int result = 0, copied = 0;
+    struct candidate *best = &bench->best;
+    bool groups = c->member_count > c->stage_count, capped = false, found = false;
+    int result = 0;
     c->owner_count = 0;
     c->schedule = SCHEDULE_1F1B;
-    for (int variant = 0; variant < 4 && result >= 0 && copied >= 0; variant++) {
-        bool again = variant & 1, strict = variant & 2;
-        if ((again && !micro_recompute_allowed(bench->problem, true)) ||
-            (variant > 0 && best.stage_count && !capped) || (strict && !groups))
+    for (int variant = 0; variant < 4 && result >= 0; variant++) {
+        bool again = variant & 1, strict = variant & 2, cut_short = false;
+        if ((again && !micro_recompute_allowed(bench->problem, true)) || (variant > 0 && found && !capped) ||
+            (strict && !groups))
             continue;
-        bool short_now = false;
         c->eager = groups && !strict;
         members_reset(bench, c, again);
-        result = windows_fill(bench, c, &short_now);
+        result = windows_fill(bench, c, &cut_short);
+        capped |= cut_short || result == 0;
+        if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
+            result = 0;
         if (result > 0)
             result = chain_estimate(bench, c);
-        capped |= short_now || result == 0;
-        if (result > 0 && (best.stage_count == 0 || c->estimate_s < best.estimate_s))
-            copied = candidate_copy(&best, c, bench->err);
+        if (result > 0 && (!found || c->estimate_s < best->estimate_s)) {
+            found = true;
+            result = candidate_copy(best, c, bench->err);
+        }
     }
-    if (result >= 0 && copied >= 0 && best.stage_count)
-        copied = candidate_copy(c, &best, bench->err);
-    else
-        c->estimate_s = INFINITY;
-    int found = best.stage_count > 0;
-    candidate_fini(&best);
-    return result < 0 || copied < 0 ? -1 : found;
+    c->estimate_s = INFINITY;
+    if (result >= 0 && found)
+        result = candidate_copy(c, best, bench->err);
+    return result < 0 ? -1 : found;
 }
 
 /* --- the rows of the table --- */

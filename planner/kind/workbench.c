@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,13 +6,16 @@
 
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err)
 {
-    *bench = (struct workbench){.problem = problem, .err = err};
+    *bench = (struct workbench){.problem = problem, .rival_s = INFINITY, .err = err};
 }
 
 void workbench_fini(struct workbench *bench)
 {
     schedule_fini(&bench->schedule);
+    candidate_fini(&bench->best);
     free(bench->prices);
+    free(bench->ends);
+    free(bench->windows);
     for (uint32_t i = 0; i < bench->cost_count; i++)
         free(bench->costs[i]);
     memset(bench, 0, sizeof(*bench));
@@ -19,15 +23,19 @@ void workbench_fini(struct workbench *bench)
 
 struct stage_price *workbench_prices(struct workbench *bench, uint32_t count)
 {
-    if (count > bench->price_capacity) {
-        struct stage_price *grown = realloc(bench->prices, count * sizeof(*grown));
-        if (!grown) {
-            err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-            return NULL;
-        }
-        bench->prices = grown;
-        bench->price_capacity = count;
+    if (count <= bench->price_capacity)
+        return bench->prices;
+    struct stage_price *prices = realloc(bench->prices, count * sizeof(*prices));
+    bench->prices = prices ? prices : bench->prices;
+    double *ends = realloc(bench->ends, count * sizeof(*ends));
+    bench->ends = ends ? ends : bench->ends;
+    uint32_t *windows = realloc(bench->windows, count * sizeof(*windows));
+    bench->windows = windows ? windows : bench->windows;
+    if (!prices || !ends || !windows) {
+        err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+        return NULL;
     }
+    bench->price_capacity = count;
     return bench->prices;
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/sharded/sharded.h"
+#include "planner/kind/split.h"
 
 #define COARSE_TURNS 14
 
@@ -225,7 +225,7 @@ static void trace_back(const struct split *s, double seconds, struct split_optio
 }
 
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
-                struct split_option *chosen, double *seconds, uint64_t *cells, struct err *err)
+                struct split_option *chosen, uint64_t *cells, struct err *err)
 {
     struct split s = {.members = members, .count = count, .batch = batch, .state = (double)state};
     size_t options = 0, size = ((size_t)count + 1) * ((size_t)batch + 1);
@@ -247,13 +247,9 @@ int split_solve(const struct split_member *members, uint32_t count, uint32_t bat
         reach_find(&s);
         room_most(&s);
         trace_back(&s, best, chosen);
-        *seconds = 0;
-        for (uint32_t m = 0; m < count; m++)
-            *seconds = fmax(*seconds, chosen[m].seconds);
         result = 1;
     }
-    if (cells)
-        *cells += s.cells;
+    *cells += s.cells;
     free(s.table);
     free(s.times);
     free(s.offers);

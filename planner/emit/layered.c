@@ -13,13 +13,14 @@
  *
  * With a server and LoRA what moves are the adapters, small enough to move all at once: then all blocks are
  * one unit, and each micro-batch goes forward and back before the next. */
+#include "planner/emit/layered.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/hybrid/group.h"
-#include "planner/sharded/sharded.h"
+#include "planner/emit/frame.h"
+#include "planner/given/cluster_private.h"
 
-enum role { ROLE_MEMBER, ROLE_WORKER, ROLE_HOLDER };
 enum { PLACE_LAYERS, PLACE_EDGES, PLACES };
 
 struct layered_slots {
@@ -30,22 +31,24 @@ struct layered_slots {
 
 struct layered {
     const struct problem *problem;
-    const struct place_choice *choice;
+    const struct candidate *candidate;
     struct plan *plan;
-    struct sharded_buffers buffers;
+    struct layered_buffers buffers;
     bool server, full, tied;
     bool at_once; /* all blocks are one unit */
     int32_t blocks;
     struct err *err;
     /* of the rank being made */
     uint32_t r, first, count; /* micro-batches [first, first + count) */
-    enum role role;
+    enum layered_role role;
     struct layered_slots slots;
     struct program_builder *b;
     int32_t *fetched;                     /* [blocks]: what brought its weights, PLAN_NONE: not there */
-    int32_t *weights_freer, *whole_freer; /* [2 · blocks]: by place and turn */
+    int32_t *weights_freer, *whole_freer; /* [blocks + 1]: by turn; the last is the edges' */
     int32_t *pushed, *pulled;             /* [ranks]: the holder's last with each worker */
     int32_t last_reduce;
+    int32_t *history; /* all of these */
+    size_t history_size;
 };
 
 /* Where the unit of an instruction ends that begins at the block. */
@@ -128,10 +131,8 @@ static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind
  * those that no slot before them covers. */
 static void places_fill(struct layered *c, struct plan_rank *rank)
 {
-    const struct sharded_buffers *u = &c->buffers;
+    const struct layered_buffers *u = &c->buffers;
     struct layered_slots *s = &c->slots;
-    if (!computing(c) || c->role == ROLE_HOLDER)
-        return;
     if (!c->at_once)
         s->gathered[PLACE_LAYERS] =
             slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
@@ -154,11 +155,13 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[c->r];
     struct layered_slots *s = &c->slots;
-    const struct place_member *member = &c->choice->members[c->r];
+    const struct member *member = &c->candidate->members[c->r];
     uint64_t scalars = sizeof(struct plan_step_scalars),
-             tokens = problem_tokens_bound(c->problem, member->micro_rows);
+             tokens = problem_tokens_bound(c->problem, member->rows);
     double all = (double)memory_trained(c->problem, 0, c->blocks);
-    double share = c->role == ROLE_WORKER ? 0 : c->role == ROLE_HOLDER || !c->full ? 1 : member->state_share;
+    double share = c->role == LAYERED_WORKER               ? 0
+                   : c->role == LAYERED_HOLDER || !c->full ? 1
+                                                           : member->state_share;
     uint64_t own = (uint64_t)(4 * all * share), kept_bytes = need->purpose[PURPOSE_ADAPTERS];
     int32_t end = c->blocks;
     memset(s, 0xff, sizeof(*s));
@@ -179,14 +182,15 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
     /* what is shared out: the trained values, or of LoRA the frozen base */
     bool trained = c->full || c->server;
     uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
-    if (c->role != ROLE_WORKER) {
+    if (c->role != LAYERED_WORKER) {
         s->values = slot_add(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
                              trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, 1, 1, 0, end, values, values);
         own = own < kept_bytes ? own : kept_bytes;
         s->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, 1, 1, 0,
                                 end, own, own);
     }
-    places_fill(c, rank);
+    if (computing(c) && c->role != LAYERED_HOLDER)
+        places_fill(c, rank);
     if (c->problem->workload->sample_tokens) {
         s->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0, end,
                             need->cache_bytes, need->cache_bytes);
@@ -194,8 +198,8 @@ static int slots_fill(struct layered *c, const struct memory_need *need)
             slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 4, 4);
     }
     uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
-    uint32_t expected = 3 + (c->role == ROLE_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +
-                        (computing(c) && c->role != ROLE_HOLDER ? places : 0) +
+    uint32_t expected = 3 + (c->role == LAYERED_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +
+                        (computing(c) && c->role != LAYERED_HOLDER ? places : 0) +
                         (c->problem->workload->sample_tokens ? 2 : 0);
     return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
 }
@@ -218,7 +222,7 @@ static struct instr moves(const struct layered *c, enum instr_op op, uint32_t ta
 
 static bool works_for(const struct layered *c, uint32_t rank)
 {
-    return c->choice->members[rank].micro_count > 0;
+    return c->candidate->members[rank].count > 0;
 }
 
 /* Brings a block's weights. */
@@ -226,15 +230,15 @@ static void fetch(struct layered *c, int32_t block)
 {
     int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
     const int32_t *free_since = weights_turn(c, block);
-    if (c->role == ROLE_MEMBER) {
+    if (c->role == LAYERED_MEMBER) {
         struct instr x = moves(c, OP_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
-    } else if (c->role == ROLE_WORKER && computing(c)) {
+    } else if (c->role == LAYERED_WORKER && computing(c)) {
         struct instr x = moves(c, OP_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
         x.peer = 0;
         c->fetched[block] = program_add(c->b, &x, free_since, 1);
     }
-    for (uint32_t w = 1; c->role == ROLE_HOLDER && w < c->plan->rank_count; w++) {
+    for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
         struct instr x = moves(c, OP_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
         x.peer = (int32_t)w;
         if (works_for(c, w))
@@ -258,19 +262,19 @@ static void reduce(struct layered *c, int32_t block, int32_t after)
     int32_t whole = c->slots.whole[place_of(c, block)];
     if (!c->full && !c->server)
         return;
-    if (c->role == ROLE_MEMBER) {
+    if (c->role == LAYERED_MEMBER) {
         struct instr x =
             moves(c, OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole, c->slots.gradients);
         x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
-    } else if (c->role == ROLE_WORKER && computing(c)) {
+    } else if (c->role == LAYERED_WORKER && computing(c)) {
         struct instr x = moves(c, OP_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
         x.peer = 0;
         x.flags = INSTR_FREES_IN;
         c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
     }
     int32_t before = after; /* sums are made in one order, so that a plan repeated is bit-identical */
-    for (uint32_t w = 1; c->role == ROLE_HOLDER && w < c->plan->rank_count; w++) {
+    for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
         struct instr x = moves(c, OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
         x.peer = (int32_t)w;
         x.flags = INSTR_ACCUMULATE;
@@ -392,22 +396,22 @@ static void train_build(struct layered *c)
                                           &summed[1], 1);
         int32_t before[2] = {norm, summed[1]};
         norm = program_add_collective(c->b, OP_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
-    } else if (c->role == ROLE_MEMBER) {
+    } else if (c->role == LAYERED_MEMBER) {
         norm = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
     } else {
-        if (c->role == ROLE_HOLDER)
+        if (c->role == LAYERED_HOLDER)
             norm =
                 program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
         int32_t before[3] = {norm, summed[0], summed[1]};
         norm = program_add_collective(c->b, OP_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
     }
-    if (c->role == ROLE_WORKER || rank->state_share <= 0)
+    if (c->role == LAYERED_WORKER || rank->state_share <= 0)
         return;
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_end = c->blocks;
-    x.group = c->full && c->role == ROLE_MEMBER ? 1 : PLAN_NONE;
+    x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
     /* and nobody is still being sent the old values */
-    for (uint32_t w = 0; w < ranks && c->role == ROLE_HOLDER; w++)
+    for (uint32_t w = 0; w < ranks && c->role == LAYERED_HOLDER; w++)
         c->pulled[w] = c->pushed[w];
     c->pulled[ranks] = scalars;
     c->pulled[ranks + 1] = norm;
@@ -446,13 +450,24 @@ static void save_build(struct layered *c)
 
 static void history_clear(struct layered *c)
 {
-    size_t blocks = (size_t)c->blocks, ranks = c->plan->rank_count;
-    memset(c->fetched, 0xff, blocks * sizeof(int32_t));
-    memset(c->weights_freer, 0xff, (blocks + 1) * sizeof(int32_t));
-    memset(c->whole_freer, 0xff, (blocks + 1) * sizeof(int32_t));
-    memset(c->pushed, 0xff, (ranks + 3) * sizeof(int32_t));
-    memset(c->pulled, 0xff, (ranks + 3) * sizeof(int32_t));
+    memset(c->history, 0xff, c->history_size);
     c->last_reduce = PLAN_NONE;
+}
+
+/* [blocks + 1] three times, [ranks + 3] twice. */
+static int history_alloc(struct layered *c)
+{
+    size_t blocks = (size_t)c->blocks + 1, ranks = (size_t)c->plan->rank_count + 3;
+    c->history_size = (3 * blocks + 2 * ranks) * sizeof(*c->history);
+    c->history = malloc(c->history_size);
+    if (!c->history)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    c->fetched = c->history;
+    c->weights_freer = c->fetched + blocks;
+    c->whole_freer = c->weights_freer + blocks;
+    c->pushed = c->whole_freer + blocks;
+    c->pulled = c->pushed + ranks;
+    return 0;
 }
 
 static int programs_fill(struct layered *c)
@@ -478,36 +493,22 @@ static int programs_fill(struct layered *c)
 
 /* --- ranks --- */
 
-static void need_of(const struct layered *c, const struct place_member *member, struct memory_need *need)
-{
-    if (c->role == ROLE_HOLDER) {
-        server_holder_need(c->problem, member->micro_rows, member->micro_count, member->recompute, need);
-        return;
-    }
-    if (c->at_once) {
-        server_worker_need(c->problem, member->micro_rows, member->micro_count, member->recompute, need);
-        return;
-    }
-    sharded_need(c->problem, &c->buffers, member->micro_rows, member->micro_count, member->recompute,
-                 c->role == ROLE_WORKER ? 0 : member->state_share, need);
-}
-
 static int rank_emit(struct layered *c, uint32_t r, bool programs)
 {
-    const struct place_member *member = &c->choice->members[r];
+    const struct member *member = &c->candidate->members[r];
     struct plan_rank *rank = &c->plan->ranks[r];
     struct memory_need need;
     c->r = r;
-    c->count = member->micro_count;
-    c->role = !c->server ? ROLE_MEMBER : r == 0 ? ROLE_HOLDER : ROLE_WORKER;
+    c->count = member->count;
+    c->role = layered_role(c->candidate, r);
     rank->block_end = c->blocks;
     rank->window = c->count && !c->at_once ? c->count : 1;
-    rank->rows = member->micro_count * member->micro_rows;
+    rank->rows = member->count * member->rows;
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
     rank->state_share = c->server ? r == 0 : c->full ? member->state_share : 1;
-    rank->owns_tied = c->tied && c->role != ROLE_WORKER;
-    rank->copies_tied = c->tied && c->role == ROLE_WORKER;
-    need_of(c, member, &need);
+    rank->owns_tied = c->tied && c->role != LAYERED_WORKER;
+    rank->copies_tied = c->tied && c->role == LAYERED_WORKER;
+    layered_need(c->problem, &c->buffers, c->role, member, &need);
     if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, &need) < 0)
         return -1;
     if (programs && programs_fill(c) < 0)
@@ -516,8 +517,7 @@ static int rank_emit(struct layered *c, uint32_t r, bool programs)
     return 0;
 }
 
-static int group_of(struct plan_group *group, uint32_t count, const struct place_member *members,
-                    struct err *err)
+static int group_of(struct plan_group *group, uint32_t count, const struct member *members, struct err *err)
 {
     group->rank_count = count;
     group->ranks = calloc(count, sizeof(*group->ranks));
@@ -532,54 +532,59 @@ static int group_of(struct plan_group *group, uint32_t count, const struct place
     return 0;
 }
 
-static int history_alloc(struct layered *c)
+/* The step's rows, cut into the members' micro-batches, one member after the other. */
+static int starts_fill(struct layered *c)
 {
-    size_t blocks = (size_t)c->blocks + 1, ranks = (size_t)c->plan->rank_count + 3;
-    c->fetched = calloc(blocks, sizeof(int32_t));
-    c->weights_freer = calloc(blocks, sizeof(int32_t));
-    c->whole_freer = calloc(blocks, sizeof(int32_t));
-    c->pushed = calloc(ranks, sizeof(int32_t));
-    c->pulled = calloc(ranks, sizeof(int32_t));
-    return c->fetched && c->weights_freer && c->whole_freer && c->pushed && c->pulled
+    struct plan *plan = c->plan;
+    uint32_t count = 0, row = 0;
+    for (uint32_t m = 0; m < c->candidate->member_count; m++)
+        count += c->candidate->members[m].count;
+    free(plan->micro_batch_start);
+    plan->micro_batch_start = calloc((size_t)count + 1, sizeof(*plan->micro_batch_start));
+    if (!plan->micro_batch_start)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    plan->micro_batch_count = count;
+    for (uint32_t m = 0, k = 0; m < c->candidate->member_count; m++) {
+        for (uint32_t n = 0; n < c->candidate->members[m].count; n++) {
+            row += c->candidate->members[m].rows;
+            plan->micro_batch_start[++k] = row < plan->batch_rows ? row : plan->batch_rows;
+        }
+    }
+    return row == plan->batch_rows
                ? 0
-               : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+               : err_set(c->err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
 }
 
-struct plan *layered_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                           struct err *err)
 {
-    bool full = problem->workload->method == METHOD_FULL, server = choice->placement == PLACE_SERVER;
-    struct plan *plan = plan_create(choice->member_count, full || server ? 2 : 3,
-                                    problem->workload->batch_rows, choice->micro_batch_rows, err);
+    bool full = problem->workload->method == METHOD_FULL, server = candidate->placement == PLACE_SERVER;
+    struct plan *plan = plan_create(candidate->member_count, full || server ? 2 : 3,
+                                    problem->workload->batch_rows, candidate->micro_batch_rows, err);
     if (!plan)
         return NULL;
     struct layered c = {.problem = problem,
-                        .choice = choice,
+                        .candidate = candidate,
                         .plan = plan,
-                        .buffers = server && !full ? server_buffers(problem)
-                                                   : sharded_buffers(problem, choice->gathered_layers),
+                        .buffers = layered_buffers(problem, server, candidate->gathered_layers),
                         .server = server,
                         .full = full,
                         .at_once = server && !full,
                         .tied = problem->blocks.tied && (full || !server),
                         .blocks = problem->block_count,
                         .err = err};
-    int result = group_starts_fill(plan, choice, err);
-    plan_frame_fill(plan, problem, choice);
+    int result = starts_fill(&c);
+    plan_frame_fill(plan, problem, candidate);
     if (result == 0)
         result = history_alloc(&c);
     if (result == 0)
-        result = group_of(&plan->groups[1], server ? 1 : choice->member_count,
-                          server ? NULL : choice->members, err);
+        result = group_of(&plan->groups[1], server ? 1 : candidate->member_count,
+                          server ? NULL : candidate->members, err);
     if (result == 0 && !full && !server)
         result = group_of(&plan->groups[2], 1, NULL, err);
-    for (uint32_t r = 0; r < choice->member_count && result == 0; r++)
+    for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
-    free(c.fetched);
-    free(c.weights_freer);
-    free(c.whole_freer);
-    free(c.pushed);
-    free(c.pulled);
+    free(c.history);
     if (result < 0) {
         plan_destroy(plan);
         return NULL;
@@ -598,43 +603,45 @@ static uint32_t layers_of(const struct plan *plan)
     return 0;
 }
 
-int layered_from_plan(const struct problem *problem, const struct plan *plan, struct place_choice *choice,
+int layered_from_plan(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
                       struct err *err)
 {
-    *choice = (struct place_choice){.placement = plan->placement,
-                                    .micro_batch_rows = plan->rows_bound,
-                                    .stage_count = 1,
-                                    .member_count = plan->rank_count,
-                                    .stages = calloc(1, sizeof(*choice->stages)),
-                                    .members = calloc(plan->rank_count, sizeof(*choice->members)),
-                                    .gathered_layers = layers_of(plan),
-                                    .estimate_s = plan->costs.step_s};
-    int result = choice->stages && choice->members ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result == 0)
-        choice->stages[0] =
-            (struct place_stage){.block_end = plan->block_count, .member_count = plan->rank_count};
+    bool server = plan->placement == PLACE_SERVER;
+    const struct plan_group *group = plan->group_count > 1 ? &plan->groups[1] : NULL;
+    *candidate = (struct candidate){0};
+    if (candidate_reserve(candidate, 1, plan->rank_count, err) < 0)
+        return -1;
+    candidate->placement = plan->placement;
+    candidate->micro_batch_rows = plan->rows_bound;
+    candidate->gathered_layers = layers_of(plan);
+    candidate->estimate_s = plan->costs.step_s;
+    candidate->stage_count = 1;
+    candidate->member_count = plan->rank_count;
+    candidate->stages[0] = (struct stage){.block_end = plan->block_count,
+                                          .kind = server ? STAGE_SERVER : STAGE_SHARDED,
+                                          .member_count = plan->rank_count};
+    int result = 0;
     for (uint32_t r = 0, k = 0; r < plan->rank_count && result == 0; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
-        const struct plan_group *group = plan->group_count > 1 ? &plan->groups[1] : NULL;
         uint32_t device = cluster_device_find(problem->cluster, rank->device), taken = 0;
-        struct place_member member = {.device = device,
-                                      .micro_rows = 1,
-                                      .state_share = group && group->shares ? group->shares[r] : r == 0,
-                                      .window = rank->window,
-                                      .recompute = rank->recompute};
-        for (; k < plan->micro_batch_count && taken < rank->rows; k++, member.micro_count++) {
-            member.micro_rows = plan->micro_batch_start[k + 1] - plan->micro_batch_start[k];
-            taken += member.micro_rows;
+        struct member member = {.device = device,
+                                .rows = 1,
+                                .state_share = server                   ? r == 0
+                                               : group && group->shares ? group->shares[r]
+                                                                        : 1,
+                                .window = rank->window,
+                                .recompute = rank->recompute};
+        for (; k < plan->micro_batch_count && taken < rank->rows; k++, member.count++) {
+            member.rows = plan->micro_batch_start[k + 1] - plan->micro_batch_start[k];
+            taken += member.rows;
         }
         if (device == UINT32_MAX || !problem->usable[device])
             result = err_set(err, ERR_INVALID, "%s is no longer to be used", rank->device);
-        else if (taken != rank->rows || member.micro_rows * member.micro_count != taken)
+        else if (taken != rank->rows || member.rows * member.count != taken)
             result = err_set(err, ERR_INVALID, "its rank %u takes micro-batches of unlike sizes", r);
-        choice->members[r] = member;
+        candidate->members[r] = member;
     }
-    if (result == 0 && choice->gathered_layers == 0)
-        result = err_set(err, ERR_INVALID, "it gathers nothing");
     if (result < 0)
-        choice_fini(choice);
+        candidate_fini(candidate);
     return result;
 }
