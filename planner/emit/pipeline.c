@@ -78,15 +78,21 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 {
     const struct stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
+    struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
     struct micro_cost cost;
-    uint32_t rows = m->count ? m->rows : candidate->micro_batch_rows;
-    micro_cost_init(&cost, problem, m->device, rows);
+    if (m->count) { /* its micro-batches have rows of their own */
+        const struct cost_load *row = &problem->mean_row;
+        load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
+                                  m->rows * row->labelled};
+        micro_cost_load(&cost, problem, m->device, &load);
+    } else {
+        micro_cost_init(&cost, problem, m->device, candidate->micro_batch_rows);
+    }
     *price = (struct stage_price){
         .forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
         .backward_s = micro_backward(problem, &cost, stage->block_begin, stage->block_end, m->recompute)};
     if (candidate->schedule != SCHEDULE_SPLIT)
         return;
-    struct cost_load load = micro_load_mean(problem, micro_count(problem, rows));
     price->weight_s = micro_weight_share(problem, stage->block_begin, stage->block_end, &load) *
                       micro_backward(problem, &cost, stage->block_begin, stage->block_end, false);
     price->backward_s -= price->weight_s;
@@ -155,34 +161,36 @@ static uint64_t gradient_bytes(const struct emitter *c, uint32_t r, uint64_t kep
     return bytes < kept ? bytes : kept;
 }
 
+/* A slot of the host, or of what lasts over programs. */
+static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
+                        bool *failed)
+{
+    int place = lifetime == SLOT_FOR_STEP ? SLOT_ON_HOST : SLOT_ON_DEVICE;
+    int32_t slot = plan_rank_fixed_slot(rank, kind, lifetime, place, purpose, bytes);
+    *failed |= slot < 0;
+    return slot;
+}
+
 static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     uint64_t kept = need->purpose[PURPOSE_ADAPTERS];
-    bool reduces = c->full || stage_of(c, r)->member_count > 1, samples = c->problem->workload->sample_tokens;
-    int failed = 0;
+    bool failed = false;
     c->gradients = c->cache = c->token = PLAN_NONE;
     for (uint32_t s = c->first_stage[r]; s < c->stages && !failed; s = c->next_stage[s])
-        failed = stage_slots(c, rank, s);
-    c->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
-                                      sizeof(struct plan_step_scalars));
-    c->norm = plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
-                                   sizeof(double));
-    c->barrier = plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
-                                      sizeof(double));
-    if (reduces)
-        c->gradients = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
-                                            PURPOSE_ADAPTERS, gradient_bytes(c, r, kept));
-    if (samples) { /* a rank without layers has an empty cache: it still takes part */
-        c->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS,
-                                        need->cache_bytes);
-        c->token = plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS,
-                                        sizeof(int32_t));
+        failed = stage_slots(c, rank, s) < 0;
+    c->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS,
+                          sizeof(struct plan_step_scalars), &failed);
+    c->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
+    c->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
+    if (c->full || stage_of(c, r)->member_count > 1)
+        c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
+                                gradient_bytes(c, r, kept), &failed);
+    if (c->problem->workload->sample_tokens) { /* a rank without layers has an empty cache: it takes part */
+        c->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes, &failed);
+        c->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t), &failed);
     }
-    if (failed || c->scalars < 0 || c->norm < 0 || c->barrier < 0 || (reduces && c->gradients < 0) ||
-        (samples && (c->cache < 0 || c->token < 0)))
-        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    return c->full ? state_slots(c, r, kept) : 0;
+    return failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : state_slots(c, r, kept);
 }
 
 /* --- ranks --- */
@@ -273,19 +281,16 @@ static int shares_fill(struct emitter *c)
     int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t s = 0; s < c->stages && result == 0; s++) {
         const struct stage *stage = &c->candidate->stages[s];
-        struct plan_group *group = &c->plan->groups[1 + s];
-        for (uint32_t m = 0; m < stage->member_count && stage->member_count > 1 && result == 0; m++) {
+        if (stage->member_count < 2)
+            continue;
+        for (uint32_t m = 0; m < stage->member_count && result == 0; m++) {
             uint32_t r = stage->member_first + m, d = c->candidate->members[r].device;
             struct memory_need need;
             result = rank_look(c, r, 0, &need);
             room[m] = (double)c->problem->cluster->devices[d].memory_limit_bytes - (double)need.total;
         }
-        if (result < 0 || stage->member_count < 2)
-            continue;
-        group->shares = calloc(stage->member_count, sizeof(*group->shares));
-        result = group->shares
-                     ? pipeline_stage_share(c->problem, c->candidate, s, room, group->shares, c->err)
-                     : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+        if (result == 0)
+            result = state_share_out(c, s, room);
     }
     free(room);
     return result < 0 ? -1 : state_table_shares(c);
@@ -320,29 +325,44 @@ static int starts_fill(struct plan *plan, const struct candidate *candidate, str
 static int schedule_make(struct emitter *c)
 {
     const struct candidate *candidate = c->candidate;
-    uint32_t at = 0, laps = c->stages / candidate->member_count;
-    c->first_stage = calloc(candidate->member_count, sizeof(*c->first_stage));
+    struct stage_price *prices = calloc((size_t)c->stages + candidate->member_count, sizeof(*prices));
+    struct pipeline_sync *syncs = calloc(c->stages, sizeof(*syncs));
+    int result = prices && syncs ? pipeline_syncs(c->problem, candidate, syncs, c->err)
+                                 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0, at = 0; s < c->stages && result == 0; s++) {
+        for (uint32_t m = 0; m < candidate->stages[s].member_count; m++, at++) {
+            pipeline_stage_price(c->problem, candidate, s, candidate->stages[s].member_first + m,
+                                 &prices[at]);
+            prices[at].ready_s = syncs[s].before_s;
+        }
+    }
+    if (result == 0)
+        result = schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, c->err);
+    free(prices);
+    free(syncs);
+    return result;
+}
+
+/* Room for what is made for each rank, and which stages it has. */
+static int room_make(struct emitter *c)
+{
+    uint32_t ranks = c->plan->rank_count, laps = c->stages > ranks ? c->stages / ranks : 1;
+    c->first_stage = calloc(ranks, sizeof(*c->first_stage));
     c->next_stage = calloc(c->stages, sizeof(*c->next_stage));
-    c->cursor = calloc(candidate->member_count, sizeof(*c->cursor));
-    c->prices = calloc((size_t)c->stages + candidate->member_count, sizeof(*c->prices));
+    c->cursor = calloc(ranks, sizeof(*c->cursor));
     c->parts = calloc(c->stages, sizeof(*c->parts));
-    c->numbers = calloc(pipeline_numbers(c, laps ? laps : 1), sizeof(*c->numbers));
-    if (!c->first_stage || !c->next_stage || !c->cursor || !c->prices || !c->parts || !c->numbers)
+    c->numbers = calloc(pipeline_numbers(c, laps), sizeof(*c->numbers));
+    if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t r = 0; r < candidate->member_count; r++)
+    for (uint32_t r = 0; r < ranks; r++)
         c->first_stage[r] = c->stages;
     for (uint32_t s = c->stages; s-- > 0;) {
-        const struct stage *stage = &candidate->stages[s];
+        const struct stage *stage = &c->candidate->stages[s];
         c->next_stage[s] = c->first_stage[stage->member_first];
         for (uint32_t m = 0; m < stage->member_count; m++)
             c->first_stage[stage->member_first + m] = s;
     }
-    for (uint32_t s = 0; s < c->stages; s++) {
-        for (uint32_t m = 0; m < candidate->stages[s].member_count; m++)
-            pipeline_stage_price(c->problem, candidate, s, candidate->stages[s].member_first + m,
-                                 &c->prices[at++]);
-    }
-    return schedule_run(&c->schedule, c->problem, candidate, c->prices, c->micro_batches, c->err);
+    return 0;
 }
 
 /* Windows of all micro-batches make 1F1B all forwards first. */
@@ -365,6 +385,8 @@ static int plan_fill(struct emitter *c, bool programs)
         result =
             err_set(c->err, ERR_INTERNAL, "planner: a micro-batch of %u rows, the largest of which has %u",
                     c->plan->rows_bound, c->candidate->micro_batch_rows);
+    if (result == 0)
+        result = room_make(c);
     if (result == 0)
         result = schedule_make(c);
     if (result == 0)
@@ -402,7 +424,6 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
     free(c.first_stage);
     free(c.next_stage);
     free(c.cursor);
-    free(c.prices);
     free(c.parts);
     free(c.numbers);
     if (result < 0) {

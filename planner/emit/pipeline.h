@@ -43,11 +43,6 @@ void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct mem
 
 /* Bytes of state (full fine-tuning) that a stage's members keep together. */
 double pipeline_state_bytes(const struct problem *problem, const struct stage *stage);
-/* Shares the stage's state out, as the plan does, by the room[member_count] bytes that each member has left
- * with share 0: shares[member_count]. ERR_NOFIT when they have too little; ERR_NOMEM. */
-int pipeline_stage_share(const struct problem *problem, const struct candidate *candidate, uint32_t stage,
-                         const double *room, double *shares, struct err *err);
-
 /* What a step takes beside micro-batches, by stage, at the seconds that cost/price.c gives the plan's
  * instructions. A step is over at max(end of the stage's last event + after_s) + max(update_s); its first
  * event begins at before_s. */

@@ -25,11 +25,10 @@ struct part {
     int32_t *received[2]; /* [micro_batches]: activations, gradients: the instruction; PLAN_NONE: not yet */
 };
 
-/* Full fine-tuning: the state of the rank that is being made. Slots: PLAN_NONE, there is none. */
-struct state {
-    int32_t begin, end;         /* blocks gathered over the stage's group */
-    int32_t group, table_group; /* of the stage, where it has several members; of the tied embedding */
-    int32_t values, gathered, whole, table, table_whole;
+/* Full fine-tuning: blocks gathered before a step and scattered after it, and their places; PLAN_NONE: there
+ * are none. */
+struct exchange {
+    int32_t group, begin, end, gathered, whole;
 };
 
 struct emitter {
@@ -42,13 +41,12 @@ struct emitter {
     bool grouped;                       /* a stage has several members */
     int32_t table_group;                /* of a trained tied embedding; PLAN_NONE */
     uint32_t *first_stage, *next_stage; /* [ranks], [stages]: each rank's stages; `stages` ends them */
-    struct stage_price *prices;
     struct schedule schedule;
     /* of the rank that is being made */
-    struct part *parts; /* [stages] */
-    struct state state;
-    int32_t scalars, norm, barrier, gradients, cache, token; /* slots */
-    uint32_t *cursor;                                        /* [ranks], into the schedule's events */
+    struct part *parts;          /* [stages] */
+    struct exchange exchange[2]; /* of a tied embedding; of the stage's blocks */
+    int32_t scalars, norm, barrier, values, gradients, cache, token; /* slots */
+    uint32_t *cursor;                                                /* [ranks], into the schedule's events */
     int32_t *numbers; /* of tracks and receives, for the stages of one rank */
 };
 
@@ -76,17 +74,20 @@ int pipeline_programs(struct emitter *c, uint32_t r);
 bool state_table_apart(const struct problem *problem, const struct candidate *candidate);
 /* Fills groups but 0, and sets table_group. ERR_NOMEM. */
 int state_groups(struct emitter *c);
+/* Shares a stage's state out by the room[member_count] bytes that its members have left without it, into its
+ * group. ERR_NOFIT when they have too little; ERR_NOMEM. */
+int state_share_out(struct emitter *c, uint32_t stage, const double *room);
 /* Once the stages' shares are known, fills those of a tied embedding's group. ERR_NOMEM. */
 int state_table_shares(struct emitter *c);
 /* Of its stage's state that rank r keeps. */
 double state_share_of(const struct emitter *c, uint32_t r);
-/* Full fine-tuning: adds the slots of state; kept_bytes: what values and gradients take. ERR_NOMEM. */
+/* What a rank exchanges, and the slots of state; kept_bytes: what values and gradients take. ERR_NOMEM. */
 int state_slots(struct emitter *c, uint32_t r, uint64_t kept_bytes);
 /* Gathers: came[2] are what the first forward waits for. */
 void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2]);
 /* Gives the places of gathered weights up, behind what the compute queue has. */
 void state_release(const struct emitter *c, struct program_builder *b, const int32_t came[2]);
-/* Scatters gradients once `after` is done: left[2] are what the norm waits for. */
-void state_reduce(const struct emitter *c, struct program_builder *b, int32_t after, int32_t left[2]);
+/* Scatters gradients once `after` is done. Returns what the norm waits for. */
+int32_t state_reduce(const struct emitter *c, struct program_builder *b, int32_t after);
 
 #endif

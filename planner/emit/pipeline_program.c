@@ -179,21 +179,16 @@ static void train_tail(struct writer *w, int32_t scalars)
     const struct stage *stage = stage_of(c, w->rank);
     bool shared = stage->member_count > 1;
     int32_t group = 1 + rank->stage, all = c->grouped && !c->full ? 1 + (int32_t)c->stages : 0;
-    int32_t before[3] = {w->last[1], PLAN_NONE, PLAN_NONE}, norm = PLAN_NONE;
-    if (c->full) {
-        state_release(c, &w->b, w->came);
-        state_reduce(c, &w->b, w->last[1], &before[1]);
-    } else if (shared) {
-        before[0] = program_add_collective(&w->b, OP_ALL_REDUCE, group, PLAN_NONE, c->gradients,
-                                           TAG_PARAMETER_GRADIENTS, &w->last[1], 1);
-    }
+    state_release(c, &w->b, w->came);
+    int32_t summed = state_reduce(c, &w->b, w->last[1]), norm = PLAN_NONE;
+    if (shared && !c->full)
+        summed = program_add_collective(&w->b, OP_ALL_REDUCE, group, PLAN_NONE, c->gradients,
+                                        TAG_PARAMETER_GRADIENTS, &summed, 1);
     if (c->full || w->rank == stage->member_first)
-        norm = program_add_collective(&w->b, OP_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, before, 3);
-    if (shared && !c->full) {
-        before[1] = norm;
+        norm = program_add_collective(&w->b, OP_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
+    if (shared && !c->full)
         norm = program_add_collective(&w->b, OP_BROADCAST, group, (int32_t)stage->member_first, c->norm,
-                                      TAG_NORM, before, 2);
-    }
+                                      TAG_NORM, norm >= 0 ? &norm : &summed, 1);
     struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
     x.block_begin = rank->block_begin;
     x.block_end = rank->block_end;

@@ -77,23 +77,24 @@ int state_table_shares(struct emitter *c)
     return 0;
 }
 
-int pipeline_stage_share(const struct problem *p, const struct candidate *candidate, uint32_t s,
-                         const double *room, double *shares, struct err *err)
+int state_share_out(struct emitter *c, uint32_t s, const double *room)
 {
-    const struct stage *stage = &candidate->stages[s];
+    const struct problem *p = c->problem;
+    const struct stage *stage = &c->candidate->stages[s];
     uint32_t count = stage->member_count;
+    double *shares = c->plan->groups[1 + s].shares = calloc(count, sizeof(*shares));
     struct share_member *members = calloc((size_t)count + 1, sizeof(*members));
     uint32_t *devices = calloc((size_t)count + 1, sizeof(*devices));
     double state = pipeline_state_bytes(p, stage);
-    int result = members && devices ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = members && devices && shares ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t i = 0; i < count && result == 0; i++) {
-        devices[i] = candidate->members[stage->member_first + i].device;
+        devices[i] = c->candidate->members[stage->member_first + i].device;
         members[i] = (struct share_member){
             .room = (room[i] - ROUNDING_BYTES) / state,
             .bytes_per_s = INFINITY,
             .step_s = problem_step_seconds(p, devices[i], stage->block_begin, stage->block_end)};
     }
-    for (uint32_t i = 0; i < count && count > 1 && result == 0; i++) {
+    for (uint32_t i = 0; i < count && result == 0; i++) {
         uint32_t next = (i + 1) % count;
         double latency, rate = ring_hop(p->cluster, devices, NULL, count, i, &latency);
         members[i].bytes_per_s = fmin(members[i].bytes_per_s, rate);
@@ -101,7 +102,7 @@ int pipeline_stage_share(const struct problem *p, const struct candidate *candid
     }
     if (result == 0 && !share_state(members, count, SHARE_FOR_LINKS, shares))
         result =
-            err_set(err, ERR_NOFIT, "the %u members of stage %u have no room for its state of %.0f bytes",
+            err_set(c->err, ERR_NOFIT, "the %u members of stage %u have no room for its state of %.0f bytes",
                     count, s, state);
     free(members);
     free(devices);
@@ -110,111 +111,97 @@ int pipeline_stage_share(const struct problem *p, const struct candidate *candid
 
 /* --- slots and instructions --- */
 
-static int32_t place_add(struct plan_rank *rank, int kind, int32_t begin, int32_t end, uint64_t bytes)
+static int32_t place_add(struct plan_rank *rank, int kind, const struct exchange *x, uint64_t bytes)
 {
     int32_t slot =
         plan_rank_fixed_slot(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, bytes);
     if (slot >= 0) {
-        rank->slots[slot].block_begin = begin;
-        rank->slots[slot].block_end = end;
+        rank->slots[slot].block_begin = x->begin;
+        rank->slots[slot].block_end = x->end;
     }
     return slot;
 }
 
-/* A place for gathered weights and one for the whole gradients of blocks [begin, end). */
-static int places_add(const struct emitter *c, struct plan_rank *rank, int32_t begin, int32_t end,
-                      int32_t *gathered, int32_t *whole)
+/* A place for gathered weights and one for whole gradients. */
+static int places_add(const struct emitter *c, struct plan_rank *rank, struct exchange *x)
 {
-    *gathered = place_add(rank, SLOT_GATHERED, begin, end, memory_gathered_bytes(c->problem, begin, end));
-    *whole = place_add(rank, SLOT_GRADIENTS, begin, end, memory_gradient_bytes(c->problem, begin, end));
-    return *gathered < 0 || *whole < 0 ? -1 : 0;
+    x->gathered = place_add(rank, SLOT_GATHERED, x, memory_gathered_bytes(c->problem, x->begin, x->end));
+    x->whole = place_add(rank, SLOT_GRADIENTS, x, memory_gradient_bytes(c->problem, x->begin, x->end));
+    return x->gathered < 0 || x->whole < 0 ? -1 : 0;
 }
 
 int state_slots(struct emitter *c, uint32_t r, uint64_t kept)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
-    const struct stage *stage = stage_of(c, r);
+    bool first = rank->block_begin == 0, last = rank->block_end == c->problem->block_count;
+    bool apart = c->table_group >= 0, sharded = stage_of(c, r)->member_count > 1;
+    struct exchange *table = &c->exchange[0], *own = &c->exchange[1];
+    *table = *own = (struct exchange){PLAN_NONE, 0, 1, PLAN_NONE, PLAN_NONE};
+    if (!c->full)
+        return 0;
     uint64_t steps_with = rank->slots[c->gradients].bytes_bound;
-    bool apart = c->table_group >= 0, first = rank->block_begin == 0,
-         last = rank->block_end == c->problem->block_count, sharded = stage->member_count > 1;
-    struct state *st = &c->state;
     int failed = 0;
+    c->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS,
+                                     kept > steps_with ? kept - steps_with : 0);
     rank->owns_tied = apart && first;
     rank->copies_tied = apart && last;
-    *st = (struct state){.begin = apart && first ? 1 : rank->block_begin,
-                         .end = rank->block_end,
-                         .group = sharded ? 1 + rank->stage : PLAN_NONE,
-                         .table_group = first || last ? c->table_group : PLAN_NONE,
-                         .gathered = PLAN_NONE,
-                         .whole = PLAN_NONE,
-                         .table = PLAN_NONE,
-                         .table_whole = PLAN_NONE};
-    st->values = plan_rank_fixed_slot(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS,
-                                      kept > steps_with ? kept - steps_with : 0);
-    if (sharded && st->begin < st->end)
-        failed = places_add(c, rank, st->begin, st->end, &st->gathered, &st->whole);
-    if (!failed && (rank->copies_tied || (sharded && st->table_group >= 0)))
-        failed = places_add(c, rank, 0, 1, &st->table, &st->table_whole);
-    return st->values < 0 || failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : 0;
+    own->begin = rank->owns_tied ? 1 : rank->block_begin;
+    own->end = rank->block_end;
+    if (sharded && own->begin < own->end) {
+        own->group = 1 + rank->stage;
+        failed = places_add(c, rank, own);
+    }
+    if (first || last)
+        table->group = c->table_group;
+    if (!failed && (rank->copies_tied || (sharded && rank->owns_tied)))
+        failed = places_add(c, rank, table);
+    return c->values < 0 || failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : 0;
 }
 
-static int32_t collective_add(struct program_builder *b, enum instr_op op, int32_t group, int32_t begin,
-                              int32_t end, int32_t in, int32_t out, bool frees, int32_t after)
+static int32_t exchange_add(struct program_builder *b, enum instr_op op, const struct exchange *x, int32_t in,
+                            int32_t out, int32_t after)
 {
-    struct instr x = instr_init(op, QUEUE_GROUP);
-    x.group = group;
-    x.tag = op == OP_ALL_GATHER ? TAG_PARAMETERS : TAG_PARAMETER_GRADIENTS;
-    x.block_begin = begin;
-    x.block_end = end;
-    x.slot_in = in;
-    x.slot_out = out;
-    x.flags = frees ? INSTR_FREES_IN : 0;
-    return program_add(b, &x, &after, 1);
+    struct instr instr = instr_init(op, instr_op_queue(op));
+    instr.group = op == OP_RELEASE ? PLAN_NONE : x->group;
+    instr.tag = op == OP_ALL_GATHER       ? TAG_PARAMETERS
+                : op == OP_REDUCE_SCATTER ? TAG_PARAMETER_GRADIENTS
+                                          : TAG_NONE;
+    instr.block_begin = x->begin;
+    instr.block_end = x->end;
+    instr.slot_in = in;
+    instr.slot_out = out;
+    instr.flags = op == OP_REDUCE_SCATTER && in != out ? INSTR_FREES_IN : 0;
+    return program_add(b, &instr, &after, 1);
 }
 
 void state_fetch(const struct emitter *c, struct program_builder *b, int32_t came[2])
 {
-    const struct state *st = &c->state;
-    came[0] = came[1] = PLAN_NONE;
-    if (c->full && st->table_group >= 0)
-        came[0] =
-            collective_add(b, OP_ALL_GATHER, st->table_group, 0, 1, st->values, st->table, false, PLAN_NONE);
-    if (c->full && st->gathered >= 0)
-        came[1] = collective_add(b, OP_ALL_GATHER, st->group, st->begin, st->end, st->values, st->gathered,
-                                 false, PLAN_NONE);
-}
-
-static void release_add(struct program_builder *b, int32_t slot, int32_t begin, int32_t end, int32_t after)
-{
-    struct instr x = instr_init(OP_RELEASE, QUEUE_COMPUTE);
-    x.slot_in = slot;
-    x.block_begin = begin;
-    x.block_end = end;
-    program_add(b, &x, &after, 1);
+    for (int i = 0; i < 2; i++) {
+        const struct exchange *x = &c->exchange[i];
+        came[i] =
+            x->group < 0 ? PLAN_NONE : exchange_add(b, OP_ALL_GATHER, x, c->values, x->gathered, PLAN_NONE);
+    }
 }
 
 void state_release(const struct emitter *c, struct program_builder *b, const int32_t came[2])
 {
-    const struct state *st = &c->state;
-    if (c->full && st->table >= 0)
-        release_add(b, st->table, 0, 1, came[0]);
-    if (c->full && st->gathered >= 0)
-        release_add(b, st->gathered, st->begin, st->end, came[1]);
+    for (int i = 0; i < 2; i++) {
+        if (c->exchange[i].gathered >= 0)
+            exchange_add(b, OP_RELEASE, &c->exchange[i], c->exchange[i].gathered, PLAN_NONE, came[i]);
+    }
 }
 
-void state_reduce(const struct emitter *c, struct program_builder *b, int32_t after, int32_t left[2])
+int32_t state_reduce(const struct emitter *c, struct program_builder *b, int32_t after)
 {
-    const struct state *st = &c->state;
-    left[0] = left[1] = PLAN_NONE;
-    if (st->whole >= 0)
-        left[0] = collective_add(b, OP_REDUCE_SCATTER, st->group, st->begin, st->end, st->whole, c->gradients,
-                                 true, after);
-    /* after the other: both end where the rank's gradients are. Who keeps the whole table has its own
-     * gradients of it in place. */
-    if (st->table_group >= 0)
-        left[1] = collective_add(b, OP_REDUCE_SCATTER, st->table_group, 0, 1,
-                                 st->table_whole >= 0 ? st->table_whole : c->gradients, c->gradients,
-                                 st->table_whole >= 0, left[0] >= 0 ? left[0] : after);
+    /* the table after the other: both end where the rank's gradients are. Who keeps the whole table has its
+     * own gradients of it in place. */
+    for (int i = 2; i-- > 0;) {
+        const struct exchange *x = &c->exchange[i];
+        if (x->group >= 0)
+            after = exchange_add(b, OP_REDUCE_SCATTER, x, x->whole >= 0 ? x->whole : c->gradients,
+                                 c->gradients, after);
+    }
+    return after;
 }
 
 /* --- what that takes --- */
@@ -298,10 +285,7 @@ static void norm_add(const struct problem *p, const struct candidate *candidate,
     for (uint32_t i = 0; i < count && count > 1; i++) {
         uint32_t a = firsts ? stages[i].member_first : i;
         uint32_t b = firsts ? stages[(i + 1) % count].member_first : (i + 1) % count;
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, members[a].device, members[b].device, &latency, &rate, &emulated);
-        worst = fmax(worst, latency);
+        worst = fmax(worst, problem_link(p, members[a].device, members[b].device).latency_s);
     }
     for (uint32_t s = 0; s < candidate->stage_count; s++) {
         uint32_t position = firsts ? s : stages[s].member_first + stages[s].member_count - 1;
