@@ -5,7 +5,7 @@
 
 #include "common/units.h"
 #include "planner/answer/insight.h"
-#include "planner/expert/expert.h"
+#include "planner/answer/expert_words.h"
 #include "planner/search/placement.h"
 #include "planner/search/search.h"
 

@@ -7,10 +7,12 @@
  * A rank that has attention and experts runs the experts of one micro-batch behind the attention of the next
  * (`lag`), which hides the exchange. The residual stream of a micro-batch is in one of two slots and changes
  * over where a part cannot read and write the same one. */
+#include "planner/emit/expert.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/expert/expert_program.h"
+#include "planner/emit/frame.h"
 
 static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
                         int32_t ring_blocks, double per_token, uint64_t bound, uint64_t total)
@@ -60,7 +62,7 @@ static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_nee
                       struct expert_slots *s)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
-    const struct place_member *m = &c->choice->members[r];
+    const struct member *m = &c->candidate->members[r];
     uint64_t boundary = need->boundary_bytes, routed = need->routed_all_bytes, layers = c->model.sparse_count;
     double each = c->problem->bytes_per_token, out = c->model.routed_bytes;
     uint32_t expected = 3;
@@ -68,7 +70,7 @@ static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_nee
     s->scalars = scalar_slot(rank, SLOT_STEP_SCALARS, sizeof(struct plan_step_scalars));
     s->norm = scalar_slot(rank, SLOT_NORM_SCALAR, sizeof(double));
     s->barrier = scalar_slot(rank, SLOT_BARRIER, sizeof(double));
-    if (m->micro_rows) {
+    if (m->rows) {
         for (int i = 0; i < 2; i++) {
             s->stream[i] = stream_slot(c, rank, SLOT_ACTIVATION, each, boundary);
             s->gradient[i] = stream_slot(c, rank, SLOT_GRADIENT, each, boundary);
@@ -104,7 +106,10 @@ static int experts_list(struct expert_emit *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct expert_split *split = &c->split;
-    rank->experts = calloc((size_t)split->total[r] + 1, sizeof(*rank->experts));
+    double total = 0;
+    for (uint32_t l = 0; l < split->sparse_count; l++)
+        total += split->layers[(size_t)r * split->sparse_count + l].count;
+    rank->experts = calloc((size_t)total + 1, sizeof(*rank->experts));
     if (!rank->experts)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t l = 0; l < split->sparse_count; l++) {
@@ -138,15 +143,27 @@ static void rank_share(const struct expert_emit *c, uint32_t r, const struct exp
     rank->rows_share = (double)rank->rows / c->plan->batch_rows;
 }
 
+void expert_member_need(const struct problem *problem, const struct expert_model *model,
+                        const struct candidate *candidate, const struct expert_split *split, uint32_t member,
+                        struct expert_need *need)
+{
+    const struct member *m = &candidate->members[member];
+    double tokens = 0;
+    for (uint32_t i = 0; i < candidate->member_count; i++)
+        tokens += candidate->members[i].rows ? problem_tokens_bound(problem, candidate->members[i].rows) : 0;
+    expert_need_fill(problem, model, m->rows, &split->layers[(size_t)member * split->sparse_count], tokens,
+                     m->window, m->recompute, need);
+}
+
 static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
-    const struct place_member *m = &c->choice->members[r];
+    const struct member *m = &c->candidate->members[r];
     struct expert_slots slots;
     struct expert_need need;
-    expert_member_need(c->problem, &c->model, c->choice, &c->split, r, &need);
-    rank->block_begin = m->micro_rows ? 0 : c->model.sparse[0];
-    rank->block_end = m->micro_rows ? c->plan->block_count : c->model.sparse[c->model.sparse_count - 1] + 1;
+    expert_member_need(c->problem, &c->model, c->candidate, &c->split, r, &need);
+    rank->block_begin = m->rows ? 0 : c->model.sparse[0];
+    rank->block_end = m->rows ? c->plan->block_count : c->model.sparse[c->model.sparse_count - 1] + 1;
     rank->window = c->wave;
     rank_share(c, r, &need);
     if (plan_rank_fill(rank, c->problem, m, &need.all, c->err) < 0 || experts_list(c, r) < 0 ||
@@ -155,33 +172,33 @@ static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
     return programs ? expert_programs(c, r, &slots) : 0;
 }
 
-static int group_put(struct plan_group *group, const struct place_choice *choice,
-                     bool (*in)(const struct place_member *, uint32_t), struct err *err)
+static int group_put(struct plan_group *group, const struct candidate *candidate,
+                     bool (*in)(const struct member *, uint32_t), struct err *err)
 {
-    group->ranks = calloc(choice->member_count, sizeof(*group->ranks));
+    group->ranks = calloc(candidate->member_count, sizeof(*group->ranks));
     if (!group->ranks)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t m = 0; m < choice->member_count; m++) {
-        if (in(&choice->members[m], m))
+    for (uint32_t m = 0; m < candidate->member_count; m++) {
+        if (in(&candidate->members[m], m))
             group->ranks[group->rank_count++] = m;
     }
     return 0;
 }
 
-static bool any(const struct place_member *member, uint32_t number)
+static bool any(const struct member *member, uint32_t number)
 {
     (void)member;
     (void)number;
     return true;
 }
 
-static bool attends(const struct place_member *member, uint32_t number)
+static bool attends(const struct member *member, uint32_t number)
 {
     (void)number;
-    return member->micro_rows > 0;
+    return member->rows > 0;
 }
 
-static bool samples(const struct place_member *member, uint32_t number)
+static bool samples(const struct member *member, uint32_t number)
 {
     return number == 0 || member->expert_share > 0;
 }
@@ -189,13 +206,13 @@ static bool samples(const struct place_member *member, uint32_t number)
 static int groups_fill(struct expert_emit *c)
 {
     struct plan_group *groups = c->plan->groups;
-    int result = group_put(&groups[EXPERT_GROUP_TO], c->choice, any, c->err);
+    int result = group_put(&groups[EXPERT_GROUP_TO], c->candidate, any, c->err);
     if (result == 0)
-        result = group_put(&groups[EXPERT_GROUP_FROM], c->choice, any, c->err);
+        result = group_put(&groups[EXPERT_GROUP_FROM], c->candidate, any, c->err);
     if (result == 0 && c->plan->group_count > EXPERT_GROUP_ATTENTION)
-        result = group_put(&groups[EXPERT_GROUP_ATTENTION], c->choice, attends, c->err);
+        result = group_put(&groups[EXPERT_GROUP_ATTENTION], c->candidate, attends, c->err);
     for (uint32_t g = EXPERT_GROUP_ATTENTION + 1; g < c->plan->group_count && result == 0; g++)
-        result = group_put(&groups[g], c->choice, samples, c->err);
+        result = group_put(&groups[g], c->candidate, samples, c->err);
     return result;
 }
 
@@ -227,50 +244,50 @@ static int segments_fill(struct expert_emit *c)
 static int rows_fill(struct expert_emit *c)
 {
     uint32_t attending = 0;
-    c->row_first = calloc((size_t)c->choice->member_count + 1, sizeof(*c->row_first));
+    c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
     c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
     if (!c->row_first || !c->last)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t m = 0; m < c->choice->member_count; m++) {
-        c->row_first[m + 1] = c->row_first[m] + c->choice->members[m].micro_rows;
-        attending += c->choice->members[m].micro_rows > 0;
+    for (uint32_t m = 0; m < c->candidate->member_count; m++) {
+        c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
+        attending += c->candidate->members[m].rows > 0;
     }
     c->attending = attending;
-    if (c->row_first[c->choice->member_count] != c->choice->micro_batch_rows ||
-        c->choice->members[0].micro_rows == 0)
+    if (c->row_first[c->candidate->member_count] != c->candidate->micro_batch_rows ||
+        c->candidate->members[0].rows == 0)
         return err_set(c->err, ERR_INVALID, "planner: attention takes %u of a micro-batch's %u rows",
-                       c->row_first[c->choice->member_count], c->choice->micro_batch_rows);
+                       c->row_first[c->candidate->member_count], c->candidate->micro_batch_rows);
     return 0;
 }
 
-struct plan *expert_emit(const struct problem *problem, const struct place_choice *choice, bool programs,
+struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err)
 {
-    struct expert_emit c = {.problem = problem, .choice = choice, .err = err};
+    struct expert_emit c = {.problem = problem, .candidate = candidate, .err = err};
     uint32_t attending = 0;
-    for (uint32_t m = 0; m < choice->member_count; m++)
-        attending += choice->members[m].micro_rows > 0;
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        attending += candidate->members[m].rows > 0;
     uint32_t groups = attending < 2                      ? EXPERT_GROUP_ATTENTION
                       : problem->workload->sample_tokens ? EXPERT_GROUP_COUNT
                                                          : EXPERT_GROUP_ATTENTION + 1;
     if (expert_model_init(&c.model, problem, err) < 0)
         return NULL;
-    c.plan = plan_create(choice->member_count, groups, problem->workload->batch_rows,
-                         choice->micro_batch_rows, err);
+    c.plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
+                         candidate->micro_batch_rows, err);
     int result = c.plan ? 0 : -1;
     if (result == 0) {
-        plan_frame_fill(c.plan, problem, choice);
+        plan_frame_fill(c.plan, problem, candidate);
         c.micro_batches = c.plan->micro_batch_count;
-        c.wave = choice->members[0].window ? choice->members[0].window : c.micro_batches;
+        c.wave = candidate->members[0].window ? candidate->members[0].window : c.micro_batches;
         c.wave = c.wave < c.micro_batches ? c.wave : c.micro_batches;
         result = rows_fill(&c);
     }
     if (result == 0)
-        result = expert_split_init(&c.split, &c.model, problem->workload->expert_share, choice->members,
-                                   choice->member_count, err);
+        result = expert_split_init(&c.split, &c.model, problem->workload->expert_share, candidate->members,
+                                   candidate->member_count, err);
     if (result == 0 && segments_fill(&c) == 0)
         result = groups_fill(&c);
-    for (uint32_t r = 0; r < choice->member_count && result == 0; r++)
+    for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
     expert_split_fini(&c.split);
     expert_model_fini(&c.model);

@@ -1,7 +1,7 @@
 /* The programs of one rank, with attention, experts or both. */
-#include <string.h>
+#include "planner/emit/expert.h"
 
-#include "planner/expert/expert_program.h"
+#include <string.h>
 
 struct writer {
     struct expert_emit *c;
@@ -258,7 +258,7 @@ static void waves_write(struct writer *w, uint32_t micro_batches, bool train)
     for (uint32_t first = 0; first < micro_batches; first += w->c->wave) {
         uint32_t left = micro_batches - first;
         struct wave v = {.first = first, .count = left < w->c->wave ? left : w->c->wave};
-        uint32_t delay = w->c->choice->members[0].delay;
+        uint32_t delay = w->c->candidate->members[0].delay;
         v.drains = delay == 0;
         v.lag = delay ? delay : 1;
         v.lag = v.lag < v.count ? v.lag : v.count - 1;
@@ -370,8 +370,8 @@ int expert_programs(struct expert_emit *c, uint32_t r, const struct expert_slots
                            .b = &b,
                            .s = slots,
                            .rank = r,
-                           .attends = c->choice->members[r].micro_rows > 0,
-                           .expert = c->choice->members[r].expert_share > 0,
+                           .attends = c->candidate->members[r].rows > 0,
+                           .expert = c->candidate->members[r].expert_share > 0,
                            .group_to = EXPERT_GROUP_TO,
                            .group_from = EXPERT_GROUP_FROM,
                            .cache = PLAN_NONE};

@@ -1,8 +1,7 @@
 /* Experts of a rank, for people and as JSON. */
-#include <stdio.h>
-#include <string.h>
+#include "planner/answer/expert_words.h"
 
-#include "planner/expert/expert.h"
+#include <stdio.h>
 
 static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t count, uint32_t at)
 {

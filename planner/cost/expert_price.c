@@ -1,9 +1,9 @@
 /* What attention, experts and the exchange between them cost, from the parts' curves and the links. */
+#include "planner/cost/expert_price.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "planner/expert/expert.h"
 
 struct expert_price {
     const struct problem *problem; /* borrowed, all three */
@@ -13,20 +13,57 @@ struct expert_price {
     uint32_t ranks;
     uint32_t *row_begin, *row_end; /* [ranks] rows of each micro-batch whose attention it computes */
     int32_t *layer;                /* [block_count] place among the layers with experts, or −1 */
-    uint32_t *count;               /* [ranks · sparse_count] */
-    double *load;                  /* [ranks · sparse_count] */
+    struct expert_layer *layers;   /* [ranks · sparse_count] */
     double *step_s;                /* [ranks] */
     struct expert_links links;
     double *tokens, *touched; /* [ranks] scratch */
 };
 
-struct cost_load expert_load_mean(const struct problem *problem, uint32_t micro_batches, double row_share)
+int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err)
 {
-    double scale = row_share / micro_batches;
-    return (struct cost_load){.rows = problem->mean_step.rows * scale,
-                              .tokens = problem->mean_step.tokens * scale,
-                              .sum_sq = problem->mean_step.sum_sq * scale,
-                              .labelled = problem->mean_step.labelled * scale};
+    *model = (struct expert_model){0};
+    model->sparse = calloc((size_t)problem->block_count + 1, sizeof(*model->sparse));
+    if (!model->sparse)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (int32_t b = 0; b < problem->block_count; b++) {
+        const struct block *block = &problem->blocks.blocks[b];
+        if (cost_class_of(block) != COST_LAYER_SPARSE)
+            continue;
+        model->sparse[model->sparse_count++] = b;
+        for (uint32_t i = 0; i < block->part_count && model->sparse_count == 1; i++) {
+            const struct block_part *part = &block->parts[i];
+            if (part->kind == PART_ATTENTION)
+                model->attention = part;
+            else if (part->kind == PART_ROUTER)
+                model->router = part;
+            else if (part->kind == PART_EXPERT)
+                model->expert = part;
+        }
+    }
+    if (!model->attention || !model->router || !model->expert) {
+        expert_model_fini(model);
+        return err_set(err, ERR_UNSUPPORTED, "this model has no layer with experts");
+    }
+    model->experts = model->expert->copies;
+    model->active = model->expert->active;
+    model->routed_bytes = problem->bytes_per_token + ROUTE_ENTRY_BYTES * model->active;
+    return 0;
+}
+
+void expert_model_fini(struct expert_model *model)
+{
+    free(model->sparse);
+    *model = (struct expert_model){0};
+}
+
+double expert_touched(uint32_t experts, uint32_t active, double load)
+{
+    double none = 1;
+    for (uint32_t j = 0; j < active && none > 0; j++) {
+        double left = 1 - load * experts / (double)(experts - j);
+        none *= left > 0 ? left : 0;
+    }
+    return 1 - none;
 }
 
 /* --- links --- */
@@ -34,20 +71,18 @@ struct cost_load expert_load_mean(const struct problem *problem, uint32_t micro_
 int expert_links_init(struct expert_links *links, const struct cluster *cluster, const uint32_t *device,
                       uint32_t n, struct err *err)
 {
-    size_t pairs = (size_t)n * n + 1;
-    *links = (struct expert_links){.n = n};
-    links->node = calloc((size_t)n + 1, sizeof(*links->node));
-    links->nic = calloc((size_t)n + 1, sizeof(*links->nic));
-    links->latency_s = calloc(pairs, sizeof(double));
-    links->byte_s = calloc(pairs, sizeof(double));
-    links->wire_byte_s = calloc(pairs, sizeof(double));
-    links->pair = calloc(pairs, sizeof(double));
-    links->in_s = calloc((size_t)n + 1, sizeof(double));
-    if (!links->node || !links->nic || !links->latency_s || !links->byte_s || !links->wire_byte_s ||
-        !links->pair || !links->in_s) {
-        expert_links_fini(links);
+    size_t pairs = (size_t)n * n;
+    double *memory = calloc(4 * pairs + 3 * (size_t)n + 1, sizeof(double));
+    if (!memory)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
-    }
+    *links = (struct expert_links){.n = n,
+                                   .latency_s = memory,
+                                   .byte_s = memory + pairs,
+                                   .wire_byte_s = memory + 2 * pairs,
+                                   .pair = memory + 3 * pairs,
+                                   .nic = memory + 4 * pairs,
+                                   .in_s = memory + 4 * pairs + n,
+                                   .node = (uint32_t *)(memory + 4 * pairs + 2 * n)};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t node = cluster->devices[device[i]].node, k = 0;
         while (k < i && cluster->devices[device[k]].node != node)
@@ -71,13 +106,7 @@ int expert_links_init(struct expert_links *links, const struct cluster *cluster,
 
 void expert_links_fini(struct expert_links *links)
 {
-    free(links->node);
-    free(links->nic);
-    free(links->latency_s);
-    free(links->byte_s);
-    free(links->wire_byte_s);
-    free(links->pair);
-    free(links->in_s);
+    free(links->latency_s); /* and all else */
     *links = (struct expert_links){0};
 }
 
@@ -145,6 +174,17 @@ double expert_exchange_seconds(struct expert_links *links, const double *tokens,
     return latency + fmax(worst, shared_seconds(links));
 }
 
+/* Λ = max(R·max(A, D, E, C), A + D + E + C); T = (L − 1)·Λ + A + D + E + C + (R − 1)·max(A, D, E, C). */
+double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batches)
+{
+    double once = z->attention_s + z->dispatch_s + z->experts_s + z->combine_s;
+    double slowest = fmax(fmax(z->attention_s, z->experts_s), fmax(z->dispatch_s, z->combine_s));
+    slowest = fmax(slowest, fmax(z->shared_s, z->wire_s));
+    if (layers == 0 || micro_batches == 0)
+        return 0;
+    return (layers - 1) * fmax(micro_batches * slowest, once) + once + (micro_batches - 1) * slowest;
+}
+
 /* --- a plan --- */
 
 static void rows_read(struct expert_price *price)
@@ -173,10 +213,9 @@ static void experts_read(struct expert_price *price)
             int32_t layer =
                 e->block >= 0 && e->block < price->problem->block_count ? price->layer[e->block] : -1;
             for (int32_t x = e->begin; layer >= 0 && x < e->end && x < (int32_t)experts; x++) {
-                size_t at = (size_t)r * sparse + (uint32_t)layer;
-                price->count[at]++;
-                price->load[at] +=
-                    share ? share[(size_t)(e->block - 1) * experts + (uint32_t)x] : 1.0 / experts;
+                struct expert_layer *held = &price->layers[(size_t)r * sparse + (uint32_t)layer];
+                held->count++;
+                held->load += share ? share[(size_t)(e->block - 1) * experts + (uint32_t)x] : 1.0 / experts;
             }
         }
     }
@@ -194,8 +233,9 @@ static void steps_read(struct expert_price *price)
                 price->step_s[r] +=
                     layer >= 0 ? attention : problem_step_seconds(price->problem, price->device[r], b, b + 1);
             if (layer >= 0)
-                price->step_s[r] += price->count[(size_t)r * price->model.sparse_count + (uint32_t)layer] *
-                                    cost->part_step_s[COST_PART_EXPERT];
+                price->step_s[r] +=
+                    price->layers[(size_t)r * price->model.sparse_count + (uint32_t)layer].count *
+                    cost->part_step_s[COST_PART_EXPERT];
         }
     }
 }
@@ -215,20 +255,17 @@ int expert_price_init(struct expert_price **out, const struct problem *problem, 
     if (expert_model_init(&price->model, problem, err) < 0 ||
         expert_links_init(&price->links, problem->cluster, device, ranks, err) < 0)
         goto fail;
-    size_t cells = (size_t)ranks * price->model.sparse_count + 1;
-    price->row_begin = calloc((size_t)ranks + 1, sizeof(uint32_t));
-    price->row_end = calloc((size_t)ranks + 1, sizeof(uint32_t));
+    price->row_begin = calloc(2 * (size_t)ranks + 1, sizeof(uint32_t));
+    price->row_end = price->row_begin + ranks;
     price->layer = calloc((size_t)problem->block_count + 1, sizeof(int32_t));
-    price->count = calloc(cells, sizeof(uint32_t));
-    price->load = calloc(cells, sizeof(double));
-    price->step_s = calloc((size_t)ranks + 1, sizeof(double));
-    price->tokens = calloc((size_t)ranks + 1, sizeof(double));
-    price->touched = calloc((size_t)ranks + 1, sizeof(double));
-    if (!price->row_begin || !price->row_end || !price->layer || !price->count || !price->load ||
-        !price->step_s || !price->tokens || !price->touched) {
+    price->layers = calloc((size_t)ranks * price->model.sparse_count + 1, sizeof(*price->layers));
+    price->step_s = calloc(3 * (size_t)ranks + 1, sizeof(double));
+    if (!price->row_begin || !price->layer || !price->layers || !price->step_s) {
         err_set(err, ERR_NOMEM, "planner: out of memory");
         goto fail;
     }
+    price->tokens = price->step_s + ranks;
+    price->touched = price->step_s + 2 * (size_t)ranks;
     memset(price->layer, 0xff, ((size_t)problem->block_count + 1) * sizeof(int32_t));
     for (uint32_t l = 0; l < price->model.sparse_count; l++)
         price->layer[price->model.sparse[l]] = (int32_t)l;
@@ -249,13 +286,9 @@ void expert_price_fini(struct expert_price *price)
     expert_model_fini(&price->model);
     expert_links_fini(&price->links);
     free(price->row_begin);
-    free(price->row_end);
     free(price->layer);
-    free(price->count);
-    free(price->load);
+    free(price->layers);
     free(price->step_s);
-    free(price->tokens);
-    free(price->touched);
     free(price);
 }
 
@@ -266,33 +299,30 @@ static double experts_seconds(const struct expert_price *price, uint32_t rank, c
     int32_t layer = price->layer[x->block_begin];
     if (layer < 0 || load->tokens <= 0)
         return 0;
-    size_t at = (size_t)rank * price->model.sparse_count + (uint32_t)layer;
-    double count = price->count[at], pairs = load->tokens * price->model.active * price->load[at];
-    return count > 0 ? cost_experts_seconds(cost, way, count, pairs / count) : 0;
+    const struct expert_layer *held =
+        &price->layers[(size_t)rank * price->model.sparse_count + (uint32_t)layer];
+    double pairs = load->tokens * price->model.active * held->load;
+    return held->count > 0 ? cost_experts_seconds(cost, way, held->count, pairs / held->count) : 0;
 }
 
 double expert_compute_seconds(const struct expert_price *price, uint32_t rank, const struct instr *x,
                               const struct cost_load *load)
 {
     const struct cost_device *cost = &price->problem->costs[price->device[rank]];
-    bool back = x->flags & INSTR_BACKWARD;
-    enum cost_way way = back ? COST_BACKWARD : COST_FORWARD;
-    bool again = back && (x->flags & INSTR_RECOMPUTE);
-    switch (x->op) {
-    case OP_ATTENTION:
-        return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
-               (again ? cost_part_seconds(cost, COST_PART_ATTENTION, COST_RECOMPUTE, load) : 0);
-    case OP_ROUTE:
-        return cost_part_seconds(cost, COST_PART_ROUTER, way, load) +
-               (again ? cost_part_seconds(cost, COST_PART_ROUTER, COST_RECOMPUTE, load) : 0);
-    case OP_EXPERTS:
-        return experts_seconds(price, rank, x, way, load) +
-               (again ? experts_seconds(price, rank, x, COST_RECOMPUTE, load) : 0);
-    case OP_STEP:
+    bool back = x->flags & INSTR_BACKWARD, again = back && (x->flags & INSTR_RECOMPUTE);
+    double seconds = 0;
+    if (x->op == OP_STEP)
         return price->step_s[rank];
-    default:
-        return 0;
+    for (int way = 0; way < COST_WAYS; way++) {
+        if (way == COST_RECOMPUTE ? !again : back != (way == COST_BACKWARD))
+            continue;
+        if (x->op == OP_EXPERTS)
+            seconds += experts_seconds(price, rank, x, (enum cost_way)way, load);
+        else if (x->op == OP_ATTENTION || x->op == OP_ROUTE)
+            seconds += cost_part_seconds(cost, x->op == OP_ROUTE ? COST_PART_ROUTER : COST_PART_ATTENTION,
+                                         (enum cost_way)way, load);
     }
+    return seconds;
 }
 
 double expert_group_seconds(struct expert_price *price, const struct instr *x, uint32_t step)
@@ -312,7 +342,7 @@ double expert_group_seconds(struct expert_price *price, const struct instr *x, u
         price->tokens[r] = rows ? problem_load(price->problem, step, first, last).tokens : 0;
         price->touched[r] =
             expert_touched(price->model.experts, price->model.active,
-                           price->load[(size_t)r * price->model.sparse_count + (uint32_t)layer]);
+                           price->layers[(size_t)r * price->model.sparse_count + (uint32_t)layer].load);
     }
     return expert_exchange_seconds(&price->links, price->tokens, price->touched, price->model.routed_bytes);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/tensor/tensor_private.h"
+#include "planner/emit/tensor.h"
 
 struct writer {
     struct tensor_plan *t;
@@ -27,14 +27,14 @@ static int32_t past(const int32_t *numbers, uint32_t k, uint32_t ring)
     return k >= ring ? numbers[k - ring] : PLAN_NONE;
 }
 
-static const struct place_stage *blocks_of(const struct writer *w)
+static const struct stage *blocks_of(const struct writer *w)
 {
-    return &w->t->choice->stages[w->stage];
+    return &w->t->candidate->stages[w->stage];
 }
 
 static uint32_t leader(const struct writer *w, uint32_t stage)
 {
-    return w->t->choice->stages[stage].member_first;
+    return w->t->candidate->stages[stage].member_first;
 }
 
 /* Sums the parts of micro-batch k in a slot. `frees`: nobody here reads the sum. */
@@ -55,7 +55,7 @@ static int32_t sum_add(struct writer *w, int32_t slot, uint32_t tag, int32_t blo
 /* A boundary tensor from the neighbouring stage: the first member gets it and tells the others. */
 static void arrive_add(struct writer *w, bool gradient, uint32_t k)
 {
-    const struct place_stage *stage = blocks_of(w);
+    const struct stage *stage = blocks_of(w);
     int32_t slot = gradient ? w->s->grad_in : w->s->act_in;
     int32_t boundary = gradient ? stage->block_end : stage->block_begin;
     uint32_t ring = gradient ? w->s->ring_grad : w->s->ring_act;
@@ -137,7 +137,7 @@ static int32_t saved(const struct writer *w, int32_t slot, bool cache)
 static void forward_part(struct writer *w, int32_t block, int half, uint32_t k)
 {
     const struct tensor_slots *s = w->s;
-    const struct place_stage *stage = blocks_of(w);
+    const struct stage *stage = blocks_of(w);
     int32_t in = block == stage->block_begin && !w->first ? s->act_in : s->sum[1];
     int32_t out = block + 1 == stage->block_end && !w->last ? s->act_out : s->sum[1];
     bool head = block + 1 == w->t->plan->block_count;
@@ -158,7 +158,7 @@ static void forward_part(struct writer *w, int32_t block, int half, uint32_t k)
 static void backward_part(struct writer *w, int32_t block, int half, uint32_t k)
 {
     const struct tensor_slots *s = w->s;
-    const struct place_stage *stage = blocks_of(w);
+    const struct stage *stage = blocks_of(w);
     bool trains = w->t->plan->trains_embedding, head = block + 1 == w->t->plan->block_count;
     int32_t in = block + 1 == stage->block_end && !w->last ? s->grad_in : s->gradient[1];
     int32_t out = block == stage->block_begin && !w->first ? s->grad_out : s->gradient[1];
@@ -178,7 +178,7 @@ static void backward_part(struct writer *w, int32_t block, int half, uint32_t k)
 
 static void forward_unit(struct writer *w, uint32_t first, uint32_t end)
 {
-    const struct place_stage *stage = blocks_of(w);
+    const struct stage *stage = blocks_of(w);
     for (uint32_t k = first; k < end && !w->first; k++)
         arrive_add(w, false, k);
     for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
@@ -193,7 +193,7 @@ static void forward_unit(struct writer *w, uint32_t first, uint32_t end)
 
 static void backward_unit(struct writer *w, uint32_t first, uint32_t end)
 {
-    const struct place_stage *stage = blocks_of(w);
+    const struct stage *stage = blocks_of(w);
     for (uint32_t k = first; k < end; k++) {
         w->ready[k] = PLAN_NONE;
         if (!w->last)
@@ -210,13 +210,19 @@ static void backward_unit(struct writer *w, uint32_t first, uint32_t end)
         leave_add(w, true, k);
 }
 
-static void units_add(struct writer *w, const struct pipe_order *order, uint32_t micro_batches)
+/* All micro-batches, unit by unit: as many forwards as the window, then one backward and one forward in turn
+ * (1F1B); `back` false: forwards alone. */
+static void units_add(struct writer *w, bool back)
 {
-    uint32_t each = w->t->together;
-    for (uint32_t i = order->first[w->stage]; i < order->first[w->stage + 1]; i++) {
-        uint32_t first = order->events[i].micro_batch * each;
-        uint32_t end = first + each < micro_batches ? first + each : micro_batches;
-        if (order->events[i].kind == ORDER_FORWARD)
+    uint32_t each = w->t->together, count = w->t->plan->micro_batch_count;
+    uint32_t units = (count + each - 1) / each, forwards = 0, backwards = 0;
+    uint32_t window = w->t->candidate->members[leader(w, w->stage)].window;
+    window = window && back ? window : back ? 1 : units;
+    while (forwards < units || (back && backwards < units)) {
+        bool forward = forwards < units && forwards < backwards + window;
+        uint32_t first = (forward ? forwards++ : backwards++) * each;
+        uint32_t end = first + each < count ? first + each : count;
+        if (forward)
             forward_unit(w, first, end);
         else
             backward_unit(w, first, end);
@@ -227,7 +233,7 @@ static void train_build(struct writer *w)
 {
     const struct plan_rank *rank = &w->t->plan->ranks[w->rank];
     w->saving = 1;
-    units_add(w, &w->t->train, w->t->plan->micro_batch_count);
+    units_add(w, true);
     int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars,
                                              TAG_STEP_SCALARS, &w->last_forward, 1);
     int32_t summed = w->last_backward;
@@ -246,7 +252,7 @@ static void train_build(struct writer *w)
 static void evaluate_build(struct writer *w)
 {
     w->saving = -1;
-    units_add(w, &w->t->forwards, w->t->plan->micro_batch_count);
+    units_add(w, false);
     program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
                            &w->last_forward, 1);
 }
@@ -254,7 +260,7 @@ static void evaluate_build(struct writer *w)
 /* The prompt, or the last token, through all stages; the first of the last group chooses. */
 static void token_build(struct writer *w)
 {
-    uint32_t chooser = leader(w, w->t->choice->stage_count - 1);
+    uint32_t chooser = leader(w, w->t->candidate->stage_count - 1);
     w->saving = 0;
     forward_unit(w, 0, 1);
     int32_t ready = w->last_forward;
@@ -285,8 +291,8 @@ int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const str
                            .rank = r,
                            .stage = stage,
                            .first = stage == 0,
-                           .last = stage + 1 == t->choice->stage_count,
-                           .leads = r == t->choice->stages[stage].member_first,
+                           .last = stage + 1 == t->candidate->stage_count,
+                           .leads = r == t->candidate->stages[stage].member_first,
                            .group = 1 + (int32_t)stage,
                            .ready = memory,
                            .used_act = memory + count,

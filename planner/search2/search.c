@@ -1,0 +1,372 @@
+#include "planner/search2/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/search2/local.h"
+#include "planner/search2/seeds.h"
+
+/* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one; kinds
+ * that are behind give theirs up. */
+#define SEEDS_PART 10u
+#define ESTIMATED_PART 6u
+#define SIMULATED_PART 2u
+#define WITH_PART 10u        /* of the budget, for a device left out */
+#define NEAR_ESTIMATE 1.3    /* of the best of all kinds: what is searched on on the estimator */
+#define NEAR_SIMULATED 1.12  /* likewise on the simulator */
+#define FINALISTS 8u         /* of each kind that are simulated */
+#define LONG_CELLS 4000u     /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
+#define STEPS_CELLS 800u     /* rank-micro-batches that are simulated of one candidate while searching */
+#define ROUNDS 60u           /* perturbations in vain */
+
+struct search {
+    const struct problem *problem;
+    const struct search_options *options;
+    struct search_found *found;
+    struct workbench bench;
+    struct candidate_list lists[PLACE_COUNT];
+    uint64_t *seen;
+    uint64_t budget;
+    uint32_t must_use;
+    struct err *err;
+};
+
+static struct local local_of(struct search *s, int placement, uint64_t budget)
+{
+    struct local l = {.bench = &s->bench,
+                      .kind = kinds[placement],
+                      .steps = 1,
+                      .must_use = s->must_use,
+                      .runnable_only = s->options->runnable_only,
+                      .budget = budget,
+                      .found = &s->lists[placement],
+                      .seen = s->seen,
+                      .estimate_s = INFINITY};
+    rand_stream_init(&l.rand, s->options->seed, (uint64_t)placement);
+    memset(s->seen, 0, LOCAL_SEEN * sizeof(*s->seen));
+    return l;
+}
+
+static double best_estimate(const struct search *s)
+{
+    double best = INFINITY;
+    for (int k = 0; k < PLACE_COUNT; k++)
+        best = s->lists[k].count ? fmin(best, s->lists[k].items[0].estimate_s) : best;
+    return best;
+}
+
+static int seeds_run(struct search *s)
+{
+    int wanted = s->problem->workload->place;
+    for (int k = 0; k < PLACE_COUNT; k++) {
+        struct err why = {0};
+        if (wanted != -1 && wanted != k)
+            continue;
+        if (!kinds[k]->supports(s->problem, &why)) {
+            if (wanted != k || why.code == ERR_NOFIT)
+                continue;
+            *s->err = why;
+            return err_wrap(s->err, "placement.kind: %s", plan_placement_name(k));
+        }
+        s->found->tried[k] = true;
+        struct local l = local_of(s, k, s->budget / SEEDS_PART);
+        if (seeds_add(&l, &s->lists[k]) < 0)
+            return -1;
+        s->found->evaluations += l.spent;
+    }
+    return 0;
+}
+
+/* Iterated local search on the estimator from each kind's best seed. */
+static int estimated_run(struct search *s)
+{
+    struct candidate now = {0};
+    int result = 0;
+    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
+        if (s->lists[k].count == 0 || k == PLACE_SINGLE ||
+            s->lists[k].items[0].estimate_s > best_estimate(s) * NEAR_ESTIMATE)
+            continue;
+        struct local l = local_of(s, k, s->budget / ESTIMATED_PART);
+        result = candidate_copy(&now, &s->lists[k].items[0], s->err);
+        double seconds = now.estimate_s;
+        if (result == 0)
+            result = local_search(&l, &now, &seconds, ROUNDS);
+        s->found->evaluations += l.spent;
+    }
+    candidate_fini(&now);
+    return result;
+}
+
+static uint32_t steps_of(const struct problem *p, uint64_t cells)
+{
+    uint64_t steps = cells ? STEPS_CELLS / cells : 1;
+    return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
+}
+
+/* Keeps a simulated candidate if it is its placement's best. */
+static int keep(struct search *s, const struct candidate *c, double seconds)
+{
+    struct candidate *best = &s->found->best[c->placement], *runnable = &s->found->runnable;
+    const struct kind *kind = kinds[c->placement];
+    int result = 0;
+    if (seconds < best->estimate_s) {
+        result = candidate_copy(best, c, s->err);
+        best->estimate_s = seconds;
+    }
+    if (result == 0 && seconds < runnable->estimate_s && (!kind->runnable || kind->runnable(s->problem, c))) {
+        result = candidate_copy(runnable, c, s->err);
+        runnable->estimate_s = seconds;
+    }
+    return result;
+}
+
+static double best_simulated(const struct search *s)
+{
+    double best = INFINITY;
+    for (int k = 0; k < PLACE_COUNT; k++)
+        best = fmin(best, s->found->best[k].estimate_s);
+    return best;
+}
+
+/* Simulates the best few of every kind, those of the fastest estimates first. */
+static int finalists_run(struct search *s)
+{
+    const struct problem *p = s->problem;
+    uint32_t next[PLACE_COUNT] = {0};
+    for (;;) {
+        int pick = -1;
+        for (int k = 0; k < PLACE_COUNT; k++) {
+            struct candidate_list *list = &s->lists[k];
+            uint64_t cells = list->count ? candidate_cells(p, &list->items[0]) : 0;
+            if (next[k] >= list->count || next[k] >= (cells >= LONG_CELLS ? 2 : FINALISTS))
+                continue;
+            if (pick < 0 || list->items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s)
+                pick = k;
+        }
+        if (pick < 0)
+            return 0;
+        const struct candidate *c = &s->lists[pick].items[next[pick]++];
+        bool known = s->found->best[pick].estimate_s < INFINITY;
+        if (known && c->estimate_s > best_simulated(s) * NEAR_SIMULATED)
+            continue;
+        double seconds = candidate_simulate(p, c, s->found->steps, s->err);
+        if (seconds < 0 || (seconds < INFINITY && keep(s, c, seconds) < 0))
+            return -1;
+    }
+}
+
+/* The same local search on what the simulator says, of kinds near the best, the best first. */
+static int simulated_search(struct search *s, const struct candidate *from, uint64_t budget)
+{
+    const struct problem *p = s->problem;
+    struct candidate now = {0};
+    struct local l = local_of(s, (int)from->placement, budget);
+    uint64_t cells = candidate_cells(p, from);
+    l.simulate = true;
+    l.found = NULL;
+    l.steps = steps_of(p, cells);
+    if (cells > LONG_CELLS)
+        return 0;
+    int result = candidate_copy(&now, from, s->err);
+    double seconds = result == 0 ? candidate_simulate(p, &now, l.steps, s->err) : -1;
+    if (result == 0 && seconds < INFINITY)
+        result = seconds < 0 ? -1 : local_search(&l, &now, &seconds, ROUNDS);
+    if (result == 0 && seconds < INFINITY) {
+        seconds = candidate_simulate(p, &now, s->found->steps, s->err);
+        result = seconds < 0 ? -1 : seconds < INFINITY ? keep(s, &now, seconds) : 0;
+    }
+    s->found->evaluations += l.spent;
+    candidate_fini(&now);
+    return result;
+}
+
+static int simulated_run(struct search *s)
+{
+    bool done[PLACE_COUNT] = {0};
+    for (uint64_t budget = s->budget / SIMULATED_PART;; budget /= 2) {
+        int pick = -1;
+        for (int k = 0; k < PLACE_COUNT; k++) {
+            double seconds = s->found->best[k].estimate_s;
+            if (!done[k] && seconds < best_simulated(s) * NEAR_SIMULATED + 1e-300 &&
+                (pick < 0 || seconds < s->found->best[pick].estimate_s))
+                pick = k;
+        }
+        if (pick < 0)
+            return 0;
+        done[pick] = true;
+        if (pick != PLACE_SINGLE && simulated_search(s, &s->found->best[pick], budget) < 0)
+            return -1;
+    }
+}
+
+/* The candidate that one begins with stands as it is, and is searched on from. */
+static int from_run(struct search *s)
+{
+    const struct candidate *from = s->options->from;
+    double seconds = candidate_simulate(s->problem, from, s->found->steps, s->err);
+    if (seconds < 0)
+        return -1;
+    if (!(seconds < INFINITY))
+        return 0;
+    return keep(s, from, seconds) < 0 ? -1 : simulated_search(s, from, s->budget / SIMULATED_PART);
+}
+
+static int search_init(struct search *s, const struct problem *problem, const struct search_options *options,
+                       struct search_found *found, struct err *err)
+{
+    *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
+    s->budget = options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT;
+    workbench_init(&s->bench, problem, err);
+    s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
+    return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+}
+
+static void search_fini(struct search *s)
+{
+    for (int k = 0; k < PLACE_COUNT; k++)
+        candidate_list_fini(&s->lists[k]);
+    workbench_fini(&s->bench);
+    free(s->seen);
+}
+
+/* Over how many steps candidates are compared: all that are priced, unless programs are long. */
+static void steps_choose(struct search *s)
+{
+    s->found->steps = s->problem->step_count;
+    for (int k = 0; k < PLACE_COUNT; k++) {
+        if (s->lists[k].count && candidate_cells(s->problem, &s->lists[k].items[0]) > LONG_CELLS)
+            s->found->steps = 1;
+    }
+}
+
+int search_run(const struct problem *problem, const struct search_options *options, struct search_found *found,
+               struct err *err)
+{
+    struct search s;
+    *found = (struct search_found){.chosen = -1, .runnable = {.estimate_s = INFINITY}};
+    for (int k = 0; k < PLACE_COUNT; k++)
+        found->best[k].estimate_s = INFINITY;
+    int result = search_init(&s, problem, options, found, err);
+    if (result == 0)
+        result = seeds_run(&s);
+    if (result == 0)
+        result = estimated_run(&s);
+    steps_choose(&s);
+    if (result == 0)
+        result = finalists_run(&s);
+    if (result == 0)
+        result = simulated_run(&s);
+    if (result == 0 && options->from)
+        result = from_run(&s);
+    memcpy(found->shortage, s.bench.shortage, sizeof(found->shortage));
+    for (int k = 0; k < PLACE_COUNT; k++) {
+        if (found->best[k].estimate_s < INFINITY &&
+            (found->chosen < 0 || found->best[k].estimate_s < found->best[found->chosen].estimate_s))
+            found->chosen = k;
+    }
+    search_fini(&s);
+    return result;
+}
+
+void search_found_fini(struct search_found *found)
+{
+    for (int k = 0; k < PLACE_COUNT; k++)
+        candidate_fini(&found->best[k]);
+    candidate_fini(&found->runnable);
+}
+
+/* --- what if --- */
+
+/* Puts a device into a candidate wherever it may join, by the estimator; the best is in *c. */
+static int join(struct search *s, struct local *l, uint32_t device, struct candidate *c)
+{
+    struct candidate trial = {0}, best = {0};
+    double least = INFINITY;
+    uint32_t as, bs;
+    int result = 0;
+    move_range(s->problem, l->kind, c, MOVE_ADD, &as, &bs);
+    for (uint32_t b = 0; b < bs + c->member_count && result == 0; b++) {
+        result = candidate_copy(&trial, c, s->err);
+        if (result < 0)
+            break;
+        int level = b < bs ? move_apply(s->problem, l->kind, &trial, MOVE_ADD, device, b, s->err)
+                           : move_apply(s->problem, l->kind, &trial, MOVE_REPLACE, b - bs, device, s->err);
+        if (level == MOVE_VOID)
+            continue;
+        double seconds = level < 0 ? -1 : local_value(l, &trial, (enum move_level)level, least);
+        if (seconds < 0)
+            result = -1;
+        else if (seconds < least && (result = candidate_copy(&best, &trial, s->err)) == 0)
+            least = seconds;
+    }
+    if (result == 0 && least < INFINITY)
+        result = candidate_copy(c, &best, s->err);
+    c->estimate_s = least;
+    candidate_fini(&trial);
+    candidate_fini(&best);
+    return result;
+}
+
+int search_with(const struct problem *problem, const struct search_options *options, const struct search_found *found,
+                uint32_t device, struct candidate *with, double *seconds, struct err *err)
+{
+    struct search_found mine = {.chosen = -1, .steps = found->steps, .runnable = {.estimate_s = INFINITY}};
+    struct search s;
+    struct candidate now = {0};
+    int result = search_init(&s, problem, options, &mine, err);
+    *with = (struct candidate){0};
+    *seconds = INFINITY;
+    s.must_use = device + 1;
+    for (int k = 0; k < PLACE_COUNT; k++)
+        mine.best[k].estimate_s = INFINITY;
+    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
+        if (!(found->best[k].estimate_s < found->best[found->chosen].estimate_s * NEAR_ESTIMATE))
+            continue;
+        struct local l = local_of(&s, k, s.budget / WITH_PART);
+        result = candidate_copy(&now, &found->best[k], err);
+        if (result == 0)
+            result = join(&s, &l, device, &now);
+        double value = now.estimate_s;
+        if (result == 0 && value < INFINITY)
+            result = local_search(&l, &now, &value, ROUNDS / 4);
+        if (result == 0 && value < INFINITY) {
+            value = candidate_simulate(problem, &now, mine.steps, err);
+            result = value < 0 ? -1 : value < INFINITY ? keep(&s, &now, value) : 0;
+        }
+    }
+    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
+        if (mine.best[k].estimate_s < *seconds) {
+            *seconds = mine.best[k].estimate_s;
+            result = candidate_copy(with, &mine.best[k], err);
+        }
+    }
+    candidate_fini(&now);
+    search_found_fini(&mine);
+    search_fini(&s);
+    return result;
+}
+
+int search_single(const struct problem *problem, uint32_t device, struct candidate *single, struct shortage *shortage,
+                  struct err *err)
+{
+    struct search_options options = {0};
+    struct search_found found = {0};
+    struct search s;
+    int result = search_init(&s, problem, &options, &found, err);
+    s.must_use = device + 1;
+    if (result == 0) {
+        struct local l = local_of(&s, PLACE_SINGLE, s.budget);
+        result = seeds_add(&l, &s.lists[PLACE_SINGLE]);
+    }
+    *shortage = s.bench.shortage[PLACE_SINGLE];
+    single->estimate_s = INFINITY;
+    if (result == 0 && s.lists[PLACE_SINGLE].count) {
+        result = candidate_copy(single, &s.lists[PLACE_SINGLE].items[0], err);
+        double seconds = result == 0 ? candidate_simulate(problem, single, problem->step_count, err) : -1;
+        result = seconds < 0 ? -1 : 0;
+        single->estimate_s = seconds;
+    }
+    search_fini(&s);
+    return result;
+}
