@@ -106,7 +106,8 @@ static void ring_fill(const struct shards *s, struct ring *ring)
 static int sharded_estimate(struct shards *s, const struct ring *ring)
 {
     bool full = s->p->workload->method == METHOD_FULL;
-    struct moving moving = {.hop_s = (s->c->member_count - 1) * ring->latency_s};
+    double hop_s = (s->c->member_count - 1) * ring->latency_s;
+    struct moving moving = {.gather_hop_s = hop_s, .reduce_hop_s = hop_s};
     double update = 0;
     for (uint32_t m = 0; m < s->c->member_count; m++) {
         double share = s->c->members[m].state_share;
@@ -197,12 +198,12 @@ static int sharded_settle(struct shards *s, struct member *best, double *best_s)
     double state = layered_state_bytes(s->p), most = 0, shares[SHARDS_MEMBERS_MAX];
     int64_t least_room[SHARDS_MEMBERS_MAX];
     ring_fill(s, &ring);
-    double least = share_level_least(ring.members, count);
+    double least = share_level_least(ring.members, count), hop_s = (count - 1) * ring.latency_s;
     for (uint32_t m = 0; m < count; m++)
         most = fmax(most, 1 / ring.members[m].bytes_per_s);
     for (uint32_t l = 0; l < (most > least ? LEVELS : 1); l++) {
         double level = least + (most - least) * l / (LEVELS - 1);
-        struct moving moving = {.gather_s = level, .reduce_s = level, .hop_s = (count - 1) * ring.latency_s};
+        struct moving moving = {level, level, hop_s, hop_s, false};
         for (uint32_t m = 0; m < count; m++)
             least_room[m] = (int64_t)fmax(0, (1 - level * (1 + SAME) * ring.members[m].bytes_per_s) * state);
         int result = shards_split(s, &moving, least_room, state, *best_s);

@@ -10,8 +10,8 @@ static bool server_supports(const struct problem *problem, struct err *err)
     return shards_supports(problem, "a holder and workers take", err);
 }
 
-/* What one block costs to send to all workers, and to get from them: each link carries it once, and the
- * holder's card as often as there are workers on other nodes. */
+/* What one block's bytes cost to send to all workers, beside each other but for the holder's card, and to get
+ * from them, one after the other: sums are made in one order. */
 static struct moving star(const struct shards *s)
 {
     const struct cluster *cluster = s->p->cluster;
@@ -24,17 +24,15 @@ static struct moving star(const struct shards *s)
         bool emulated;
         cluster_link(cluster, members[0].device, members[m].device, &latency, &rate, &emulated);
         moving.gather_s = fmax(moving.gather_s, 1 / rate);
-        moving.hop_s = fmax(moving.hop_s, latency);
+        moving.gather_hop_s = fmax(moving.gather_hop_s, latency);
         cluster_link(cluster, members[m].device, members[0].device, &latency, &rate, &emulated);
-        moving.reduce_s = fmax(moving.reduce_s, 1 / rate);
-        moving.hop_s = fmax(moving.hop_s, latency);
+        moving.reduce_s += 1 / rate;
+        moving.reduce_hop_s += latency;
         away += cluster->devices[members[m].device].node != holder->node;
     }
     double card = cluster->nodes[holder->node].nic_bytes_per_s;
-    if (card > 0) {
+    if (card > 0)
         moving.gather_s = fmax(moving.gather_s, away / card);
-        moving.reduce_s = fmax(moving.reduce_s, away / card);
-    }
     return moving;
 }
 

@@ -10,6 +10,7 @@
     64u /* sizes of micro-batches up to which all are tried; then powers of 2 and 1.5 times them */
 #define ROUNDING_BYTES 4096 /* shares of state are rounded to bytes, purpose by purpose */
 #define FIRST_LIMIT 1.5     /* of the least time there can be: where looking begins */
+#define ROUNDED (1 - 1e-12) /* sums in another order */
 #define EVALUATION 10000u   /* cells of a split that take as long as estimating a pipeline */
 
 struct way { /* to take some rows, alike for all members but for time */
@@ -75,11 +76,16 @@ static void overlaps_at_once(struct shards *s)
     overlap_add(s, -1, true, 0, adapters);
 }
 
+static double larger(double a, double b) /* fmax, which compilers do not inline */
+{
+    return a > b ? a : b;
+}
+
 static double moves_seconds(const struct overlap *x, const struct moving *moving)
 {
-    double in = x->gathered > 0 ? x->gathered * moving->gather_s + moving->hop_s : 0;
-    double out = x->reduced > 0 ? x->reduced * moving->reduce_s + moving->hop_s : 0;
-    return moving->beside ? fmax(in, out) : in + out;
+    double in = x->gathered > 0 ? x->gathered * moving->gather_s + moving->gather_hop_s : 0;
+    double out = x->reduced > 0 ? x->reduced * moving->reduce_s + moving->reduce_hop_s : 0;
+    return moving->beside ? larger(in, out) : in + out;
 }
 
 /* Seconds of a step for a member that works through so many micro-batches of that cost. */
@@ -95,7 +101,7 @@ static double member_seconds(const struct shards *s, const struct micro_cost *co
             work = x->backward ? each[COST_BACKWARD] + (recompute ? each[COST_RECOMPUTE] : 0)
                                : each[COST_FORWARD];
         }
-        seconds += x->times * fmax(count * work, moves_seconds(x, moving));
+        seconds += x->times * larger(count * work, moves_seconds(x, moving));
     }
     return seconds;
 }
@@ -246,7 +252,7 @@ static int way_compare(const void *left, const void *right)
     const struct way *a = left, *b = right;
     if (a->total != b->total)
         return a->total < b->total ? -1 : 1;
-    return a->size < b->size ? -1 : a->size > b->size;
+    return a->size > b->size ? -1 : a->size < b->size; /* what is mostly faster comes first */
 }
 
 /* All ways of micro-batches of one size. What they need grows by the same for each micro-batch more. */
@@ -277,10 +283,11 @@ static void costs_fill(struct shards *s)
         for (uint32_t i = 0; i < s->size_count; i++) {
             struct micro_cost *cost = &s->costs[(size_t)m * s->size_count + i];
             rows_cost(p, s->c->members[m].device, s->sizes[i], cost);
-            double through =
-                micro_forward(p, cost, 0, p->block_count) + micro_backward(p, cost, 0, p->block_count, false);
-            s->through_s[(size_t)m * s->size_count + i] = through;
-            s->per_row[m] = fmin(s->per_row[m], through / s->sizes[i]);
+            double *through = &s->through_s[2 * ((size_t)m * s->size_count + i)];
+            double forward = micro_forward(p, cost, 0, p->block_count);
+            for (int again = 0; again < 2; again++)
+                through[again] = (forward + micro_backward(p, cost, 0, p->block_count, again)) * ROUNDED;
+            s->per_row[m] = fmin(s->per_row[m], through[0] / s->sizes[i]);
         }
     }
 }
@@ -302,10 +309,10 @@ int shards_prepare(struct shards *s)
     }
     s->ways = calloc(ways, sizeof(*s->ways));
     s->costs = calloc(members * s->size_count + 1, sizeof(*s->costs));
-    s->through_s = calloc(members * s->size_count + 1, sizeof(*s->through_s));
+    s->through_s = calloc(2 * members * s->size_count + 1, sizeof(*s->through_s));
     s->per_row = calloc(members + 1, sizeof(*s->per_row));
     s->members = calloc(members + 1, sizeof(*s->members));
-    s->options = calloc(members * ways + 1, sizeof(*s->options));
+    s->options = malloc((members * ways + 1) * sizeof(*s->options));
     s->chosen = calloc(members + 1, sizeof(*s->chosen));
     if (!s->sizes || !s->ways || !s->costs || !s->through_s || !s->per_row || !s->members || !s->options ||
         !s->chosen)
@@ -330,19 +337,14 @@ static bool may_idle(const struct shards *s, uint32_t m)
     return s->c->placement == PLACE_SERVER ? m == 0 : s->p->workload->method == METHOD_FULL;
 }
 
-/* Keeps, of options with the same total, those that no other beats in both time and room. */
-static void option_add(struct split_member *member, const struct split_option *option)
+/* Has the member an option of the same total that is no worse in time and room? */
+static bool option_beaten(const struct split_member *member, const struct split_option *option)
 {
-    uint32_t kept = member->option_count;
     for (uint32_t i = member->option_count; i-- > 0 && member->options[i].total == option->total;) {
-        const struct split_option *other = &member->options[i];
-        if (other->seconds <= option->seconds && other->room >= option->room)
-            return;
-        if (other->seconds >= option->seconds && other->room <= option->room)
-            member->options[i] = member->options[--kept];
+        if (member->options[i].seconds <= option->seconds && member->options[i].room >= option->room)
+            return true;
     }
-    member->options[kept++] = *option;
-    member->option_count = kept;
+    return false;
 }
 
 /* A member's options within a limit. *all: none was passed over for its time. */
@@ -364,20 +366,20 @@ static void options_fill(struct shards *s, uint32_t m, const struct moving *movi
         }
         if (room < least_room || (way->count == 0 && !may_idle(s, m)) || s->sizes[way->size] > s->most)
             continue;
-        double seconds = way->count * s->through_s[at];
-        if (seconds <= limit)
-            seconds = member_seconds(s, &s->costs[at], way->count, way->recompute, moving);
-        if (!(seconds <= limit)) {
-            *all = false;
-            continue;
-        }
-        struct split_option o = {.seconds = seconds,
+        struct split_option o = {.seconds = way->count * s->through_s[2 * at + way->recompute],
                                  .room = room < state ? room : state,
                                  .total = way->total,
                                  .rows = s->sizes[way->size],
                                  .count = way->count,
                                  .recompute = way->recompute};
-        option_add(&s->members[m], &o);
+        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* it computes as long */
+            continue;
+        if (o.seconds <= limit && !s->whole)
+            o.seconds = member_seconds(s, &s->costs[at], o.count, o.recompute, moving);
+        if (!(o.seconds <= limit))
+            *all = false;
+        else if (!option_beaten(&s->members[m], &o))
+            s->members[m].options[s->members[m].option_count++] = o;
     }
 }
 

@@ -15,7 +15,7 @@
 /* How fast a block's bytes come and go, seconds a byte; latency of each transfer; one after the other, or
  * beside each other. */
 struct moving {
-    double gather_s, reduce_s, hop_s;
+    double gather_s, reduce_s, gather_hop_s, reduce_hop_s;
     bool beside;
 };
 
@@ -41,8 +41,8 @@ struct shards {
     uint32_t *sizes;
     struct way *ways;         /* by total */
     struct micro_cost *costs; /* [member_count][size_count] */
-    double *through_s;        /* the same of all blocks, forward and backward */
-    double *per_row;          /* [member_count]: the least of through_s a row */
+    double *through_s; /* [member_count][size_count][2]: of all blocks, both ways; with recomputation */
+    double *per_row;   /* [member_count]: the least of through_s a row */
     struct split_member *members;
     struct split_option *options, *chosen;
 };
