@@ -6,7 +6,6 @@
 #include "common/units.h"
 #include "planner/answer/insight.h"
 #include "planner/answer/expert_words.h"
-#include "planner/search/placement.h"
 #include "planner/answer/answer.h"
 
 /* Sets "like" where a device is estimated as a catalogue entry. Returns object. */

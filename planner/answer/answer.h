@@ -92,4 +92,10 @@ int answer_print_document(const json_t *document, struct buf *out, struct err *e
 int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
                          const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err);
 
+/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
+ * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted
+ * seconds. */
+int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
+                  struct trace *trace, double *step_s, struct err *err);
+
 #endif

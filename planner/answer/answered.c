@@ -1,10 +1,10 @@
 /* What becomes of an answer: its plan simulated for drawing, and its end. */
 #include <stdlib.h>
 
+#include "planner/answer/answer.h"
 #include "planner/answer/insight.h"
 #include "planner/cost/price.h"
 #include "planner/cost/problem.h"
-#include "planner/answer/answer.h"
 #include "planner/simulate/simulate.h"
 
 void plan_answer_destroy(struct plan_answer *answer)

@@ -14,10 +14,4 @@
 int plan_search(const struct workload *workload, const struct cluster *cluster,
                 const struct plan_options *options, struct plan_answer **answer, struct err *err);
 
-/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
- * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted
- * seconds. */
-int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
-                  struct trace *trace, double *step_s, struct err *err);
-
 #endif

@@ -8,20 +8,23 @@ int objective_check(const struct problem *p, struct err *err)
         if (!p->usable[i] || p->workload->objective == OBJECTIVE_TIME)
             continue;
         if (cost && d->price_per_hour <= 0)
-            return err_set(err, ERR_INVALID,
-                           "objective cost: device %s has no price_per_hour, so what a plan with it costs is not known "
-                           "(give one, or exclude it)",
-                           d->name);
+            return err_set(
+                err, ERR_INVALID,
+                "objective cost: device %s has no price_per_hour, so what a plan with it costs is not known "
+                "(give one, or exclude it)",
+                d->name);
         if (!cost && d->watts <= 0 && d->like && d->like->board_watts > 0)
-            return err_set(err, ERR_INVALID,
-                           "objective energy: device %s has no watts, so what a plan with it takes is not known (give "
-                           "them, or exclude it; %s draws at most %.0f)",
-                           d->name, d->like->name, d->like->board_watts);
+            return err_set(
+                err, ERR_INVALID,
+                "objective energy: device %s has no watts, so what a plan with it takes is not known (give "
+                "them, or exclude it; %s draws at most %.0f)",
+                d->name, d->like->name, d->like->board_watts);
         if (!cost && d->watts <= 0)
-            return err_set(err, ERR_INVALID,
-                           "objective energy: device %s has no watts, so what a plan with it takes is not known (give "
-                           "them, or exclude it)",
-                           d->name);
+            return err_set(
+                err, ERR_INVALID,
+                "objective energy: device %s has no watts, so what a plan with it takes is not known (give "
+                "them, or exclude it)",
+                d->name);
     }
     return 0;
 }

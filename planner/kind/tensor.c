@@ -267,7 +267,7 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
                        const double *room, const double *part)
 {
     const struct model_config *c = t->p->workload->config;
-    double base[GROUP_MAX], each[GROUP_MAX], cap[GROUP_MAX], share[GROUP_MAX];
+    double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX] = {0};
     uint32_t heads[GROUP_MAX], ends[2][GROUP_MAX], n = g->count;
     for (uint32_t i = 0; i < n; i++) {
         base[i] = 0;
@@ -502,7 +502,7 @@ static int cut_settle(const struct cut *t)
         return 0;
     for (uint32_t s = t->c->stage_count; s-- > 0;) {
         struct group g;
-        struct way way;
+        struct way way = {0};
         double busy, wanted = fmax(b.window, ceil((1 - RING_SAME) * (b.period_s + b.stay_s) / b.period_s));
         if (s + 1 < t->c->stage_count)
             wanted = fmin(wanted, (double)b.window + b.ring_most - 1);

@@ -91,6 +91,8 @@ static uint32_t ring_between(const struct schedule *s, const struct candidate *c
 {
     uint32_t w = c->members[c->stages[stage].member_first].window;
     uint32_t v = c->members[c->stages[stage + 1].member_first].window;
+    w = w ? w : s->micro_batches;
+    v = v ? v : s->micro_batches;
     uint32_t depth = w > v ? w - v + 1 : 2;
     depth = depth < 2 ? 2 : depth;
     return depth < s->micro_batches ? depth : s->micro_batches;

@@ -392,6 +392,10 @@ static int delay(struct candidate *c, uint32_t a, uint32_t b)
 int move_apply(const struct problem *p, const struct kind *kind, struct candidate *c, enum move_kind move,
                uint32_t a, uint32_t b, struct err *err)
 {
+    uint32_t as, bs;
+    move_range(p, kind, c, move, &as, &bs);
+    if (a >= as || b >= bs) /* the candidate may have changed since the move was listed */
+        return MOVE_VOID;
     switch (move) {
     case MOVE_ORDER:
         return order(c, a, b, err);

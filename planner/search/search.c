@@ -7,18 +7,19 @@
 #include "planner/search/local.h"
 #include "planner/search/seeds.h"
 
-/* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one; kinds
- * that are behind give theirs up. */
+/* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
+ * kinds that are behind give theirs up. */
 #define SEEDS_PART 10u
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
-#define WITH_PART 10u        /* of the budget, for a device left out */
-#define NEAR_ESTIMATE 1.3    /* of the best of all kinds: what is searched on on the estimator */
-#define NEAR_SIMULATED 1.12  /* likewise on the simulator */
-#define FINALISTS 8u         /* of each kind that are simulated */
-#define LONG_CELLS 4000u     /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
-#define STEPS_CELLS 800u     /* rank-micro-batches that are simulated of one candidate while searching */
-#define ROUNDS 60u           /* perturbations in vain */
+#define WITH_PART 10u       /* of the budget, for a device left out */
+#define NEAR_ESTIMATE 1.3   /* of the best of all kinds: what is searched on on the estimator */
+#define NEAR_SIMULATED 1.12 /* likewise on the simulator */
+#define FINALISTS 8u        /* of each kind that are simulated */
+#define LONG_CELLS                                                                                           \
+    4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
+#define STEPS_CELLS 800u /* rank-micro-batches that are simulated of one candidate while searching */
+#define ROUNDS 60u       /* perturbations in vain */
 
 struct search {
     const struct problem *problem;
@@ -241,8 +242,8 @@ static void steps_choose(struct search *s)
     }
 }
 
-int search_run(const struct problem *problem, const struct search_options *options, struct search_found *found,
-               struct err *err)
+int search_run(const struct problem *problem, const struct search_options *options,
+               struct search_found *found, struct err *err)
 {
     struct search s;
     *found = (struct search_found){.chosen = -1, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
@@ -309,10 +310,12 @@ static int join(struct search *s, struct local *l, uint32_t device, struct candi
     return result;
 }
 
-int search_with(const struct problem *problem, const struct search_options *options, const struct search_found *found,
-                uint32_t device, struct candidate *with, double *seconds, struct err *err)
+int search_with(const struct problem *problem, const struct search_options *options,
+                const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
+                struct err *err)
 {
-    struct search_found mine = {.chosen = -1, .steps = found->steps, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
+    struct search_found mine = {
+        .chosen = -1, .steps = found->steps, .fastest_s = INFINITY, .runnable = {.estimate_s = INFINITY}};
     struct search s;
     struct candidate now = {0};
     double least = INFINITY;

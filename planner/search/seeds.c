@@ -1,18 +1,19 @@
-/* Orders: machine by machine or not, fast or large devices first or last. Sets: all devices, the best half, quarter …
- * of an order, single machines, and of few devices every set. */
+/* Orders: machine by machine or not, fast or large devices first or last. Sets: all devices, the best half,
+ * quarter … of an order, single machines, and of few devices every set. */
 #include "planner/search/seeds.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SETS_ALL 5u     /* devices up to which kinds of one stage try every set */
-#define NEAR 1.3        /* seeds this much above the best are not settled to the end */
-#define STAGE_MICRO 4u  /* micro-batches a stage to begin with: filling then takes a fifth of a step */
+#define SETS_ALL 5u    /* devices up to which kinds of one stage try every set */
+#define NEAR 1.3       /* seeds this much above the best are not settled to the end */
+#define STAGE_MICRO 4u /* micro-batches a stage to begin with: filling then takes a fifth of a step */
 
 struct device_rank {
     uint32_t device, node;
-    double speed, memory, machine; /* speed: micro-batches of one row a second; machine: its devices' together */
+    double speed, memory,
+        machine; /* speed: micro-batches of one row a second; machine: its devices' together */
 };
 
 struct seeder {
@@ -20,7 +21,7 @@ struct seeder {
     struct candidate_list *list;
     struct device_rank *ranks; /* [count] usable devices */
     uint32_t count;
-    uint32_t *order;           /* [count] */
+    uint32_t *order; /* [count] */
     struct candidate c;
     double best;
 };
@@ -58,7 +59,9 @@ static int seeder_init(struct seeder *s)
     double *machine = calloc((size_t)cluster->node_count + 1, sizeof(*machine));
     s->ranks = calloc((size_t)p->device_count + 1, sizeof(*s->ranks));
     s->order = calloc((size_t)p->device_count + 1, sizeof(*s->order));
-    int result = machine && s->ranks && s->order ? 0 : err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
+    int result = machine && s->ranks && s->order
+                     ? 0
+                     : err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
         if (!p->usable[d])
             continue;
@@ -78,11 +81,12 @@ static int seeder_init(struct seeder *s)
 
 static void order_by(struct seeder *s, enum seed_order order)
 {
-    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_machine, by_machine, by_memory, by_speed,
-                                                                     by_speed};
+    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_machine, by_machine, by_memory,
+                                                                     by_speed, by_speed};
     qsort(s->ranks, s->count, sizeof(*s->ranks), compare[order]);
     for (uint32_t i = 0; i < s->count; i++)
-        s->order[i] = s->ranks[order == BY_MACHINE_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
+        s->order[i] =
+            s->ranks[order == BY_MACHINE_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
 }
 
 /* --- one seed --- */
@@ -96,8 +100,8 @@ static int seed_value(struct seeder *s, double *value)
     return *value < INFINITY ? candidate_list_add(s->list, &s->c, s->local->bench->err) : 0;
 }
 
-/* The candidate in hand at the size of micro-batches that suits its stages, then larger and smaller ones while those
- * are better. */
+/* The candidate in hand at the size of micro-batches that suits its stages, then larger and smaller ones
+ * while those are better. */
 static int seed_sizes(struct seeder *s)
 {
     const struct problem *p = s->local->bench->problem;
@@ -136,7 +140,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     s->c.schedule = SCHEDULE_1F1B;
     for (uint32_t at = 0, width; at < count; at += width) {
         width = each;
-        while (each == 0 && at + ++width < count && devices[s->order[at + width]].node == devices[s->order[at]].node)
+        while (each == 0 && at + ++width < count &&
+               devices[s->order[at + width]].node == devices[s->order[at]].node)
             ;
         width = at + width > count ? count - at : width;
         width = width > kind->members_most ? kind->members_most : width;
@@ -150,7 +155,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
         most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
     }
     if (s->c.stage_count < kind->stages_least || s->c.stage_count > kind->stages_most ||
-        s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least || (asked && s->c.stage_count != asked))
+        s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
+        (asked && s->c.stage_count != asked))
         return 0;
     return seed_sizes(s);
 }
