@@ -57,12 +57,15 @@ bool chain_windows(const struct problem *p, const struct candidate *c, const str
             double rounds = ceil(cycle / period * (1 - SAME)) - 1 + windows[j];
             wish = rounds > wish ? (uint32_t)fmin(rounds, 1e6) : wish;
         }
-        uint32_t most = rule->most(rule->context, s, windows);
+        uint32_t most = rule->most(rule->context, s, wish, windows);
         if (most == 0)
             return false;
         *capped |= most < wish;
         windows[s] = wish < most ? wish : most;
     }
+    for (uint32_t s = 1; s < c->stage_count;
+         s++) /* nobody waits for more than the stage before lets under way */
+        windows[s] = windows[s] < windows[s - 1] ? windows[s] : windows[s - 1];
     return true;
 }
 

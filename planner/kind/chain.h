@@ -17,7 +17,7 @@ double chain_hop(const struct problem *problem, const struct candidate *candidat
  * and back (docs/PLANNER.md, Time). most(s) caps them one after the other, from the tail: 0 says that the
  * stage does not fit. Returns whether all fit; *capped: a window is less than it should be. */
 struct chain_windows {
-    uint32_t (*most)(void *context, uint32_t s, const uint32_t *windows);
+    uint32_t (*most)(void *context, uint32_t s, uint32_t wish, const uint32_t *windows);
     void *context;
 };
 bool chain_windows(const struct problem *problem, const struct candidate *candidate,

@@ -92,7 +92,9 @@ struct capping {
     struct candidate *c;
     const struct stage_price *prices;
     uint32_t micro_batches;
-    uint32_t behind; /* of the stage before: its window at most, so that this one has room for what arrives */
+    uint32_t behind;      /* a stage's window at most, so that the one behind it has room for what arrives */
+    uint32_t behind_next; /* likewise, of the stage looked at */
+    bool spare;           /* recomputation only where nothing fits without */
 };
 
 /* Of a stage that several members share: what the window of all may be so that each has room for its part. */
@@ -132,15 +134,12 @@ static uint32_t group_most(struct capping *k, uint32_t s)
 }
 
 /* Of a stage of one: besides saved activations, room for what arrives from the stages before and behind. */
-static uint32_t stage_most(void *context, uint32_t s, const uint32_t *windows)
+static uint32_t single_most(struct capping *k, uint32_t s, const uint32_t *windows)
 {
-    struct capping *k = context;
     const struct problem *p = k->bench->problem;
-    struct candidate *c = k->c;
+    const struct candidate *c = k->c;
     const struct member *m = &c->members[c->stages[s].member_first];
     struct memory_need need;
-    if (c->stages[s].member_count > 1)
-        return group_most(k, s);
     pipeline_member_need(p, c, s, c->stages[s].member_first, 1, 1, BUFFERS_SIDE * sides(c, s), &need);
     double left = (double)limit_of(p, m) - (double)need.total, boundary = (double)need.boundary_bytes;
     if (left < 0) {
@@ -150,20 +149,39 @@ static uint32_t stage_most(void *context, uint32_t s, const uint32_t *windows)
     /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
-    while (most < 1000000 && most < k->behind) {
+    while (most < k->behind && most < 2 * k->micro_batches) {
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
         ring = fmin(ring, k->micro_batches);
         if ((held - 1) * (double)need.saved_bytes + ring * boundary > left)
             break;
         most = w;
-        if (w > 2 * k->micro_batches)
-            break;
     }
     double used =
         (double)(most < k->micro_batches ? most - 1 : k->micro_batches - 1) * (double)need.saved_bytes;
     double deeper = boundary > 0 ? floor((left - used) / boundary) : 1e6;
-    k->behind = most + 1 + (uint32_t)fmin(fmax(deeper, 0), 1e6);
+    k->behind_next = most + 1 + (uint32_t)fmin(fmax(deeper, 0), 1e6);
+    return most;
+}
+
+/* The window of a stage at most. Where that is less than it should be (or, `spare`, nothing at all), its
+ * members compute again what that saves. */
+static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint32_t *windows)
+{
+    struct capping *k = context;
+    struct candidate *c = k->c;
+    const struct stage *x = &c->stages[s];
+    uint32_t most = 0;
+    for (int again = 0; again < 2; again++) {
+        if (!micro_recompute_allowed(k->bench->problem, again))
+            continue;
+        for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
+            c->members[m].recompute = again;
+        most = x->member_count > 1 ? group_most(k, s) : single_most(k, s, windows);
+        if (most >= wish || (k->spare && most > 0))
+            break;
+    }
+    k->behind = x->member_count > 1 ? UINT32_MAX : k->behind_next;
     return most;
 }
 
@@ -217,49 +235,43 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
 
 /* --- settling --- */
 
-/* Windows as they should be, as far as memory has room, with recomputation as the members have it. */
-static int windows_fill(struct workbench *bench, struct candidate *c, bool *capped)
+/* Windows as they should be, as far as memory has room. */
+static int windows_fill(struct workbench *bench, struct candidate *c, bool spare, bool *capped)
 {
     const struct problem *p = bench->problem;
-    struct capping k = {.bench = bench, .c = c, .behind = UINT32_MAX};
+    struct capping k = {.bench = bench, .c = c, .behind = UINT32_MAX, .spare = spare};
     struct chain_windows rule = {stage_most, &k};
     struct stage_price *prices;
     struct pipeline_sync *syncs;
-    int filled = prices_fill(bench, c, &prices, &syncs);
-    free(syncs);
-    if (filled < 0)
-        return -1;
-    k.prices = prices;
-    uint32_t *windows = bench->windows;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->members[m] = (struct member){.device = c->members[m].device,
+                                        .rows = c->micro_batch_rows,
+                                        .window = 1,
+                                        .state_share = 1,
+                                        .recompute = !micro_recompute_allowed(p, false)};
+    uint32_t *windows = NULL;
     k.micro_batches = micro_count(p, c->micro_batch_rows);
-    if (!chain_windows(p, c, prices, &rule, windows, capped))
-        return 0;
+    for (int pass = 0; pass < 2; pass++) { /* the second time it is known who recomputes */
+        int filled = prices_fill(bench, c, &prices, &syncs);
+        free(syncs);
+        if (filled < 0)
+            return -1;
+        k.prices = prices;
+        k.behind = UINT32_MAX;
+        windows = bench->windows;
+        if (!chain_windows(p, c, prices, &rule, windows, capped))
+            return 0;
+    }
     for (uint32_t s = 0; s < c->stage_count; s++) {
         const struct stage *x = &c->stages[s];
         double period = chain_period(c, prices, s);
-        for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
+        for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++) {
+            *capped |= c->members[m].recompute;
             c->members[m].window = window_part(
                 windows[s], period / (prices[m].forward_s + prices[m].backward_s), x->member_count);
-    }
-    return 1;
-}
-
-/* Members as they begin: nothing is computed again unless it must be (`again`: or where windows would be
- * short). */
-static void members_reset(struct workbench *bench, struct candidate *c, bool again)
-{
-    const struct problem *p = bench->problem;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
-        for (uint32_t i = x->member_first; i < x->member_first + x->member_count; i++) {
-            struct member *m = &c->members[i];
-            *m = (struct member){
-                .device = m->device, .rows = c->micro_batch_rows, .window = 1, .state_share = 1};
-            m->recompute = again || !micro_recompute_allowed(p, false);
-            if (!m->recompute && micro_recompute_allowed(p, true) && !shards(p, x))
-                m->recompute = lacks(bench, c, s, i, 1) > 0;
         }
     }
+    return 1;
 }
 
 /* The schedule's relaxation: a stage works on all micro-batches at its full rate, after the first of them has
@@ -280,9 +292,9 @@ static double relaxed_seconds(struct workbench *bench, const struct candidate *c
     return least;
 }
 
-/* With recomputation only where it must be, and, where memory cut windows short, everywhere: whichever is
- * faster. Groups work eagerly; where memory is short also in the strict order, whose windows suffice exactly.
- */
+/* With recomputation wherever windows would be short without, and, where that happened, only where nothing
+ * fits without: whichever is faster. Groups work eagerly; where memory is short also in the strict order,
+ * whose windows suffice exactly. */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
     struct candidate *best = &bench->best;
@@ -291,13 +303,11 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
     c->owner_count = 0;
     c->schedule = SCHEDULE_1F1B;
     for (int variant = 0; variant < 4 && result >= 0; variant++) {
-        bool again = variant & 1, strict = variant & 2, cut_short = false;
-        if ((again && !micro_recompute_allowed(bench->problem, true)) || (variant > 0 && found && !capped) ||
-            (strict && !groups))
+        bool spare = variant & 1, strict = variant & 2, cut_short = false;
+        if ((variant > 0 && !capped) || (strict && !groups))
             continue;
         c->eager = groups && !strict;
-        members_reset(bench, c, again);
-        result = windows_fill(bench, c, &cut_short);
+        result = windows_fill(bench, c, spare, &cut_short);
         capped |= cut_short || result == 0;
         if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
             result = 0;
