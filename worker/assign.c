@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/json.h"
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
 enum { TEXT_MAX = 4096, RANKS_MAX = 16384 };

@@ -28,7 +28,7 @@
  *   }
  *
  * What happens, in order: the assignment is checked (every field, the plan by
- * program/check.h, the epoch), the device is made with its limit, the model
+ * program/check/check.h, the epoch), the device is made with its limit, the model
  * opened (only the bytes of this rank's blocks), adapter or checkpoint and the
  * encoded rows loaded, the mesh listens, `worker_ready`; `peers` comes, the
  * peers that the program names are connected, `started`, the steps run, `done`

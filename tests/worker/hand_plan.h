@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "model/config.h"
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 #include "program/program.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 /* A rectangle of blocks × rows that one instruction works on; blocks are counted in halves, since a tensor
  * group sums between them. */
@@ -66,11 +66,10 @@ static int rects_merge(const struct plan *plan, int kind, struct rect *rects, ui
         for (uint32_t r = 0; r < plan->rank_count; r++)
             members += plan->ranks[r].stage == plan->ranks[rects[i].rank].stage;
         if (end - i != members)
-            return err_set(err, ERR_INVALID,
-                           "%s: micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it",
-                           check_where(plan, rects[i].rank, kind, rects[i].instr, where), micro,
-                           rects[i].block_begin / 2, (rects[i].block_end + 1) / 2, end - i, members,
-                           plan->ranks[rects[i].rank].stage);
+            return err_set(
+                err, ERR_INVALID, "%s: micro-batch %u, blocks %d..%d: %u of %u ranks of stage %d work on it",
+                plan_where(plan, rects[i].rank, kind, rects[i].instr, where), micro, rects[i].block_begin / 2,
+                (rects[i].block_end + 1) / 2, end - i, members, plan->ranks[rects[i].rank].stage);
         rects[out++] = rects[i];
         i = end;
     }
@@ -96,8 +95,8 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
             const struct rect *b = &rects[j];
             if (b->row_begin < a->row_end && a->row_begin < b->row_end)
                 return err_set(err, ERR_INVALID, "%s repeats what %s does: rows pass a block twice %s",
-                               check_where(plan, b->rank, kind, b->instr, one),
-                               check_where(plan, a->rank, kind, a->instr, two), pass_names[pass]);
+                               plan_where(plan, b->rank, kind, b->instr, one),
+                               plan_where(plan, a->rank, kind, a->instr, two), pass_names[pass]);
         }
     }
     if (area == wanted)
@@ -120,8 +119,8 @@ static int rects_tile(const struct plan *plan, int kind, enum pass pass, struct 
         "which rank %u holds%s%s",
         program_kind_name(kind), micro, pass_names[pass], rows, reached / 2, holder,
         near != UINT32_MAX ? ", behind " : ", before ",
-        near != UINT32_MAX ? check_where(plan, rects[near].rank, kind, rects[near].instr, one)
-                           : check_where_end(plan, holder, kind, false, one));
+        near != UINT32_MAX ? plan_where(plan, rects[near].rank, kind, rects[near].instr, one)
+                           : plan_where_end(plan, holder, kind, false, one));
 }
 
 /* Instructions of one pass, sorted into micro-batches (CSR). */
@@ -218,8 +217,8 @@ static int step_before(const struct plan *plan, uint32_t rank, const struct chec
     if (check_order_before(order, a, b))
         return 0;
     return err_set(err, ERR_INVALID, "%s does not wait for %s: %s",
-                   check_where(plan, rank, PROGRAM_TRAIN, b, one),
-                   check_where(plan, rank, PROGRAM_TRAIN, a, two), why);
+                   plan_where(plan, rank, PROGRAM_TRAIN, b, one),
+                   plan_where(plan, rank, PROGRAM_TRAIN, a, two), why);
 }
 
 struct step_parts {
@@ -259,12 +258,12 @@ int check_step(const struct plan *plan, uint32_t rank, const struct check_order 
         return err_set(err, ERR_INVALID, "rank %u: it has no train program", rank);
     if (parts.steps > 1 || (parts.steps == 0 && r->state_share > 0))
         return err_set(err, ERR_INVALID, "%s ends with %u STEP instructions; it must be one",
-                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.steps);
+                       plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.steps);
     if (parts.scalars != 1 || parts.norms != 1)
         return err_set(err, ERR_INVALID,
                        "%s comes after step scalars were reduced over all ranks %u times and the norm %u "
                        "times; each must be once",
-                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.scalars, parts.norms);
+                       plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), parts.scalars, parts.norms);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         bool gradients = x->queue != QUEUE_COMPUTE && x->tag == TAG_PARAMETER_GRADIENTS;

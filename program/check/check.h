@@ -8,8 +8,8 @@
  * freed once, never overwritten while in use, and the rank's memory is never exceeded by them; in `train`
  * every row passes every block once forward and once backward, and each gradient is reduced once before the
  * one STEP. */
-#ifndef MOTLEY_PROGRAM_CHECK_H
-#define MOTLEY_PROGRAM_CHECK_H
+#ifndef MOTLEY_PROGRAM_CHECK_CHECK_H
+#define MOTLEY_PROGRAM_CHECK_CHECK_H
 
 #include "program/program.h"
 

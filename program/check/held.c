@@ -4,12 +4,12 @@
  * FORWARD and BACKWARD say which blocks they work on, not where the blocks' weights are: the weights of block
  * b are in the first SLOT_GATHERED of the rank whose range covers b, and where there is none the rank keeps
  * them itself. Likewise backward adds to the first SLOT_GRADIENTS of lifetime SLOT_FOR_INSTRUCTIONS that
- * covers b. So this pass follows those slots alone, and check_slots.c all others. As there, only order that
+ * covers b. So this pass follows those slots alone, and slots.c all others. As there, only order that
  * the rank itself establishes counts. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 #define READERS_MAX 8u /* queues that may read one instance at once */
 #define INSTANCES_MAX (1u << 22)
@@ -48,9 +48,9 @@ static int refuse(struct held_state *s, uint32_t instr, int32_t slot, int32_t bl
                   int64_t other)
 {
     char where[200], there[200] = "";
-    check_where(s->plan, s->number, s->kind, instr, where);
+    plan_where(s->plan, s->number, s->kind, instr, where);
     if (other >= 0)
-        check_where(s->plan, s->number, s->kind, (uint32_t)other, there);
+        plan_where(s->plan, s->number, s->kind, (uint32_t)other, there);
     return err_set(s->err, ERR_INVALID, "%s: the %s of block %d %s%s%s", where, noun(s, slot), block, what,
                    other >= 0 ? " " : "", there);
 }
@@ -173,7 +173,7 @@ static int instr_held(struct held_state *s, uint32_t i)
     if ((in || out) && (x->block_begin == x->block_end || x->slot_in == x->slot_out)) {
         char where[200];
         return err_set(s->err, ERR_INVALID, "%s: it names no blocks, or its slot twice",
-                       check_where(s->plan, s->number, s->kind, i, where));
+                       plan_where(s->plan, s->number, s->kind, i, where));
     }
     if (in && x->op != OP_RELEASE && held_read(s, i, x->slot_in, x->block_begin, x->block_end) < 0)
         return -1;

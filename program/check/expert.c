@@ -2,13 +2,13 @@
  * the router, to every rank that holds experts of the layer, and back, once forward and once backward; what
  * one part writes is what the next one reads; no rank can be sent more than it has room for.
  *
- * That every row passes attention once is check_cover.c's finding, that slots are written before they are
- * read check_slots.c's, that DISPATCH and COMBINE come in one order on all members graph.c's. */
+ * That every row passes attention once is cover.c's finding, that slots are written before they are
+ * read slots.c's, that DISPATCH and COMBINE come in one order on all members graph.c's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 #define EXPERTS_MAX 4096            /* of a layer */
 #define CELLS_MAX ((size_t)1 << 24) /* instructions of a rank by layer, micro-batch and part */
@@ -163,7 +163,7 @@ static uint32_t *cell(const struct state *s, uint32_t layer, uint32_t micro, int
 static int refuse(const struct state *s, uint32_t rank, uint32_t instr, const char *what)
 {
     char where[200];
-    return err_set(s->err, ERR_INVALID, "%s %s", check_where(s->plan, rank, s->kind, instr, where), what);
+    return err_set(s->err, ERR_INVALID, "%s %s", plan_where(s->plan, rank, s->kind, instr, where), what);
 }
 
 static int cells_read(struct state *s, uint32_t rank)
@@ -187,8 +187,8 @@ static int cells_read(struct state *s, uint32_t rank)
         uint32_t *at = cell(s, (uint32_t)s->layer[x->block_begin], (uint32_t)x->micro_batch, part, back);
         if (*at)
             return err_set(s->err, ERR_INVALID, "%s repeats what %s does",
-                           check_where(s->plan, rank, s->kind, i, where),
-                           check_where(s->plan, rank, s->kind, *at - 1, other));
+                           plan_where(s->plan, rank, s->kind, i, where),
+                           plan_where(s->plan, rank, s->kind, *at - 1, other));
         *at = i + 1;
     }
     return 0;
@@ -217,7 +217,7 @@ static int parts_there(const struct state *s, uint32_t rank, uint32_t layer, uin
             rank, program_kind_name(s->kind), part_names[missing], micro, s->block[layer],
             back ? " backward" : "");
     return err_set(s->err, ERR_INVALID, "%s has no %s beside it: micro-batch %u does not pass block %d%s",
-                   check_where(s->plan, rank, s->kind, near - 1, where), part_names[missing], micro,
+                   plan_where(s->plan, rank, s->kind, near - 1, where), part_names[missing], micro,
                    s->block[layer], back ? " backward" : "");
 }
 
@@ -260,8 +260,8 @@ static int links_hold(const struct state *s, uint32_t rank, uint32_t layer, uint
         int32_t left = slot_at(s, rank, a, links[i].left), taken = slot_at(s, rank, b, links[i].taken);
         if (left < 0 || left != taken)
             return err_set(s->err, ERR_INVALID, "%s does not take up, in slot %d, what %s leaves in slot %d",
-                           check_where(s->plan, rank, s->kind, b, one), taken,
-                           check_where(s->plan, rank, s->kind, a, two), left);
+                           plan_where(s->plan, rank, s->kind, b, one), taken,
+                           plan_where(s->plan, rank, s->kind, a, two), left);
     }
     return 0;
 }
@@ -277,8 +277,8 @@ static int rows_agree(const struct state *s, uint32_t rank, uint32_t layer, uint
         if (at && (instrs[at - 1].row_begin != instrs[first].row_begin ||
                    instrs[at - 1].row_end != instrs[first].row_end))
             return err_set(s->err, ERR_INVALID, "%s is not of the rows that %s is of",
-                           check_where(s->plan, rank, s->kind, at - 1, one),
-                           check_where(s->plan, rank, s->kind, first, two));
+                           plan_where(s->plan, rank, s->kind, at - 1, one),
+                           plan_where(s->plan, rank, s->kind, first, two));
     }
     return 0;
 }
@@ -335,7 +335,7 @@ static int groups_reach(const struct state *s, uint32_t rank)
             bool holds = s->holds[(size_t)r * s->layer_count + (uint32_t)s->layer[block]];
             if ((holds || s->attends[r]) && plan_group_position(&s->plan->groups[group], r) < 0)
                 return err_set(s->err, ERR_INVALID, "%s leaves out rank %u, which %s of block %d",
-                               check_where(s->plan, rank, s->kind, i, where), r,
+                               plan_where(s->plan, rank, s->kind, i, where), r,
                                holds ? "holds experts" : "has the attention", block);
         }
     }
@@ -386,7 +386,7 @@ static int room_check(const struct state *s)
         char where[200];
         return err_set(s->err, ERR_INVALID,
                        "%s has room for %llu bytes of routed tokens, but may be sent %llu",
-                       check_where(s->plan, r, s->kind, i, where), (unsigned long long)s->takes[r],
+                       plan_where(s->plan, r, s->kind, i, where), (unsigned long long)s->takes[r],
                        (unsigned long long)sent);
     }
     return 0;
@@ -446,8 +446,8 @@ static int sum_waits(const struct plan *plan, uint32_t rank, uint32_t sum, struc
                     ((x->op == OP_ATTENTION || x->op == OP_ROUTE) && (x->flags & INSTR_BACKWARD));
         if (adds && !check_order_before(&order, i, sum))
             result = err_set(err, ERR_INVALID, "%s does not wait for %s: the sum would be incomplete",
-                             check_where(plan, rank, PROGRAM_TRAIN, sum, one),
-                             check_where(plan, rank, PROGRAM_TRAIN, i, two));
+                             plan_where(plan, rank, PROGRAM_TRAIN, sum, one),
+                             plan_where(plan, rank, PROGRAM_TRAIN, i, two));
     }
     check_order_fini(&order);
     return result;
@@ -473,7 +473,7 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
             if (x->op == OP_ALL_REDUCE && x->tag == TAG_NORM &&
                 plan->groups[x->group].rank_count != plan->rank_count)
                 return err_set(err, ERR_INVALID, "%s leaves out ranks whose experts have gradients",
-                               check_where(plan, r, PROGRAM_TRAIN, i, where));
+                               plan_where(plan, r, PROGRAM_TRAIN, i, where));
             if (!sums_gradients(x))
                 continue;
             sums++;
@@ -482,11 +482,11 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
             if (x->op != OP_ALL_REDUCE || !group || group->rank_count != attending)
                 return err_set(err, ERR_INVALID,
                                "%s does not sum attention's gradients over the %u ranks that have them",
-                               check_where(plan, r, PROGRAM_TRAIN, i, where), attending);
+                               plan_where(plan, r, PROGRAM_TRAIN, i, where), attending);
             for (uint32_t p = 0; p < group->rank_count; p++) {
                 if (plan->ranks[group->ranks[p]].rows == 0)
                     return err_set(err, ERR_INVALID, "%s: rank %u has no attention and is in the group",
-                                   check_where(plan, r, PROGRAM_TRAIN, i, where), group->ranks[p]);
+                                   plan_where(plan, r, PROGRAM_TRAIN, i, where), group->ranks[p]);
             }
         }
         if (sums == wanted) {
@@ -496,11 +496,11 @@ int check_expert_reductions(const struct plan *plan, struct err *err)
         }
         if (sums)
             return err_set(err, ERR_INVALID, "%s: the gradients of attention are reduced %s",
-                           check_where(plan, r, PROGRAM_TRAIN, last, where),
+                           plan_where(plan, r, PROGRAM_TRAIN, last, where),
                            wanted ? "more than once" : "although only one rank has them");
         return err_set(err, ERR_INVALID,
                        "%s: the gradients of attention, which %u ranks take, are never reduced before it",
-                       check_where_end(plan, r, PROGRAM_TRAIN, false, where), attending);
+                       plan_where_end(plan, r, PROGRAM_TRAIN, false, where), attending);
     }
     return 0;
 }

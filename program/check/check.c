@@ -1,31 +1,13 @@
 /* The checker, outermost: plan-wide facts, every field in range, then the parts in order. What comes later
  * may rely on what was established before. */
-#include "program/check.h"
+#include "program/check/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
-
-#define CLOCK_ENTRIES_MAX ((size_t)1 << 28)
-
-const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32_t number, char text[200])
-{
-    char what[128];
-    instr_describe(&plan->ranks[rank].programs[kind].instrs[number], what, sizeof(what));
-    snprintf(text, 200, "rank %u %s instruction %u (%s)", rank, program_kind_name(kind), number, what);
-    return text;
-}
-
-const char *check_where_end(const struct plan *plan, uint32_t rank, int kind, bool first, char text[200])
-{
-    uint32_t count = plan->ranks[rank].programs[kind].instr_count;
-    if (count > 0)
-        return check_where(plan, rank, kind, first ? 0 : count - 1, text);
-    snprintf(text, 200, "rank %u %s", rank, program_kind_name(kind));
-    return text;
-}
+#include "program/check/check_private.h"
+#include "program/graph.h"
 
 static int check_ranges(const struct plan *plan, struct err *err)
 {
@@ -102,7 +84,7 @@ static int check_memory(const struct plan *plan, uint32_t number, struct err *er
                        (unsigned long long)rank->memory_bytes, (unsigned long long)sum);
     if (rank->memory_bytes > rank->memory_limit_bytes)
         return err_set(err, ERR_NOFIT, "%s needs %llu bytes of memory on %s; its limit is %llu",
-                       check_where_end(plan, number, PROGRAM_TRAIN, true, where),
+                       plan_where_end(plan, number, PROGRAM_TRAIN, true, where),
                        (unsigned long long)rank->memory_bytes, rank->device ? rank->device : "?",
                        (unsigned long long)rank->memory_limit_bytes);
     return 0;
@@ -196,78 +178,9 @@ static int check_program(const struct plan *plan, uint32_t rank, int kind, struc
                 problem = "it waits for itself or a later instruction";
         }
         if (problem)
-            return err_set(err, ERR_INVALID, "%s: %s", check_where(plan, rank, kind, i, where), problem);
+            return err_set(err, ERR_INVALID, "%s: %s", plan_where(plan, rank, kind, i, where), problem);
     }
     return 0;
-}
-
-int check_order_init(struct check_order *order, const struct plan *plan, uint32_t rank, int kind,
-                     struct err *err)
-{
-    const struct program *program = &plan->ranks[rank].programs[kind];
-    uint32_t count = program->instr_count, queues = plan_queue_count(plan);
-    *order = (struct check_order){.count = count};
-    uint32_t *dense = calloc(queues, sizeof(*dense)); /* dense number + 1 */
-    uint32_t *last = calloc(queues, sizeof(*last));   /* per dense queue: last instruction + 1 */
-    uint32_t *length = calloc(queues, sizeof(*length));
-    order->queue = calloc((size_t)count + 1, sizeof(uint32_t));
-    order->position = calloc((size_t)count + 1, sizeof(uint32_t));
-    int result = -1;
-    if (!dense || !last || !length || !order->queue || !order->position)
-        goto out;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t queue = instr_queue_index(plan, &program->instrs[i]);
-        if (dense[queue] == 0)
-            dense[queue] = ++order->queue_count;
-        order->queue[i] = dense[queue] - 1;
-        order->position[i] = length[dense[queue] - 1]++;
-    }
-    uint32_t width = order->queue_count;
-    if ((size_t)count * width > CLOCK_ENTRIES_MAX)
-        goto out;
-    order->clock = calloc((size_t)count * width + 1, sizeof(uint32_t));
-    if (!order->clock)
-        goto out;
-    for (uint32_t i = 0; i < count; i++) {
-        const struct instr *x = &program->instrs[i];
-        uint32_t *own = &order->clock[(size_t)i * width];
-        for (uint32_t k = 0; k <= x->after_count; k++) {
-            uint32_t before =
-                k < x->after_count ? program->after[x->after_first + k] + 1 : last[order->queue[i]];
-            if (before == 0)
-                continue;
-            const uint32_t *theirs = &order->clock[(size_t)(before - 1) * width];
-            for (uint32_t q = 0; q < width; q++)
-                own[q] = theirs[q] > own[q] ? theirs[q] : own[q];
-            uint32_t queue = order->queue[before - 1], position = order->position[before - 1] + 1;
-            own[queue] = position > own[queue] ? position : own[queue];
-        }
-        last[order->queue[i]] = i + 1;
-    }
-    result = 0;
-out:
-    free(dense);
-    free(last);
-    free(length);
-    if (result < 0) {
-        check_order_fini(order);
-        err_set(err, ERR_NOMEM, "rank %u %s: %u instructions on %u queues are too many to check", rank,
-                program_kind_name(kind), count, queues);
-    }
-    return result;
-}
-
-void check_order_fini(struct check_order *order)
-{
-    free(order->queue);
-    free(order->position);
-    free(order->clock);
-    *order = (struct check_order){0};
-}
-
-bool check_order_before(const struct check_order *order, uint32_t a, uint32_t b)
-{
-    return order->clock[(size_t)b * order->queue_count + order->queue[a]] > order->position[a];
 }
 
 static int check_local(const struct plan *plan, uint32_t rank, int kind, struct err *err)

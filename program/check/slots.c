@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 struct list {
     uint32_t count, capacity;
@@ -39,9 +39,9 @@ static int refuse(struct slots_state *s, uint32_t instr, int32_t slot, const cha
                   bool with)
 {
     char where[200], there[200] = "";
-    check_where(s->plan, s->number, s->kind, instr, where);
+    plan_where(s->plan, s->number, s->kind, instr, where);
     if (with)
-        check_where(s->plan, s->number, s->kind, other, there);
+        plan_where(s->plan, s->number, s->kind, other, there);
     return err_set(s->err, ERR_INVALID, "%s: slot %d (%s) %s%s%s", where, slot,
                    slot_kind_name(s->rank->slots[slot].kind), what, with ? " " : "", there);
 }
@@ -240,7 +240,7 @@ static bool writes_save(const struct instr *x)
                                    !(x->flags & INSTR_BACKWARD));
 }
 
-/* The slot, unless check_held.c follows it. */
+/* The slot, unless held.c follows it. */
 static int32_t followed(const struct slots_state *s, int32_t slot)
 {
     return slot >= 0 && check_slot_held(&s->rank->slots[slot]) ? PLAN_NONE : slot;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 #include "program/graph.h"
 
 /* Name one that waits, and what for. */

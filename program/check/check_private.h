@@ -1,8 +1,9 @@
 /* Shared by the parts of the checker; not for other rooms. */
-#ifndef MOTLEY_PROGRAM_CHECK_PRIVATE_H
-#define MOTLEY_PROGRAM_CHECK_PRIVATE_H
+#ifndef MOTLEY_PROGRAM_CHECK_CHECK_PRIVATE_H
+#define MOTLEY_PROGRAM_CHECK_CHECK_PRIVATE_H
 
 #include "program/program.h"
+#include "program/where.h"
 
 /* One program kind of one rank, prepared: which of the rank's queues each instruction is on, counted densely,
  * and what must have happened before it starts. clock[i·queue_count + q] is one more than the position in
@@ -20,13 +21,6 @@ void check_order_fini(struct check_order *order);
 /* Is instruction a surely done before b starts? */
 bool check_order_before(const struct check_order *order, uint32_t a, uint32_t b);
 
-/* "rank 1 train instruction 5 (RECV mb0 from 0)" */
-const char *check_where(const struct plan *plan, uint32_t rank, int kind, uint32_t number, char text[200]);
-
-/* The same of a program's last instruction, for what should have come before its end; of its first with
- * `first`. Without instructions "rank 1 train". */
-const char *check_where_end(const struct plan *plan, uint32_t rank, int kind, bool first, char text[200]);
-
 /* The parts; each returns 0, or -1 with the sentence. */
 int check_slots(const struct plan *plan, uint32_t rank, int kind, const struct check_order *order,
                 struct err *err);
@@ -37,24 +31,14 @@ int check_walk(const struct plan *plan, int kind, struct err *err);
 int check_tensor(const struct plan *plan, struct err *err);
 int check_rows(const struct plan *plan, int kind, struct err *err);
 int check_reductions(const struct plan *plan, struct err *err);
-/* Attention and experts apart (check_expert.c). */
+/* Attention and experts apart (expert.c). */
 bool check_has_experts(const struct plan *plan);
 int check_experts(const struct plan *plan, int kind, struct err *err);
 int check_expert_reductions(const struct plan *plan, struct err *err);
 
 /* Does it take gradients of its blocks' parameters? */
 bool check_trains(const struct instr *x);
-/* Is the slot followed by check_held.c: weights gathered, gradients to be reduced? */
+/* Is the slot followed by held.c: weights gathered, gradients to be reduced? */
 bool check_slot_held(const struct plan_slot *slot);
-
-static inline bool instr_sends(const struct instr *x)
-{
-    return x->op == OP_SEND || x->op == OP_PUSH;
-}
-
-static inline bool instr_receives(const struct instr *x)
-{
-    return x->op == OP_RECV || x->op == OP_PULL;
-}
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 #define TALLIES_MAX ((size_t)1 << 28)
 #define SHARES_SLACK 1e-6 /* Σ of a group's shares is 1 but for rounding */
@@ -131,7 +131,7 @@ static int refuse(const struct reduce_state *s, uint32_t rank, uint32_t instr, c
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
-    return err_set(s->err, ERR_INVALID, "%s: %s", check_where(s->plan, rank, PROGRAM_TRAIN, instr, where),
+    return err_set(s->err, ERR_INVALID, "%s: %s", plan_where(s->plan, rank, PROGRAM_TRAIN, instr, where),
                    text);
 }
 
@@ -237,11 +237,11 @@ static int check_tally(struct reduce_state *s, uint32_t rank, int32_t block, uin
     if (t->reduced == 0 && holders > 1 && !edge && plan->placement != PLACE_TENSOR && t->pulled == 0)
         return err_set(s->err, ERR_INVALID,
                        "%s: the gradients of block %d, which %u ranks take, are never reduced before it",
-                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), block, holders);
+                       plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), block, holders);
     if (t->reduced == 0 && !edge && !s->steps[rank])
         return err_set(s->err, ERR_INVALID,
                        "%s: the gradients of block %d stay here and are never stepped with",
-                       check_where_end(plan, rank, PROGRAM_TRAIN, false, where), block);
+                       plan_where_end(plan, rank, PROGRAM_TRAIN, false, where), block);
     if (t->reduced == 0)
         return 0;
     if (op == OP_PUSH)
@@ -269,7 +269,7 @@ static int norm_counts(struct reduce_state *s, uint32_t rank, uint32_t norm, int
     char where[200];
     return err_set(
         s->err, ERR_INVALID, "%s: %u of the %u ranks with gradients of block %d count for the norm",
-        check_where(plan, rank, PROGRAM_TRAIN, norm, where), members, shards ? owners : holders, block);
+        plan_where(plan, rank, PROGRAM_TRAIN, norm, where), members, shards ? owners : holders, block);
 }
 
 static int check_norms(struct reduce_state *s, const uint32_t *holders)

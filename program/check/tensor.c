@@ -1,7 +1,7 @@
 /* Tensor groups: their members keep all of every matrix between them, once, and sum over all of them. */
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/check/check_private.h"
 
 static bool follows(uint32_t before, uint32_t begin, uint32_t end)
 {
@@ -71,7 +71,7 @@ static int sums_whole(const struct plan *plan, uint32_t rank, int kind, struct e
             continue;
         if (!is_stage(plan, &plan->groups[x->group], r->stage))
             return err_set(err, ERR_INVALID, "%s: group %d is not all of stage %d, whose parts it sums",
-                           check_where(plan, rank, kind, i, where), x->group, r->stage);
+                           plan_where(plan, rank, kind, i, where), x->group, r->stage);
         known = x->group;
     }
     return 0;
