@@ -20,7 +20,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "common/pg_impl.h"
+#include "common/pg_private.h"
 
 enum {
     QUEUE_MAX = 16384,

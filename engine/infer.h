@@ -1,7 +1,8 @@
 /* The KV cache of one sequence in one stage: [layer][keys, values][tokens_max, kv_width] f32. */
-#pragma once
+#ifndef MOTLEY_ENGINE_INFER_H
+#define MOTLEY_ENGINE_INFER_H
 
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 struct kv_cache {
     struct stage *stage;
@@ -13,3 +14,5 @@ struct kv_cache {
 struct operand kv_cache_keys(const struct kv_cache *cache, uint32_t layer);
 /* Likewise, the second matrix. */
 struct operand kv_cache_values(const struct kv_cache *cache, uint32_t layer);
+
+#endif

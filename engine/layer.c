@@ -3,7 +3,7 @@
  * Names: n = norm(x); qkv = n Wqkv^T, rotated; att = attention(qkv); mid = x + att Wo^T; gate_up = norm(mid)
  * Wgu^T; out = mid + act Wd^T. Saved: x, qkv (rotated), att, lse, mid, gate_up and the adapters' z.
  */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 #include <math.h>
 

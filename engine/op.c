@@ -1,5 +1,5 @@
 /* What each op touches, and the checks every device makes before it queues one. */
-#include "engine/backend_impl.h"
+#include "engine/backend_private.h"
 
 #include <string.h>
 

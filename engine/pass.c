@@ -1,5 +1,5 @@
 /* A micro-batch through a stage: its description, forward block by block, backward in reverse. */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 #include <string.h>
 

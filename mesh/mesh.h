@@ -26,7 +26,8 @@
  *
  * Frames of another run epoch are refused: at connection (ERR_STALE on both sides) and each frame again.
  */
-#pragma once
+#ifndef MOTLEY_MESH_MESH_H
+#define MOTLEY_MESH_MESH_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -164,3 +165,5 @@ void mesh_abort(struct mesh *mesh);
 
 /* Aborts if it is not closed, joins every thread (all callbacks have returned), frees. NULL is a no-op. */
 void mesh_destroy(struct mesh *mesh);
+
+#endif

@@ -5,7 +5,8 @@
  * tokens that are cut out of the text, the plain fields, builder_finish. On any error builder_fini releases
  * everything.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_TOKENIZER_BUILD_H
+#define MOTLEY_MODEL_TOKENIZER_BUILD_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -108,3 +109,5 @@ int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
 
 void encode_scratch_destroy(struct encode_scratch *scratch);
+
+#endif

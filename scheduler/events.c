@@ -1,5 +1,5 @@
 /* Events of agents: checked, put in order, turned into rows. */
-#include "scheduler/events_impl.h"
+#include "scheduler/events_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,12 @@
-#ifndef MOTLEY_SCHEDULER_PASS_H
-#define MOTLEY_SCHEDULER_PASS_H
 /* One round of decisions over one view.
  *
  * A pass fills the arrays of a store_decision; what a placement or a measurement
  * needs numbers for is composed when they have come; then all is written at once.
  */
-#include "scheduler/scheduler_impl.h"
+#ifndef MOTLEY_SCHEDULER_PASS_H
+#define MOTLEY_SCHEDULER_PASS_H
+
+#include "scheduler/scheduler_private.h"
 
 struct pass {
     struct scheduler *scheduler;

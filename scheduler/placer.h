@@ -1,8 +1,9 @@
-#ifndef MOTLEY_SCHEDULER_PLACER_H
-#define MOTLEY_SCHEDULER_PLACER_H
 /* Where a job would run on given devices: the scheduler's only sight of the
  * planner, so that the tests of the scheduler can put another in its place.
  */
+#ifndef MOTLEY_SCHEDULER_PLACER_H
+#define MOTLEY_SCHEDULER_PLACER_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>

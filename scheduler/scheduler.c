@@ -1,5 +1,5 @@
 /* The loop: standing by, leading, and one thing at a time. */
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/scheduler_private.h"
 
 #include <event2/event.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Invariant: every store_call ends in exactly one user callback, or in -1 from the function that was to make
  * it.
  */
-#include "store/internal.h"
+#include "store/store_private.h"
 
 #include <assert.h>
 #include <stdio.h>

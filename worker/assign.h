@@ -1,8 +1,8 @@
 /* An assignment (docs/CONTRACTS.md, `assign`, with the agent's `local`), read and checked field by field.
  *
  * Everything a worker is told comes through here: numbers in range, the plan in shape and, by
- * program/check/check.h, executable, this rank and its device in it, blobs named by 64 hex digits, files by plain
- * names. Strings are borrowed from the document, which the assignment owns. Immutable once read. */
+ * program/check/check.h, executable, this rank and its device in it, blobs named by 64 hex digits, files by
+ * plain names. Strings are borrowed from the document, which the assignment owns. Immutable once read. */
 #ifndef MOTLEY_WORKER_ASSIGN_H
 #define MOTLEY_WORKER_ASSIGN_H
 

@@ -1,6 +1,7 @@
-#ifndef MOTLEY_SCHEDULER_EVENTS_IMPL_H
-#define MOTLEY_SCHEDULER_EVENTS_IMPL_H
 /* What events.c (batch, nodes) and events_run.c (ranks) share. */
+#ifndef MOTLEY_SCHEDULER_EVENTS_PRIVATE_H
+#define MOTLEY_SCHEDULER_EVENTS_PRIVATE_H
+
 #include "scheduler/events.h"
 
 enum {

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_SCHEDULER_IMPL_H
-#define MOTLEY_SCHEDULER_SCHEDULER_IMPL_H
 /* What scheduler.c (loop, leading), ingest.c (events in) and pass*.c (decisions) share.
  *
  * One thing at a time: `busy` is true while a load, an ingest or a decision is
@@ -7,6 +5,9 @@
  * next. `chain` is the epoch under which the present thing was begun: an answer
  * that comes under another epoch is dropped.
  */
+#ifndef MOTLEY_SCHEDULER_SCHEDULER_PRIVATE_H
+#define MOTLEY_SCHEDULER_SCHEDULER_PRIVATE_H
+
 #include <jansson.h>
 
 #include "scheduler/dispatch.h"

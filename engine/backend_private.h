@@ -1,5 +1,6 @@
 /* For those who implement a device: what backend.h keeps opaque, and the vtables by noun. */
-#pragma once
+#ifndef MOTLEY_ENGINE_BACKEND_PRIVATE_H
+#define MOTLEY_ENGINE_BACKEND_PRIVATE_H
 
 #include "engine/backend.h"
 #include "engine/op.h"
@@ -72,3 +73,5 @@ extern const struct backend backend_checked;
 /* Page-aligned memory, touched, in multiples of BUFFER_GRANULE. NULL when the system has none. */
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
+
+#endif

@@ -1,6 +1,6 @@
 /* What check.c (the order of things, sharing) and check_steps.c (each thing) share. */
-#ifndef MOTLEY_API_CHECK_INTERNAL_H
-#define MOTLEY_API_CHECK_INTERNAL_H
+#ifndef MOTLEY_API_CHECK_PRIVATE_H
+#define MOTLEY_API_CHECK_PRIVATE_H
 
 #include "api/blob.h"
 #include "api/check.h"

@@ -1,6 +1,6 @@
 /* What httpd_server.c (listening and reading) and httpd_reply.c (answering) share. Not for handlers. */
-#ifndef MOTLEY_API_HTTPD_INTERNAL_H
-#define MOTLEY_API_HTTPD_INTERNAL_H
+#ifndef MOTLEY_API_HTTPD_PRIVATE_H
+#define MOTLEY_API_HTTPD_PRIVATE_H
 
 #include "api/httpd_server.h"
 

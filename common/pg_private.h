@@ -1,7 +1,7 @@
 /* What pg.c, pg_link.c, pg_value.c and pg_block.c share. Not for other rooms. struct pg_result is libpq's
  * PGresult by our name. */
-#ifndef MOTLEY_COMMON_PG_IMPL_H
-#define MOTLEY_COMMON_PG_IMPL_H
+#ifndef MOTLEY_COMMON_PG_PRIVATE_H
+#define MOTLEY_COMMON_PG_PRIVATE_H
 
 #include <event2/event.h>
 #include <libpq-fe.h>

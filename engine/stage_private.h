@@ -1,7 +1,8 @@
 /* The inner parts of a stage, shared by the files that make it up: stage.c (life), pass.c (forward and
  * backward), layer.c, lora.c, head.c, train.c (loss, update, state), infer.c.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_STAGE_PRIVATE_H
+#define MOTLEY_ENGINE_STAGE_PRIVATE_H
 
 #include "engine/layout.h"
 #include "engine/op.h"
@@ -128,3 +129,5 @@ void slot_give(struct saved *slot);
 int slot_find(struct stage *stage, struct saved **out, struct err *err);
 /* Queue the copy of the staging. */
 int slot_write(struct saved *slot, struct err *err);
+
+#endif

@@ -1,6 +1,7 @@
-#ifndef MOTLEY_STORE_INTERNAL_H
-#define MOTLEY_STORE_INTERNAL_H
 /* What the files of store/ share: how a statement becomes a typed callback. */
+#ifndef MOTLEY_STORE_STORE_PRIVATE_H
+#define MOTLEY_STORE_STORE_PRIVATE_H
+
 #include "common/pg.h"
 #include "store/states.h"
 #include "store/store.h"
