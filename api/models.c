@@ -3,8 +3,8 @@
  */
 #include "api/route.h"
 
-#include "api/blob.h"
-#include "api/check.h"
+#include "api/blob_dir.h"
+#include "api/check/check.h"
 #include "api/known.h"
 #include "common/clock.h"
 #include "common/digest.h"

@@ -1,6 +1,6 @@
 /* The configuration file of motley-api (api/README.md), read and checked. */
-#ifndef MOTLEY_API_API_CONFIG_H
-#define MOTLEY_API_API_CONFIG_H
+#ifndef MOTLEY_API_CONFIG_H
+#define MOTLEY_API_CONFIG_H
 
 #include <stdbool.h>
 #include <stdint.h>

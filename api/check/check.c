@@ -1,6 +1,6 @@
 /* Sharing of checks: the newest are kept in a short list, found by the digest of the specification without
  * its name. */
-#include "api/check_private.h"
+#include "api/check/check_private.h"
 
 #include "common/clock.h"
 #include "common/digest.h"

@@ -1,5 +1,5 @@
 /* All that a plan rests on, for those who plan elsewhere: `motley replay`, `motley plan --draw`. */
-#include "api/check_private.h"
+#include "api/check/check_private.h"
 
 #include <string.h>
 

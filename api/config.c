@@ -1,5 +1,5 @@
 /* Reading motley-api's configuration. */
-#include "api/api_config.h"
+#include "api/config.h"
 
 #include "common/file.h"
 #include "common/json.h"

@@ -1,5 +1,5 @@
 /* The steps of a check, each an asynchronous question and what its answer means for the specification. */
-#include "api/check_private.h"
+#include "api/check/check_private.h"
 
 #include "api/dataset.h"
 #include "common/file.h"

@@ -5,8 +5,8 @@
  * one check, under way or done, for a few seconds: that is what makes many submits of one shape cheap. Loop
  * thread.
  */
-#ifndef MOTLEY_API_CHECK_H
-#define MOTLEY_API_CHECK_H
+#ifndef MOTLEY_API_CHECK_CHECK_H
+#define MOTLEY_API_CHECK_CHECK_H
 
 #include <jansson.h>
 

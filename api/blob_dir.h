@@ -4,8 +4,8 @@
  * their names (symbolic links), so that model/ can open it as a folder. Everything here blocks: pool threads
  * only. A struct blob_dir is immutable and shared; a struct blob_writer belongs to one thread at a time.
  */
-#ifndef MOTLEY_API_BLOB_H
-#define MOTLEY_API_BLOB_H
+#ifndef MOTLEY_API_BLOB_DIR_H
+#define MOTLEY_API_BLOB_DIR_H
 
 #include <jansson.h>
 #include <stdbool.h>

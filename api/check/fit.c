@@ -1,5 +1,5 @@
 /* Devices and fit: the cluster as it is, measured first if it was not, and the plan on it. */
-#include "api/check_private.h"
+#include "api/check/check_private.h"
 
 #include "common/clock.h"
 #include "model/config.h"

@@ -1,9 +1,9 @@
-/* What check.c (the order of things, sharing) and check_steps.c (each thing) share. */
-#ifndef MOTLEY_API_CHECK_PRIVATE_H
-#define MOTLEY_API_CHECK_PRIVATE_H
+/* What check.c (the order of things, sharing) and steps.c, fit.c (each thing) share. */
+#ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
+#define MOTLEY_API_CHECK_CHECK_PRIVATE_H
 
-#include "api/blob.h"
-#include "api/check.h"
+#include "api/blob_dir.h"
+#include "api/check/check.h"
 #include "model/rows.h"
 #include "model/spec.h"
 

@@ -1,5 +1,5 @@
 /* Files by content: written beside, hashed while written, synced, then renamed. */
-#include "api/blob.h"
+#include "api/blob_dir.h"
 
 #include "common/digest.h"
 #include "common/file.h"
