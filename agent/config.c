@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/inventory.h"
+#include "agent/machine.h"
 #include "common/json.h"
 
 #define CACHE_LIMIT ((uint64_t)20 << 30)

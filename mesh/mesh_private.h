@@ -138,6 +138,12 @@ struct mesh {
     bool keeper_stop;
 };
 
+/* What a message counts against its queue's window. */
+static inline uint64_t mesh_cost(uint64_t size)
+{
+    return size + MESH_MESSAGE_COST;
+}
+
 /* Put behind the last. */
 void op_list_append(struct op_list *list, struct mesh_op *op);
 /* Take the first out; NULL: empty. */

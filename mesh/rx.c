@@ -5,23 +5,6 @@
 #include "common/clock.h"
 #include "mesh/mesh_private.h"
 
-static uint64_t cost(uint64_t size)
-{
-    return size + MESH_MESSAGE_COST;
-}
-
-/* The sender blocks only on a message that its window has no room for. So it must hear of a receive posted
- * for one that is large, and when half the window has been consumed; anything more would be chatter. */
-void mesh_rx_tell(struct mesh_peer_state *peer, uint32_t queue, uint64_t bound)
-{
-    struct rx_queue *rx = &peer->rx[queue];
-    uint64_t half = peer->mesh->options.window_bytes / 2;
-    if (cost(bound) <= half && rx->consumed - rx->told_consumed < half)
-        return;
-    peer->tell |= 1ull << queue;
-    pthread_cond_signal(&peer->work);
-}
-
 /* A receive that does not fit the message that came for it: a bug in one of the programs. */
 static int check_match(const struct mesh_peer_state *p, const struct mesh_op *op,
                        const struct mesh_meta *meta, uint64_t size, struct err *err)
@@ -64,11 +47,11 @@ static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, 
         op->size = f->message_bytes;
         op->begin_ns = now;
         rx->current = op;
-        rx->consumed += cost(op->size);
+        rx->consumed += mesh_cost(op->size);
         mesh_rx_tell(p, f->queue, 0);
         return 0;
     }
-    if (rx->held + cost(f->message_bytes) > p->mesh->options.window_bytes)
+    if (rx->held + mesh_cost(f->message_bytes) > p->mesh->options.window_bytes)
         return err_set(err, ERR_PEER, "%s: queue %u: a message of %llu bytes came beyond the window of %llu",
                        p->name, f->queue, (unsigned long long)f->message_bytes,
                        (unsigned long long)p->mesh->options.window_bytes);
@@ -82,7 +65,7 @@ static int begin_message(struct mesh_peer_state *p, const struct wire_frame *f, 
     else
         rx->early = early;
     rx->early_last = rx->arriving = early;
-    rx->held += cost(early->size);
+    rx->held += mesh_cost(early->size);
     p->stats.early_bytes += early->size;
     if (rx->held > p->stats.early_bytes_held_max)
         p->stats.early_bytes_held_max = rx->held;

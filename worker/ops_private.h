@@ -1,4 +1,4 @@
-/* What ops.c and reduce.c share. Nobody else includes this. */
+/* What ops.c, ops_own.c and reduce.c share. Nobody else includes this. */
 #ifndef MOTLEY_WORKER_OPS_PRIVATE_H
 #define MOTLEY_WORKER_OPS_PRIVATE_H
 

@@ -12,6 +12,20 @@
 
 enum { STATUS_BYTES_MAX = 1 << 16 };
 
+static bool owns_head(const struct plan *plan, uint32_t rank)
+{
+    return plan->ranks[rank].block_end == plan->block_count;
+}
+
+bool session_reports(const struct session *session)
+{
+    const struct plan *plan = session->assignment->plan;
+    for (uint32_t r = 0; r < session->assignment->rank; r++)
+        if (owns_head(plan, r))
+            return false;
+    return owns_head(plan, session->assignment->rank);
+}
+
 static int emit(struct session *session, const char *type, json_t *event, struct err *err)
 {
     return worker_link_emit(session->link, type, event, err);

@@ -22,7 +22,6 @@
 #include "worker/blob.h"
 #include "worker/link.h"
 #include "worker/ops.h"
-#include "worker/saver.h"
 
 /* Chunks of the model's files (4 MiB each) kept while its weights are loaded: a layer is read in about the
  * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
@@ -36,6 +35,8 @@ struct stop_request {
     atomic_bool yield;      /* … to be started again elsewhere */
     atomic_bool kill;       /* end at once */
 };
+
+struct saver; /* saver.h */
 
 struct session {
     struct worker_link *link; /* borrowed from the worker */
@@ -66,9 +67,6 @@ struct session {
     struct trace trace; /* of the step under way, if it is one of the sample */
     uint64_t alone_ns;  /* the run ends after so long without an agent */
 };
-
-/* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
-bool session_reports(const struct session *session);
 
 /* setup.c. Everything up to `worker_ready`; on error the session is closed. Takes the assignment. */
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
@@ -110,6 +108,8 @@ int adapter_check(const struct buf *config_json, const struct buf *safetensors,
                   const struct model_config *config, const struct job_spec *spec, struct err *err);
 
 /* report.c: events. */
+/* True on the one rank that reports steps, evaluations and samples: the first that owns the head. */
+bool session_reports(const struct session *session);
 struct exec_totals;
 int report_step(struct session *session, const struct ops_step *step, double seconds, struct err *err);
 int report_ranks(struct session *session, uint64_t step, const struct exec_totals *totals, struct err *err);

@@ -10,6 +10,7 @@
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "worker/saver.h"
 #include "worker/session.h"
 
 enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
@@ -18,20 +19,6 @@ enum { CONNECT_SECONDS = 60, TRACE_EVENTS_A_STEP = 20000, CLOSE_SECONDS = 20 };
 static const struct plan_rank *my_part(const struct session *session)
 {
     return &session->assignment->plan->ranks[session->assignment->rank];
-}
-
-static bool owns_head(const struct plan *plan, uint32_t rank)
-{
-    return plan->ranks[rank].block_end == plan->block_count;
-}
-
-bool session_reports(const struct session *session)
-{
-    const struct plan *plan = session->assignment->plan;
-    for (uint32_t r = 0; r < session->assignment->rank; r++)
-        if (owns_head(plan, r))
-            return false;
-    return owns_head(plan, session->assignment->rank);
 }
 
 /* What the specification may ask and this worker does not do. */

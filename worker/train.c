@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "worker/saver.h"
 #include "worker/session.h"
 
 enum { TRACED_FIRST = 4, TRACED_MAX = 32 };

@@ -9,6 +9,7 @@
 #include "agent/config.h"
 #include "agent/inventory.h"
 #include "agent/journal.h"
+#include "agent/machine.h"
 #include "agent/seen.h"
 #include "common/frame.h"
 #include "common/json.h"
