@@ -1,4 +1,5 @@
-/* What scheduler.c (loop, leading), ingest.c (events in) and pass*.c (decisions) share.
+/* What scheduler.c (loop, leading), turns.c (what is next), ingest.c (events in) and pass*.c (decisions)
+ * share.
  *
  * One thing at a time: `busy` is true while a load, an ingest or a decision is
  * with the database; its callback ends with scheduler_turn(), which starts the
@@ -81,13 +82,15 @@ struct scheduler {
     struct pass *pass; /* the decision under way */
 };
 
-/* Ask for a pass. */
+/* turns.c. Ask for a pass. */
 void scheduler_mark(struct scheduler *scheduler);
 /* Start what is next, on the loop's next turn. */
 void scheduler_turn(struct scheduler *scheduler);
 /* The present thing has ended. False: it was begun under another epoch, drop the answer (the next is
  * started). */
 bool scheduler_settle(struct scheduler *scheduler);
+/* Ask for a pass in so long. */
+void scheduler_wake_in_ms(struct scheduler *scheduler, unsigned ms);
 /* After a failed write: load again, after a pause. */
 void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why);
 

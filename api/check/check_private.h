@@ -1,4 +1,4 @@
-/* What check.c (the order of things, sharing) and steps.c, fit.c (each thing) share. */
+/* What check.c (sharing, beginning), steps.c and fit.c (each thing) and outcome.c (how it ends) share. */
 #ifndef MOTLEY_API_CHECK_CHECK_PRIVATE_H
 #define MOTLEY_API_CHECK_CHECK_PRIVATE_H
 
@@ -13,6 +13,15 @@ struct check_waiter {
     STAILQ_ENTRY(check_waiter) link;
     check_done_fn *done;
     void *arg;
+};
+
+struct check;
+TAILQ_HEAD(checks, check);
+
+struct submits {
+    struct app *app;
+    struct checks checks; /* newest first */
+    unsigned count;
 };
 
 /* One check: under way (waiters), then done (result kept until 'until_ns'). */
@@ -72,6 +81,8 @@ json_t *check_inputs(const struct check *check);
 
 /* Answer everybody who waits with 'err' and forget the check. 'more' is borrowed, or NULL. */
 void check_fail(struct check *check, const struct err *err, json_t *more);
+/* Off the list and gone, with who still waits. */
+void check_free(struct check *check);
 /* Make the result, keep it, answer everybody who waits. */
 void check_finish(struct check *check);
 
