@@ -1,6 +1,5 @@
 #include "agent/inventory.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "agent/config.h"

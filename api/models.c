@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "model/blocks.h"
 #include "model/config.h"
 #include "model/manifest.h"
 #include "model/tensors.h"

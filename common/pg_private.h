@@ -1,5 +1,5 @@
-/* What pg.c, pg_link.c, pg_value.c and pg_block.c share. Not for other rooms. struct pg_result is libpq's
- * PGresult by our name. */
+/* What pg.c, pg_link.c, pg_work.c, pg_value.c and pg_block.c share. Not for other rooms. struct pg_result is
+ * libpq's PGresult by our name. */
 #ifndef MOTLEY_COMMON_PG_PRIVATE_H
 #define MOTLEY_COMMON_PG_PRIVATE_H
 
@@ -128,8 +128,10 @@ struct pg {
     struct pg_config config;
     unsigned depth;
     bool destroyed;
+    void (*free)(struct pg *pg); /* when it was destroyed and the outermost handler returns */
 };
 
+/* pg_work.c */
 void pg_list_push(struct pg_list *list, struct pg_work *work);
 void pg_list_push_front(struct pg_list *list, struct pg_work *work);
 struct pg_work *pg_list_pop(struct pg_list *list); /* NULL: empty */

@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* kv_cache, as far as layers see it. */
-#include "engine/infer.h"
+#include "engine/kv_cache.h"
 
 static float attention_scale(const struct shape *s)
 {

@@ -1,5 +1,5 @@
 /* The inner parts of a stage, shared by the files that make it up: stage.c (life), pass.c (forward and
- * backward), layer.c, lora.c, head.c, train.c (loss, update, state), infer.c.
+ * backward), layer.c, lora.c, head.c, train.c (loss, update, state), infer.c, and queue.c below them.
  */
 #ifndef MOTLEY_ENGINE_STAGE_PRIVATE_H
 #define MOTLEY_ENGINE_STAGE_PRIVATE_H
@@ -55,7 +55,7 @@ static inline struct operand operand_skip(struct operand operand, uint64_t count
     return operand;
 }
 
-/* Queue one op unless the queue failed before. */
+/* queue.c, as far as the operands of a pass. Queue one op unless the queue failed before. */
 void queue_op(struct queue *queue, const struct op *op);
 /* What of a product lies transposed in memory. */
 enum gemm_order {
@@ -124,9 +124,9 @@ struct operand head_matrix(const struct stage *stage);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);
-void slot_give(struct saved *slot);
-/* Find a free place and wait until its staging may be written. */
+/* queue.c. Find a free place and wait until its staging may be written. */
 int slot_find(struct stage *stage, struct saved **out, struct err *err);
+void slot_give(struct saved *slot);
 /* Queue the copy of the staging. */
 int slot_write(struct saved *slot, struct err *err);
 

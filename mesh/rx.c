@@ -1,6 +1,5 @@
 /* The receiver of one peer: frames in, bytes straight to where a posted receive wants them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "mesh/mesh_private.h"

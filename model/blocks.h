@@ -139,4 +139,7 @@ struct block_tensor {
 int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
                         int (*visit)(const struct block_tensor *tensor, void *arg), void *arg);
 
+/* Parameters in all; a tied head is counted once. */
+uint64_t model_config_params(const struct model_config *config);
+
 #endif

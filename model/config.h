@@ -99,9 +99,6 @@ bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
  * llama3. */
 int model_config_runnable(const struct model_config *config, struct err *err);
 
-/* Parameters in all; a tied head is counted once. */
-uint64_t model_config_params(const struct model_config *config);
-
 /* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
 const char *model_arch_name(enum model_arch arch);
 

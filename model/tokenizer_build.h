@@ -45,7 +45,7 @@ struct merge_slot {
     uint32_t left, right, rank, merged;
 };
 
-struct encode_scratch; /* tokenizer.c */
+struct encode_scratch; /* tokenizer_scratch.h */
 
 struct tokenizer {
     struct token *tokens; /* [vocab] */
@@ -107,7 +107,5 @@ int builder_finish(struct tokenizer *t, struct err *err);
 int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t size);
 /* Merge of a pair, or NULL. */
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
-
-void encode_scratch_destroy(struct encode_scratch *scratch);
 
 #endif

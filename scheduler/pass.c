@@ -1,9 +1,7 @@
 /* A round of decisions: from the view to one transaction. */
 #include "scheduler/pass.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <event2/event.h>
 

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 
+import circles
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # docs/DESIGN.md, Rooms: the only includes allowed.
@@ -201,6 +203,8 @@ def main():
     for room in sorted(rooms & set(MAY_INCLUDE)):
         if not os.path.exists(os.path.join(ROOT, room, "README.md")):
             report(room, 1, "readme", "the room has no README.md")
+    for room, path, _, why, _ in circles.find(files, sorted(set(MAY_INCLUDE) - circles.NOT_YET), circles.read):
+        report(path[0], 1, "circle", f"{' -> '.join(path)}: {'; '.join(why)}")
     if "--full" in sys.argv[1:]:
         full_checks(files, report)
     print(f"lint: {report.count} findings in {len(files)} files")

@@ -6,7 +6,6 @@
 #include "common/digest.h"
 #include "common/json.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

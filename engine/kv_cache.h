@@ -1,6 +1,6 @@
 /* The KV cache of one sequence in one stage: [layer][keys, values][tokens_max, kv_width] f32. */
-#ifndef MOTLEY_ENGINE_INFER_H
-#define MOTLEY_ENGINE_INFER_H
+#ifndef MOTLEY_ENGINE_KV_CACHE_H
+#define MOTLEY_ENGINE_KV_CACHE_H
 
 #include "engine/stage_private.h"
 
