@@ -314,7 +314,7 @@ int command_plan(struct cli *cli, struct err *err)
         plan_inputs_fini(&inputs);
         return planned;
     }
-    json_t *spec = upload_read_spec(cli->words[0], err);
+    json_t *spec = given_spec(cli->words[0], err);
     if (!spec)
         return -1;
     bool asked = false;

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_CONFIG_H
-#define MOTLEY_SCHEDULER_CONFIG_H
 /* The scheduler's configuration file (YAML):
  *
  *   name: scheduler-1
@@ -8,6 +6,9 @@
  * F}} links: [{between: [left, right], rate: 1Gbit/s, latency: 1ms}]        emulated limits: {…} every field
  * of struct scheduler_limits by its name
  */
+#ifndef MOTLEY_SCHEDULER_CONFIG_H
+#define MOTLEY_SCHEDULER_CONFIG_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>

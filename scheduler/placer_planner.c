@@ -8,9 +8,10 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
+#include "planner/answer/plan.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
-#include "planner/answer/plan.h"
+#include "planner/given/profile_key.h"
 #include "program/codec.h"
 #include "scheduler/placer.h"
 
@@ -188,3 +189,8 @@ out:
 }
 
 const struct placer placer_planner = {.plan = plan};
+
+int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+{
+    return profile_key(spec, config, key, err);
+}

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "planner/cost/price.h"
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
 /* The device of a rank, if it is there and may be used; UINT32_MAX with the reason otherwise. */

@@ -15,7 +15,7 @@
 
 #include "common/rand.h"
 #include "planner/answer/plan.h"
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
 /* SmolLM2-135M's shape with another number of layers. */
