@@ -96,9 +96,9 @@ def limit_bytes(gib):
 
 
 class Case:
-    """Documents of a case, and words for the table."""
-    def __init__(self, seed, number):
-        self.seed, self.number = seed, number
+    """Documents of a case, and words for the table; `group`: of CLASSES, instead of by its number."""
+    def __init__(self, seed, number, group=None):
+        self.seed, self.number, self.group = seed, number, group
         self.draw = random.Random(f"motley planner case {seed} {number}")
         self.words, self.rows = {}, None
         self.hardware()
@@ -112,6 +112,7 @@ class Case:
     def hardware(self):
         draw = self.draw
         group = (0, 0, 0, 1, 1, 2, 2, 3)[self.number % 8]  # of eight cases three are small and one is of 64
+        group = group if self.group is None else self.group
         self.devices = (draw.randint(2, 6), draw.randint(7, 16), draw.randint(17, 63), 64)[group]
         pools = ["gaming", "old", "centre", "centre", "cloud", "every", "every"] + (["processors"] if group < 2 else [])
         self.pool = draw.choice(pools)
