@@ -77,13 +77,14 @@ def shape(answer):
     return " ".join(words)
 
 
-def plan(program, case, folder, timeout):
+def plan(program, case, folder, timeout, save=True):
     """Plans; the saved plan lies in folder/plan.json."""
     spec, cluster = case.write(folder)
     saved = os.path.join(folder, "plan.json")
     if os.path.exists(saved):
         os.unlink(saved)
-    told, text = run([program, "plan", spec, "--cluster", cluster, "--json", "--save", saved], folder, timeout)
+    told, text = run([program, "plan", spec, "--cluster", cluster, "--json", *(["--save", saved] if save else [])], folder,
+                     timeout)
     told["fits"] = False
     if told["status"] in (0, 4):
         answer = json.loads(text)
