@@ -3,12 +3,13 @@
  *
  *   price_plan SPEC CLUSTER PLAN...
  *
- * Prints a line of JSON a plan: {"plan", "step_s", "ranks", "stages", "instructions", "refused": why it
- * cannot be kept here (from_plan_check, plan_check), or null, "memory_by": "walk" | "emit" | "none",
- * "memory_declared": least ratio of declared to recomputed bytes of a rank, "memory_of_limit": the largest
- * recomputed one of its device's limit, "memory_over": ranks above it, "memory_why"}. "walk": a rank's
- * blocks, rows and recomputation as the plan says, micro-batches in flight as its train program has them;
- * "emit": the choice read off the plan, emitted again. Status 1 when the inputs cannot be read. */
+ * Prints a line of JSON a plan: {"plan", "step_s", "first_s": the first priced step alone (what a planner
+ * says of long programs), "ranks", "stages", "instructions", "refused": why it cannot be kept here
+ * (from_plan_check, plan_check), or null, "memory_by": "walk" | "emit" | "none", "memory_declared": least
+ * ratio of declared to recomputed bytes of a rank, "memory_of_limit": the largest recomputed one of its
+ * device's limit, "memory_over": ranks above it, "memory_why"}. "walk": a rank's blocks, rows and
+ * recomputation as the plan says, micro-batches in flight as its train program has them; "emit": the choice
+ * read off the plan, emitted again. Status 1 when the inputs cannot be read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +180,7 @@ static void held_fill(const struct problem *p, const struct plan *plan, struct h
 static json_t *priced(const struct problem *p, const char *path, struct err *err)
 {
     struct held held = {.by = "none"};
-    double step_s = 0;
+    double step_s = 0, first_s = 0;
     uint64_t instructions = 0;
     uint32_t stages = 0;
     json_error_t where;
@@ -194,13 +195,14 @@ static json_t *priced(const struct problem *p, const char *path, struct err *err
         instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
         stages = (uint32_t)plan->ranks[r].stage >= stages ? (uint32_t)plan->ranks[r].stage + 1 : stages;
     }
-    if (kept)
+    if (kept && price_plan(p, kept, 1, &first_s, err) == 0)
         held_fill(p, kept, &held);
-    told = json_pack("{s:s, s:f, s:I, s:I, s:I, s:s?, s:s, s:f, s:f, s:I, s:s?}", "plan", path, "step_s",
-                     step_s, "ranks", (json_int_t)(plan ? plan->rank_count : 0), "stages", (json_int_t)stages,
-                     "instructions", (json_int_t)instructions, "refused", kept ? NULL : err->text,
-                     "memory_by", held.by, "memory_declared", held.declared, "memory_of_limit", held.of_limit,
-                     "memory_over", (json_int_t)held.over, "memory_why", *held.why ? held.why : NULL);
+    told = json_pack("{s:s, s:f, s:f, s:I, s:I, s:I, s:s?, s:s, s:f, s:f, s:I, s:s?}", "plan", path, "step_s",
+                     step_s, "first_s", first_s, "ranks", (json_int_t)(plan ? plan->rank_count : 0), "stages",
+                     (json_int_t)stages, "instructions", (json_int_t)instructions, "refused",
+                     kept ? NULL : err->text, "memory_by", held.by, "memory_declared", held.declared,
+                     "memory_of_limit", held.of_limit, "memory_over", (json_int_t)held.over, "memory_why",
+                     *held.why ? held.why : NULL);
     plan_destroy(plan);
     plan_destroy(kept);
     return told;
