@@ -198,7 +198,7 @@ def print_tally(name, t):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--new", default=os.path.join(os.path.dirname(planner_beside.HERE), "build", "bin"))
+    parser.add_argument("--new", type=os.path.abspath, default=os.path.join(os.path.dirname(planner_beside.HERE), "build", "bin"))
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--class", dest="devices", choices=planner_cases.CLASSES, default="2-6")

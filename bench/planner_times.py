@@ -80,8 +80,8 @@ def told(name, t):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--new", default=os.path.join(os.path.dirname(planner_beside.HERE), "build", "bin"))
-    parser.add_argument("--old")
+    parser.add_argument("--new", type=os.path.abspath, default=os.path.join(os.path.dirname(planner_beside.HERE), "build", "bin"))
+    parser.add_argument("--old", type=os.path.abspath)
     for name, number in (("seed", 1), ("few", 60), ("many", 12), ("large", 2), ("huge", 1), ("rows", 16), ("huge-rows", 16), ("timeout", 900)):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--json")
