@@ -53,6 +53,7 @@ struct seek {
     struct expert_layer *even;             /* [sparse_count] scratch */
     struct member *best;                   /* [n] members of the best that fits */
     double best_s, gradient_bytes, tokens; /* tokens: bound of a micro-batch's, as its rows are divided */
+    double filled;                         /* part of a step's micro-batches that are there at the mean */
     double exchange_s;                     /* one way */
     bool one_way;                          /* both ways go over the same wire */
     double *turn;                          /* [2 · micro-batches] scratch */
@@ -63,7 +64,7 @@ struct seek {
 
 /* --- what does not depend on roles --- */
 
-/* Part of a full micro-batch of mean rows; the last of a step, which may be short, is taken as full. */
+/* Part of a full micro-batch of mean rows. */
 static struct cost_load load_of(const struct seek *s, double row_share)
 {
     double rows = row_share * s->c->micro_batch_rows;
@@ -101,6 +102,18 @@ static void held_fill(struct seek *s)
     }
 }
 
+/* Full micro-batches that a mean step takes as long as, of those that it could have. One that is partly
+ * filled has all rows of its first ranks and few experts' tokens: half of what it lacks counts. */
+static double filled(const struct seek *s)
+{
+    double count = 0;
+    for (uint32_t k = 0; k < s->p->step_count; k++) {
+        double full = (double)s->p->steps[k].rows / s->c->micro_batch_rows;
+        count += (full + ceil(full)) / 2;
+    }
+    return count / s->p->step_count / s->micro_batches;
+}
+
 static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
 {
     uint32_t device[DEVICES_MAX], n = c->member_count;
@@ -110,6 +123,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->c = c;
     s->n = n;
     s->micro_batches = micro_count(s->p, c->micro_batch_rows);
+    s->filled = filled(s);
     s->best_s = INFINITY;
     if (expert_model_init(&s->model, s->p, bench->err) < 0)
         return -1;
@@ -213,7 +227,7 @@ static double zebra_step(const struct seek *s, uint32_t wave)
         seconds += s->micro_batches / wave * zebra_seconds(&z, s->model.sparse_count, wave) +
                    zebra_seconds(&z, s->model.sparse_count, s->micro_batches % wave);
     }
-    return seconds + s->micro_batches * dense;
+    return s->filled * (seconds + s->micro_batches * dense);
 }
 
 /* --- a wave as its programs go (emit/expert_program.c) --- */
@@ -222,6 +236,7 @@ struct wave {
     struct seek *s;
     uint32_t count, lag;
     bool drains;
+    double *waits, waits_s;   /* what waits to go back since when, to say when it has come; NULL: nothing */
     double to_s, from_s;      /* when the queues towards experts and back are free */
     double *there_s, *here_s; /* [count]: when a micro-batch has come to its experts, or back to attention */
 };
@@ -241,26 +256,55 @@ static double meet(struct seek *s, bool experts, bool back, double ready)
     return end;
 }
 
-static double exchanged(struct wave *v, bool to, double ready)
+/* What waits to go back goes before what comes later; where both ways are one, whoever is ready first. */
+static void go_back(struct wave *v)
 {
-    double *queue = to || v->s->one_way ? &v->to_s : &v->from_s;
-    return *queue = fmax(*queue, ready) + v->s->exchange_s;
+    double *queue = v->s->one_way ? &v->to_s : &v->from_s;
+    if (v->waits)
+        *v->waits = *queue = fmax(*queue, v->waits_s) + v->s->exchange_s;
+    v->waits = NULL;
+}
+
+static double go_there(struct wave *v, double ready)
+{
+    if (v->waits_s <= ready)
+        go_back(v);
+    return v->to_s = fmax(v->to_s, ready) + v->s->exchange_s;
+}
+
+static void wait_back(struct wave *v, double ready, double *arrival)
+{
+    go_back(v);
+    v->waits = arrival;
+    v->waits_s = ready;
+}
+
+/* When something arrived, which may still be waiting to go. */
+static double arrived(struct wave *v, double *arrival)
+{
+    if (v->waits == arrival)
+        go_back(v);
+    return *arrival;
 }
 
 /* The first part of a place, and the second some places behind: attention and experts, or, backward, experts
  * and attention. */
 static void place_front(struct wave *v, uint32_t k, bool back)
 {
+    double here = arrived(v, &v->here_s[k]);
     if (back)
-        v->there_s[k] = exchanged(v, false, meet(v->s, true, true, exchanged(v, true, v->here_s[k])));
+        wait_back(v, meet(v->s, true, true, go_there(v, here)), &v->there_s[k]);
     else
-        v->there_s[k] = exchanged(v, true, meet(v->s, false, false, v->here_s[k]));
+        v->there_s[k] = go_there(v, meet(v->s, false, false, here));
 }
 
 static void place_back(struct wave *v, uint32_t k, bool back)
 {
-    double end = meet(v->s, !back, back, v->there_s[k]);
-    v->here_s[k] = back ? end : exchanged(v, false, end);
+    double end = meet(v->s, !back, back, arrived(v, &v->there_s[k]));
+    if (back)
+        v->here_s[k] = end;
+    else
+        wait_back(v, end, &v->here_s[k]);
 }
 
 /* Some layers one way; what all of them take if the rest goes on as these. */
@@ -279,10 +323,11 @@ static void wave_pass(struct wave *v, bool back)
             if ((p - v->lag + 1) % v->count == 0) { /* a layer is through */
                 through[0] = through[1];
                 through[1] = through[2];
-                through[2] = v->here_s[v->count - 1];
+                through[2] = arrived(v, &v->here_s[v->count - 1]);
             }
         }
     }
+    go_back(v);
     double more = all > layers ? (all - layers) * (through[1] - through[0]) : 0;
     v->to_s += more;
     v->from_s += more;
@@ -323,8 +368,8 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
 
 static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 {
-    return s->micro_batches / wave * wave_seconds(s, wave, delay) +
-           wave_seconds(s, s->micro_batches % wave, delay);
+    return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
+                        wave_seconds(s, s->micro_batches % wave, delay));
 }
 
 /* The sum of attention's gradients, scalars and the optimiser. */
@@ -723,7 +768,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
                             struct err *err)
 {
     struct expert_model model;
-    uint32_t n = plan->rank_count, rows = 0;
+    uint32_t n = plan->rank_count, count = plan->micro_batch_count, rows = 0, all_rows = 0;
+    uint32_t rest = plan->micro_batch_start[count] - plan->micro_batch_start[count - 1];
     if (candidate_reserve(c, 1, n, err) < 0 || expert_model_init(&model, p, err) < 0)
         return -1;
     double all = (double)model.experts * model.sparse_count;
@@ -737,16 +783,19 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
+        /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
+        all_rows += rank->rows;
+        uint32_t end = all_rows <= count * rest ? all_rows / count : (all_rows - rest) / (count - 1);
         for (uint32_t i = 0; i < rank->expert_count; i++)
             total += rank->experts[i].end - rank->experts[i].begin;
         c->members[r] = (struct member){.device = cluster_device_find(p->cluster, rank->device),
-                                        .rows = (uint32_t)lround(rank->rows_share * plan->rows_bound),
+                                        .rows = end - rows,
                                         .window = rank->window,
                                         .delay = 1,
                                         .recompute = rank->recompute,
                                         .state_share = 1,
                                         .expert_share = total / all};
-        rows += c->members[r].rows;
+        rows = end;
         if (c->members[r].device == UINT32_MAX)
             return err_set(err, ERR_INVALID, "%s is no longer there", rank->device);
     }

@@ -7,6 +7,8 @@
 
 #include "planner/cost/fill.h"
 
+extern const struct kind kind_expert;
+
 /* --- the closed form --- */
 
 struct fixed_costs {
@@ -542,8 +544,9 @@ static void what_is_settled_runs_as_estimated(void **state)
         workbench_fini(&bench);
         expert_case_fini(&c);
     }
-    print_message("%u settled, %u apart, %u in waves; estimates off by %.1f %% at the mean, %.0f %% at worst\n",
-                  settled, apart, waves, 100 * mean / settled, 100 * worst);
+    print_message(
+        "%u settled, %u apart, %u in waves; estimates off by %.1f %% at the mean, %.0f %% at worst\n",
+        settled, apart, waves, 100 * mean / settled, 100 * worst);
     assert_true(settled > 40 && apart > 5 && mean / settled < 0.15);
 }
 
