@@ -111,8 +111,6 @@ static void experts_need(const struct problem *p, const struct expert_model *mod
         need->saved_experts_total += saved;
         need->saved_experts_bytes = saved > need->saved_experts_bytes ? saved : need->saved_experts_bytes;
     }
-    if (total <= 0)
-        return;
     need->routed_all_bytes = (uint64_t)(model->routed_bytes * tokens);
     part_add(p, model->expert, total, &held);
     need->expert_gradient_bytes = (uint64_t)(held.trained * 4);

@@ -151,8 +151,9 @@ void expert_member_need(const struct problem *problem, const struct expert_model
     double tokens = 0;
     for (uint32_t i = 0; i < candidate->member_count; i++)
         tokens += candidate->members[i].rows ? problem_tokens_bound(problem, candidate->members[i].rows) : 0;
-    expert_need_fill(problem, model, m->rows, &split->layers[(size_t)member * split->sparse_count], tokens,
-                     m->window, m->recompute, need);
+    const struct expert_layer *layers = &split->layers[(size_t)member * split->sparse_count];
+    expert_need_fill(problem, model, m->rows, m->expert_share > 0 ? layers : NULL, tokens, m->window,
+                     m->recompute, need);
 }
 
 static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)

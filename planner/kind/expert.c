@@ -16,7 +16,9 @@
 
 #define DEVICES_MAX 256u
 #define ROLES_ALL 4u     /* devices up to which all 3^n ways are looked at */
-#define DRAIN_WAVE 2u    /* micro-batches up to which a rank with both had better finish a layer first */
+#define DELAYS 3u        /* micro-batches that experts may run behind attention: 0 to 2 */
+#define LAYERS_SEEN 5u   /* in a run: the last but one takes as long as any in the middle */
+#define NEARLY 1.1       /* closed forms are up to so much too long */
 #define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
 
 enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = 3 };
@@ -31,14 +33,14 @@ struct seat { /* one device of the set */
     uint64_t limit;
     double speed_s;              /* attention of all rows of a micro-batch in a layer, there and back */
     double experts_s[COST_WAYS]; /* all experts of a layer, routing even */
-    /* with the roles looked at */
+    /* with the roles looked at; of its rows of a micro-batch in a layer, and in all dense blocks */
     uint8_t role;
     bool again;
     uint32_t rows;
-    double tokens, attention_s[COST_WAYS], dense_s[COST_WAYS]; /* of its rows of a micro-batch; a layer, all
-                                                                  dense blocks */
-    double own[2]
-              [2]; /* [recompute]: bytes of attention and all around it, and what a wave's micro-batch adds */
+    double tokens, attention_s[COST_WAYS], dense_s[COST_WAYS];
+    double own[2][2]; /* [again]: bytes of attention and all around it, and what a wave's micro-batch adds */
+    /* with shares of experts: a micro-batch forward and backward; when it is free in a wave that is run */
+    double attend[2], expert[2], dense, free_s;
 };
 
 struct seek {
@@ -51,6 +53,10 @@ struct seek {
     struct expert_layer *even;             /* [sparse_count] scratch */
     struct member *best;                   /* [n] members of the best that fits */
     double best_s, gradient_bytes, tokens; /* tokens: bound of a micro-batch's, as its rows are divided */
+    double filled;                         /* part of a step's micro-batches that are there at the mean */
+    double exchange_s;                     /* one way */
+    bool one_way;                          /* both ways go over the same wire */
+    double *turn;                          /* [2 · micro-batches] scratch */
     uint32_t n, attending, micro_batches;
     uint32_t *order; /* [n] seats as they are members: attention first */
     struct seat seats[DEVICES_MAX];
@@ -58,11 +64,12 @@ struct seek {
 
 /* --- what does not depend on roles --- */
 
+/* Part of a full micro-batch of mean rows. */
 static struct cost_load load_of(const struct seek *s, double row_share)
 {
-    struct cost_load load = micro_load_mean(s->p, s->micro_batches);
-    return (struct cost_load){load.rows * row_share, load.tokens * row_share, load.sum_sq * row_share,
-                              load.labelled * row_share};
+    double rows = row_share * s->c->micro_batch_rows;
+    const struct cost_load *row = &s->p->mean_row;
+    return (struct cost_load){row->rows * rows, row->tokens * rows, row->sum_sq * rows, row->labelled * rows};
 }
 
 static double attention_seconds(const struct cost_device *cost, enum cost_way way,
@@ -95,6 +102,18 @@ static void held_fill(struct seek *s)
     }
 }
 
+/* Full micro-batches that a mean step takes as long as, of those that it could have. One that is partly
+ * filled has all rows of its first ranks and few experts' tokens: half of what it lacks counts. */
+static double filled(const struct seek *s)
+{
+    double count = 0;
+    for (uint32_t k = 0; k < s->p->step_count; k++) {
+        double full = (double)s->p->steps[k].rows / s->c->micro_batch_rows;
+        count += (full + ceil(full)) / 2;
+    }
+    return count / s->p->step_count / s->micro_batches;
+}
+
 static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
 {
     uint32_t device[DEVICES_MAX], n = c->member_count;
@@ -104,6 +123,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->c = c;
     s->n = n;
     s->micro_batches = micro_count(s->p, c->micro_batch_rows);
+    s->filled = filled(s);
     s->best_s = INFINITY;
     if (expert_model_init(&s->model, s->p, bench->err) < 0)
         return -1;
@@ -111,7 +131,8 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->held[0] = calloc(2 * ((size_t)s->model.experts + 1), sizeof(*s->held[0]));
     s->best = calloc(n, sizeof(*s->best));
     s->order = calloc(n, sizeof(*s->order));
-    if (!s->even || !s->held[0] || !s->best || !s->order)
+    s->turn = calloc(2 * (size_t)s->micro_batches, sizeof(*s->turn));
+    if (!s->even || !s->held[0] || !s->best || !s->order || !s->turn)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
     s->held[1] = s->held[0] + s->model.experts + 1;
     expert_need_fill(s->p, &s->model, 1, NULL, 0, 1, false, &need);
@@ -140,6 +161,7 @@ static void seek_free(struct seek *s)
     free(s->held[0]);
     free(s->best);
     free(s->order);
+    free(s->turn);
     free(s);
 }
 
@@ -168,57 +190,192 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Experts of a layer, in one direction: the slowest, and of those with both roles the slowest at both. Whole
- * experts make some layers slower than others (split; else shares x): the mean of them. */
-static void experts_price(const struct seek *s, const double *x, const struct expert_split *split, bool back,
-                          struct zebra *z)
+/* What a layer takes with experts in shares x, `slow` times as long as that where layers are unlike. */
+static void layer_price(struct seek *s, const double *x, double slow)
 {
-    uint32_t layers = split ? split->sparse_count : 1;
-    for (uint32_t l = 0; l < layers; l++) {
-        double slowest = 0, both = 0;
-        for (uint32_t m = 0; m < s->n; m++) {
-            const struct seat *y = &s->seats[s->order[m]];
-            double load = split ? split->layers[(size_t)m * layers + l].load : x[s->order[m]];
-            double each = load * pass_of(y->experts_s, back, y->again);
-            slowest = fmax(slowest, each);
-            if (each > 0 && y->rows)
-                both = fmax(both, each + pass_of(y->attention_s, back, y->again));
-        }
-        z->experts_s += slowest / layers;
-        z->shared_s += both / layers;
-    }
-}
-
-/* All layers with experts, in waves. */
-static double layers_seconds(struct seek *s, const double *x, const struct expert_split *split, uint32_t wave)
-{
-    double tokens[DEVICES_MAX], touched[DEVICES_MAX], seconds = 0;
-    struct zebra z[2] = {{0}};
+    double tokens[DEVICES_MAX], touched[DEVICES_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
-        tokens[i] = s->seats[i].rows ? s->seats[i].tokens : 0;
+        struct seat *y = &s->seats[i];
+        double once = x[i] > 0 ? (1 - x[i]) * s->p->costs[y->device].experts_overhead_s : 0;
+        for (int back = 0; back < 2; back++) {
+            y->attend[back] = pass_of(y->attention_s, back, y->again);
+            y->expert[back] = slow * x[i] * pass_of(y->experts_s, back, y->again) + once;
+        }
+        y->dense = pass_of(y->dense_s, false, false) + pass_of(y->dense_s, true, y->again);
+        tokens[i] = y->rows ? y->tokens : 0;
         touched[i] = x[i] > 0 ? expert_touched(s->model.experts, s->model.active, x[i]) : 0;
     }
-    double exchange = expert_exchange_seconds(&s->links, tokens, touched, s->model.routed_bytes);
-    bool shared = expert_links_shared(&s->links);
-    for (int back = 0; back < 2; back++) {
-        z[back] = (struct zebra){
-            .dispatch_s = exchange, .combine_s = exchange, .wire_s = shared ? 2 * exchange : 0};
-        for (uint32_t i = 0; i < s->n; i++)
-            z[back].attention_s =
-                fmax(z[back].attention_s, pass_of(s->seats[i].attention_s, back, s->seats[i].again));
-        experts_price(s, x, split, back, &z[back]);
-    }
-    uint32_t waves = s->micro_batches / wave, rest = s->micro_batches % wave;
-    for (int back = 0; back < 2; back++)
-        seconds += waves * zebra_seconds(&z[back], s->model.sparse_count, wave) +
-                   zebra_seconds(&z[back], s->model.sparse_count, rest);
-    return seconds;
+    s->exchange_s = expert_exchange_seconds(&s->links, tokens, touched, s->model.routed_bytes);
+    s->one_way = expert_links_shared(&s->links);
 }
 
-/* Blocks without experts, the sum of attention's gradients, scalars and the optimiser. */
+/* A step by the closed form, the optimiser and the like aside: what the best of many could take. */
+static double zebra_step(const struct seek *s, uint32_t wave)
+{
+    double seconds = 0, dense = 0;
+    for (int back = 0; back < 2; back++) {
+        struct zebra z = {.dispatch_s = s->exchange_s,
+                          .combine_s = s->exchange_s,
+                          .wire_s = s->one_way ? 2 * s->exchange_s : 0};
+        for (uint32_t i = 0; i < s->n; i++) {
+            const struct seat *y = &s->seats[i];
+            z.attention_s = fmax(z.attention_s, y->attend[back]);
+            z.experts_s = fmax(z.experts_s, y->expert[back]);
+            z.shared_s = fmax(z.shared_s, y->attend[back] + y->expert[back]);
+            dense = fmax(dense, y->dense);
+        }
+        seconds += s->micro_batches / wave * zebra_seconds(&z, s->model.sparse_count, wave) +
+                   zebra_seconds(&z, s->model.sparse_count, s->micro_batches % wave);
+    }
+    return s->filled * (seconds + s->micro_batches * dense);
+}
+
+/* --- a wave as its programs go (emit/expert_program.c) --- */
+
+struct wave {
+    struct seek *s;
+    uint32_t count, lag;
+    bool drains;
+    double *waits, waits_s;   /* what waits to go back since when, to say when it has come; NULL: nothing */
+    double to_s, from_s;      /* when the queues towards experts and back are free */
+    double *there_s, *here_s; /* [count]: when a micro-batch has come to its experts, or back to attention */
+};
+
+/* All ranks with a role do a micro-batch's part; when the last is done. */
+static double meet(struct seek *s, bool experts, bool back, double ready)
+{
+    double end = ready;
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct seat *x = &s->seats[i];
+        double seconds = experts ? x->expert[back] : x->attend[back];
+        if (seconds <= 0)
+            continue;
+        x->free_s = fmax(x->free_s, ready) + seconds;
+        end = fmax(end, x->free_s);
+    }
+    return end;
+}
+
+/* What waits to go back goes before what comes later; where both ways are one, whoever is ready first. */
+static void go_back(struct wave *v)
+{
+    double *queue = v->s->one_way ? &v->to_s : &v->from_s;
+    if (v->waits)
+        *v->waits = *queue = fmax(*queue, v->waits_s) + v->s->exchange_s;
+    v->waits = NULL;
+}
+
+static double go_there(struct wave *v, double ready)
+{
+    if (v->waits_s <= ready)
+        go_back(v);
+    return v->to_s = fmax(v->to_s, ready) + v->s->exchange_s;
+}
+
+static void wait_back(struct wave *v, double ready, double *arrival)
+{
+    go_back(v);
+    v->waits = arrival;
+    v->waits_s = ready;
+}
+
+/* When something arrived, which may still be waiting to go. */
+static double arrived(struct wave *v, double *arrival)
+{
+    if (v->waits == arrival)
+        go_back(v);
+    return *arrival;
+}
+
+/* The first part of a place, and the second some places behind: attention and experts, or, backward, experts
+ * and attention. */
+static void place_front(struct wave *v, uint32_t k, bool back)
+{
+    double here = arrived(v, &v->here_s[k]);
+    if (back)
+        wait_back(v, meet(v->s, true, true, go_there(v, here)), &v->there_s[k]);
+    else
+        v->there_s[k] = go_there(v, meet(v->s, false, false, here));
+}
+
+static void place_back(struct wave *v, uint32_t k, bool back)
+{
+    double end = meet(v->s, !back, back, arrived(v, &v->there_s[k]));
+    if (back)
+        v->here_s[k] = end;
+    else
+        wait_back(v, end, &v->here_s[k]);
+}
+
+/* Some layers one way; what all of them take if the rest goes on as these. */
+static void wave_pass(struct wave *v, bool back)
+{
+    uint32_t all = v->s->model.sparse_count, layers = all < LAYERS_SEEN ? all : LAYERS_SEEN;
+    uint32_t places = layers * v->count, span = v->drains ? v->count : places;
+    double through[3] = {0}; /* when the last layers were */
+    for (uint32_t from = 0; from < places; from += span) {
+        for (uint32_t p = from; p < from + span + v->lag; p++) {
+            if (p < from + span)
+                place_front(v, p % v->count, back);
+            if (p < from + v->lag)
+                continue;
+            place_back(v, (p - v->lag) % v->count, back);
+            if ((p - v->lag + 1) % v->count == 0) { /* a layer is through */
+                through[0] = through[1];
+                through[1] = through[2];
+                through[2] = arrived(v, &v->here_s[v->count - 1]);
+            }
+        }
+    }
+    go_back(v);
+    double more = all > layers ? (all - layers) * (through[1] - through[0]) : 0;
+    v->to_s += more;
+    v->from_s += more;
+    for (uint32_t i = 0; i < v->s->n; i++)
+        v->s->seats[i].free_s += more;
+    for (uint32_t k = 0; k < v->count; k++)
+        v->here_s[k] += more;
+}
+
+/* Seconds of `count` micro-batches there and back; dense blocks where they turn round. */
+static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
+{
+    struct wave v = {
+        .s = s, .count = count, .drains = delay == 0, .there_s = s->turn, .here_s = s->turn + count};
+    double end = 0;
+    v.lag = delay ? delay : 1;
+    v.lag = v.lag < count ? v.lag : count - 1;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->seats[i].free_s = 0;
+    for (uint32_t k = 0; k < count; k++)
+        v.here_s[k] = 0;
+    if (count == 0)
+        return 0;
+    wave_pass(&v, false);
+    for (uint32_t k = 0; k < count; k++) {
+        double ready = v.here_s[k];
+        for (uint32_t i = 0; i < s->n; i++) {
+            struct seat *x = &s->seats[i];
+            x->free_s = x->rows ? fmax(x->free_s, ready) + x->dense : x->free_s;
+            v.here_s[k] = x->rows ? fmax(v.here_s[k], x->free_s) : v.here_s[k];
+        }
+    }
+    wave_pass(&v, true);
+    for (uint32_t k = 0; k < count; k++)
+        end = fmax(end, v.here_s[k]);
+    return end;
+}
+
+static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
+{
+    return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
+                        wave_seconds(s, s->micro_batches % wave, delay));
+}
+
+/* The sum of attention's gradients, scalars and the optimiser. */
 static double outside_seconds(const struct seek *s)
 {
-    double dense = 0, step = 0, latency, sum = 0;
+    double step = 0, latency, sum = 0;
     uint32_t devices[DEVICES_MAX], n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const struct seat *x = &s->seats[i];
@@ -229,7 +386,6 @@ static double outside_seconds(const struct seek *s)
             continue;
         for (int cls = 0; cls < COST_CLASSES; cls++)
             update += cls == COST_LAYER_SPARSE ? 0 : s->p->prefix[s->p->block_count][cls] * cost->step_s[cls];
-        dense = fmax(dense, pass_of(x->dense_s, false, false) + pass_of(x->dense_s, true, x->again));
         step = fmax(step, update);
         devices[n++] = x->device;
     }
@@ -240,7 +396,7 @@ static double outside_seconds(const struct seek *s)
     latency = 0;
     for (uint32_t i = 0; i < s->n; i++)
         latency = fmax(latency, s->links.latency_s[i * s->n + (i + 1) % s->n]);
-    return s->micro_batches * dense + sum + step + 4 * floor(log2(s->n)) * latency;
+    return sum + step + 4 * floor(log2(s->n)) * latency;
 }
 
 /* --- memory --- */
@@ -322,7 +478,6 @@ static void lack_note(const struct seek *s)
 /* The candidate's members from the seats; attention first. */
 static void members_fill(const struct seek *s, const double *x, uint32_t wave)
 {
-    bool both = false;
     for (uint32_t m = 0; m < s->n; m++) {
         const struct seat *y = &s->seats[s->order[m]];
         double share = x[s->order[m]];
@@ -333,51 +488,69 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
                             .recompute = y->again,
                             .state_share = 1,
                             .expert_share = share < SHARE_LEAST / s->model.experts ? 0 : share};
-        both |= y->rows && s->c->members[m].expert_share > 0;
     }
-    for (uint32_t m = 0; m < s->n; m++)
-        s->c->members[m].delay = both && wave <= DRAIN_WAVE ? 0 : 1;
 }
 
-/* Whole experts, routing as measured: does what each holds fit, and how long do layers take? 1, 0 or −1 on
- * ERR_NOMEM. */
-static int split_price(struct seek *s, const double *x, double *layers_s)
+/* Prices a layer with whole experts, routing as measured: 1, or 0 when what somebody holds does not fit; −1
+ * on ERR_NOMEM. Layers are unlike by what is left over: their slowest members at the mean. */
+static int split_price(struct seek *s)
 {
     struct expert_split split;
-    struct candidate *c = s->c;
+    const struct candidate *c = s->c;
+    double x[DEVICES_MAX] = {0}, slowest = 0, most = 0;
+    uint32_t layers = s->model.sparse_count;
     uint64_t has = 0, lacks = 0;
     if (expert_split_init(&split, &s->model, s->p->workload->expert_share, c->members, s->n, s->bench->err) <
         0)
         return -1;
+    for (uint32_t l = 0; l < layers; l++) {
+        double slow = 0;
+        for (uint32_t m = 0; m < s->n; m++) {
+            double load = split.layers[(size_t)m * layers + l].load;
+            x[s->order[m]] += load / layers;
+            slow = fmax(slow, load * s->seats[s->order[m]].experts_s[COST_FORWARD]);
+        }
+        slowest += slow / layers;
+    }
     for (uint32_t m = 0; m < s->n; m++) {
         struct expert_need need;
         uint64_t limit = s->seats[s->order[m]].limit;
         expert_member_need(s->p, &s->model, c, &split, m, &need);
+        most = fmax(most, x[s->order[m]] * s->seats[s->order[m]].experts_s[COST_FORWARD]);
         has += limit;
         lacks += need.all.total > limit ? need.all.total - limit : 0;
     }
     if (lacks)
         shortage_note(&s->bench->shortage[PLACE_EXPERT], UINT32_MAX, has + lacks, has);
     else
-        *layers_s = layers_seconds(s, x, &split, c->members[0].window);
+        layer_price(s, x, slowest / most);
     expert_split_fini(&split);
     return lacks == 0;
 }
 
 static int shares_try(struct seek *s, const double *x, uint32_t wave, double outside)
 {
-    double seconds;
-    if (layers_seconds(s, x, NULL, wave) + outside >= s->best_s)
+    bool both = false;
+    layer_price(s, x, 1);
+    if (zebra_step(s, wave) + outside >= s->best_s * NEARLY)
         return 0;
     members_fill(s, x, wave);
     for (uint32_t m = 0; m < s->n; m++) {
-        if (s->c->members[m].rows == 0 && s->c->members[m].expert_share <= 0)
+        const struct member *y = &s->c->members[m];
+        both |= y->rows && y->expert_share > 0;
+        if (y->rows == 0 && y->expert_share <= 0)
             return 0; /* one of the other ways is this one, with fewer devices */
     }
-    int fits = split_price(s, x, &seconds);
-    if (fits > 0 && seconds + outside < s->best_s) {
-        s->best_s = seconds + outside;
-        memcpy(s->best, s->c->members, s->n * sizeof(*s->best));
+    int fits = split_price(s);
+    for (uint32_t delay = both ? 0 : 1; fits > 0 && delay < (both ? DELAYS : 2); delay++) {
+        double seconds = waves_seconds(s, wave, delay) + outside;
+        if (seconds >= s->best_s)
+            continue;
+        s->best_s = seconds;
+        for (uint32_t m = 0; m < s->n; m++) {
+            s->best[m] = s->c->members[m];
+            s->best[m].delay = delay;
+        }
     }
     return fits < 0 ? -1 : 0;
 }
@@ -397,7 +570,8 @@ static int waves_try(struct seek *s)
     }
     double outside = outside_seconds(s);
     fill_level(s->n, base, each, cap, free_x);
-    if (layers_seconds(s, free_x, NULL, s->micro_batches) + outside >= s->best_s)
+    layer_price(s, free_x, 1);
+    if (zebra_step(s, s->micro_batches) + outside >= s->best_s * NEARLY)
         return 0;
     uint32_t wave = wave_find(s, cap);
     if (wave == 0)
@@ -544,7 +718,6 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
 static int expert_estimate(struct workbench *bench, struct candidate *c)
 {
     struct seek *s = shape_fits(c) ? calloc(1, sizeof(*s)) : NULL;
-    double x[DEVICES_MAX], seconds;
     c->estimate_s = INFINITY;
     if (!shape_fits(c))
         return 0;
@@ -555,13 +728,12 @@ static int expert_estimate(struct workbench *bench, struct candidate *c)
         s->seats[i].rows = c->members[i].rows;
         s->seats[i].again = c->members[i].recompute;
         seat_price(s, &s->seats[i]);
-        x[i] = c->members[i].expert_share;
     }
     bench->evaluations++;
     if (result == 0)
-        result = split_price(s, x, &seconds);
+        result = split_price(s);
     if (result > 0)
-        c->estimate_s = seconds + outside_seconds(s);
+        c->estimate_s = waves_seconds(s, c->members[0].window, c->members[0].delay) + outside_seconds(s);
     seek_free(s);
     return result;
 }
@@ -596,7 +768,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
                             struct err *err)
 {
     struct expert_model model;
-    uint32_t n = plan->rank_count, rows = 0;
+    uint32_t n = plan->rank_count, count = plan->micro_batch_count, rows = 0, all_rows = 0;
+    uint32_t rest = plan->micro_batch_start[count] - plan->micro_batch_start[count - 1];
     if (candidate_reserve(c, 1, n, err) < 0 || expert_model_init(&model, p, err) < 0)
         return -1;
     double all = (double)model.experts * model.sparse_count;
@@ -610,16 +783,19 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
     for (uint32_t r = 0; r < n; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         double total = 0;
+        /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
+        all_rows += rank->rows;
+        uint32_t end = all_rows <= count * rest ? all_rows / count : (all_rows - rest) / (count - 1);
         for (uint32_t i = 0; i < rank->expert_count; i++)
             total += rank->experts[i].end - rank->experts[i].begin;
         c->members[r] = (struct member){.device = cluster_device_find(p->cluster, rank->device),
-                                        .rows = (uint32_t)lround(rank->rows_share * plan->rows_bound),
+                                        .rows = end - rows,
                                         .window = rank->window,
                                         .delay = 1,
                                         .recompute = rank->recompute,
                                         .state_share = 1,
                                         .expert_share = total / all};
-        rows += c->members[r].rows;
+        rows = end;
         if (c->members[r].device == UINT32_MAX)
             return err_set(err, ERR_INVALID, "%s is no longer there", rank->device);
     }

@@ -19,7 +19,12 @@
 #define GROUP_MAX 64u
 #define RING_MAX 8u    /* members up to which their order is improved: a look at a ring takes n² steps */
 #define RING_SAME 1e-9 /* relative: sums this near are as fast */
-#define MIXES 3        /* deals tried between by speed and by memory */
+#define TURNS_MAX 16u  /* micro-batches in turns; more hide hardly anything that is left */
+#define LAYERS_SEEN 4u /* of a stage, after which layers repeat */
+#define WINDOW_MORE                                                                                          \
+    2u          /* units beyond what the mean asks for: a step's first and last units fill these             \
+                   (16 clusters, tests/planner/test_kind_tensor.c: up to 8 % of a step) */
+#define MIXES 3 /* deals tried between by speed and by memory */
 
 /* What does not depend on who keeps how much: of the candidate, and of one stage at a time. */
 struct cut {
@@ -86,48 +91,86 @@ static double whole_seconds(const struct group *g, uint32_t i, enum cost_class c
     return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
 }
 
-/* Of a member: a layer's halves, and all that it has outside layers. */
+enum { PART_FIRST, PART_SECOND, PART_TABLE, PART_TOP, PARTS }; /* halves of a layer, embedding, head */
+
+/* What a member does of each for a micro-batch. */
 static void member_seconds(const struct cut *t, const struct group *g, uint32_t i, bool back, bool again,
-                           double halves[3])
+                           double seconds[PARTS])
 {
     const struct tensor_shares *x = &g->share[i];
     double layer = whole_seconds(g, i, COST_LAYER, back, again);
-    double table = whole_seconds(g, i, COST_EMBEDDING, back, again);
-    halves[0] = tensor_shrink(layer * t->attention, x->heads);
-    halves[1] = tensor_shrink(layer * (1 - t->attention), x->columns);
-    halves[2] = g->embedding ? table * (back ? x->vocabulary : 1) : 0;
-    if (g->head)
-        halves[2] += tensor_shrink(whole_seconds(g, i, COST_HEAD, back, again), x->vocabulary);
+    seconds[PART_FIRST] = tensor_shrink(layer * t->attention, x->heads);
+    seconds[PART_SECOND] = tensor_shrink(layer * (1 - t->attention), x->columns);
+    seconds[PART_TABLE] = whole_seconds(g, i, COST_EMBEDDING, back, again) * (back ? x->vocabulary : 1);
+    seconds[PART_TOP] = tensor_shrink(whole_seconds(g, i, COST_HEAD, back, again), x->vocabulary);
 }
 
-/* Seconds of a unit, forward or backward. In turns, all that a member has to do counts, or all sums. */
-static double pass_seconds(const struct cut *t, const struct group *g, bool back, bool again)
+/* A unit on its way through a stage: when members are free, the group's queue, and what was summed last. */
+struct pass {
+    uint32_t count, members;
+    double seconds[GROUP_MAX][PARTS], free_s[GROUP_MAX], ready_s[TURNS_MAX], queue_s;
+};
+
+/* All micro-batches in turn do a part, and each is summed when the last member is done with it. */
+static void pass_step(struct pass *v, int part, double sum_s)
 {
-    double slowest[3] = {0}, busiest = 0, layers = g->layers, count = t->micro_batches;
-    double sums = (2 * layers + (back ? g->head : g->embedding)) * g->sum_s;
-    bool arrives = back ? !g->head : !g->embedding;
-    if (g->head && !back)
-        sums += g->statistics_s;
-    if (arrives)
-        sums += g->broadcast_s;
-    for (uint32_t i = 0; i < g->count; i++) {
-        double halves[3];
-        member_seconds(t, g, i, back, again, halves);
-        busiest = fmax(busiest, layers * (halves[0] + halves[1]) + halves[2]);
-        for (int h = 0; h < 3; h++)
-            slowest[h] = fmax(slowest[h], halves[h]);
+    for (uint32_t k = 0; k < v->count; k++) {
+        double end = v->queue_s;
+        for (uint32_t i = 0; i < v->members; i++) {
+            v->free_s[i] = fmax(v->free_s[i], v->ready_s[k]) + v->seconds[i][part];
+            end = fmax(end, v->free_s[i]);
+        }
+        v->ready_s[k] = v->queue_s = end + sum_s;
     }
-    double alone = layers * (slowest[0] + slowest[1]) + slowest[2] + sums;
-    if (t->together == 1)
-        return alone;
-    double odd = t->micro_batches % t->together ? 1 : 0;
-    return ((count - odd) * fmax(busiest, sums) + odd * alone) / t->units;
+}
+
+/* After a few layers the next takes as long as the last. */
+static void pass_layers(struct pass *v, uint32_t layers, bool back, double sum_s)
+{
+    double before = 0, more;
+    for (uint32_t l = 0; l < layers && l < LAYERS_SEEN; l++) {
+        before = v->queue_s;
+        pass_step(v, back ? PART_SECOND : PART_FIRST, sum_s);
+        pass_step(v, back ? PART_FIRST : PART_SECOND, sum_s);
+    }
+    more = layers > LAYERS_SEEN ? (layers - LAYERS_SEEN) * (v->queue_s - before) : 0;
+    v->queue_s += more;
+    for (uint32_t i = 0; i < v->members; i++)
+        v->free_s[i] += more;
+    for (uint32_t k = 0; k < v->count; k++)
+        v->ready_s[k] += more;
+}
+
+/* Seconds of `count` micro-batches in turns, forward or backward. */
+static double pass_seconds(const struct cut *t, const struct group *g, bool back, bool again, uint32_t count)
+{
+    struct pass v = {.count = count, .members = g->count};
+    for (uint32_t i = 0; i < g->count; i++)
+        member_seconds(t, g, i, back, again, v.seconds[i]);
+    for (uint32_t k = 0; k < count && (back ? !g->head : !g->embedding); k++)
+        v.ready_s[k] = v.queue_s += g->broadcast_s;
+    if (back ? g->head : g->embedding)
+        pass_step(&v, back ? PART_TOP : PART_TABLE, g->sum_s);
+    pass_layers(&v, g->layers, back, g->sum_s);
+    if (back ? g->embedding : g->head)
+        pass_step(&v, back ? PART_TABLE : PART_TOP, back ? 0 : g->statistics_s);
+    return v.queue_s;
+}
+
+/* Of a unit at the mean: the last may be a shorter one. */
+static double unit_seconds(const struct cut *t, const struct group *g, bool back, bool again)
+{
+    uint32_t rest = t->micro_batches - (t->units - 1) * t->together;
+    double last = pass_seconds(t, g, back, again, rest);
+    if (rest == t->together)
+        return last;
+    return (last + (t->units - 1) * pass_seconds(t, g, back, again, t->together)) / t->units;
 }
 
 static void group_price(const struct cut *t, const struct group *g, bool again, struct stage_price *price)
 {
-    *price = (struct stage_price){.forward_s = pass_seconds(t, g, false, again),
-                                  .backward_s = pass_seconds(t, g, true, again)};
+    *price = (struct stage_price){.forward_s = unit_seconds(t, g, false, again),
+                                  .backward_s = unit_seconds(t, g, true, again)};
 }
 
 /* Seconds that a unit's boundary tensor is under way from a stage to the next, and that it keeps the link
@@ -267,7 +310,7 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
                        const double *room, const double *part)
 {
     const struct model_config *c = t->p->workload->config;
-    double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX] = {0};
+    double base[GROUP_MAX] = {0}, each[GROUP_MAX] = {0}, cap[GROUP_MAX] = {0}, share[GROUP_MAX];
     uint32_t heads[GROUP_MAX], ends[2][GROUP_MAX], n = g->count;
     for (uint32_t i = 0; i < n; i++) {
         base[i] = 0;
@@ -285,15 +328,16 @@ static bool parts_deal(const struct cut *t, struct group *g, bool again, const s
     if (!fill_level(n, base, each, cap, share) || !rounded(share, n, c->vocab, ends[1]))
         return false;
     for (uint32_t i = 0; i < n; i++) { /* columns are fine enough to make up for what heads leave unlike */
-        double halves[2][3];
+        double part_s[2][PARTS];
         g->share[i].vocabulary = share[i];
         g->share[i].columns = 0;
         for (int back = 0; back < 2; back++)
-            member_seconds(t, g, i, back, again, halves[back]);
-        double second = halves[0][1] + halves[1][1], first = halves[0][0] + halves[1][0];
+            member_seconds(t, g, i, back, again, part_s[back]);
+        double second = part_s[0][PART_SECOND] + part_s[1][PART_SECOND];
         base[i] = g->layers * second;
-        if (t->together > 1)
-            base[i] += g->layers * first + halves[0][2] + halves[1][2];
+        for (int back = 0; back < 2 && t->together > 1; back++)
+            base[i] += g->layers * part_s[back][PART_FIRST] + (g->embedding ? part_s[back][PART_TABLE] : 0) +
+                       (g->head ? part_s[back][PART_TOP] : 0);
         each[i] = g->layers *
                       (whole_seconds(g, i, COST_LAYER, false, again) +
                        whole_seconds(g, i, COST_LAYER, true, again)) *
@@ -333,7 +377,7 @@ static void parts_aim(const struct group *g, const double *room, int mix, double
 
 struct way { /* how a stage could work */
     bool again;
-    uint32_t window;
+    uint32_t window, spare; /* spare: units that the ring in front of it may have */
     double busy_s, period_s;
     struct plan_tensor part[GROUP_MAX];
 };
@@ -397,14 +441,13 @@ static void way_try(const struct cut *t, struct group *g, struct way *now, uint3
         need_line(t, g, now->again, live_of(t, now->window), partials_of(t, g->s, now->window, b));
     double room[GROUP_MAX], part[GROUP_MAX];
     struct stage_price price;
-    uint32_t spare;
     for (uint32_t i = 0; i < g->count; i++)
         room[i] = (double)limit_of(t, g, i) - need.fixed;
     parts_aim(g, room, mix, part);
     now->period_s = INFINITY;
     if (!parts_deal(t, g, now->again, &need, room, part))
         return;
-    now->window = window_held(t, g, now->again, most, b, &spare);
+    now->window = window_held(t, g, now->again, most, b, &now->spare);
     if (now->window == 0)
         return;
     group_price(t, g, now->again, &price);
@@ -422,17 +465,15 @@ static void way_try(const struct cut *t, struct group *g, struct way *now, uint3
 static void way_find(const struct cut *t, struct group *g, uint32_t most, const struct behind *b,
                      struct way *best)
 {
-    best->period_s = INFINITY;
     for (int again = 0; again < 2; again++) {
         for (int mix = 0; mix < MIXES && micro_recompute_allowed(t->p, again); mix++) {
             struct way now = {.again = again, .window = 0};
-            for (uint32_t window = most; window > 0 && now.window < window; window /= 2) {
+            for (uint32_t window = most; window > 0; window /= 2) {
                 now.window = window;
                 way_try(t, g, &now, most, mix, b, best);
-                now.window = isfinite(now.period_s) ? now.window : 0;
+                if (now.period_s <= fmax(b->period_s, now.busy_s) && mix == 0 && now.window == window)
+                    return;
             }
-            if (now.window == most && now.period_s <= fmax(b->period_s, now.busy_s))
-                return;
         }
     }
 }
@@ -467,7 +508,7 @@ static void way_take(const struct cut *t, const struct group *g, const struct wa
     b->period_s = fmax(b->period_s, way->period_s);
     b->stay_s = fmax(way->busy_s + b->stay_s, (way->window - 1) * b->period_s + way->busy_s);
     b->window = way->window;
-    window_held(t, g, way->again, way->window, b, &b->ring_most);
+    b->ring_most = way->spare;
 }
 
 /* The least period there is: with all the memory one could wish for. */
@@ -502,10 +543,10 @@ static int cut_settle(const struct cut *t)
         return 0;
     for (uint32_t s = t->c->stage_count; s-- > 0;) {
         struct group g;
-        struct way way = {0};
+        struct way way = {.period_s = INFINITY};
         double busy, wanted = fmax(b.window, ceil((1 - RING_SAME) * (b.period_s + b.stay_s) / b.period_s));
         if (s + 1 < t->c->stage_count)
-            wanted = fmin(wanted, (double)b.window + b.ring_most - 1);
+            wanted = fmin(wanted + WINDOW_MORE, (double)b.window + b.ring_most - 1);
         group_init(t, s, &g);
         way_find(t, &g, (uint32_t)fmin(wanted, t->units), &b, &way);
         if (!isfinite(way.period_s))
@@ -573,7 +614,8 @@ static bool shape_fits(const struct problem *p, const struct candidate *c)
 
 static int tensor_settle(struct workbench *bench, struct candidate *c)
 {
-    double seconds[3] = {0, INFINITY, INFINITY};
+    uint32_t count = micro_count(bench->problem, c->micro_batch_rows), best = 0;
+    double least = INFINITY;
     struct cut t;
     c->placement = PLACE_TENSOR;
     c->schedule = SCHEDULE_1F1B;
@@ -584,22 +626,27 @@ static int tensor_settle(struct workbench *bench, struct candidate *c)
         c->stages[s].kind = STAGE_TENSOR;
         ring_order(bench->problem, &c->members[c->stages[s].member_first], c->stages[s].member_count);
     }
-    for (uint32_t together = 1; together <= 2; together++) {
-        c->together = together;
+    count = count < TURNS_MAX ? count : TURNS_MAX;
+    for (uint32_t turns = 1, last = 0; last < count; last = turns, turns *= 2) {
+        c->together = turns = turns < count ? turns : count;
         cut_init(&t, bench, c);
-        int fits = t.together == together ? cut_settle(&t) : 0;
+        int fits = cut_settle(&t);
         if (fits > 0)
             fits = cut_estimate(&t);
         if (fits < 0)
             return -1;
-        seconds[together] = fits ? c->estimate_s : INFINITY;
+        if (fits == 0 || (turns > 2 && c->estimate_s >= least))
+            break;
+        best = c->estimate_s < least ? turns : best;
+        least = fmin(least, c->estimate_s);
     }
-    c->together = seconds[2] < seconds[1] ? 2 : 1;
-    cut_init(&t, bench, c);
-    if (c->together == 1 && isfinite(seconds[1]))
+    if (best && best != c->together) {
+        c->together = best;
+        cut_init(&t, bench, c);
         cut_settle(&t); /* as before */
-    c->estimate_s = seconds[c->together];
-    return isfinite(c->estimate_s);
+    }
+    c->estimate_s = least;
+    return best > 0;
 }
 
 static int tensor_estimate(struct workbench *bench, struct candidate *c)

@@ -169,6 +169,10 @@ static int structure(const struct problem *p, const struct kind *kind, struct ca
     }
     if (result < 0)
         return -1;
+    if (c->stage_count == 1) {
+        c->stages[0].block_begin = 0;
+        c->stages[0].block_end = p->block_count;
+    }
     return shape_allowed(p, kind, c) ? MOVE_CUT : MOVE_VOID;
 }
 
