@@ -14,7 +14,7 @@
 #include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/tensor.h"
-#include "planner/kind/kind.h"
+#include "planner/kind/cut.h"
 
 #define GROUP_MAX 64u
 #define RING_MAX 8u    /* members up to which their order is improved: a look at a ring takes n² steps */
@@ -245,7 +245,7 @@ static int cut_estimate(const struct cut *t)
     }
     bench->evaluations++;
     if (schedule_run(&bench->schedule, t->p, &units, bench->prices, t->units, bench->err) < 0)
-        return -1;
+        return bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
         struct group g;
         double sum_s, step_s;
@@ -612,6 +612,37 @@ static bool shape_fits(const struct problem *p, const struct candidate *c)
     return group && (c->stage_count == 1 || p->workload->method != METHOD_FULL || !p->blocks.tied);
 }
 
+static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
+                                   int32_t end, uint32_t window)
+{
+    const struct behind nothing = {.window = 1, .ring_most = 2};
+    struct stage *x = &c->stages[s], kept = *x;
+    struct way way = {.period_s = INFINITY};
+    struct group g;
+    struct cut t;
+    x->block_begin = begin;
+    x->block_end = end;
+    cut_init(&t, bench, c);
+    group_init(&t, s, &g);
+    way_find(&t, &g, window < t.units ? window : t.units, &nothing, &way);
+    *x = kept;
+    return isfinite(way.period_s) ? (struct cut_stage){way.busy_s, way.busy_s}
+                                  : (struct cut_stage){INFINITY, INFINITY};
+}
+
+static int tensor_cut(struct workbench *bench, struct candidate *c)
+{
+    static const struct cut_rule rule = {stage_look};
+    if (!shape_fits(bench->problem, c))
+        return 0;
+    c->together = micro_count(bench->problem, c->micro_batch_rows) > 1 ? 2 : 1;
+    if (c->stage_count > 1)
+        return cut_blocks(bench, c, &rule);
+    c->stages[0].block_begin = 0;
+    c->stages[0].block_end = bench->problem->block_count;
+    return 1;
+}
+
 static int tensor_settle(struct workbench *bench, struct candidate *c)
 {
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows), best = 0;
@@ -748,6 +779,7 @@ const struct kind kind_tensor = {.placement = PLACE_TENSOR,
                                  .members_least = 1,
                                  .members_most = GROUP_MAX,
                                  .supports = tensor_supports,
+                                 .cut = tensor_cut,
                                  .settle = tensor_settle,
                                  .estimate = tensor_estimate,
                                  .emit = tensor_emit,

@@ -6,6 +6,7 @@
 
 #include "planner/search/local.h"
 #include "planner/search/seeds.h"
+#include "program/check/check.h"
 
 /* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
  * kinds that are behind give theirs up. */
@@ -105,6 +106,16 @@ static uint32_t steps_of(const struct problem *p, uint64_t cells)
     return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
 }
 
+/* Does its plan pass the checker? Everything that is answered does. */
+static bool candidate_checks(const struct problem *p, const struct candidate *c)
+{
+    struct err why = {0};
+    struct plan *plan = kinds[c->placement]->emit(p, c, true, &why);
+    bool passes = plan && plan_check(plan, &why) == 0;
+    plan_destroy(plan);
+    return passes;
+}
+
 /* Simulates a candidate over all steps that are compared, and keeps it if it is its placement's best. */
 static int keep(struct search *s, const struct candidate *c)
 {
@@ -112,6 +123,8 @@ static int keep(struct search *s, const struct candidate *c)
     const struct kind *kind = kinds[c->placement];
     double seconds, value = candidate_simulate(s->problem, c, f->steps, &seconds, s->err);
     int result = value < 0 ? -1 : 0;
+    if (result == 0 && value < f->best[c->placement].estimate_s && !candidate_checks(s->problem, c))
+        return 0;
     if (result == 0 && seconds < f->fastest_s) {
         f->fastest_s = seconds;
         f->fastest_value = value;
