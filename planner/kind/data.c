@@ -42,6 +42,13 @@ static void members_swap(struct member *a, struct member *b)
     *b = held;
 }
 
+/* A machine's first member receives over its slowest link of the ring, so it is the one with most room for
+ * state. */
+static bool comes_before(const struct device *a, const struct device *b)
+{
+    return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;
+}
+
 /* Members by machine, so that the ring passes each once; of a few, two change places while its slowest link
  * becomes faster. */
 static void ring_order(const struct problem *p, struct candidate *c)
@@ -49,7 +56,8 @@ static void ring_order(const struct problem *p, struct candidate *c)
     const struct device *devices = p->cluster->devices;
     struct member *x = c->members;
     for (uint32_t i = 1; i < c->member_count; i++) {
-        for (uint32_t at = i; at > 0 && devices[x[at - 1].device].node > devices[x[at].device].node; at--)
+        for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
+             at--)
             members_swap(&x[at - 1], &x[at]);
     }
     double latency, best = ring_rate(c, p, &latency);
