@@ -15,8 +15,8 @@ struct workbench {
     const struct problem *problem;
     struct schedule schedule;
     struct stage_price *prices; /* scratch */
-    double *ends;      /* scratch: of each stage */
-    uint32_t *windows; /* likewise */
+    double *ends;               /* scratch: of each stage */
+    uint32_t *windows;          /* likewise */
     uint32_t price_capacity;
     /* of every device, by the micro-batches of a step; made when first asked for */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];

@@ -200,7 +200,8 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
     double end = 0, updates = 0;
     int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
-    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), bench->ends) < 0)
+    if (result > 0 &&
+        chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), bench->ends) < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
         end = fmax(end, bench->ends[s] + syncs[s].after_s);
