@@ -285,10 +285,7 @@ static void norm_add(const struct problem *p, const struct candidate *candidate,
     for (uint32_t i = 0; i < count && count > 1; i++) {
         uint32_t a = firsts ? stages[i].member_first : i;
         uint32_t b = firsts ? stages[(i + 1) % count].member_first : (i + 1) % count;
-        double latency, rate;
-        bool emulated;
-        cluster_link(p->cluster, members[a].device, members[b].device, &latency, &rate, &emulated);
-        worst = fmax(worst, latency);
+        worst = fmax(worst, problem_link(p, members[a].device, members[b].device).latency_s);
     }
     for (uint32_t s = 0; s < candidate->stage_count; s++) {
         uint32_t position = firsts ? s : stages[s].member_first + stages[s].member_count - 1;
