@@ -67,3 +67,27 @@ int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int
                              .bytes_total = bytes};
     return plan_rank_slot(rank, &slot);
 }
+
+int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct err *err)
+{
+    uint32_t count = 0, row = 0;
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        count += candidate->members[m].count;
+    if (candidate->stage_count > 1 || count == 0)
+        return 0;
+    uint32_t *start = calloc((size_t)count + 1, sizeof(*start));
+    if (!start)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    free(plan->micro_batch_start);
+    plan->micro_batch_start = start;
+    plan->micro_batch_count = count;
+    for (uint32_t m = 0, k = 0; m < candidate->member_count; m++) {
+        for (uint32_t n = 0; n < candidate->members[m].count; n++) {
+            row += candidate->members[m].rows;
+            start[++k] = row < plan->batch_rows ? row : plan->batch_rows;
+        }
+    }
+    return row == plan->batch_rows
+               ? 0
+               : err_set(err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
+}

@@ -11,6 +11,9 @@
 
 /* Fills what every plan holds beside ranks and programs: bounds, counts. */
 void plan_frame_fill(struct plan *plan, const struct problem *problem, const struct candidate *candidate);
+/* One stage whose members say how many rows they take: their micro-batches one after the other, of unlike
+ * sizes, replace what plan_create cut. ERR_INTERNAL when they are not the batch's rows; ERR_NOMEM. */
+int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct err *err);
 /* Device, node, limits and memory of one rank. ERR_NOFIT when need exceeds the limit; ERR_NOMEM. */
 int plan_rank_fill(struct plan_rank *rank, const struct problem *problem, const struct member *member,
                    const struct memory_need *need, struct err *err);

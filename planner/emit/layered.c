@@ -532,29 +532,6 @@ static int group_of(struct plan_group *group, uint32_t count, const struct membe
     return 0;
 }
 
-/* The step's rows, cut into the members' micro-batches, one member after the other. */
-static int starts_fill(struct layered *c)
-{
-    struct plan *plan = c->plan;
-    uint32_t count = 0, row = 0;
-    for (uint32_t m = 0; m < c->candidate->member_count; m++)
-        count += c->candidate->members[m].count;
-    free(plan->micro_batch_start);
-    plan->micro_batch_start = calloc((size_t)count + 1, sizeof(*plan->micro_batch_start));
-    if (!plan->micro_batch_start)
-        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
-    plan->micro_batch_count = count;
-    for (uint32_t m = 0, k = 0; m < c->candidate->member_count; m++) {
-        for (uint32_t n = 0; n < c->candidate->members[m].count; n++) {
-            row += c->candidate->members[m].rows;
-            plan->micro_batch_start[++k] = row < plan->batch_rows ? row : plan->batch_rows;
-        }
-    }
-    return row == plan->batch_rows
-               ? 0
-               : err_set(c->err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
-}
-
 struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                           struct err *err)
 {
@@ -573,7 +550,7 @@ struct plan *layered_emit(const struct problem *problem, const struct candidate 
                         .tied = problem->blocks.tied && (full || !server),
                         .blocks = problem->block_count,
                         .err = err};
-    int result = starts_fill(&c);
+    int result = plan_rows_fill(plan, candidate, err);
     plan_frame_fill(plan, problem, candidate);
     if (result == 0)
         result = history_alloc(&c);

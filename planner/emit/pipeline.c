@@ -296,32 +296,6 @@ static int shares_fill(struct emitter *c)
     return result < 0 ? -1 : state_table_shares(c);
 }
 
-/* One stage whose members say how many rows they take: their micro-batches one after the other, of unlike
- * sizes, replace what plan_create cut. */
-static int starts_fill(struct plan *plan, const struct candidate *candidate, struct err *err)
-{
-    uint32_t count = 0, row = 0;
-    for (uint32_t m = 0; m < candidate->member_count; m++)
-        count += candidate->members[m].count;
-    if (candidate->stage_count > 1 || count == 0)
-        return 0;
-    uint32_t *start = calloc((size_t)count + 1, sizeof(*start));
-    if (!start)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    free(plan->micro_batch_start);
-    plan->micro_batch_start = start;
-    plan->micro_batch_count = count;
-    for (uint32_t m = 0, k = 0; m < candidate->member_count; m++) {
-        for (uint32_t n = 0; n < candidate->members[m].count; n++) {
-            row += candidate->members[m].rows;
-            start[++k] = row < plan->batch_rows ? row : plan->batch_rows;
-        }
-    }
-    return row == plan->batch_rows
-               ? 0
-               : err_set(err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
-}
-
 static int schedule_make(struct emitter *c)
 {
     const struct candidate *candidate = c->candidate;
@@ -378,7 +352,7 @@ static void schedule_note(const struct emitter *c)
 
 static int plan_fill(struct emitter *c, bool programs)
 {
-    int result = starts_fill(c->plan, c->candidate, c->err);
+    int result = plan_rows_fill(c->plan, c->candidate, c->err);
     plan_frame_fill(c->plan, c->problem, c->candidate);
     c->micro_batches = c->plan->micro_batch_count;
     if (result == 0 && c->plan->rows_bound > c->candidate->micro_batch_rows)

@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include "planner/cost/ring.h"
+#include "planner/emit/pipeline.h"
 #include "planner/emit/share.h"
 #include "planner/kind/shards.h"
-
-struct plan *pipeline_emit(const struct problem *, const struct candidate *, bool programs, struct err *);
 
 #define LEVELS 4u       /* of the ring's time, between the least and the most */
 #define RING_SWAPPED 8u /* members up to which changing places in the ring is tried */
@@ -43,6 +42,13 @@ static void members_swap(struct member *a, struct member *b)
     *b = held;
 }
 
+/* A machine's first member receives over its slowest link of the ring, so it is the one with most room for
+ * state. */
+static bool comes_before(const struct device *a, const struct device *b)
+{
+    return a->node != b->node ? a->node < b->node : a->memory_limit_bytes > b->memory_limit_bytes;
+}
+
 /* Members by machine, so that the ring passes each once; of a few, two change places while its slowest link
  * becomes faster. */
 static void ring_order(const struct problem *p, struct candidate *c)
@@ -50,7 +56,8 @@ static void ring_order(const struct problem *p, struct candidate *c)
     const struct device *devices = p->cluster->devices;
     struct member *x = c->members;
     for (uint32_t i = 1; i < c->member_count; i++) {
-        for (uint32_t at = i; at > 0 && devices[x[at - 1].device].node > devices[x[at].device].node; at--)
+        for (uint32_t at = i; at > 0 && comes_before(&devices[x[at].device], &devices[x[at - 1].device]);
+             at--)
             members_swap(&x[at - 1], &x[at]);
     }
     double latency, best = ring_rate(c, p, &latency);
@@ -190,15 +197,41 @@ static int whole_settle(struct shards *s, struct member *best, double *best_s)
     return 0;
 }
 
+/* Shares for the rows as they are, for every aim: for the links that things come in by, go out by, or both.
+ */
+static void shares_try(struct shards *s, struct ring *ring, double state, struct member *best, double *best_s)
+{
+    uint32_t count = s->c->member_count;
+    double shares[SHARDS_MEMBERS_MAX];
+    struct share_member members[SHARDS_MEMBERS_MAX];
+    for (int links = 0; links < (s->p->workload->method == METHOD_LORA ? 1 : 3); links++) {
+        for (uint32_t m = 0; m < count; m++) {
+            members[m] = ring->members[m];
+            members[m].room = (double)shards_room(s, m) / state;
+            members[m].bytes_per_s = links == 0   ? members[m].bytes_per_s
+                                     : links == 1 ? ring->in[m]
+                                                  : ring->out[m];
+        }
+        for (int aim = 0; aim < SHARE_AIMS; aim++) {
+            if (!share_state(members, count, (enum share_aim)aim, shares))
+                continue;
+            for (uint32_t m = 0; m < count; m++)
+                s->c->members[m].state_share = shares[m];
+            if (sharded_estimate(s, ring) > 0)
+                best_keep(s, best, best_s);
+        }
+    }
+}
+
 /* At every level of the ring's time; *best_s is the limit. */
 static int sharded_settle(struct shards *s, struct member *best, double *best_s)
 {
     uint32_t count = s->c->member_count;
     struct ring ring;
-    double state = layered_state_bytes(s->p), most = 0, shares[SHARDS_MEMBERS_MAX];
     int64_t least_room[SHARDS_MEMBERS_MAX];
     ring_fill(s, &ring);
-    double least = share_level_least(ring.members, count), hop_s = (count - 1) * ring.latency_s;
+    double state = layered_state_bytes(s->p), most = 0, hop_s = (count - 1) * ring.latency_s;
+    double least = share_level_least(ring.members, count);
     for (uint32_t m = 0; m < count; m++)
         most = fmax(most, 1 / ring.members[m].bytes_per_s);
     for (uint32_t l = 0; l < (most > least ? LEVELS : 1); l++) {
@@ -209,16 +242,8 @@ static int sharded_settle(struct shards *s, struct member *best, double *best_s)
         int result = shards_split(s, &moving, least_room, state, *best_s);
         if (result < 0)
             return -1;
-        for (uint32_t m = 0; m < count && result > 0; m++)
-            ring.members[m].room = (double)shards_room(s, m) / state;
-        for (int aim = 0; aim < SHARE_AIMS && result > 0; aim++) {
-            if (!share_state(ring.members, count, (enum share_aim)aim, shares))
-                continue;
-            for (uint32_t m = 0; m < count; m++)
-                s->c->members[m].state_share = shares[m];
-            if (sharded_estimate(s, &ring) > 0)
-                best_keep(s, best, best_s);
-        }
+        if (result > 0)
+            shares_try(s, &ring, state, best, best_s);
     }
     return 0;
 }

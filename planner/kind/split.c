@@ -31,18 +31,16 @@ struct split {
     uint32_t *first;      /* [count + 1] into offers */
     struct offer *offers; /* of every member, by total */
     double *times;
-    uint64_t cells; /* that a table without bounds looks at: what is counted as an evaluation rests on it */
 };
 
 /* What every member can do within `seconds`. False when one cannot do anything. */
 static bool offers_fill(struct split *s, double seconds)
 {
-    uint32_t count = 0, reach = 0;
+    uint32_t count = 0;
     bool all = true;
     for (uint32_t m = 0; m < s->count; m++) {
         const struct split_member *member = &s->members[m];
         s->first[m] = count;
-        s->cells += s->batch + 1;
         for (uint32_t i = 0; i < member->option_count; i++) {
             const struct split_option *o = &member->options[i];
             double room = (double)o->room;
@@ -54,11 +52,8 @@ static bool offers_fill(struct split *s, double seconds)
                 continue;
             }
             s->offers[count++] = (struct offer){o->total, room};
-            s->cells += (reach < s->batch - o->total ? reach : s->batch - o->total) + 1;
         }
         all = all && count > s->first[m];
-        uint32_t most = count > s->first[m] ? s->offers[count - 1].total : 0;
-        reach = reach + most < s->batch ? reach + most : s->batch;
     }
     s->first[s->count] = count;
     return all;
@@ -225,7 +220,7 @@ static void trace_back(const struct split *s, double seconds, struct split_optio
 }
 
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
-                struct split_option *chosen, uint64_t *cells, struct err *err)
+                struct split_option *chosen, struct err *err)
 {
     struct split s = {.members = members, .count = count, .batch = batch, .state = (double)state};
     size_t options = 0, size = ((size_t)count + 1) * ((size_t)batch + 1);
@@ -249,7 +244,6 @@ int split_solve(const struct split_member *members, uint32_t count, uint32_t bat
         trace_back(&s, best, chosen);
         result = 1;
     }
-    *cells += s.cells;
     free(s.table);
     free(s.times);
     free(s.offers);

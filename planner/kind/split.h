@@ -24,6 +24,6 @@ struct split_member {
  * most room. Exact. Fills chosen[count]; adds to *cells how many cells of its table it looked at. Returns 1,
  * 0 when there is none, −1 ERR_NOMEM. */
 int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
-                struct split_option *chosen, uint64_t *cells, struct err *err);
+                struct split_option *chosen, struct err *err);
 
 #endif
