@@ -629,7 +629,7 @@ static int roles_try(struct seek *s)
     }
     if (all != ROLE_BOTH || s->attending > s->c->micro_batch_rows)
         return 0;
-    s->bench->evaluations++;
+    s->bench->evaluations += 1 + s->n * s->model.sparse_count / 64;
     rows_divide(s);
     for (uint32_t mode = 0; mode < 4; mode++) { /* bit 0: ranks with attention, 1: ranks with experts alone */
         bool allowed = micro_recompute_allowed(s->p, mode & 1) && micro_recompute_allowed(s->p, mode >> 1);

@@ -7,6 +7,7 @@
 #include "planner/kind/chain.h"
 #include "planner/kind/cut.h"
 
+#define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
 #define BUFFERS_SIDE                                                                                         \
     4u /* boundary tensors towards one neighbour while windows are not known: two each way                   \
         */
@@ -134,7 +135,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
 }
 
 /* Of a stage of one: besides saved activations, room for what arrives from the stages before and behind. */
-static uint32_t single_most(struct capping *k, uint32_t s, const uint32_t *windows)
+static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const uint32_t *windows)
 {
     const struct problem *p = k->bench->problem;
     const struct candidate *c = k->c;
@@ -149,7 +150,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, const uint32_t *windo
     /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
-    while (most < k->behind && most < 2 * k->micro_batches) {
+    uint32_t end = k->behind < wish + WINDOW_LOOKED ? k->behind : wish + WINDOW_LOOKED;
+    while (most < end) {
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
         ring = fmin(ring, k->micro_batches);
@@ -177,7 +179,7 @@ static uint32_t stage_most(void *context, uint32_t s, uint32_t wish, const uint3
             continue;
         for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
             c->members[m].recompute = again;
-        most = x->member_count > 1 ? group_most(k, s) : single_most(k, s, windows);
+        most = x->member_count > 1 ? group_most(k, s) : single_most(k, s, wish, windows);
         if (most >= wish || (k->spare && most > 0))
             break;
     }
@@ -193,7 +195,7 @@ static int prices_fill(struct workbench *bench, const struct candidate *c, struc
 {
     const struct problem *p = bench->problem;
     bool laps = c->stage_count > c->member_count;
-    struct stage_price *prices = workbench_prices(bench, c->stage_count + c->member_count);
+    struct stage_price *prices = workbench_prices(bench, 2 * (c->stage_count + c->member_count));
     *syncs = malloc(c->stage_count * sizeof(**syncs));
     if (!prices || !*syncs)
         return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
@@ -236,11 +238,11 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
 /* --- settling --- */
 
 /* Windows as they should be, as far as memory has room. */
-static int windows_fill(struct workbench *bench, struct candidate *c, bool spare, bool *capped)
+static int windows_fill(struct workbench *bench, struct candidate *c, bool spare, uint32_t more, bool *capped)
 {
     const struct problem *p = bench->problem;
     struct capping k = {.bench = bench, .c = c, .behind = UINT32_MAX, .spare = spare};
-    struct chain_windows rule = {stage_most, &k};
+    struct chain_windows rule = {stage_most, &k, NULL, more};
     struct stage_price *prices;
     struct pipeline_sync *syncs;
     for (uint32_t m = 0; m < c->member_count; m++)
@@ -259,7 +261,8 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
         k.prices = prices;
         k.behind = UINT32_MAX;
         windows = bench->windows;
-        if (!chain_windows(p, c, prices, &rule, windows, capped))
+        rule.spare = windows + c->stage_count;
+        if (!chain_windows(bench, c, prices, &rule, capped))
             return 0;
     }
     for (uint32_t s = 0; s < c->stage_count; s++) {
@@ -297,17 +300,25 @@ static double relaxed_seconds(struct workbench *bench, const struct candidate *c
  * whose windows suffice exactly. */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
+    static const struct {
+        bool spare, strict, if_capped;
+        uint32_t more;
+    } ways[] = {{false, false, false, 0},
+                {false, false, false, 1}, /* a step's first and last micro-batches fill one window more */
+                {true, false, true, 0},
+                {false, true, true, 0},
+                {true, true, true, 0}};
     struct candidate *best = &bench->best;
     bool groups = c->member_count > c->stage_count, capped = false, found = false;
     int result = 0;
     c->owner_count = 0;
     c->schedule = SCHEDULE_1F1B;
-    for (int variant = 0; variant < 4 && result >= 0; variant++) {
-        bool spare = variant & 1, strict = variant & 2, cut_short = false;
-        if ((variant > 0 && !capped) || (strict && !groups))
+    for (size_t w = 0; w < sizeof(ways) / sizeof(*ways) && result >= 0; w++) {
+        bool cut_short = false;
+        if ((ways[w].if_capped && !capped) || (ways[w].strict && !groups) || (ways[w].more && groups))
             continue;
-        c->eager = groups && !strict;
-        result = windows_fill(bench, c, spare, &cut_short);
+        c->eager = groups && !ways[w].strict;
+        result = windows_fill(bench, c, ways[w].spare, ways[w].more, &cut_short);
         capped |= cut_short || result == 0;
         if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
             result = 0;
@@ -317,6 +328,8 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
             found = true;
             result = candidate_copy(best, c, bench->err);
         }
+        if (!found && !capped && result >= 0) /* slower than the rival whatever the windows */
+            break;
     }
     c->estimate_s = INFINITY;
     if (result >= 0 && found)

@@ -36,7 +36,7 @@ void move_range(const struct problem *p, const struct kind *kind, const struct c
         [MOVE_BLOCKS] = {several ? stages : 0, stages},
         [MOVE_MICRO] = {p->workload->micro_batch_rows ? 0 : 1, 4},
         [MOVE_GATHER] = {kind->stage_kind == STAGE_SHARDED, 3},
-        [MOVE_WINDOW] = {stages + 1, 2},
+        [MOVE_WINDOW] = {2 * stages, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_OWNER] = {replicas && group ? stages * count : 0, 8},
         [MOVE_ROWS] = {replicas ? 0 : members, members},
@@ -241,14 +241,14 @@ static int gather(const struct problem *p, struct candidate *c, uint32_t b)
 
 /* --- inner --- */
 
+/* Of stage a, or of all up to stage a − stage_count. */
 static int window(struct candidate *c, uint32_t a, uint32_t b)
 {
-    bool changed = false;
+    bool changed = false, all = a >= c->stage_count, laps = c->stage_count > c->member_count;
+    uint32_t last = all ? a - c->stage_count : a;
     for (uint32_t m = 0; m < c->member_count; m++) {
-        uint32_t *w = &c->members[m].window;
-        bool meant = a == c->stage_count || (c->stage_count <= c->member_count && stage_of(c, m) == a) ||
-                     (c->stage_count > c->member_count && m == a);
-        if (!meant || (b && *w < 2))
+        uint32_t *w = &c->members[m].window, s = laps ? m : stage_of(c, m);
+        if ((all ? s > last : s != last) || (b && *w < 2))
             continue;
         *w += b ? -1u : 1;
         changed = true;

@@ -22,7 +22,7 @@ enum move_kind {
                   */
     MOVE_GATHER, /* b: 0 twice, 1 half as many gathered layers; 2 none */
     /* inner */
-    MOVE_WINDOW,    /* a: stage, or stage_count for all; b: 0 up, 1 down */
+    MOVE_WINDOW,    /* a: stage, or stage_count + the last of those from the head on; b: 0 up, 1 down */
     MOVE_RECOMPUTE, /* a: member, or member_count for all; b: 0 off, 1 on */
     MOVE_OWNER, /* a: stage · micro-batches + micro-batch; b: member of the stage, from 0, that takes it */
     MOVE_ROWS,  /* a gives b a micro-batch, or a row of each */
