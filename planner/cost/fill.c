@@ -1,9 +1,10 @@
-/* Water-filling, continuous by bisection of the level and whole by the greedy rule. */
+/* Water-filling, continuous by the level and whole by the greedy rule. */
 #include "planner/cost/fill.h"
 
 #include <math.h>
 
-#define FILL_TURNS 60    /* halvings of the level: a double's digits */
+#define FILL_TURNS 80    /* of bisection and secants in turn: a double's digits at worst, a few mostly */
+#define FILL_EXACT 1e-13 /* relative */
 #define WHOLE_SLACK 1e-6 /* a cap this near to a whole unit is one */
 
 static double filled(uint32_t n, const double *base, const double *each, const double *cap, double level,
@@ -28,12 +29,18 @@ bool fill_level(uint32_t n, const double *base, const double *each, const double
     }
     if (n == 0 || held < 1)
         return false;
-    for (int turn = 0; turn < FILL_TURNS && low < high; turn++) {
-        double middle = low + (high - low) / 2;
-        if (filled(n, base, each, cap, middle, x) >= 1)
+    double below = filled(n, base, each, cap, low, x), above = filled(n, base, each, cap, high, x);
+    high = below >= 1 ? low : high;
+    for (int turn = 0; turn < FILL_TURNS && below < 1 && above > 1 + FILL_EXACT; turn++) {
+        double part = turn % 2 ? 0.5 : (1 - below) / (above - below); /* exact between two bends */
+        double middle = low + part * (high - low), now = filled(n, base, each, cap, middle, x);
+        if (now >= 1) {
             high = middle;
-        else
+            above = now;
+        } else {
             low = middle;
+            below = now;
+        }
     }
     double sum = filled(n, base, each, cap, high, x);
     for (uint32_t i = 0; i < n && sum > 0; i++)

@@ -173,48 +173,24 @@ static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
     return programs ? expert_programs(c, r, &slots) : 0;
 }
 
-static int group_put(struct plan_group *group, const struct candidate *candidate,
-                     bool (*in)(const struct member *, uint32_t), struct err *err)
-{
-    group->ranks = calloc(candidate->member_count, sizeof(*group->ranks));
-    if (!group->ranks)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t m = 0; m < candidate->member_count; m++) {
-        if (in(&candidate->members[m], m))
-            group->ranks[group->rank_count++] = m;
-    }
-    return 0;
-}
-
-static bool any(const struct member *member, uint32_t number)
-{
-    (void)member;
-    (void)number;
-    return true;
-}
-
-static bool attends(const struct member *member, uint32_t number)
-{
-    (void)number;
-    return member->rows > 0;
-}
-
-static bool samples(const struct member *member, uint32_t number)
-{
-    return number == 0 || member->expert_share > 0;
-}
-
+/* All ranks, those with attention, or the first of them and those with experts. */
 static int groups_fill(struct expert_emit *c)
 {
-    struct plan_group *groups = c->plan->groups;
-    int result = group_put(&groups[EXPERT_GROUP_TO], c->candidate, any, c->err);
-    if (result == 0)
-        result = group_put(&groups[EXPERT_GROUP_FROM], c->candidate, any, c->err);
-    if (result == 0 && c->plan->group_count > EXPERT_GROUP_ATTENTION)
-        result = group_put(&groups[EXPERT_GROUP_ATTENTION], c->candidate, attends, c->err);
-    for (uint32_t g = EXPERT_GROUP_ATTENTION + 1; g < c->plan->group_count && result == 0; g++)
-        result = group_put(&groups[g], c->candidate, samples, c->err);
-    return result;
+    for (uint32_t g = 0; g < c->plan->group_count; g++) {
+        struct plan_group *group = &c->plan->groups[g];
+        if (g == EXPERT_GROUP_ALL)
+            continue;
+        group->ranks = calloc(c->candidate->member_count, sizeof(*group->ranks));
+        if (!group->ranks)
+            return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+        for (uint32_t m = 0; m < c->candidate->member_count; m++) {
+            const struct member *x = &c->candidate->members[m];
+            if (g < EXPERT_GROUP_ATTENTION || (g == EXPERT_GROUP_ATTENTION && x->rows) ||
+                (g > EXPERT_GROUP_ATTENTION && (m == 0 || x->expert_share > 0)))
+                group->ranks[group->rank_count++] = m;
+        }
+    }
+    return 0;
 }
 
 /* Layers with experts one by one, all blocks between them together. */

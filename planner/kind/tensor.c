@@ -17,8 +17,6 @@
 #include "planner/kind/cut.h"
 
 #define GROUP_MAX 64u
-#define RING_MAX 8u    /* members up to which their order is improved: a look at a ring takes n² steps */
-#define RING_SAME 1e-9 /* relative: sums this near are as fast */
 #define TURNS_MAX 16u  /* micro-batches in turns; more hide hardly anything that is left */
 #define LAYERS_SEEN 4u /* of a stage, after which layers repeat */
 #define WINDOW_MORE                                                                                          \
@@ -173,8 +171,7 @@ static void group_price(const struct cut *t, const struct group *g, bool again, 
                                   .backward_s = unit_seconds(t, g, true, again)};
 }
 
-/* Seconds that a unit's boundary tensor is under way from a stage to the next, and that it keeps the link
- * busy. */
+/* Seconds that a unit's boundary tensor is under way from a stage to the next, `busy` of them on the link. */
 static double link_seconds(const struct cut *t, uint32_t s, double *busy)
 {
     const struct stage *a = &t->c->stages[s], *b = &t->c->stages[s + 1];
@@ -188,73 +185,61 @@ static double link_seconds(const struct cut *t, uint32_t s, double *busy)
 
 /* --- estimating --- */
 
-/* Sums of gradients that members keep alike, after a stage's last backward, and its optimiser's step. */
-static void tail_seconds(const struct cut *t, const struct group *g, double *sum_s, double *step_s)
+static void part_need(const struct cut *t, const struct group *g, const struct plan_tensor *part, bool again,
+                      struct tensor_need *need)
 {
-    struct tensor_need need;
-    double n = g->count;
-    *sum_s = *step_s = 0;
-    tensor_need_fill(t->p, g->stage->block_begin, g->stage->block_end, &g->members[0].tensor, 1, false,
-                     &need);
-    if (g->count > 1 && g->layers)
-        *sum_s = 2 * (n - 1) * ((double)need.shared_gradients / n / g->bytes_per_s + g->latency_s);
-    for (uint32_t i = 0; i < g->count; i++)
-        *step_s = fmax(*step_s, tensor_step_seconds(t->p, g->members[i].device, &g->share[i],
-                                                    g->stage->block_begin, g->stage->block_end));
-}
-
-/* What a scalar takes up and down the tree of all ranks. */
-static double scalar_seconds(const struct candidate *c, const struct cluster *cluster)
-{
-    double worst = 0;
-    for (uint32_t m = 0; m < c->member_count; m++) {
-        double latency, rate;
-        bool emulated;
-        cluster_link(cluster, c->members[m].device, c->members[(m + 1) % c->member_count].device, &latency,
-                     &rate, &emulated);
-        worst = fmax(worst, latency);
-    }
-    return 2 * floor(log2(c->member_count)) * worst;
+    tensor_need_fill(t->p, g->stage->block_begin, g->stage->block_end, part, t->c->micro_batch_rows, again,
+                     need);
 }
 
 static int prices_reserve(struct workbench *bench, uint32_t count)
 {
-    if (count <= bench->price_capacity)
-        return 0;
-    struct stage_price *grown = realloc(bench->prices, count * sizeof(*grown));
-    if (!grown)
-        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    bench->prices = grown;
-    bench->price_capacity = count;
+    if (count > bench->price_capacity) {
+        struct stage_price *grown = realloc(bench->prices, count * sizeof(*grown));
+        if (!grown)
+            return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+        bench->prices = grown;
+        bench->price_capacity = count;
+    }
     return 0;
 }
 
-/* To the schedule a unit is a micro-batch, and a group its first member. */
+/* To the schedule a unit is a micro-batch, and a group its first member. Then come sums of what members train
+ * alike, two scalars up and down the tree of all ranks, and the optimiser. */
 static int cut_estimate(const struct cut *t)
 {
     struct workbench *bench = t->bench;
     struct candidate units = *t->c;
-    double step = 0, end = 0;
+    double step_s = 0, end = 0, latency = 0;
     units.micro_batch_rows *= t->together;
-    if (prices_reserve(bench, t->c->stage_count) < 0)
+    if (prices_reserve(bench, 2 * t->c->stage_count) < 0)
         return -1;
+    struct stage_price *tails = bench->prices + t->c->stage_count;
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
+        struct tensor_need need;
         struct group g;
         group_init(t, s, &g);
         group_price(t, &g, g.members[0].recompute, &bench->prices[s]);
+        part_need(t, &g, &g.members[0].tensor, false, &need);
+        tails[s].forward_s = 0;
+        if (g.count > 1 && g.layers)
+            tails[s].forward_s =
+                2 * (g.count - 1) * ((double)need.shared_gradients / g.count / g.bytes_per_s + g.latency_s);
+        for (uint32_t i = 0; i < g.count; i++)
+            step_s = fmax(step_s, tensor_step_seconds(t->p, g.members[i].device, &g.share[i],
+                                                      g.stage->block_begin, g.stage->block_end));
+        latency = fmax(latency, g.latency_s);
+        if (s + 1 < t->c->stage_count) {
+            double busy, whole = link_seconds(t, s, &busy);
+            latency = fmax(latency, whole - busy);
+        }
     }
     bench->evaluations++;
     if (schedule_run(&bench->schedule, t->p, &units, bench->prices, t->units, bench->err) < 0)
         return bench->err->code == ERR_NOMEM ? -1 : 0;
-    for (uint32_t s = 0; s < t->c->stage_count; s++) {
-        struct group g;
-        double sum_s, step_s;
-        group_init(t, s, &g);
-        tail_seconds(t, &g, &sum_s, &step_s);
-        end = fmax(end, bench->schedule.rank_end[g.stage->member_first] + sum_s);
-        step = fmax(step, step_s);
-    }
-    t->c->estimate_s = end + step + 2 * scalar_seconds(t->c, t->p->cluster);
+    for (uint32_t s = 0; s < t->c->stage_count; s++)
+        end = fmax(end, bench->schedule.rank_end[t->c->stages[s].member_first] + tails[s].forward_s);
+    t->c->estimate_s = end + step_s + 4 * floor(log2(t->c->member_count)) * latency;
     return 1;
 }
 
@@ -264,13 +249,6 @@ static int cut_estimate(const struct cut *t)
 struct line {
     double fixed, heads, columns, vocabulary;
 };
-
-static void part_need(const struct cut *t, const struct group *g, const struct plan_tensor *part, bool again,
-                      struct tensor_need *need)
-{
-    tensor_need_fill(t->p, g->stage->block_begin, g->stage->block_end, part, t->c->micro_batch_rows, again,
-                     need);
-}
 
 static struct line need_line(const struct cut *t, const struct group *g, bool again, uint64_t live,
                              uint64_t partials)
@@ -544,7 +522,7 @@ static int cut_settle(const struct cut *t)
     for (uint32_t s = t->c->stage_count; s-- > 0;) {
         struct group g;
         struct way way = {.period_s = INFINITY};
-        double busy, wanted = fmax(b.window, ceil((1 - RING_SAME) * (b.period_s + b.stay_s) / b.period_s));
+        double busy, wanted = fmax(b.window, ceil((1 - 1e-9) * (b.period_s + b.stay_s) / b.period_s));
         if (s + 1 < t->c->stage_count)
             wanted = fmin(wanted + WINDOW_MORE, (double)b.window + b.ring_most - 1);
         group_init(t, s, &g);
@@ -560,39 +538,15 @@ static int cut_settle(const struct cut *t)
     return lacks == 0;
 }
 
-/* Puts a group's members in the order of their machines, and turns stretches of it round while that makes its
- * sums faster (2-opt). */
+/* Puts a group's members in the order of their machines, so that its ring passes each machine once. */
 static void ring_order(const struct problem *p, struct member *members, uint32_t count)
 {
-    const struct cluster *cluster = p->cluster;
-    uint32_t ring[RING_MAX], nodes = 1;
-    double bytes = p->bytes_per_token * p->mean_row.tokens, latency;
+    const struct device *devices = p->cluster->devices;
     for (uint32_t i = 1; i < count; i++) {
-        uint32_t at = i, device = members[i].device, node = cluster->devices[device].node;
-        for (; at > 0 && cluster->devices[members[at - 1].device].node > node; at--)
+        uint32_t at = i, device = members[i].device;
+        for (; at > 0 && devices[members[at - 1].device].node > devices[device].node; at--)
             members[at].device = members[at - 1].device;
         members[at].device = device;
-    }
-    for (uint32_t i = 1; i < count; i++)
-        nodes += cluster->devices[members[i].device].node != cluster->devices[members[i - 1].device].node;
-    if (nodes < 4 || count > RING_MAX) /* three in a ring are all neighbours */
-        return;
-    for (uint32_t i = 0; i < count; i++)
-        ring[i] = members[i].device;
-    double rate = ring_slowest(cluster, ring, count, &latency);
-    double best = tensor_sum_seconds(count, bytes, latency, rate);
-    for (uint32_t from = 1; from + 1 < count; from++) {
-        for (uint32_t to = from + 1; to < count; to++) {
-            for (uint32_t i = 0; i < count; i++)
-                ring[i] = members[i >= from && i <= to ? from + to - i : i].device;
-            rate = ring_slowest(cluster, ring, count, &latency);
-            double seconds = tensor_sum_seconds(count, bytes, latency, rate);
-            if (seconds >= best * (1 - RING_SAME))
-                continue;
-            best = seconds;
-            for (uint32_t i = 0; i < count; i++)
-                members[i].device = ring[i];
-        }
     }
 }
 
