@@ -61,7 +61,7 @@ struct kind {
                              int32_t end, uint32_t window);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
-     * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
+     * places inside their stage, and those that would have nothing to do are left out. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
      * shortage is noted); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
     /* Estimates it as it is, all filled in. Returns as settle. */

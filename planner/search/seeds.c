@@ -29,7 +29,7 @@ struct seeder {
     uint32_t count;
     uint32_t *order; /* [count] */
     struct candidate c;
-    double best;
+    double best, last; /* values: of all, and of the last grouping */
 };
 
 enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
@@ -201,6 +201,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     const struct problem *p = s->local->bench->problem;
     const struct kind *kind = s->local->kind;
     const struct device *devices = p->cluster->devices;
+    s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
     s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
@@ -226,9 +227,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
         s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
         (asked && s->c.stage_count != asked))
         return 0;
-    double best;
     uint32_t rows;
-    return seed_sizes(s, size_first(s, s->c.stage_count), &best, &rows);
+    return seed_sizes(s, size_first(s, s->c.stage_count), &s->last, &rows);
 }
 
 /* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
@@ -349,37 +349,95 @@ static int seed_machines(struct seeder *s)
     return 0;
 }
 
-static int seed_all(struct seeder *s)
+/* How many of the first devices of an order: halves, then between the best number and its neighbours. */
+static int seed_prefix(struct seeder *s)
 {
+    uint32_t best = s->count;
+    double least = INFINITY;
+    for (uint32_t n = s->count; n > 1; n /= 2) {
+        if (seed_groups(s, n, n) < 0)
+            return -1;
+        best = s->last < least ? n : best;
+        least = fmin(least, s->last);
+    }
+    for (uint32_t step = best / 2; step > 0 && least < INFINITY; step /= 2) {
+        for (int way = -1; way <= 1; way += 2) {
+            uint32_t n = way < 0 ? best - step : best + step;
+            if (n < 2 || n > s->count)
+                continue;
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->last < least) {
+                least = s->last;
+                best = n;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Kinds of one stage. */
+static int seed_sets(struct seeder *s)
+{
+    static const uint32_t gathers[] = {0, 2, 4};
     const struct kind *kind = s->local->kind;
-    uint32_t gathers[3] = {0, 2, 4}, variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
+    uint32_t variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
     for (uint32_t v = 0; v < variants; v++) {
         s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
-        if (kind->stages_most == 1 && s->count <= SETS_ALL && kind->members_most > 1) {
+        if (s->count <= SETS_ALL) {
             if (seed_every_set(s) < 0)
                 return -1;
             continue;
         }
-        if (kind->look && s->count > 2 && seed_covers(s) < 0)
-            return -1;
         for (int order = 0; order < SEED_ORDERS; order++) {
             order_by(s, (enum seed_order)order);
-            for (uint32_t n = s->count; n > 0; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
-                if (kind->members_most == 1 && kind->stages_most == 1)
-                    break;
-                if (seed_widths(s, n) < 0)
-                    return -1;
-            }
+            if (seed_prefix(s) < 0)
+                return -1;
         }
         if (seed_machines(s) < 0)
             return -1;
     }
-    for (uint32_t i = 0; i < s->count && kind->members_most == 1 && kind->stages_most == 1; i++) {
+    return 0;
+}
+
+static int seed_singles(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    for (uint32_t i = 0; i < s->count; i++) {
         s->order[0] = s->ranks[i].device;
         if (seed_groups(s, 1, 1) < 0)
             return -1;
     }
     return 0;
+}
+
+/* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
+static int seed_stages(struct seeder *s)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int order = 0; order < SEED_ORDERS; order++) {
+            uint32_t least = pass ? 1 : s->count, n = pass ? s->count / 2 + 1 : s->count;
+            order_by(s, (enum seed_order)order);
+            for (; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+                if (seed_widths(s, n) < 0)
+                    return -1;
+            }
+        }
+        if (pass == 0 && s->count > 2 && seed_covers(s) < 0)
+            return -1;
+        if (pass == 0 && seed_machines(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int seed_all(struct seeder *s)
+{
+    const struct kind *kind = s->local->kind;
+    if (kind->look)
+        return seed_stages(s);
+    return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
 }
 
 int seeds_add(struct local *local, struct candidate_list *list)
