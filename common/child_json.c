@@ -95,7 +95,7 @@ int child_json(const struct child_program *program, const json_t *question, int 
     }
     if (result == 0) {
         *answer = json_parse_limited(buf_str(&told), told.size, JSON_DEPTH_MAX, err);
-        result = *answer != NULL ? 0 : err_wrap(err, "answered no JSON");
+        result = *answer != NULL ? 0 : err_wrap(err, "its answer");
     }
     buf_fini(&asked);
     buf_fini(&told);
