@@ -398,27 +398,25 @@ static int landlock_enter(const struct sandbox_limits *limits)
 static const char *path_hide(const char *path)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), length = strlen(path) + 1;
-    for (int tries = 0; tries < 32; tries++) {
-        uint64_t drawn = 0;
+    uint64_t drawn = 0;
+    /* programs have the addresses below a power of two, 47 bits or as few as 39; the stack is near the end */
+    const uint64_t span = (uint64_t)1 << (63 - __builtin_clzll((uint64_t)(uintptr_t)&drawn));
+    for (int tries = 0; tries < 64; tries++) {
         if (syscall(SYS_getrandom, &drawn, sizeof(drawn), 0) != (long)sizeof(drawn)) {
             return NULL;
         }
-        /* within the 47 bits that programs have on both machines, and not among the lowest */
-        const uint64_t address = ((drawn >> 17) | (1ull << 32)) / page * page;
-        const size_t inside = (size_t)(drawn & 0xfffu);
+        const uint64_t address = (drawn % span | 1ull << 32) / page * page;
+        const size_t inside = (size_t)(drawn >> 52); /* within the first 4096 bytes */
         char *at = mmap((void *)(uintptr_t)address, (inside + length + page - 1) / page * page,
                         PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-        if (at != MAP_FAILED && at != (char *)(uintptr_t)address) { /* a kernel that takes it for a hint */
+        if (at == (char *)(uintptr_t)address) {
+            return memcpy(at + inside, path, length);
+        }
+        if (at != MAP_FAILED) { /* a kernel that takes the address for a hint */
             errno = ENOSYS;
             return NULL;
         }
-        if (at != MAP_FAILED) {
-            return memcpy(at + inside, path, length);
-        }
-        if (errno != EEXIST) {
-            return NULL;
-        }
-    }
+    } /* taken, or beyond the end */
     return NULL;
 }
 

@@ -66,7 +66,7 @@ struct sandbox_command {
 /* Runs a program in the sandbox, blocking, and appends what it wrote on its standard output to `out`. Its
  * environment is PATH, LANG and HOME=/; it gets no descriptor but the three. It counts only if it ended by
  * itself with status 0; otherwise −1, it is gone with all its threads, and
- *   ERR_TIMEOUT     it was not done by the deadline, or used more processor time than that
+ *   ERR_TIMEOUT     it was not done by the deadline, or used more processor time than there is until then
  *   ERR_TOO_BIG     it wrote more than output_bytes_max
  *   ERR_PEER        it was killed by a signal, or ended with another status: which, and the last line that it
  *                   wrote on its standard error, at most 160 bytes of it, anything but ASCII as "?"

@@ -372,13 +372,15 @@ static void end(struct running *run)
 int sandbox_run(const struct sandbox_command *command, struct buf *out, struct err *err)
 {
     const uint64_t deadline_ns = clock_mono_ns() + (uint64_t)command->deadline_ms * 1000000u;
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const uint32_t processors = online > 0 && online < 4096 ? (uint32_t)online : 1;
     struct running *run = calloc(1, sizeof(*run));
     if (run == NULL) {
         return err_set(err, ERR_NOMEM, "no memory to run \"%.200s\"", command->argv[0]);
     }
     *run = (struct running){.command = command,
                             .limits = {.memory_bytes = command->memory_bytes,
-                                       .cpu_s = command->deadline_ms / 1000 + 1,
+                                       .cpu_s = (command->deadline_ms / 1000 + 1) * processors,
                                        .threads = true},
                             .pidfd = -1,
                             .input = -1,

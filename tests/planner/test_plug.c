@@ -291,6 +291,97 @@ static void what_unfolds_without_end_is_refused(void **state)
     cluster_destroy(cluster);
 }
 
+/* The n-th number, truth or text within, counting down *n; its holder and place. */
+static bool leaf_find(json_t *at, uint32_t *n, json_t **holder, size_t *index, const char **name)
+{
+    size_t i;
+    const char *key;
+    json_t *value;
+    json_array_foreach(at, i, value)
+    {
+        if (!json_is_object(value) && !json_is_array(value) && (*n)-- == 0) {
+            *holder = at;
+            *index = i;
+            return true;
+        }
+        if (leaf_find(value, n, holder, index, name))
+            return true;
+    }
+    json_object_foreach(at, key, value)
+    {
+        if (!json_is_object(value) && !json_is_array(value) && (*n)-- == 0) {
+            *holder = at;
+            *name = key;
+            return true;
+        }
+        if (leaf_find(value, n, holder, index, name))
+            return true;
+    }
+    return false;
+}
+
+static json_t *odd_value(struct rand_stream *r)
+{
+    static const json_int_t numbers[] = {-1,  0,     1,       2,         3,          7,
+                                         255, 65536, 1 << 22, INT32_MAX, UINT32_MAX, INT64_MAX};
+    uint32_t which = rand_stream_below(r, 16);
+    if (which == 12)
+        return json_true();
+    if (which == 13)
+        return json_real(0.5);
+    if (which == 14)
+        return json_string("n1/0");
+    return which == 15 ? json_null() : json_integer(numbers[which]);
+}
+
+/* A good answer with a few values changed at random: refused or taken, and nothing breaks (the sanitizers
+ * see). */
+static void random_changes_are_survived(void **state)
+{
+    struct model_config config = fixture_config(4);
+    struct workload w = fixture_workload(&config, 16, 4);
+    struct cluster *cluster = cluster_of(2, 4096 * MIB);
+    struct rand_stream r;
+    struct err err = {0};
+    uint32_t taken = 0;
+    (void)state;
+    rand_stream_init(&r, 11, 3);
+    for (int form = 0; form < 3; form++) {
+        json_t *good = form == 0 ? assignment("n0/0", "n1/0", 3, 6) : NULL;
+        if (!good) {
+            w.place = form == 1 ? PLACE_PIPELINE : PLACE_DATA;
+            struct plan_answer *answer = search(&w, cluster);
+            good = plan_to_json(answer->plan, &err);
+            json_object_del(good, "digest");
+            plan_answer_destroy(answer);
+        }
+        w.place = -1;
+        for (uint32_t round = 0; round < 400; round++) {
+            json_t *document = json_deep_copy(good), *holder = NULL;
+            struct plan *plan = NULL;
+            double step_s;
+            for (uint32_t k = rand_stream_below(&r, 3) + 1; k > 0; k--) {
+                const char *name = NULL;
+                size_t index = 0;
+                uint32_t n = rand_stream_below(&r, form == 0 ? 12 : 600);
+                if (!leaf_find(document, &n, &holder, &index, &name))
+                    continue;
+                if (name)
+                    json_object_set_new(holder, name, odd_value(&r));
+                else
+                    json_array_set_new(holder, index, odd_value(&r));
+            }
+            taken += plug_accept(document, &w, cluster, &plan, &step_s, &err) == 0;
+            plan_destroy(plan);
+            json_decref(document);
+        }
+        json_decref(good);
+    }
+    assert_true(taken < 1200);
+    workload_fini(&w);
+    cluster_destroy(cluster);
+}
+
 static const char *member(const json_t *told, const char *key)
 {
     const char *text = json_string_value(json_object_get(told, key));
@@ -348,6 +439,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(our_own_plans_are_taken_at_the_same_time),
     cmocka_unit_test(a_plan_that_lies_about_memory_is_refused),
     cmocka_unit_test(what_unfolds_without_end_is_refused),
+    cmocka_unit_test(random_changes_are_survived),
     cmocka_unit_test(the_better_plan_is_taken_and_the_words_say_which),
 };
 
