@@ -1,7 +1,7 @@
 /* Nodes, devices, profiles. */
 #include "api/route.h"
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "common/json.h"
 #include "planner/given/profiles.h"
 #include "store/nodes.h"

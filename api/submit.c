@@ -1,7 +1,7 @@
 /* POST /v1/jobs and POST /v1/jobs:validate. */
 #include "api/route.h"
 
-#include "api/check.h"
+#include "api/check/check.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "store/jobs.h"

@@ -25,7 +25,7 @@
 #include "planner/given/inputs.h"
 #include "planner/search/polish.h"
 #include "planner/simulate/timeline.h"
-#include "program/check.h"
+#include "program/check/check.h"
 
 static double cpu_s(void)
 {

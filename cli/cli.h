@@ -87,10 +87,6 @@ json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
 
 /* ---- files by content (cli/upload.c) ---- */
 
-/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
- * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
- */
-json_t *upload_read_spec(const char *path, struct err *err);
 /* Uploads the files the specification names and puts references in their place; registers a local model. */
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err);
 /* Uploads one file unless the server has it; hex: its SHA-256. */
@@ -127,6 +123,10 @@ int draw_write(const char *path, const struct draw_input *input, struct err *err
 /* ---- what a plan rests on (cli/given.c) ---- */
 
 struct plan_inputs;
+/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
+ * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
+ */
+json_t *given_spec(const char *path, struct err *err);
 /* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
 json_t *given_document(const char *path, struct err *err);
 /* The text of a file that somebody named: where it cannot be read (absent, a folder, …) what was named is

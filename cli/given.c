@@ -10,6 +10,8 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/yaml.h"
+#include "model/spec.h"
 #include "planner/given/inputs.h"
 #include "planner/given/profile_key.h"
 #include "planner/given/profiles.h"
@@ -35,6 +37,35 @@ json_t *given_json(const char *path, size_t most, struct err *err)
         if (!document)
             err_wrap(err, "%s", path);
     }
+    buf_fini(&text);
+    return document;
+}
+
+/* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
+json_t *given_spec(const char *path, struct err *err)
+{
+    struct buf text = {0};
+    json_t *document = NULL;
+    struct job_spec spec = {0};
+    if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
+        goto out;
+    document = yaml_parse(buf_str(&text), text.size, err);
+    if (!document) {
+        err_wrap(err, "%s", path);
+        goto out;
+    }
+    if (!json_is_object(document)) {
+        err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
+                path);
+    } else if (spec_parse(document, &spec, err) == 0) {
+        spec_fini(&spec);
+        goto out;
+    } else {
+        err_wrap(err, "%s", path);
+    }
+    json_decref(document);
+    document = NULL;
+out:
     buf_fini(&text);
     return document;
 }
@@ -253,7 +284,7 @@ struct files {
 static int files_read(const char *spec_path, const char *cluster_path, struct files *files, struct err *err)
 {
     char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX] = "";
-    *files = (struct files){.spec = upload_read_spec(spec_path, err)};
+    *files = (struct files){.spec = given_spec(spec_path, err)};
     return files->spec &&
                    (files->config =
                         read_config(spec_path, json_string_value(json_object_get(files->spec, "model")),

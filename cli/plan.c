@@ -11,9 +11,9 @@
 #include "common/units.h"
 #include "planner/answer/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/search/replan.h"
-#include "planner/search/search.h"
-#include "planner/simulate/jitter.h"
+#include "planner/answer/replan.h"
+#include "planner/answer/plan.h"
+#include "planner/answer/jitter.h"
 #include "program/codec.h"
 
 enum {
@@ -342,7 +342,7 @@ int command_plan(struct cli *cli, struct err *err)
     const char *cluster = cli_option(cli, "--cluster");
     if (cluster)
         return plan_by_files(cli, cluster, err);
-    json_t *spec = upload_read_spec(cli->words[0], err);
+    json_t *spec = given_spec(cli->words[0], err);
     if (!spec)
         return -1;
     bool asked = false;

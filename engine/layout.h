@@ -3,7 +3,8 @@
  *
  * Sizes and offsets are bytes unless the name says floats; each array starts on a multiple of 64 bytes.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_LAYOUT_H
+#define MOTLEY_ENGINE_LAYOUT_H
 
 #include "engine/stage.h"
 
@@ -82,3 +83,5 @@ int stage_layout_init(struct stage_layout *layout, const struct stage_options *o
 struct save_layout save_layout_of(const struct stage_layout *layout, uint32_t tokens);
 /* Bytes of a KV cache per stage: [layers, 2, tokens_max, kv_width] f32. */
 uint64_t cache_layout_bytes(const struct stage_layout *layout, uint32_t tokens_max);
+
+#endif

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_CONFIG_H
-#define MOTLEY_SCHEDULER_CONFIG_H
 /* The scheduler's configuration file (YAML):
  *
  *   name: scheduler-1
@@ -9,6 +7,9 @@
  * of struct scheduler_limits by its name
  *   planner: {…}, planners: {NAME: {…}}        common/planners.h
  */
+#ifndef MOTLEY_SCHEDULER_CONFIG_H
+#define MOTLEY_SCHEDULER_CONFIG_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/given/profile_key.h"
 #include "scheduler/policy.h"
 
 enum { PLANS_MAX = 16 }; /* searches in one pass */
@@ -108,8 +107,8 @@ static int get_facts(struct pass *pass, struct candidate *candidate, struct err 
     if (model == 0 || train == 0 || eval == 0) {
         return 0;
     }
-    if (profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key, err) <
-        0) {
+    if (placer_profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key,
+                           err) < 0) {
         return -1;
     }
     return facts_get(pass->scheduler->facts, FACT_PROFILES, candidate->key, &candidate->profiles, err);

@@ -1,11 +1,13 @@
-#ifndef MOTLEY_SCHEDULER_PLACER_H
-#define MOTLEY_SCHEDULER_PLACER_H
 /* Where a job would run on given devices: the scheduler's only sight of the
  * planner, so that the tests of the scheduler can put another in its place.
  */
+#ifndef MOTLEY_SCHEDULER_PLACER_H
+#define MOTLEY_SCHEDULER_PLACER_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/digest.h"
 #include "common/err.h"
 #include "common/planners.h"
 #include "store/sched.h"
@@ -48,6 +50,10 @@ struct placer {
      * at all (the job's fault: ERR_INVALID, ERR_UNSUPPORTED; else worth another try). Pure. */
     int (*plan)(const struct placer_request *request, struct placer_answer *answer, struct err *err);
 };
+
+/* Under which key profiles measured for such a job are kept. 'spec' with every default filled, 'config' the
+ * model's config.json as stored. ERR_NOMEM, ERR_TOO_BIG. Pure. */
+int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err);
 
 void placer_answer_fini(struct placer_answer *answer);
 

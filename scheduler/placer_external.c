@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "planner/plug/plug.h"
-#include "scheduler/placer_impl.h"
+#include "scheduler/placer_private.h"
 
 /* The name that counts, or NULL when nobody is to be asked. */
 static const char *name_of(const struct placer_request *request, const char *name)

@@ -8,11 +8,12 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
+#include "planner/answer/plan.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
-#include "planner/search/search.h"
+#include "planner/given/profile_key.h"
 #include "program/codec.h"
-#include "scheduler/placer_impl.h"
+#include "scheduler/placer_private.h"
 
 static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
 {
@@ -165,3 +166,8 @@ out:
 }
 
 const struct placer placer_planner = {.plan = plan};
+
+int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+{
+    return profile_key(spec, config, key, err);
+}

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "planner/given/inputs.h"
-#include "scheduler/placer_impl.h"
+#include "scheduler/placer_private.h"
 
 bool placer_has_node(const struct placer_request *request, const char *node)
 {

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_PLANNING_H
-#define MOTLEY_SCHEDULER_PLANNING_H
 /* Plans, off the loop: a search over many devices takes seconds, and the loop must hear and beat meanwhile.
  *
  * Planning is pure, so an answer is known by what was asked: the same question gets the same answer from a
@@ -7,6 +5,9 @@
  * question at a time; a question that nobody asks any more is answered and forgotten. Everything else on the
  * loop's thread.
  */
+#ifndef MOTLEY_SCHEDULER_PLANNING_H
+#define MOTLEY_SCHEDULER_PLANNING_H
+
 #include "scheduler/placer.h"
 
 struct event_base;

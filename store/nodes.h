@@ -1,8 +1,9 @@
-#ifndef MOTLEY_STORE_NODES_H
-#define MOTLEY_STORE_NODES_H
 /* Nodes, devices, profiles and links as people see them. (The scheduler's own
  * view of them is in sched.h.)
  */
+#ifndef MOTLEY_STORE_NODES_H
+#define MOTLEY_STORE_NODES_H
+
 #include "store/store.h"
 
 /* {"nodes":[{"name","state"

@@ -5,9 +5,8 @@
 
 #include "common/units.h"
 #include "planner/answer/insight.h"
-#include "planner/expert/expert.h"
-#include "planner/search/placement.h"
-#include "planner/search/search.h"
+#include "planner/answer/expert_words.h"
+#include "planner/answer/answer.h"
 
 /* Sets "like" where a device is estimated as a catalogue entry. Returns object. */
 static json_t *liked(json_t *object, const char *like)

@@ -14,7 +14,7 @@
 
 #include "common/buf.h"
 #include "planner/given/cluster.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 #include "program/program.h"
 #include "program/trace.h"
 

@@ -7,7 +7,7 @@
 
 #include "common/units.h"
 #include "planner/answer/words.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 
 #define SHARES_SHOWN 6u       /* of the critical path */
 #define SHARE_LEAST 0.0005    /* of the step: less is nothing */

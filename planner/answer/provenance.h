@@ -5,7 +5,7 @@
 #define MOTLEY_PLANNER_ANSWER_PROVENANCE_H
 
 #include "planner/cost/price.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 #include "planner/simulate/timeline.h"
 
 struct rests_on {

@@ -4,18 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/expert_price.h"
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
 #include "planner/cost/ring.h"
-#include "planner/expert/expert.h"
+#include "planner/cost/tensor_cost.h"
 #include "planner/simulate/steady.h"
-#include "planner/tensor/tensor.h"
 
 #define STEADY_WORTH 4000u /* instructions from which a steady stretch is looked for */
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
+    bool experts = false;
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
     price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
@@ -31,9 +32,9 @@ int price_init(struct price *price, const struct problem *problem, const struct 
             price_fini(price);
             return -1;
         }
+        experts |= plan->ranks[r].expert_count > 0;
     }
-    if (plan->placement == PLACE_EXPERT &&
-        expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
+    if (experts && expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
         price_fini(price);
         return -1;
     }
@@ -116,7 +117,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
     }
-    if (price->plan->placement == PLACE_TENSOR) {
+    if (price->plan->ranks[rank].tensor.column_end) { /* it keeps parts of matrices */
         load = instr_load(price, x);
         return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
     }

@@ -8,6 +8,8 @@
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 
+#define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */
+
 static bool named(char *const *names, uint32_t count, const char *name)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -177,6 +179,30 @@ static int blocks_init(struct problem *p, struct err *err)
     return 0;
 }
 
+static int links_init(struct problem *p, struct err *err)
+{
+    const struct cluster *cluster = p->cluster;
+    size_t nodes = cluster->node_count;
+    if (nodes > LINK_NODES_MAX)
+        return 0;
+    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* one of each node, plus 1 */
+    p->links = calloc(nodes * nodes + 1, sizeof(*p->links));
+    if (!device || !p->links) {
+        free(device);
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    for (uint32_t d = 0; d < p->device_count; d++)
+        device[cluster->devices[d].node] = d + 1;
+    for (size_t i = 0; i < nodes * nodes; i++) {
+        bool emulated;
+        if (device[i / nodes] && device[i % nodes])
+            cluster_link(cluster, device[i / nodes] - 1, device[i % nodes] - 1, &p->links[i].latency_s,
+                         &p->links[i].bytes_per_s, &emulated);
+    }
+    free(device);
+    return 0;
+}
+
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err)
 {
@@ -202,7 +228,7 @@ int problem_init(struct problem *problem, const struct workload *workload, const
             return -1;
         }
     }
-    if (micro_means_init(problem, err) < 0) {
+    if (micro_means_init(problem, err) < 0 || links_init(problem, err) < 0) {
         problem_fini(problem);
         return -1;
     }
@@ -224,6 +250,7 @@ void problem_fini(struct problem *problem)
     free(problem->top_labelled);
     free(problem->means);
     free(problem->mean_of);
+    free(problem->links);
     *problem = (struct problem){0};
 }
 

@@ -28,6 +28,10 @@ struct memory_widths {
 
 struct micro_cost;
 
+struct problem_link { /* from one node's devices to another's */
+    double latency_s, bytes_per_s;
+};
+
 struct problem {
     const struct workload *workload; /* borrowed */
     const struct cluster *cluster;   /* borrowed */
@@ -50,10 +54,10 @@ struct problem {
     double bytes_per_token;              /* of a boundary tensor */
     struct memory_widths widths;
     struct micro_cost
-        *means;          /* [sizes][device_count], by mean_of[rows of a micro-batch]; micro.h. NULL: many */
-    uint32_t *mean_of;   /* [batch_rows + 1] */
-    bool exhaustive_off; /* search small clusters like large ones */
-    bool runnable_only;  /* leave out what a worker of this release cannot run */
+        *means;        /* [sizes][device_count], by mean_of[rows of a micro-batch]; micro.h. NULL: many */
+    uint32_t *mean_of; /* [batch_rows + 1] */
+    struct problem_link *links; /* [node_count²], from row to column; NULL: too many nodes */
+    bool runnable_only;         /* leave out what a worker of this release cannot run */
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
@@ -84,6 +88,19 @@ static inline uint32_t problem_step_priced(const struct problem *problem, uint32
 
 /* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
+
+/* The link from one device to another. */
+static inline struct problem_link problem_link(const struct problem *problem, uint32_t from, uint32_t to)
+{
+    const struct cluster *cluster = problem->cluster;
+    struct problem_link link;
+    bool emulated;
+    if (problem->links)
+        return problem
+            ->links[(size_t)cluster->devices[from].node * cluster->node_count + cluster->devices[to].node];
+    cluster_link(cluster, from, to, &link.latency_s, &link.bytes_per_s, &emulated);
+    return link;
+}
 
 /* Seconds of blocks [begin, end) on a device for a load. */
 double problem_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,

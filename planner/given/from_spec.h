@@ -9,7 +9,7 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
-#include "planner/search/search.h"
+#include "planner/answer/plan.h"
 
 /* Fills *workload (workload_fini). config is borrowed until its end; spec and sizes are copied. sizes NULL:
  * the data is not at hand, rows are taken at spec->data.sequence_tokens. prompt_tokens: length of the

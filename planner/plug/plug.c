@@ -9,59 +9,55 @@
 #include "planner/answer/insight.h"
 #include "planner/answer/provenance.h"
 #include "planner/answer/verdict.h"
-#include "planner/cost/price.h"
+#include "planner/candidate/from_plan.h"
+#include "planner/candidate/objective.h"
+#include "planner/kind/kind.h"
 #include "planner/plug/document.h"
 #include "planner/plug/recount.h"
-#include "planner/search/from_plan.h"
-#include "planner/search/placement.h"
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
-#define LARGE_PLAN 4000u /* ranks · micro-batches from which one step is priced, as plan_search does */
+#define LARGE_PLAN 4000u /* candidate_cells from which one step is priced, as plan_search does */
 
 /* ---- accepting ---- */
 
-static uint32_t steps_priced(const struct plan *plan)
+static int assignment_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                           struct plan **plan, struct err *err)
 {
-    return (uint64_t)plan->rank_count * plan->micro_batch_count >= LARGE_PLAN ? 1 : WORKLOAD_SAMPLE_STEPS;
-}
-
-/* Why this release's workers would not run it. */
-static int run_check(const struct problem *problem, const struct plan *plan, struct err *err)
-{
-    struct place_choice choice = {0};
-    if (from_plan_choice(problem, plan, &choice, err) < 0)
+    if (candidate_from_document(problem, document, true, c, err) < 0)
         return -1;
-    const bool runnable = choice_runnable(problem, &choice);
-    choice_fini(&choice);
-    return runnable ? 0
-                    : err_set(err, ERR_UNSUPPORTED, "workers of this release do not run such a plan (%s)",
-                              plan_placement_name(plan->placement));
+    *plan = kinds[c->placement]->emit(problem, c, true, err);
+    return *plan ? from_plan_check(problem, *plan, err) : -1;
 }
 
-/* Reads either form. *plan becomes new, also on failure. Whole plans meet the checker before anything else
- * looks at them, and our own formulas last. */
-static int form_read(const struct problem *problem, const json_t *document, struct plan **plan,
-                     struct err *err)
+/* Whole plans meet the checker before anything else looks at them, and our own formulas last. */
+static int whole_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                      struct plan **plan, struct err *err)
+{
+    *plan = plan_from_json_given(document, PLUG_INSTRUCTIONS_MAX, err);
+    if (!*plan || plan_check(*plan, err) < 0 || from_plan_check(problem, *plan, err) < 0)
+        return -1;
+    const struct kind *kind = kinds[(*plan)->placement];
+    if ((kind->from_plan ? kind->from_plan : candidate_from_plan)(problem, *plan, c, err) < 0)
+        return -1;
+    c->schedule = (*plan)->schedule;
+    return candidate_run_check(problem, c, err) < 0 ? -1 : recount_memory(problem, c, *plan, err);
+}
+
+/* Reads either form. *plan becomes new, also on failure. */
+static int form_read(const struct problem *problem, const json_t *document, struct candidate *c,
+                     struct plan **plan, struct err *err)
 {
     const json_t *inner = json_object_get(document, "plan");
     const json_t *whole = inner ? inner : document;
     if (!json_is_object(document))
         return err_set(err, ERR_INVALID, "the answer is no object");
-    if (json_object_get(document, "stages")) {
-        if (plan_from_document(document, problem->workload, problem->cluster, plan, err) < 0)
-            return -1;
-        return from_plan_check(problem, *plan, err) < 0 ? -1 : run_check(problem, *plan, err);
-    }
-    if (!json_object_get(whole, "ranks"))
-        return err_set(
-            err, ERR_INVALID,
-            "the answer is neither a plan (it has no \"ranks\") nor an assignment (no \"stages\")");
-    *plan = plan_from_json_given(whole, PLUG_INSTRUCTIONS_MAX, err);
-    return !*plan || plan_check(*plan, err) < 0 || from_plan_check(problem, *plan, err) < 0 ||
-                   run_check(problem, *plan, err) < 0
-               ? -1
-               : recount_memory(problem, *plan, err);
+    if (json_object_get(document, "stages"))
+        return assignment_read(problem, document, c, plan, err);
+    if (json_object_get(whole, "ranks"))
+        return whole_read(problem, whole, c, plan, err);
+    return err_set(err, ERR_INVALID,
+                   "the answer is neither a plan (it has no \"ranks\") nor an assignment (no \"stages\")");
 }
 
 int plug_accept(const json_t *document, const struct workload *workload, const struct cluster *cluster,
@@ -69,15 +65,19 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
 {
     struct problem problem;
     struct plan *given = NULL;
+    struct candidate c = {0};
     *plan = NULL;
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
-    if (form_read(&problem, document, &given, err) == 0 && plan_seal(given, err) == 0)
-        *plan = from_plan_keep(&problem, given, steps_priced(given), step_s, err);
+    if (form_read(&problem, document, &c, &given, err) == 0 && plan_seal(given, err) == 0)
+        *plan = from_plan_keep(&problem, given,
+                               candidate_cells(&problem, &c) > LARGE_PLAN ? 1 : problem.step_count, step_s,
+                               err);
     if (*plan && plan_seal(*plan, err) < 0) {
         plan_destroy(*plan);
         *plan = NULL;
     }
+    candidate_fini(&c);
     plan_destroy(given);
     problem_fini(&problem);
     return *plan ? 0 : -1;
@@ -174,21 +174,6 @@ int plug_replace(const struct workload *workload, const struct cluster *cluster,
 
 /* ---- choosing ---- */
 
-/* What the specification wants little of; 0: not known. */
-static double weight(const struct workload *workload, const struct cluster *cluster, const struct plan *plan,
-                     double step_s)
-{
-    switch (workload->objective) {
-    case OBJECTIVE_COST:
-        return plan_step_price(cluster, plan, step_s);
-    case OBJECTIVE_ENERGY:
-        return plan_step_joules(cluster, plan, step_s);
-    case OBJECTIVE_TIME:
-        break;
-    }
-    return step_s;
-}
-
 /* The built-in plan stays; says so. */
 static int built_in_stays(struct plan_answer *answer, const char *name, const char *why, json_t *told,
                           struct err *err)
@@ -205,8 +190,9 @@ static int compared(const struct plug_answer *theirs, const struct workload *wor
                     struct plan_answer *answer, json_t *told, struct err *err)
 {
     const double most = theirs->slower_at_most > 0 ? theirs->slower_at_most : PLUG_SLOWER_AT_MOST;
-    const double ours = answer->plan ? weight(workload, cluster, answer->plan, answer->step_s) : 0;
-    const double ratio = ours > 0 ? weight(workload, cluster, plan, step_s) / ours : 0;
+    const struct problem asked = {.workload = workload, .cluster = cluster}; /* all that values rest on */
+    const double ours = answer->plan ? objective_value(&asked, answer->plan, answer->step_s) : 0;
+    const double ratio = ours > 0 ? objective_value(&asked, plan, step_s) / ours : 0;
     char why[320], their_time[32], our_time[32];
     json_object_set_new(told, "step_s", json_real(step_s));
     if (ratio > 0)

@@ -10,7 +10,7 @@
 
 #include "planner/given/cluster.h"
 #include "planner/given/workload.h"
-#include "planner/search/search.h"
+#include "planner/answer/answer.h"
 
 #define PLUG_SLOWER_AT_MOST 1.1          /* where nobody says more */
 #define PLUG_INSTRUCTIONS_MAX (1u << 21) /* of a whole plan: what is simulated in some seconds */

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-#include "planner/search/from_plan.h"
-#include "planner/search/placement.h"
+#include "planner/kind/kind.h"
 
 static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
 {
@@ -78,13 +77,21 @@ static int sums_check(const struct plan_rank *rank, uint32_t number, const struc
     return 0;
 }
 
-/* A rank says whether it recomputes, which decides what it saves; its program must do what it says. */
-static int recompute_check(const struct plan_rank *rank, uint32_t number, struct err *err)
+/* A rank does nothing that ours does not (this release's workers would not), and keeps no more than one that
+ * says whether it recomputes. */
+static int program_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
+                         int kind, struct err *err)
 {
-    const struct program *program = &rank->programs[PROGRAM_TRAIN];
+    const struct program *program = &rank->programs[kind], *mine = &ours->programs[kind];
+    bool known[OP_COUNT] = {0};
+    for (uint32_t i = 0; i < mine->instr_count; i++)
+        known[mine->instrs[i].op] = true;
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
-        if (x->op == OP_FORWARD && rank->recompute && !(x->flags & INSTR_RECOMPUTE))
+        if (!known[x->op])
+            return err_set(err, ERR_INVALID, "rank %u instruction %u: no plan of ours does %s here", number, i,
+                           instr_op_name(x->op));
+        if (kind == PROGRAM_TRAIN && x->op == OP_FORWARD && rank->recompute && !(x->flags & INSTR_RECOMPUTE))
             return err_set(err, ERR_INVALID, "rank %u instruction %u: keeps more than a rank that recomputes",
                            number, i);
     }
@@ -105,7 +112,11 @@ static int rank_check(const struct plan_rank *rank, uint32_t number, const struc
         if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place == SLOT_ON_DEVICE)
             more[ours->slots[s].purpose] -= (double)ours->slots[s].bytes_total;
     }
-    return recompute_check(rank, number, err) < 0 ? -1 : sums_check(rank, number, ours, more, err);
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        if (program_check(rank, number, ours, kind, err) < 0)
+            return -1;
+    }
+    return sums_check(rank, number, ours, more, err);
 }
 
 static int starts_check(const struct plan *plan, struct err *err)
@@ -119,13 +130,11 @@ static int starts_check(const struct plan *plan, struct err *err)
     return 0;
 }
 
-int recount_memory(const struct problem *problem, struct plan *plan, struct err *err)
+int recount_memory(const struct problem *problem, const struct candidate *candidate, struct plan *plan,
+                   struct err *err)
 {
-    struct place_choice choice = {0};
-    if (starts_check(plan, err) < 0 || from_plan_choice(problem, plan, &choice, err) < 0)
-        return -1;
-    struct plan *ours = placement_find(plan->placement)->emit(problem, &choice, true, err);
-    choice_fini(&choice);
+    struct plan *ours =
+        starts_check(plan, err) < 0 ? NULL : kinds[plan->placement]->emit(problem, candidate, true, err);
     if (!ours)
         return -1;
     int result = ours->rank_count == plan->rank_count && ours->tokens_bound <= plan->tokens_bound

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "common/err.h"
-#include "planner/search/search.h"
+#include "planner/answer/plan.h"
 
 /* One JSON line per case; the callee keeps nothing. Returns -1 to stop with *err set. `plan_s` in the line is
  * 0 unless `now` was given. */

@@ -5,7 +5,7 @@
 #include "planner/given/cluster_private.h"
 #include "planner/given/inputs.h"
 #include "planner/replay/replay.h"
-#include "planner/search/placement.h"
+#include "planner/cost/price.h"
 
 /* What the plan takes at the document's costs; fills the ranks' busy_s. 0 when a device is missing. */
 static int price(struct plan *plan, const json_t *inputs, double *step_s, struct err *err)

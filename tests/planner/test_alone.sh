@@ -21,7 +21,7 @@ build() { # SOURCE...
     printf '%s\n' "$@" | xargs -P 2 -I{} sh -c "$cc $flags -DMOTLEY_TEST_DATA='\"$root/tests/data\"' -c {} -o $work/\$(echo {} | tr / _).o"
 }
 for file in $allowed; do [ -e "$file" ] && build "$file"; done
-build planner/*/*.c program/*.c
+build planner/*/*.c program/*.c program/*/*.c
 
 # Purity, by what its objects ask for.
 impure=$(nm -u "$work"/planner_*.o "$work"/program_*.o | awk '$1 == "U" {print $2}' | sort -u | grep -xE \

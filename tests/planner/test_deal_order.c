@@ -6,7 +6,7 @@
 #include "planner/hybrid/deal_moves.h"
 #include "planner/hybrid/deal_order.h"
 #include "planner/hybrid/deal_walk.h"
-#include "planner/search/from_plan.h"
+#include "planner/candidate/from_plan.h"
 #include "planner/search/moves.h"
 
 #define SEEDS 30u

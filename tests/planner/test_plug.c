@@ -1,7 +1,9 @@
 /* Answers of somebody else's planner: what is good is taken, what lies is not. */
 #include "planner/plan_fixture.h"
 
+#include "planner/plug/document.h"
 #include "planner/plug/plug.h"
+#include "planner/search/search.h"
 #include "support/must.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -96,6 +98,155 @@ static void an_assignment_becomes_a_plan_that_the_checker_passes(void **state)
     cluster_destroy(cluster);
 }
 
+/* ---- saying a candidate ---- */
+
+static json_t *member_of(const struct problem *p, const struct member *m)
+{
+    const struct plan_tensor *t = &m->tensor;
+    json_t *said =
+        json_pack("{s:s, s:I, s:I, s:I, s:b, s:f, s:f}", "device", p->cluster->devices[m->device].name, "count",
+                  (json_int_t)m->count, "window", (json_int_t)(m->window ? m->window : 1), "delay",
+                  (json_int_t)m->delay, "recompute", m->recompute, "state_share", m->state_share,
+                  "expert_share", m->expert_share);
+    if (m->rows)
+        json_object_set_new(said, "rows", json_integer((json_int_t)m->rows));
+    if (t->kv_head_end)
+        json_object_set_new(said, "tensor",
+                            json_pack("{s:[I,I], s:[I,I], s:[I,I]}", "kv_heads", (json_int_t)t->kv_head_begin,
+                                      (json_int_t)t->kv_head_end, "columns", (json_int_t)t->column_begin,
+                                      (json_int_t)t->column_end, "vocabulary",
+                                      (json_int_t)t->vocabulary_begin, (json_int_t)t->vocabulary_end));
+    return said;
+}
+
+/* All of it, or devices alone; not who takes which micro-batch. */
+static json_t *document_of(const struct problem *p, const struct candidate *c, bool all)
+{
+    json_t *stages = json_array();
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct stage *stage = &c->stages[s];
+        json_t *members = json_array(), *said = json_pack("{s:o}", "members", members);
+        if (all)
+            json_object_set_new(said, "blocks", json_pack("[i,i]", stage->block_begin, stage->block_end));
+        for (uint32_t m = stage->member_first; m < stage->member_first + stage->member_count; m++)
+            json_array_append_new(
+                members, all ? member_of(p, &c->members[m])
+                             : json_pack("{s:s}", "device", p->cluster->devices[c->members[m].device].name));
+        json_array_append_new(stages, said);
+    }
+    json_t *document = json_pack("{s:i, s:s, s:o}", "version", 1, "placement",
+                                 plan_placement_name(c->placement), "stages", stages);
+    if (c->gathered_layers)
+        json_object_set_new(document, "gathered_layers", json_integer(c->gathered_layers));
+    if (all)
+        json_object_update_new(document, json_pack("{s:s, s:b, s:I}", "schedule",
+                                                   plan_schedule_name(c->schedule), "eager", c->eager,
+                                                   "micro_batch_rows", (json_int_t)c->micro_batch_rows));
+    if (all && c->together)
+        json_object_set_new(document, "together", json_integer(c->together));
+    return document;
+}
+
+/* What the search finds for a placement comes back as it was said; and from its devices alone something near
+ * it, that needs no more than they have. */
+static void candidate_said(int place, struct workload *w, const struct cluster *cluster)
+{
+    const struct search_options options = {.evaluations = 2000};
+    struct search_found found;
+    struct problem problem;
+    struct candidate back = {0};
+    struct err err = {0};
+    w->place = place;
+    must(problem_init(&problem, w, cluster, &err), &err);
+    must(search_run(&problem, &options, &found, &err), &err);
+    if (found.chosen != place)
+        fail_msg("nothing fits as %s", plan_placement_name(place));
+    struct candidate *c = &found.best[place];
+    c->owner_count = 0;
+    json_t *document = document_of(&problem, c, true);
+    must(candidate_from_document(&problem, document, false, &back, &err), &err);
+    for (uint32_t s = 0; s < c->stage_count; s++)
+        c->stages[s].kind = back.stages[s].kind;
+    if (!candidate_equal(c, &back))
+        fail_msg("another %s: %s", plan_placement_name(place), json_dumps(document, 0));
+    json_decref(document);
+    candidate_fini(&back);
+    document = document_of(&problem, c, false);
+    must(candidate_from_document(&problem, document, false, &back, &err), &err);
+    if (back.estimate_s > 1.5 * found.seconds[place])
+        fail_msg("%s: %g s settled, %g s found", plan_placement_name(place), back.estimate_s,
+                 found.seconds[place]);
+    json_decref(document);
+    candidate_fini(&back);
+    search_found_fini(&found);
+    problem_fini(&problem);
+}
+
+static void every_placement_can_be_said(void **state)
+{
+    struct model_config config = fixture_config(6);
+    struct cluster *cluster = cluster_of(3, 4096 * MIB);
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        struct workload w = fixture_workload(&config, 64, 8);
+        w.method = full ? METHOD_FULL : METHOD_LORA;
+        for (int place = 0; place < PLACE_COUNT; place++) {
+            if (place != PLACE_EXPERT)
+                candidate_said(place, &w, cluster);
+        }
+        workload_fini(&w);
+    }
+    struct model_config moe = config;
+    moe.arch = MODEL_QWEN3_MOE;
+    moe.experts = 8;
+    moe.experts_active = 2;
+    moe.expert_ffn = 192;
+    moe.ffn = 0;
+    moe.router_renormalise = true;
+    struct workload w = fixture_workload(&moe, 64, 8);
+    candidate_said(PLACE_EXPERT, &w, cluster);
+    workload_fini(&w);
+    cluster_destroy(cluster);
+}
+
+/* Devices alone make a plan as good as ours with the same devices in the same order. */
+static void what_is_left_out_is_settled(void **state)
+{
+    static const int places[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
+    struct model_config config = fixture_config(8);
+    struct workload w = fixture_workload(&config, 64, 16);
+    struct cluster *cluster = cluster_of(3, 400 * MIB);
+    struct err err = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        w.place = places[i];
+        struct plan_answer *answer = search(&w, cluster);
+        struct plan *plan = NULL;
+        double step_s = 0;
+        if (!answer->plan)
+            fail_msg("%s: %s", plan_placement_name(places[i]), answer->words);
+        json_t *stages = json_array();
+        for (uint32_t r = 0; r < answer->plan->rank_count; r++) {
+            const struct plan_rank *rank = &answer->plan->ranks[r];
+            if (r == 0 || rank->stage != rank[-1].stage)
+                json_array_append_new(stages, json_pack("{s:[]}", "members"));
+            json_array_append_new(
+                json_object_get(json_array_get(stages, json_array_size(stages) - 1), "members"),
+                json_pack("{s:s}", "device", rank->device));
+        }
+        json_t *document = json_pack("{s:i, s:s, s:o}", "version", 1, "placement",
+                                     plan_placement_name(places[i]), "stages", stages);
+        must(plug_accept(document, &w, cluster, &plan, &step_s, &err), &err);
+        if (step_s > 1.1 * answer->step_s)
+            fail_msg("%s: %g s, ours %g s", plan_placement_name(places[i]), step_s, answer->step_s);
+        plan_destroy(plan);
+        json_decref(document);
+        plan_answer_destroy(answer);
+    }
+    workload_fini(&w);
+    cluster_destroy(cluster);
+}
+
 /* Each change alone, of an assignment that is taken. */
 static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
 {
@@ -107,9 +258,11 @@ static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
     } wrong[] = {
         {"version", "2", "version"},
         {"placement", "\"magic\"", "placement"},
-        {"placement", "\"tensor\"", "tensor is answered as a whole plan"},
+        {"placement", "\"tensor\"", "do not run such a plan (tensor"},
         {"placement", "\"single\"", "single has one"},
-        {"schedule", "\"interleaved\"", "interleaved is answered"},
+        {"placement", "\"hybrid\"", "take 3 devices at least"},
+        {"schedule", "\"interleaved\"", "interleaved is not said"},
+        {"schedule", "\"split backward\"", "do not run such a plan (pipeline, split backward)"},
         {"micro_batch_rows", "0", "micro_batch_rows"},
         {"micro_batch_rows", "9", "micro_batch_rows"},
         {"micro_batch_rows", "1e300", "micro_batch_rows"},
@@ -118,17 +271,22 @@ static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
         {"stages/0/blocks", "[0, 5]", "stages[1].blocks"},
         {"stages/0/blocks", "[1, 6]", "stages[0].blocks"},
         {"stages/0/blocks", "[0, 0]", "stages[0].blocks"},
+        {"stages/0/blocks", "null", "either all stages say theirs"},
+        {"stages/1/blocks", "null", "either all stages say theirs"},
+        {"stages/1/kind", "\"tensor\"", "stages of this placement are replicas"},
         {"stages/1/blocks", "[6, 9]", "they end at block 9 of 10"},
         {"stages/1/blocks", "[6, 11]", "stages[1].blocks"},
         {"stages/1/blocks", "[6, 4294967306]", "stages[1].blocks"},
         {"stages/1/members", "[]", "stages[1].members"},
-        {"stages/1/members", "[{\"device\": \"n1/0\"}, {\"device\": \"n0/0\"}]", "stages of several members"},
+        {"stages/1/members", "[{\"device\": \"n1/0\"}, {\"device\": \"n0/0\"}]", "stages[1].members: 2; stages of"},
         {"stages/1/members/0/device", "\"n0/0\"", "n0/0 is there twice"},
         {"stages/1/members/0/device", "\"gone\"", "there is no device \"gone\""},
         {"stages/1/members/0/window", "0", "stages[1].members[0].window"},
         {"stages/1/members/0/window", "3", "more than the 2 of the stage before"},
-        {"stages/1/members/0/rows", "4", "stages[1].members[0].rows"},
-        {"stages/1/members/0/micro_count", "9", "stages[1].members[0].micro_count"},
+        {"stages/1/members/0/rows", "4", "n1/0 takes 4 rows of micro-batches of 2"},
+        {"stages/1/members/0/count", "4", "stages[1].members[0].count"},
+        {"stages/1/members/0/state_share", "-1", "stages[1].members[0].state_share"},
+        {"stages/1/members/0/tensor", "{\"columns\": [2, 1]}", "stages[1].members[0].tensor.kv_heads"},
         {"stages/1/members/0/recompute", "\"yes\"", "stages[1].members[0].recompute"},
         {"stages/1/members/0/speed", "4", "speed"},
         {"colour", "1", "colour"},
@@ -155,7 +313,7 @@ static void what_the_specification_and_the_devices_forbid_is_refused(void **stat
 {
     struct model_config config = fixture_config(8);
     struct workload w = fixture_workload(&config, 64, 8);
-    struct cluster *large = cluster_of(2, 4096 * MIB), *small = cluster_of(2, 200 * MIB);
+    struct cluster *large = cluster_of(2, 4096 * MIB), *small = cluster_of(2, 120 * MIB);
     json_t *document = assignment("n0/0", "n1/0", 6, 10);
     char *names[] = {(char *)"n1/0"};
     (void)state;
@@ -187,17 +345,17 @@ static void what_the_specification_and_the_devices_forbid_is_refused(void **stat
  * digest too. */
 static void our_own_plans_are_taken_at_the_same_time(void **state)
 {
-    static const int kinds[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
+    static const int places[] = {PLACE_SINGLE, PLACE_PIPELINE, PLACE_DATA, PLACE_HYBRID};
     (void)state;
-    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+    for (size_t k = 0; k < sizeof(places) / sizeof(*places); k++) {
         struct model_config config = fixture_config(6);
         struct workload w = fixture_workload(&config, 64, 8);
-        struct cluster *cluster = cluster_of(kinds[k] == PLACE_HYBRID ? 3 : 2, 4096 * MIB);
-        w.place = kinds[k];
+        struct cluster *cluster = cluster_of(places[k] == PLACE_HYBRID ? 3 : 2, 4096 * MIB);
+        w.place = places[k];
         struct plan_answer *answer = search(&w, cluster);
         struct err err = {0};
         if (answer->verdict != VERDICT_FITS)
-            fail_msg("%s: %s", plan_placement_name(kinds[k]), answer->words);
+            fail_msg("%s: %s", plan_placement_name(places[k]), answer->words);
         json_t *document = plan_to_json(answer->plan, &err);
         for (int sealed = 1; sealed >= 0; sealed--) {
             struct plan *plan = NULL;
@@ -434,6 +592,8 @@ static void the_better_plan_is_taken_and_the_words_say_which(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_assignment_becomes_a_plan_that_the_checker_passes),
+    cmocka_unit_test(every_placement_can_be_said),
+    cmocka_unit_test(what_is_left_out_is_settled),
     cmocka_unit_test(what_is_wrong_in_an_assignment_is_named_by_its_path),
     cmocka_unit_test(what_the_specification_and_the_devices_forbid_is_refused),
     cmocka_unit_test(our_own_plans_are_taken_at_the_same_time),

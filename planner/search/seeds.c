@@ -1,0 +1,265 @@
+/* Orders: machine by machine or not, fast or large devices first or last. Sets: all devices, the best half,
+ * quarter … of an order, single machines, and of few devices every set. */
+#include "planner/search/seeds.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SETS_ALL 5u    /* devices up to which kinds of one stage try every set */
+#define NEAR 1.3       /* seeds this much above the best are not settled to the end */
+#define STAGE_MICRO 4u /* micro-batches a stage to begin with: filling then takes a fifth of a step */
+
+struct device_rank {
+    uint32_t device, node;
+    double speed, memory,
+        machine; /* speed: micro-batches of one row a second; machine: its devices' together */
+};
+
+struct seeder {
+    struct local *local;
+    struct candidate_list *list;
+    struct device_rank *ranks; /* [count] usable devices */
+    uint32_t count;
+    uint32_t *order; /* [count] */
+    struct candidate c;
+    double best;
+};
+
+enum seed_order { BY_MACHINE, BY_MACHINE_BACK, BY_MEMORY, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
+
+static int by_machine(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    if (a->machine != b->machine)
+        return a->machine > b->machine ? -1 : 1;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    if (a->speed != b->speed)
+        return a->speed > b->speed ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+static int by_memory(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->memory != b->memory ? (a->memory > b->memory ? -1 : 1) : by_machine(left, right);
+}
+
+static int by_speed(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
+}
+
+static int seeder_init(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    const struct cluster *cluster = p->cluster;
+    double *machine = calloc((size_t)cluster->node_count + 1, sizeof(*machine));
+    s->ranks = calloc((size_t)p->device_count + 1, sizeof(*s->ranks));
+    s->order = calloc((size_t)p->device_count + 1, sizeof(*s->order));
+    int result = machine && s->ranks && s->order
+                     ? 0
+                     : err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        if (!p->usable[d])
+            continue;
+        double seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row) +
+                         problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &p->mean_row);
+        s->ranks[s->count++] = (struct device_rank){.device = d,
+                                                    .node = cluster->devices[d].node,
+                                                    .speed = 1 / seconds,
+                                                    .memory = (double)cluster->devices[d].memory_limit_bytes};
+        machine[cluster->devices[d].node] += 1 / seconds;
+    }
+    for (uint32_t i = 0; i < s->count && result == 0; i++)
+        s->ranks[i].machine = machine[s->ranks[i].node];
+    free(machine);
+    return result;
+}
+
+static void order_by(struct seeder *s, enum seed_order order)
+{
+    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_machine, by_machine, by_memory,
+                                                                     by_speed, by_speed};
+    qsort(s->ranks, s->count, sizeof(*s->ranks), compare[order]);
+    for (uint32_t i = 0; i < s->count; i++)
+        s->order[i] =
+            s->ranks[order == BY_MACHINE_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
+}
+
+/* --- one seed --- */
+
+static int seed_value(struct seeder *s, double *value)
+{
+    *value = local_value(s->local, &s->c, MOVE_CUT, s->best * NEAR);
+    if (*value < 0)
+        return -1;
+    s->best = fmin(s->best, *value);
+    return *value < INFINITY ? candidate_list_add(s->list, &s->c, s->local->bench->err) : 0;
+}
+
+/* The candidate in hand at the size of micro-batches that suits its stages, then larger and smaller ones
+ * while those are better. */
+static int seed_sizes(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
+    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * s->c.stage_count : 1;
+    double best = INFINITY, value;
+    if (s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER)
+        count = 1; /* members have sizes of their own */
+    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+        first++;
+    for (int way = -1; way <= 1; way += 2) {
+        double last = way < 0 ? INFINITY : best;
+        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count; at += way) {
+            s->c.micro_batch_rows = sizes[at];
+            if (seed_value(s, &value) < 0)
+                return -1;
+            best = fmin(best, value);
+            if (value >= last && last < INFINITY)
+                break;
+            last = value;
+        }
+    }
+    return 0;
+}
+
+/* Devices [0, count) of the order, as stages of `each` (0: a stage a machine). */
+static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
+{
+    const struct problem *p = s->local->bench->problem;
+    const struct kind *kind = s->local->kind;
+    const struct device *devices = p->cluster->devices;
+    if (s->local->spent >= s->local->budget)
+        return 0;
+    s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+    s->c.placement = kind->placement;
+    s->c.schedule = SCHEDULE_1F1B;
+    for (uint32_t at = 0, width; at < count; at += width) {
+        width = each;
+        while (each == 0 && at + ++width < count &&
+               devices[s->order[at + width]].node == devices[s->order[at]].node)
+            ;
+        width = at + width > count ? count - at : width;
+        width = width > kind->members_most ? kind->members_most : width;
+        if (move_append(&s->c, kind, &s->order[at], width, s->local->bench->err) < 0)
+            return -1;
+    }
+    uint32_t asked = p->workload->stages, most = 0;
+    for (uint32_t g = 0; g < s->c.stage_count; g++) {
+        s->c.stages[g].block_begin = (int32_t)((uint64_t)p->block_count * g / s->c.stage_count);
+        s->c.stages[g].block_end = (int32_t)((uint64_t)p->block_count * (g + 1) / s->c.stage_count);
+        most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
+    }
+    if (s->c.stage_count < kind->stages_least || s->c.stage_count > kind->stages_most ||
+        s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
+        (asked && s->c.stage_count != asked))
+        return 0;
+    return seed_sizes(s);
+}
+
+/* --- many of them --- */
+
+static int seed_widths(struct seeder *s, uint32_t count)
+{
+    const struct kind *kind = s->local->kind;
+    uint32_t asked = s->local->bench->problem->workload->stages;
+    if (kind->stages_most == 1)
+        return seed_groups(s, count, count);
+    if (asked)
+        return seed_groups(s, count, (count + asked - 1) / asked);
+    for (uint32_t each = kind->members_most == 1 ? 1 : 2; each <= count && each <= kind->members_most;
+         each += each < 4 ? 1 : each) {
+        if (seed_groups(s, count, each) < 0)
+            return -1;
+        if (kind->members_most == 1)
+            return 0;
+    }
+    return seed_groups(s, count, 0);
+}
+
+static int seed_every_set(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    uint32_t all[SETS_ALL], count = s->count;
+    memcpy(all, s->order, count * sizeof(*all));
+    for (uint32_t set = (1u << count) - 1; set > 0; set--) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (set >> i & 1)
+                s->order[n++] = all[i];
+        }
+        for (uint32_t first = 0; first < n; first++) { /* a server's holder comes first */
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->local->kind->stage_kind != STAGE_SERVER)
+                break;
+            uint32_t held = s->order[0];
+            memmove(s->order, s->order + 1, (n - 1) * sizeof(*s->order));
+            s->order[n - 1] = held;
+        }
+    }
+    return 0;
+}
+
+/* Each machine's devices by themselves. */
+static int seed_machines(struct seeder *s)
+{
+    order_by(s, BY_MACHINE);
+    for (uint32_t at = 0, n; at < s->count; at += n) {
+        n = 1;
+        while (at + n < s->count && s->ranks[at + n].node == s->ranks[at].node)
+            n++;
+        for (uint32_t i = 0; i < n; i++)
+            s->order[i] = s->ranks[at + i].device;
+        if (n > 1 && n < s->count && seed_widths(s, n) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int seed_all(struct seeder *s)
+{
+    const struct kind *kind = s->local->kind;
+    uint32_t gathers[3] = {0, 2, 4}, variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
+    for (uint32_t v = 0; v < variants; v++) {
+        s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
+        if (kind->stages_most == 1 && s->count <= SETS_ALL && kind->members_most > 1) {
+            if (seed_every_set(s) < 0)
+                return -1;
+            continue;
+        }
+        for (int order = 0; order < SEED_ORDERS; order++) {
+            order_by(s, (enum seed_order)order);
+            for (uint32_t n = s->count; n > 0; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+                if (kind->members_most == 1 && kind->stages_most == 1)
+                    break;
+                if (seed_widths(s, n) < 0)
+                    return -1;
+            }
+        }
+        if (seed_machines(s) < 0)
+            return -1;
+    }
+    for (uint32_t i = 0; i < s->count && kind->members_most == 1 && kind->stages_most == 1; i++) {
+        s->order[0] = s->ranks[i].device;
+        if (seed_groups(s, 1, 1) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int seeds_add(struct local *local, struct candidate_list *list)
+{
+    struct seeder s = {.local = local, .list = list, .best = INFINITY};
+    int result = seeder_init(&s);
+    if (result == 0)
+        result = seed_all(&s);
+    candidate_fini(&s.c);
+    free(s.ranks);
+    free(s.order);
+    return result;
+}
