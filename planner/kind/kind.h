@@ -23,7 +23,7 @@ struct workbench {
     struct micro_cost *costs[MICRO_SIZES_MAX];
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch */
-    uint64_t evaluations;  /* spent so far */
+    uint64_t spent;        /* work so far, in units of about a microsecond of a core */
     double rival_s; /* estimates of this and more need not be known: settle may say that it does not fit */
     struct err *err;
 };
@@ -35,6 +35,12 @@ struct stage_price *workbench_prices(struct workbench *bench, uint32_t count);
  * ERR_NOMEM. */
 const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t micro_batch_rows);
 
+/* A stage of a pipeline, as it would be with some blocks. */
+struct cut_stage {
+    double period_s; /* between two of its micro-batches; INFINITY: it does not fit */
+    double pass_s;   /* of one micro-batch, forward and backward */
+};
+
 struct kind {
     enum plan_placement placement;
     enum stage_kind stage_kind;
@@ -43,9 +49,10 @@ struct kind {
     /* May it be used for this workload at all? False with the reason: ERR_NOFIT where it takes more devices
      * than there are, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
-    /* Cuts the blocks over the stages as their members stand, for the least period. Returns 1; 0 when nothing
-     * fits; −1 on ERR_NOMEM. NULL: there is one stage only. */
-    int (*cut)(struct workbench *bench, struct candidate *candidate);
+    /* What stage s, as its members stand, would be with blocks [begin, end) and so many micro-batches under
+     * way. May change the members' recomputation and shares. NULL: there is one stage only. */
+    struct cut_stage (*look)(struct workbench *bench, struct candidate *candidate, uint32_t s, int32_t begin,
+                             int32_t end, uint32_t window);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
      * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
