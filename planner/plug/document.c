@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
-#include "planner/kind/kind.h"
+#include "planner/kind/cut.h"
 
 static const char *const placement_words[] = {"single", "pipeline", "data",   "hybrid",
                                               "expert", "tensor",   "server", NULL};
@@ -19,6 +19,7 @@ struct reading {
     struct candidate *c;
     uint32_t stages;   /* that there will be */
     uint32_t cut;      /* of these: say their blocks */
+    uint32_t widest;   /* members of a stage */
     bool said, eager;  /* anything that settling would say; eager itself */
     bool rows_by_each; /* members' micro-batches are their own: data and server */
 };
@@ -128,9 +129,9 @@ static int stage_read(struct json_reader *r, struct reading *reading)
     const uint32_t count = (uint32_t)json_array_size(members);
     if (word != (int)kind->stage_kind)
         return jr_fail(r, "kind", "stages of this placement are %s", kind_words[kind->stage_kind]);
-    if (count < kind->members_least || count > kind->members_most)
-        return jr_fail(r, "members", "%u; stages of this placement have %u to %u", count, kind->members_least,
-                       kind->members_most);
+    if (count > kind->members_most)
+        return jr_fail(r, "members", "%u; stages of this placement have %u at most", count, kind->members_most);
+    reading->widest = count > reading->widest ? count : reading->widest;
     if (candidate_reserve(c, reading->stages, c->member_count + count, r->err) < 0)
         return -1;
     stage->kind = kind->stage_kind;
@@ -223,6 +224,9 @@ static int document_read(struct reading *reading, const json_t *document, struct
     const int32_t end = c->stages[c->stage_count - 1].block_end, all = reading->problem->block_count;
     if (end != all)
         return jr_fail(&r, "stages", "they end at block %d of %d", end, all);
+    if (reading->widest < reading->kind->members_least)
+        return jr_fail(&r, "stages", "none has the %u members that this placement takes",
+                       reading->kind->members_least);
     if (!reading->eager)
         c->eager = c->stage_count > 1 && c->member_count > c->stage_count;
     return reading->said ? rows_check(&r, reading) : 0;
@@ -234,7 +238,7 @@ static int document_read(struct reading *reading, const json_t *document, struct
 static int complete(const struct reading *reading, struct workbench *bench, struct candidate *now)
 {
     const struct kind *kind = reading->kind;
-    int fits = reading->cut || !kind->cut ? 1 : kind->cut(bench, now);
+    int fits = reading->cut || now->stage_count == 1 ? 1 : cut_blocks(bench, kind, now);
     if (fits > 0 && !reading->said)
         return kind->settle(bench, now);
     /* cutting tries who would recompute */
