@@ -18,7 +18,7 @@ static int entry_read(struct planners *planners, const char *name, const char *p
     struct planner_entry *entry = &planners->entries[planners->count++];
     struct json_reader reader;
     snprintf(entry->name, sizeof(entry->name), "%s", name);
-    entry->slower_at_most = 1.1;
+    entry->slower_at_most = 1.5;
     jr_init(&reader, object, path, top->err);
     if (child_program_read(&reader, &entry->program) == 0) {
         jr_f64(&reader, "slower_at_most", JR_OPTIONAL, 0.01, 1e6, &entry->slower_at_most);

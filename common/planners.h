@@ -1,6 +1,6 @@
 /* Planners of somebody else's, as a configuration names them (`motley up`'s file and the scheduler's):
  *
- *     planner: {command: [python3, /opt/planners/mine.py], seconds: 10, memory_mb: 1024, slower_at_most: 1.1}
+ *     planner: {command: [python3, /opt/planners/mine.py], seconds: 10, memory_mb: 1024, slower_at_most: 1.5}
  *     planners:
  *       by-speed: {command: [/opt/planners/by_speed], seconds: 2}
  *
@@ -19,7 +19,7 @@ enum { PLANNERS_MAX = 64, PLANNER_NAME_BYTES = 64 };
 struct planner_entry {
     char name[PLANNER_NAME_BYTES];
     struct child_program program;
-    double slower_at_most; /* 1.1: its plan is used up to so many times the built-in one's time */
+    double slower_at_most; /* 1.5: its plan is used up to so many times the built-in one's time */
 };
 
 struct planners {

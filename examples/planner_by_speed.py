@@ -1,95 +1,99 @@
 #!/usr/bin/env python3
-"""A planner in a page: all devices in one pipeline, the fastest first, its blocks cut by speed within memory.
+"""A planner in a page: all devices in one pipeline, by speed, the blocks cut by measured seconds within memory.
 
-It reads a problem document (docs/PLUG.md) on its standard input and answers an assignment on its standard output.
-Motley works out the memory again, simulates the plan, and takes its own where that is better by a stated factor, so
-the arithmetic here may be rough; it is kept a little on the safe side of memory.
+It reads a problem document (docs/PLUG.md) and writes an assignment. Windows and recomputation are left to Motley, which
+works out the memory again and takes its own plan where that is better by a stated factor: arithmetic may be rough here.
 """
+import bisect
 import json
 import sys
 
-SAFETY = 1.04  # of memory, for what is not counted here
+SAFETY = 1.02  # of memory, for what is not counted here
 
 
-def usable(problem):
-    """The devices that the specification allows."""
-    placement = problem["spec"].get("placement") or {}
-    wanted, not_wanted = placement.get("devices"), placement.get("exclude") or []
-    return [d for d in problem["devices"] if d.get("usable", True) and d["name"] not in not_wanted
-            and (not wanted or d["name"] in wanted)]
-
-
-def point_of(profile, block, tokens):
-    """The measured point of this kind of block whose tokens are nearest."""
-    points = [p for p in (profile or {}).get("points", []) if p["block"] == block]
-    return min(points, key=lambda p: abs(p["tokens"] - tokens), default=None)
+def measured(profile, block, by, what, x):
+    """A column of the measured points of this kind of block at x, in a line between its neighbours; None: not measured."""
+    points = sorted({p[by]: p.get(what, 0) for p in (profile or {}).get("points", []) if p["block"] == block}.items())
+    i = bisect.bisect([p[0] for p in points], x)
+    if i == 0 or i == len(points):  # beyond what was measured: in proportion
+        return points[min(i, len(points) - 1)][1] * x / max(points[min(i, len(points) - 1)][0], 1) if points else None
+    (a, below), (b, above) = points[i - 1], points[i]
+    return below + (above - below) * (x - a) / (b - a)
 
 
 class Costs:
-    """Seconds and bytes of the kinds of blocks on one device, of a micro-batch of so many tokens."""
+    """Seconds and bytes of the kinds of blocks on one device, of the mean of so many micro-batches and the largest one."""
 
-    def __init__(self, problem, device, mean_tokens, most_tokens):
-        c = problem["config"]
+    def __init__(self, problem, device, rows, mean, size):
+        c, full = problem["config"], (problem["spec"].get("method") or {}).get("kind") == "full"
         profile = next((p for p in problem.get("profiles", []) if p["device"] == device["name"]), None)
+        tokens, labelled = (mean * sum(r[i] for r in rows) / len(rows) for i in (0, 1))
+        most = sum(sorted(r[0] for r in rows)[-size:])
         hidden, ffn, vocab = c["hidden_size"], c.get("intermediate_size") or 4 * c["hidden_size"], c["vocab_size"]
         parameters = {"embedding": vocab * hidden, "layer": hidden * (3 * hidden + 3 * ffn), "head": vocab * hidden}
-        self.seconds, self.kept, self.saved, self.work = {}, {}, {}, 0
+        self.of = {}  # kind of block -> seconds forward and backward, bytes kept, bytes saved of a micro-batch
         for kind, count in parameters.items():
-            point, most = point_of(profile, kind, mean_tokens), point_of(profile, kind, most_tokens)
-            self.seconds[kind] = (point["forward_s"] + point["backward_s"]) * mean_tokens / point["tokens"] if point \
-                else 0 if kind == "embedding" else count / device.get("speed", 1)
-            self.kept[kind] = sum((profile or {}).get(part, {}).get(kind, default) for part, default in
-                                  (("weights_bytes", 4 * count), ("adapter_bytes", 0), ("optimizer_bytes", 0)))
-            scale = most_tokens / most["tokens"] if most else 0
-            self.saved[kind] = most["saved_bytes"] * scale if most else (4 * most_tokens * (16 * hidden + 3 * ffn))
-            self.work = max(self.work, most["workspace_bytes"] * max(1, scale) if most else 0)
-        self.memory = device["memory_limit_bytes"]
-        self.boundary = 4 * most_tokens * hidden
+            by, x = ("labelled", labelled) if kind == "head" else ("tokens", tokens)
+            guess = 0 if kind == "embedding" else count * tokens / device.get("speed", 1)
+            forward, backward = (measured(profile, kind, by, way, x) for way in ("forward_s", "backward_s"))
+            kept = sum((profile or {}).get(part, {}).get(kind, default) for part, default in
+                       (("weights_bytes", (16 if full else 4) * count), ("adapter_bytes", 0), ("optimizer_bytes", 0)))
+            saved = measured(profile, kind, "tokens", "saved_bytes", most) or 4 * most * (16 * hidden + 3 * ffn)
+            self.of[kind] = (guess, 2 * guess, kept, saved) if forward is None else (forward, backward, kept, saved)
+        self.again = measured(profile, "layer", "tokens", "recompute_s", tokens) or self.of["layer"][0]
+        self.work = max(measured(profile, kind, "tokens", "workspace_bytes", most) or 0 for kind in parameters)
+        self.name, self.memory, self.boundary = device["name"], device["memory_limit_bytes"], 4 * most * hidden
 
-    def fits(self, kinds, window):
-        state = sum(self.kept[k] + window * self.saved[k] for k in kinds)
-        return SAFETY * (state + self.work + (2 * window + 4) * self.boundary) <= self.memory
+    def stage(self, kinds, window):
+        """Seconds forward and backward, with recomputation where it does not fit without; None: it does not fit at all."""
+        forward, backward, kept, saved = map(sum, zip(*(self.of[k] for k in kinds)))
+        layers, base = kinds.count("layer"), kept + self.work + (2 * window + 4) * self.boundary
+        if SAFETY * (base + window * saved) <= self.memory:
+            return forward, backward
+        fits = SAFETY * (base + window * layers * self.boundary + self.of["layer"][3]) <= self.memory
+        return (forward, backward + layers * self.again) if fits else None
 
-    def time(self, kinds):
-        return sum(self.seconds[k] for k in kinds)
+
+def step(stages, count):
+    """Seconds of a step: of each stage, until work reaches it and from there back, its own work, and what it waits for."""
+    return max(sum(map(sum, stages[:s])) + count * sum(stages[s])
+               + max(0, sum(map(sum, stages[s + 1:])) - (count - 1) * stages[s][0]) for s in range(len(stages)))
 
 
-def cut(kinds, costs, windows):
-    """Ends of the stages with the least time of the slowest one, by dynamic programming; None when nothing fits."""
-    best = {0: (0.0, [])}  # blocks placed so far -> (slowest stage, its ends)
-    for stage, cost in enumerate(costs):
-        reached = {}
-        for begin, (slowest, ends) in best.items():
-            for end in range(begin + 1, len(kinds) - (len(costs) - stage - 1) + 1):
-                part = kinds[begin:end]
-                if not cost.fits(part, windows[stage]):
+def cut(kinds, costs, count):
+    """The stages' ends, and their seconds: the least time of the slowest, by dynamic programming. None: nothing fits."""
+    best = {0: (0.0, [], [])}  # blocks placed so far -> (slowest stage, their ends, their seconds)
+    for number, cost in enumerate(costs):
+        reached, left = {}, len(costs) - number - 1
+        for begin, (slowest, ends, stages) in best.items():
+            for end in range(begin + 1, len(kinds) - left + 1) if left else [len(kinds)]:
+                stage = cost.stage(kinds[begin:end], min(count, left + 1))
+                if stage is None:
                     break
-                now = max(slowest, cost.time(part))
-                if end not in reached or now < reached[end][0]:
-                    reached[end] = (now, ends + [end])
+                if end not in reached or max(slowest, sum(stage)) < reached[end][0]:
+                    reached[end] = (max(slowest, sum(stage)), ends + [end], stages + [stage])
         best = reached
-    return best.get(len(kinds), (0, None))[1]
+    return best.get(len(kinds), (0, None, None))[1:]
 
 
 def plan(problem):
-    spec, layers = problem["spec"], problem["config"]["num_hidden_layers"]
-    kinds = ["embedding"] + ["layer"] * layers + ["head"]
-    devices = usable(problem)[:len(kinds)]
-    rows = [r[0] for r in problem.get("rows") or []] or [spec.get("data", {}).get("sequence_tokens", 512)]
-    batch, asked = spec.get("train", {}).get("batch_rows", 16), (spec.get("placement") or {}).get("micro_batch_rows")
-    sizes = [asked] if isinstance(asked, int) else sorted({max(1, batch // (4 * len(devices))), 1}, reverse=True)
-    for size in sizes:
-        costs = {d["name"]: Costs(problem, d, size * sum(rows) / len(rows), size * max(rows)) for d in devices}
-        order = sorted(devices, key=lambda d: costs[d["name"]].seconds["layer"])
-        micro_batches = -(-batch // size)
-        windows = [min(micro_batches, len(order) - s) for s in range(len(order))]
-        ends = cut(kinds, [costs[d["name"]] for d in order], windows)
-        if ends:
-            return {"version": 1, "placement": "pipeline" if len(order) > 1 else "single", "schedule": "1f1b",
-                    "micro_batch_rows": size,
-                    "stages": [{"blocks": [begin, end], "members": [{"device": d["name"], "window": window}]}
-                               for begin, end, d, window in zip([0] + ends, ends, order, windows)]}
-    sys.exit("the blocks do not fit on these devices in one pipeline")
+    spec, kinds = problem["spec"], ["embedding"] + ["layer"] * problem["config"]["num_hidden_layers"] + ["head"]
+    wants, batch = spec.get("placement") or {}, spec.get("train", {}).get("batch_rows", 16)
+    devices = [d for d in problem["devices"] if d.get("usable", True) and d["name"] not in (wants.get("exclude") or [])
+               and d["name"] in (wants.get("devices") or [d["name"]])]
+    rows, best = problem.get("rows") or [[spec.get("data", {}).get("sequence_tokens", 512)] * 2], (float("inf"), None)
+    asked = wants.get("micro_batch_rows")
+    for size in [asked] if isinstance(asked, int) else [n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if n <= batch]:
+        count = -(-batch // size)
+        costs = sorted((Costs(problem, d, rows, batch / count, size) for d in devices), key=lambda c: c.of["layer"][0])
+        for order in costs[:len(kinds)], costs[:len(kinds)][::-1]:
+            ends, stages = cut(kinds, order, count)
+            if ends and step(stages, count) < best[0]:
+                best = step(stages, count), {
+                    "version": 1, "placement": "pipeline" if len(order) > 1 else "single", "micro_batch_rows": size,
+                    "stages": [{"blocks": [begin, end], "members": [{"device": c.name}]}
+                               for begin, end, c in zip([0] + ends, ends, order)]}
+    return best[1] or sys.exit("the blocks do not fit on these devices in one pipeline")
 
 
 if __name__ == "__main__":

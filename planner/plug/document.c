@@ -130,7 +130,8 @@ static int stage_read(struct json_reader *r, struct reading *reading)
     if (word != (int)kind->stage_kind)
         return jr_fail(r, "kind", "stages of this placement are %s", kind_words[kind->stage_kind]);
     if (count > kind->members_most)
-        return jr_fail(r, "members", "%u; stages of this placement have %u at most", count, kind->members_most);
+        return jr_fail(r, "members", "%u; stages of this placement have %u at most", count,
+                       kind->members_most);
     reading->widest = count > reading->widest ? count : reading->widest;
     if (candidate_reserve(c, reading->stages, c->member_count + count, r->err) < 0)
         return -1;

@@ -70,9 +70,9 @@ int plug_accept(const json_t *document, const struct workload *workload, const s
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
     if (form_read(&problem, document, &c, &given, err) == 0 && plan_seal(given, err) == 0)
-        *plan = from_plan_keep(&problem, given,
-                               candidate_cells(&problem, &c) > LARGE_PLAN ? 1 : problem.step_count, step_s,
-                               err);
+        *plan =
+            from_plan_keep(&problem, given,
+                           candidate_cells(&problem, &c) > LARGE_PLAN ? 1 : problem.step_count, step_s, err);
     if (*plan && plan_seal(*plan, err) < 0) {
         plan_destroy(*plan);
         *plan = NULL;

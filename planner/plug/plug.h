@@ -12,7 +12,7 @@
 #include "planner/given/workload.h"
 #include "planner/answer/answer.h"
 
-#define PLUG_SLOWER_AT_MOST 1.1          /* where nobody says more */
+#define PLUG_SLOWER_AT_MOST 1.5          /* where nobody says more */
 #define PLUG_INSTRUCTIONS_MAX (1u << 21) /* of a whole plan: what is simulated in some seconds */
 
 /* A document as a plan that may run: decoded, allowed by the specification, its memory worked out anew,

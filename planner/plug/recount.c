@@ -89,8 +89,8 @@ static int program_check(const struct plan_rank *rank, uint32_t number, const st
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *x = &program->instrs[i];
         if (!known[x->op])
-            return err_set(err, ERR_INVALID, "rank %u instruction %u: no plan of ours does %s here", number, i,
-                           instr_op_name(x->op));
+            return err_set(err, ERR_INVALID, "rank %u instruction %u: no plan of ours does %s here", number,
+                           i, instr_op_name(x->op));
         if (kind == PROGRAM_TRAIN && x->op == OP_FORWARD && rank->recompute && !(x->flags & INSTR_RECOMPUTE))
             return err_set(err, ERR_INVALID, "rank %u instruction %u: keeps more than a rank that recomputes",
                            number, i);
