@@ -101,12 +101,9 @@ int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidat
         if (most <= low || !cover(bench, kind, c, most))
             return 0;
         fits = true;
-        low = fmax(low, most * NARROW);
         high = most;
-        if (cover(bench, kind, c, low)) {
+        for (low = most * NARROW; cover(bench, kind, c, low); low *= NARROW)
             high = low;
-            low = fmax(period_least(bench, kind, c), high * NARROW);
-        }
     }
     for (uint32_t i = 0; i < DOUBLINGS && !fits; i++) {
         low = high;

@@ -15,8 +15,11 @@ struct workbench {
     const struct problem *problem;
     struct schedule schedule;
     struct stage_price *prices; /* scratch */
-    double *ends;               /* scratch: of each stage */
-    uint32_t *windows;          /* likewise */
+    double *scale;              /* of micro-batches of scale_rows rows */
+    uint32_t scale_rows;
+    bool uneven;       /* rows differ in length */
+    double *ends;      /* scratch: of each stage */
+    uint32_t *windows; /* likewise */
     uint32_t price_capacity;
     /* of every device, by the micro-batches of a step; made when first asked for */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
@@ -29,6 +32,9 @@ struct workbench {
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);
 void workbench_fini(struct workbench *bench);
+/* [micro-batches of a step] what each of a typical step's holds of the mean, for micro-batches of so many
+ * rows; NULL: all are alike. Borrowed until other sizes are asked for. */
+const double *workbench_scale(struct workbench *bench, uint32_t micro_batch_rows);
 /* Room for so many prices, and as many ends and windows; NULL: ERR_NOMEM. */
 struct stage_price *workbench_prices(struct workbench *bench, uint32_t count);
 /* [device_count] mean costs of micro-batches of so many rows, borrowed until other sizes are asked for; NULL:
@@ -55,7 +61,7 @@ struct kind {
                              int32_t end, uint32_t window);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
-     * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
+     * places inside their stage, and those that would have nothing to do are left out. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
      * shortage is noted); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
     /* Estimates it as it is, all filled in. Returns as settle. */

@@ -160,7 +160,9 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
-    uint32_t end = k->behind < wish + WINDOW_LOOKED ? k->behind : wish + WINDOW_LOOKED;
+    uint32_t end = k->behind < k->micro_batches ? k->behind : k->micro_batches;
+    end = end > wish + WINDOW_LOOKED ? end : wish + WINDOW_LOOKED;
+    end = end < k->behind ? end : k->behind;
     while (most < end) {
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
@@ -305,6 +307,28 @@ static double relaxed_seconds(struct workbench *bench, const struct candidate *c
     return least;
 }
 
+/* Takes out of their groups the members that have nothing to do in the schedule. Returns whether there are
+ * any. */
+static bool idle_drop(const struct schedule *schedule, struct candidate *c)
+{
+    uint32_t kept = 0, at = 0;
+    if (schedule->ranks != c->member_count || c->stage_count >= c->member_count)
+        return false;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t count = c->stages[s].member_count;
+        c->stages[s].member_first = kept;
+        for (uint32_t i = 0; i < count; i++, at++) {
+            if (schedule->first[at + 1] > schedule->first[at])
+                c->members[kept++] = c->members[at];
+            else
+                c->stages[s].member_count--;
+        }
+    }
+    bool dropped = kept < c->member_count;
+    c->member_count = kept;
+    return dropped;
+}
+
 /* With recomputation wherever windows would be short without, and, where that happened, only where nothing
  * fits without: whichever is faster. Groups work eagerly; where memory is short also in the strict order,
  * whose windows suffice exactly. */
@@ -316,6 +340,8 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
     } ways[] = {{false, false, false, false, 0},
                 {false, false, false, false, 1}, /* a step's first and last micro-batches fill one window more
                                                   */
+                {false, false, false, false,
+                 UINT32_MAX}, /* or as many as memory holds: who comes late holds up less */
                 {false, true, false, false, 1},
                 {false, false, true, true, 0},
                 {true, true, false, false, 0},
@@ -336,8 +362,14 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
         capped |= cut_short || result == 0;
         if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
             result = 0;
-        if (result > 0)
+        if (result > 0) {
             result = chain_estimate(bench, c);
+            if (result == 0 && idle_drop(&bench->schedule, c)) { /* once more without them */
+                groups = c->member_count > c->stage_count;
+                w--;
+                continue;
+            }
+        }
         if (result > 0 && (!found || c->estimate_s < best->estimate_s)) {
             found = true;
             result = candidate_copy(best, c, bench->err);

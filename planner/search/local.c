@@ -10,8 +10,12 @@
 
 #define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
 #define FILTER                                                                                               \
-    1.02 /* before simulating, the estimate must be within this of the estimate of what is to be             \
-            beaten: estimates of neighbours err alike */
+    1.02             /* before simulating, the estimate must be within this of the estimate of what is to be \
+                        beaten: estimates of neighbours err alike */
+#define NEAR 1.03    /* of the best: structures whose cuts are refined before they are judged */
+#define REFINED 8u   /* stages up to which they are */
+#define FIT_TRIES 3u /* with a sixth less under way each */
+#define FIT_PART 6u
 #define KICK_LEAST 2u /* moves of a perturbation: two to four */
 #define KICK_SPREAD 3u
 #define OWNED_CELLS 1200u /* stages · micro-batches up to which who takes which micro-batch is searched */
@@ -34,6 +38,22 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
     if (why.code == ERR_NOMEM) {
         *err = why;
         return -1;
+    }
+    return value;
+}
+
+/* Rings of groups are read off the schedule, deeper than settling reckons with: with fewer under way it may
+ * fit. */
+static double fit_simulate(struct local *l, struct candidate *c)
+{
+    double value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+    bool groups = c->member_count > c->stage_count && c->stage_count > 1;
+    for (uint32_t i = 0; i < FIT_TRIES && groups && value == INFINITY; i++) {
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].window -= c->members[m].window / FIT_PART +
+                                    (c->members[m].window > 1 && c->members[m].window < FIT_PART);
+        value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+        l->spent += SIMULATE_UNITS;
     }
     return value;
 }
@@ -85,7 +105,7 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
     if (!allowed(l, c) || seen_before(l, c))
         return INFINITY;
     l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
-    c->estimate_s = candidate_simulate(p, c, l->steps, NULL, l->bench->err);
+    c->estimate_s = fit_simulate(l, c);
     return c->estimate_s;
 }
 
@@ -149,6 +169,34 @@ static int owners_say(struct local *l, struct candidate *c)
     return result;
 }
 
+/* Blocks cut for the least period need not make the shortest step: moves them while that helps. */
+static int refine(struct local *l, struct candidate *c, double *value)
+{
+    struct candidate trial = {0};
+    int result = 0;
+    for (bool moved = true; moved && result == 0 && c->stage_count <= REFINED;) {
+        moved = false;
+        for (uint32_t k = 0; k < c->stage_count * c->stage_count && result == 0; k++) {
+            result = candidate_copy(&trial, c, l->bench->err);
+            int level = result < 0 ? -1
+                                   : move_apply(l->bench->problem, l->kind, &trial, MOVE_BLOCKS,
+                                                k / c->stage_count, k % c->stage_count, l->bench->err);
+            double now =
+                level <= MOVE_VOID ? INFINITY : local_value(l, &trial, (enum move_level)level, *value);
+            result = now < 0 || level < 0 ? -1 : 0;
+            if (result < 0 || !(now < *value * BETTER))
+                continue;
+            struct candidate held = *c;
+            *c = trial;
+            trial = held;
+            *value = now;
+            moved = true;
+        }
+    }
+    candidate_fini(&trial);
+    return result;
+}
+
 /* First improvement over all moves until a whole sweep finds none. */
 static int descend(struct local *l, struct candidate *c, double *value)
 {
@@ -170,7 +218,12 @@ static int descend(struct local *l, struct candidate *c, double *value)
                                    steps[i].a, steps[i].b, l->bench->err);
             if (level == MOVE_VOID)
                 continue;
-            double now = level < 0 ? -1 : local_value(l, &trial, (enum move_level)level, *value);
+            bool structure = level == MOVE_CUT && !l->simulate;
+            double now =
+                level < 0 ? -1
+                          : local_value(l, &trial, (enum move_level)level, *value * (structure ? NEAR : 1));
+            if (structure && now >= *value * BETTER && now < INFINITY && refine(l, &trial, &now) < 0)
+                now = -1;
             if (now < 0) {
                 result = -1;
             } else if (now < *value * BETTER) {

@@ -29,7 +29,7 @@ struct seeder {
     uint32_t count;
     uint32_t *order; /* [count] */
     struct candidate c;
-    double best;
+    double best, last; /* values: of all, and of the last grouping */
 };
 
 enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
@@ -156,31 +156,43 @@ static int seed_value(struct seeder *s, double *value)
     return *value < INFINITY ? candidate_list_add(s->list, &s->c, s->local->bench->err) : 0;
 }
 
-/* The candidate in hand at the size of micro-batches that suits its stages, then larger and smaller ones
- * while those are better. */
-static int seed_sizes(struct seeder *s)
+/* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
+ * worse. */
+static int seed_sizes(struct seeder *s, uint32_t rows, double *best, uint32_t *best_rows)
 {
     const struct problem *p = s->local->bench->problem;
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
-    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * s->c.stage_count : 1;
-    double best = INFINITY, value;
-    if (s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER)
-        count = 1; /* members have sizes of their own */
-    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+    bool own = s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER;
+    *best = INFINITY;
+    while (first + 1 < count && sizes[first] < rows)
         first++;
     for (int way = -1; way <= 1; way += 2) {
-        double last = way < 0 ? INFINITY : best;
-        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count; at += way) {
+        uint32_t worse = 0;
+        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count && worse < 2;
+             at += way) {
+            double value;
             s->c.micro_batch_rows = sizes[at];
             if (seed_value(s, &value) < 0)
                 return -1;
-            best = fmin(best, value);
-            if (value >= last && last < INFINITY)
-                break;
-            last = value;
+            worse = value < *best ? 0 : worse + (*best < INFINITY);
+            *best_rows = value < *best ? sizes[at] : *best_rows;
+            *best = fmin(*best, value);
+            if (own) /* members have sizes of their own */
+                return 0;
         }
     }
     return 0;
+}
+
+/* A size to begin with: four micro-batches a stage and more. */
+static uint32_t size_first(const struct seeder *s, uint32_t stages)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
+    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * stages : 1;
+    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+        first++;
+    return sizes[first];
 }
 
 /* Devices [0, count) of the order, as stages of `each` (0: a stage a machine). */
@@ -189,6 +201,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     const struct problem *p = s->local->bench->problem;
     const struct kind *kind = s->local->kind;
     const struct device *devices = p->cluster->devices;
+    s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
     s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
@@ -214,63 +227,36 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
         s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
         (asked && s->c.stage_count != asked))
         return 0;
-    return seed_sizes(s);
+    uint32_t rows;
+    return seed_sizes(s, size_first(s, s->c.stage_count), &s->last, &rows);
 }
 
 /* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
- * fewer stages, for longer ones. */
-static int cover_size(struct seeder *s, uint32_t count, uint32_t widest, uint32_t rows, uint32_t slack_count,
-                      double *best)
+ * fewer stages, for longer ones; each at other sizes of micro-batches, too. */
+static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, double *best, uint32_t *rows)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
     const struct kind *kind = s->local->kind;
-    uint32_t asked = s->local->bench->problem->workload->stages;
-    double least = 0, value;
+    uint32_t asked = s->local->bench->problem->workload->stages, size = *rows, best_rows = *rows;
+    double least = 0;
     *best = INFINITY;
     for (uint32_t i = 0; i < slack_count && s->local->spent < s->local->budget; i++) {
         uint64_t before = s->local->bench->spent;
-        double period = least * slacks[i];
+        double period = least * slacks[i], value;
         s->c.placement = kind->placement;
         s->c.schedule = SCHEDULE_1F1B;
-        s->c.micro_batch_rows = rows;
-        int found = cut_groups(s->local->bench, kind, &s->c, s->order, count, widest, &period);
+        s->c.micro_batch_rows = size;
+        int found = cut_groups(s->local->bench, kind, &s->c, s->order, s->count, widest, &period);
         least = i ? least : period;
         s->local->spent += s->local->bench->spent - before;
         if (found < 0)
             return -1;
         if (found == 0 || s->c.stage_count < kind->stages_least || (asked && s->c.stage_count != asked))
             break;
-        if (seed_value(s, &value) < 0)
+        if (seed_sizes(s, size, &value, &best_rows) < 0)
             return -1;
+        *rows = value < *best ? best_rows : *rows;
         *best = fmin(*best, value);
-    }
-    return 0;
-}
-
-/* Where sizes are tried from: four micro-batches a stage and more. */
-static uint32_t cover_at(const struct seeder *s, uint32_t count, uint32_t widest,
-                         uint32_t sizes[MICRO_SIZES_MAX], uint32_t *size_count)
-{
-    const struct problem *p = s->local->bench->problem;
-    uint32_t wanted = STAGE_MICRO * (count / widest + 1), first = 0;
-    *size_count = micro_sizes(p, sizes);
-    while (first + 1 < *size_count && micro_count(p, sizes[first + 1]) >= wanted)
-        first++;
-    return first;
-}
-
-static int seed_cover(struct seeder *s, uint32_t count, uint32_t widest)
-{
-    uint32_t sizes[MICRO_SIZES_MAX], size_count, first = cover_at(s, count, widest, sizes, &size_count);
-    double best = INFINITY, value;
-    for (int way = -1; way <= 1; way += 2) {
-        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < size_count; at += way) {
-            if (cover_size(s, count, widest, sizes[at], SLACKS, &value) < 0)
-                return -1;
-            if (value > best)
-                break;
-            best = value;
-        }
     }
     return 0;
 }
@@ -280,25 +266,27 @@ static int seed_covers(struct seeder *s)
 {
     uint32_t widest =
         s->local->kind->members_most < COVER_WIDEST ? s->local->kind->members_most : COVER_WIDEST;
+    uint32_t best_rows = 0;
     int best = -1;
     double least = INFINITY, value;
     for (int order = 0; order < SEED_ORDERS; order++) {
+        uint32_t rows = size_first(s, s->count / widest + 1);
         order_by(s, (enum seed_order)order);
         reverse(s->order, s->count);
-        uint32_t sizes[MICRO_SIZES_MAX], size_count;
-        uint32_t first = cover_at(s, s->count, widest, sizes, &size_count);
-        if (cover_size(s, s->count, widest, sizes[first], 1, &value) < 0)
+        if (seed_cover(s, widest, 1, &value, &rows) < 0)
             return -1;
         best = value < least ? order : best;
+        best_rows = value < least ? rows : best_rows;
         least = fmin(least, value);
     }
-    if (best < 0)
-        return 0;
-    order_by(s, (enum seed_order)best);
-    reverse(s->order, s->count);
-    if (seed_cover(s, s->count, widest) < 0)
-        return -1;
-    return widest > 3 ? seed_cover(s, s->count, widest / 4) : 0;
+    for (uint32_t width = widest; best >= 0 && width > 0; width = width > 3 ? width / 3 : 0) {
+        uint32_t rows = best_rows;
+        order_by(s, (enum seed_order)best);
+        reverse(s->order, s->count);
+        if (seed_cover(s, width, SLACKS, &value, &rows) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* --- many of them --- */
@@ -361,37 +349,95 @@ static int seed_machines(struct seeder *s)
     return 0;
 }
 
-static int seed_all(struct seeder *s)
+/* How many of the first devices of an order: halves, then between the best number and its neighbours. */
+static int seed_prefix(struct seeder *s)
 {
+    uint32_t best = s->count;
+    double least = INFINITY;
+    for (uint32_t n = s->count; n > 1; n /= 2) {
+        if (seed_groups(s, n, n) < 0)
+            return -1;
+        best = s->last < least ? n : best;
+        least = fmin(least, s->last);
+    }
+    for (uint32_t step = best / 2; step > 0 && least < INFINITY; step /= 2) {
+        for (int way = -1; way <= 1; way += 2) {
+            uint32_t n = way < 0 ? best - step : best + step;
+            if (n < 2 || n > s->count)
+                continue;
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->last < least) {
+                least = s->last;
+                best = n;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Kinds of one stage. */
+static int seed_sets(struct seeder *s)
+{
+    static const uint32_t gathers[] = {0, 2, 4};
     const struct kind *kind = s->local->kind;
-    uint32_t gathers[3] = {0, 2, 4}, variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
+    uint32_t variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
     for (uint32_t v = 0; v < variants; v++) {
         s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
-        if (kind->stages_most == 1 && s->count <= SETS_ALL && kind->members_most > 1) {
+        if (s->count <= SETS_ALL) {
             if (seed_every_set(s) < 0)
                 return -1;
             continue;
         }
-        if (kind->look && s->count > 2 && seed_covers(s) < 0)
-            return -1;
         for (int order = 0; order < SEED_ORDERS; order++) {
             order_by(s, (enum seed_order)order);
-            for (uint32_t n = s->count; n > 0; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
-                if (kind->members_most == 1 && kind->stages_most == 1)
-                    break;
-                if (seed_widths(s, n) < 0)
-                    return -1;
-            }
+            if (seed_prefix(s) < 0)
+                return -1;
         }
         if (seed_machines(s) < 0)
             return -1;
     }
-    for (uint32_t i = 0; i < s->count && kind->members_most == 1 && kind->stages_most == 1; i++) {
+    return 0;
+}
+
+static int seed_singles(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    for (uint32_t i = 0; i < s->count; i++) {
         s->order[0] = s->ranks[i].device;
         if (seed_groups(s, 1, 1) < 0)
             return -1;
     }
     return 0;
+}
+
+/* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
+static int seed_stages(struct seeder *s)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int order = 0; order < SEED_ORDERS; order++) {
+            uint32_t least = pass ? 1 : s->count, n = pass ? s->count / 2 + 1 : s->count;
+            order_by(s, (enum seed_order)order);
+            for (; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+                if (seed_widths(s, n) < 0)
+                    return -1;
+            }
+        }
+        if (pass == 0 && s->count > 2 && seed_covers(s) < 0)
+            return -1;
+        if (pass == 0 && seed_machines(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int seed_all(struct seeder *s)
+{
+    const struct kind *kind = s->local->kind;
+    if (kind->look)
+        return seed_stages(s);
+    return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
 }
 
 int seeds_add(struct local *local, struct candidate_list *list)
