@@ -19,7 +19,6 @@ struct reading {
     struct candidate *c;
     uint32_t stages;   /* that there will be */
     uint32_t cut;      /* of these: say their blocks */
-    uint32_t widest;   /* members of a stage */
     bool said, eager;  /* anything that settling would say; eager itself */
     bool rows_by_each; /* members' micro-batches are their own: data and server */
 };
@@ -132,7 +131,6 @@ static int stage_read(struct json_reader *r, struct reading *reading)
     if (count > kind->members_most)
         return jr_fail(r, "members", "%u; stages of this placement have %u at most", count,
                        kind->members_most);
-    reading->widest = count > reading->widest ? count : reading->widest;
     if (candidate_reserve(c, reading->stages, c->member_count + count, r->err) < 0)
         return -1;
     stage->kind = kind->stage_kind;
@@ -225,9 +223,6 @@ static int document_read(struct reading *reading, const json_t *document, struct
     const int32_t end = c->stages[c->stage_count - 1].block_end, all = reading->problem->block_count;
     if (end != all)
         return jr_fail(&r, "stages", "they end at block %d of %d", end, all);
-    if (reading->widest < reading->kind->members_least)
-        return jr_fail(&r, "stages", "none has the %u members that this placement takes",
-                       reading->kind->members_least);
     if (!reading->eager)
         c->eager = c->stage_count > 1 && c->member_count > c->stage_count;
     return reading->said ? rows_check(&r, reading) : 0;
@@ -248,8 +243,17 @@ static int complete(const struct reading *reading, struct workbench *bench, stru
     return fits;
 }
 
-/* Tries all sizes of micro-batches where none is said, and takes the fastest. */
-static int sizes_try(const struct reading *reading, struct workbench *bench, struct err *err)
+/* Does what was settled fit to the byte, too? The estimates of windows' buffers are of means. */
+static bool emits(const struct reading *reading, const struct candidate *now, struct err *why)
+{
+    struct plan *plan = reading->said ? NULL : reading->kind->emit(reading->problem, now, false, why);
+    plan_destroy(plan);
+    return reading->said || plan;
+}
+
+/* Tries all sizes of micro-batches where none is said, and takes the fastest. Returns 1; 0 where none fits,
+ * then *why may say what is too small; −1 on ERR_NOMEM. */
+static int sizes_try(const struct reading *reading, struct workbench *bench, struct err *why)
 {
     struct candidate *c = reading->c, now = {0}, best = {.estimate_s = INFINITY};
     uint32_t sizes[MICRO_SIZES_MAX] = {c->micro_batch_rows}, count = 1;
@@ -259,32 +263,28 @@ static int sizes_try(const struct reading *reading, struct workbench *bench, str
     if (reading->rows_by_each) /* members have sizes of their own */
         count = 1;
     for (uint32_t i = 0; i < count && result >= 0; i++) {
-        result = candidate_copy(&now, c, err);
+        result = candidate_copy(&now, c, bench->err);
         now.micro_batch_rows = sizes[i];
         if (result < 0 || candidate_cells(reading->problem, &now) > ASSIGNMENT_CELLS_MAX)
             continue;
         bench->rival_s = best.estimate_s;
         result = complete(reading, bench, &now);
-        if (result > 0 && now.estimate_s < best.estimate_s) {
+        if (result > 0 && now.estimate_s < best.estimate_s && emits(reading, &now, why)) {
             struct candidate held = best;
             best = now;
             now = held;
         }
     }
+    const struct shortage *least = &bench->shortage[c->placement];
+    if (least->missing_bytes)
+        err_set(why, ERR_NOFIT, "%s needs %llu bytes, its limit is %llu",
+                least->device == UINT32_MAX ? "all of it"
+                                            : reading->problem->cluster->devices[least->device].name,
+                (unsigned long long)least->needs_bytes, (unsigned long long)least->has_bytes);
     candidate_fini(&now);
     candidate_fini(c);
     *c = best;
     return result < 0 ? -1 : best.member_count > 0;
-}
-
-static int nothing_fits(const struct reading *reading, const struct shortage *least, struct err *err)
-{
-    const struct cluster *cluster = reading->problem->cluster;
-    if (least->missing_bytes == 0)
-        return err_set(err, ERR_NOFIT, "these stages do not fit on these devices");
-    return err_set(err, ERR_NOFIT, "%s needs %llu bytes, its limit is %llu",
-                   least->device == UINT32_MAX ? "all of it" : cluster->devices[least->device].name,
-                   (unsigned long long)least->needs_bytes, (unsigned long long)least->has_bytes);
 }
 
 int candidate_run_check(const struct problem *problem, const struct candidate *candidate, struct err *err)
@@ -301,6 +301,7 @@ int candidate_from_document(const struct problem *problem, const json_t *documen
 {
     struct reading reading = {.problem = problem, .c = candidate};
     struct workbench bench;
+    struct err why;
     *candidate = (struct candidate){0};
     if (document_read(&reading, document, err) < 0 ||
         (runnable_only && candidate_run_check(problem, candidate, err) < 0))
@@ -308,10 +309,11 @@ int candidate_from_document(const struct problem *problem, const json_t *documen
     if (candidate->micro_batch_rows && candidate_cells(problem, candidate) > ASSIGNMENT_CELLS_MAX)
         return err_set(err, ERR_TOO_BIG, "%u ranks with micro-batches of %u rows are too many to simulate",
                        candidate->member_count, candidate->micro_batch_rows);
+    err_set(&why, ERR_NOFIT, "these stages do not fit on these devices");
     workbench_init(&bench, problem, err);
-    int fits = sizes_try(&reading, &bench, err);
-    if (fits == 0)
-        nothing_fits(&reading, &bench.shortage[reading.kind->placement], err);
+    int fits = sizes_try(&reading, &bench, &why);
     workbench_fini(&bench);
+    if (fits == 0)
+        *err = why;
     return fits > 0 ? 0 : -1;
 }
