@@ -4,8 +4,8 @@
  * run i has seed + i. A plan that waits for the slowest of many takes longer than its mean times say, and how
  * much longer depends on its windows. Pure: the same seed gives the same numbers.
  */
-#ifndef MOTLEY_PLANNER_SIMULATE_JITTER_H
-#define MOTLEY_PLANNER_SIMULATE_JITTER_H
+#ifndef MOTLEY_PLANNER_ANSWER_JITTER_H
+#define MOTLEY_PLANNER_ANSWER_JITTER_H
 
 #include "planner/answer/answer.h"
 

@@ -123,11 +123,18 @@ static bool candidate_checks(const struct problem *p, const struct candidate *c)
     return passes;
 }
 
+static bool runs(const struct search *s, const struct candidate *c)
+{
+    const struct kind *kind = kinds[c->placement];
+    return !kind->runnable || kind->runnable(s->problem, c);
+}
+
 /* Simulates a candidate over all steps that are compared, and keeps it if it is its placement's best. */
 static int keep(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
-    const struct kind *kind = kinds[c->placement];
+    if (s->options->runnable_only && !runs(s, c))
+        return 0;
     double seconds, value = candidate_simulate(s->problem, c, f->steps, &seconds, s->err);
     int result = value < 0 ? -1 : 0;
     if (result == 0 && value < f->best[c->placement].estimate_s && !candidate_checks(s->problem, c))
@@ -141,7 +148,7 @@ static int keep(struct search *s, const struct candidate *c)
         f->best[c->placement].estimate_s = value;
         f->seconds[c->placement] = seconds;
     }
-    if (result == 0 && value < f->runnable.estimate_s && (!kind->runnable || kind->runnable(s->problem, c))) {
+    if (result == 0 && value < f->runnable.estimate_s && runs(s, c)) {
         result = candidate_copy(&f->runnable, c, s->err);
         f->runnable.estimate_s = value;
         f->runnable_s = seconds;
@@ -232,7 +239,8 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
         const struct candidate *from =
             s->lists[placement].count ? &s->lists[placement].items[0] : &s->found->best[placement];
         result = candidate_copy(&start, from, s->err);
-        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID)
+        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID &&
+            (!s->options->runnable_only || runs(s, &start)))
             result = simulated_search(s, &start, budget / (4 * as));
     }
     candidate_fini(&start);
