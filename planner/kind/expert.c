@@ -368,6 +368,7 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
 
 static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 {
+    wave = wave < s->micro_batches ? wave : s->micro_batches;
     return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
                         wave_seconds(s, s->micro_batches % wave, delay));
 }

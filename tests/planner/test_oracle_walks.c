@@ -34,7 +34,7 @@ static void walk_check(struct scene *s, const struct problem *p, const struct or
     oracle_init(&pruned, p, s->uniform, INFINITY, most);
     walk->run(&pruned);
     if (fabs(all.best - pruned.best) > LIKE * all.best) {
-        choice_print(&all.found);
+        candidate_print(&all.found);
         print_message("seed %llu %s: bounds lose the best, %.9g s, and find %.9g s\n",
                       (unsigned long long)seed, walk->name, all.best, pruned.best);
         sum->failed++;
@@ -56,7 +56,7 @@ static void walk_check(struct scene *s, const struct problem *p, const struct or
     if (walk->kind != PLACE_PIPELINE && all.best > ours * (1 + (continuous(s, walk) ? GRID : LIKE))) {
         print_message("seed %llu %s: the planner finds %.9g s, looking at everything %.9g s\n",
                       (unsigned long long)seed, walk->name, ours, all.best);
-        choice_print(&all.found);
+        candidate_print(&all.found);
         sum->failed++;
     }
 }
