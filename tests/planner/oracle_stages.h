@@ -415,7 +415,9 @@ static inline void split_run(struct oracle *o)
 
 static inline void hybrid_run(struct oracle *o)
 {
-    stages_run(o, PLACE_HYBRID, SCHEDULE_1F1B);
+    struct err why;
+    if (kind_devices_enough(o->p, 3, "groups take", &why)) /* a pipeline counts as a hybrid without groups */
+        stages_run(o, PLACE_HYBRID, SCHEDULE_1F1B);
 }
 
 /* --- interleaved: devices go round, with several ranges each --- */
