@@ -6,6 +6,7 @@
 
 #include "planner/candidate/objective.h"
 #include "planner/cost/price.h"
+#include "planner/kind/cut.h"
 
 #define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
 #define FILTER                                                                                               \
@@ -14,8 +15,10 @@
 #define KICK_LEAST 2u /* moves of a perturbation: two to four */
 #define KICK_SPREAD 3u
 #define OWNED_CELLS 1200u /* stages · micro-batches up to which who takes which micro-batch is searched */
-#define CELLS_PER_UNIT                                                                                       \
-    12u /* rank-micro-batches that are emitted and simulated in 10 µs (bench_planner_search) */
+#define SETTLE_UNITS                                                                                         \
+    10u /* units of about a microsecond (bench_planner_search): settling beside its schedule, */
+#define SIMULATE_UNITS                                                                                       \
+    20u /* and emitting and simulating, beside one for each rank and micro-batch of a step */
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
                           double *seconds, struct err *err)
@@ -55,13 +58,13 @@ static bool seen_before(struct local *l, const struct candidate *c)
 /* The estimate; INFINITY where it does not fit. Negative: ERR_NOMEM. */
 static double estimate(struct local *l, struct candidate *c, enum move_level level)
 {
-    uint64_t before = l->bench->evaluations;
+    uint64_t before = l->bench->spent;
     int result = 1;
-    if (level == MOVE_CUT && l->kind->cut)
-        result = l->kind->cut(l->bench, c);
+    if (level == MOVE_CUT && l->kind->look && c->stage_count > 1)
+        result = cut_blocks(l->bench, l->kind, c);
     if (result > 0)
         result = level == MOVE_AS_IS ? l->kind->estimate(l->bench, c) : l->kind->settle(l->bench, c);
-    l->spent += 1 + l->bench->evaluations - before;
+    l->spent += SETTLE_UNITS + c->member_count + l->bench->spent - before;
     return result < 0 ? -1 : result == 0 ? INFINITY : c->estimate_s;
 }
 
@@ -81,7 +84,7 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
         return l->looked;
     if (!allowed(l, c) || seen_before(l, c))
         return INFINITY;
-    l->spent += 1 + candidate_cells(p, c) * l->steps / CELLS_PER_UNIT;
+    l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
     c->estimate_s = candidate_simulate(p, c, l->steps, NULL, l->bench->err);
     return c->estimate_s;
 }

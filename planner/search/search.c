@@ -10,7 +10,11 @@
 
 /* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
  * kinds that are behind give theirs up. */
-#define SEEDS_PART 10u
+#define UNITS 150u        /* of local search (half a microsecond each) for one evaluation, of many devices; */
+#define FEW_DEVICES 24u   /* of fewer in proportion, as an answer about six must come in half a second, */
+#define SWIFT_DEVICES 64u /* and from so many on a part, as one about 64 must come in a fifth of one */
+#define SWIFT_PART 16u
+#define SEEDS_PART 6u
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
 #define WITH_PART 10u       /* of the budget, for a device left out */
@@ -75,7 +79,7 @@ static int seeds_run(struct search *s)
         struct local l = local_of(s, k, s->budget / SEEDS_PART);
         if (seeds_add(&l, &s->lists[k]) < 0)
             return -1;
-        s->found->evaluations += l.spent;
+        s->found->evaluations += l.spent / UNITS;
     }
     return 0;
 }
@@ -94,7 +98,7 @@ static int estimated_run(struct search *s)
         double seconds = now.estimate_s;
         if (result == 0)
             result = local_search(&l, &now, &seconds, ROUNDS);
-        s->found->evaluations += l.spent;
+        s->found->evaluations += l.spent / UNITS;
     }
     candidate_fini(&now);
     return result;
@@ -194,7 +198,7 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
         result = value < 0 ? -1 : local_search(&l, &now, &value, ROUNDS);
     if (result == 0 && value < INFINITY)
         result = keep(s, &now);
-    s->found->evaluations += l.spent;
+    s->found->evaluations += l.spent / UNITS;
     candidate_fini(&now);
     return result;
 }
@@ -231,7 +235,11 @@ static int search_init(struct search *s, const struct problem *problem, const st
                        struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
-    s->budget = options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT;
+    uint32_t devices = problem_usable_count(problem);
+    s->budget = UNITS * (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT);
+    s->budget = devices >= SWIFT_DEVICES ? s->budget / SWIFT_PART
+                : devices < FEW_DEVICES  ? s->budget * devices / FEW_DEVICES
+                                         : s->budget;
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
     return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
