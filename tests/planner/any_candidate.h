@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "planner/kind/kind.h"
+#include "planner/kind/cut.h"
 #include "planner/search/moves.h"
 
 #define ANY_DEVICES 32u
@@ -17,8 +17,8 @@ static inline int any_settle(struct workbench *bench, const struct kind *kind, s
 {
     int result = 1;
     bench->rival_s = INFINITY;
-    if (level == MOVE_CUT && kind->cut)
-        result = kind->cut(bench, c);
+    if (level == MOVE_CUT && kind->look)
+        result = cut_blocks(bench, kind, c);
     if (result > 0)
         result = level == MOVE_AS_IS ? kind->estimate(bench, c) : kind->settle(bench, c);
     assert_true(result >= 0);
@@ -44,7 +44,7 @@ static inline bool any_shape(const struct problem *p, const struct kind *kind, s
     c->gathered_layers = c->gathered_layers == 1 ? 2 : c->gathered_layers;
     c->micro_batch_rows = 1 + rand_stream_below(r, p->workload->batch_rows);
     for (uint32_t s = 0; s < stages; s++) {
-        uint32_t wide = kind->members_least + rand_stream_below(r, most);
+        uint32_t wide = 1 + rand_stream_below(r, most);
         wide = wide < kind->members_most ? wide : kind->members_most;
         if (at + wide > n || stages > (uint32_t)p->block_count)
             return false;
@@ -55,6 +55,19 @@ static inline bool any_shape(const struct problem *p, const struct kind *kind, s
         at += wide;
     }
     return widest >= kind->members_least;
+}
+
+/* Members of a stage take its micro-batches in turn, if that fits. */
+static inline void any_owners(const struct problem *p, struct workbench *bench, const struct kind *kind,
+                              struct candidate *c)
+{
+    struct err err = {0};
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    assert_int_equal(candidate_own(c, count, &err), 0);
+    for (uint32_t i = 0; i < c->owner_count; i++)
+        c->owner[i] = (uint8_t)(i % count % c->stages[i / count].member_count);
+    if (any_settle(bench, kind, c, MOVE_AS_IS) <= 0)
+        c->owner_count = 0;
 }
 
 /* One that fits, moved about at random; *c is released by the caller in any case. False: none was found. */
@@ -68,10 +81,12 @@ static inline bool any_candidate(const struct problem *p, const struct kind *kin
     if (!kind->supports(p, &err))
         return false;
     workbench_init(&bench, p, &err);
-    for (uint32_t tries = 0; tries < 8 && !found; tries++) {
+    for (uint32_t tries = 0; tries < 24 && !found; tries++) {
         candidate_fini(c);
         found = any_shape(p, kind, r, c) && any_settle(&bench, kind, c, MOVE_CUT) > 0;
     }
+    if (found && kind == kinds[PLACE_HYBRID] && c->member_count > c->stage_count && rand_stream_below(r, 2))
+        any_owners(p, &bench, kind, c);
     for (uint32_t moves = found ? rand_stream_below(r, ANY_MOVES + 1) : 0; moves > 0; moves--) {
         enum move_kind move = (enum move_kind)rand_stream_below(r, MOVE_KINDS);
         uint32_t a, b;

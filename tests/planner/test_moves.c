@@ -5,7 +5,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define SCENES 400u
-#define MOVES_EACH 30u
+#define MOVES_EACH 60u
 #define NEAR 1e-9
 
 struct scene {
@@ -118,6 +118,8 @@ static void moves_keep_candidates_whole(void **state)
         for (uint32_t n = 0; found && n < MOVES_EACH; n++) {
             enum move_kind move = (enum move_kind)rand_stream_below(&r, MOVE_KINDS);
             uint32_t a, b;
+            if (move == MOVE_OWNER && place == PLACE_HYBRID && c.member_count > c.stage_count)
+                any_owners(&s.problem, &bench, kind, &c);
             move_range(&s.problem, kind, &c, move, &a, &b);
             if (a == 0 || b == 0)
                 continue;
