@@ -302,7 +302,7 @@ static inline void stage_open(struct oracle *o, int32_t begin);
 static inline void stages_whole(struct oracle *o)
 {
     bool chain = o->c.placement == PLACE_PIPELINE;
-    if (o->c.stage_count < 2 || (chain && hopeless(o, chain_lower(o))))
+    if (o->c.stage_count < 2 || (chain ? hopeless(o, chain_lower(o)) : o->c.member_count <= o->c.stage_count))
         return;
     if (chain)
         windows_walk(o, o->c.stage_count);
@@ -415,9 +415,7 @@ static inline void split_run(struct oracle *o)
 
 static inline void hybrid_run(struct oracle *o)
 {
-    struct err why;
-    if (kind_devices_enough(o->p, 3, "groups take", &why)) /* a pipeline counts as a hybrid without groups */
-        stages_run(o, PLACE_HYBRID, SCHEDULE_1F1B);
+    stages_run(o, PLACE_HYBRID, SCHEDULE_1F1B);
 }
 
 /* --- interleaved: devices go round, with several ranges each --- */
