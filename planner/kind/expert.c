@@ -479,6 +479,9 @@ static void lack_note(const struct seek *s)
 /* The candidate's members from the seats; attention first. */
 static void members_fill(const struct seek *s, const double *x, uint32_t wave)
 {
+    double least = SHARE_LEAST / s->model.experts, kept = 0;
+    for (uint32_t m = 0; m < s->n; m++)
+        kept += x[m] < least ? 0 : x[m];
     for (uint32_t m = 0; m < s->n; m++) {
         const struct seat *y = &s->seats[s->order[m]];
         double share = x[s->order[m]];
@@ -488,7 +491,7 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
                             .window = wave,
                             .recompute = y->again,
                             .state_share = 1,
-                            .expert_share = share < SHARE_LEAST / s->model.experts ? 0 : share};
+                            .expert_share = share < least ? 0 : share / kept};
     }
 }
 
