@@ -11,6 +11,7 @@
 #define MOTLEY_PLANNER_COST_COST_H
 
 #include "model/blocks.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 #include "planner/given/workload.h"
 

@@ -3,7 +3,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "planner/given/catalogue_private.h"
+#include "planner/given/catalogue.h"
 
 #define PLAIN_MAX 64
 
@@ -32,6 +32,12 @@ static void plain(const char *name, char out[PLAIN_MAX])
             out[used++] = word[i];
     }
     out[used] = '\0';
+}
+
+const char *cost_origin_name(enum cost_origin origin)
+{
+    static const char *const names[ORIGIN_COUNT] = {"measured", "imported", "estimated"};
+    return origin < ORIGIN_COUNT ? names[origin] : "?";
 }
 
 const struct catalogue_entry *catalogue_find(const char *name)

@@ -4,16 +4,11 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 #define SECONDS_MAX 1e9
 #define RATE_MAX 1e18
-
-const char *cost_origin_name(enum cost_origin origin)
-{
-    static const char *const names[ORIGIN_COUNT] = {"measured", "imported", "estimated"};
-    return origin < ORIGIN_COUNT ? names[origin] : "?";
-}
 
 struct cluster *cluster_create(struct err *err)
 {
@@ -430,6 +425,11 @@ uint32_t cluster_device_count(const struct cluster *cluster)
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index)
 {
     return index < cluster->device_count ? cluster->devices[index].name : NULL;
+}
+
+const char *cluster_device_node(const struct cluster *cluster, uint32_t index)
+{
+    return index < cluster->device_count ? cluster->nodes[cluster->devices[index].node].name : "";
 }
 
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 /* A name that stands in tables, pictures and messages. */
