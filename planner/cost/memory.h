@@ -49,9 +49,6 @@ uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int
 /* Bytes of the gradients of blocks [begin, end), fp32. */
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
 
-/* Reads the widths off the model and method; problem_init calls it. */
-void memory_widths_init(struct memory_widths *widths, const struct problem *problem);
-
 /* Never fails: numbers too large for the engine come out as large totals. */
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
                        struct memory_need *need);

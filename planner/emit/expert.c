@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/emit/expert_program.h"
 #include "planner/emit/frame.h"
 
 static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
@@ -220,16 +221,13 @@ static int segments_fill(struct expert_emit *c)
 
 static int rows_fill(struct expert_emit *c)
 {
-    uint32_t attending = 0;
     c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
     c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
     if (!c->row_first || !c->last)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t m = 0; m < c->candidate->member_count; m++) {
         c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
-        attending += c->candidate->members[m].rows > 0;
     }
-    c->attending = attending;
     if (c->row_first[c->candidate->member_count] != c->candidate->micro_batch_rows ||
         c->candidate->members[0].rows == 0)
         return err_set(c->err, ERR_INVALID, "planner: attention takes %u of a micro-batch's %u rows",
@@ -241,10 +239,9 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
                          struct err *err)
 {
     struct expert_emit c = {.problem = problem, .candidate = candidate, .err = err};
-    uint32_t attending = 0;
     for (uint32_t m = 0; m < candidate->member_count; m++)
-        attending += candidate->members[m].rows > 0;
-    uint32_t groups = attending < 2                      ? EXPERT_GROUP_ATTENTION
+        c.attending += candidate->members[m].rows > 0;
+    uint32_t groups = c.attending < 2                      ? EXPERT_GROUP_ATTENTION
                       : problem->workload->sample_tokens ? EXPERT_GROUP_COUNT
                                                          : EXPERT_GROUP_ATTENTION + 1;
     if (expert_model_init(&c.model, problem, err) < 0)
@@ -262,8 +259,8 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
     if (result == 0)
         result = expert_split_init(&c.split, &c.model, problem->workload->expert_share, candidate->members,
                                    candidate->member_count, err);
-    if (result == 0 && segments_fill(&c) == 0)
-        result = groups_fill(&c);
+    if (result == 0)
+        result = segments_fill(&c) < 0 ? -1 : groups_fill(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
     expert_split_fini(&c.split);

@@ -1,5 +1,5 @@
 /* The programs of one rank, with attention, experts or both. */
-#include "planner/emit/expert.h"
+#include "planner/emit/expert_program.h"
 
 #include <string.h>
 

@@ -1,8 +1,7 @@
-/* Whole experts of every layer from the shares of a candidate's members. */
+#include "planner/emit/expert_split.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-#include "planner/emit/expert.h"
 
 #define WHOLE_SLACK 1e-6 /* a share this near to a whole expert is one */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/emit/tensor.h"
+#include "planner/emit/tensor_program.h"
 
 struct writer {
     struct tensor_plan *t;
