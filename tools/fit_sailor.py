@@ -332,7 +332,7 @@ def main():
     report(data, source)
     stale = [n for n in source if abs(source[n] / c[n] - 1) > 0.005]
     if stale:
-        print("\nplanner/import_sailor.c does not have what was fitted: " + ", ".join(stale))
+        print("\npublished/import_sailor.c does not have what was fitted: " + ", ".join(stale))
         return 1
     if options.motley and not compare(data, options.folder, options.motley, source):
         return 1

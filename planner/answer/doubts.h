@@ -2,8 +2,8 @@
  * can reach or that are absurdly long (another unit than seconds), and times that fall while the work rises.
  * For this room only; pure.
  */
-#ifndef MOTLEY_PLANNER_GIVEN_DOUBTS_H
-#define MOTLEY_PLANNER_GIVEN_DOUBTS_H
+#ifndef MOTLEY_PLANNER_ANSWER_DOUBTS_H
+#define MOTLEY_PLANNER_ANSWER_DOUBTS_H
 
 #include "planner/cost/problem.h"
 #include "planner/answer/answer.h"

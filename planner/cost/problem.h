@@ -116,10 +116,12 @@ double problem_step_seconds(const struct problem *problem, uint32_t device, int3
 uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows);
 uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows);
 
+/* Micro-batches of a step that is cut at so many rows. */
 uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
 /* A mean micro-batch of a step cut into so many. */
 struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
 
+/* At the mean micro-batch of up to so many rows. */
 void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
                      uint32_t micro_batch_rows);
 /* The same at a given load. */

@@ -32,14 +32,14 @@ static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int plac
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t stream_slot(struct expert_emit *c, struct plan_rank *rank, int kind, double per_token,
+static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int kind, double per_token,
                            uint64_t bound)
 {
     return slot_put(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, c->wave, 0, per_token,
                     bound, bound * c->wave);
 }
 
-static int32_t saved_slot(struct expert_emit *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
+static int32_t saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
 {
     uint64_t least = bound > total ? bound : total;
     return slot_put(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS, c->wave,
@@ -51,7 +51,7 @@ static int32_t scalar_slot(struct plan_rank *rank, int kind, uint64_t bytes)
     return slot_put(rank, kind, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 0, bytes, bytes);
 }
 
-static int32_t run_slot(struct expert_emit *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
+static int32_t run_slot(struct expert_plan *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
 {
     int32_t slot = slot_put(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, purpose, 1, 0, 0, bytes, bytes);
     if (slot >= 0)
@@ -59,7 +59,7 @@ static int32_t run_slot(struct expert_emit *c, struct plan_rank *rank, int kind,
     return slot;
 }
 
-static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_need *need,
+static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,
                       struct expert_slots *s)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
@@ -103,7 +103,7 @@ static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_nee
 }
 
 /* Runs of neighbouring experts of each layer. */
-static int experts_list(struct expert_emit *c, uint32_t r)
+static int experts_list(struct expert_plan *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct expert_split *split = &c->split;
@@ -128,7 +128,7 @@ static int experts_list(struct expert_emit *c, uint32_t r)
     return 0;
 }
 
-static void rank_share(const struct expert_emit *c, uint32_t r, const struct expert_need *need)
+static void rank_share(const struct expert_plan *c, uint32_t r, const struct expert_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct workload *w = c->problem->workload;
@@ -157,7 +157,7 @@ void expert_member_need(const struct problem *problem, const struct expert_model
                      m->recompute, need);
 }
 
-static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
+static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct member *m = &c->candidate->members[r];
@@ -175,7 +175,7 @@ static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
 }
 
 /* All ranks, those with attention, or the first of them and those with experts. */
-static int groups_fill(struct expert_emit *c)
+static int groups_fill(struct expert_plan *c)
 {
     for (uint32_t g = 0; g < c->plan->group_count; g++) {
         struct plan_group *group = &c->plan->groups[g];
@@ -195,7 +195,7 @@ static int groups_fill(struct expert_emit *c)
 }
 
 /* Layers with experts one by one, all blocks between them together. */
-static int segments_fill(struct expert_emit *c)
+static int segments_fill(struct expert_plan *c)
 {
     c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));
     if (!c->segments)
@@ -219,7 +219,7 @@ static int segments_fill(struct expert_emit *c)
     return 0;
 }
 
-static int rows_fill(struct expert_emit *c)
+static int rows_fill(struct expert_plan *c)
 {
     c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
     c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
@@ -238,7 +238,7 @@ static int rows_fill(struct expert_emit *c)
 struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err)
 {
-    struct expert_emit c = {.problem = problem, .candidate = candidate, .err = err};
+    struct expert_plan c = {.problem = problem, .candidate = candidate, .err = err};
     for (uint32_t m = 0; m < candidate->member_count; m++)
         c.attending += candidate->members[m].rows > 0;
     uint32_t groups = c.attending < 2                      ? EXPERT_GROUP_ATTENTION

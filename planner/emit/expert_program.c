@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct writer {
-    struct expert_emit *c;
+    struct expert_plan *c;
     struct program_builder *b;
     const struct expert_slots *s;
     uint32_t rank;
@@ -361,7 +361,7 @@ static void program_write(struct writer *w, int kind)
                            &loss, 1);
 }
 
-int expert_programs(struct expert_emit *c, uint32_t r, const struct expert_slots *slots)
+int expert_programs(struct expert_plan *c, uint32_t r, const struct expert_slots *slots)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {

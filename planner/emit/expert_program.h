@@ -29,7 +29,7 @@ struct expert_slots {
 
 enum { LAST_CHAIN, LAST_TO, LAST_FROM, LAST_EXPERTS, EXPERT_LASTS };
 
-struct expert_emit {
+struct expert_plan {
     const struct problem *problem;
     const struct candidate *candidate;
     struct plan *plan;
@@ -43,6 +43,6 @@ struct expert_emit {
 };
 
 /* Fills the programs of a rank, whose slots are there. ERR_NOMEM, ERR_TOO_BIG. */
-int expert_programs(struct expert_emit *emit, uint32_t rank, const struct expert_slots *slots);
+int expert_programs(struct expert_plan *emit, uint32_t rank, const struct expert_slots *slots);
 
 #endif

@@ -14,7 +14,8 @@ static bool sends(const struct instr *x)
     return x->op == OP_SEND || x->op == OP_PUSH;
 }
 
-uint32_t sim_blocker(const struct sim *sim, uint32_t n)
+/* The predecessor on its own rank that was last done, which is what instruction n was ready after; NONE: none. */
+static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t rank = g->rank_of[n], first = g->base[rank], best = NONE;
