@@ -11,7 +11,7 @@
 #include "common/units.h"
 #include "show/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/answer/replan.h"
+#include "replay/replan.h"
 #include "planner/answer/plan.h"
 #include "replay/jitter.h"
 #include "program/codec.h"

@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "program": {"common"},
     "model": {"common"},
     "planner": {"program", "model", "common"},
+    "profiles": {"planner", "common"},
     "published": {"planner", "common"},
     "replay": {"planner", "program", "model", "common"},
     "show": {"planner", "program", "model", "common"},
@@ -28,9 +29,9 @@ MAY_INCLUDE = {
     "worker": {"mesh", "engine", "model", "program", "common"},
     "agent": {"common"},
     "store": {"common"},
-    "scheduler": {"planner", "program", "model", "store", "common"},
-    "api": {"show", "planner", "program", "model", "store", "common"},
-    "cli": {"show", "replay", "published", "planner", "program", "model", "common", "local"},
+    "scheduler": {"profiles", "planner", "program", "model", "store", "common"},
+    "api": {"show", "profiles", "planner", "program", "model", "store", "common"},
+    "cli": {"show", "replay", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},
 }
 # The planner is pure: of model/ it sees descriptions only.

@@ -5,7 +5,7 @@
 #include "model/config.h"
 #include "planner/answer/plan.h"
 #include "planner/given/from_spec.h"
-#include "planner/given/profile_key.h"
+#include "profiles/profile_key.h"
 #include "store/nodes.h"
 #include "store/sched.h"
 #include "show/print.h"

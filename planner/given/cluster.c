@@ -427,6 +427,11 @@ const char *cluster_device_name(const struct cluster *cluster, uint32_t index)
     return index < cluster->device_count ? cluster->devices[index].name : NULL;
 }
 
+uint32_t cluster_node_count(const struct cluster *cluster)
+{
+    return cluster->node_count;
+}
+
 const char *cluster_device_node(const struct cluster *cluster, uint32_t index)
 {
     return index < cluster->device_count ? cluster->nodes[cluster->devices[index].node].name : "";

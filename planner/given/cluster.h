@@ -58,6 +58,7 @@ struct cluster *cluster_from_json(const json_t *document, struct err *err);
 
 /* Devices added so far; their names, borrowed until the cluster ends (NULL out of range); is one measured? */
 uint32_t cluster_device_count(const struct cluster *cluster);
+uint32_t cluster_node_count(const struct cluster *cluster);
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index); /* borrowed */
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index);
 /* Its node's name, borrowed likewise; "" out of range. */

@@ -2,7 +2,7 @@
 #include "planner/plan_fixture.h"
 
 #include "show/draw.h"
-#include "planner/given/profiles.h"
+#include "profiles/profiles.h"
 
 struct world {
     struct model_config config;

@@ -1,7 +1,7 @@
 /* Under which key measured profiles are kept: good for a model's shape, the method and the length, whatever
  * the job. */
-#ifndef MOTLEY_PLANNER_GIVEN_PROFILE_KEY_H
-#define MOTLEY_PLANNER_GIVEN_PROFILE_KEY_H
+#ifndef MOTLEY_PROFILES_PROFILE_KEY_H
+#define MOTLEY_PROFILES_PROFILE_KEY_H
 
 #include <jansson.h>
 

@@ -9,8 +9,8 @@
  *
  * Pure. Unknown keys are passed over: the other lab may run a newer release.
  */
-#ifndef MOTLEY_PLANNER_GIVEN_PROFILES_H
-#define MOTLEY_PLANNER_GIVEN_PROFILES_H
+#ifndef MOTLEY_PROFILES_PROFILES_H
+#define MOTLEY_PROFILES_PROFILES_H
 
 #include <jansson.h>
 #include <stdbool.h>

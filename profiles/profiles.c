@@ -1,5 +1,5 @@
 /* Tables that travel: checked before they are believed, and marked as imported wherever they are used. */
-#include "planner/given/profiles.h"
+#include "profiles/profiles.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The digest of all that a profile rests on beside the device itself. */
-#include "planner/given/profile_key.h"
+#include "profiles/profile_key.h"
 
 #include "common/buf.h"
 #include "common/json.h"

@@ -1,5 +1,5 @@
 /* Staying or moving: one search that starts from the plan that runs, and what the move would carry. */
-#include "planner/answer/replan.h"
+#include "replay/replan.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +8,7 @@
 
 #include "common/units.h"
 #include "planner/cost/problem.h"
+#include "planner/given/cluster.h"
 
 #define MOVED_BYTES_A_TRAINED 12.0 /* a parameter and two moments, fp32; gradients are not moved */
 
@@ -50,7 +51,7 @@ static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
     const struct cluster *cluster = m->problem->cluster;
     double best = INFINITY;
     uint32_t source = UINT32_MAX;
-    for (uint32_t d = 0; d < cluster->device_count; d++) {
+    for (uint32_t d = 0; d < m->problem->device_count; d++) {
         double latency, rate;
         bool emulated;
         if (d == to || !m->held[d].share || m->held[d].share[block] <= 0)
@@ -63,7 +64,8 @@ static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
     }
     if (source == UINT32_MAX || bytes <= 0)
         return;
-    uint32_t a = cluster->devices[source].node, b = cluster->devices[to].node;
+    uint32_t a = cluster_node_find(cluster, cluster_device_node(cluster, source));
+    uint32_t b = cluster_node_find(cluster, cluster_device_node(cluster, to));
     m->bytes += bytes;
     m->out_s[source] += best;
     m->in_s[to] += best;
@@ -109,7 +111,7 @@ int replan_migration(const struct workload *workload, const struct cluster *clus
     w.objective = OBJECTIVE_TIME;
     if (problem_init(&problem, &w, cluster, err) < 0)
         return -1;
-    uint32_t devices = cluster->device_count, nodes = cluster->node_count;
+    uint32_t devices = cluster_device_count(cluster), nodes = cluster_node_count(cluster);
     struct migration m = {.problem = &problem,
                           .to = to,
                           .held = calloc((size_t)devices + 1, sizeof(*m.held)),

@@ -8,8 +8,8 @@
  *
  * Pure: the caller measures, keeps the state between looks, and decides when a look is due.
  */
-#ifndef MOTLEY_PLANNER_ANSWER_REPLAN_H
-#define MOTLEY_PLANNER_ANSWER_REPLAN_H
+#ifndef MOTLEY_REPLAY_REPLAN_H
+#define MOTLEY_REPLAY_REPLAN_H
 
 #include <jansson.h>
 

@@ -5,7 +5,7 @@
 
 #include "planner/cost/problem.h"
 #include "planner/given/cluster_private.h"
-#include "planner/answer/replan.h"
+#include "replay/replan.h"
 
 struct lab {
     struct model_config config;
