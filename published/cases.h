@@ -20,10 +20,9 @@ struct replay_sink {
 
 /* `motley replay --from NAME --data DIR --cases FILE`. `documents` holds the parsed files of the folder by
  * name ("model_latencies.json": …); which ones are needed: replay_import_files(). Each case that is nonsense
- * gives a line {"id", "status": "error", "error": sentence} and does not stop the others; doubtful tables add `warnings`,
- * sentences, to the line.
- * Returns -1 with ERR_INVALID naming file and path when a document is unusable, ERR_NOT_FOUND for an unknown
- * NAME. */
+ * gives a line {"id", "status": "error", "error": sentence} and does not stop the others; doubtful tables add
+ * `warnings`, sentences, to the line. Returns -1 with ERR_INVALID naming file and path when a document is
+ * unusable, ERR_NOT_FOUND for an unknown NAME. */
 int replay_import(const char *from, const json_t *documents, const json_t *cases,
                   const struct replay_sink *sink, struct err *err);
 /* Names of the files in --data that an importer needs, NULL-terminated; NULL for an unknown importer. */

@@ -1,15 +1,15 @@
 /* Curves of a device's blocks, measured or estimated, and of the parts of layers with experts.
  *
  * Of parts, best are measured points of attention, router and one expert. Where a profile knows whole layers
- * only, a part is the layer's time in proportion to the part's FLOPs. Where there is no profile it is estimated
- * as blocks are: the longer of computing and of reading the weights, one expert's weights for each expert that
- * gets a token. */
+ * only, a part is the layer's time in proportion to the part's FLOPs. Where there is no profile it is
+ * estimated as blocks are: the longer of computing and of reading the weights, one expert's weights for each
+ * expert that gets a token. */
 #include "planner/cost/cost.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_PER_TOKEN 0.002 /* of the head, a token without a label in units of one with. Rule of thumb */
+#define HEAD_PER_TOKEN 0.002    /* of the head, a token without a label in units of one with. Rule of thumb */
 #define KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device: a few launches. Rule of thumb */
 
 enum cost_class cost_class_of(const struct block *block)
@@ -45,7 +45,7 @@ static const struct catalogue_entry *entry_of(const struct device *device)
 
 /* FLOP/s that an entry is taken to reach, and bytes/s it reads; `threads` of a CPU. */
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
-                      double *flops_per_s, double *bytes_per_s)
+                        double *flops_per_s, double *bytes_per_s)
 {
     bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
     *flops_per_s =
@@ -138,9 +138,9 @@ static const enum part_kind kind_of[COST_PARTS] = {[COST_PART_ATTENTION] = PART_
                                                    [COST_PART_ROUTER] = PART_ROUTER,
                                                    [COST_PART_EXPERT] = PART_EXPERT};
 static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION] = PROFILE_ATTENTION,
-                                                          [COST_PART_FFN] = PROFILE_FFN,
-                                                          [COST_PART_ROUTER] = PROFILE_ROUTER,
-                                                          [COST_PART_EXPERT] = PROFILE_EXPERT};
+                                                           [COST_PART_FFN] = PROFILE_FFN,
+                                                           [COST_PART_ROUTER] = PROFILE_ROUTER,
+                                                           [COST_PART_EXPERT] = PROFILE_EXPERT};
 
 /* The part of any layer of the list; a dense layer's FFN is in another block than the experts. */
 static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
@@ -171,7 +171,8 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
     double rate, bytes_per_s, flops = part_flops(part);
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
     double read = (double)part->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
-    double overhead = kind == COST_PART_ATTENTION ? KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
+    double overhead =
+        kind == COST_PART_ATTENTION ? KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
     curve->per_token = 1;
     curve->per_square = flops > 0 ? COST_SQUARE_SLOWNESS * part->flops_per_square / flops : 0;
     return cost_curve_estimate(curve, flops, rate, read, overhead, w->method == METHOD_FULL ? 2 : 1, err);
@@ -244,7 +245,7 @@ static int part_init(struct cost_device *cost, enum cost_part kind, const struct
 }
 
 static int parts_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
-                    const struct block_list *blocks, struct err *err)
+                      const struct block_list *blocks, struct err *err)
 {
     const struct block *sparse = block_of_class(blocks, COST_LAYER_SPARSE);
     if (!sparse)

@@ -1,5 +1,5 @@
-/* Cost tables: seconds a device takes for a block, as a function of what a micro-batch holds (curve.h). Layers
- * with experts are the sum of their parts.
+/* Cost tables: seconds a device takes for a block, as a function of what a micro-batch holds (curve.h).
+ * Layers with experts are the sum of their parts.
  */
 #ifndef MOTLEY_PLANNER_COST_COST_H
 #define MOTLEY_PLANNER_COST_COST_H

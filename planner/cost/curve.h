@@ -42,9 +42,9 @@ int cost_curve_build(struct cost_curve *curve, const struct profile_point *point
                      enum profile_block kind, double flops_square_per_token, double flops_token_per_labelled,
                      struct err *err);
 
-/* Builds the curve of something that nobody measured: flops for a unit of work at flops_per_s, but no less than
- * read_s, and overhead_s before either; backward takes `back` times that. What a load's work is stays as the
- * caller set it. */
+/* Builds the curve of something that nobody measured: flops for a unit of work at flops_per_s, but no less
+ * than read_s, and overhead_s before either; backward takes `back` times that. What a load's work is stays as
+ * the caller set it. */
 int cost_curve_estimate(struct cost_curve *curve, double flops, double flops_per_s, double read_s,
                         double overhead_s, double back, struct err *err);
 

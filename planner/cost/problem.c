@@ -6,7 +6,7 @@
 
 #include "model/order.h"
 
-#define MEANS_MAX 4096u /* devices · sizes of which mean micro-batches are priced beforehand */
+#define MEANS_MAX 4096u      /* devices · sizes of which mean micro-batches are priced beforehand */
 #define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */
 
 static bool named(char *const *names, uint32_t count, const char *name)

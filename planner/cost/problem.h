@@ -56,9 +56,8 @@ struct problem {
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
     struct memory_widths widths;
-    struct micro_cost
-        *means;        /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
-    uint32_t *mean_of; /* [batch_rows + 1] */
+    struct micro_cost *means;   /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
+    uint32_t *mean_of;          /* [batch_rows + 1] */
     struct problem_link *links; /* [node_count²], from row to column; NULL: too many nodes */
     bool runnable_only;         /* leave out what a worker of this release cannot run */
 };

@@ -241,7 +241,7 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
     struct expert_plan c = {.problem = problem, .candidate = candidate, .err = err};
     for (uint32_t m = 0; m < candidate->member_count; m++)
         c.attending += candidate->members[m].rows > 0;
-    uint32_t groups = c.attending < 2                      ? EXPERT_GROUP_ATTENTION
+    uint32_t groups = c.attending < 2                    ? EXPERT_GROUP_ATTENTION
                       : problem->workload->sample_tokens ? EXPERT_GROUP_COUNT
                                                          : EXPERT_GROUP_ATTENTION + 1;
     if (expert_model_init(&c.model, problem, err) < 0)

@@ -506,20 +506,12 @@ static void token_build(struct layered *c)
     while (!works_for(c, chooser))
         chooser++;
     int32_t ready = forward_all(c, 0, c->r == chooser, c->slots.cache, false);
-    if (c->r == chooser) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = c->slots.token;
-        ready = program_add(c->b, &x, &ready, 1);
-    }
-    program_add_collective(c->b, OP_BROADCAST, 0, (int32_t)chooser, c->slots.token, TAG_TOKEN, &ready, 1);
+    program_add_choice(c->b, c->r, chooser, c->slots.token, ready);
 }
 
 static void save_build(struct layered *c)
 {
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-    int32_t saved = program_add(c->b, &x, NULL, 0);
-    program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.barrier, TAG_BARRIER, &saved, 1);
+    program_add_save(c->b, c->slots.barrier);
 }
 
 static void history_clear(struct layered *c)

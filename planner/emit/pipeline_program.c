@@ -220,26 +220,10 @@ static void batch_build(struct writer *w, bool train)
 static void token_build(struct writer *w)
 {
     struct emitter *c = w->c;
-    uint32_t chooser = owner_of(c, c->stages - 1, 0);
     writer_begin(w, 1, false);
     events_add(w, SAVE_CACHE);
     state_release(c, &w->b, w->came);
-    int32_t ready = w->last[0];
-    if (w->rank == chooser) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = c->token;
-        ready = program_add(&w->b, &x, &ready, 1);
-    }
-    program_add_collective(&w->b, OP_BROADCAST, 0, (int32_t)chooser, c->token, TAG_TOKEN, &ready, 1);
-}
-
-/* All save: whoever puts the checkpoint together takes a parameter that several hold once. */
-static void save_build(struct writer *w)
-{
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-    int32_t saved = program_add(&w->b, &x, NULL, 0);
-    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->barrier, TAG_BARRIER, &saved, 1);
+    program_add_choice(&w->b, w->rank, owner_of(c, c->stages - 1, 0), c->token, w->last[0]);
 }
 
 int pipeline_programs(struct emitter *c, uint32_t r)
@@ -247,7 +231,7 @@ int pipeline_programs(struct emitter *c, uint32_t r)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
-            save_build(&w);
+            program_add_save(&w.b, c->barrier); /* a parameter that several hold is taken once */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)

@@ -45,8 +45,9 @@ int plan_inputs_from_files(const json_t *spec, const json_t *cluster, const json
                            const struct plan_rows *rows, struct plan_inputs *inputs, struct err *err);
 void plan_inputs_fini(struct plan_inputs *inputs);
 
-/* Puts other devices and links into such a document: those of a cluster file (INTERFACES.md). A device that keeps its name keeps what
- * was measured of it, unless the file brings a profile. ERR_INVALID with the path in the file. */
+/* Puts other devices and links into such a document: those of a cluster file (INTERFACES.md). A device that
+ * keeps its name keeps what was measured of it, unless the file brings a profile. ERR_INVALID with the path
+ * in the file. */
 int plan_inputs_cluster(json_t *document, const json_t *cluster_file, struct err *err);
 
 #endif

@@ -14,7 +14,8 @@ static bool sends(const struct instr *x)
     return x->op == OP_SEND || x->op == OP_PUSH;
 }
 
-/* The predecessor on its own rank that was last done, which is what instruction n was ready after; NONE: none. */
+/* The predecessor on its own rank that was last done, which is what instruction n was ready after; NONE:
+ * none. */
 static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
     const struct plan_graph *g = &sim->graph;
