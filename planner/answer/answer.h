@@ -9,6 +9,8 @@
 #include "program/program.h"
 #include "program/trace.h"
 
+#define ANSWER_SHARE_TOLD 0.005 /* of a step: less is not told, since rounded to a per cent it is none */
+
 struct plan_options {
     uint64_t evaluations; /* 0: the default, 20,000 */
     uint64_t seed;        /* of the refinement's kicks; 0 is a seed like any other */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/answer/alternatives.h"
 #include "planner/answer/best.h"
 #include "planner/cost/price.h"
 #include "planner/given/cluster_change.h"
@@ -19,10 +20,8 @@
 
 #define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
 #define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
-#define DEVICES_SOME 16u            /* up to which as many searches are made as the budget has room for */
 #define SEARCHES_LARGE 12u          /* beyond */
 #define NODES_ALL_LINKS 5u          /* up to which every link between nodes is tried, used or not */
-#define SAVES_LEAST 0.005           /* less than this is nothing */
 #define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
 
 struct ask { /* one improvement to try */
@@ -425,9 +424,9 @@ static int asks_run(struct insight_run *run)
         run->options->insight_evaluations ? run->options->insight_evaluations : EVALUATIONS_DEFAULT;
     uint32_t tried = run->ask_count < INSIGHT_LINES_MAX ? run->ask_count : INSIGHT_LINES_MAX;
     bool small = run->cluster->device_count <= DEVICES_SEARCHED;
-    uint64_t searches = small                                        ? tried
-                        : run->cluster->device_count <= DEVICES_SOME ? all / EVALUATIONS_LEAST
-                                                                     : SEARCHES_LARGE;
+    uint64_t searches = small                                          ? tried
+                        : run->cluster->device_count <= LEFT_OUT_TRIED ? all / EVALUATIONS_LEAST
+                                                                       : SEARCHES_LARGE;
     run->evaluations = all / (tried ? tried : 1);
     run->evaluations = run->evaluations < EVALUATIONS_LEAST ? EVALUATIONS_LEAST : run->evaluations;
     /* steps of thousands of cells are too dear to search again and again */
@@ -536,7 +535,7 @@ static int words_fill(struct insight_run *run)
     for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best of each kind */
         const struct plan_improvement *line = &in->improvements[i];
         size_t used = strlen(text);
-        if (line->saves < SAVES_LEAST || said[line->kind])
+        if (line->saves < ANSWER_SHARE_TOLD || said[line->kind])
             continue;
         said[line->kind] = true;
         improvement_words(line, one, sizeof(one));

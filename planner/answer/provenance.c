@@ -9,8 +9,7 @@
 /* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
  * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
  * that order. */
-static const double link_uncertainty[ORIGIN_COUNT] = {
-    [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
 
 struct hop {
     enum cost_origin origin;
@@ -152,7 +151,7 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
     plan->costs.links_emulated = rests.links_emulated;
     answer->uncertainty = rests.uncertainty;
     for (int o = 0; o < ORIGIN_COUNT; o++) {
-        if (rests.share[o] >= 0.005)
+        if (rests.share[o] >= ANSWER_SHARE_TOLD)
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.0f %% %s", used ? ", " : "",
                                      100 * rests.share[o], cost_origin_name((enum cost_origin)o));
     }

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_PER_TOKEN 0.002    /* of the head, a token without a label in units of one with. Rule of thumb */
-#define KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device: a few launches. Rule of thumb */
+#define HEAD_PER_TOKEN 0.002 /* of the head, a token without a label in units of one with. Rule of thumb */
 
 enum cost_class cost_class_of(const struct block *block)
 {
@@ -67,7 +66,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
 {
     double rate, bytes_per_s, back = w->method == METHOD_FULL ? 2 : 1;
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
-    double overhead = KERNEL_OVERHEAD_S + unpack_seconds(block, w, bytes_per_s);
+    double overhead = COST_KERNEL_OVERHEAD_S + unpack_seconds(block, w, bytes_per_s);
     double flops = block->flops_per_token > 0 ? block->flops_per_token : 1;
     bool head = cls == COST_HEAD;
     curve->per_token = head ? HEAD_PER_TOKEN : 1;
@@ -97,7 +96,8 @@ static int device_estimate(struct cost_device *cost, const struct device *device
             0)
             return -1;
         double trained = workload->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
-        cost->step_s[cls] = trained > 0 ? KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
+        cost->step_s[cls] =
+            trained > 0 ? COST_KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
     }
     return 0;
 }
@@ -172,7 +172,7 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
     double read = (double)part->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
     double overhead =
-        kind == COST_PART_ATTENTION ? KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
+        kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
     curve->per_token = 1;
     curve->per_square = flops > 0 ? COST_SQUARE_SLOWNESS * part->flops_per_square / flops : 0;
     return cost_curve_estimate(curve, flops, rate, read, overhead, w->method == METHOD_FULL ? 2 : 1, err);
@@ -257,7 +257,7 @@ static int parts_init(struct cost_device *cost, const struct device *device, con
         }
     }
     if (!device->profile.present)
-        cost->experts_overhead_s = KERNEL_OVERHEAD_S;
+        cost->experts_overhead_s = COST_KERNEL_OVERHEAD_S;
     for (int kind = 0; kind < COST_PARTS; kind++) {
         if (part_init(cost, (enum cost_part)kind, device, workload, blocks, err) < 0)
             return -1;

@@ -28,6 +28,8 @@ struct cost_point {
  * shape. Rule of thumb. */
 #define COST_SQUARE_SLOWNESS 2.0
 
+#define COST_KERNEL_OVERHEAD_S 30e-6 /* of an estimated block, any device: a few launches. Rule of thumb */
+
 struct cost_curve {
     uint32_t count;
     struct cost_point *points;                  /* work strictly rising */

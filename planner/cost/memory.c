@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-#define GRANULE 4096ull              /* BUFFER_GRANULE */
-#define HEAD_LOGIT_FLOATS (6u << 20) /* engine/layout.c */
-#define HEAD_ROWS_MIN 16u
+#define GRANULE 4096ull   /* BUFFER_GRANULE */
+#define HEAD_ROWS_MIN 16u /* engine/layout.c */
 
 static uint64_t granule(uint64_t bytes)
 {
@@ -87,7 +86,7 @@ static uint64_t workspace(const struct memory_widths *s, const struct sizes *z)
     take(&at, layers && s->dropout ? floats(tokens, wide) : 0);
     take(&at, layers && s->group_members[3] ? floats(tokens, s->ffn) : 0);
     take(&at, layers && z->recompute ? save_bytes(s, tokens) : 0);
-    uint64_t rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / s->vocab / 16 * 16);
+    uint64_t rows = larger(HEAD_ROWS_MIN, MEMORY_HEAD_LOGITS / s->vocab / 16 * 16);
     rows = rows < tokens ? rows : tokens;
     take(&at, z->head ? floats(rows, s->vocab) : 0);
     take(&at, z->head ? floats(rows, s->hidden) : 0);

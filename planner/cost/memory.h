@@ -10,6 +10,9 @@
 #include "planner/cost/problem.h"
 #include "program/program.h"
 
+/* The head works through its rows in pieces of so many logits (engine/layout.c). */
+#define MEMORY_HEAD_LOGITS (6u << 20)
+
 struct memory_stage {
     int32_t block_begin, block_end;
     uint32_t window; /* micro-batches in flight, ≥ 1 */

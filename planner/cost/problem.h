@@ -31,6 +31,8 @@ struct micro_cost {
     double seconds[COST_CLASSES][COST_WAYS];
 };
 
+#define PROBLEM_SAME 1e-9 /* relative: seconds this near are equal; sums in another order differ by less */
+
 struct problem_link { /* from one node's devices to another's */
     double latency_s, bytes_per_s;
 };

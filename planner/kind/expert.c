@@ -21,7 +21,7 @@
 #define NEARLY 1.1       /* closed forms are up to so much too long */
 #define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
 
-enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = 3 };
+enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
 /* Bytes of `count` experts of every layer: fixed + tokens · (token + wave · wave_token). */
 struct held {

@@ -10,7 +10,6 @@
     64u /* sizes of micro-batches up to which all are tried; then powers of 2 and 1.5 times them */
 #define ROUNDING_BYTES 4096 /* shares of state are rounded to bytes, purpose by purpose */
 #define FIRST_LIMIT 1.5     /* of the least time there can be: where looking begins */
-#define ROUNDED (1 - 1e-12) /* sums in another order */
 
 /* Entries of the tables, members by sizes, that settling takes as long for as list scheduling of 6 stages and
  * 16 micro-batches does: 1.3 us each at the median of 63 cases of 2 to 256 devices (0.3 to 6.1), against 11
@@ -290,7 +289,8 @@ static void costs_fill(struct shards *s)
             double *through = &s->through_s[2 * ((size_t)m * s->size_count + i)];
             double forward = micro_forward(p, cost, 0, p->block_count);
             for (int again = 0; again < 2; again++)
-                through[again] = (forward + micro_backward(p, cost, 0, p->block_count, again)) * ROUNDED;
+                through[again] =
+                    (forward + micro_backward(p, cost, 0, p->block_count, again)) * (1 - PROBLEM_SAME);
             s->per_row[m] = fmin(s->per_row[m], through[0] / s->sizes[i]);
         }
     }
