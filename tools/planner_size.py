@@ -209,7 +209,7 @@ def show(found):
             print(f"{kind}: {len(circle)} units: {' '.join(circle)}")
     for length, path, line, name in found["long"]:
         print(f"{path}:{line}: {name}: {length} lines")
-    for path, line, name, value in found["constants"]:
+    for path, line, name, value in found["constants"] + found["bounds"]:
         print(f"{path}:{line}: {name} = {value}")
     for path, line, value in found["naked"]:
         print(f"{path}:{line}: naked {value}")

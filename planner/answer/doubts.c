@@ -27,7 +27,7 @@
 struct doubts {
     const struct problem *problem;
     struct plan_answer *answer;
-    uint32_t more; /* beyond DOUBTS_MAX */
+    uint32_t most, more; /* sentences; beyond them */
     struct err *err;
 };
 
@@ -37,7 +37,7 @@ static int doubt(struct doubts *d, const char *fmt, ...)
 {
     char text[384];
     va_list args;
-    if (d->answer->warning_count >= DOUBTS_MAX) {
+    if (d->answer->warning_count >= d->most) {
         d->more++;
         return 0;
     }
@@ -79,7 +79,7 @@ static double threads_of(const struct device *device)
 /* The peak that a device's own entry has, or the fastest one of its kind. */
 static double peak_of(const struct device *device, const char **of)
 {
-    const struct catalogue_entry *entry = device->like ? device->like : catalogue_fastest(device->kind);
+    const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);
     *of = entry ? entry->name : NULL;
     return entry ? catalogue_peak(entry) * threads_of(device) : 0;
 }
@@ -90,7 +90,7 @@ static const struct catalogue_entry *slowest_of(const struct device *device)
 {
     if (device->like)
         return device->like;
-    return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_slowest(device->kind);
+    return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_extreme(device->kind, false);
 }
 
 static int rate_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
@@ -318,7 +318,7 @@ static int length_doubt(struct doubts *d)
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
-    struct doubts d = {.problem = problem, .answer = answer, .err = err};
+    struct doubts d = {.problem = problem, .answer = answer, .most = DOUBTS_MAX, .err = err};
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -331,13 +331,6 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
                 return -1;
         }
     }
-    if (d.more == 0)
-        return 0;
-    char text[64];
-    snprintf(text, sizeof(text), "%u more doubts of this kind", d.more);
-    answer->warnings[answer->warning_count] = strdup(text);
-    if (!answer->warnings[answer->warning_count])
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    answer->warning_count++;
-    return 0;
+    d.most++;
+    return d.more ? doubt(&d, "%u more doubts of this kind", d.more) : 0;
 }

@@ -6,10 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/simulate/timeline.h"
+
 /* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
  * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
  * that order. */
 static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+
+struct rests_on {
+    double share[ORIGIN_COUNT]; /* of the step; together 1 */
+    double links_share;         /* of it spent on links, whatever their origin */
+    double uncertainty;         /* relative, of the step: each part's own by its share */
+    bool links_emulated;        /* any link used is */
+};
 
 struct hop {
     enum cost_origin origin;
@@ -54,8 +63,9 @@ static void compute_add(const struct price *price, const struct plan *plan, doub
     }
 }
 
-void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
-                   struct rests_on *rests)
+/* From a critical path of the priced plan, whose ranks' busy_s are filled. */
+static void rests_of_path(const struct price *price, const struct plan_graph *graph,
+                          const struct sim_path *path, struct rests_on *rests)
 {
     *rests = (struct rests_on){0};
     double whole = path->count ? path->parts[path->count - 1].end_s : 0;

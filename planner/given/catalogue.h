@@ -7,7 +7,8 @@
 #include "common/err.h"
 #include "planner/given/catalogue_entries.h"
 
-/* "measured", "imported", "estimated" */
+/* "measured", "imported", "estimated"; NULL ends them. */
+extern const char *const cost_origin_names[];
 const char *cost_origin_name(enum cost_origin origin);
 
 /* By its name, or by what drivers call it ("NVIDIA GeForce RTX 3090", "Tesla V100-SXM2-32GB"). NULL: not
@@ -21,10 +22,8 @@ const char *catalogue_near(const char *name);
 uint64_t catalogue_usable(const struct catalogue_entry *entry);
 #define CATALOGUE_RESERVE 0.08
 #define CATALOGUE_CONTEXT_BYTES ((uint64_t)500000000)
-/* The entry of a kind with the highest peak; NULL for a kind that has none. */
-const struct catalogue_entry *catalogue_fastest(const char *kind);
-/* The one with the lowest. */
-const struct catalogue_entry *catalogue_slowest(const char *kind);
+/* The entry of a kind with the highest peak, or the lowest; NULL for a kind that has none. */
+const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest);
 /* The higher of its two peaks, FLOP/s (of a CPU: one thread's). */
 double catalogue_peak(const struct catalogue_entry *entry);
 

@@ -246,11 +246,10 @@ static int per_block(struct json_reader *parent, const char *key, uint64_t *byte
 static int profile_read(struct json_reader *r, struct profile *profile, const char *device)
 {
     const json_t *points = NULL;
-    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
     int origin = ORIGIN_MEASURED;
     double base = 0;
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
-    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
@@ -327,7 +326,6 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
 {
     struct json_reader r;
     const char *from = "", *to = "";
-    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
     int origin = ORIGIN_MEASURED;
     struct link_pair link = {0};
     jr_init(&r, document, "link", err);
@@ -336,7 +334,7 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
     jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
     jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
     jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
-    jr_choice(&r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_choice(&r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     if (jr_finish_loose(&r) < 0)
         return -1;
     link.origin = (enum cost_origin)origin;

@@ -155,6 +155,8 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
 
 static void seek_free(struct seek *s)
 {
+    if (!s)
+        return;
     expert_model_fini(&s->model);
     expert_links_fini(&s->links);
     free(s->even);
@@ -686,27 +688,28 @@ static int prefixes(struct seek *s)
 
 /* --- the row --- */
 
-static bool shape_fits(const struct candidate *c)
+/* A candidate that is looked at; *s NULL, and 0, where it is none. */
+static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
 {
-    return c->stage_count == 1 && c->member_count > 1 && c->member_count <= DEVICES_MAX;
+    c->estimate_s = INFINITY;
+    *s = NULL;
+    if (c->stage_count != 1 || c->member_count < 2 || c->member_count > DEVICES_MAX)
+        return 0;
+    *s = calloc(1, sizeof(**s));
+    return *s ? seek_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
 }
 
 static int expert_settle(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s = shape_fits(c) ? calloc(1, sizeof(*s)) : NULL;
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
     c->placement = PLACE_EXPERT;
-    c->estimate_s = INFINITY;
-    if (!shape_fits(c))
-        return 0;
-    if (!s)
-        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    c->stages[0].kind = STAGE_EXPERT;
-    int result = seek_init(s, bench, c);
-    if (result == 0) {
+    if (s && result == 0) {
+        c->stages[0].kind = STAGE_EXPERT;
         held_fill(s);
         result = s->n <= ROLES_ALL ? all_roles(s) : prefixes(s);
     }
-    if (result == 0 && isfinite(s->best_s)) {
+    if (s && result == 0 && isfinite(s->best_s)) {
         memcpy(c->members, s->best, s->n * sizeof(*s->best));
         c->estimate_s = s->best_s;
         result = 1;
@@ -717,21 +720,17 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
 
 static int expert_estimate(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s = shape_fits(c) ? calloc(1, sizeof(*s)) : NULL;
-    c->estimate_s = INFINITY;
-    if (!shape_fits(c))
-        return 0;
-    if (!s)
-        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    int result = seek_init(s, bench, c);
-    for (uint32_t i = 0; i < c->member_count && result == 0; i++) {
-        s->seats[i].rows = c->members[i].rows;
-        s->seats[i].again = c->members[i].recompute;
-        seat_price(s, &s->seats[i]);
-    }
-    bench->evaluations++;
-    if (result == 0)
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
+    if (s && result == 0) {
+        for (uint32_t i = 0; i < c->member_count; i++) {
+            s->seats[i].rows = c->members[i].rows;
+            s->seats[i].again = c->members[i].recompute;
+            seat_price(s, &s->seats[i]);
+        }
+        bench->evaluations++;
         result = split_price(s);
+    }
     if (result > 0)
         c->estimate_s = waves_seconds(s, c->members[0].window, c->members[0].delay) + outside_seconds(s);
     seek_free(s);
