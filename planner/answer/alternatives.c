@@ -123,19 +123,10 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
 
 /* --- devices left out --- */
 
-static bool named(char *const *names, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(names[i], name) == 0)
-            return true;
-    }
-    return false;
-}
-
 static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
                                 double with_s)
 {
-    if (named(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
+    if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
         return "excluded";
     if (!p->usable[d])
         return "not asked for";

@@ -9,15 +9,6 @@
 #define MEANS_MAX 4096u      /* devices · sizes of which mean micro-batches are priced beforehand */
 #define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */
 
-static bool named(char *const *names, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(names[i], name) == 0)
-            return true;
-    }
-    return false;
-}
-
 static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
                        struct err *err)
 {
@@ -37,8 +28,8 @@ static int usable_init(struct problem *p, struct err *err)
         return -1;
     for (uint32_t d = 0; d < p->device_count; d++) {
         const char *name = p->cluster->devices[d].name;
-        p->usable[d] = (w->device_count == 0 || named(w->devices, w->device_count, name)) &&
-                       !named(w->exclude, w->exclude_count, name);
+        p->usable[d] = (w->device_count == 0 || workload_names(w->devices, w->device_count, name)) &&
+                       !workload_names(w->exclude, w->exclude_count, name);
         left += p->usable[d];
     }
     return left ? 0
@@ -329,24 +320,21 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
     problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
     int result = problem->costs && problem->usable ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result < 0 || blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
-        steps_init(problem, err) < 0 || tops_init(problem, err) < 0) {
+    if (result == 0 && (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
+                        steps_init(problem, err) < 0 || tops_init(problem, err) < 0))
+        result = -1;
+    if (result == 0)
+        widths_init(&problem->widths, problem);
+    for (uint32_t d = 0; d < cluster->device_count && result == 0; d++) {
+        if (problem->usable[d])
+            result =
+                cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err);
+    }
+    if (result == 0 && (means_init(problem, err) < 0 || links_init(problem, err) < 0))
+        result = -1;
+    if (result < 0)
         problem_fini(problem);
-        return -1;
-    }
-    widths_init(&problem->widths, problem);
-    for (uint32_t d = 0; d < cluster->device_count; d++) {
-        if (problem->usable[d] &&
-            cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err) < 0) {
-            problem_fini(problem);
-            return -1;
-        }
-    }
-    if (means_init(problem, err) < 0 || links_init(problem, err) < 0) {
-        problem_fini(problem);
-        return -1;
-    }
-    return 0;
+    return result;
 }
 
 void problem_fini(struct problem *problem)
@@ -366,6 +354,12 @@ void problem_fini(struct problem *problem)
     free(problem->mean_of);
     free(problem->links);
     *problem = (struct problem){0};
+}
+
+struct cost_load problem_mean_rows(const struct problem *problem, double rows)
+{
+    const struct cost_load *row = &problem->mean_row;
+    return (struct cost_load){row->rows * rows, row->tokens * rows, row->sum_sq * rows, row->labelled * rows};
 }
 
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end)

@@ -90,6 +90,8 @@ static inline uint32_t problem_step_priced(const struct problem *problem, uint32
     return steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
 }
 
+/* What so many mean rows hold. */
+struct cost_load problem_mean_rows(const struct problem *problem, double rows);
 /* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
 

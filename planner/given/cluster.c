@@ -153,12 +153,10 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     if (grown)
         cluster->devices = grown;
     char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
-    if (!grown || !name || !kind) {
-        free(name);
-        free(kind);
-        return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    }
-    if (cluster_index_add(&cluster->device_index, cluster_hash_name(name), cluster->device_count, err) < 0) {
+    int result = grown && name && kind ? cluster_index_add(&cluster->device_index, cluster_hash_name(name),
+                                                           cluster->device_count, err)
+                                       : err_set(err, ERR_NOMEM, "cluster: out of memory");
+    if (result < 0) {
         free(name);
         free(kind);
         return -1;

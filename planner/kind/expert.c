@@ -12,9 +12,8 @@
 #include "planner/cost/micro.h"
 #include "planner/cost/ring.h"
 #include "planner/emit/expert.h"
-#include "planner/kind/kind.h"
+#include "planner/kind/shards.h"
 
-#define DEVICES_MAX 256u
 #define ROLES_ALL 4u     /* devices up to which all 3^n ways are looked at */
 #define DELAYS 3u        /* micro-batches that experts may run behind attention: 0 to 2 */
 #define LAYERS_SEEN 5u   /* in a run: the last but one takes as long as any in the middle */
@@ -59,7 +58,7 @@ struct seek {
     double *turn;                          /* [2 · micro-batches] scratch */
     uint32_t n, attending, micro_batches;
     uint32_t *order; /* [n] seats as they are members: attention first */
-    struct seat seats[DEVICES_MAX];
+    struct seat seats[SHARDS_MEMBERS_MAX];
 };
 
 /* --- what does not depend on roles --- */
@@ -67,9 +66,7 @@ struct seek {
 /* Part of a full micro-batch of mean rows. */
 static struct cost_load load_of(const struct seek *s, double row_share)
 {
-    double rows = row_share * s->c->micro_batch_rows;
-    const struct cost_load *row = &s->p->mean_row;
-    return (struct cost_load){row->rows * rows, row->tokens * rows, row->sum_sq * rows, row->labelled * rows};
+    return problem_mean_rows(s->p, row_share * s->c->micro_batch_rows);
 }
 
 static double attention_seconds(const struct cost_device *cost, enum cost_way way,
@@ -116,7 +113,7 @@ static double filled(const struct seek *s)
 
 static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
 {
-    uint32_t device[DEVICES_MAX], n = c->member_count;
+    uint32_t device[SHARDS_MEMBERS_MAX], n = c->member_count;
     struct expert_need need;
     s->bench = bench;
     s->p = bench->problem;
@@ -195,7 +192,7 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
 /* What a layer takes with experts in shares x, `slow` times as long as that where layers are unlike. */
 static void layer_price(struct seek *s, const double *x, double slow)
 {
-    double tokens[DEVICES_MAX], touched[DEVICES_MAX];
+    double tokens[SHARDS_MEMBERS_MAX], touched[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
         struct seat *y = &s->seats[i];
         double once = x[i] > 0 ? (1 - x[i]) * s->p->costs[y->device].experts_overhead_s : 0;
@@ -378,7 +375,7 @@ static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 static double outside_seconds(const struct seek *s)
 {
     double step = 0, latency, sum = 0;
-    uint32_t devices[DEVICES_MAX], n = 0;
+    uint32_t devices[SHARDS_MEMBERS_MAX], n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const struct seat *x = &s->seats[i];
         const struct cost_device *cost = &s->p->costs[x->device];
@@ -499,7 +496,7 @@ static int split_price(struct seek *s)
 {
     struct expert_split split;
     const struct candidate *c = s->c;
-    double x[DEVICES_MAX] = {0}, slowest = 0, most = 0;
+    double x[SHARDS_MEMBERS_MAX] = {0}, slowest = 0, most = 0;
     uint32_t layers = s->model.sparse_count;
     uint64_t has = 0, lacks = 0;
     if (expert_split_init(&split, &s->model, s->p->workload->expert_share, c->members, s->n, s->bench->err) <
@@ -562,8 +559,9 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
  * in fractions that are carried from layer to layer. */
 static int waves_try(struct seek *s)
 {
-    double base[DEVICES_MAX], each[DEVICES_MAX], cap[DEVICES_MAX], x[DEVICES_MAX], free_x[DEVICES_MAX];
-    uint32_t count[DEVICES_MAX];
+    double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
+        free_x[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
         const struct seat *y = &s->seats[i];
         base[i] = pass_of(y->attention_s, false, false) + pass_of(y->attention_s, true, y->again);
@@ -597,8 +595,8 @@ static int waves_try(struct seek *s)
 
 static void rows_divide(struct seek *s)
 {
-    double base[DEVICES_MAX] = {0}, each[DEVICES_MAX], cap[DEVICES_MAX];
-    uint32_t count[DEVICES_MAX];
+    double base[SHARDS_MEMBERS_MAX] = {0}, each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t m = 0; m < s->attending; m++) {
         each[m] = s->seats[s->order[m]].speed_s;
         cap[m] = 1;
@@ -663,16 +661,12 @@ static int all_roles(struct seek *s)
 /* Attention goes to the front of the devices in order of how fast it is there beside experts. */
 static int prefixes(struct seek *s)
 {
-    uint32_t sorted[DEVICES_MAX];
-    for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t at = i;
-        double ratio = s->seats[i].speed_s / s->seats[i].experts_s[COST_FORWARD];
-        for (; at > 0; at--) {
-            const struct seat *x = &s->seats[sorted[at - 1]];
-            if (x->speed_s / x->experts_s[COST_FORWARD] <= ratio)
-                break;
+    uint32_t sorted[SHARDS_MEMBERS_MAX];
+    double ratio[SHARDS_MEMBERS_MAX];
+    for (uint32_t i = 0, at; i < s->n; i++) {
+        ratio[i] = s->seats[i].speed_s / s->seats[i].experts_s[COST_FORWARD];
+        for (at = i; at > 0 && ratio[sorted[at - 1]] > ratio[i]; at--)
             sorted[at] = sorted[at - 1];
-        }
         sorted[at] = i;
     }
     for (uint32_t cut = s->n; cut > 0; cut--) {
@@ -693,7 +687,7 @@ static int seek_begin(struct seek **s, struct workbench *bench, struct candidate
 {
     c->estimate_s = INFINITY;
     *s = NULL;
-    if (c->stage_count != 1 || c->member_count < 2 || c->member_count > DEVICES_MAX)
+    if (c->stage_count != 1 || c->member_count < 2 || c->member_count > SHARDS_MEMBERS_MAX)
         return 0;
     *s = calloc(1, sizeof(**s));
     return *s ? seek_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
@@ -740,18 +734,10 @@ static int expert_estimate(struct workbench *bench, struct candidate *c)
 static bool expert_supports(const struct problem *p, struct err *err)
 {
     struct expert_model model;
-    uint32_t usable = problem_usable_count(p), asked = p->workload->stages;
     if (expert_model_init(&model, p, err) < 0)
         return false;
     expert_model_fini(&model);
-    if (asked > 1)
-        err_set(err, ERR_INVALID, "placement.stages is %u, and this has one stage", asked);
-    else if (usable < 2)
-        err_set(err, ERR_NOFIT, "attention and experts apart take 2 devices at least; %u can be used",
-                usable);
-    else
-        return true;
-    return false;
+    return shards_supports(p, "attention and experts apart take", err);
 }
 
 /* The worker has neither routers nor experts yet. */
@@ -808,7 +794,7 @@ const struct kind kind_expert = {.placement = PLACE_EXPERT,
                                  .stages_least = 1,
                                  .stages_most = 1,
                                  .members_least = 2,
-                                 .members_most = DEVICES_MAX,
+                                 .members_most = SHARDS_MEMBERS_MAX,
                                  .supports = expert_supports,
                                  .settle = expert_settle,
                                  .estimate = expert_estimate,

@@ -111,10 +111,7 @@ static double member_seconds(const struct shards *s, const struct micro_cost *co
 
 static void rows_cost(const struct problem *p, uint32_t device, uint32_t rows, struct micro_cost *cost)
 {
-    struct cost_load load = {.rows = p->mean_row.rows * rows,
-                             .tokens = p->mean_row.tokens * rows,
-                             .sum_sq = p->mean_row.sum_sq * rows,
-                             .labelled = p->mean_row.labelled * rows};
+    struct cost_load load = problem_mean_rows(p, rows);
     micro_cost_load(cost, p, device, &load);
 }
 
