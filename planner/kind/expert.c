@@ -63,12 +63,6 @@ struct seek {
 
 /* --- what does not depend on roles --- */
 
-/* Part of a full micro-batch of mean rows. */
-static struct cost_load load_of(const struct seek *s, double row_share)
-{
-    return problem_mean_rows(s->p, row_share * s->c->micro_batch_rows);
-}
-
 static double attention_seconds(const struct cost_device *cost, enum cost_way way,
                                 const struct cost_load *load)
 {
@@ -136,7 +130,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->gradient_bytes = (double)need.gradient_bytes;
     for (uint32_t i = 0; i < n; i++) {
         struct seat *x = &s->seats[i];
-        struct cost_load load = load_of(s, 1);
+        struct cost_load load = problem_mean_rows(s->p, c->micro_batch_rows);
         device[i] = x->device = c->members[i].device;
         const struct cost_device *cost = &s->p->costs[x->device];
         x->limit = s->p->cluster->devices[x->device].memory_limit_bytes;
@@ -170,7 +164,7 @@ static void seek_free(struct seek *s)
 static void seat_price(const struct seek *s, struct seat *x)
 {
     const struct cost_device *cost = &s->p->costs[x->device];
-    struct cost_load load = load_of(s, (double)x->rows / s->c->micro_batch_rows);
+    struct cost_load load = problem_mean_rows(s->p, x->rows);
     x->tokens = load.tokens;
     for (int way = 0; way < COST_WAYS; way++) {
         x->attention_s[way] = x->rows ? attention_seconds(cost, (enum cost_way)way, &load) : 0;
