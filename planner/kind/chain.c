@@ -111,7 +111,11 @@ int chain_run(struct workbench *bench, const struct candidate *c, const struct s
         run = 2 * PACE_ROUNDS * widest;
     if (schedule_run(s, bench->problem, c, prices, run, bench->err) < 0)
         return -1;
-    bench->evaluations += 1 + (uint64_t)c->stage_count * run / 64;
+    bench->spent += (uint64_t)c->stage_count * run / 5;
+    const double *scale = workbench_scale(bench, c->micro_batch_rows);
+    if (scale && schedule_follow(s, bench->problem, c, prices, scale, bench->err) < 0)
+        return -1;
+    bench->spent += scale ? (uint64_t)c->stage_count * run / 5 : 0;
     if (run < micro_batches)
         more = (micro_batches - run) * pace_of(s);
     for (uint32_t g = 0; g < c->stage_count; g++) {

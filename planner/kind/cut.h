@@ -1,25 +1,20 @@
-/* Cutting blocks over stages that stand in an order: the least period, exactly but for whole blocks and for
- * windows guessed from the tail. For planner/kind only; pure. */
+/* Cutting blocks over stages: the least period, exactly but for whole blocks and for windows guessed from the
+ * tail. For planner/ only; pure. */
 #ifndef MOTLEY_PLANNER_KIND_CUT_H
 #define MOTLEY_PLANNER_KIND_CUT_H
 
 #include "planner/kind/kind.h"
 
-/* What a stage would be with blocks [begin, end). */
-struct cut_stage {
-    double period_s; /* between two of its micro-batches; INFINITY: it does not fit */
-    double pass_s;   /* of one micro-batch, forward and backward */
-};
+/* Sets every stage's blocks, the members standing as they do: bisection over the period; at each, stages take
+ * as many blocks as they can from the tail, each with the window that a micro-batch's way behind it asks for.
+ * Returns 1, or 0 when nothing fits (the blocks are spoilt). */
+int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidate *candidate);
 
-struct cut_rule {
-    /* Of stage s as its members stand, blocks [begin, end), with `window` micro-batches under way. */
-    struct cut_stage (*look)(struct workbench *bench, struct candidate *candidate, uint32_t s, int32_t begin,
-                             int32_t end, uint32_t window);
-};
-
-/* Sets every stage's blocks: bisection over the period; at each, stages take as many blocks as they can from
- * the tail, each with the window that a micro-batch's way behind it asks for. Returns 1, or 0 when nothing
- * fits (the blocks are as before). */
-int cut_blocks(struct workbench *bench, struct candidate *candidate, const struct cut_rule *rule);
+/* Groups devices, too: neighbours in `order` (from the tail to the head), up to `widest` a stage, devices
+ * left out where they do not help, by dynamic programming over how far the blocks are covered from the tail.
+ * *candidate, whose micro_batch_rows are set, gets the stages for *period; 0: the least there is, which is
+ * written there. Returns 1; 0 when nothing fits; −1 ERR_NOMEM. */
+int cut_groups(struct workbench *bench, const struct kind *kind, struct candidate *candidate,
+               const uint32_t *order, uint32_t count, uint32_t widest, double *period);
 
 #endif

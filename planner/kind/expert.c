@@ -623,7 +623,7 @@ static int roles_try(struct seek *s)
     }
     if (all != ROLE_BOTH || s->attending > s->c->micro_batch_rows)
         return 0;
-    s->bench->evaluations += 1 + s->n * s->model.sparse_count / 64;
+    s->bench->spent += 10 + s->n * s->model.sparse_count / 2;
     rows_divide(s);
     for (uint32_t mode = 0; mode < 4; mode++) { /* bit 0: ranks with attention, 1: ranks with experts alone */
         bool allowed = micro_recompute_allowed(s->p, mode & 1) && micro_recompute_allowed(s->p, mode >> 1);
@@ -716,7 +716,7 @@ static int expert_estimate(struct workbench *bench, struct candidate *c)
             s->seats[i].again = c->members[i].recompute;
             seat_price(s, &s->seats[i]);
         }
-        bench->evaluations++;
+        bench->spent += 10;
         result = split_price(s);
     }
     if (result > 0)

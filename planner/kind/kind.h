@@ -15,25 +15,37 @@ struct workbench {
     const struct problem *problem;
     struct schedule schedule;
     struct stage_price *prices; /* scratch */
-    double *ends;               /* scratch: of each stage */
-    uint32_t *windows;          /* likewise */
+    double *scale;              /* of micro-batches of scale_rows rows */
+    uint32_t scale_rows;
+    bool uneven;       /* rows differ in length */
+    double *ends;      /* scratch: of each stage */
+    uint32_t *windows; /* likewise */
     uint32_t price_capacity;
     /* of every device, by the micro-batches of a step; made when first asked for */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
     struct micro_cost *costs[MICRO_SIZES_MAX];
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch */
-    uint64_t evaluations;  /* spent so far */
+    uint64_t spent;        /* work so far, in units of about a microsecond of a core */
     double rival_s; /* estimates of this and more need not be known: settle may say that it does not fit */
     struct err *err;
 };
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err);
 void workbench_fini(struct workbench *bench);
+/* [micro-batches of a step] what each of a typical step's holds of the mean, for micro-batches of so many
+ * rows; NULL: all are alike. Borrowed until other sizes are asked for. */
+const double *workbench_scale(struct workbench *bench, uint32_t micro_batch_rows);
 /* Room for so many prices, and as many ends and windows; NULL: ERR_NOMEM. */
 struct stage_price *workbench_prices(struct workbench *bench, uint32_t count);
 /* [device_count] mean costs of micro-batches of so many rows, borrowed until other sizes are asked for; NULL:
  * ERR_NOMEM. */
 const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t micro_batch_rows);
+
+/* A stage of a pipeline, as it would be with some blocks. */
+struct cut_stage {
+    double period_s; /* between two of its micro-batches; INFINITY: it does not fit */
+    double pass_s;   /* of one micro-batch, forward and backward */
+};
 
 struct kind {
     enum plan_placement placement;
@@ -43,12 +55,13 @@ struct kind {
     /* May it be used for this workload at all? False with the reason: ERR_NOFIT where it takes more devices
      * than there are, ERR_UNSUPPORTED or ERR_INVALID where no cluster would do. */
     bool (*supports)(const struct problem *problem, struct err *err);
-    /* Cuts the blocks over the stages as their members stand, for the least period. Returns 1; 0 when nothing
-     * fits; −1 on ERR_NOMEM. NULL: there is one stage only. */
-    int (*cut)(struct workbench *bench, struct candidate *candidate);
+    /* What stage s, as its members stand, would be with blocks [begin, end) and so many micro-batches under
+     * way. May change the members' recomputation and shares. NULL: there is one stage only. */
+    struct cut_stage (*look)(struct workbench *bench, struct candidate *candidate, uint32_t s, int32_t begin,
+                             int32_t end, uint32_t window);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
-     * places inside their stage. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
+     * places inside their stage, and those that would have nothing to do are left out. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
      * shortage is noted); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
     /* Estimates it as it is, all filled in. Returns as settle. */

@@ -5,7 +5,6 @@
 #include "planner/cost/memory.h"
 #include "planner/emit/pipeline.h"
 #include "planner/kind/chain.h"
-#include "planner/kind/cut.h"
 
 #define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
 #define BUFFERS_SIDE                                                                                         \
@@ -47,6 +46,22 @@ static double lacks(struct workbench *bench, const struct candidate *c, uint32_t
     return (double)need.total - (double)limit_of(p, &c->members[m]);
 }
 
+/* What summing a group's gradients, or moving its shards, adds to a step, for each micro-batch. */
+static double sync_part(const struct problem *p, const struct candidate *c, const struct stage *x)
+{
+    double rate = INFINITY, latency = 0, n = x->member_count;
+    for (uint32_t i = 0; i < x->member_count && n > 1; i++) {
+        const struct member *m = &c->members[x->member_first];
+        struct problem_link link = problem_link(p, m[i].device, m[(i + 1) % x->member_count].device);
+        rate = fmin(rate, link.bytes_per_s);
+        latency = fmax(latency, link.latency_s);
+    }
+    double moved = (double)memory_gradient_bytes(p, x->block_begin, x->block_end);
+    moved += shards(p, x) ? (double)memory_gathered_bytes(p, x->block_begin, x->block_end) : moved;
+    return n > 1 ? ((n - 1) / n * moved / rate + 2 * (n - 1) * latency) / micro_count(p, c->micro_batch_rows)
+                 : 0;
+}
+
 /* Recomputes where it does not fit without. */
 static struct cut_stage stage_look(struct workbench *bench, struct candidate *c, uint32_t s, int32_t begin,
                                    int32_t end, uint32_t window)
@@ -76,14 +91,9 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
                      micro_backward(p, &costs[m->device], begin, end, m->recompute));
     }
     fits = fits && (!sharded || room >= pipeline_state_bytes(p, x));
+    double period = fits ? 1 / rate + sync_part(p, c, x) : INFINITY;
     *x = kept;
-    return fits ? (struct cut_stage){1 / rate, x->member_count / rate} : none;
-}
-
-static int chain_cut(struct workbench *bench, struct candidate *c)
-{
-    static const struct cut_rule rule = {stage_look};
-    return cut_blocks(bench, c, &rule);
+    return fits ? (struct cut_stage){period, x->member_count / rate} : none;
 }
 
 /* --- windows --- */
@@ -150,7 +160,9 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
     uint32_t next = s + 1 < c->stage_count ? windows[s + 1] : 0, most = 1;
     bool single_next = s + 1 < c->stage_count && c->stages[s + 1].member_count == 1;
-    uint32_t end = k->behind < wish + WINDOW_LOOKED ? k->behind : wish + WINDOW_LOOKED;
+    uint32_t end = k->behind < k->micro_batches ? k->behind : k->micro_batches;
+    end = end > wish + WINDOW_LOOKED ? end : wish + WINDOW_LOOKED;
+    end = end < k->behind ? end : k->behind;
     while (most < end) {
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
@@ -295,19 +307,47 @@ static double relaxed_seconds(struct workbench *bench, const struct candidate *c
     return least;
 }
 
+/* Takes out of their groups the members that have nothing to do in the schedule. Returns whether there are
+ * any. */
+static bool idle_drop(const struct schedule *schedule, struct candidate *c)
+{
+    uint32_t kept = 0, at = 0;
+    if (schedule->ranks != c->member_count || c->stage_count >= c->member_count)
+        return false;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        uint32_t count = c->stages[s].member_count;
+        c->stages[s].member_first = kept;
+        for (uint32_t i = 0; i < count; i++, at++) {
+            if (schedule->first[at + 1] > schedule->first[at])
+                c->members[kept++] = c->members[at];
+            else
+                c->stages[s].member_count--;
+        }
+    }
+    bool dropped = kept < c->member_count;
+    c->member_count = kept;
+    return dropped;
+}
+
 /* With recomputation wherever windows would be short without, and, where that happened, only where nothing
  * fits without: whichever is faster. Groups work eagerly; where memory is short also in the strict order,
  * whose windows suffice exactly. */
 static int chain_settle(struct workbench *bench, struct candidate *c)
 {
     static const struct {
-        bool spare, strict, if_capped;
+        bool groups, eager, spare, if_capped;
         uint32_t more;
-    } ways[] = {{false, false, false, 0},
-                {false, false, false, 1}, /* a step's first and last micro-batches fill one window more */
-                {true, false, true, 0},
-                {false, true, true, 0},
-                {true, true, true, 0}};
+    } ways[] = {{false, false, false, false, 0},
+                {false, false, false, false, 1}, /* a step's first and last micro-batches fill one window more
+                                                  */
+                {false, false, false, false,
+                 UINT32_MAX}, /* or as many as memory holds: who comes late holds up less */
+                {false, true, false, false, 1},
+                {false, false, true, true, 0},
+                {true, true, false, false, 0},
+                {true, true, true, true, 0},
+                {true, false, false, true, 0},
+                {true, false, true, true, 0}};
     struct candidate *best = &bench->best;
     bool groups = c->member_count > c->stage_count, capped = false, found = false;
     int result = 0;
@@ -315,15 +355,21 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
     c->schedule = SCHEDULE_1F1B;
     for (size_t w = 0; w < sizeof(ways) / sizeof(*ways) && result >= 0; w++) {
         bool cut_short = false;
-        if ((ways[w].if_capped && !capped) || (ways[w].strict && !groups) || (ways[w].more && groups))
+        if (ways[w].groups != groups || (ways[w].if_capped && !capped))
             continue;
-        c->eager = groups && !ways[w].strict;
+        c->eager = ways[w].eager;
         result = windows_fill(bench, c, ways[w].spare, ways[w].more, &cut_short);
         capped |= cut_short || result == 0;
         if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
             result = 0;
-        if (result > 0)
+        if (result > 0) {
             result = chain_estimate(bench, c);
+            if (result == 0 && idle_drop(&bench->schedule, c)) { /* once more without them */
+                groups = c->member_count > c->stage_count;
+                w--;
+                continue;
+            }
+        }
         if (result > 0 && (!found || c->estimate_s < best->estimate_s)) {
             found = true;
             result = candidate_copy(best, c, bench->err);
@@ -376,7 +422,6 @@ const struct kind kind_single = {.placement = PLACE_SINGLE,
                                  .members_least = 1,
                                  .members_most = 1,
                                  .supports = single_supports,
-                                 .cut = chain_cut,
                                  .settle = chain_settle,
                                  .estimate = chain_estimate,
                                  .emit = pipeline_emit};
@@ -387,7 +432,7 @@ const struct kind kind_pipeline = {.placement = PLACE_PIPELINE,
                                    .members_least = 1,
                                    .members_most = 1,
                                    .supports = pipeline_supports,
-                                   .cut = chain_cut,
+                                   .look = stage_look,
                                    .settle = chain_settle,
                                    .estimate = chain_estimate,
                                    .emit = pipeline_emit,
@@ -396,10 +441,10 @@ const struct kind kind_hybrid = {.placement = PLACE_HYBRID,
                                  .stage_kind = STAGE_REPLICAS,
                                  .stages_least = 2,
                                  .stages_most = UINT32_MAX,
-                                 .members_least = 1,
+                                 .members_least = 2,
                                  .members_most = 255,
                                  .supports = hybrid_supports,
-                                 .cut = chain_cut,
+                                 .look = stage_look,
                                  .settle = chain_settle,
                                  .estimate = chain_estimate,
                                  .emit = pipeline_emit,

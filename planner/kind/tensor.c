@@ -14,7 +14,7 @@
 #include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/tensor.h"
-#include "planner/kind/cut.h"
+#include "planner/kind/kind.h"
 
 #define GROUP_MAX 64u
 #define TURNS_MAX 16u  /* micro-batches in turns; more hide hardly anything that is left */
@@ -234,7 +234,7 @@ static int cut_estimate(const struct cut *t)
             latency = fmax(latency, whole - busy);
         }
     }
-    bench->evaluations++;
+    bench->spent += 5 + (uint64_t)t->c->stage_count * t->units / 5;
     if (schedule_run(&bench->schedule, t->p, &units, bench->prices, t->units, bench->err) < 0)
         return bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < t->c->stage_count; s++)
@@ -574,27 +574,17 @@ static struct cut_stage stage_look(struct workbench *bench, struct candidate *c,
     struct way way = {.period_s = INFINITY};
     struct group g;
     struct cut t;
+    if (x->member_count > bench->problem->workload->config->kv_heads)
+        return (struct cut_stage){INFINITY, INFINITY};
     x->block_begin = begin;
     x->block_end = end;
     cut_init(&t, bench, c);
     group_init(&t, s, &g);
     way_find(&t, &g, window < t.units ? window : t.units, &nothing, &way);
+    bench->spent += 5 * x->member_count;
     *x = kept;
     return isfinite(way.period_s) ? (struct cut_stage){way.busy_s, way.busy_s}
                                   : (struct cut_stage){INFINITY, INFINITY};
-}
-
-static int tensor_cut(struct workbench *bench, struct candidate *c)
-{
-    static const struct cut_rule rule = {stage_look};
-    if (!shape_fits(bench->problem, c))
-        return 0;
-    c->together = micro_count(bench->problem, c->micro_batch_rows) > 1 ? 2 : 1;
-    if (c->stage_count > 1)
-        return cut_blocks(bench, c, &rule);
-    c->stages[0].block_begin = 0;
-    c->stages[0].block_end = bench->problem->block_count;
-    return 1;
 }
 
 static int tensor_settle(struct workbench *bench, struct candidate *c)
@@ -733,7 +723,7 @@ const struct kind kind_tensor = {.placement = PLACE_TENSOR,
                                  .members_least = 1,
                                  .members_most = GROUP_MAX,
                                  .supports = tensor_supports,
-                                 .cut = tensor_cut,
+                                 .look = stage_look,
                                  .settle = tensor_settle,
                                  .estimate = tensor_estimate,
                                  .emit = tensor_emit,

@@ -7,6 +7,9 @@
 void workbench_init(struct workbench *bench, const struct problem *problem, struct err *err)
 {
     *bench = (struct workbench){.problem = problem, .rival_s = INFINITY, .err = err};
+    const struct problem_step *step = &problem->steps[0];
+    for (uint32_t i = 1; i < step->rows && !bench->uneven; i++)
+        bench->uneven = step->sum[i + 1].tokens - step->sum[i].tokens != step->sum[1].tokens;
 }
 
 void workbench_fini(struct workbench *bench)
@@ -14,6 +17,7 @@ void workbench_fini(struct workbench *bench)
     schedule_fini(&bench->schedule);
     candidate_fini(&bench->best);
     free(bench->prices);
+    free(bench->scale);
     free(bench->ends);
     free(bench->windows);
     for (uint32_t i = 0; i < bench->cost_count; i++)
@@ -64,4 +68,23 @@ const struct micro_cost *workbench_costs(struct workbench *bench, uint32_t rows)
     bench->cost_micro_batches[at] = count;
     bench->cost_count++;
     return bench->costs[at];
+}
+
+const double *workbench_scale(struct workbench *bench, uint32_t rows)
+{
+    const struct problem *p = bench->problem;
+    uint32_t count = micro_count(p, rows);
+    double mean = p->mean_step.tokens / count;
+    if (!bench->uneven && p->workload->batch_rows % rows == 0)
+        return NULL;
+    if (bench->scale_rows == rows)
+        return bench->scale;
+    double *scale = realloc(bench->scale, count * sizeof(*scale));
+    if (!scale)
+        return NULL; /* means will do */
+    for (uint32_t k = 0; k < count; k++)
+        scale[k] = problem_load(p, 0, k * rows, (k + 1) * rows).tokens / mean;
+    bench->scale = scale;
+    bench->scale_rows = rows;
+    return scale;
 }

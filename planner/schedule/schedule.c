@@ -34,7 +34,9 @@ struct run {
     uint32_t width;
     struct schedule_event *next;   /* [ranks] what the rank would begin then */
     double *wire_free, *card_free; /* [nodes²]; [2 · nodes] out, in; NULL: not counted */
-    double bytes;                  /* of a boundary tensor */
+    double bytes;                  /* of a mean boundary tensor */
+    const double *scale;           /* [micro_batches] of means, or NULL: 1 */
+    bool follow;                   /* the order stands */
 };
 
 /* --- the soonest of all ranks --- */
@@ -100,7 +102,7 @@ static void look_eager(struct run *r, uint32_t rank, uint32_t stage)
 static void look(struct run *r, uint32_t rank, uint32_t stage)
 {
     struct runner *x = &r->runners[rank];
-    if (r->c->eager) {
+    if (r->c->eager && !r->follow) {
         look_eager(r, rank, stage);
         return;
     }
@@ -114,6 +116,11 @@ static void look(struct run *r, uint32_t rank, uint32_t stage)
     best_set(r, rank, ready >= 0 ? later(ready, x->free_s) : INFINITY);
 }
 
+static double scale_of(const struct run *r, uint32_t micro_batch)
+{
+    return r->scale ? r->scale[micro_batch] : 1;
+}
+
 /* --- transfers --- */
 
 static void take_turn(double *free_s, double *begin, double seconds)
@@ -124,13 +131,14 @@ static void take_turn(double *free_s, double *begin, double seconds)
 
 /* Sends a boundary tensor that is there at `at`. *left: when the sender's buffer is free. Returns its
  * arrival. */
-static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, double at, double *left)
+static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, double at, double bytes,
+                       double *left)
 {
     const struct cluster *cluster = r->problem->cluster;
     uint32_t a = r->c->members[from].device, b = r->c->members[to].device;
     uint32_t x = cluster->devices[a].node, y = cluster->devices[b].node;
     struct problem_link link = problem_link(r->problem, a, b);
-    double seconds = r->bytes / link.bytes_per_s, begin = later(at, r->runners[from].sent_s[back]);
+    double seconds = bytes / link.bytes_per_s, begin = later(at, r->runners[from].sent_s[back]);
     if (from == to) {
         *left = at;
         return at;
@@ -139,9 +147,9 @@ static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, dou
         double out = cluster->nodes[x].nic_bytes_per_s, in = cluster->nodes[y].nic_bytes_per_s;
         take_turn(&r->wire_free[x * cluster->node_count + y], &begin, seconds);
         if (out > 0)
-            take_turn(&r->card_free[2 * x], &begin, r->bytes / out);
+            take_turn(&r->card_free[2 * x], &begin, bytes / out);
         if (in > 0)
-            take_turn(&r->card_free[2 * y + 1], &begin, r->bytes / in);
+            take_turn(&r->card_free[2 * y + 1], &begin, bytes / in);
     }
     r->runners[from].sent_s[back] = *left = begin + seconds;
     return begin + seconds + link.latency_s;
@@ -172,7 +180,8 @@ static void hand_on(struct run *r, uint32_t rank, const struct schedule_event *e
         return;
     size_t other = back ? cell - s->micro_batches : cell + s->micro_batches;
     uint32_t to = s->owner[other];
-    (back ? r->grad_ready : r->act_ready)[other] = transfer(r, rank, to, back, end, left);
+    (back ? r->grad_ready : r->act_ready)[other] =
+        transfer(r, rank, to, back, end, r->bytes * scale_of(r, e->micro_batch), left);
     if (to != rank)
         look(r, to, back ? e->stage - 1 : e->stage + 1);
 }
@@ -184,9 +193,10 @@ static void begin(struct run *r, uint32_t rank, double at)
     struct schedule_event e = r->next[rank];
     const struct stage_price *price = price_of(r, rank, e.stage);
     size_t cell = (size_t)e.stage * s->micro_batches + e.micro_batch;
-    double end = at + (e.kind == EVENT_FORWARD  ? price->forward_s
-                       : e.kind == EVENT_WEIGHT ? price->weight_s
-                                                : price->backward_s);
+    double seconds = e.kind == EVENT_FORWARD  ? price->forward_s
+                     : e.kind == EVENT_WEIGHT ? price->weight_s
+                                              : price->backward_s;
+    double end = at + seconds * scale_of(r, e.micro_batch);
     s->events[s->first[rank] + x->done++] = e;
     x->forwards += e.kind == EVENT_FORWARD;
     x->backwards += e.kind == EVENT_BACKWARD;
@@ -414,23 +424,44 @@ static int run_all(struct run *r, struct err *err)
     return 0;
 }
 
+static void run_init(struct run *r, struct schedule *schedule, const struct problem *problem,
+                     const struct candidate *candidate, const struct stage_price *prices)
+{
+    uint32_t whole = micro_count(problem, candidate->micro_batch_rows);
+    *r = (struct run){.s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
+    schedule->ranks = candidate->member_count;
+    schedule->stages = candidate->stage_count;
+    while (r->width < schedule->ranks + 1)
+        r->width *= 2;
+    r->bytes = problem->bytes_per_token * problem->mean_step.tokens / whole *
+               (candidate->together > 1 ? candidate->together : 1);
+}
+
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                  const struct stage_price *prices, uint32_t micro_batches, struct err *err)
 {
-    struct run r = {.s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
-    uint32_t whole = micro_count(problem, candidate->micro_batch_rows);
-    schedule->ranks = candidate->member_count;
-    schedule->stages = candidate->stage_count;
+    struct run r;
     schedule->micro_batches = micro_batches;
-    while (r.width < schedule->ranks + 1)
-        r.width *= 2;
-    r.bytes = problem->bytes_per_token * problem->mean_step.tokens / whole *
-              (candidate->together > 1 ? candidate->together : 1);
+    run_init(&r, schedule, problem, candidate, prices);
     if (make_room(&r, err) < 0)
         return -1;
     deal(&r);
     share_out(&r);
     orders_fill(&r);
+    return run_all(&r, err);
+}
+
+int schedule_follow(struct schedule *schedule, const struct problem *problem,
+                    const struct candidate *candidate, const struct stage_price *prices, const double *scale,
+                    struct err *err)
+{
+    struct run r;
+    run_init(&r, schedule, problem, candidate, prices);
+    r.scale = scale;
+    r.follow = true;
+    if (make_room(&r, err) < 0)
+        return -1;
+    share_out(&r);
     return run_all(&r, err);
 }
 

@@ -45,6 +45,12 @@ struct schedule {
  * no limit. Returns 0; −1 with ERR_NOFIT when the order would stand still (interleaved), ERR_NOMEM. */
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                  const struct stage_price *prices, uint32_t micro_batches, struct err *err);
+/* Times the order that the last schedule_run found once more, micro-batch k taking scale[k] times its mean:
+ * rows differ in length, and an order does not change with them. As schedule_run, with the same candidate and
+ * prices. */
+int schedule_follow(struct schedule *schedule, const struct problem *problem,
+                    const struct candidate *candidate, const struct stage_price *prices, const double *scale,
+                    struct err *err);
 void schedule_fini(struct schedule *schedule);
 
 /* A ring of buffers: instances, so that micro-batch k has instance k mod ring, and how many are held at once.

@@ -6,16 +6,23 @@
 
 #include "planner/candidate/objective.h"
 #include "planner/cost/price.h"
+#include "planner/kind/cut.h"
 
 #define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
 #define FILTER                                                                                               \
-    1.02 /* before simulating, the estimate must be within this of the estimate of what is to be             \
-            beaten: estimates of neighbours err alike */
+    1.02             /* before simulating, the estimate must be within this of the estimate of what is to be \
+                        beaten: estimates of neighbours err alike */
+#define NEAR 1.03    /* of the best: structures whose cuts are refined before they are judged */
+#define REFINED 8u   /* stages up to which they are */
+#define FIT_TRIES 3u /* with a sixth less under way each */
+#define FIT_PART 6u
 #define KICK_LEAST 2u /* moves of a perturbation: two to four */
 #define KICK_SPREAD 3u
 #define OWNED_CELLS 1200u /* stages · micro-batches up to which who takes which micro-batch is searched */
-#define CELLS_PER_UNIT                                                                                       \
-    12u /* rank-micro-batches that are emitted and simulated in 10 µs (bench_planner_search) */
+#define SETTLE_UNITS                                                                                         \
+    10u /* units of about a microsecond (bench_planner_search): settling beside its schedule, */
+#define SIMULATE_UNITS                                                                                       \
+    20u /* and emitting and simulating, beside one for each rank and micro-batch of a step */
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
                           double *seconds, struct err *err)
@@ -31,6 +38,22 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
     if (why.code == ERR_NOMEM) {
         *err = why;
         return -1;
+    }
+    return value;
+}
+
+/* Rings of groups are read off the schedule, deeper than settling reckons with: with fewer under way it may
+ * fit. */
+static double fit_simulate(struct local *l, struct candidate *c)
+{
+    double value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+    bool groups = c->member_count > c->stage_count && c->stage_count > 1;
+    for (uint32_t i = 0; i < FIT_TRIES && groups && value == INFINITY; i++) {
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].window -= c->members[m].window / FIT_PART +
+                                    (c->members[m].window > 1 && c->members[m].window < FIT_PART);
+        value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+        l->spent += SIMULATE_UNITS;
     }
     return value;
 }
@@ -55,13 +78,13 @@ static bool seen_before(struct local *l, const struct candidate *c)
 /* The estimate; INFINITY where it does not fit. Negative: ERR_NOMEM. */
 static double estimate(struct local *l, struct candidate *c, enum move_level level)
 {
-    uint64_t before = l->bench->evaluations;
+    uint64_t before = l->bench->spent;
     int result = 1;
-    if (level == MOVE_CUT && l->kind->cut)
-        result = l->kind->cut(l->bench, c);
+    if (level == MOVE_CUT && l->kind->look && c->stage_count > 1)
+        result = cut_blocks(l->bench, l->kind, c);
     if (result > 0)
         result = level == MOVE_AS_IS ? l->kind->estimate(l->bench, c) : l->kind->settle(l->bench, c);
-    l->spent += 1 + l->bench->evaluations - before;
+    l->spent += SETTLE_UNITS + c->member_count + l->bench->spent - before;
     return result < 0 ? -1 : result == 0 ? INFINITY : c->estimate_s;
 }
 
@@ -81,8 +104,8 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
         return l->looked;
     if (!allowed(l, c) || seen_before(l, c))
         return INFINITY;
-    l->spent += 1 + candidate_cells(p, c) * l->steps / CELLS_PER_UNIT;
-    c->estimate_s = candidate_simulate(p, c, l->steps, NULL, l->bench->err);
+    l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
+    c->estimate_s = fit_simulate(l, c);
     return c->estimate_s;
 }
 
@@ -146,6 +169,34 @@ static int owners_say(struct local *l, struct candidate *c)
     return result;
 }
 
+/* Blocks cut for the least period need not make the shortest step: moves them while that helps. */
+static int refine(struct local *l, struct candidate *c, double *value)
+{
+    struct candidate trial = {0};
+    int result = 0;
+    for (bool moved = true; moved && result == 0 && c->stage_count <= REFINED;) {
+        moved = false;
+        for (uint32_t k = 0; k < c->stage_count * c->stage_count && result == 0; k++) {
+            result = candidate_copy(&trial, c, l->bench->err);
+            int level = result < 0 ? -1
+                                   : move_apply(l->bench->problem, l->kind, &trial, MOVE_BLOCKS,
+                                                k / c->stage_count, k % c->stage_count, l->bench->err);
+            double now =
+                level <= MOVE_VOID ? INFINITY : local_value(l, &trial, (enum move_level)level, *value);
+            result = now < 0 || level < 0 ? -1 : 0;
+            if (result < 0 || !(now < *value * BETTER))
+                continue;
+            struct candidate held = *c;
+            *c = trial;
+            trial = held;
+            *value = now;
+            moved = true;
+        }
+    }
+    candidate_fini(&trial);
+    return result;
+}
+
 /* First improvement over all moves until a whole sweep finds none. */
 static int descend(struct local *l, struct candidate *c, double *value)
 {
@@ -167,7 +218,12 @@ static int descend(struct local *l, struct candidate *c, double *value)
                                    steps[i].a, steps[i].b, l->bench->err);
             if (level == MOVE_VOID)
                 continue;
-            double now = level < 0 ? -1 : local_value(l, &trial, (enum move_level)level, *value);
+            bool structure = level == MOVE_CUT && !l->simulate;
+            double now =
+                level < 0 ? -1
+                          : local_value(l, &trial, (enum move_level)level, *value * (structure ? NEAR : 1));
+            if (structure && now >= *value * BETTER && now < INFINITY && refine(l, &trial, &now) < 0)
+                now = -1;
             if (now < 0) {
                 result = -1;
             } else if (now < *value * BETTER) {

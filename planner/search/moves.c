@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARE_PARTS 16u /* a move of shares is of 1/16 of what the giver has, or of one column or expert */
+#define SHARES 3u       /* sizes, or sorts, of shares that move */
+#define SHARE_PARTS 16u /* columns and words move in parts of 1/16 of what the giver has */
 
 enum move_level move_level(enum move_kind move)
 {
@@ -25,6 +26,7 @@ void move_range(const struct problem *p, const struct kind *kind, const struct c
     uint32_t members = c->member_count, stages = c->stage_count;
     bool laps = stages > members, several = kind->stages_most > 1 && stages > 1;
     bool group = members > stages, replicas = kind->stage_kind == STAGE_REPLICAS;
+    bool own = !replicas && kind->stage_kind != STAGE_TENSOR; /* members' own rows */
     uint32_t count = replicas ? micro_count(p, c->micro_batch_rows) : 0;
     const uint32_t ranges[MOVE_KINDS][2] = {
         [MOVE_SWAP] = {members, members},
@@ -39,8 +41,10 @@ void move_range(const struct problem *p, const struct kind *kind, const struct c
         [MOVE_WINDOW] = {2 * stages, 2},
         [MOVE_RECOMPUTE] = {members + 1, 2},
         [MOVE_OWNER] = {replicas && group ? stages * count : 0, 8},
-        [MOVE_ROWS] = {replicas ? 0 : members, members},
-        [MOVE_SHARE] = {replicas ? 0 : members, members},
+        [MOVE_ROWS] = {own ? members : 0, 2 * members},
+        [MOVE_PARTS] = {own && kind->stage_kind != STAGE_EXPERT ? members : 0, 2},
+        [MOVE_PLACE] = {own || kind->stage_kind == STAGE_TENSOR ? members : 0, members},
+        [MOVE_SHARE] = {replicas || kind->stage_kind == STAGE_SERVER ? 0 : members, SHARES * members},
         [MOVE_SCHEDULE] = {several && replicas ? (group ? 3 : 6) : 0, 1},
         [MOVE_DELAY] = {c->schedule == SCHEDULE_SPLIT || kind->stage_kind == STAGE_EXPERT ? members : 0, 2},
         [MOVE_TOGETHER] = {kind->stage_kind == STAGE_TENSOR, 2},
@@ -277,60 +281,136 @@ static int owner(const struct problem *p, struct candidate *c, uint32_t a, uint3
     return MOVE_AS_IS;
 }
 
-/* A micro-batch of a member with several, else a row of each. */
-static int rows(struct candidate *c, uint32_t a, uint32_t b)
+/* So many rows for a member, in micro-batches of the size that divides them and is nearest to its own. */
+static void rows_set(struct member *m, uint32_t total)
 {
-    struct member *from = &c->members[a], *to = &c->members[b];
-    uint32_t before = from->rows * from->count, after = to->rows * to->count;
-    if (a == b || before == 0)
-        return MOVE_VOID;
-    if (from->rows == to->rows && from->count > 1) {
-        from->count--;
-        to->count++;
-        return MOVE_AS_IS;
+    uint32_t best = total ? 1 : 0;
+    bool all = m->window == m->count; /* all at once stays all at once */
+    for (uint32_t size = 1; size <= total; size++) {
+        if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
+            best = size;
     }
-    if (from->count == to->count && from->rows > 1) {
-        from->rows--;
-        to->rows++;
-        return MOVE_AS_IS;
-    }
-    if (from->count == 1 && from->rows > 1 && to->count == 1) {
-        from->rows--;
-        to->rows++;
-        return MOVE_AS_IS;
-    }
-    /* the taker's micro-batch becomes the giver's loss, where that divides evenly */
-    if (from->count > 1 && to->count > 0 && (after + from->rows) % to->count == 0) {
-        from->count--;
-        to->rows = (after + from->rows) / to->count;
-        return MOVE_AS_IS;
-    }
-    return MOVE_VOID;
+    m->rows = best;
+    m->count = total ? total / best : 0;
+    m->window = all ? m->count : m->window;
 }
 
-static int share(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
+static void largest_set(struct candidate *c)
 {
-    struct member *from = &c->members[a], *to = &c->members[b];
-    if (a == b)
+    c->micro_batch_rows = 0;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->micro_batch_rows =
+            c->members[m].rows > c->micro_batch_rows ? c->members[m].rows : c->micro_batch_rows;
+}
+
+static int rows(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
+{
+    struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
+    bool expert = kind->stage_kind == STAGE_EXPERT; /* rows of every micro-batch */
+    uint32_t most = expert ? from->rows : from->rows * from->count;
+    uint32_t given = b / c->member_count ? (expert ? from->rows / 2 : from->rows) : 1;
+    if (from == to || given == 0 || given > most || (b / c->member_count && given == 1))
         return MOVE_VOID;
-    if (kind->stage_kind == STAGE_TENSOR) { /* columns move between neighbours of a group */
-        uint32_t wide = from->tensor.column_end - from->tensor.column_begin, part = wide / SHARE_PARTS + 1;
-        if (stage_of(c, a) != stage_of(c, b) || (a + 1 != b && b + 1 != a) || wide <= part)
+    if (expert) {
+        if (given == from->rows || to->rows == 0) /* roles stay */
             return MOVE_VOID;
-        if (a < b)
-            to->tensor.column_begin = from->tensor.column_end -= part;
-        else
-            to->tensor.column_end = from->tensor.column_begin += part;
+        from->rows -= given;
+        to->rows += given;
         return MOVE_AS_IS;
     }
-    double *gives = kind->stage_kind == STAGE_EXPERT ? &from->expert_share : &from->state_share;
-    double *takes = kind->stage_kind == STAGE_EXPERT ? &to->expert_share : &to->state_share;
-    double part = *gives / SHARE_PARTS;
-    if (*gives <= 0 || (kind->stage_kind == STAGE_SHARDED && c->gathered_layers == 0) ||
-        kind->stage_kind == STAGE_SERVER)
+    if (given == most && kind->stage_kind == STAGE_SHARDED && c->gathered_layers == 0)
+        return MOVE_VOID; /* a replica without work is none */
+    rows_set(from, most - given);
+    rows_set(to, to->rows * to->count + given);
+    largest_set(c);
+    return MOVE_AS_IS;
+}
+
+static int parts(struct candidate *c, uint32_t a, uint32_t b)
+{
+    struct member *m = &c->members[a];
+    uint32_t total = m->rows * m->count, size = m->rows;
+    bool all = m->window == m->count;
+    do
+        size = b ? size + 1 : size - 1;
+    while (size > 0 && size <= total && total % size);
+    if (size == 0 || size > total || total == 0)
         return MOVE_VOID;
-    *gives -= part;
-    *takes += part;
+    m->rows = size;
+    m->count = total / size;
+    m->window = all ? m->count : m->window;
+    largest_set(c);
+    return MOVE_AS_IS;
+}
+
+static int place(struct candidate *c, uint32_t a, uint32_t b)
+{
+    if (a >= b || stage_of(c, a) != stage_of(c, b))
+        return MOVE_VOID;
+    struct member held = c->members[a];
+    struct plan_tensor first = c->members[a].tensor, second = c->members[b].tensor;
+    c->members[a] = c->members[b];
+    c->members[b] = held;
+    c->members[a].tensor = first; /* parts of matrices stay in order */
+    c->members[b].tensor = second;
+    return MOVE_AS_IS;
+}
+
+/* A part of one of three ranges that follow each other passes from a member to its neighbour. */
+static bool range_give(uint32_t *from_begin, uint32_t *from_end, uint32_t *to_begin, uint32_t *to_end,
+                       uint32_t part, bool forward)
+{
+    if (*from_end - *from_begin <= part)
+        return false;
+    if (forward)
+        *to_begin = *from_end -= part;
+    else
+        *to_end = *from_begin += part;
+    return true;
+}
+
+static int share_tensor(struct candidate *c, uint32_t a, uint32_t b, uint32_t what)
+{
+    struct plan_tensor *x = &c->members[a].tensor, *y = &c->members[b].tensor;
+    uint32_t columns = x->column_end - x->column_begin, words = x->vocabulary_end - x->vocabulary_begin;
+    bool forward = a < b, given = false;
+    if (stage_of(c, a) != stage_of(c, b) || (a + 1 != b && b + 1 != a))
+        return MOVE_VOID;
+    if (what == 0)
+        given = range_give(&x->column_begin, &x->column_end, &y->column_begin, &y->column_end,
+                           columns / SHARE_PARTS + 1, forward);
+    if (what == 1)
+        given =
+            range_give(&x->kv_head_begin, &x->kv_head_end, &y->kv_head_begin, &y->kv_head_end, 1, forward);
+    if (what == 2)
+        given = range_give(&x->vocabulary_begin, &x->vocabulary_end, &y->vocabulary_begin, &y->vocabulary_end,
+                           words / SHARE_PARTS + 1, forward);
+    return given ? MOVE_AS_IS : MOVE_VOID;
+}
+
+static int share(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t a,
+                 uint32_t b)
+{
+    static const double parts_of[SHARES] = {8, 32, 256};
+    uint32_t what = b / c->member_count;
+    struct member *from = &c->members[a], *to = &c->members[b %= c->member_count];
+    if (a == b)
+        return MOVE_VOID;
+    if (kind->stage_kind == STAGE_TENSOR)
+        return share_tensor(c, a, b, what);
+    if (kind->stage_kind == STAGE_EXPERT) { /* one expert of every layer, or a few */
+        double part = (double)(1u << what) / p->workload->config->experts;
+        if (from->expert_share <= part || to->expert_share <= 0)
+            return MOVE_VOID;
+        from->expert_share -= part;
+        to->expert_share += part;
+        return MOVE_AS_IS;
+    }
+    double part = from->state_share / parts_of[what];
+    if (part <= 0 || c->gathered_layers == 0)
+        return MOVE_VOID;
+    from->state_share -= part;
+    to->state_share += part;
     return MOVE_AS_IS;
 }
 
@@ -416,9 +496,13 @@ int move_apply(const struct problem *p, const struct kind *kind, struct candidat
     case MOVE_OWNER:
         return owner(p, c, a, b);
     case MOVE_ROWS:
-        return rows(c, a, b);
+        return rows(kind, c, a, b);
+    case MOVE_PARTS:
+        return parts(c, a, b);
+    case MOVE_PLACE:
+        return place(c, a, b);
     case MOVE_SHARE:
-        return share(kind, c, a, b);
+        return share(p, kind, c, a, b);
     case MOVE_SCHEDULE:
         return schedule(p, c, a, err);
     case MOVE_DELAY:

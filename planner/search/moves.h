@@ -25,8 +25,11 @@ enum move_kind {
     MOVE_WINDOW,    /* a: stage, or stage_count + the last of those from the head on; b: 0 up, 1 down */
     MOVE_RECOMPUTE, /* a: member, or member_count for all; b: 0 off, 1 on */
     MOVE_OWNER, /* a: stage · micro-batches + micro-batch; b: member of the stage, from 0, that takes it */
-    MOVE_ROWS,  /* a gives b a micro-batch, or a row of each */
-    MOVE_SHARE, /* a gives b a part of what it keeps: of state, experts, or columns */
+    MOVE_ROWS,  /* member a gives member b % members (b / members = 0) a row, (1) a micro-batch */
+    MOVE_PARTS, /* a: member whose rows are cut into (b = 0) more or (1) fewer micro-batches */
+    MOVE_PLACE, /* a, b: members of one stage that change places, with all they have */
+    MOVE_SHARE, /* member a gives member b % members a part of what it keeps: of state, experts, or matrices;
+                   b / members: how much, or of which matrices */
     MOVE_SCHEDULE, /* a: 0 1F1B, 1 split, 2 eager or strict; 3 and more: ranges a rank, from 2 */
     MOVE_DELAY,    /* a: member; b: 0 up, 1 down */
     MOVE_TOGETHER, /* b: 0 one micro-batch at a time, 1 two in turns */

@@ -10,7 +10,11 @@
 
 /* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
  * kinds that are behind give theirs up. */
-#define SEEDS_PART 10u
+#define UNITS 150u        /* of local search (half a microsecond each) for one evaluation, of many devices; */
+#define FEW_DEVICES 24u   /* of fewer in proportion, as an answer about six must come in half a second, */
+#define SWIFT_DEVICES 64u /* and from so many on a part, as one about 64 must come in a fifth of one */
+#define SWIFT_PART 16u
+#define SEEDS_PART 6u
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
 #define WITH_PART 10u       /* of the budget, for a device left out */
@@ -75,7 +79,7 @@ static int seeds_run(struct search *s)
         struct local l = local_of(s, k, s->budget / SEEDS_PART);
         if (seeds_add(&l, &s->lists[k]) < 0)
             return -1;
-        s->found->evaluations += l.spent;
+        s->found->evaluations += l.spent / UNITS;
     }
     return 0;
 }
@@ -86,15 +90,14 @@ static int estimated_run(struct search *s)
     struct candidate now = {0};
     int result = 0;
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
-        if (s->lists[k].count == 0 || k == PLACE_SINGLE ||
-            s->lists[k].items[0].estimate_s > best_estimate(s) * NEAR_ESTIMATE)
+        if (s->lists[k].count == 0 || s->lists[k].items[0].estimate_s > best_estimate(s) * NEAR_ESTIMATE)
             continue;
         struct local l = local_of(s, k, s->budget / ESTIMATED_PART);
         result = candidate_copy(&now, &s->lists[k].items[0], s->err);
         double seconds = now.estimate_s;
         if (result == 0)
             result = local_search(&l, &now, &seconds, ROUNDS);
-        s->found->evaluations += l.spent;
+        s->found->evaluations += l.spent / UNITS;
     }
     candidate_fini(&now);
     return result;
@@ -171,12 +174,24 @@ static int finalists_run(struct search *s)
         bool known = s->found->best[pick].estimate_s < INFINITY;
         if (known && c->estimate_s > best_simulated(s) * NEAR_SIMULATED)
             continue;
+        if (!known) { /* what does not fit as estimated may with less under way */
+            struct local l = local_of(s, pick, s->budget / SEEDS_PART);
+            l.simulate = true;
+            l.found = NULL;
+            struct candidate now = {0};
+            double value =
+                candidate_copy(&now, c, s->err) < 0 ? -1 : local_value(&l, &now, MOVE_AS_IS, INFINITY);
+            int result = value < 0 ? -1 : value < INFINITY ? keep(s, &now) : 0;
+            candidate_fini(&now);
+            if (result < 0)
+                return -1;
+        }
         if (keep(s, c) < 0)
             return -1;
     }
 }
 
-/* The same local search on what the simulator says, of kinds near the best, the best first. */
+/* The same local search on what the simulator says. */
 static int simulated_search(struct search *s, const struct candidate *from, uint64_t budget)
 {
     const struct problem *p = s->problem;
@@ -194,8 +209,29 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
         result = value < 0 ? -1 : local_search(&l, &now, &value, ROUNDS);
     if (result == 0 && value < INFINITY)
         result = keep(s, &now);
-    s->found->evaluations += l.spent;
+    s->found->evaluations += l.spent / UNITS;
     candidate_fini(&now);
+    return result;
+}
+
+/* Other schedules of the best pipeline are other valleys: each is searched from its own start, and the best
+ * of them goes on. */
+static int schedules_search(struct search *s, int placement, uint64_t budget)
+{
+    const struct kind *kind = kinds[placement];
+    struct candidate start = {0};
+    uint32_t as, bs;
+    int result = 0;
+    move_range(s->problem, kind, &s->found->best[placement], MOVE_SCHEDULE, &as, &bs);
+    for (uint32_t a = 1; a < as && result == 0; a++) {
+        struct err why = {0};
+        const struct candidate *from =
+            s->lists[placement].count ? &s->lists[placement].items[0] : &s->found->best[placement];
+        result = candidate_copy(&start, from, s->err);
+        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID)
+            result = simulated_search(s, &start, budget / (2 * as));
+    }
+    candidate_fini(&start);
     return result;
 }
 
@@ -213,7 +249,8 @@ static int simulated_run(struct search *s)
         if (pick < 0)
             return 0;
         done[pick] = true;
-        if (pick != PLACE_SINGLE && simulated_search(s, &s->found->best[pick], budget) < 0)
+        if (schedules_search(s, pick, budget) < 0 ||
+            simulated_search(s, &s->found->best[pick], budget / 2) < 0)
             return -1;
     }
 }
@@ -231,7 +268,11 @@ static int search_init(struct search *s, const struct problem *problem, const st
                        struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
-    s->budget = options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT;
+    uint32_t devices = problem_usable_count(problem);
+    s->budget = UNITS * (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT);
+    s->budget = devices >= SWIFT_DEVICES ? s->budget / SWIFT_PART
+                : devices < FEW_DEVICES  ? s->budget * devices / FEW_DEVICES
+                                         : s->budget;
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
     return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

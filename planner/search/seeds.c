@@ -2,15 +2,21 @@
  * quarter … of an order, single machines, and of few devices every set. */
 #include "planner/search/seeds.h"
 
+#include "planner/kind/cut.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SETS_ALL 5u    /* devices up to which kinds of one stage try every set */
-#define NEAR 1.3       /* seeds this much above the best are not settled to the end */
-#define STAGE_MICRO 4u /* micro-batches a stage to begin with: filling then takes a fifth of a step */
+#define SETS_ALL 5u /* devices up to which kinds of one stage try every set */
+#define NEAR 1.3    /* seeds this much above the best are not settled to the end */
+#define SLACKS 3u
+#define CHAINED_MAX 512u /* devices up to which machines are chained by links: a look at all pairs */
+#define COVER_WIDEST 8u  /* devices of a stage at most when they are grouped; moves make more of them */
+#define STAGE_MICRO 4u   /* micro-batches a stage to begin with: filling then takes a fifth of a step */
 
 struct device_rank {
+    uint32_t link; /* its machine's place in a chain of fast links */
     uint32_t device, node;
     double speed, memory,
         machine; /* speed: micro-batches of one row a second; machine: its devices' together */
@@ -23,10 +29,10 @@ struct seeder {
     uint32_t count;
     uint32_t *order; /* [count] */
     struct candidate c;
-    double best;
+    double best, last; /* values: of all, and of the last grouping */
 };
 
-enum seed_order { BY_MACHINE, BY_MACHINE_BACK, BY_MEMORY, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
+enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
 
 static int by_machine(const void *left, const void *right)
 {
@@ -46,10 +52,52 @@ static int by_memory(const void *left, const void *right)
     return a->memory != b->memory ? (a->memory > b->memory ? -1 : 1) : by_machine(left, right);
 }
 
+static int by_link(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->link != b->link ? (a->link < b->link ? -1 : 1) : by_machine(left, right);
+}
+
 static int by_speed(const void *left, const void *right)
 {
     const struct device_rank *a = left, *b = right;
     return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
+}
+
+/* Machines in a chain: from the fastest always on to the one over the fastest link (nearest neighbour). */
+static int links_chain(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t last = 0, place = 0;
+    bool *done = calloc((size_t)p->cluster->node_count + 1, sizeof(*done));
+    if (!done)
+        return err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 1; i < s->count; i++)
+        last = by_machine(&s->ranks[i], &s->ranks[last]) < 0 ? i : last;
+    for (bool more = s->count <= CHAINED_MAX; more;) {
+        uint32_t next = place ? UINT32_MAX : last;
+        double best = 0;
+        if (place > 0) {
+            for (uint32_t i = 0; i < s->count; i++) {
+                double rate = problem_link(p, s->ranks[last].device, s->ranks[i].device).bytes_per_s;
+                if (!done[s->ranks[i].node] &&
+                    (rate > best || (rate == best && by_machine(&s->ranks[i], &s->ranks[next]) < 0))) {
+                    best = rate;
+                    next = i;
+                }
+            }
+        }
+        more = next != UINT32_MAX;
+        if (!more)
+            break;
+        last = next;
+        done[s->ranks[next].node] = true;
+        for (uint32_t i = 0; i < s->count; i++)
+            s->ranks[i].link = s->ranks[i].node == s->ranks[next].node ? place : s->ranks[i].link;
+        place++;
+    }
+    free(done);
+    return 0;
 }
 
 static int seeder_init(struct seeder *s)
@@ -76,17 +124,25 @@ static int seeder_init(struct seeder *s)
     for (uint32_t i = 0; i < s->count && result == 0; i++)
         s->ranks[i].machine = machine[s->ranks[i].node];
     free(machine);
-    return result;
+    return result < 0 ? -1 : links_chain(s);
 }
 
 static void order_by(struct seeder *s, enum seed_order order)
 {
-    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_machine, by_machine, by_memory,
-                                                                     by_speed, by_speed};
+    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_memory,  by_link,  by_link,
+                                                                     by_machine, by_speed, by_speed};
     qsort(s->ranks, s->count, sizeof(*s->ranks), compare[order]);
     for (uint32_t i = 0; i < s->count; i++)
-        s->order[i] =
-            s->ranks[order == BY_MACHINE_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
+        s->order[i] = s->ranks[order == BY_LINK_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
+}
+
+static void reverse(uint32_t *order, uint32_t count)
+{
+    for (uint32_t i = 0; i < count / 2; i++) {
+        uint32_t held = order[i];
+        order[i] = order[count - 1 - i];
+        order[count - 1 - i] = held;
+    }
 }
 
 /* --- one seed --- */
@@ -100,31 +156,43 @@ static int seed_value(struct seeder *s, double *value)
     return *value < INFINITY ? candidate_list_add(s->list, &s->c, s->local->bench->err) : 0;
 }
 
-/* The candidate in hand at the size of micro-batches that suits its stages, then larger and smaller ones
- * while those are better. */
-static int seed_sizes(struct seeder *s)
+/* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
+ * worse. */
+static int seed_sizes(struct seeder *s, uint32_t rows, double *best, uint32_t *best_rows)
 {
     const struct problem *p = s->local->bench->problem;
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
-    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * s->c.stage_count : 1;
-    double best = INFINITY, value;
-    if (s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER)
-        count = 1; /* members have sizes of their own */
-    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+    bool own = s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER;
+    *best = INFINITY;
+    while (first + 1 < count && sizes[first] < rows)
         first++;
     for (int way = -1; way <= 1; way += 2) {
-        double last = way < 0 ? INFINITY : best;
-        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count; at += way) {
+        uint32_t worse = 0;
+        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count && worse < 2;
+             at += way) {
+            double value;
             s->c.micro_batch_rows = sizes[at];
             if (seed_value(s, &value) < 0)
                 return -1;
-            best = fmin(best, value);
-            if (value >= last && last < INFINITY)
-                break;
-            last = value;
+            worse = value < *best ? 0 : worse + (*best < INFINITY);
+            *best_rows = value < *best ? sizes[at] : *best_rows;
+            *best = fmin(*best, value);
+            if (own) /* members have sizes of their own */
+                return 0;
         }
     }
     return 0;
+}
+
+/* A size to begin with: four micro-batches a stage and more. */
+static uint32_t size_first(const struct seeder *s, uint32_t stages)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
+    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * stages : 1;
+    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+        first++;
+    return sizes[first];
 }
 
 /* Devices [0, count) of the order, as stages of `each` (0: a stage a machine). */
@@ -133,6 +201,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     const struct problem *p = s->local->bench->problem;
     const struct kind *kind = s->local->kind;
     const struct device *devices = p->cluster->devices;
+    s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
     s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
@@ -158,7 +227,66 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
         s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
         (asked && s->c.stage_count != asked))
         return 0;
-    return seed_sizes(s);
+    uint32_t rows;
+    return seed_sizes(s, size_first(s, s->c.stage_count), &s->last, &rows);
+}
+
+/* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
+ * fewer stages, for longer ones; each at other sizes of micro-batches, too. */
+static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, double *best, uint32_t *rows)
+{
+    static const double slacks[SLACKS] = {1, 1.15, 1.5};
+    const struct kind *kind = s->local->kind;
+    uint32_t asked = s->local->bench->problem->workload->stages, size = *rows, best_rows = *rows;
+    double least = 0;
+    *best = INFINITY;
+    for (uint32_t i = 0; i < slack_count && s->local->spent < s->local->budget; i++) {
+        uint64_t before = s->local->bench->spent;
+        double period = least * slacks[i], value;
+        s->c.placement = kind->placement;
+        s->c.schedule = SCHEDULE_1F1B;
+        s->c.micro_batch_rows = size;
+        int found = cut_groups(s->local->bench, kind, &s->c, s->order, s->count, widest, &period);
+        least = i ? least : period;
+        s->local->spent += s->local->bench->spent - before;
+        if (found < 0)
+            return -1;
+        if (found == 0 || s->c.stage_count < kind->stages_least || (asked && s->c.stage_count != asked))
+            break;
+        if (seed_sizes(s, size, &value, &best_rows) < 0)
+            return -1;
+        *rows = value < *best ? best_rows : *rows;
+        *best = fmin(*best, value);
+    }
+    return 0;
+}
+
+/* Every order once, and the best of them thoroughly. */
+static int seed_covers(struct seeder *s)
+{
+    uint32_t widest =
+        s->local->kind->members_most < COVER_WIDEST ? s->local->kind->members_most : COVER_WIDEST;
+    uint32_t best_rows = 0;
+    int best = -1;
+    double least = INFINITY, value;
+    for (int order = 0; order < SEED_ORDERS; order++) {
+        uint32_t rows = size_first(s, s->count / widest + 1);
+        order_by(s, (enum seed_order)order);
+        reverse(s->order, s->count);
+        if (seed_cover(s, widest, 1, &value, &rows) < 0)
+            return -1;
+        best = value < least ? order : best;
+        best_rows = value < least ? rows : best_rows;
+        least = fmin(least, value);
+    }
+    for (uint32_t width = widest; best >= 0 && width > 0; width = width > 3 ? width / 3 : 0) {
+        uint32_t rows = best_rows;
+        order_by(s, (enum seed_order)best);
+        reverse(s->order, s->count);
+        if (seed_cover(s, width, SLACKS, &value, &rows) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* --- many of them --- */
@@ -221,35 +349,95 @@ static int seed_machines(struct seeder *s)
     return 0;
 }
 
-static int seed_all(struct seeder *s)
+/* How many of the first devices of an order: halves, then between the best number and its neighbours. */
+static int seed_prefix(struct seeder *s)
 {
+    uint32_t best = s->count;
+    double least = INFINITY;
+    for (uint32_t n = s->count; n > 1; n /= 2) {
+        if (seed_groups(s, n, n) < 0)
+            return -1;
+        best = s->last < least ? n : best;
+        least = fmin(least, s->last);
+    }
+    for (uint32_t step = best / 2; step > 0 && least < INFINITY; step /= 2) {
+        for (int way = -1; way <= 1; way += 2) {
+            uint32_t n = way < 0 ? best - step : best + step;
+            if (n < 2 || n > s->count)
+                continue;
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->last < least) {
+                least = s->last;
+                best = n;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Kinds of one stage. */
+static int seed_sets(struct seeder *s)
+{
+    static const uint32_t gathers[] = {0, 2, 4};
     const struct kind *kind = s->local->kind;
-    uint32_t gathers[3] = {0, 2, 4}, variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
+    uint32_t variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
     for (uint32_t v = 0; v < variants; v++) {
         s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
-        if (kind->stages_most == 1 && s->count <= SETS_ALL && kind->members_most > 1) {
+        if (s->count <= SETS_ALL) {
             if (seed_every_set(s) < 0)
                 return -1;
             continue;
         }
         for (int order = 0; order < SEED_ORDERS; order++) {
             order_by(s, (enum seed_order)order);
-            for (uint32_t n = s->count; n > 0; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
-                if (kind->members_most == 1 && kind->stages_most == 1)
-                    break;
-                if (seed_widths(s, n) < 0)
-                    return -1;
-            }
+            if (seed_prefix(s) < 0)
+                return -1;
         }
         if (seed_machines(s) < 0)
             return -1;
     }
-    for (uint32_t i = 0; i < s->count && kind->members_most == 1 && kind->stages_most == 1; i++) {
+    return 0;
+}
+
+static int seed_singles(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    for (uint32_t i = 0; i < s->count; i++) {
         s->order[0] = s->ranks[i].device;
         if (seed_groups(s, 1, 1) < 0)
             return -1;
     }
     return 0;
+}
+
+/* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
+static int seed_stages(struct seeder *s)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int order = 0; order < SEED_ORDERS; order++) {
+            uint32_t least = pass ? 1 : s->count, n = pass ? s->count / 2 + 1 : s->count;
+            order_by(s, (enum seed_order)order);
+            for (; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+                if (seed_widths(s, n) < 0)
+                    return -1;
+            }
+        }
+        if (pass == 0 && s->count > 2 && seed_covers(s) < 0)
+            return -1;
+        if (pass == 0 && seed_machines(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int seed_all(struct seeder *s)
+{
+    const struct kind *kind = s->local->kind;
+    if (kind->look)
+        return seed_stages(s);
+    return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
 }
 
 int seeds_add(struct local *local, struct candidate_list *list)
