@@ -3,7 +3,7 @@
 
 #include "api/blob_dir.h"
 #include "common/json.h"
-#include "planner/given/profiles.h"
+#include "profiles/profiles.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)

@@ -116,7 +116,7 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
 int show_plan(const json_t *answer, struct err *err);
 
 struct draw_input;
-/* Writes a plan's picture (planner/answer/draw.h) to a file; `layout` is found here, by Graphviz
+/* Writes a plan's picture (show/draw.h) to a file; `layout` is found here, by Graphviz
  * if it is installed. */
 int draw_write(const char *path, const struct draw_input *input, struct err *err);
 

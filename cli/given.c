@@ -13,8 +13,8 @@
 #include "common/yaml.h"
 #include "model/spec.h"
 #include "planner/given/inputs.h"
-#include "planner/given/profile_key.h"
-#include "planner/given/profiles.h"
+#include "profiles/profile_key.h"
+#include "profiles/profiles.h"
 
 enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
 

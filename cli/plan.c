@@ -9,12 +9,13 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "planner/answer/draw.h"
+#include "show/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/answer/replan.h"
+#include "replay/replan.h"
 #include "planner/answer/plan.h"
-#include "planner/answer/jitter.h"
+#include "replay/jitter.h"
 #include "program/codec.h"
+#include "show/print.h"
 
 enum {
     PLAN_MS = 120000,

@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "planner/replay/replay.h"
+#include "published/cases.h"
 
 enum { REPLAY_FILE_BYTES_MAX = 256 << 20 };
 

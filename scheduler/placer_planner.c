@@ -11,7 +11,7 @@
 #include "planner/answer/plan.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
-#include "planner/given/profile_key.h"
+#include "profiles/profile_key.h"
 #include "program/codec.h"
 #include "scheduler/placer_private.h"
 

@@ -48,7 +48,7 @@ struct check {
     json_t *sample_ids;
     enum spec_format sample_format;
     json_t *spec_json;    /* every default filled */
-    char profile_key[65]; /* planner/given/profile_key.h */
+    char profile_key[65]; /* profiles/profile_key.h */
     json_t *profiles;     /* [{"device","document"}] under it */
     uint64_t patience_ns; /* measurements are waited for until then; 0: none was asked for */
     struct event *pause;  /* between two looks */

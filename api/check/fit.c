@@ -3,10 +3,12 @@
 
 #include "common/clock.h"
 #include "model/config.h"
+#include "planner/answer/plan.h"
 #include "planner/given/from_spec.h"
-#include "planner/given/profile_key.h"
+#include "profiles/profile_key.h"
 #include "store/nodes.h"
 #include "store/sched.h"
+#include "show/print.h"
 
 #include <stdio.h>
 #include <stdlib.h>

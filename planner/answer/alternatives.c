@@ -7,7 +7,6 @@
 #include "planner/cost/alike.h"
 
 #define SINGLES_MAX 64u /* lines of devices alone */
-#define SAME 1e-9       /* relative */
 
 static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement,
                                          struct err *err)
@@ -124,19 +123,10 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
 
 /* --- devices left out --- */
 
-static bool named(char *const *names, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(names[i], name) == 0)
-            return true;
-    }
-    return false;
-}
-
 static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
                                 double with_s)
 {
-    if (named(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
+    if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
         return "excluded";
     if (!p->usable[d])
         return "not asked for";
@@ -144,7 +134,7 @@ static const char *why_left_out(const struct problem *p, const struct plan_answe
         return "nothing fits";
     if (p->workload->place == PLACE_SINGLE)
         return "one device is asked for (placement.kind)";
-    if (with_s > a->step_s * (1 + SAME))
+    if (with_s > a->step_s * (1 + PROBLEM_SAME))
         return "slower with it";
     if (with_s > 0)
         return p->workload->objective == OBJECTIVE_TIME ? "no faster with it" : "not needed";
@@ -168,9 +158,11 @@ static int with_device(const struct problem *p, const struct search_options *opt
     if (search_with(p, options, found, d, &with, &with_s[d], err) < 0)
         return -1;
     with_s[d] = with_s[d] < INFINITY ? with_s[d] : 0;
-    int result =
-        with.member_count && with.estimate_s < best * (1 - SAME) ? candidate_copy(faster, &with, err) : 0;
-    if (faster->member_count && with.member_count && result == 0 && with.estimate_s < best * (1 - SAME))
+    int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
+                     ? candidate_copy(faster, &with, err)
+                     : 0;
+    if (faster->member_count && with.member_count && result == 0 &&
+        with.estimate_s < best * (1 - PROBLEM_SAME))
         faster->estimate_s = with.estimate_s;
     candidate_fini(&with);
     return result;

@@ -4,11 +4,12 @@
 
 #include <jansson.h>
 
-#include "common/buf.h"
 #include "planner/given/cluster.h"
 #include "planner/given/workload.h"
 #include "program/program.h"
 #include "program/trace.h"
+
+#define ANSWER_SHARE_TOLD 0.005 /* of a step: less is not told, since rounded to a per cent it is none */
 
 struct plan_options {
     uint64_t evaluations; /* 0: the default, 20,000 */
@@ -82,15 +83,6 @@ void plan_answer_destroy(struct plan_answer *answer);
 
 /* INTERFACES.md, "What `motley plan --json` answers". Returns new or NULL with ERR_NOMEM. */
 json_t *answer_to_json(const struct plan_answer *answer, struct err *err);
-/* For people: verdict, table of ranks, alternatives, who is left out. Appends to out. */
-int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err);
-/* The same from the document that answer_to_json made, here or on a server. Keys it does not know are passed
- * over, keys that are missing left out. */
-int answer_print_document(const json_t *document, struct buf *out, struct err *err);
-/* `motley plan --program`: the ranks' train programs with predicted milliseconds, side by side per rank, at
- * most `lines` instructions each (0: 200). Needs plan_options.programs. */
-int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
-                         const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err);
 
 /* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
  * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted

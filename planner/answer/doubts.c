@@ -9,28 +9,25 @@
 
 #include "common/units.h"
 
-#define PEAK_MOST 1.1 /* of the peak: clocks are not nailed down */
-#define PEAK_LEAST                                                                                           \
-    1e-3 /* of the peak, at the largest size measured: below it something is off by a thousand */
-/* The same of a card that says no more than its kind, against the slowest one there is. */
-#define PEAK_LEAST_UNNAMED 1e-2
+#define CARD_MOST 1.1 /* of a card's peak and memory as its maker says: clocks are not nailed down */
+/* Of the peak, at the largest size measured: below it something is off by a thousand. Of a card that says no
+ * more than its kind ten times that, of the slowest one there is. */
+#define PEAK_LEAST 1e-3
 #define FALL 0.05 /* of a smaller size's forward and backward together: less is noise */
 /* Outside of these an amount is in another unit than its name says. Rules of thumb: a modem's line, the
- * fastest links there are, more than a satellite hop, the smallest device that anybody would train on. */
+ * fastest links there are (networks: a tenth of it), more than a satellite hop, the smallest device that
+ * anybody would train on. */
 #define LINK_LEAST_BYTES_PER_S 1e4
 #define LINK_MOST_BYTES_PER_S 1e13
-#define NETWORK_MOST_BYTES_PER_S 1e12 /* between nodes */
 #define LATENCY_MOST_S 0.7
-#define CARD_MOST 1.1  /* of its memory */
-#define WATTS_MOST 3.0 /* of what its maker says */
+#define WATTS_MOST 3.0 /* of what its maker says: peaks of milliseconds */
 #define MEMORY_LEAST_BYTES ((uint64_t)16 << 20)
-#define FORMATS_TOLD 8u   /* kinds of cards without bfloat16 that are named */
-#define POINTS_TOLD 4096u /* points of a table that are looked at */
+#define FORMATS_MAX 8u /* kinds of cards without bfloat16 that are named */
 
 struct doubts {
     const struct problem *problem;
     struct plan_answer *answer;
-    uint32_t more; /* beyond DOUBTS_MAX */
+    uint32_t most, more; /* sentences; beyond them */
     struct err *err;
 };
 
@@ -40,7 +37,7 @@ static int doubt(struct doubts *d, const char *fmt, ...)
 {
     char text[384];
     va_list args;
-    if (d->answer->warning_count >= DOUBTS_MAX) {
+    if (d->answer->warning_count >= d->most) {
         d->more++;
         return 0;
     }
@@ -82,7 +79,7 @@ static double threads_of(const struct device *device)
 /* The peak that a device's own entry has, or the fastest one of its kind. */
 static double peak_of(const struct device *device, const char **of)
 {
-    const struct catalogue_entry *entry = device->like ? device->like : catalogue_fastest(device->kind);
+    const struct catalogue_entry *entry = device->like ? device->like : catalogue_extreme(device->kind, true);
     *of = entry ? entry->name : NULL;
     return entry ? catalogue_peak(entry) * threads_of(device) : 0;
 }
@@ -93,7 +90,7 @@ static const struct catalogue_entry *slowest_of(const struct device *device)
 {
     if (device->like)
         return device->like;
-    return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_slowest(device->kind);
+    return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : catalogue_extreme(device->kind, false);
 }
 
 static int rate_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
@@ -118,7 +115,7 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
     }
     if (!fastest || !largest || !(peak > 0))
         return 0;
-    if (best > peak * PEAK_MOST)
+    if (best > peak * CARD_MOST)
         return doubt(
             d,
             "profile of %s: a %s of %.0f tokens forward in %g s would be %.3g FLOP/s, %.1f times the peak of "
@@ -127,7 +124,7 @@ static int rate_doubt(struct doubts *d, const struct device *device, enum profil
     const struct catalogue_entry *slow = slowest_of(device);
     double least = slow ? catalogue_peak(slow) * threads_of(device) : 0, rate = most / largest->forward_s;
     bool known = device->like || strcmp(device->kind, "cpu") == 0;
-    if (rate < least * (known ? PEAK_LEAST : PEAK_LEAST_UNNAMED))
+    if (rate < least * (known ? PEAK_LEAST : 10 * PEAK_LEAST))
         return doubt(d,
                      "profile of %s: a %s of %.0f tokens forward in %g s is %.3g FLOP/s, %.2g of the peak of "
                      "%s (%.3g): "
@@ -162,7 +159,7 @@ static int work_compare(const void *left, const void *right)
 static int fall_doubt(struct doubts *d, const struct device *device, enum profile_block kind)
 {
     uint32_t count = device->profile.point_count[kind];
-    if (count < 2 || count > POINTS_TOLD)
+    if (count < 2)
         return 0;
     struct profile_point *points = malloc(count * sizeof(*points));
     if (!points)
@@ -199,7 +196,7 @@ static int fall_doubt(struct doubts *d, const struct device *device, enum profil
 static int format_doubt(struct doubts *d)
 {
     const struct problem *p = d->problem;
-    const struct catalogue_entry *said[FORMATS_TOLD] = {NULL};
+    const struct catalogue_entry *said[FORMATS_MAX] = {NULL};
     char names_of[160] = "";
     uint32_t count = 0;
     bool slow = false, half = false;
@@ -209,7 +206,7 @@ static int format_doubt(struct doubts *d)
         bool known = !p->usable[i] || device->profile.present || !like || like->bf16;
         for (uint32_t k = 0; k < count && !known; k++)
             known = said[k] == like;
-        if (known || count == FORMATS_TOLD)
+        if (known || count == FORMATS_MAX)
             continue;
         said[count++] = like;
         size_t used = strlen(names_of);
@@ -228,7 +225,7 @@ static int format_doubt(struct doubts *d)
 static int link_doubt(struct doubts *d, const char *what, const char *of, bool network, double latency_s,
                       double bytes_per_s)
 {
-    double most = network ? NETWORK_MOST_BYTES_PER_S : LINK_MOST_BYTES_PER_S;
+    double most = network ? LINK_MOST_BYTES_PER_S / 10 : LINK_MOST_BYTES_PER_S;
     char rate[32], latency[32];
     units_rate(rate, bytes_per_s);
     units_seconds(latency, latency_s);
@@ -256,7 +253,7 @@ static int card_doubt(struct doubts *d, const struct device *device)
         return 0;
     bool half = d->problem->workload->compute == COMPUTE_BF16 && like->flops_16 > 0;
     double reached = (half ? like->efficiency_16 : like->efficiency) * device->speed;
-    if (!device->profile.present && reached > PEAK_MOST &&
+    if (!device->profile.present && reached > CARD_MOST &&
         doubt(d, "speed of %s: %g would be %.1f times the peak of %s", device->name, device->speed, reached,
               like->name) < 0)
         return -1;
@@ -321,7 +318,7 @@ static int length_doubt(struct doubts *d)
 int problem_doubts(const struct problem *problem, struct plan_answer *answer, struct err *err)
 {
     static const enum profile_block kinds[] = {PROFILE_LAYER, PROFILE_HEAD};
-    struct doubts d = {.problem = problem, .answer = answer, .err = err};
+    struct doubts d = {.problem = problem, .answer = answer, .most = DOUBTS_MAX, .err = err};
     answer->warnings = calloc(DOUBTS_MAX + 1, sizeof(*answer->warnings));
     if (!answer->warnings)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
@@ -334,13 +331,6 @@ int problem_doubts(const struct problem *problem, struct plan_answer *answer, st
                 return -1;
         }
     }
-    if (d.more == 0)
-        return 0;
-    char text[64];
-    snprintf(text, sizeof(text), "%u more doubts of this kind", d.more);
-    answer->warnings[answer->warning_count] = strdup(text);
-    if (!answer->warnings[answer->warning_count])
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    answer->warning_count++;
-    return 0;
+    d.most++;
+    return d.more ? doubt(&d, "%u more doubts of this kind", d.more) : 0;
 }

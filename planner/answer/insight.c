@@ -91,15 +91,14 @@ int plan_insight_json(const struct plan_insight *in, json_t *answer, struct err 
                       : json_pack("{s:f,s:I,s:o,s:o,s:I,s:s}", "step_s", in->step_s, "critical_path_parts",
                                   (json_int_t)in->path_length, "critical_path", path, "ranks", ranks,
                                   "not_tried", (json_int_t)in->not_tried, "words", in->words);
-    if (bad || !all) {
+    if (!all) {
+        json_decref(improvements);
         if (bad) {
             json_decref(path);
             json_decref(ranks);
         }
-        json_decref(improvements);
-        return err_set(err, ERR_NOMEM, "planner: out of memory for the answer");
     }
-    if (json_object_set_new(answer, "insight", all) < 0 ||
+    if (!all || json_object_set_new(answer, "insight", all) < 0 ||
         json_object_set_new(answer, "improvements", improvements) < 0 ||
         (in->loss_count && losses_json(in, answer) < 0))
         return err_set(err, ERR_NOMEM, "planner: out of memory for the answer");

@@ -8,7 +8,11 @@
 #ifndef MOTLEY_PLANNER_ANSWER_INSIGHT_H
 #define MOTLEY_PLANNER_ANSWER_INSIGHT_H
 
-#include "planner/answer/answer.h"
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
 
 enum insight_kind {
     INSIGHT_LINK,   /* INSIGHT_LINK_TIMES faster, both directions */

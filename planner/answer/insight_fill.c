@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/answer/alternatives.h"
 #include "planner/answer/best.h"
 #include "planner/cost/price.h"
 #include "planner/given/cluster_change.h"
@@ -19,10 +20,8 @@
 
 #define EVALUATIONS_LEAST 500u      /* a search with less is not worth it */
 #define DEVICES_SEARCHED 8u         /* in the cluster, up to which everything is searched anew */
-#define DEVICES_SOME 16u            /* up to which as many searches are made as the budget has room for */
 #define SEARCHES_LARGE 12u          /* beyond */
 #define NODES_ALL_LINKS 5u          /* up to which every link between nodes is tried, used or not */
-#define SAVES_LEAST 0.005           /* less than this is nothing */
 #define INSTRUCTIONS_MAX (1u << 21) /* longer programs get no path */
 
 struct ask { /* one improvement to try */
@@ -128,28 +127,22 @@ static double slot_size(void *context, uint32_t rank, uint32_t slot, int32_t mic
 static int ranks_fill(struct insight_run *run, struct price *price, const struct sim *sim)
 {
     struct plan_insight *in = run->insight;
-    struct sim_timeline timeline;
-    if (sim_timeline(sim, &timeline, run->err) < 0)
-        return -1;
-    in->ranks = calloc((size_t)timeline.rank_count + 1, sizeof(*in->ranks));
-    int result = in->ranks ? 0 : no_memory(run);
-    for (uint32_t r = 0; r < timeline.rank_count && result == 0; r++) {
-        const struct sim_rank_time *t = &timeline.ranks[r];
-        struct sim_memory memory;
+    uint32_t count = run->plan->rank_count;
+    struct sim_rank_time *times = calloc((size_t)count + 1, sizeof(*times));
+    in->ranks = calloc((size_t)count + 1, sizeof(*in->ranks));
+    int result = times && in->ranks ? sim_rank_times(sim, times, run->err) : no_memory(run);
+    for (uint32_t r = 0; r < count && result == 0; r++) {
+        const struct sim_rank_time *t = &times[r];
         in->ranks[r] = (struct plan_rank_time){.compute_s = t->compute_s,
                                                .wait_s = t->wait_s,
                                                .idle_s = t->idle_s,
                                                .send_s = t->send_s,
                                                .waits_on = t->waits_on,
                                                .waits_on_s = t->waits_on_s};
-        result = sim_memory(sim, r, slot_size, price, &memory, run->err);
-        if (result == 0) {
-            in->ranks[r].memory_peak_bytes = memory.peak_bytes;
-            sim_memory_fini(&memory);
-        }
+        result = sim_memory_peak(sim, r, slot_size, price, &in->ranks[r].memory_peak_bytes, run->err);
         in->rank_count = r + 1;
     }
-    sim_timeline_fini(&timeline);
+    free(times);
     return result;
 }
 
@@ -181,40 +174,45 @@ static int link_ask(struct insight_run *run, uint32_t a, uint32_t b, double weig
     return ask_add(run, &(struct ask){.kind = INSIGHT_LINK, .node_a = low, .node_b = high, .weight = weight});
 }
 
+/* The links that a transfer, or a collective of a group, takes. */
+static int path_ask(struct insight_run *run, const struct price *price, uint32_t from, uint32_t to,
+                    double weight)
+{
+    const struct device *devices = run->cluster->devices;
+    return link_ask(run, devices[price->device[from]].node, devices[price->device[to]].node, weight);
+}
+
+static int group_ask(struct insight_run *run, const struct price *price, uint32_t g, double weight)
+{
+    const struct plan_group *group = &run->plan->groups[g];
+    int result = 0;
+    for (uint32_t i = 0; i + 1 < group->rank_count && result == 0; i++)
+        result = path_ask(run, price, group->ranks[i], group->ranks[i + 1], weight);
+    return result;
+}
+
 /* Links that anything moves over, of few nodes all there are, with the seconds of the path that pass there.
  */
 static int links_ask(struct insight_run *run, const struct price *price, const struct plan_graph *graph,
                      const struct sim_path *path)
 {
-    const struct device *devices = run->cluster->devices;
     uint32_t nodes = run->cluster->node_count;
     int result = 0;
-    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS;
-         a++) { /* a link not used may be one too slow */
+    for (uint32_t a = 0; a < nodes && nodes <= NODES_ALL_LINKS; a++) { /* one not used may be too slow */
         for (uint32_t b = a + 1; b < nodes && result == 0; b++)
             result = link_ask(run, a, b, 0);
     }
     for (uint32_t p = 0; p < graph->pair_count && result == 0; p++)
-        result = link_ask(run, devices[price->device[graph->pairs[p].from]].node,
-                          devices[price->device[graph->pairs[p].to]].node, 0);
-    for (uint32_t g = 0; g < run->plan->group_count && result == 0; g++) {
-        const struct plan_group *group = &run->plan->groups[g];
-        for (uint32_t i = 0; i + 1 < group->rank_count && result == 0; i++)
-            result = link_ask(run, devices[price->device[group->ranks[i]]].node,
-                              devices[price->device[group->ranks[i + 1]]].node, 0);
-    }
+        result = path_ask(run, price, graph->pairs[p].from, graph->pairs[p].to, 0);
+    for (uint32_t g = 0; g < run->plan->group_count && result == 0; g++)
+        result = group_ask(run, price, g, 0);
     for (uint32_t i = 0; i < path->count && result == 0; i++) {
         const struct sim_path_part *part = &path->parts[i];
         double seconds = part->end_s - part->begin_s;
         if (part->peer >= 0)
-            result = link_ask(run, devices[price->device[part->rank]].node,
-                              devices[price->device[part->peer]].node, seconds);
-        else if (part->kind == PATH_COLLECTIVE) {
-            const struct plan_group *group = &run->plan->groups[graph_instr(graph, part->number)->group];
-            for (uint32_t k = 0; k + 1 < group->rank_count && result == 0; k++)
-                result = link_ask(run, devices[price->device[group->ranks[k]]].node,
-                                  devices[price->device[group->ranks[k + 1]]].node, seconds);
-        }
+            result = path_ask(run, price, part->rank, (uint32_t)part->peer, seconds);
+        else if (part->kind == PATH_COLLECTIVE)
+            result = group_ask(run, price, (uint32_t)graph_instr(graph, part->number)->group, seconds);
     }
     return result;
 }
@@ -426,9 +424,9 @@ static int asks_run(struct insight_run *run)
         run->options->insight_evaluations ? run->options->insight_evaluations : EVALUATIONS_DEFAULT;
     uint32_t tried = run->ask_count < INSIGHT_LINES_MAX ? run->ask_count : INSIGHT_LINES_MAX;
     bool small = run->cluster->device_count <= DEVICES_SEARCHED;
-    uint64_t searches = small                                        ? tried
-                        : run->cluster->device_count <= DEVICES_SOME ? all / EVALUATIONS_LEAST
-                                                                     : SEARCHES_LARGE;
+    uint64_t searches = small                                          ? tried
+                        : run->cluster->device_count <= LEFT_OUT_TRIED ? all / EVALUATIONS_LEAST
+                                                                       : SEARCHES_LARGE;
     run->evaluations = all / (tried ? tried : 1);
     run->evaluations = run->evaluations < EVALUATIONS_LEAST ? EVALUATIONS_LEAST : run->evaluations;
     /* steps of thousands of cells are too dear to search again and again */
@@ -537,7 +535,7 @@ static int words_fill(struct insight_run *run)
     for (uint32_t i = 0; i < in->improvement_count; i++) { /* the best of each kind */
         const struct plan_improvement *line = &in->improvements[i];
         size_t used = strlen(text);
-        if (line->saves < SAVES_LEAST || said[line->kind])
+        if (line->saves < ANSWER_SHARE_TOLD || said[line->kind])
             continue;
         said[line->kind] = true;
         improvement_words(line, one, sizeof(one));

@@ -3,6 +3,7 @@
 #ifndef MOTLEY_PLANNER_ANSWER_INSIGHT_FILL_H
 #define MOTLEY_PLANNER_ANSWER_INSIGHT_FILL_H
 
+#include "planner/answer/answer.h"
 #include "planner/answer/insight.h"
 
 /* Fills answer->insight; the plan needs its programs: without them, or with very long ones, nothing is

@@ -14,4 +14,9 @@
 int plan_search(const struct workload *workload, const struct cluster *cluster,
                 const struct plan_options *options, struct plan_answer **answer, struct err *err);
 
+/* `motley plan SPEC --cluster FILE` without a server: specification, cluster file and config.json as parsed
+ * JSON. */
+int plan_from_cluster(const json_t *spec, const json_t *cluster, const json_t *config_json,
+                      const struct plan_options *options, struct plan_answer **answer, struct err *err);
+
 #endif

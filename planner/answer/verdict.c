@@ -217,10 +217,10 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
         say(text, size, " %.4g per million tokens, the least found.", answer->cost_per_million_tokens);
     if (problem->workload->objective == OBJECTIVE_ENERGY && answer->kwh_per_million_tokens > 0)
         say(text, size, " %.4g kWh per million tokens, the least found.", answer->kwh_per_million_tokens);
-    if (answer->uncertainty >= 0.005 && costs->share_estimated >= 0.005)
+    if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_estimated >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
             100 * answer->uncertainty, 100 * costs->share_estimated);
-    else if (answer->uncertainty >= 0.005)
+    else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
             100 * answer->uncertainty, 100 * costs->share_imported);
     if (!answer->runnable)

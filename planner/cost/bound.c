@@ -100,14 +100,6 @@ static double uneven_rows(const struct problem *p)
 
 enum { WORK_ATTENTION, WORK_EXPERTS, WORK_OTHER, WORK_KINDS };
 
-static struct cost_load rows_of(const struct problem *p, double rows)
-{
-    return (struct cost_load){.rows = p->mean_row.rows * rows,
-                              .tokens = p->mean_row.tokens * rows,
-                              .sum_sq = p->mean_row.sum_sq * rows,
-                              .labelled = p->mean_row.labelled * rows};
-}
-
 /* Least seconds a row of each kind of work on a device, each at its own best micro-batch. */
 static void least_seconds(const struct problem *p, uint32_t d, double least[WORK_KINDS])
 {
@@ -116,7 +108,7 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
     for (int kind = 0; kind < WORK_KINDS; kind++)
         least[kind] = INFINITY;
     for (uint32_t rows = 1; rows <= p->workload->batch_rows; rows *= 2) {
-        struct cost_load load = rows_of(p, rows);
+        struct cost_load load = problem_mean_rows(p, rows);
         double now[WORK_KINDS] = {0}, each = load.tokens * cost->experts_active / cost->experts;
         for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
             now[WORK_ATTENTION] += cost_part_seconds(cost, COST_PART_ATTENTION, (enum cost_way)way, &load) +
@@ -141,26 +133,20 @@ static void least_seconds(const struct problem *p, uint32_t d, double least[WORK
  * devices differ in speed alone. */
 static double experts_apart(const struct problem *p)
 {
-    double rate = 0, bound = 0;
+    /* share: the least part of its time that a device gives to a row of each kind of work */
+    double rate = 0, bound = 0, share[WORK_KINDS] = {INFINITY, INFINITY, INFINITY};
     for (uint32_t d = 0; d < p->device_count; d++) {
         double least[WORK_KINDS];
         if (!p->usable[d])
             continue;
         least_seconds(p, d, least);
-        rate += 1 / (least[WORK_ATTENTION] + least[WORK_EXPERTS] + least[WORK_OTHER]);
+        double all = least[WORK_ATTENTION] + least[WORK_EXPERTS] + least[WORK_OTHER];
+        rate += 1 / all;
+        for (int kind = 0; kind < WORK_KINDS; kind++)
+            share[kind] = fmin(share[kind], least[kind] / all);
     }
-    for (int kind = 0; kind < WORK_KINDS && rate > 0; kind++) {
-        double share = INFINITY; /* the least part of its time that a device gives to a row of it */
-        for (uint32_t d = 0; d < p->device_count; d++) {
-            double least[WORK_KINDS];
-            if (!p->usable[d])
-                continue;
-            least_seconds(p, d, least);
-            share =
-                fmin(share, least[kind] / (least[WORK_ATTENTION] + least[WORK_EXPERTS] + least[WORK_OTHER]));
-        }
-        bound += share;
-    }
+    for (int kind = 0; kind < WORK_KINDS; kind++)
+        bound += share[kind];
     return rate > 0 ? p->mean_step.rows * bound / rate : 0;
 }
 

@@ -9,8 +9,7 @@
  * in what its experts keep for backward; beyond it their input alone is kept and the rest computed again.
  * Rule of thumb. */
 #define ROUTE_HEADROOM 1.5
-#define HEAD_LOGIT_FLOATS (6u << 20) /* the head works through its rows in pieces of so many logits */
-#define FLOAT_BYTES 4.0
+#define FLOAT_BYTES ((double)sizeof(float))
 
 struct held { /* parameters */
     double frozen_bytes, trained;
@@ -80,7 +79,7 @@ static void attention_need(const struct problem *p, const struct expert_model *m
         (double)model->sparse_count * (double)(need->saved_attention_bytes + need->saved_router_bytes) +
         (double)need->saved_dense_total;
     need->all.purpose[PURPOSE_ACTIVATIONS] += (uint64_t)(wave * saved);
-    double logits = fmax(16, HEAD_LOGIT_FLOATS / (double)s->vocab);
+    double logits = fmax(16, MEMORY_HEAD_LOGITS / (double)s->vocab);
     double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q + s->qkv + s->heads)) +
                        fmin(logits, tokens) * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) +
                        (recompute ? attention : 0);

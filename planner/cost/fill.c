@@ -3,9 +3,8 @@
 
 #include <math.h>
 
-#define FILL_TURNS 80    /* of bisection and secants in turn: a double's digits at worst, a few mostly */
-#define FILL_EXACT 1e-13 /* relative */
-#define WHOLE_SLACK 1e-6 /* a cap this near to a whole unit is one */
+#define FILL_TURNS_MAX 80 /* of bisection and secants in turn: a double's digits at worst, a few mostly */
+#define FILL_EXACT 1e-13  /* relative */
 
 static double filled(uint32_t n, const double *base, const double *each, const double *cap, double level,
                      double *x)
@@ -31,7 +30,7 @@ bool fill_level(uint32_t n, const double *base, const double *each, const double
         return false;
     double below = filled(n, base, each, cap, low, x), above = filled(n, base, each, cap, high, x);
     high = below >= 1 ? low : high;
-    for (int turn = 0; turn < FILL_TURNS && below < 1 && above > 1 + FILL_EXACT; turn++) {
+    for (int turn = 0; turn < FILL_TURNS_MAX && below < 1 && above > 1 + FILL_EXACT; turn++) {
         double part = turn % 2 ? 0.5 : (1 - below) / (above - below); /* exact between two bends */
         double middle = low + part * (high - low), now = filled(n, base, each, cap, middle, x);
         if (now >= 1) {
@@ -60,7 +59,7 @@ bool fill_whole(uint32_t n, uint32_t units, uint32_t least, const double *base, 
         double soonest = INFINITY;
         for (uint32_t i = 0; i < n; i++) {
             double end = base[i] + (count[i] + 1) * each[i] / units;
-            if (count[i] + 1 <= cap[i] * units + WHOLE_SLACK && end < soonest) {
+            if (count[i] + 1 <= cap[i] * units + FILL_WHOLE_SLACK && end < soonest) {
                 soonest = end;
                 best = i;
             }

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define FILL_WHOLE_SLACK                                                                                     \
+    1e-6 /* a share this near to a whole unit is one: far above rounding, far below a unit */
+
 /* Shares x (Σ = 1) that minimise the largest base[i] + x[i]·each[i] of those with any, none above cap[i].
  * False when the caps do not hold all. */
 bool fill_level(uint32_t n, const double *base, const double *each, const double *cap, double *x);

@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-#define GRANULE 4096ull              /* BUFFER_GRANULE */
-#define HEAD_LOGIT_FLOATS (6u << 20) /* engine/layout.c */
-#define HEAD_ROWS_MIN 16u
+#define GRANULE 4096ull   /* BUFFER_GRANULE */
+#define HEAD_ROWS_MIN 16u /* engine/layout.c */
 
 static uint64_t granule(uint64_t bytes)
 {
@@ -21,49 +20,6 @@ static void take(uint64_t *at, uint64_t bytes)
 static uint64_t floats(uint64_t rows, uint64_t width)
 {
     return rows * width * 4;
-}
-
-void memory_widths_init(struct memory_widths *s, const struct problem *p)
-{
-    const struct model_config *c = p->workload->config;
-    *s = (struct memory_widths){.hidden = c->hidden,
-                                .q = (uint64_t)c->heads * c->head_dim,
-                                .kv = (uint64_t)c->kv_heads * c->head_dim,
-                                .ffn = c->ffn,
-                                .router = c->experts ? c->experts + 2ull * c->experts_active : 0,
-                                .heads = c->heads,
-                                .vocab = c->vocab,
-                                .dropout = p->workload->lora_dropout > 0};
-    s->qkv = s->q + 2 * s->kv;
-    /* a token passes as many experts as are chosen; where layers differ, the wider kind counts for all */
-    uint64_t experts = (uint64_t)c->expert_ffn * c->experts_active;
-    s->ffn = c->experts && experts > s->ffn ? experts : s->ffn;
-    if (p->workload->method != METHOD_LORA)
-        return;
-    s->rank = p->workload->lora_rank;
-    const uint64_t inputs[4] = {s->hidden, s->q, s->hidden, s->ffn};
-    const struct {
-        uint32_t target, group;
-        uint64_t outputs;
-    } members[LORA_TARGET_COUNT] = {{LORA_Q, 0, s->q},        {LORA_K, 0, s->kv},     {LORA_V, 0, s->kv},
-                                    {LORA_O, 1, s->hidden},   {LORA_GATE, 2, s->ffn}, {LORA_UP, 2, s->ffn},
-                                    {LORA_DOWN, 3, s->hidden}};
-    uint64_t at = 0, b_bytes = 0;
-    for (uint32_t t = 0; t < p->workload->target_count; t++) {
-        uint32_t target = lora_target_from_name(p->workload->targets[t]);
-        for (uint32_t m = 0; m < LORA_TARGET_COUNT; m++) {
-            if (members[m].target != target)
-                continue;
-            s->group_members[members[m].group]++;
-            s->parameters += 2;
-            take(&b_bytes, floats(members[m].outputs, s->rank));
-        }
-    }
-    for (int g = 0; g < 4; g++) {
-        s->group_inputs[g] = inputs[g];
-        take(&at, floats(s->group_members[g] * s->rank, inputs[g]));
-    }
-    s->adapter_floats = (at + b_bytes) / 4;
 }
 
 static uint64_t save_bytes(const struct memory_widths *s, uint64_t tokens)
@@ -130,7 +86,7 @@ static uint64_t workspace(const struct memory_widths *s, const struct sizes *z)
     take(&at, layers && s->dropout ? floats(tokens, wide) : 0);
     take(&at, layers && s->group_members[3] ? floats(tokens, s->ffn) : 0);
     take(&at, layers && z->recompute ? save_bytes(s, tokens) : 0);
-    uint64_t rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / s->vocab / 16 * 16);
+    uint64_t rows = larger(HEAD_ROWS_MIN, MEMORY_HEAD_LOGITS / s->vocab / 16 * 16);
     rows = rows < tokens ? rows : tokens;
     take(&at, z->head ? floats(rows, s->vocab) : 0);
     take(&at, z->head ? floats(rows, s->hidden) : 0);

@@ -10,6 +10,9 @@
 #include "planner/cost/problem.h"
 #include "program/program.h"
 
+/* The head works through its rows in pieces of so many logits (engine/layout.c). */
+#define MEMORY_HEAD_LOGITS (6u << 20)
+
 struct memory_stage {
     int32_t block_begin, block_end;
     uint32_t window; /* micro-batches in flight, ≥ 1 */
@@ -48,9 +51,6 @@ uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t en
 uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end);
 /* Bytes of the gradients of blocks [begin, end), fp32. */
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
-
-/* Reads the widths off the model and method; problem_init calls it. */
-void memory_widths_init(struct memory_widths *widths, const struct problem *problem);
 
 /* Never fails: numbers too large for the engine come out as large totals. */
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,

@@ -20,25 +20,19 @@ int price_init(struct price *price, const struct problem *problem, const struct 
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
     price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
-    if (!price->device || !price->groups) {
-        price_fini(price);
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    }
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
+    int result = price->device && price->groups ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         price->device[r] = cluster_device_find(problem->cluster, plan->ranks[r].device);
-        if (price->device[r] == UINT32_MAX) {
-            err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
-                    plan->ranks[r].device);
-            price_fini(price);
-            return -1;
-        }
+        if (price->device[r] == UINT32_MAX)
+            result = err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
+                             plan->ranks[r].device);
         experts |= plan->ranks[r].expert_count > 0;
     }
-    if (experts && expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
+    if (result == 0 && experts)
+        result = expert_price_init(&price->expert, problem, plan, price->device, err);
+    if (result < 0)
         price_fini(price);
-        return -1;
-    }
-    return 0;
+    return result;
 }
 
 void price_fini(struct price *price)

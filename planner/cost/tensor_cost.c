@@ -4,10 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Kernel launches of half a block: what does not shrink with the share. A rule of thumb, half of cost.c's for
- * a whole block. */
-#define HALF_OVERHEAD_S 15e-6
-
 static double share_of(uint32_t begin, uint32_t end, uint32_t all)
 {
     return end > begin && all ? (double)(end - begin) / all : 1;
@@ -37,7 +33,8 @@ double tensor_attention(const struct problem *p, int32_t block, const struct cos
 
 double tensor_shrink(double seconds, double share)
 {
-    double fixed = seconds < HALF_OVERHEAD_S ? seconds : HALF_OVERHEAD_S;
+    double half_s = COST_KERNEL_OVERHEAD_S / 2; /* launches of half a block do not shrink with the share */
+    double fixed = seconds < half_s ? seconds : half_s;
     return fixed + (seconds - fixed) * share;
 }
 

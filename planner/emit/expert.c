@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/emit/expert_program.h"
 #include "planner/emit/frame.h"
 
 static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
@@ -31,14 +32,14 @@ static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int plac
     return plan_rank_slot(rank, &slot);
 }
 
-static int32_t stream_slot(struct expert_emit *c, struct plan_rank *rank, int kind, double per_token,
+static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int kind, double per_token,
                            uint64_t bound)
 {
     return slot_put(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, c->wave, 0, per_token,
                     bound, bound * c->wave);
 }
 
-static int32_t saved_slot(struct expert_emit *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
+static int32_t saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
 {
     uint64_t least = bound > total ? bound : total;
     return slot_put(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS, c->wave,
@@ -50,7 +51,7 @@ static int32_t scalar_slot(struct plan_rank *rank, int kind, uint64_t bytes)
     return slot_put(rank, kind, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 0, bytes, bytes);
 }
 
-static int32_t run_slot(struct expert_emit *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
+static int32_t run_slot(struct expert_plan *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
 {
     int32_t slot = slot_put(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, purpose, 1, 0, 0, bytes, bytes);
     if (slot >= 0)
@@ -58,7 +59,7 @@ static int32_t run_slot(struct expert_emit *c, struct plan_rank *rank, int kind,
     return slot;
 }
 
-static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_need *need,
+static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,
                       struct expert_slots *s)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
@@ -102,7 +103,7 @@ static int slots_fill(struct expert_emit *c, uint32_t r, const struct expert_nee
 }
 
 /* Runs of neighbouring experts of each layer. */
-static int experts_list(struct expert_emit *c, uint32_t r)
+static int experts_list(struct expert_plan *c, uint32_t r)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct expert_split *split = &c->split;
@@ -127,7 +128,7 @@ static int experts_list(struct expert_emit *c, uint32_t r)
     return 0;
 }
 
-static void rank_share(const struct expert_emit *c, uint32_t r, const struct expert_need *need)
+static void rank_share(const struct expert_plan *c, uint32_t r, const struct expert_need *need)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct workload *w = c->problem->workload;
@@ -156,7 +157,7 @@ void expert_member_need(const struct problem *problem, const struct expert_model
                      m->recompute, need);
 }
 
-static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
+static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     const struct member *m = &c->candidate->members[r];
@@ -174,7 +175,7 @@ static int rank_emit(struct expert_emit *c, uint32_t r, bool programs)
 }
 
 /* All ranks, those with attention, or the first of them and those with experts. */
-static int groups_fill(struct expert_emit *c)
+static int groups_fill(struct expert_plan *c)
 {
     for (uint32_t g = 0; g < c->plan->group_count; g++) {
         struct plan_group *group = &c->plan->groups[g];
@@ -194,7 +195,7 @@ static int groups_fill(struct expert_emit *c)
 }
 
 /* Layers with experts one by one, all blocks between them together. */
-static int segments_fill(struct expert_emit *c)
+static int segments_fill(struct expert_plan *c)
 {
     c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));
     if (!c->segments)
@@ -218,18 +219,15 @@ static int segments_fill(struct expert_emit *c)
     return 0;
 }
 
-static int rows_fill(struct expert_emit *c)
+static int rows_fill(struct expert_plan *c)
 {
-    uint32_t attending = 0;
     c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
     c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
     if (!c->row_first || !c->last)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t m = 0; m < c->candidate->member_count; m++) {
         c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
-        attending += c->candidate->members[m].rows > 0;
     }
-    c->attending = attending;
     if (c->row_first[c->candidate->member_count] != c->candidate->micro_batch_rows ||
         c->candidate->members[0].rows == 0)
         return err_set(c->err, ERR_INVALID, "planner: attention takes %u of a micro-batch's %u rows",
@@ -240,11 +238,10 @@ static int rows_fill(struct expert_emit *c)
 struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err)
 {
-    struct expert_emit c = {.problem = problem, .candidate = candidate, .err = err};
-    uint32_t attending = 0;
+    struct expert_plan c = {.problem = problem, .candidate = candidate, .err = err};
     for (uint32_t m = 0; m < candidate->member_count; m++)
-        attending += candidate->members[m].rows > 0;
-    uint32_t groups = attending < 2                      ? EXPERT_GROUP_ATTENTION
+        c.attending += candidate->members[m].rows > 0;
+    uint32_t groups = c.attending < 2                    ? EXPERT_GROUP_ATTENTION
                       : problem->workload->sample_tokens ? EXPERT_GROUP_COUNT
                                                          : EXPERT_GROUP_ATTENTION + 1;
     if (expert_model_init(&c.model, problem, err) < 0)
@@ -262,8 +259,8 @@ struct plan *expert_emit(const struct problem *problem, const struct candidate *
     if (result == 0)
         result = expert_split_init(&c.split, &c.model, problem->workload->expert_share, candidate->members,
                                    candidate->member_count, err);
-    if (result == 0 && segments_fill(&c) == 0)
-        result = groups_fill(&c);
+    if (result == 0)
+        result = segments_fill(&c) < 0 ? -1 : groups_fill(&c);
     for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
         result = rank_emit(&c, r, programs);
     expert_split_fini(&c.split);

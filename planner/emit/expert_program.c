@@ -1,10 +1,12 @@
 /* The programs of one rank, with attention, experts or both. */
-#include "planner/emit/expert.h"
+#include "planner/emit/expert_program.h"
 
 #include <string.h>
 
+#include "planner/emit/frame.h"
+
 struct writer {
-    struct expert_emit *c;
+    struct expert_plan *c;
     struct program_builder *b;
     const struct expert_slots *s;
     uint32_t rank;
@@ -38,18 +40,68 @@ static struct instr instr_of(const struct writer *w, enum instr_op op, const str
     return x;
 }
 
-/* --- forward --- */
+/* --- parts of a layer, forward or backward --- */
 
-static void dense_forward(struct writer *w, uint32_t i, uint32_t k)
+static void dense_add(struct writer *w, uint32_t i, uint32_t k, bool back)
 {
     const struct expert_segment *g = &w->c->segments[i];
-    struct instr x = instr_of(w, OP_FORWARD, g, k, false);
-    bool first = i == 0, last = i + 1 == w->c->segment_count;
-    x.slot_in = first ? PLAN_NONE : w->s->stream[g->stream];
-    x.slot_out = last ? PLAN_NONE : w->s->stream[first ? 0 : !g->stream];
+    const int32_t *slots = back ? w->s->gradient : w->s->stream;
+    bool first = i == 0, last = i + 1 == w->c->segment_count, from = back ? last : first,
+         to = back ? first : last;
+    int at = back ? g->gradient : g->stream;
+    struct instr x = instr_of(w, back ? OP_BACKWARD : OP_FORWARD, g, k, back);
+    x.slot_in = from ? PLAN_NONE : slots[at];
+    x.slot_out = to ? PLAN_NONE : slots[from ? 0 : !at];
     x.slot_save = w->cache >= 0 ? w->cache : w->keeps ? w->s->saved : PLAN_NONE;
-    x.flags |= first ? 0 : INSTR_FREES_IN;
+    x.flags |= (back ? INSTR_FREES_SAVE : 0) | (from ? 0 : INSTR_FREES_IN);
     last_of(w, k)[LAST_CHAIN] = program_add(w->b, &x, &last_of(w, k)[LAST_CHAIN], 1);
+}
+
+/* Towards the experts: DISPATCH, and COMBINE's backward. */
+static void exchange_to(struct writer *w, uint32_t i, uint32_t k, bool back)
+{
+    const struct expert_segment *g = &w->c->segments[i];
+    int32_t *last = last_of(w, k);
+    struct instr x = instr_of(w, back ? OP_COMBINE : OP_DISPATCH, g, k, back);
+    x.slot_in = !w->attends ? PLAN_NONE : back ? w->s->gradient[g->gradient] : w->s->routed;
+    x.slot_out = !w->expert ? PLAN_NONE : back ? w->s->back_in : w->s->routed_in;
+    x.flags |= w->attends && !back ? INSTR_FREES_IN : 0;
+    const int32_t after[2] = {w->attends ? last[LAST_CHAIN] : PLAN_NONE,
+                              w->expert ? last[LAST_EXPERTS] : PLAN_NONE};
+    last[LAST_TO] = program_add(w->b, &x, after, 2);
+}
+
+static void experts_add(struct writer *w, uint32_t i, uint32_t k, bool back)
+{
+    int32_t *last = last_of(w, k);
+    struct instr x = instr_of(w, OP_EXPERTS, &w->c->segments[i], k, back);
+    x.slot_in = back ? w->s->back_in : w->s->routed_in;
+    x.slot_out = back ? w->s->back_out : w->s->routed_out;
+    x.slot_save = w->keeps ? w->s->saved_experts : PLAN_NONE;
+    x.flags |= INSTR_FREES_IN | (back ? INSTR_FREES_SAVE : 0);
+    const int32_t after[2] = {last[LAST_TO], last[LAST_FROM]};
+    last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
+}
+
+/* Back from them: COMBINE, and DISPATCH's backward. */
+static void exchange_from(struct writer *w, uint32_t i, uint32_t k, bool back)
+{
+    const struct expert_segment *g = &w->c->segments[i];
+    const int32_t *slots = back ? w->s->gradient : w->s->stream;
+    int to = back ? !g->gradient : g->stream;
+    int32_t *last = last_of(w, k);
+    struct instr x = instr_of(w, back ? OP_DISPATCH : OP_COMBINE, g, k, back);
+    x.slot_in = !w->expert ? PLAN_NONE : back ? w->s->back_out : w->s->routed_out;
+    x.slot_save = w->attends ? slots[!to] : PLAN_NONE;
+    x.slot_out = w->attends ? slots[to] : PLAN_NONE;
+    x.flags |= (w->expert ? INSTR_FREES_IN : 0) | (w->attends ? INSTR_FREES_SAVE : 0);
+    const int32_t after[3] = {back         ? last[LAST_TO]
+                              : w->attends ? last[LAST_CHAIN]
+                                           : PLAN_NONE,
+                              w->expert ? last[LAST_EXPERTS] : PLAN_NONE, back ? PLAN_NONE : last[LAST_TO]};
+    last[LAST_FROM] = program_add(w->b, &x, after, 3);
+    if (w->attends && !back)
+        last[LAST_CHAIN] = last[LAST_FROM];
 }
 
 static void attention_forward(struct writer *w, uint32_t i, uint32_t k)
@@ -67,97 +119,6 @@ static void attention_forward(struct writer *w, uint32_t i, uint32_t k)
     x.slot_out = w->s->routed;
     x.slot_save = w->keeps ? w->s->saved_router : PLAN_NONE;
     last[LAST_CHAIN] = program_add(w->b, &x, NULL, 0);
-}
-
-static void dispatch_forward(struct writer *w, uint32_t i, uint32_t k)
-{
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_DISPATCH, &w->c->segments[i], k, false);
-    x.slot_in = w->attends ? w->s->routed : PLAN_NONE;
-    x.slot_out = w->expert ? w->s->routed_in : PLAN_NONE;
-    x.flags |= w->attends ? INSTR_FREES_IN : 0;
-    const int32_t after[2] = {w->attends ? last[LAST_CHAIN] : PLAN_NONE,
-                              w->expert ? last[LAST_EXPERTS] : PLAN_NONE};
-    last[LAST_TO] = program_add(w->b, &x, after, 2);
-}
-
-static void experts_forward(struct writer *w, uint32_t i, uint32_t k)
-{
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_EXPERTS, &w->c->segments[i], k, false);
-    x.slot_in = w->s->routed_in;
-    x.slot_out = w->s->routed_out;
-    x.slot_save = w->keeps ? w->s->saved_experts : PLAN_NONE;
-    x.flags |= INSTR_FREES_IN;
-    const int32_t after[2] = {last[LAST_TO], last[LAST_FROM]};
-    last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
-}
-
-static void combine_forward(struct writer *w, uint32_t i, uint32_t k)
-{
-    const struct expert_segment *g = &w->c->segments[i];
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_COMBINE, g, k, false);
-    x.slot_in = w->expert ? w->s->routed_out : PLAN_NONE;
-    x.slot_save = w->attends ? w->s->stream[!g->stream] : PLAN_NONE;
-    x.slot_out = w->attends ? w->s->stream[g->stream] : PLAN_NONE;
-    x.flags |= (w->expert ? INSTR_FREES_IN : 0) | (w->attends ? INSTR_FREES_SAVE : 0);
-    const int32_t after[3] = {w->attends ? last[LAST_CHAIN] : PLAN_NONE,
-                              w->expert ? last[LAST_EXPERTS] : PLAN_NONE, last[LAST_TO]};
-    last[LAST_FROM] = program_add(w->b, &x, after, 3);
-    if (w->attends)
-        last[LAST_CHAIN] = last[LAST_FROM];
-}
-
-/* --- backward --- */
-
-static void dense_backward(struct writer *w, uint32_t i, uint32_t k)
-{
-    const struct expert_segment *g = &w->c->segments[i];
-    bool first = i == 0, last = i + 1 == w->c->segment_count;
-    struct instr x = instr_of(w, OP_BACKWARD, g, k, true);
-    x.slot_in = last ? PLAN_NONE : w->s->gradient[g->gradient];
-    x.slot_out = first ? PLAN_NONE : w->s->gradient[last ? 0 : !g->gradient];
-    x.slot_save = w->s->saved;
-    x.flags |= INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN);
-    last_of(w, k)[LAST_CHAIN] = program_add(w->b, &x, &last_of(w, k)[LAST_CHAIN], 1);
-}
-
-static void combine_backward(struct writer *w, uint32_t i, uint32_t k)
-{
-    const struct expert_segment *g = &w->c->segments[i];
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_COMBINE, g, k, true);
-    x.slot_in = w->attends ? w->s->gradient[g->gradient] : PLAN_NONE;
-    x.slot_out = w->expert ? w->s->back_in : PLAN_NONE;
-    const int32_t after[2] = {w->attends ? last[LAST_CHAIN] : PLAN_NONE,
-                              w->expert ? last[LAST_EXPERTS] : PLAN_NONE};
-    last[LAST_TO] = program_add(w->b, &x, after, 2);
-}
-
-static void experts_backward(struct writer *w, uint32_t i, uint32_t k)
-{
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_EXPERTS, &w->c->segments[i], k, true);
-    x.slot_in = w->s->back_in;
-    x.slot_out = w->s->back_out;
-    x.slot_save = w->s->saved_experts;
-    x.flags |= INSTR_FREES_IN | INSTR_FREES_SAVE;
-    const int32_t after[2] = {last[LAST_TO], last[LAST_FROM]};
-    last[LAST_EXPERTS] = program_add(w->b, &x, after, 2);
-}
-
-static void dispatch_backward(struct writer *w, uint32_t i, uint32_t k)
-{
-    const struct expert_segment *g = &w->c->segments[i];
-    int32_t *last = last_of(w, k);
-    struct instr x = instr_of(w, OP_DISPATCH, g, k, true);
-    x.slot_in = w->expert ? w->s->back_out : PLAN_NONE;
-    x.slot_save = w->attends ? w->s->gradient[g->gradient] : PLAN_NONE;
-    x.slot_out = w->attends ? w->s->gradient[!g->gradient] : PLAN_NONE;
-    x.flags |= (w->expert ? INSTR_FREES_IN : 0) | (w->attends ? INSTR_FREES_SAVE : 0);
-    const int32_t after[2] = {last[LAST_TO], w->expert ? last[LAST_EXPERTS] : PLAN_NONE};
-    last[LAST_FROM] = program_add(w->b, &x, after, 2);
 }
 
 static void attention_backward(struct writer *w, uint32_t i, uint32_t k)
@@ -192,33 +153,26 @@ static void forward_front(struct writer *w, uint32_t i, uint32_t k, bool turns)
 {
     bool sparse = w->c->segments[i].sparse;
     if (!sparse && w->attends) {
-        dense_forward(w, i, k);
+        dense_add(w, i, k, false);
         if (turns && i + 1 == w->c->segment_count)
-            dense_backward(w, i, k);
+            dense_add(w, i, k, true);
     } else if (sparse) {
         if (w->attends)
             attention_forward(w, i, k);
-        dispatch_forward(w, i, k);
+        exchange_to(w, i, k, false);
     }
 }
 
-static void forward_back(struct writer *w, uint32_t i, uint32_t k)
+/* The experts' side. */
+static void experts_side(struct writer *w, uint32_t i, uint32_t k, bool back)
 {
     if (!w->c->segments[i].sparse)
         return;
+    if (back)
+        exchange_to(w, i, k, true);
     if (w->expert)
-        experts_forward(w, i, k);
-    combine_forward(w, i, k);
-}
-
-static void backward_front(struct writer *w, uint32_t i, uint32_t k)
-{
-    if (!w->c->segments[i].sparse)
-        return;
-    combine_backward(w, i, k);
-    if (w->expert)
-        experts_backward(w, i, k);
-    dispatch_backward(w, i, k);
+        experts_add(w, i, k, back);
+    exchange_from(w, i, k, back);
 }
 
 static void backward_back(struct writer *w, uint32_t i, uint32_t k)
@@ -228,7 +182,7 @@ static void backward_back(struct writer *w, uint32_t i, uint32_t k)
     if (w->c->segments[i].sparse)
         attention_backward(w, i, k);
     else
-        dense_backward(w, i, k);
+        dense_add(w, i, k, true);
 }
 
 /* All micro-batches of a wave through `count` segments, forward from the first or backward from the last of
@@ -241,13 +195,13 @@ static void wave_pass(struct writer *w, const struct wave *v, uint32_t count, bo
             uint32_t front = p / v->count, behind = (p - (p < v->lag ? p : v->lag)) / v->count;
             uint32_t k = v->first + p % v->count, j = v->first + (p - (p < v->lag ? p : v->lag)) % v->count;
             if (p < from + span && back)
-                backward_front(w, count - 1 - front, k);
+                experts_side(w, count - 1 - front, k, true);
             else if (p < from + span)
                 forward_front(w, front, k, turns);
             if (p >= from + v->lag && back)
                 backward_back(w, count - 1 - behind, j);
             else if (p >= from + v->lag)
-                forward_back(w, behind, j);
+                experts_side(w, behind, j, false);
         }
     }
 }
@@ -295,12 +249,9 @@ static int32_t loss_last(const struct program *program, int32_t block_count)
 
 /* Gradients of attention are summed over its ranks, of which the first counts them for the norm; experts'
  * gradients are on one rank each, which counts them. */
-static void tail_write(struct writer *w)
+static void tail_write(struct writer *w, int32_t scalars)
 {
     const struct plan_rank *rank = &w->c->plan->ranks[w->rank];
-    int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-    int32_t scalars = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars,
-                                             TAG_STEP_SCALARS, &loss, 1);
     int32_t done[3] = {w->attends ? newest(w, LAST_CHAIN) : PLAN_NONE,
                        w->expert ? newest(w, LAST_EXPERTS) : PLAN_NONE, PLAN_NONE};
     if (w->attends && w->c->attending > 1)
@@ -315,53 +266,34 @@ static void tail_write(struct writer *w)
     program_add(w->b, &x, after, 3);
 }
 
-static void token_write(struct writer *w)
-{
-    waves_write(w, 1, false);
-    int32_t ready = w->attends ? last_of(w, 0)[LAST_CHAIN] : w->expert ? last_of(w, 0)[LAST_FROM] : PLAN_NONE;
-    if (w->attends) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = w->s->token;
-        ready = program_add(w->b, &x, &ready, 1);
-    }
-    program_add_collective(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, &ready, 1);
-}
-
 static void program_write(struct writer *w, int kind)
 {
     if (kind == PROGRAM_SAVE) {
-        struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-        int32_t saved = program_add(w->b, &x, NULL, 0);
-        program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->barrier, TAG_BARRIER,
-                               &saved, 1);
-        return;
-    }
-    if (kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) {
+        program_add_save(w->b, w->s->barrier);
+    } else if (kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) {
         bool several = w->c->attending > 1;
+        int32_t ready = PLAN_NONE;
         w->attends = w->rank == 0;
         w->group_to = several ? EXPERT_GROUP_SAMPLE_TO : EXPERT_GROUP_TO;
         w->group_from = several ? EXPERT_GROUP_SAMPLE_FROM : EXPERT_GROUP_FROM;
         w->cache = w->s->cache;
         if (w->attends || w->expert) {
-            token_write(w);
-            return;
+            waves_write(w, 1, false);
+            ready = last_of(w, 0)[w->attends ? LAST_CHAIN : LAST_FROM];
         }
-        program_add_collective(w->b, OP_BROADCAST, EXPERT_GROUP_ALL, 0, w->s->token, TAG_TOKEN, NULL, 0);
-        return;
+        program_add_choice(w->b, w->rank, 0, w->s->token, ready);
+    } else {
+        w->keeps = kind == PROGRAM_TRAIN;
+        waves_write(w, w->c->micro_batches, w->keeps);
+        int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
+        int32_t scalars = program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE,
+                                                 w->s->scalars, TAG_STEP_SCALARS, &loss, 1);
+        if (w->keeps)
+            tail_write(w, scalars);
     }
-    w->keeps = kind == PROGRAM_TRAIN;
-    waves_write(w, w->c->micro_batches, w->keeps);
-    if (w->keeps) {
-        tail_write(w);
-        return;
-    }
-    int32_t loss = loss_last(&w->b->program, w->c->plan->block_count);
-    program_add_collective(w->b, OP_ALL_REDUCE, EXPERT_GROUP_ALL, PLAN_NONE, w->s->scalars, TAG_STEP_SCALARS,
-                           &loss, 1);
 }
 
-int expert_programs(struct expert_emit *c, uint32_t r, const struct expert_slots *slots)
+int expert_programs(struct expert_plan *c, uint32_t r, const struct expert_slots *slots)
 {
     struct plan_rank *rank = &c->plan->ranks[r];
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {

@@ -1,10 +1,9 @@
-/* Whole experts of every layer from the shares of a candidate's members. */
+#include "planner/emit/expert_split.h"
+
 #include <math.h>
 #include <stdlib.h>
 
-#include "planner/emit/expert.h"
-
-#define WHOLE_SLACK 1e-6 /* a share this near to a whole expert is one */
+#include "planner/cost/fill.h"
 
 struct order_item {
     double load;
@@ -40,7 +39,7 @@ static void layer_even(struct expert_split *s, uint32_t layer, const struct memb
 {
     uint32_t given = 0, next = 0;
     for (uint32_t m = 0; m < s->member_count; m++) {
-        double whole = floor(want[m] + WHOLE_SLACK);
+        double whole = floor(want[m] + FILL_WHOLE_SLACK);
         uint32_t most = s->experts - given,
                  take = members[m].expert_share > 0 && whole > 0 ? (uint32_t)whole : 0;
         take = take < most ? take : most;

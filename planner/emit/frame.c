@@ -91,3 +91,22 @@ int plan_rows_fill(struct plan *plan, const struct candidate *candidate, struct 
                ? 0
                : err_set(err, ERR_INTERNAL, "planner: members take %u of %u rows", row, plan->batch_rows);
 }
+
+void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t chooser, int32_t token_slot,
+                        int32_t ready)
+{
+    if (rank == chooser) {
+        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
+        x.micro_batch = 0;
+        x.slot_out = token_slot;
+        ready = program_add(b, &x, &ready, 1);
+    }
+    program_add_collective(b, OP_BROADCAST, 0, (int32_t)chooser, token_slot, TAG_TOKEN, &ready, 1);
+}
+
+void program_add_save(struct program_builder *b, int32_t barrier_slot)
+{
+    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
+    int32_t saved = program_add(b, &x, NULL, 0);
+    program_add_collective(b, OP_ALL_REDUCE, 0, PLAN_NONE, barrier_slot, TAG_BARRIER, &saved, 1);
+}

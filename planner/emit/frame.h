@@ -23,4 +23,10 @@ int32_t plan_rank_slot(struct plan_rank *rank, const struct plan_slot *slot);
 int32_t plan_rank_fixed_slot(struct plan_rank *rank, int kind, int lifetime, int place, int purpose,
                              uint64_t bytes);
 
+/* A program's end where a token is chosen: by rank `chooser`, which tells the others. */
+void program_add_choice(struct program_builder *b, uint32_t rank, uint32_t chooser, int32_t token_slot,
+                        int32_t ready);
+/* The program that saves: all do, then all know. */
+void program_add_save(struct program_builder *b, int32_t barrier_slot);
+
 #endif

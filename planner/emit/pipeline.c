@@ -325,7 +325,7 @@ static int room_make(struct emitter *c)
     c->next_stage = calloc(c->stages, sizeof(*c->next_stage));
     c->cursor = calloc(ranks, sizeof(*c->cursor));
     c->parts = calloc(c->stages, sizeof(*c->parts));
-    c->numbers = calloc(pipeline_numbers(c, laps), sizeof(*c->numbers));
+    c->numbers = calloc(pipeline_numbers(c, laps) + 1, sizeof(*c->numbers));
     if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers)
         return err_set(c->err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; r < ranks; r++)

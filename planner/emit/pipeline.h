@@ -19,6 +19,7 @@
 
 #include "planner/candidate/candidate.h"
 #include "planner/cost/memory.h"
+#include "planner/emit/pipeline_state.h"
 #include "planner/schedule/schedule.h"
 
 /* The plan of a candidate. Shares of state follow from the room that members have; the candidate's are not
@@ -40,19 +41,5 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
  * stages share. *work: the most of them so far, bytes, 0 at first; *sum: zeros at first. */
 void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
                        uint32_t boundary_buffers);
-
-/* Bytes of state (full fine-tuning) that a stage's members keep together. */
-double pipeline_state_bytes(const struct problem *problem, const struct stage *stage);
-/* What a step takes beside micro-batches, by stage, at the seconds that cost/price.c gives the plan's
- * instructions. A step is over at max(end of the stage's last event + after_s) + max(update_s); its first
- * event begins at before_s. */
-struct pipeline_sync {
-    double before_s; /* gathering weights */
-    double after_s;  /* reducing gradients, and the norm over all ranks */
-    double update_s; /* telling the members the norm, and the optimiser's step */
-};
-/* Fills syncs[stage_count], by the members' state_share, or even shares where they have none. ERR_NOMEM. */
-int pipeline_syncs(const struct problem *problem, const struct candidate *candidate,
-                   struct pipeline_sync *syncs, struct err *err);
 
 #endif

@@ -4,7 +4,7 @@
 #define MOTLEY_PLANNER_EMIT_PIPELINE_PRIVATE_H
 
 #include "planner/emit/frame.h"
-#include "planner/emit/pipeline.h"
+#include "planner/schedule/schedule.h"
 
 /* Where boundary tensors of a stage wait: what came in, and what is to leave. */
 enum boundary { ACT_IN, GRAD_OUT, ACT_OUT, GRAD_IN, BOUNDARIES };

@@ -8,9 +8,7 @@
 
 #include "planner/emit/pipeline_private.h"
 
-#define TAKEN (-2)                     /* an instance in use, by what nobody knows yet */
-#define PROGRAM_ENDING 16u             /* instructions behind all events, and numbers in their `after` */
-#define NUMBERS (2u * BOUNDARIES + 2u) /* arrays of a part: two of each track, two of receives */
+enum instance { TAKEN = -2 }; /* in use, by what nobody knows yet */
 
 struct writer {
     struct emitter *c;
@@ -24,7 +22,7 @@ struct writer {
 
 size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
 {
-    return (size_t)NUMBERS * stages * c->micro_batches + 1;
+    return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches; /* two of each track, two of receives */
 }
 
 /* Waits for an instance for micro-batch k: after[2]. Returns false when all are in use. */
@@ -60,7 +58,7 @@ static void writer_begin(struct writer *w, uint32_t limit, bool train)
     w->last[0] = w->last[1] = PLAN_NONE;
     for (uint32_t s = c->first_stage[w->rank]; s < c->stages; s = c->next_stage[s]) {
         struct part *part = &c->parts[s];
-        memset(at, 0xff, NUMBERS * sizeof(*at) * c->micro_batches);
+        memset(at, 0xff, sizeof(*at) * pipeline_numbers(c, 1));
         for (int i = 0; i < BOUNDARIES; i++, at += 2 * c->micro_batches) {
             part->track[i].by_instance = at;
             part->track[i].by_turn = at + c->micro_batches;
@@ -204,7 +202,7 @@ static void batch_build(struct writer *w, bool train)
     const struct part *part = &c->parts[c->first_stage[w->rank]];
     uint64_t events = (c->schedule.first[w->rank + 1] - c->schedule.first[w->rank]) / (train ? 1 : 2);
     uint64_t sides = (part->slot[ACT_IN] >= 0) + (part->slot[ACT_OUT] >= 0);
-    program_builder_expect(&w->b, (1 + sides) * events + PROGRAM_ENDING, 3 * sides * events + PROGRAM_ENDING);
+    program_builder_expect(&w->b, (1 + sides) * events, 3 * sides * events);
     writer_begin(w, c->micro_batches, train);
     events_add(w, train ? SAVE_ALL : SAVE_NOTHING);
     if (!train)
@@ -220,26 +218,10 @@ static void batch_build(struct writer *w, bool train)
 static void token_build(struct writer *w)
 {
     struct emitter *c = w->c;
-    uint32_t chooser = owner_of(c, c->stages - 1, 0);
     writer_begin(w, 1, false);
     events_add(w, SAVE_CACHE);
     state_release(c, &w->b, w->came);
-    int32_t ready = w->last[0];
-    if (w->rank == chooser) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = c->token;
-        ready = program_add(&w->b, &x, &ready, 1);
-    }
-    program_add_collective(&w->b, OP_BROADCAST, 0, (int32_t)chooser, c->token, TAG_TOKEN, &ready, 1);
-}
-
-/* All save: whoever puts the checkpoint together takes a parameter that several hold once. */
-static void save_build(struct writer *w)
-{
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-    int32_t saved = program_add(&w->b, &x, NULL, 0);
-    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->c->barrier, TAG_BARRIER, &saved, 1);
+    program_add_choice(&w->b, w->rank, owner_of(c, c->stages - 1, 0), c->token, w->last[0]);
 }
 
 int pipeline_programs(struct emitter *c, uint32_t r)
@@ -247,7 +229,7 @@ int pipeline_programs(struct emitter *c, uint32_t r)
     for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
         struct writer w = {.c = c, .rank = r};
         if (kind == PROGRAM_SAVE)
-            save_build(&w);
+            program_add_save(&w.b, c->barrier); /* a parameter that several hold is taken once */
         else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
             batch_build(&w, kind == PROGRAM_TRAIN);
         else if (c->cache >= 0)

@@ -4,6 +4,7 @@
 
 #include "planner/cost/ring.h"
 #include "planner/emit/pipeline_private.h"
+#include "planner/emit/pipeline_state.h"
 #include "planner/emit/share.h"
 
 #define ROUNDING_BYTES 8192 /* a member's needs are rounded up to granules (cost/memory.c) */

@@ -6,6 +6,7 @@
 
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/frame.h"
+#include "planner/emit/tensor_program.h"
 
 static uint32_t at_most(uint64_t value, uint32_t most)
 {

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/emit/tensor.h"
+#include "planner/emit/frame.h"
+#include "planner/emit/tensor_program.h"
 
 struct writer {
     struct tensor_plan *t;
@@ -260,24 +261,10 @@ static void evaluate_build(struct writer *w)
 /* The prompt, or the last token, through all stages; the first of the last group chooses. */
 static void token_build(struct writer *w)
 {
-    uint32_t chooser = leader(w, w->t->candidate->stage_count - 1);
     w->saving = 0;
     forward_unit(w, 0, 1);
-    int32_t ready = w->last_forward;
-    if (w->rank == chooser) {
-        struct instr x = instr_init(OP_SAMPLE, QUEUE_COMPUTE);
-        x.micro_batch = 0;
-        x.slot_out = w->s->token;
-        ready = program_add(&w->b, &x, &ready, 1);
-    }
-    program_add_collective(&w->b, OP_BROADCAST, 0, (int32_t)chooser, w->s->token, TAG_TOKEN, &ready, 1);
-}
-
-static void save_build(struct writer *w)
-{
-    struct instr x = instr_init(OP_SAVE, QUEUE_COMPUTE);
-    int32_t done = program_add(&w->b, &x, NULL, 0);
-    program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, w->s->barrier, TAG_BARRIER, &done, 1);
+    program_add_choice(&w->b, w->rank, leader(w, w->t->candidate->stage_count - 1), w->s->token,
+                       w->last_forward);
 }
 
 int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const struct tensor_slots *slots)
@@ -309,7 +296,7 @@ int tensor_programs(struct tensor_plan *t, uint32_t stage, uint32_t r, const str
         else if (kind == PROGRAM_EVALUATE)
             evaluate_build(&w);
         else if (kind == PROGRAM_SAVE)
-            save_build(&w);
+            program_add_save(&w.b, slots->barrier);
         else
             token_build(&w);
         result = program_builder_take(&w.b, &t->plan->ranks[r].programs[kind], t->err);

@@ -18,7 +18,6 @@
 
 #define LEVELS 4u       /* of the ring's time, between the least and the most */
 #define RING_SWAPPED 8u /* members up to which changing places in the ring is tried */
-#define SAME 1e-9       /* relative: rings this near are as fast */
 
 static bool data_supports(const struct problem *problem, struct err *err)
 {
@@ -68,7 +67,7 @@ static void ring_order(const struct problem *p, struct candidate *c)
             for (uint32_t k = i + 1; k < c->member_count; k++) {
                 members_swap(&x[i], &x[k]);
                 double rate = ring_rate(c, p, &latency);
-                if (rate > best * (1 + SAME)) {
+                if (rate > best * (1 + PROBLEM_SAME)) {
                     best = rate;
                     better = true;
                 } else {
@@ -238,7 +237,8 @@ static int sharded_settle(struct shards *s, struct member *best, double *best_s)
         double level = least + (most - least) * l / (LEVELS - 1);
         struct moving moving = {level, level, hop_s, hop_s, false};
         for (uint32_t m = 0; m < count; m++)
-            least_room[m] = (int64_t)fmax(0, (1 - level * (1 + SAME) * ring.members[m].bytes_per_s) * state);
+            least_room[m] =
+                (int64_t)fmax(0, (1 - level * (1 + PROBLEM_SAME) * ring.members[m].bytes_per_s) * state);
         int result = shards_split(s, &moving, least_room, state, *best_s);
         if (result < 0)
             return -1;

@@ -12,16 +12,15 @@
 #include "planner/cost/micro.h"
 #include "planner/cost/ring.h"
 #include "planner/emit/expert.h"
-#include "planner/kind/kind.h"
+#include "planner/kind/shards.h"
 
-#define DEVICES_MAX 256u
 #define ROLES_ALL 4u     /* devices up to which all 3^n ways are looked at */
 #define DELAYS 3u        /* micro-batches that experts may run behind attention: 0 to 2 */
 #define LAYERS_SEEN 5u   /* in a run: the last but one takes as long as any in the middle */
 #define NEARLY 1.1       /* closed forms are up to so much too long */
 #define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
 
-enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = 3 };
+enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
 
 /* Bytes of `count` experts of every layer: fixed + tokens · (token + wave · wave_token). */
 struct held {
@@ -59,18 +58,10 @@ struct seek {
     double *turn;                          /* [2 · micro-batches] scratch */
     uint32_t n, attending, micro_batches;
     uint32_t *order; /* [n] seats as they are members: attention first */
-    struct seat seats[DEVICES_MAX];
+    struct seat seats[SHARDS_MEMBERS_MAX];
 };
 
 /* --- what does not depend on roles --- */
-
-/* Part of a full micro-batch of mean rows. */
-static struct cost_load load_of(const struct seek *s, double row_share)
-{
-    double rows = row_share * s->c->micro_batch_rows;
-    const struct cost_load *row = &s->p->mean_row;
-    return (struct cost_load){row->rows * rows, row->tokens * rows, row->sum_sq * rows, row->labelled * rows};
-}
 
 static double attention_seconds(const struct cost_device *cost, enum cost_way way,
                                 const struct cost_load *load)
@@ -116,7 +107,7 @@ static double filled(const struct seek *s)
 
 static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
 {
-    uint32_t device[DEVICES_MAX], n = c->member_count;
+    uint32_t device[SHARDS_MEMBERS_MAX], n = c->member_count;
     struct expert_need need;
     s->bench = bench;
     s->p = bench->problem;
@@ -139,7 +130,7 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
     s->gradient_bytes = (double)need.gradient_bytes;
     for (uint32_t i = 0; i < n; i++) {
         struct seat *x = &s->seats[i];
-        struct cost_load load = load_of(s, 1);
+        struct cost_load load = problem_mean_rows(s->p, c->micro_batch_rows);
         device[i] = x->device = c->members[i].device;
         const struct cost_device *cost = &s->p->costs[x->device];
         x->limit = s->p->cluster->devices[x->device].memory_limit_bytes;
@@ -155,6 +146,8 @@ static int seek_init(struct seek *s, struct workbench *bench, struct candidate *
 
 static void seek_free(struct seek *s)
 {
+    if (!s)
+        return;
     expert_model_fini(&s->model);
     expert_links_fini(&s->links);
     free(s->even);
@@ -171,7 +164,7 @@ static void seek_free(struct seek *s)
 static void seat_price(const struct seek *s, struct seat *x)
 {
     const struct cost_device *cost = &s->p->costs[x->device];
-    struct cost_load load = load_of(s, (double)x->rows / s->c->micro_batch_rows);
+    struct cost_load load = problem_mean_rows(s->p, x->rows);
     x->tokens = load.tokens;
     for (int way = 0; way < COST_WAYS; way++) {
         x->attention_s[way] = x->rows ? attention_seconds(cost, (enum cost_way)way, &load) : 0;
@@ -193,7 +186,7 @@ static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
 /* What a layer takes with experts in shares x, `slow` times as long as that where layers are unlike. */
 static void layer_price(struct seek *s, const double *x, double slow)
 {
-    double tokens[DEVICES_MAX], touched[DEVICES_MAX];
+    double tokens[SHARDS_MEMBERS_MAX], touched[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
         struct seat *y = &s->seats[i];
         double once = x[i] > 0 ? (1 - x[i]) * s->p->costs[y->device].experts_overhead_s : 0;
@@ -377,7 +370,7 @@ static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 static double outside_seconds(const struct seek *s)
 {
     double step = 0, latency, sum = 0;
-    uint32_t devices[DEVICES_MAX], n = 0;
+    uint32_t devices[SHARDS_MEMBERS_MAX], n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const struct seat *x = &s->seats[i];
         const struct cost_device *cost = &s->p->costs[x->device];
@@ -501,7 +494,7 @@ static int split_price(struct seek *s)
 {
     struct expert_split split;
     const struct candidate *c = s->c;
-    double x[DEVICES_MAX] = {0}, slowest = 0, most = 0;
+    double x[SHARDS_MEMBERS_MAX] = {0}, slowest = 0, most = 0;
     uint32_t layers = s->model.sparse_count;
     uint64_t has = 0, lacks = 0;
     if (expert_split_init(&split, &s->model, s->p->workload->expert_share, c->members, s->n, s->bench->err) <
@@ -564,8 +557,9 @@ static int shares_try(struct seek *s, const double *x, uint32_t wave, double out
  * in fractions that are carried from layer to layer. */
 static int waves_try(struct seek *s)
 {
-    double base[DEVICES_MAX], each[DEVICES_MAX], cap[DEVICES_MAX], x[DEVICES_MAX], free_x[DEVICES_MAX];
-    uint32_t count[DEVICES_MAX];
+    double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
+        free_x[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t i = 0; i < s->n; i++) {
         const struct seat *y = &s->seats[i];
         base[i] = pass_of(y->attention_s, false, false) + pass_of(y->attention_s, true, y->again);
@@ -599,8 +593,8 @@ static int waves_try(struct seek *s)
 
 static void rows_divide(struct seek *s)
 {
-    double base[DEVICES_MAX] = {0}, each[DEVICES_MAX], cap[DEVICES_MAX];
-    uint32_t count[DEVICES_MAX];
+    double base[SHARDS_MEMBERS_MAX] = {0}, each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
     for (uint32_t m = 0; m < s->attending; m++) {
         each[m] = s->seats[s->order[m]].speed_s;
         cap[m] = 1;
@@ -665,16 +659,12 @@ static int all_roles(struct seek *s)
 /* Attention goes to the front of the devices in order of how fast it is there beside experts. */
 static int prefixes(struct seek *s)
 {
-    uint32_t sorted[DEVICES_MAX];
-    for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t at = i;
-        double ratio = s->seats[i].speed_s / s->seats[i].experts_s[COST_FORWARD];
-        for (; at > 0; at--) {
-            const struct seat *x = &s->seats[sorted[at - 1]];
-            if (x->speed_s / x->experts_s[COST_FORWARD] <= ratio)
-                break;
+    uint32_t sorted[SHARDS_MEMBERS_MAX];
+    double ratio[SHARDS_MEMBERS_MAX];
+    for (uint32_t i = 0, at; i < s->n; i++) {
+        ratio[i] = s->seats[i].speed_s / s->seats[i].experts_s[COST_FORWARD];
+        for (at = i; at > 0 && ratio[sorted[at - 1]] > ratio[i]; at--)
             sorted[at] = sorted[at - 1];
-        }
         sorted[at] = i;
     }
     for (uint32_t cut = s->n; cut > 0; cut--) {
@@ -690,27 +680,28 @@ static int prefixes(struct seek *s)
 
 /* --- the row --- */
 
-static bool shape_fits(const struct candidate *c)
+/* A candidate that is looked at; *s NULL, and 0, where it is none. */
+static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
 {
-    return c->stage_count == 1 && c->member_count > 1 && c->member_count <= DEVICES_MAX;
+    c->estimate_s = INFINITY;
+    *s = NULL;
+    if (c->stage_count != 1 || c->member_count < 2 || c->member_count > SHARDS_MEMBERS_MAX)
+        return 0;
+    *s = calloc(1, sizeof(**s));
+    return *s ? seek_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
 }
 
 static int expert_settle(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s = shape_fits(c) ? calloc(1, sizeof(*s)) : NULL;
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
     c->placement = PLACE_EXPERT;
-    c->estimate_s = INFINITY;
-    if (!shape_fits(c))
-        return 0;
-    if (!s)
-        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    c->stages[0].kind = STAGE_EXPERT;
-    int result = seek_init(s, bench, c);
-    if (result == 0) {
+    if (s && result == 0) {
+        c->stages[0].kind = STAGE_EXPERT;
         held_fill(s);
         result = s->n <= ROLES_ALL ? all_roles(s) : prefixes(s);
     }
-    if (result == 0 && isfinite(s->best_s)) {
+    if (s && result == 0 && isfinite(s->best_s)) {
         memcpy(c->members, s->best, s->n * sizeof(*s->best));
         c->estimate_s = s->best_s;
         result = 1;
@@ -721,21 +712,17 @@ static int expert_settle(struct workbench *bench, struct candidate *c)
 
 static int expert_estimate(struct workbench *bench, struct candidate *c)
 {
-    struct seek *s = shape_fits(c) ? calloc(1, sizeof(*s)) : NULL;
-    c->estimate_s = INFINITY;
-    if (!shape_fits(c))
-        return 0;
-    if (!s)
-        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-    int result = seek_init(s, bench, c);
-    for (uint32_t i = 0; i < c->member_count && result == 0; i++) {
-        s->seats[i].rows = c->members[i].rows;
-        s->seats[i].again = c->members[i].recompute;
-        seat_price(s, &s->seats[i]);
-    }
-    bench->spent += 10;
-    if (result == 0)
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
+    if (s && result == 0) {
+        for (uint32_t i = 0; i < c->member_count; i++) {
+            s->seats[i].rows = c->members[i].rows;
+            s->seats[i].again = c->members[i].recompute;
+            seat_price(s, &s->seats[i]);
+        }
+        bench->spent += 10;
         result = split_price(s);
+    }
     if (result > 0)
         c->estimate_s = waves_seconds(s, c->members[0].window, c->members[0].delay) + outside_seconds(s);
     seek_free(s);
@@ -745,18 +732,10 @@ static int expert_estimate(struct workbench *bench, struct candidate *c)
 static bool expert_supports(const struct problem *p, struct err *err)
 {
     struct expert_model model;
-    uint32_t usable = problem_usable_count(p), asked = p->workload->stages;
     if (expert_model_init(&model, p, err) < 0)
         return false;
     expert_model_fini(&model);
-    if (asked > 1)
-        err_set(err, ERR_INVALID, "placement.stages is %u, and this has one stage", asked);
-    else if (usable < 2)
-        err_set(err, ERR_NOFIT, "attention and experts apart take 2 devices at least; %u can be used",
-                usable);
-    else
-        return true;
-    return false;
+    return shards_supports(p, "attention and experts apart take", err);
 }
 
 /* The worker has neither routers nor experts yet. */
@@ -814,7 +793,7 @@ const struct kind kind_expert = {.placement = PLACE_EXPERT,
                                  .stages_least = 1,
                                  .stages_most = 1,
                                  .members_least = 2,
-                                 .members_most = DEVICES_MAX,
+                                 .members_most = SHARDS_MEMBERS_MAX,
                                  .supports = expert_supports,
                                  .settle = expert_settle,
                                  .estimate = expert_estimate,

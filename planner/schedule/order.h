@@ -1,8 +1,17 @@
-/* Strict orders: in which order a rank of a pipeline works, whatever the times. For schedule.c only; pure. */
+/* Strict orders: in which order a rank of a pipeline works, whatever the times. Pure. */
 #ifndef MOTLEY_PLANNER_SCHEDULE_ORDER_H
 #define MOTLEY_PLANNER_SCHEDULE_ORDER_H
 
-#include "planner/schedule/schedule.h"
+#include <stdint.h>
+
+#include "program/program.h"
+
+enum schedule_kind { EVENT_FORWARD, EVENT_BACKWARD, EVENT_INPUT, EVENT_WEIGHT };
+
+struct schedule_event {
+    uint32_t stage, micro_batch;
+    enum schedule_kind kind; /* EVENT_BACKWARD is whole; EVENT_INPUT and EVENT_WEIGHT are its halves */
+};
 
 struct order_of { /* one rank */
     enum plan_schedule schedule;

@@ -15,13 +15,7 @@
 #define MOTLEY_PLANNER_SCHEDULE_SCHEDULE_H
 
 #include "planner/candidate/candidate.h"
-
-enum schedule_kind { EVENT_FORWARD, EVENT_BACKWARD, EVENT_INPUT, EVENT_WEIGHT };
-
-struct schedule_event {
-    uint32_t stage, micro_batch;
-    enum schedule_kind kind; /* EVENT_BACKWARD is whole; EVENT_INPUT and EVENT_WEIGHT are its halves */
-};
+#include "planner/schedule/order.h"
 
 /* Mean seconds of one micro-batch on one member of one stage. */
 struct stage_price {

@@ -7,6 +7,7 @@
 #include "planner/oracle_rows.h"
 #include "planner/oracle_stages.h"
 #include "planner/oracle_tensor.h"
+#include "show/print.h"
 
 #define MIB ((uint64_t)1 << 20)
 
