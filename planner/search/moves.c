@@ -303,7 +303,7 @@ static void largest_set(struct candidate *c)
             c->members[m].rows > c->micro_batch_rows ? c->members[m].rows : c->micro_batch_rows;
 }
 
-static int rows(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
+static int rows(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
 {
     struct member *from = &c->members[a], *to = &c->members[b % c->member_count];
     bool expert = kind->stage_kind == STAGE_EXPERT; /* rows of every micro-batch */
@@ -318,8 +318,9 @@ static int rows(const struct kind *kind, struct candidate *c, uint32_t a, uint32
         to->rows += given;
         return MOVE_AS_IS;
     }
-    if (given == most && kind->stage_kind == STAGE_SHARDED && c->gathered_layers == 0)
-        return MOVE_VOID; /* a replica without work is none */
+    bool full = p->workload->method == METHOD_FULL; /* then a member may keep state alone */
+    if (given == most && kind->stage_kind == STAGE_SHARDED && (c->gathered_layers == 0 || !full))
+        return MOVE_VOID;
     rows_set(from, most - given);
     rows_set(to, to->rows * to->count + given);
     largest_set(c);
@@ -343,16 +344,20 @@ static int parts(struct candidate *c, uint32_t a, uint32_t b)
     return MOVE_AS_IS;
 }
 
-static int place(struct candidate *c, uint32_t a, uint32_t b)
+static int place(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
 {
-    if (a >= b || stage_of(c, a) != stage_of(c, b))
+    bool roles = kind->stage_kind == STAGE_EXPERT && !c->members[a].rows != !c->members[b].rows;
+    if (a >= b || stage_of(c, a) != stage_of(c, b) || roles) /* who has attention comes first */
         return MOVE_VOID;
-    struct member held = c->members[a];
-    struct plan_tensor first = c->members[a].tensor, second = c->members[b].tensor;
-    c->members[a] = c->members[b];
-    c->members[b] = held;
-    c->members[a].tensor = first; /* parts of matrices stay in order */
-    c->members[b].tensor = second;
+    struct member first = c->members[a], second = c->members[b];
+    c->members[a] = second;
+    c->members[b] = first;
+    c->members[a].tensor = first.tensor; /* parts of matrices stay in order */
+    c->members[b].tensor = second.tensor;
+    if (kind->stage_kind == STAGE_SERVER) { /* the first holds all */
+        c->members[a].state_share = first.state_share;
+        c->members[b].state_share = second.state_share;
+    }
     return MOVE_AS_IS;
 }
 
@@ -496,11 +501,11 @@ int move_apply(const struct problem *p, const struct kind *kind, struct candidat
     case MOVE_OWNER:
         return owner(p, c, a, b);
     case MOVE_ROWS:
-        return rows(kind, c, a, b);
+        return rows(p, kind, c, a, b);
     case MOVE_PARTS:
         return parts(c, a, b);
     case MOVE_PLACE:
-        return place(c, a, b);
+        return place(kind, c, a, b);
     case MOVE_SHARE:
         return share(p, kind, c, a, b);
     case MOVE_SCHEDULE:

@@ -88,6 +88,10 @@ static bool work_whole(const struct problem *p, const struct candidate *c)
         return columns == stages * config->ffn && heads == stages * config->kv_heads &&
                words == stages * config->vocab;
     case PLACE_EXPERT:
+        for (uint32_t m = 0; m + 1 < c->member_count; m++) {
+            if (!c->members[m].rows && c->members[m + 1].rows)
+                return false; /* attention comes first */
+        }
         return rows == c->micro_batch_rows && fabs(experts - 1) < NEAR;
     case PLACE_DATA:
         return rows == p->workload->batch_rows && (c->gathered_layers == 0 || fabs(state - 1) < NEAR);
