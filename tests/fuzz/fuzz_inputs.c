@@ -2,6 +2,7 @@
 #include "fuzz/fuzz.h"
 
 #include "planner/given/inputs.h"
+#include "replay/change.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "planner/given/from_spec.h"
+#include "planner/answer/plan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
