@@ -164,6 +164,20 @@ void given_rows_fini(struct given_rows *given);
 int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err);
 
+/* The same as a problem document (planner/given/inputs.h), what any planner plans on. Returns new, or NULL.
+ */
+json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **rows, struct err *err);
+
+/* ---- another planner (cli/planner.c) ---- */
+
+struct plan_answer;
+/* Writes the problem document to a file. */
+int planner_problem(const char *path, const json_t *problem, struct err *err);
+/* Asks the program at `path` about the problem, and puts its answer beside ours: `planner` in `told`
+ * (docs/INTERFACES.md), and a table on stdout unless cli->json. A refused answer is told, not an error. */
+int planner_tell(struct cli *cli, const char *path, const json_t *problem, const struct plan_inputs *inputs,
+                 const struct plan_answer *ours, json_t *told, struct err *err);
+
 /* `motley replay JOB` (cli/replay_job.c): a recorded run, simulated and changed as the options say. */
 int replay_job(struct cli *cli, const char *word, struct err *err);
 

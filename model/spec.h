@@ -111,6 +111,8 @@ struct spec_placement_part {
     uint32_t micro_batch_rows;     /* 0: auto */
     uint32_t stages;               /* 0: auto */
     enum spec_objective objective; /* time */
+    char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
+                      Administrators' */
 };
 
 struct job_spec {

@@ -13,15 +13,17 @@
 struct event_base;
 struct planning;
 
-/* 'arrived' is called on the loop when an answer has come. 'placer' is borrowed. Returns new, or NULL. */
+/* 'arrived' is called on the loop when an answer has come. 'placer' and 'planners' (may be NULL) are
+ * borrowed. Returns new, or NULL. */
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
-                                 void (*arrived)(void *arg), void *arg, struct err *err);
-/* Waits for the search under way. NULL is a no-op. */
+                                 const struct planners *planners, void (*arrived)(void *arg), void *arg,
+                                 struct err *err);
+/* Waits for the search under way; a program that is asked is ended. NULL is a no-op. */
 void planning_destroy(struct planning *planning);
 
 /* 1: *answer (placer_answer_fini) is there, also when nothing fits; 0: being planned, ask again when an
  * answer has arrived; -1: it cannot be planned (the placer's error), or ERR_NOMEM. What 'request' points to
- * is copied. */
+ * is copied; its planners and cancel_fd are this planning's own. */
 int planning_get(struct planning *planning, const struct placer_request *request,
                  struct placer_answer *answer, struct err *err);
 

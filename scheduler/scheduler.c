@@ -365,7 +365,8 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
     scheduler->dispatch =
         dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
-    scheduler->planning = planning_create(scheduler->base, scheduler->placer, facts_arrived, scheduler, err);
+    scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
+                                          facts_arrived, scheduler, err);
     if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL) {
         return -1;
     }

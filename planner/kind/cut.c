@@ -25,6 +25,17 @@ static uint32_t window_of(double stay, double period)
     return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
 }
 
+/* What a stage may take for a micro-batch. Evenly: a period. Tilted: so that all is done a step's
+ * micro-batches later, with `stay` behind it: the nearer to the head, the earlier a stage begins and the
+ * later it ends, so that more work may be there; a step is then M · (the last stage's period) + a
+ * micro-batch's way through all stages and back. That suits few micro-batches, as long as memory has room for
+ * the windows. */
+static double allowed(const struct workbench *bench, const struct candidate *c, double period, double stay)
+{
+    uint32_t together = c->together > 1 ? c->together : 1;
+    return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
+}
+
 /* The first block, `low` or more, that stage s can take up to `end` within the period, `stay` behind it:
  * sought from `guess` blocks. */
 static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct kind *kind, uint32_t s,
@@ -64,7 +75,8 @@ static bool cover(struct workbench *bench, const struct kind *kind, struct candi
         int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
         if (stay == INFINITY)
             return false;
-        int32_t begin = begin_least(bench, c, kind, s, (int32_t)s, end, period, stay, guess, &x);
+        int32_t begin =
+            begin_least(bench, c, kind, s, (int32_t)s, end, allowed(bench, c, period, stay), stay, guess, &x);
         if (begin >= end)
             return false;
         c->stages[s].block_begin = begin;
@@ -160,7 +172,8 @@ static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, dou
     next.width = width;
     if (next.stay == INFINITY)
         return next;
-    next.begin = begin_least(g->bench, c, g->kind, 1, 0, g->reach[i].begin, period, next.stay, guess, &x);
+    next.begin = begin_least(g->bench, c, g->kind, 1, 0, g->reach[i].begin,
+                             allowed(g->bench, c, period, next.stay), next.stay, guess, &x);
     next.stay += x.pass_s;
     return next;
 }

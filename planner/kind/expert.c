@@ -361,6 +361,7 @@ static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
 
 static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
 {
+    wave = wave < s->micro_batches ? wave : s->micro_batches; /* moves of windows know no end */
     return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
                         wave_seconds(s, s->micro_batches % wave, delay));
 }
@@ -471,6 +472,9 @@ static void lack_note(const struct seek *s)
 /* The candidate's members from the seats; attention first. */
 static void members_fill(const struct seek *s, const double *x, uint32_t wave)
 {
+    double least = SHARE_LEAST / s->model.experts, kept = 0;
+    for (uint32_t m = 0; m < s->n; m++)
+        kept += x[m] < least ? 0 : x[m];
     for (uint32_t m = 0; m < s->n; m++) {
         const struct seat *y = &s->seats[s->order[m]];
         double share = x[s->order[m]];
@@ -480,7 +484,7 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
                             .window = wave,
                             .recompute = y->again,
                             .state_share = 1,
-                            .expert_share = share < SHARE_LEAST / s->model.experts ? 0 : share};
+                            .expert_share = share < least ? 0 : share / kept};
     }
 }
 
@@ -764,7 +768,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
         double total = 0;
         /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
         all_rows += rank->rows;
-        uint32_t end = all_rows <= count * rest ? all_rows / count : (all_rows - rest) / (count - 1);
+        uint32_t end = all_rows <= count * rest || count == 1 ? all_rows / count
+                                                              : (all_rows - rest) / (count - 1);
         for (uint32_t i = 0; i < rank->expert_count; i++)
             total += rank->experts[i].end - rank->experts[i].begin;
         c->members[r] = (struct member){.device = cluster_device_find(p->cluster, rank->device),

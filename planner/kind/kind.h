@@ -27,6 +27,7 @@ struct workbench {
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch */
     uint64_t spent;        /* work so far, in units of about a microsecond of a core */
+    bool even;      /* blocks are cut for stages that take alike; else for fewer towards the tail (cut.c) */
     double rival_s; /* estimates of this and more need not be known: settle may say that it does not fit */
     struct err *err;
 };
@@ -61,8 +62,8 @@ struct kind {
                              int32_t end, uint32_t window);
     /* Fills in what follows from stages (blocks, members' devices, in order) and micro_batch_rows: rows,
      * windows, recomputation, shares, schedule; then estimates (candidate->estimate_s). Members may change
-     * places inside their stage, and those that would have nothing to do are left out. Returns 1 when it fits; 0 when it does not (estimate_s is INFINITY, the
-     * shortage is noted); −1 on ERR_NOMEM. */
+     * places inside their stage, and those that would have nothing to do are left out. Returns 1 when it
+     * fits; 0 when it does not (estimate_s is INFINITY, the shortage is noted); −1 on ERR_NOMEM. */
     int (*settle)(struct workbench *bench, struct candidate *candidate);
     /* Estimates it as it is, all filled in. Returns as settle. */
     int (*estimate)(struct workbench *bench, struct candidate *candidate);

@@ -80,6 +80,8 @@ static double estimate(struct local *l, struct candidate *c, enum move_level lev
 {
     uint64_t before = l->bench->spent;
     int result = 1;
+    l->bench->even =
+        l->cut == CUT_EITHER ? (rand_stream_below(&l->rand, 4) > 0) == l->even : l->cut == CUT_EVEN;
     if (level == MOVE_CUT && l->kind->look && c->stage_count > 1)
         result = cut_blocks(l->bench, l->kind, c);
     if (result > 0)
@@ -232,6 +234,7 @@ static int descend(struct local *l, struct candidate *c, double *value)
                 trial = held;
                 *value = now;
                 l->estimated = l->looked;
+                l->even = structure ? l->bench->even : l->even;
                 since = 0;
                 moved = true;
             }

@@ -10,10 +10,14 @@
 #include "planner/kind/kind.h"
 #include "planner/search/moves.h"
 
+enum local_cut { CUT_EITHER, CUT_EVEN, CUT_TILTED }; /* of blocks (cut.c); CUT_EITHER: at random */
+
 struct local {
     struct workbench *bench;
     const struct kind *kind;
     struct rand_stream rand;
+    enum local_cut cut;
+    bool even;                    /* what has suited so far, and is tried three times as often */
     bool simulate;                /* candidates are simulated */
     uint32_t steps;               /* priced steps that are simulated */
     uint32_t must_use;            /* only candidates with this device of the cluster, plus 1; 0: all */

@@ -10,11 +10,14 @@
 
 /* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
  * kinds that are behind give theirs up. */
-#define UNITS 150u        /* of local search (half a microsecond each) for one evaluation, of many devices; */
-#define FEW_DEVICES 24u   /* of fewer in proportion, as an answer about six must come in half a second, */
-#define SWIFT_DEVICES 64u /* and from so many on a part, as one about 64 must come in a fifth of one */
-#define SWIFT_PART 16u
-#define SEEDS_PART 6u
+#define UNITS                                                                                                \
+    150u /* of local search (half a microsecond each) for one evaluation, where there are many devices; */
+#define MANY_DEVICES                                                                                         \
+    16u /* of fewer by the square, as neighbourhoods grow: six are answered in half a second, */
+#define SWIFT_DEVICES 64u /* and from so many on with a part, as they must be answered at once */
+#define SWIFT_PART 6u
+#define SEEDS_PART 8u
+#define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
 #define WITH_PART 10u       /* of the budget, for a device left out */
@@ -48,6 +51,7 @@ static struct local local_of(struct search *s, int placement, uint64_t budget)
                       .budget = budget,
                       .found = &s->lists[placement],
                       .seen = s->seen,
+                      .even = true,
                       .estimated = INFINITY};
     rand_stream_init(&l.rand, s->options->seed, (uint64_t)placement);
     memset(s->seen, 0, LOCAL_SEEN * sizeof(*s->seen));
@@ -76,7 +80,7 @@ static int seeds_run(struct search *s)
             return err_wrap(s->err, "placement.kind: %s", plan_placement_name(k));
         }
         s->found->tried[k] = true;
-        struct local l = local_of(s, k, s->budget / SEEDS_PART);
+        struct local l = local_of(s, k, s->budget / (kinds[k]->look ? SEEDS_PART : SETS_PART));
         if (seeds_add(&l, &s->lists[k]) < 0)
             return -1;
         s->found->evaluations += l.spent / UNITS;
@@ -119,11 +123,18 @@ static bool candidate_checks(const struct problem *p, const struct candidate *c)
     return passes;
 }
 
+static bool runs(const struct search *s, const struct candidate *c)
+{
+    const struct kind *kind = kinds[c->placement];
+    return !kind->runnable || kind->runnable(s->problem, c);
+}
+
 /* Simulates a candidate over all steps that are compared, and keeps it if it is its placement's best. */
 static int keep(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
-    const struct kind *kind = kinds[c->placement];
+    if (s->options->runnable_only && !runs(s, c))
+        return 0;
     double seconds, value = candidate_simulate(s->problem, c, f->steps, &seconds, s->err);
     int result = value < 0 ? -1 : 0;
     if (result == 0 && value < f->best[c->placement].estimate_s && !candidate_checks(s->problem, c))
@@ -137,7 +148,7 @@ static int keep(struct search *s, const struct candidate *c)
         f->best[c->placement].estimate_s = value;
         f->seconds[c->placement] = seconds;
     }
-    if (result == 0 && value < f->runnable.estimate_s && (!kind->runnable || kind->runnable(s->problem, c))) {
+    if (result == 0 && value < f->runnable.estimate_s && runs(s, c)) {
         result = candidate_copy(&f->runnable, c, s->err);
         f->runnable.estimate_s = value;
         f->runnable_s = seconds;
@@ -158,6 +169,7 @@ static int finalists_run(struct search *s)
 {
     const struct problem *p = s->problem;
     uint32_t next[PLACE_COUNT] = {0};
+    struct candidate now = {0};
     for (;;) {
         int pick = -1;
         for (int k = 0; k < PLACE_COUNT; k++) {
@@ -168,26 +180,25 @@ static int finalists_run(struct search *s)
             if (pick < 0 || list->items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s)
                 pick = k;
         }
-        if (pick < 0)
+        if (pick < 0) {
+            candidate_fini(&now);
             return 0;
+        }
         const struct candidate *c = &s->lists[pick].items[next[pick]++];
         bool known = s->found->best[pick].estimate_s < INFINITY;
         if (known && c->estimate_s > best_simulated(s) * NEAR_SIMULATED)
             continue;
-        if (!known) { /* what does not fit as estimated may with less under way */
-            struct local l = local_of(s, pick, s->budget / SEEDS_PART);
-            l.simulate = true;
-            l.found = NULL;
-            struct candidate now = {0};
-            double value =
-                candidate_copy(&now, c, s->err) < 0 ? -1 : local_value(&l, &now, MOVE_AS_IS, INFINITY);
-            int result = value < 0 ? -1 : value < INFINITY ? keep(s, &now) : 0;
+        /* what does not fit as estimated may with less under way */
+        struct local l = local_of(s, pick, s->budget / SEEDS_PART);
+        l.simulate = true;
+        l.found = NULL;
+        int result = candidate_copy(&now, c, s->err);
+        double value = result < 0 ? -1 : local_value(&l, &now, MOVE_AS_IS, INFINITY);
+        result = value < 0 ? -1 : value < INFINITY ? keep(s, &now) : 0;
+        if (result < 0) {
             candidate_fini(&now);
-            if (result < 0)
-                return -1;
-        }
-        if (keep(s, c) < 0)
             return -1;
+        }
     }
 }
 
@@ -228,8 +239,9 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
         const struct candidate *from =
             s->lists[placement].count ? &s->lists[placement].items[0] : &s->found->best[placement];
         result = candidate_copy(&start, from, s->err);
-        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID)
-            result = simulated_search(s, &start, budget / (2 * as));
+        if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID &&
+            (!s->options->runnable_only || runs(s, &start)))
+            result = simulated_search(s, &start, budget / (4 * as));
     }
     candidate_fini(&start);
     return result;
@@ -250,7 +262,7 @@ static int simulated_run(struct search *s)
             return 0;
         done[pick] = true;
         if (schedules_search(s, pick, budget) < 0 ||
-            simulated_search(s, &s->found->best[pick], budget / 2) < 0)
+            simulated_search(s, &s->found->best[pick], 3 * budget / 4) < 0)
             return -1;
     }
 }
@@ -268,10 +280,10 @@ static int search_init(struct search *s, const struct problem *problem, const st
                        struct search_found *found, struct err *err)
 {
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
-    uint32_t devices = problem_usable_count(problem);
+    double devices = problem_usable_count(problem), part = devices / MANY_DEVICES;
     s->budget = UNITS * (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT);
     s->budget = devices >= SWIFT_DEVICES ? s->budget / SWIFT_PART
-                : devices < FEW_DEVICES  ? s->budget * devices / FEW_DEVICES
+                : part < 1               ? (uint64_t)((double)s->budget * part * part)
                                          : s->budget;
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));

@@ -10,6 +10,8 @@
 
 #define SETS_ALL 5u /* devices up to which kinds of one stage try every set */
 #define NEAR 1.3    /* seeds this much above the best are not settled to the end */
+#define GROUPS_FIRST                                                                                         \
+    16u /* devices from which dynamic programming comes first: groups alike seldom suit so many */
 #define SLACKS 3u
 #define CHAINED_MAX 512u /* devices up to which machines are chained by links: a look at all pairs */
 #define COVER_WIDEST 8u  /* devices of a stage at most when they are grouped; moves make more of them */
@@ -28,7 +30,7 @@ struct seeder {
     struct device_rank *ranks; /* [count] usable devices */
     uint32_t count;
     uint32_t *order; /* [count] */
-    struct candidate c;
+    struct candidate c, trial;
     double best, last; /* values: of all, and of the last grouping */
 };
 
@@ -147,13 +149,24 @@ static void reverse(uint32_t *order, uint32_t count)
 
 /* --- one seed --- */
 
+/* The candidate in hand, with its blocks cut evenly and not. */
 static int seed_value(struct seeder *s, double *value)
 {
-    *value = local_value(s->local, &s->c, MOVE_CUT, s->best * NEAR);
-    if (*value < 0)
-        return -1;
-    s->best = fmin(s->best, *value);
-    return *value < INFINITY ? candidate_list_add(s->list, &s->c, s->local->bench->err) : 0;
+    bool both = s->c.stage_count > 2;
+    *value = INFINITY;
+    for (int even = 0; even < (both ? 2 : 1); even++) {
+        if (both && candidate_copy(&s->trial, &s->c, s->local->bench->err) < 0)
+            return -1;
+        struct candidate *c = both ? &s->trial : &s->c;
+        s->local->cut = even ? CUT_EVEN : CUT_TILTED;
+        double now = local_value(s->local, c, MOVE_CUT, s->best * NEAR);
+        if (now < 0 || (now < INFINITY && candidate_list_add(s->list, c, s->local->bench->err) < 0))
+            return -1;
+        *value = fmin(*value, now);
+        s->best = fmin(s->best, now);
+    }
+    s->local->cut = CUT_EITHER;
+    return 0;
 }
 
 /* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
@@ -233,7 +246,8 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
 
 /* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
  * fewer stages, for longer ones; each at other sizes of micro-batches, too. */
-static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, double *best, uint32_t *rows)
+static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even, double *best,
+                      uint32_t *rows)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
     const struct kind *kind = s->local->kind;
@@ -246,6 +260,7 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, d
         s->c.placement = kind->placement;
         s->c.schedule = SCHEDULE_1F1B;
         s->c.micro_batch_rows = size;
+        s->local->bench->even = even;
         int found = cut_groups(s->local->bench, kind, &s->c, s->order, s->count, widest, &period);
         least = i ? least : period;
         s->local->spent += s->local->bench->spent - before;
@@ -273,17 +288,17 @@ static int seed_covers(struct seeder *s)
         uint32_t rows = size_first(s, s->count / widest + 1);
         order_by(s, (enum seed_order)order);
         reverse(s->order, s->count);
-        if (seed_cover(s, widest, 1, &value, &rows) < 0)
+        if (seed_cover(s, widest, 1, false, &value, &rows) < 0)
             return -1;
         best = value < least ? order : best;
         best_rows = value < least ? rows : best_rows;
         least = fmin(least, value);
     }
-    for (uint32_t width = widest; best >= 0 && width > 0; width = width > 3 ? width / 3 : 0) {
-        uint32_t rows = best_rows;
+    for (int pass = 0; pass < 4 && best >= 0 && widest / (pass / 2 * 2 + 1) > 0; pass++) {
+        uint32_t rows = best_rows; /* groups of up to `widest` and of a third, evenly and not */
         order_by(s, (enum seed_order)best);
         reverse(s->order, s->count);
-        if (seed_cover(s, width, SLACKS, &value, &rows) < 0)
+        if (seed_cover(s, widest / (pass / 2 * 2 + 1), SLACKS, pass % 2 == 0, &value, &rows) < 0)
             return -1;
     }
     return 0;
@@ -413,23 +428,28 @@ static int seed_singles(struct seeder *s)
 }
 
 /* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
-static int seed_stages(struct seeder *s)
+static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
 {
-    for (int pass = 0; pass < 2; pass++) {
-        for (int order = 0; order < SEED_ORDERS; order++) {
-            uint32_t least = pass ? 1 : s->count, n = pass ? s->count / 2 + 1 : s->count;
-            order_by(s, (enum seed_order)order);
-            for (; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
-                if (seed_widths(s, n) < 0)
-                    return -1;
-            }
+    for (int order = 0; order < SEED_ORDERS; order++) {
+        order_by(s, (enum seed_order)order);
+        for (uint32_t n = most; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+            if (seed_widths(s, n) < 0)
+                return -1;
         }
-        if (pass == 0 && s->count > 2 && seed_covers(s) < 0)
-            return -1;
-        if (pass == 0 && seed_machines(s) < 0)
-            return -1;
     }
     return 0;
+}
+
+static int seed_stages(struct seeder *s)
+{
+    bool many = s->count > GROUPS_FIRST;
+    if (many && seed_covers(s) < 0)
+        return -1;
+    if (seed_orders(s, s->count, s->count) < 0 || seed_machines(s) < 0)
+        return -1;
+    if (!many && s->count > 2 && seed_covers(s) < 0)
+        return -1;
+    return seed_orders(s, s->count / 2 + 1, 2);
 }
 
 static int seed_all(struct seeder *s)
@@ -447,6 +467,7 @@ int seeds_add(struct local *local, struct candidate_list *list)
     if (result == 0)
         result = seed_all(&s);
     candidate_fini(&s.c);
+    candidate_fini(&s.trial);
     free(s.ranks);
     free(s.order);
     return result;

@@ -84,7 +84,7 @@ static inline void expert_case_fini(struct expert_case *c)
 
 static inline void expert_case_init(struct expert_case *c, uint64_t seed)
 {
-    static const char *const kinds[] = {"a100x40", "v100", "t4", "rtx-3090", "l4"};
+    static const char *const cards[] = {"a100x40", "v100", "t4", "rtx-3090", "l4"};
     struct rand_stream r;
     struct err err;
     rand_stream_init(&r, seed, 3);
@@ -105,7 +105,7 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
         char name[32], node[16];
         snprintf(node, sizeof(node), "n%u", d / 2);
         snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
-        expert_device(c->cluster, name, node, kinds[rand_stream_below(&r, 5)], GIB_OF(16), 1);
+        expert_device(c->cluster, name, node, cards[rand_stream_below(&r, 5)], GIB_OF(16), 1);
     }
     expert_case_problem(c);
     uint32_t batch = c->workload.batch_rows, weights[8], sum = 0, wave = 1 + rand_stream_below(&r, 6),

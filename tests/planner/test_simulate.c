@@ -4,7 +4,8 @@
 #include <math.h>
 
 #include "planner/cost/price.h"
-#include "planner/search/placement.h"
+#include "planner/emit/frame.h"
+#include "planner/kind/kind.h"
 #include "planner/simulate/steady.h"
 #include "planner/simulate/timeline.h"
 
@@ -263,29 +264,31 @@ static bool make(struct made *m, uint64_t seed, uint32_t micro_batches, bool rag
     assert_int_equal(cluster_set_defaults(m->cluster, 1e-5, 1e9, 1e-3, rate, &err), 0);
     if (problem_init(&m->problem, &m->workload, m->cluster, &err) < 0)
         fail_msg("%s", err.text);
-    struct place_choice choice = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE,
-                                  .micro_batch_rows = 1,
-                                  .stage_count = stages,
-                                  .member_count = devices};
-    choice.stages = calloc(stages, sizeof(*choice.stages));
-    choice.members = calloc(devices, sizeof(*choice.members));
+    struct candidate candidate = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE,
+                                  .micro_batch_rows = 1};
+    assert_int_equal(candidate_reserve(&candidate, stages, devices, &err), 0);
+    candidate.stage_count = stages;
+    candidate.member_count = devices;
     uint32_t window = 1 + rand_stream_below(&r, 2);
     for (uint32_t s = stages; s-- > 0; window += 1 + rand_stream_below(&r, 2)) {
-        choice.stages[s] = (struct place_stage){
+        candidate.stages[s] = (struct stage){
             .block_begin = (int32_t)(m->problem.block_count * (int32_t)s / (int32_t)stages),
             .block_end = (int32_t)(m->problem.block_count * (int32_t)(s + 1) / (int32_t)stages),
             .member_first = s * width,
             .member_count = width};
         for (uint32_t k = 0; k < width; k++)
-            choice.members[s * width + k] = (struct place_member){
+            candidate.members[s * width + k] = (struct member){
                 .device = s * width + k,
-                .micro_rows = 1,
-                .micro_count = k ? micro_batches - micro_batches / width : micro_batches / width,
                 .state_share = 1,
                 .window = window + width};
     }
-    m->plan = placement_find(choice.placement)->emit(&m->problem, &choice, true, &err);
-    choice_fini(&choice);
+    if (width > 1) { /* in turn, in every other stage two at a time: all wait for all */
+        assert_int_equal(candidate_own(&candidate, micro_batches, &err), 0);
+        for (uint32_t i = 0; i < candidate.owner_count; i++)
+            candidate.owner[i] = (uint8_t)(i % micro_batches / (1 + i / micro_batches % 2) % width);
+    }
+    m->plan = kinds[candidate.placement]->emit(&m->problem, &candidate, true, &err);
+    candidate_fini(&candidate);
     return m->plan != NULL;
 }
 
