@@ -1,5 +1,5 @@
-/* What a rank's device must hold, by the engine's own formulas (engine/README.md): the engine allocates
- * everything when a stage is made, so the peak is a sum, and equals what the device's allocator will count.
+/* What a rank's device must hold. The engine lays a stage out by model/footprint.h and allocates everything
+ * when the stage is made; so does this, and the peak is a sum that equals what the allocator will count.
  *
  * Where the engine does not run a method or model yet (full fine-tuning, bf16 or NF4 bases, mixtures of
  * experts), the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
@@ -48,9 +48,6 @@ uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t en
 uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end);
 /* Bytes of the gradients of blocks [begin, end), fp32. */
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end);
-
-/* Reads the widths off the model and method; problem_init calls it. */
-void memory_widths_init(struct memory_widths *widths, const struct problem *problem);
 
 /* Never fails: numbers too large for the engine come out as large totals. */
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,

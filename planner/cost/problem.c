@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "model/order.h"
-#include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 
 static bool named(char *const *names, uint32_t count, const char *name)
@@ -168,12 +167,19 @@ static int blocks_init(struct problem *p, struct err *err)
     /* what is computed in bf16 crosses boundaries in it */
     p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
-    if (!p->prefix)
+    p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));
+    if (!p->prefix || !p->params)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (int32_t b = 0; b < p->block_count; b++) {
         memcpy(p->prefix[b + 1], p->prefix[b], sizeof(p->prefix[b]));
-        p->prefix[b + 1][cost_class_of(&p->blocks.blocks[b])]++;
+        const struct block *block = &p->blocks.blocks[b];
+        p->prefix[b + 1][cost_class_of(block)]++;
+        p->params[b + 1] = (struct problem_params){.all = p->params[b].all + block->params,
+                                                   .matrices = p->params[b].matrices + block->matrix_params,
+                                                   .adapters = p->params[b].adapters + block->lora_params};
     }
+    p->footprint = footprint_model_of(w->config, footprint_fp32, options.lora ? w->lora_rank : 0,
+                                      options.lora_targets, w->lora_dropout > 0);
     return 0;
 }
 
@@ -194,7 +200,6 @@ int problem_init(struct problem *problem, const struct workload *workload, const
         problem_fini(problem);
         return -1;
     }
-    memory_widths_init(&problem->widths, problem);
     for (uint32_t d = 0; d < cluster->device_count; d++) {
         if (problem->usable[d] &&
             cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err) < 0) {
@@ -217,6 +222,7 @@ void problem_fini(struct problem *problem)
         free(problem->steps[s].sum);
     block_list_fini(&problem->blocks);
     free(problem->prefix);
+    free(problem->params);
     free(problem->costs);
     free(problem->usable);
     free(problem->steps);

@@ -5,7 +5,6 @@
 
 #include "planner/expert/expert.h"
 
-#define HEAD_LOGIT_FLOATS (6u << 20) /* the head works through its rows in pieces of so many logits */
 #define FLOAT_BYTES 4.0
 
 struct held { /* parameters */
@@ -46,7 +45,7 @@ static double dense_saved(const struct problem *p, const struct block *block, do
 static void attention_need(const struct problem *p, const struct expert_model *model,
                            const struct place_member *m, struct expert_need *need)
 {
-    const struct memory_widths *s = &p->widths;
+    const struct footprint_shape *s = &p->footprint.shape;
     double tokens = problem_tokens_bound(p, m->micro_rows),
            labelled = problem_labelled_bound(p, m->micro_rows);
     double hidden = (double)p->blocks.boundary_per_token, range = 0, window = m->window;
@@ -77,13 +76,12 @@ static void attention_need(const struct problem *p, const struct expert_model *m
         (double)model->sparse_count * (double)(need->saved_attention_bytes + need->saved_router_bytes) +
         (double)need->saved_dense_total;
     need->all.purpose[PURPOSE_ACTIVATIONS] += (uint64_t)(window * saved);
-    double rows = fmax(16, HEAD_LOGIT_FLOATS / (double)s->vocab);
-    double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q + s->qkv + s->heads)) +
-                       fmin(rows, tokens) * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) +
-                       (m->recompute ? attention : 0);
+    double rows = fmin(p->footprint.head_rows, tokens);
+    double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q_width + s->qkv_width + s->heads)) +
+                       rows * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) + (m->recompute ? attention : 0);
     double layers = (double)p->block_count - 2;
     need->all.cache_bytes = p->workload->sample_tokens
-                                ? (uint64_t)(layers * 2 * (double)s->kv * p->sequence_bound * FLOAT_BYTES)
+                                ? (uint64_t)(layers * 2 * s->kv_width * p->sequence_bound * FLOAT_BYTES)
                                 : 0;
     need->all.purpose[PURPOSE_BUFFERS] +=
         (uint64_t)(workspace + window * (4 * (double)need->boundary_bytes + (double)need->routed_own_bytes)) +

@@ -32,11 +32,11 @@ uint32_t chain_boundary_buffers(uint32_t stage, uint32_t stage_count, const uint
 
 uint64_t chain_held_gradients(const struct problem *problem, uint32_t tokens, int32_t begin, int32_t end)
 {
-    const struct memory_widths *s = &problem->widths;
+    const struct footprint_shape *s = &problem->footprint.shape;
     int32_t first = begin > 1 ? begin : 1,
             last = end < problem->block_count - 1 ? end : problem->block_count - 1;
     uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
-    return 4 * (s->qkv + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
+    return 4ull * (s->qkv_width + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
 }
 
 static int32_t boundary_slot(struct chain *c, struct plan_rank *rank, int kind, uint32_t ring)

@@ -203,10 +203,10 @@ void tensor_ring_best(const struct problem *p, uint32_t *devices, uint32_t count
  * is cut, or the norms. */
 static uint64_t layer_shared(const struct problem *p)
 {
-    uint64_t hidden = p->widths.hidden;
+    uint64_t hidden = p->footprint.shape.hidden;
     if (p->workload->method == METHOD_FULL)
         return 2 * hidden;
-    return p->widths.rank * hidden * (p->widths.parameters / 2);
+    return p->footprint.rank * hidden * p->workload->target_count;
 }
 
 uint64_t tensor_shared_bytes(const struct problem *p, uint64_t layers)
@@ -276,7 +276,7 @@ void tensor_stage_need(const struct problem *p, const struct place_stage *stage,
                        const struct plan_tensor *part, uint32_t rows, bool recompute, uint32_t live,
                        uint32_t partials, struct tensor_need *out)
 {
-    const struct memory_widths *s = &p->widths;
+    const struct footprint_shape *s = &p->footprint.shape;
     uint64_t tokens = problem_tokens_bound(p, rows);
     int32_t last = p->block_count - 1;
     int32_t begin = stage->block_begin > 1 ? stage->block_begin : 1;
@@ -293,9 +293,8 @@ void tensor_stage_need(const struct problem *p, const struct place_stage *stage,
     struct memory_need all;
     memset(out, 0, sizeof(*out));
     memory_stage_need(p, &whole, &all);
-    uint64_t wide = s->qkv + s->q + s->heads;
-    out->saved_first =
-        4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + s->rank * s->parameters / 2);
+    uint64_t wide = s->qkv_width + s->q_width + s->heads, z = p->footprint.rank * p->workload->target_count;
+    out->saved_first = 4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + z);
     out->saved_second = 4 * tokens * (s->hidden + (uint64_t)ceil(columns * 2 * (double)s->ffn));
     out->saved_head = 4 * tokens * (s->hidden + 3);
     out->shared_gradients = tensor_shared_bytes(p, layers);
