@@ -32,7 +32,7 @@ sanitize:
 	@cmake --preset asan --log-level=WARNING >/dev/null && cmake --build build/asan -j $(JOBS)
 	@ctest --test-dir build/asan --output-on-failure --timeout 3600 -j 1
 	@cmake --preset tsan --log-level=WARNING >/dev/null && cmake --build build/tsan -j $(JOBS)
-	@ctest --test-dir build/tsan --output-on-failure --timeout 3600 -j 1 -L 'agent|scheduler'
+	@ctest --test-dir build/tsan --output-on-failure --timeout 3600 -j 1 -L 'mesh|worker|agent|scheduler'
 
 # Every importer and parser of the planner under libFuzzer: FUZZ_SECONDS each (600), FUZZ_JOBS at a time (1).
 fuzz:

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent_config.h"
-#include "agent/agent_enrol.h"
-#include "agent/agent_feed.h"
-#include "agent/agent_inventory.h"
-#include "agent/agent_journal.h"
-#include "agent/agent_links.h"
-#include "agent/agent_supervise.h"
+#include "agent/config.h"
+#include "agent/enrol.h"
+#include "agent/feed.h"
+#include "agent/inventory.h"
+#include "agent/journal.h"
+#include "agent/links.h"
+#include "agent/supervise.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"

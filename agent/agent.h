@@ -16,7 +16,7 @@ struct agent_options {
     const char *api;       /* URL; NULL: as enrolled */
     const char *join;      /* token; NULL: must be enrolled */
     const char *home;      /* folder */
-    const json_t *config;  /* agent_config.h; or NULL */
+    const json_t *config;  /* agent/config.h; or NULL */
     const char *worker;    /* path of motley-worker; NULL: beside this program */
     uint32_t join_wait_ms; /* for an api that is not there yet; 0: 60000 */
     uint32_t grace_ms;     /* 0: 5000 */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/api_config.h"
+#include "api/config.h"
 #include "api/httpd_server.h"
 #include "api/pool.h"
 #include "common/err.h"

@@ -6,7 +6,7 @@
  */
 #include "api/route.h"
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "common/buf.h"
 #include "common/digest.h"
 #include "store/models.h"

@@ -1,7 +1,7 @@
 /* Decoding a request's parameters and encoding its answer. */
 #include "api/route.h"
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "api/wrong.h"
 
 #include "common/clock.h"

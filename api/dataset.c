@@ -2,7 +2,7 @@
  * wait. */
 #include "api/dataset.h"
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"

@@ -1,5 +1,5 @@
 /* Answers: whole and streamed. */
-#include "api/httpd_internal.h"
+#include "api/httpd_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * by its handler alone until it answers. conn_process is the only place that moves a connection forward, and
  * it never runs twice on one stack: whoever changes state inside it just returns.
  */
-#include "api/httpd_internal.h"
+#include "api/httpd_private.h"
 #include "common/clock.h"
 
 #include <arpa/inet.h>

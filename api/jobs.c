@@ -353,9 +353,12 @@ static void why_found(void *arg, const struct err *err, json_t *doc)
         return;
     }
     json_t *why = json_object_get(doc, "why");
+    const json_t *planned = json_object_get(json_object_get(doc, "run"), "plan_answer");
+    const char *planner = json_string_value(json_object_get(json_object_get(planned, "planner"), "why"));
     const char *state = json_string_value(json_object_get(doc, "state"));
-    char words[160];
-    snprintf(words, sizeof words, "the job is %s", state ? state : "unknown");
+    char words[1200]; /* where it runs, and not as another planner wanted: why not */
+    snprintf(words, sizeof words, "the job is %s%s%.1000s", state ? state : "unknown", planner ? ". " : "",
+             planner ? planner : "");
     call_json(call, 200,
               json_pack("{s:O, s:O, s:o, s:O?, s:O?}", "id", json_object_get(doc, "id"), "state",
                         json_object_get(doc, "state"), "why",

@@ -3,12 +3,13 @@
  */
 #include "api/route.h"
 
-#include "api/blob.h"
-#include "api/check.h"
+#include "api/blob_dir.h"
+#include "api/check/check.h"
 #include "api/known.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
+#include "model/blocks.h"
 #include "model/config.h"
 #include "model/manifest.h"
 #include "model/tensors.h"

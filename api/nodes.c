@@ -1,9 +1,9 @@
 /* Nodes, devices, profiles. */
 #include "api/route.h"
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "common/json.h"
-#include "planner/given/profiles.h"
+#include "profiles/profiles.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)

@@ -5,8 +5,8 @@
 #include "api/serve.h"
 
 #include "api/auth.h"
-#include "api/blob.h"
-#include "api/check.h"
+#include "api/blob_dir.h"
+#include "api/check/check.h"
 #include "api/dataset.h"
 #include "api/known.h"
 #include "api/route.h"

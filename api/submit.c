@@ -1,7 +1,7 @@
 /* POST /v1/jobs and POST /v1/jobs:validate. */
 #include "api/route.h"
 
-#include "api/check.h"
+#include "api/check/check.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "store/jobs.h"
@@ -95,10 +95,23 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         call_fail(call, &failed);
 }
 
+/* Which planner is asked is the administrators' business: it is a program on the scheduler's host, and a slow
+ * one holds up everybody's queue. What is no text check_spec refuses. */
+static int take_planner(struct call *call)
+{
+    json_t *placement = json_object_get(call->body, "placement");
+    if (!json_is_string(json_object_get(placement, "planner")) || (call->scopes & SCOPE_ADMIN))
+        return 0;
+    call_problem(call, 403, "denied", NULL,
+                 "placement.planner: only an administrator may choose it (scope %s)",
+                 store_scope_name(SCOPE_ADMIN));
+    return -1;
+}
+
 void jobs_submit(struct call *call)
 {
     const char *key;
-    if (take_key(call, &key) == 0)
+    if (take_key(call, &key) == 0 && take_planner(call) == 0)
         check_spec(call->app->submits, call->body, CHECK_SUBMIT, checked_to_insert, call);
 }
 
@@ -124,7 +137,7 @@ void jobs_validate(struct call *call)
     if (call_query_i64(call, "programs", 0, 1, 0, &programs, &err) < 0 ||
         call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
         call_fail(call, &err);
-    else
+    else if (take_planner(call) == 0)
         check_spec(call->app->submits, call->body,
                    inputs     ? CHECK_INPUTS
                    : programs ? CHECK_PROGRAM

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "api/blob.h"
+#include "api/blob_dir.h"
 #include "api/route.h"
 #include "common/log.h"
 #include "store/models.h"

@@ -25,7 +25,7 @@
 #include "planner/given/inputs.h"
 #include "planner/search/polish.h"
 #include "planner/simulate/timeline.h"
-#include "program/check.h"
+#include "program/check/check.h"
 
 static double cpu_s(void)
 {
@@ -471,7 +471,6 @@ static int why_parts(const struct problem *p, const struct plan *plan, struct er
 {
     struct price price;
     struct sim *sim = NULL;
-    struct sim_timeline timeline = {0};
     double seconds = 0, rate = 0, used = 0, rows = plan->batch_rows, again = 0, ends = 0, waits = 0, busy = 0;
     int result = price_init(&price, p, plan, err);
     if (result == 0)
@@ -479,8 +478,6 @@ static int why_parts(const struct problem *p, const struct plan *plan, struct er
     struct sim_costs costs = price_costs(&price);
     if (result == 0)
         result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
-    if (result == 0)
-        result = sim_timeline(sim, &timeline, err);
     for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
         struct micro_cost cost;
         micro_cost_init(&cost, p, d, 1);
@@ -499,12 +496,13 @@ static int why_parts(const struct problem *p, const struct plan *plan, struct er
         double more = rank->recompute
                           ? 1 - plain / (micro_forward(p, &cost, 1, 2) + micro_backward(p, &cost, 1, 2, true))
                           : 0;
-        for (uint32_t i = timeline.first[r]; i < timeline.first[r + 1]; i++) {
-            if (timeline.spans[i].kind != SPAN_COMPUTE)
+        const struct plan_graph *graph = sim_graph(sim);
+        for (uint32_t n = graph->base[r]; n < graph->base[r + 1]; n++) {
+            if (graph_instr_of(graph, r, n)->queue != QUEUE_COMPUTE || sim_end(sim, n) <= sim_ready(sim, n))
                 continue;
-            first = fmin(first, timeline.spans[i].begin_s);
-            last = fmax(last, timeline.spans[i].end_s);
-            works += timeline.spans[i].end_s - timeline.spans[i].begin_s;
+            first = fmin(first, sim_ready(sim, n));
+            last = fmax(last, sim_end(sim, n));
+            works += sim_end(sim, n) - sim_ready(sim, n);
         }
         used += mine;
         again += works * more * mine / rows;
@@ -522,7 +520,6 @@ static int why_parts(const struct problem *p, const struct plan *plan, struct er
                "%.3f, left out %.3f; at the slowest stage's pace %.3f\n",
                seconds * rate / rows, busy, again, ends, waits, seconds * (rate - used) / rows,
                slowest_stage(p, plan, price.device) * rate / rows);
-    sim_timeline_fini(&timeline);
     sim_destroy(sim);
     price_fini(&price);
     return result;

@@ -10,7 +10,7 @@ run() {
     echo "== $*"
     "$@" || failed=1
 }
-run "$bin/bench_agent_mesh"
+run "$bin/bench_mesh_speed"
 run "$bin/bench_api_submit" 10
 run "$bin/bench_planner_simulate"
 run python3 bench/plan_few.py 24 0 3-6

@@ -87,10 +87,6 @@ json_t *client_metrics(struct cli *cli, int64_t id, struct err *err);
 
 /* ---- files by content (cli/upload.c) ---- */
 
-/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
- * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
- */
-json_t *upload_read_spec(const char *path, struct err *err);
 /* Uploads the files the specification names and puts references in their place; registers a local model. */
 int upload_spec_files(struct cli *cli, json_t *spec, struct err *err);
 /* Uploads one file unless the server has it; hex: its SHA-256. */
@@ -120,13 +116,17 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
 int show_plan(const json_t *answer, struct err *err);
 
 struct draw_input;
-/* Writes a plan's picture (planner/answer/draw.h) to a file; `layout` is found here, by Graphviz
+/* Writes a plan's picture (show/draw.h) to a file; `layout` is found here, by Graphviz
  * if it is installed. */
 int draw_write(const char *path, const struct draw_input *input, struct err *err);
 
 /* ---- what a plan rests on (cli/given.c) ---- */
 
 struct plan_inputs;
+/* Reads a specification file (YAML or JSON), refuses what is invalid by path, resolves relative file names
+ * against the specification's folder. Returns the document as given with files made absolute, new; or NULL.
+ */
+json_t *given_spec(const char *path, struct err *err);
 /* A JSON file of at most 64 MiB; a file that is not there is ERR_INVALID. Returns new, or NULL. */
 json_t *given_document(const char *path, struct err *err);
 /* The text of a file that somebody named: where it cannot be read (absent, a folder, …) what was named is
@@ -163,6 +163,20 @@ void given_rows_fini(struct given_rows *given);
  * becomes {"count", "from" | null, "why"?}, new: whether the data's own lengths were used. */
 int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err);
+
+/* The same as a problem document (planner/given/inputs.h), what any planner plans on. Returns new, or NULL.
+ */
+json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **rows, struct err *err);
+
+/* ---- another planner (cli/planner.c) ---- */
+
+struct plan_answer;
+/* Writes the problem document to a file. */
+int planner_problem(const char *path, const json_t *problem, struct err *err);
+/* Asks the program at `path` about the problem, and puts its answer beside ours: `planner` in `told`
+ * (docs/INTERFACES.md), and a table on stdout unless cli->json. A refused answer is told, not an error. */
+int planner_tell(struct cli *cli, const char *path, const json_t *problem, const struct plan_inputs *inputs,
+                 const struct plan_answer *ours, json_t *told, struct err *err);
 
 /* `motley replay JOB` (cli/replay_job.c): a recorded run, simulated and changed as the options say. */
 int replay_job(struct cli *cli, const char *word, struct err *err);

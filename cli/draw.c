@@ -13,7 +13,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/process.h"
-#include "planner/answer/draw.h"
+#include "show/draw.h"
 
 enum { DOT_MS = 5000, LAYOUT_BYTES_MAX = 1 << 20 };
 

@@ -10,9 +10,11 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/yaml.h"
+#include "model/spec.h"
 #include "planner/given/inputs.h"
-#include "planner/given/profile_key.h"
-#include "planner/given/profiles.h"
+#include "profiles/profile_key.h"
+#include "profiles/profiles.h"
 
 enum { GIVEN_FILE_BYTES_MAX = 64 << 20, GIVEN_MS = 120000 };
 
@@ -35,6 +37,35 @@ json_t *given_json(const char *path, size_t most, struct err *err)
         if (!document)
             err_wrap(err, "%s", path);
     }
+    buf_fini(&text);
+    return document;
+}
+
+/* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
+json_t *given_spec(const char *path, struct err *err)
+{
+    struct buf text = {0};
+    json_t *document = NULL;
+    struct job_spec spec = {0};
+    if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
+        goto out;
+    document = yaml_parse(buf_str(&text), text.size, err);
+    if (!document) {
+        err_wrap(err, "%s", path);
+        goto out;
+    }
+    if (!json_is_object(document)) {
+        err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
+                path);
+    } else if (spec_parse(document, &spec, err) == 0) {
+        spec_fini(&spec);
+        goto out;
+    } else {
+        err_wrap(err, "%s", path);
+    }
+    json_decref(document);
+    document = NULL;
+out:
     buf_fini(&text);
     return document;
 }
@@ -243,34 +274,114 @@ static void name_files(struct err *err, const char *spec_path, const char *confi
     (void)name_file(err, "cluster", cluster_path);
 }
 
+/* What a specification and a cluster file lead to. */
+struct files {
+    json_t *spec, *config, *cluster, *rows;
+    struct given_rows given;
+    char config_path[PATH_MAX];
+};
+
+static int files_read(const char *spec_path, const char *cluster_path, struct files *files, struct err *err)
+{
+    char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX] = "";
+    *files = (struct files){.spec = given_spec(spec_path, err)};
+    return files->spec &&
+                   (files->config =
+                        read_config(spec_path, json_string_value(json_object_get(files->spec, "model")),
+                                    folder, files->config_path, err)) &&
+                   key_of(files->spec, files->config, key, err) == 0 &&
+                   (files->cluster = given_cluster(cluster_path, key, err)) &&
+                   (files->rows =
+                        read_rows(spec_path, files->spec, files->config, folder, &files->given, err))
+               ? 0
+               : -1;
+}
+
+static void files_fini(struct files *files)
+{
+    given_rows_fini(&files->given);
+    json_decref(files->spec);
+    json_decref(files->config);
+    json_decref(files->cluster);
+    json_decref(files->rows);
+}
+
 int given_by_files(const char *spec_path, const char *cluster_path, struct plan_inputs *inputs, json_t **rows,
                    struct err *err)
 {
-    char key[DIGEST_HEX_SIZE] = "", folder[PATH_MAX] = "", config_path[PATH_MAX] = "";
-    struct given_rows given = {0};
-    json_t *spec = upload_read_spec(spec_path, err), *config = NULL, *cluster = NULL;
-    int result = -1;
+    struct files files;
     *inputs = (struct plan_inputs){0};
     *rows = NULL;
-    if (spec &&
-        (config = read_config(spec_path, json_string_value(json_object_get(spec, "model")), folder,
-                              config_path, err)) &&
-        key_of(spec, config, key, err) == 0 && (cluster = given_cluster(cluster_path, key, err)) &&
-        (*rows = read_rows(spec_path, spec, config, folder, &given, err)))
-        result = plan_inputs_from_files(spec, cluster, config,
-                                        &(struct plan_rows){.train = given.train,
-                                                            .train_count = given.train_count,
-                                                            .eval = given.eval,
-                                                            .eval_count = given.eval_count,
-                                                            .prompt_tokens = given.prompt_tokens},
+    int result = files_read(spec_path, cluster_path, &files, err);
+    if (result == 0)
+        result = plan_inputs_from_files(files.spec, files.cluster, files.config,
+                                        &(struct plan_rows){.train = files.given.train,
+                                                            .train_count = files.given.train_count,
+                                                            .eval = files.given.eval,
+                                                            .eval_count = files.given.eval_count,
+                                                            .prompt_tokens = files.given.prompt_tokens},
                                         inputs, err);
-    given_rows_fini(&given);
-    json_decref(spec);
-    json_decref(config);
-    json_decref(cluster);
+    *rows = json_incref(files.rows);
     if (result < 0)
-        name_files(err, spec_path, config_path, cluster_path);
+        name_files(err, spec_path, files.config_path, cluster_path);
+    files_fini(&files);
     return result < 0 ? given_wrong(err) : 0;
+}
+
+static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
+{
+    if (!sizes)
+        return json_null();
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < count; i++)
+        json_array_append_new(list,
+                              json_pack("[I,I]", (json_int_t)sizes[i].tokens, (json_int_t)sizes[i].labelled));
+    return list;
+}
+
+/* Specification and model with every default filled, as a server has them. */
+static json_t *problem_of(const struct files *files, struct err *err)
+{
+    struct job_spec spec;
+    struct model_config config;
+    if (spec_parse(files->spec, &spec, err) < 0)
+        return NULL;
+    json_t *full = spec_to_json(&spec, err), *understood = NULL, *problem = NULL;
+    spec_fini(&spec);
+    if (full && model_config_parse(files->config, &config, err) < 0)
+        err_wrap(err, "config.json");
+    else if (full && (understood = model_config_to_json(&config, err)) &&
+             !(problem = json_pack("{s:i, s:O, s:O, s:o, s:o, s:I, s:[], s:[], s:[]}", "version",
+                                   INPUTS_VERSION, "spec", full, "config", understood, "rows",
+                                   sizes_json(files->given.train, files->given.train_count), "eval_rows",
+                                   sizes_json(files->given.eval, files->given.eval_count), "prompt_tokens",
+                                   (json_int_t)files->given.prompt_tokens, "devices", "profiles", "links")))
+        err_set(err, ERR_NOMEM, "out of memory for a problem document");
+    json_decref(full);
+    json_decref(understood);
+    if (problem && plan_inputs_cluster(problem, files->cluster, err) < 0) {
+        err_wrap(err, "cluster");
+        json_decref(problem);
+        problem = NULL;
+    }
+    return problem;
+}
+
+json_t *given_problem(const char *spec_path, const char *cluster_path, json_t **rows, struct err *err)
+{
+    struct files files;
+    json_t *problem = NULL;
+    *rows = NULL;
+    if (files_read(spec_path, cluster_path, &files, err) == 0)
+        problem = problem_of(&files, err);
+    if (problem)
+        *rows = json_incref(files.rows);
+    else {
+        name_files(err, spec_path, files.config_path, cluster_path);
+        (void)given_wrong(err);
+    }
+    files_fini(&files);
+    return problem;
 }
 
 json_t *given_by_server(struct cli *cli, const json_t *spec, json_t **answer, struct err *err)

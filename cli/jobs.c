@@ -59,7 +59,7 @@ int submit_spec(struct cli *cli, const json_t *spec, json_t **answer, int64_t *i
 
 int command_submit(struct cli *cli, struct err *err)
 {
-    json_t *spec = upload_read_spec(cli->words[0], err), *answer = NULL, *job = NULL;
+    json_t *spec = given_spec(cli->words[0], err), *answer = NULL, *job = NULL;
     int64_t id = 0;
     int result = spec ? upload_spec_files(cli, spec, err) : -1;
     if (result == 0)

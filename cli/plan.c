@@ -9,12 +9,13 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "planner/answer/draw.h"
+#include "show/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/search/replan.h"
-#include "planner/search/search.h"
-#include "planner/simulate/jitter.h"
+#include "replay/replan.h"
+#include "planner/answer/plan.h"
+#include "replay/jitter.h"
 #include "program/codec.h"
+#include "show/print.h"
 
 enum {
     PLAN_MS = 120000,
@@ -212,10 +213,19 @@ static int tell_move(struct cli *cli, const struct plan_inputs *inputs, struct p
     return result;
 }
 
+/* What this planning rests on beside the inputs. All borrowed, each may be NULL. */
+struct asked {
+    const json_t *rows;    /* what is told of them */
+    const json_t *problem; /* the inputs as a document, where another planner is to have it */
+    bool runnable_only;
+};
+
 static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_answer *answer,
-                const struct plan *from, const json_t *rows, struct err *err)
+                const struct plan *from, const struct asked *asked, struct err *err)
 {
     const char *picture = cli_option(cli, "--draw"), *saved = cli_option(cli, "--save");
+    const char *planner = cli_option(cli, "--planner"), *problem = cli_option(cli, "--problem");
+    const json_t *rows = asked->rows;
     json_t *told = answer_to_json(answer, err);
     int result = told ? 0 : -1;
     if (result == 0 && answer->plan && picture && (result = draw(cli, picture, inputs, answer, err)) == 0)
@@ -238,6 +248,10 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_a
         printf("  drawn in %s\n", picture);
     if (result == 0 && !cli->json && !answer->plan && (picture || saved))
         printf("  %s was not written: there is no plan\n", picture ? picture : saved);
+    if (result == 0 && problem)
+        result = planner_problem(problem, asked->problem, err);
+    if (result == 0 && planner)
+        result = planner_tell(cli, planner, asked->problem, inputs, answer, told, err);
     if (result == 0 && cli_option(cli, "--steps-left"))
         result = tell_move(cli, inputs, answer, from, told, err);
     if (result == 0 && cli->json)
@@ -248,12 +262,11 @@ static int tell(struct cli *cli, const struct plan_inputs *inputs, struct plan_a
     return result;
 }
 
-static int plan_here(struct cli *cli, struct plan_inputs *inputs, const json_t *rows, bool runnable_only,
-                     struct err *err)
+static int plan_here(struct cli *cli, struct plan_inputs *inputs, const struct asked *asked, struct err *err)
 {
     struct plan_answer *answer = NULL;
     struct plan *from = NULL;
-    struct plan_options options = {.programs = true, .runnable_only = runnable_only};
+    struct plan_options options = {.programs = true, .runnable_only = asked->runnable_only};
     int result = read_options(cli, inputs, &options, &from, err);
     if (result == 0) {
         uint64_t began = clock_mono_ns();
@@ -262,7 +275,7 @@ static int plan_here(struct cli *cli, struct plan_inputs *inputs, const json_t *
             answer->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
     }
     if (result == 0)
-        result = tell(cli, inputs, answer, from, rows, err);
+        result = tell(cli, inputs, answer, from, asked, err);
     plan_answer_destroy(answer);
     plan_destroy(from);
     return result;
@@ -274,11 +287,34 @@ static int plan_with_inputs(struct cli *cli, const json_t *spec, struct err *err
     struct plan_inputs inputs = {0};
     json_t *document = given_by_server(cli, spec, NULL, err);
     int result = document ? plan_inputs_read(document, &inputs, err) : -1;
-    json_decref(document);
     if (result == 0)
-        result = plan_here(cli, &inputs, NULL, true, err);
+        result = plan_here(cli, &inputs, &(struct asked){.problem = document, .runnable_only = true}, err);
     plan_inputs_fini(&inputs);
+    json_decref(document);
     return result;
+}
+
+/* From files alone. Another planner has the same inputs as a document, and only what can be run is compared.
+ */
+static int plan_by_files(struct cli *cli, const char *cluster, struct err *err)
+{
+    const bool other = cli_option(cli, "--planner") != NULL;
+    struct plan_inputs inputs = {0};
+    json_t *rows = NULL, *problem = NULL;
+    int planned = 0;
+    if (other || cli_option(cli, "--problem")) {
+        problem = given_problem(cli->words[0], cluster, &rows, err);
+        planned = problem ? plan_inputs_read(problem, &inputs, err) : -1;
+    } else {
+        planned = given_by_files(cli->words[0], cluster, &inputs, &rows, err);
+    }
+    const struct asked asked = {.rows = rows, .problem = problem, .runnable_only = other};
+    if (planned == 0 && (planned = plan_here(cli, &inputs, &asked, err)) < 0)
+        (void)given_of_spec(err, cli->words[0]);
+    json_decref(rows);
+    plan_inputs_fini(&inputs);
+    json_decref(problem);
+    return planned;
 }
 
 static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
@@ -301,20 +337,13 @@ static int plan_by_server(struct cli *cli, const json_t *spec, struct err *err)
 
 int command_plan(struct cli *cli, struct err *err)
 {
-    static const char *const here[] = {"--draw", "--save",    "--from",   "--objective",  "--evaluations",
-                                       "--seed", "--insight", "--jitter", "--steps-left", "--restart"};
+    static const char *const here[] = {"--draw",        "--save",    "--from",    "--objective",
+                                       "--evaluations", "--seed",    "--insight", "--jitter",
+                                       "--steps-left",  "--restart", "--planner", "--problem"};
     const char *cluster = cli_option(cli, "--cluster");
-    if (cluster) {
-        struct plan_inputs inputs;
-        json_t *rows = NULL;
-        int planned = given_by_files(cli->words[0], cluster, &inputs, &rows, err);
-        if (planned == 0 && (planned = plan_here(cli, &inputs, rows, false, err)) < 0)
-            (void)given_of_spec(err, cli->words[0]);
-        json_decref(rows);
-        plan_inputs_fini(&inputs);
-        return planned;
-    }
-    json_t *spec = upload_read_spec(cli->words[0], err);
+    if (cluster)
+        return plan_by_files(cli, cluster, err);
+    json_t *spec = given_spec(cli->words[0], err);
     if (!spec)
         return -1;
     bool asked = false;

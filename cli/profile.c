@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/json.h"
-#include "planner/given/profiles.h"
+#include "profiles/profiles.h"
 
 enum { PROFILE_FILE_BYTES_MAX = 64 << 20 };
 

@@ -12,9 +12,10 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
-#include "planner/answer/draw.h"
+#include "show/draw.h"
 #include "planner/given/inputs.h"
-#include "planner/replay/replay.h"
+#include "replay/change.h"
+#include "replay/replay.h"
 #include "program/codec.h"
 #include "program/trace.h"
 

@@ -106,7 +106,7 @@ static int show_plan_of(struct cli *cli, json_t *spec, struct err *err)
 
 int command_run(struct cli *cli, struct err *err)
 {
-    json_t *spec = upload_read_spec(cli->words[0], err), *made = NULL, *job = NULL;
+    json_t *spec = given_spec(cli->words[0], err), *made = NULL, *job = NULL;
     char folder[PATH_MAX];
     int64_t id = 0;
     int result = spec ? ensure_up(cli, err) : -1;

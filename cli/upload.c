@@ -13,7 +13,6 @@
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/file.h"
-#include "common/yaml.h"
 #include "model/source.h"
 #include "model/spec.h"
 
@@ -21,35 +20,6 @@ enum {
     UPLOAD_IDLE_MS = 60000,
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes all of the model before it answers */
 };
-
-/* The file's text and YAML meaning; spec_parse has found nothing wrong with it. */
-json_t *upload_read_spec(const char *path, struct err *err)
-{
-    struct buf text = {0};
-    json_t *document = NULL;
-    struct job_spec spec = {0};
-    if (given_text(path, YAML_BYTES_MAX, &text, err) < 0)
-        goto out;
-    document = yaml_parse(buf_str(&text), text.size, err);
-    if (!document) {
-        err_wrap(err, "%s", path);
-        goto out;
-    }
-    if (!json_is_object(document)) {
-        err_set(err, ERR_INVALID, "%s: a specification is a mapping of keys, such as \"model: smollm2\"",
-                path);
-    } else if (spec_parse(document, &spec, err) == 0) {
-        spec_fini(&spec);
-        goto out;
-    } else {
-        err_wrap(err, "%s", path);
-    }
-    json_decref(document);
-    document = NULL;
-out:
-    buf_fini(&text);
-    return document;
-}
 
 /* The path a word of the specification means: as it is, else beside the specification; "" when there is no
  * such file. */

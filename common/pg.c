@@ -20,7 +20,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "common/pg_impl.h"
+#include "common/pg_private.h"
 
 enum {
     QUEUE_MAX = 16384,
@@ -32,64 +32,7 @@ enum {
     GRACE_MS = 2000 /* the server's statement_timeout speaks first */
 };
 
-/* ---- lists and works ---- */
-
-void pg_list_push(struct pg_list *list, struct pg_work *work)
-{
-    work->next = NULL;
-    if (list->tail != NULL) {
-        list->tail->next = work;
-    } else {
-        list->head = work;
-    }
-    list->tail = work;
-}
-
-void pg_list_push_front(struct pg_list *list, struct pg_work *work)
-{
-    work->next = list->head;
-    list->head = work;
-    list->tail = list->tail == NULL ? work : list->tail;
-}
-
-struct pg_work *pg_list_pop(struct pg_list *list)
-{
-    struct pg_work *work = list->head;
-    if (work != NULL) {
-        list->head = work->next;
-        list->tail = list->head == NULL ? NULL : list->tail;
-    }
-    return work;
-}
-
-void pg_work_clear(struct pg_work *work)
-{
-    for (int i = 0; i < work->step_count; i++) {
-        PQclear(work->results[i]);
-        work->results[i] = NULL;
-    }
-}
-
-static void work_free(struct pg_work *work)
-{
-    pg_work_clear(work);
-    free(work);
-}
-
-/* Answer and free. */
-void pg_work_finish(struct pg *pg, struct pg_work *work, const struct err *err)
-{
-    pg->queued--;
-    if (work->done != NULL && !work->abandoned) {
-        static const struct err fine = {0};
-        if (err == NULL) {
-            work->done(work->arg, (const struct pg_result *const *)work->results, work->step_count, &fine);
-        } else {
-            work->done(work->arg, NULL, 0, err);
-        }
-    }
-    work_free(work);
-}
+/* ---- works ---- */
 
 static size_t round8(size_t size)
 {
@@ -157,11 +100,6 @@ static struct pg_work *work_create(const struct pg_step *steps, int count, struc
         at = params_copy(&work->steps[i], steps[i].params, at);
     }
     return work;
-}
-
-void pg_pump_soon(struct pg *pg)
-{
-    event_active(pg->pump, EV_TIMEOUT, 1);
 }
 
 static void sweep_arm(struct pg *pg)
@@ -317,13 +255,6 @@ static void pg_free(struct pg *pg)
     free(pg);
 }
 
-void pg_handler_leave(struct pg *pg)
-{
-    if (--pg->depth == 0 && pg->destroyed) {
-        pg_free(pg);
-    }
-}
-
 static void config_defaults(struct pg_config *config)
 {
     config->connections = config->connections == 0 ? 4 : config->connections;
@@ -351,6 +282,7 @@ struct pg *pg_create(struct event_base *base, const struct pg_config *config, st
         return NULL;
     }
     pg->base = base;
+    pg->free = pg_free;
     pg->config = *config;
     config_defaults(&pg->config);
     pg->conninfo = strdup(config->conninfo);

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
-#include "common/pg_impl.h"
+#include "common/pg_private.h"
 
 struct pg_conn {
     PGconn *conn;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "common/pg_impl.h"
+#include "common/pg_private.h"
 
 enum {
     CONNECT_MS = 5000,

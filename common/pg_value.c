@@ -9,7 +9,7 @@
 
 #include "common/buf.h"
 #include "common/json.h"
-#include "common/pg_impl.h"
+#include "common/pg_private.h"
 
 enum { PARAM_BYTES_MAX = 256 << 20 };
 

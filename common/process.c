@@ -25,12 +25,9 @@ extern char **environ;
 /* ---- starting ---- */
 
 struct child_error {
-    int step; /* index of child_steps */
+    const char *what; /* could not be done: a literal, at the same address in parent and child */
     int number;
 };
-
-static const char *const child_steps[] = {"start", "open its output", "change its folder", "change its user",
-                                          "execute"};
 
 static size_t name_length(const char *pair)
 {
@@ -38,10 +35,10 @@ static size_t name_length(const char *pair)
 }
 
 /* The inherited environment with 'changes' over it: an array of borrowed texts. */
-static char **environment_make(const char *const *changes, struct err *err)
+static char **environment_make(const char *const *changes, bool alone, struct err *err)
 {
     size_t count = 0;
-    while (environ[count] != NULL) {
+    while (!alone && environ[count] != NULL) {
         count++;
     }
     size_t added = 0;
@@ -87,20 +84,21 @@ static int output_open(const char *path)
 
 static int child_output(const struct process_options *options)
 {
-    int in = open("/dev/null", O_RDONLY);
+    int in = options->stdio_fd[0] > 2 ? options->stdio_fd[0] : open("/dev/null", O_RDONLY);
     if (in < 0 || dup2(in, STDIN_FILENO) < 0) {
         return -1;
     }
     const char *const paths[] = {options->stdout_path, options->stderr_path};
     for (int i = 0; i < 2; i++) {
-        if (paths[i] != NULL && strcmp(paths[i], "-") == 0) {
+        int given = options->stdio_fd[1 + i];
+        if (given <= 2 && paths[i] != NULL && strcmp(paths[i], "-") == 0) {
             continue;
         }
-        int fd = output_open(paths[i]);
+        int fd = given > 2 ? given : output_open(paths[i]);
         if (fd < 0 || dup2(fd, STDOUT_FILENO + i) < 0) {
             return -1;
         }
-        if (fd > STDERR_FILENO) {
+        if (given <= 2 && fd > STDERR_FILENO) { /* a given one is closed with all the others */
             close(fd);
         }
     }
@@ -135,7 +133,7 @@ static void child_close(int keep, int report)
 
 static void child_run(const struct process_options *options, char **env, pid_t parent, int report)
 {
-    struct child_error failed = {.step = 0};
+    struct child_error failed = {.what = "start"};
     child_signals();
     if (options->own_session) {
         setsid();
@@ -143,16 +141,16 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         setpgid(0, 0);
     }
     if (child_output(options) < 0) {
-        failed.step = 1;
+        failed.what = "open its output";
         goto out;
     }
     if (options->dir != NULL && chdir(options->dir) < 0) {
-        failed.step = 2;
+        failed.what = "change its folder";
         goto out;
     }
     if (options->uid != 0 &&
         (setgroups(0, NULL) < 0 || setgid(options->gid) < 0 || setuid(options->uid) < 0)) {
-        failed.step = 3;
+        failed.what = "change its user";
         goto out;
     }
     /* After setuid, which clears it. The parent may have died before. */
@@ -163,8 +161,12 @@ static void child_run(const struct process_options *options, char **env, pid_t p
     if (options->pass_fd > 2) {
         fcntl(options->pass_fd, F_SETFD, 0);
     }
-    execvpe(options->argv[0], (char *const *)(uintptr_t)options->argv, env);
-    failed.step = 4;
+    failed.what = "execute";
+    if (options->execute != NULL) {
+        failed.what = options->execute(options->execute_arg, options->argv, env);
+    } else {
+        execvpe(options->argv[0], (char *const *)(uintptr_t)options->argv, env);
+    }
 out:
     failed.number = errno;
     ssize_t wrote = write(report, &failed, sizeof(failed));
@@ -174,7 +176,7 @@ out:
 
 int process_spawn(const struct process_options *options, pid_t *pid, struct err *err)
 {
-    char **env = environment_make(options->env, err);
+    char **env = environment_make(options->env, options->env_alone, err);
     if (env == NULL) {
         return -1;
     }
@@ -209,9 +211,10 @@ int process_spawn(const struct process_options *options, pid_t *pid, struct err 
     }
     if (got == sizeof(failed)) {
         waitpid(child, NULL, 0);
-        enum err_code code = failed.number == ENOENT ? ERR_NOT_FOUND : ERR_IO;
-        return err_errno(err, code, failed.number, "\"%s\" could not %s", options->argv[0],
-                         child_steps[failed.step]);
+        bool missing =
+            failed.number == ENOSYS || failed.number == EOPNOTSUPP; /* the kernel has no such thing */
+        enum err_code code = failed.number == ENOENT ? ERR_NOT_FOUND : missing ? ERR_UNSUPPORTED : ERR_IO;
+        return err_errno(err, code, failed.number, "\"%s\" could not %s", options->argv[0], failed.what);
     }
     *pid = child;
     return 0;

@@ -12,15 +12,22 @@
 struct process_options {
     const char *const *argv; /* argv[0] is the program's path (or a name on PATH); NULL at the end */
     const char *const *env; /* "NAME=value" over the inherited environment ("NAME": removed), NULL; or NULL */
+    bool env_alone;         /* `env` is all of the child's environment: nothing is inherited */
     const char *dir;        /* working folder, or NULL */
     const char *stdout_path; /* appended to, created 0600; NULL: /dev/null; "-": inherited */
     const char *stderr_path; /* the same; may equal stdout_path */
+    int stdio_fd[3];         /* > 2: becomes the child's descriptor 0, 1 or 2; else as said above */
     int pass_fd;             /* > 2: stays open in the child under the same number; else 0 */
     uid_t uid;               /* run as this user and group when not 0 (needs root) */
     gid_t gid;
     bool own_group;       /* its own process group: process_kill_group reaches its children too */
     bool own_session;     /* setsid: survives the terminal (implies own_group) */
     bool die_with_parent; /* SIGKILL when the starting thread dies */
+    /* How the child becomes the program, NULL: execvpe. Runs between fork and exec with all of the above
+     * done, so it may make async-signal-safe calls only. It returns only when it failed: errno, and what
+     * could not be done ("execute"), a text that is never freed. */
+    const char *(*execute)(void *arg, const char *const *argv, char *const *env);
+    void *execute_arg;
 };
 
 /* Start it. All other descriptors are closed, signals are default and unblocked, stdin is /dev/null. A

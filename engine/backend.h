@@ -7,12 +7,14 @@
  *
  * Implementations: `cpu` (runs each op at once, on its own small thread pool) and `checked` (cpu, but ops
  * wait in the queue until somebody waits for an event, buffers are inaccessible to the host in between, and
- * each op's operands are checked for size, overlap and initialisation). Implementers include backend_impl.h.
+ * each op's operands are checked for size, overlap and initialisation). Implementers include
+ * backend_private.h.
  *
  * Threads: a device and all that was made from it belong to one thread at a time. Different devices are
  * independent. Errors: functions that can fail return -1 and fill *err.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_BACKEND_H
+#define MOTLEY_ENGINE_BACKEND_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,3 +102,5 @@ bool event_done(const struct event *event);
 
 /* Wait for everything queued so far; reports the first error of a queued op. */
 int device_sync(struct device *device, struct err *err);
+
+#endif

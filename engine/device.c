@@ -1,6 +1,6 @@
 /* Dispatch to the implementations, and the allocator's books: every buffer is counted here, whatever the
  * device. */
-#include "engine/backend_impl.h"
+#include "engine/backend_private.h"
 
 #include <stdlib.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * whole micro-batch never exist. In training, forward goes on to the gradient while a chunk's logits are
  * there, so they are computed once; backward only puts it in place.
  */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 struct operand head_matrix(const struct stage *stage)
 {

@@ -3,12 +3,12 @@
  * Names: n = norm(x); qkv = n Wqkv^T, rotated; att = attention(qkv); mid = x + att Wo^T; gate_up = norm(mid)
  * Wgu^T; out = mid + act Wd^T. Saved: x, qkv (rotated), att, lse, mid, gate_up and the adapters' z.
  */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 #include <math.h>
 
 /* kv_cache, as far as layers see it. */
-#include "engine/infer.h"
+#include "engine/kv_cache.h"
 
 static float attention_scale(const struct footprint_shape *s)
 {

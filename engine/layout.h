@@ -1,7 +1,8 @@
 /* A stage's options, checked, and where everything of it lies (model/footprint.h): the stage allocates by
  * that, and stage_memory_predict() tells its sums.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_LAYOUT_H
+#define MOTLEY_ENGINE_LAYOUT_H
 
 #include "engine/stage.h"
 #include "model/footprint.h"
@@ -10,3 +11,5 @@
  * *model. ERR_INVALID, ERR_UNSUPPORTED as stage_create. */
 int stage_layout_init(struct stage_options *options, struct footprint_model *model, struct footprint *layout,
                       struct err *err);
+
+#endif

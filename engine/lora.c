@@ -4,7 +4,7 @@
  * member has a mask of its own (as each module of peft has), which is drawn again in backward instead of
  * being kept.
  */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 static void drop(struct pass *pass, uint32_t layer, const struct lora_member *member, uint32_t width,
                  struct operand x, struct operand y)

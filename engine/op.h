@@ -5,7 +5,8 @@
  * writes and how large they are: queueing checks sizes by it, `checked` also overlap and initialisation, and
  * a GPU would use it for dependencies. Shapes may be 0 in rows or tokens: then nothing happens.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_OP_H
+#define MOTLEY_ENGINE_OP_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -231,3 +232,5 @@ enum { OP_OPERANDS_MAX = 12 };
 uint32_t op_operands(const struct op *op, struct operand_use *uses);
 /* Bytes of one element. */
 uint32_t dtype_bytes(enum dtype dtype);
+
+#endif

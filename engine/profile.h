@@ -7,7 +7,8 @@
  * Thread: the device's. Takes about `seconds`, up to twice as long where a pass over all points takes long
  * (at least one), stopping early when asked.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_PROFILE_H
+#define MOTLEY_ENGINE_PROFILE_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -30,3 +31,5 @@ struct profile_request {
 /* Returns new in *document. A block kind that does not fit the device's memory has no points. */
 int profile_measure(struct device *device, const struct profile_request *request, json_t **document,
                     struct err *err);
+
+#endif

@@ -1,5 +1,6 @@
 /* The table of cosines and sines for rotary positions. */
-#pragma once
+#ifndef MOTLEY_ENGINE_ROPE_H
+#define MOTLEY_ENGINE_ROPE_H
 
 #include "common/err.h"
 #include "model/config.h"
@@ -12,3 +13,5 @@ void rope_row(const float *inverse, uint32_t head_dim, uint32_t position, float 
  * are single-precision tensors in every dtype of the model, so this is what models are trained with. Su et
  * al. 2021 eq. 15; llama3 scaling as Meta published it. ERR_UNSUPPORTED for other scalings. */
 int rope_frequencies(const struct model_config *config, float *inverse, struct err *err);
+
+#endif

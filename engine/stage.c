@@ -1,5 +1,5 @@
 /* The life of a stage: its buffers, its weights streamed in, its adapters' first values. */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -19,7 +19,8 @@
  * ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a micro-batch
  * beyond the stage's limits.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_STAGE_H
+#define MOTLEY_ENGINE_STAGE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -176,3 +177,5 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
 int32_t sample_greedy(const float *logits, uint32_t vocab);
 int32_t sample_seeded(const float *logits, uint32_t vocab, double temperature, uint32_t top_k, uint64_t seed,
                       uint64_t position);
+
+#endif

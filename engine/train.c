@@ -1,5 +1,5 @@
 /* What a step ends with: loss, norm, update; and the state of parameters by name. */
-#include "engine/stage_impl.h"
+#include "engine/stage_private.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/planners.h"
 
 static const char *const device_kinds[] = {"cpu", NULL};
 static const char *const device_isas[] = {"native", "avx512", "avx2", "sse42", NULL};
@@ -140,6 +141,17 @@ static int links_check(struct json_reader *r, const json_t *links, const json_t 
     return 0;
 }
 
+/* Check the planners; they are passed on as they are. */
+static int planners_check(struct json_reader *r, struct local_config *config)
+{
+    struct planners planners;
+    const int status = planners_read(r, &planners);
+    planners_fini(&planners);
+    config->planner = json_object_get(r->object, "planner");
+    config->planners = json_object_get(r->object, "planners");
+    return status;
+}
+
 /* "HOST", "HOST:PORT", "[V6]:PORT" into config->host and port. */
 static int listen_read(struct json_reader *r, struct local_config *config)
 {
@@ -201,16 +213,18 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
         goto fail;
     }
     agents = agents_read(&r);
-    if (agents == NULL || links_check(&r, config->links, agents) < 0 || jr_finish(&r) < 0) {
+    if (agents == NULL || links_check(&r, config->links, agents) < 0 || planners_check(&r, config) < 0 ||
+        jr_finish(&r) < 0) {
         goto fail;
     }
     char listen[300];
     snprintf(listen, sizeof(listen), strchr(config->host, ':') != NULL ? "[%s]:%u" : "%s:%u", config->host,
              config->port);
-    config->document =
-        json_pack("{s:s, s:s, s:I, s:b, s:I, s:o, s:O*}", "listen", listen, "advertise", config->advertise,
-                  "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0, "schedulers",
-                  (json_int_t)config->schedulers, "agents", agents, "links", (json_t *)config->links);
+    config->document = json_pack("{s:s, s:s, s:I, s:b, s:I, s:o, s:O*, s:O*, s:O*}", "listen", listen,
+                                 "advertise", config->advertise, "redis_port", (json_int_t)config->redis_port,
+                                 "tls", config->tls ? 1 : 0, "schedulers", (json_int_t)config->schedulers,
+                                 "agents", agents, "links", (json_t *)config->links, "planner",
+                                 (json_t *)config->planner, "planners", (json_t *)config->planners);
     agents = NULL;
     if (config->document == NULL) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");
@@ -218,6 +232,8 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     }
     config->agents = json_object_get(config->document, "agents");
     config->links = json_object_get(config->document, "links");
+    config->planner = json_object_get(config->document, "planner");
+    config->planners = json_object_get(config->document, "planners");
     return 0;
 fail:
     json_decref(agents);

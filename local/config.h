@@ -21,7 +21,8 @@ struct local_config {
     uint32_t schedulers; /* 1 */
     const json_t
         *agents; /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
-    const json_t *links; /* as given, or NULL; borrowed from document */
+    const json_t *links;              /* as given, or NULL; borrowed from document */
+    const json_t *planner, *planners; /* as given (common/planners.h), or NULL; borrowed from document */
 };
 
 /* Check a configuration document (a YAML or JSON mapping). *config is zeroed on failure; local_config_fini

@@ -236,8 +236,9 @@ static int scheduler_add(const struct making *m, unsigned number)
     snprintf(name, sizeof(name), "scheduler-%u", number);
     snprintf(file, sizeof(file), "run/%s.yaml", name);
     json_t *document = json_pack(
-        "{s:s, s:s, s:o, s:O*, s:o}", "name", name, "postgres", m->postgres->conninfo, "redis", redis_json(m),
-        "links", (json_t *)m->config->links, "leader_file", path_json(m, "run/%s.leader", name));
+        "{s:s, s:s, s:o, s:O*, s:O*, s:O*, s:o}", "name", name, "postgres", m->postgres->conninfo, "redis",
+        redis_json(m), "links", (json_t *)m->config->links, "planner", (json_t *)m->config->planner,
+        "planners", (json_t *)m->config->planners, "leader_file", path_json(m, "run/%s.leader", name));
     if (document_write(m, file, document) < 0) {
         return -1;
     }

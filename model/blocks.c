@@ -303,3 +303,17 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
     }
     return w.status;
 }
+
+static int count_params(const struct block_tensor *tensor, void *arg)
+{
+    uint64_t *sum = arg;
+    *sum += (uint64_t)tensor->shape[0] * (tensor->rank == 2 ? tensor->shape[1] : 1);
+    return 0;
+}
+
+uint64_t model_config_params(const struct model_config *config)
+{
+    uint64_t sum = 0;
+    model_block_tensors(config, 0, config->layers + 2, count_params, &sum);
+    return sum;
+}

@@ -5,7 +5,8 @@
  * which separate attention from experts can price them alone. FLOPs count a multiply-add as 2, forward only;
  * "values" are elements (multiply by the bytes of the dtype they are kept in).
  */
-#pragma once
+#ifndef MOTLEY_MODEL_BLOCKS_H
+#define MOTLEY_MODEL_BLOCKS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -137,3 +138,8 @@ struct block_tensor {
 /* Call 'visit' for every tensor of blocks [begin, end), in order, until it returns non-zero; returns that. */
 int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
                         int (*visit)(const struct block_tensor *tensor, void *arg), void *arg);
+
+/* Parameters in all; a tied head is counted once. */
+uint64_t model_config_params(const struct model_config *config);
+
+#endif

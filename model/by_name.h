@@ -1,5 +1,6 @@
 /* Named things of a file, found by halving: tensors and keys. */
-#pragma once
+#ifndef MOTLEY_MODEL_BY_NAME_H
+#define MOTLEY_MODEL_BY_NAME_H
 
 #include <stdint.h>
 
@@ -19,3 +20,5 @@ int by_name_unique(const struct by_name *names, uint32_t count, const char *form
 
 /* The index that goes with `name`; UINT32_MAX: there is none. */
 uint32_t by_name_find(const struct by_name *names, uint32_t count, const char *name);
+
+#endif

@@ -15,7 +15,8 @@
  *
  * Pure; a template is immutable once made.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_CHAT_H
+#define MOTLEY_MODEL_CHAT_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -61,3 +62,5 @@ int chat_render(const struct chat_template *chat, const struct chat_message *mes
  * 'capacity' entries, returns the number or -1. */
 int chat_messages_from_json(const json_t *messages, struct chat_message *out, size_t capacity,
                             struct err *err);
+
+#endif

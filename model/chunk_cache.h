@@ -5,7 +5,8 @@
  * is needed for correctness: every failure means "not cached". One cache object belongs to one thread at a
  * time.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_CHUNK_CACHE_H
+#define MOTLEY_MODEL_CHUNK_CACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,3 +29,5 @@ bool chunk_cache_put(struct chunk_cache *cache, const uint8_t hash[32], const vo
 
 /* Forget a chunk that turned out damaged. */
 void chunk_cache_drop(struct chunk_cache *cache, const uint8_t hash[32]);
+
+#endif

@@ -7,7 +7,6 @@
 
 #include "common/buf.h"
 #include "common/json.h"
-#include "model/blocks.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -572,20 +571,6 @@ int model_config_runnable(const struct model_config *c, struct err *err)
     if (c->rope.kind == ROPE_OTHER)
         return refuse(err, c, c->rope.kind_name);
     return 0;
-}
-
-static int count_params(const struct block_tensor *tensor, void *arg)
-{
-    uint64_t *sum = arg;
-    *sum += (uint64_t)tensor->shape[0] * (tensor->rank == 2 ? tensor->shape[1] : 1);
-    return 0;
-}
-
-uint64_t model_config_params(const struct model_config *config)
-{
-    uint64_t sum = 0;
-    model_block_tensors(config, 0, config->layers + 2, count_params, &sum);
-    return sum;
 }
 
 /* Meta's scaling of Llama 3.1: wavelengths shorter than original/high are kept, longer than original/low

@@ -5,7 +5,8 @@
  * with the list of those we do), and switches that change the arithmetic and that nobody here computes
  * (ERR_UNSUPPORTED naming the key). A parsed config is a plain value: copy it, share it between threads.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_CONFIG_H
+#define MOTLEY_MODEL_CONFIG_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -98,9 +99,6 @@ bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
  * llama3. */
 int model_config_runnable(const struct model_config *config, struct err *err);
 
-/* Parameters in all; a tied head is counted once. */
-uint64_t model_config_params(const struct model_config *config);
-
 /* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
 const char *model_arch_name(enum model_arch arch);
 
@@ -109,3 +107,5 @@ const char *model_arch_name(enum model_arch arch);
  * divided by factor, high ones kept, linear blend between). The engine converts them to its own dtype.
  * ERR_UNSUPPORTED for ROPE_OTHER. */
 int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err);
+
+#endif

@@ -10,7 +10,8 @@
  * cache that cannot be written is done without. Files that are given a local path are read from there and
  * verified the same.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_FETCH_H
+#define MOTLEY_MODEL_FETCH_H
 
 #include <stdint.h>
 
@@ -52,3 +53,5 @@ int fetch_transport_http(const char *base_url, const char *token, const char *ca
  * contradicts name, size or content id), ERR_NET, ERR_NOT_FOUND, ERR_AUTH as the server said. */
 int model_source_open_fetched(const struct fetch_options *options, struct fetch_transport *transport,
                               struct model_source **source, struct err *err);
+
+#endif

@@ -9,7 +9,8 @@
  * GGUF counts dimensions from the fastest: a matrix of Hugging Face shape [rows, cols] has dims {cols, rows}
  * there. Here shapes are [rows, cols].
  */
-#pragma once
+#ifndef MOTLEY_MODEL_GGUF_H
+#define MOTLEY_MODEL_GGUF_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,3 +80,5 @@ int gguf_config(const struct gguf *gguf, struct model_config *config, struct err
  * count / tensor_type_block * tensor_type_block_bytes bytes, any alignment. ERR_UNSUPPORTED for integer
  * types. Formats as ggml's public description of its block types has them. */
 int tensor_dequantise(enum tensor_type type, const void *src, uint64_t count, float *dst, struct err *err);
+
+#endif

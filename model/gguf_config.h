@@ -1,5 +1,6 @@
 /* How a GGUF's names and metadata become Hugging Face's: used by model_open() alone. */
-#pragma once
+#ifndef MOTLEY_MODEL_GGUF_CONFIG_H
+#define MOTLEY_MODEL_GGUF_CONFIG_H
 
 #include "model/gguf.h"
 
@@ -11,3 +12,5 @@ bool gguf_hf_name(const struct gguf_tensor *tensor, const struct model_config *c
 /* Set config's rope to the llama3 scaling that gives the 'count' frequency divisors of rope_freqs.weight.
  * ERR_UNSUPPORTED when none does. */
 int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *config, struct err *err);
+
+#endif

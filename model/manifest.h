@@ -7,7 +7,8 @@
  *
  * As a document: {"size": N, "sha256": HEX, "chunk_bytes": 4194304, "chunks": [HEX, …]}.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_MANIFEST_H
+#define MOTLEY_MODEL_MANIFEST_H
 
 #include <jansson.h>
 #include <stdint.h>
@@ -44,3 +45,5 @@ int manifest_verify_chunk(const struct manifest *manifest, uint32_t chunk, const
 /* Content id of a model from its files' names and manifests, parallel arrays in any order. */
 int manifest_content_id(const char *const *names, const struct manifest *manifests, uint32_t count,
                         uint8_t content[32], struct err *err);
+
+#endif

@@ -13,7 +13,8 @@
  * batch may begin in one pass and end in the next, and every batch is full. By epochs: each pass ends with
  * what is left: the last batch of an epoch may be short; no batch spans two passes.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_ORDER_H
+#define MOTLEY_MODEL_ORDER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,3 +55,5 @@ uint32_t order_micro_batch_count(uint32_t rows, uint32_t micro_batch_rows);
  * end. */
 void order_micro_batch(uint32_t rows, uint32_t micro_batch_rows, uint32_t index, uint32_t *begin,
                        uint32_t *end);
+
+#endif

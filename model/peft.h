@@ -7,7 +7,8 @@
  * layer_replication, layers_to_transform, target_parameters, fan_in_fan_out, trainable_token_indices and so
  * on.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_PEFT_H
+#define MOTLEY_MODEL_PEFT_H
 
 #include <jansson.h>
 #include <stdint.h>
@@ -54,3 +55,5 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128]);
 int peft_write(const char *dir, const struct peft_config *config, const char *base_model,
                const struct model_config *model, const struct safetensors_item *items, uint32_t count,
                struct err *err);
+
+#endif

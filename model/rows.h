@@ -12,7 +12,8 @@
  *
  * Rows are immutable once made and may be shared between threads.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_ROWS_H
+#define MOTLEY_MODEL_ROWS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,3 +106,5 @@ void rows_histogram(const struct rows *rows, struct rows_histogram *histogram);
  * give the report's. Appends to 'ids'. */
 int rows_render_prompt(const char *prompt, enum spec_format format, const struct rows_options *options,
                        struct ids *ids, struct err *err);
+
+#endif

@@ -1,5 +1,6 @@
 /* Rows being collected, for rows.c alone: append, then turn into immutable rows. */
-#pragma once
+#ifndef MOTLEY_MODEL_ROWS_STORE_H
+#define MOTLEY_MODEL_ROWS_STORE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,3 +18,5 @@ int rows_store_add(struct rows_store *store, const int32_t *ids, const int32_t *
                    struct err *err);
 /* The rows collected, new; the store is empty after. */
 int rows_store_finish(struct rows_store *store, struct rows **rows, struct err *err);
+
+#endif

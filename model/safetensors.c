@@ -8,39 +8,6 @@
 #include "model/by_name.h"
 #include "model/gguf.h"
 
-static const struct type_entry {
-    const char *name;
-    uint32_t block, block_bytes;
-} types[TENSOR_TYPE_COUNT] = {
-    [TENSOR_F32] = {"F32", 1, 4},         [TENSOR_F16] = {"F16", 1, 2},
-    [TENSOR_BF16] = {"BF16", 1, 2},       [TENSOR_F64] = {"F64", 1, 8},
-    [TENSOR_I64] = {"I64", 1, 8},         [TENSOR_I32] = {"I32", 1, 4},
-    [TENSOR_I16] = {"I16", 1, 2},         [TENSOR_I8] = {"I8", 1, 1},
-    [TENSOR_U8] = {"U8", 1, 1},           [TENSOR_BOOL] = {"BOOL", 1, 1},
-    [TENSOR_U16] = {"U16", 1, 2},         [TENSOR_U32] = {"U32", 1, 4},
-    [TENSOR_U64] = {"U64", 1, 8},         [TENSOR_F8_E4M3] = {"F8_E4M3", 1, 1},
-    [TENSOR_F8_E5M2] = {"F8_E5M2", 1, 1}, [TENSOR_Q4_0] = {"Q4_0", 32, 18},
-    [TENSOR_Q4_1] = {"Q4_1", 32, 20},     [TENSOR_Q5_0] = {"Q5_0", 32, 22},
-    [TENSOR_Q5_1] = {"Q5_1", 32, 24},     [TENSOR_Q8_0] = {"Q8_0", 32, 34},
-    [TENSOR_Q4_K] = {"Q4_K", 256, 144},   [TENSOR_Q5_K] = {"Q5_K", 256, 176},
-    [TENSOR_Q6_K] = {"Q6_K", 256, 210},
-};
-
-const char *tensor_type_name(enum tensor_type type)
-{
-    return (unsigned)type < TENSOR_TYPE_COUNT ? types[type].name : "unknown";
-}
-
-uint32_t tensor_type_block(enum tensor_type type)
-{
-    return types[type].block;
-}
-
-uint32_t tensor_type_block_bytes(enum tensor_type type)
-{
-    return types[type].block_bytes;
-}
-
 struct safetensors {
     struct model_source *source;
     bool own_source;
@@ -60,7 +27,7 @@ static int refuse(struct err *err, const char *name, const char *what)
 static int parse_type(const char *text, enum tensor_type *type)
 {
     for (int i = 0; i < TENSOR_Q4_0; i++)
-        if (strcmp(text, types[i].name) == 0) {
+        if (strcmp(text, tensor_type_name((enum tensor_type)i)) == 0) {
             *type = (enum tensor_type)i;
             return 0;
         }
@@ -80,7 +47,7 @@ static int parse_count(const json_t *value, uint64_t *out)
 /* shape and dtype give the bytes; false on overflow */
 static bool shape_bytes(enum tensor_type type, const uint64_t *shape, uint32_t rank, uint64_t *bytes)
 {
-    uint64_t n = types[type].block_bytes;
+    uint64_t n = tensor_type_block_bytes(type);
     for (uint32_t i = 0; i < rank; i++)
         if (__builtin_mul_overflow(n, shape[i], &n))
             return false;
@@ -352,7 +319,7 @@ int safetensors_read(struct safetensors *st, const struct safetensors_tensor *te
 int safetensors_read_f32(struct safetensors *st, const struct safetensors_tensor *tensor, float *dst,
                          uint64_t count, struct err *err)
 {
-    uint32_t width = types[tensor->type].block_bytes;
+    uint32_t width = tensor_type_block_bytes(tensor->type);
     if (tensor->size / width != count)
         return err_set(err, ERR_INVALID, "safetensors: tensor \"%.200s\" has %llu elements, not %llu",
                        tensor->name, (unsigned long long)(tensor->size / width), (unsigned long long)count);

@@ -6,7 +6,8 @@
  * unknown key, a dtype we do not know, a shape whose product overflows or differs from its bytes, ranges that
  * overlap, leave holes, or do not end where the file ends.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_SAFETENSORS_H
+#define MOTLEY_MODEL_SAFETENSORS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -118,3 +119,5 @@ int safetensors_write(const char *path, const struct safetensors_item *items, ui
 int safetensors_encode(const struct safetensors_item *items, uint32_t count,
                        const struct safetensors_meta *meta, uint32_t meta_count, struct buf *out,
                        struct err *err);
+
+#endif

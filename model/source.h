@@ -4,7 +4,8 @@
  * against the file before anything is touched. Reads may be issued by several threads at once. A source never
  * writes into what it reads.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_SOURCE_H
+#define MOTLEY_MODEL_SOURCE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -73,3 +74,5 @@ void model_source_stats(const struct model_source *source, struct model_source_s
 
 /* NULL is a no-op. No read may be under way. */
 void model_source_close(struct model_source *source);
+
+#endif

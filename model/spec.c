@@ -354,6 +354,7 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
     auto_u32(&r, "stages", 4096, &p->stages);
     jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
+    text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
     p->objective = (enum spec_objective)objective;
     p->kind = (enum spec_placement)kind;
     if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
@@ -501,6 +502,7 @@ void spec_fini(struct job_spec *spec)
     json_decref(spec->data.chat_template);
     names_fini(&spec->placement.devices);
     names_fini(&spec->placement.exclude);
+    free(spec->placement.planner);
     free(spec->sample.prompt);
     *spec = (struct job_spec){0};
 }

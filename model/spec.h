@@ -13,7 +13,8 @@
  * Strings in a spec are never NULL unless the comment says so. A parsed spec is immutable and may be shared
  * between threads. Pure: no files, no clock.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_SPEC_H
+#define MOTLEY_MODEL_SPEC_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -110,6 +111,8 @@ struct spec_placement_part {
     uint32_t micro_batch_rows;     /* 0: auto */
     uint32_t stages;               /* 0: auto */
     enum spec_objective objective; /* time */
+    char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
+                      Administrators' */
 };
 
 struct job_spec {
@@ -177,3 +180,5 @@ const char *spec_schedule_name(enum spec_schedule);
 const char *spec_recompute_name(enum spec_recompute);
 const char *spec_placement_name(enum spec_placement);
 const char *spec_objective_name(enum spec_objective);
+
+#endif

@@ -6,7 +6,8 @@
  * Matching is bounded by PCRE2's match limit. A splitter is immutable; scratch belongs to one thread at a
  * time.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_SPLIT_H
+#define MOTLEY_MODEL_SPLIT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,3 +41,5 @@ typedef int split_piece_fn(void *arg, const char *piece, size_t size, struct err
 /* Cut text[0..size), valid UTF-8, and call 'piece' for every piece (none is empty). */
 int split_text(const struct splitter *splitter, struct split_scratch *scratch, const char *text, size_t size,
                split_piece_fn *piece, void *arg, struct err *err);
+
+#endif

@@ -3,7 +3,8 @@
  * Opening reads headers only. model_open() checks that every tensor the config calls for is there with the
  * right shape and a type we can turn into fp32. After it a model is immutable: many threads may read.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_TENSORS_H
+#define MOTLEY_MODEL_TENSORS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,3 +73,5 @@ struct model_range {
  * Allocates *ranges with malloc; the caller frees. */
 int model_block_ranges(const struct model *model, uint32_t block_begin, uint32_t block_end,
                        struct model_range **ranges, uint32_t *count, struct err *err);
+
+#endif

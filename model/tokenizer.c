@@ -6,41 +6,8 @@
 #include <utf8proc.h>
 
 #include "model/tokenizer_build.h"
+#include "model/tokenizer_scratch.h"
 #include "model/utf8.h"
-
-enum {
-    ENCODE_BYTES_MAX = 1 << 30,
-    CACHE_SLOTS = 8192, /* pieces remembered by one scratch: 512 KiB */
-    CACHE_PIECE = 28,   /* bytes of a piece worth remembering */
-    CACHE_IDS = 8
-};
-
-struct cached {
-    uint8_t size, count; /* size 0: free */
-    char piece[CACHE_PIECE];
-    int32_t ids[CACHE_IDS];
-};
-
-/* One byte or merged run of a piece, in a doubly linked list by index; id < 0: merged away. */
-struct symbol {
-    int32_t id, previous, next;
-};
-
-/* A possible merge: lowest rank first, then leftmost. */
-struct candidate {
-    uint32_t rank, merged;
-    int32_t left;
-};
-
-struct encode_scratch {
-    struct split_scratch *split;
-    struct cached *cache;
-    struct symbol *symbols;
-    size_t symbol_capacity;
-    struct candidate *heap;
-    size_t heap_count, heap_capacity;
-    struct buf text; /* normalised or prefixed segment */
-};
 
 struct encoding {
     const struct tokenizer *t;
@@ -77,19 +44,6 @@ int ids_append(struct ids *ids, const int32_t *values, size_t count, struct err 
     return 0;
 }
 
-void encode_scratch_destroy(struct encode_scratch *scratch)
-{
-    if (scratch == NULL) {
-        return;
-    }
-    split_scratch_destroy(scratch->split);
-    free(scratch->cache);
-    free(scratch->symbols);
-    free(scratch->heap);
-    buf_fini(&scratch->text);
-    free(scratch);
-}
-
 /* A scratch from the idle list, or a new one. */
 static struct encode_scratch *scratch_take(const struct tokenizer *t, struct err *err)
 {
@@ -104,18 +58,7 @@ static struct encode_scratch *scratch_take(const struct tokenizer *t, struct err
     if (scratch != NULL) {
         return scratch;
     }
-    scratch = calloc(1, sizeof(*scratch));
-    if (scratch != NULL) {
-        scratch->cache = calloc(CACHE_SLOTS, sizeof(*scratch->cache));
-        scratch->text.limit = ENCODE_BYTES_MAX;
-        scratch->split = split_scratch_create(t->splitter, err);
-        if (scratch->cache != NULL && scratch->split != NULL) {
-            return scratch;
-        }
-        encode_scratch_destroy(scratch);
-    }
-    err_set(err, ERR_NOMEM, "out of memory for encoding text");
-    return NULL;
+    return encode_scratch_create(t->splitter, err);
 }
 
 static void scratch_return(const struct tokenizer *t, struct encode_scratch *scratch)

@@ -9,7 +9,8 @@
  * A tokenizer is immutable once open and may be used by many threads at once: encoding keeps its scratch on
  * the call. Token ids are int32, 0 <= id < vocab.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_TOKENIZER_H
+#define MOTLEY_MODEL_TOKENIZER_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -91,3 +92,5 @@ const char *tokenizer_chat_template(const struct tokenizer *tokenizer);
 /* SHA-256 over everything that decides the encoding (vocabulary, merges, patterns, special tokens): part of
  * the key under which encoded datasets are kept. */
 void tokenizer_digest(const struct tokenizer *tokenizer, uint8_t digest[32]);
+
+#endif

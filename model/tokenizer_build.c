@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/digest.h"
+#include "model/tokenizer_scratch.h"
 #include "model/utf8.h"
 
 enum { ARENA_BYTES_MAX = 1 << 30, MAPPED_BYTES = TOKENIZER_TOKEN_BYTES };

@@ -5,7 +5,8 @@
  * tokens that are cut out of the text, the plain fields, builder_finish. On any error builder_fini releases
  * everything.
  */
-#pragma once
+#ifndef MOTLEY_MODEL_TOKENIZER_BUILD_H
+#define MOTLEY_MODEL_TOKENIZER_BUILD_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -44,7 +45,7 @@ struct merge_slot {
     uint32_t left, right, rank, merged;
 };
 
-struct encode_scratch; /* tokenizer.c */
+struct encode_scratch; /* tokenizer_scratch.h */
 
 struct tokenizer {
     struct token *tokens; /* [vocab] */
@@ -107,4 +108,4 @@ int32_t tokenizer_lookup(const struct tokenizer *t, const uint8_t *bytes, size_t
 /* Merge of a pair, or NULL. */
 const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t left, uint32_t right);
 
-void encode_scratch_destroy(struct encode_scratch *scratch);
+#endif

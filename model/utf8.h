@@ -1,5 +1,6 @@
 /* UTF-8, checked. Pure; any thread. */
-#pragma once
+#ifndef MOTLEY_MODEL_UTF8_H
+#define MOTLEY_MODEL_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,3 +21,5 @@ unsigned utf8_encode(uint32_t code, uint8_t out[4]);
 
 /* Unicode's White_Space property. */
 bool utf8_is_space(uint32_t code);
+
+#endif

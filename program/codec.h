@@ -22,5 +22,9 @@ json_t *plan_to_json(const struct plan *plan, struct err *err);
  * beyond the bounds of program.h (ERR_TOO_BIG), a digest that does not match (ERR_CORRUPT). It does not check
  * that the program makes sense: that is plan_check. Returns new, or NULL. */
 struct plan *plan_from_json(const json_t *json, struct err *err);
+/* The same for a plan that somebody else's program made: of at most instructions_most instructions, expanded;
+ * the digest may be missing, since who does not have this code cannot compute it, and is filled in; one that
+ * is there must match. */
+struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err);
 
 #endif

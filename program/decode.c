@@ -345,11 +345,10 @@ static int schedule_from_name(const char *name, enum plan_schedule *out)
     return -1;
 }
 
-static int plan_read(struct json_reader *r, struct plan *plan, const char **digest)
+static int plan_read(struct json_reader *r, struct plan *plan, uint32_t budget, const char **digest)
 {
     const json_t *ranks = NULL, *groups = NULL;
     int64_t blocks = 0;
-    uint32_t budget = PLAN_INSTRS_MAX;
     const char *schedule = plan_schedule_name(SCHEDULE_1F1B);
     jr_str(r, "schedule", JR_OPTIONAL, 1, 64, &schedule);
     if (!r->failed && schedule_from_name(schedule, &plan->schedule) < 0)
@@ -361,7 +360,7 @@ static int plan_read(struct json_reader *r, struct plan *plan, const char **dige
     jr_u32(r, "labelled_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->labelled_bound);
     jr_u32(r, "sequence_bound", JR_REQUIRED, 0, UINT32_MAX, &plan->sequence_bound);
     jr_bool(r, "trains_embedding", JR_REQUIRED, &plan->trains_embedding);
-    jr_str(r, "digest", JR_REQUIRED, 0, PLAN_DIGEST_HEX - 1, digest);
+    jr_str(r, "digest", *digest ? JR_REQUIRED : JR_OPTIONAL, 0, PLAN_DIGEST_HEX - 1, digest);
     jr_array(r, "ranks", JR_REQUIRED, 1, PLAN_RANKS_MAX, &ranks);
     jr_array(r, "groups", JR_REQUIRED, 1, PLAN_GROUPS_MAX, &groups);
     if (costs_read(r, &plan->costs) < 0)
@@ -382,19 +381,19 @@ static int plan_read(struct json_reader *r, struct plan *plan, const char **dige
     return jr_finish(r);
 }
 
-struct plan *plan_from_json(const json_t *json, struct err *err)
+/* digest: "" where the document must have one, NULL where it may. */
+static struct plan *plan_decode(const json_t *json, uint32_t budget, const char *digest, struct err *err)
 {
     struct json_reader r;
-    const char *digest = "";
     jr_init(&r, json, "plan", err);
     struct plan *plan = plan_frame(&r);
     if (!plan)
         return NULL;
-    if (plan_read(&r, plan, &digest) < 0)
+    if (plan_read(&r, plan, budget, &digest) < 0)
         goto fail;
     if (plan_seal(plan, err) < 0)
         goto fail;
-    if (strcmp(plan->digest, digest) != 0) {
+    if (digest && strcmp(plan->digest, digest) != 0) {
         err_set(err, ERR_CORRUPT, "plan.digest: %s, but what it holds has %s", digest, plan->digest);
         goto fail;
     }
@@ -402,4 +401,15 @@ struct plan *plan_from_json(const json_t *json, struct err *err)
 fail:
     plan_destroy(plan);
     return NULL;
+}
+
+struct plan *plan_from_json(const json_t *json, struct err *err)
+{
+    return plan_decode(json, PLAN_INSTRS_MAX, "", err);
+}
+
+struct plan *plan_from_json_given(const json_t *json, uint32_t instructions_most, struct err *err)
+{
+    return plan_decode(json, instructions_most < PLAN_INSTRS_MAX ? instructions_most : PLAN_INSTRS_MAX, NULL,
+                       err);
 }

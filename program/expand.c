@@ -5,6 +5,8 @@
 #include "common/json.h"
 #include "program/fold.h"
 
+#define AFTER_PER_INSTR 64u /* entries of `after` that weigh as much as an instruction */
+
 struct expand {
     struct program_builder builder;
     uint32_t left; /* instructions that may still be made */
@@ -62,6 +64,12 @@ static int leaf_read(struct json_reader *r, struct instr *x)
     return r->failed ? -1 : 0;
 }
 
+static int too_big(const struct expand *e)
+{
+    return err_set(e->err, ERR_TOO_BIG, "%s: expands to more instructions than are allowed (%u a program)",
+                   e->path, PROGRAM_INSTRS_MAX);
+}
+
 static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, int64_t block)
 {
     struct instr x;
@@ -77,16 +85,17 @@ static int leaf_expand(struct expand *e, struct json_reader *r, int64_t micro, i
     if (moved_micro < PLAN_NONE || moved_micro > PLAN_MICRO_BATCHES_MAX || x.block_begin + moved_block < 0 ||
         x.block_end + moved_block > PLAN_BLOCKS_MAX)
         return jr_fail(r, NULL, "a repeat advances micro-batch or blocks out of range");
-    if (e->left == 0)
-        return err_set(e->err, ERR_TOO_BIG,
-                       "%s: expands to more instructions than are allowed (%u a program)", e->path,
-                       PROGRAM_INSTRS_MAX);
-    e->left--;
+    /* What they wait for counts, too: a short document may say thousands of times to wait for thousands. */
+    const size_t waits = json_array_size(after);
+    const uint32_t counted = 1 + (uint32_t)(waits / AFTER_PER_INSTR);
+    if (e->left < counted)
+        return too_big(e);
+    e->left -= counted;
     x.micro_batch = (int32_t)moved_micro;
     x.block_begin += (int32_t)moved_block;
     x.block_end += (int32_t)moved_block;
     int32_t list[64];
-    size_t count = after ? json_array_size(after) : 0;
+    size_t count = waits;
     int32_t *numbers = count <= 64 ? list : calloc(count, sizeof(*numbers));
     if (!numbers)
         return err_set(e->err, ERR_NOMEM, "%s: out of memory", e->path);
@@ -123,6 +132,8 @@ static int repeat_expand(struct expand *e, struct json_reader *r, int64_t micro,
         return -1;
     if (depth >= FOLD_DEPTH_MAX)
         return jr_fail(r, "body", "repeats nest deeper than %d", FOLD_DEPTH_MAX);
+    if ((uint64_t)count * json_array_size(body) > e->left) /* at the least */
+        return too_big(e);
     for (int64_t turn = 0; turn < count; turn++) {
         if (list_expand(e, r, "body", body, micro + turn * micro_advance, block + turn * block_advance,
                         depth + 1) < 0)

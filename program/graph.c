@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check_private.h"
+#include "program/where.h"
 
 /* What is asked of every instruction again and again while the graph is built, side by side: programs are
  * long, and their instructions wide. */
@@ -20,7 +20,7 @@ struct scan {
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200])
 {
     uint32_t rank = graph->rank_of[number];
-    return check_where(graph->plan, rank, graph->kind, number - graph->base[rank], text);
+    return plan_where(graph->plan, rank, graph->kind, number - graph->base[rank], text);
 }
 
 static uint64_t bound_of(const struct plan_graph *w, uint32_t number, int32_t slot)

@@ -53,4 +53,15 @@ static inline const struct instr *graph_instr(const struct plan_graph *graph, ui
 /* "rank 1 train instruction 5 (RECV mb0 from 0)" of a global number. */
 const char *graph_where(const struct plan_graph *graph, uint32_t number, char text[200]);
 
+/* Which side of a transfer an instruction is. */
+static inline bool instr_sends(const struct instr *x)
+{
+    return x->op == OP_SEND || x->op == OP_PUSH;
+}
+
+static inline bool instr_receives(const struct instr *x)
+{
+    return x->op == OP_RECV || x->op == OP_PULL;
+}
+
 #endif

@@ -154,6 +154,7 @@ int scheduler_config_parse(const json_t *document, struct scheduler_config *conf
     read_redis(&reader, config);
     read_links(&reader, config->links);
     read_limits(&reader, &config->limits);
+    planners_read(&reader, &config->planners);
     if (jr_finish(&reader) < 0) {
         scheduler_config_fini(config);
         return -1;
@@ -194,5 +195,6 @@ void scheduler_config_fini(struct scheduler_config *config)
     free(config->redis_cert);
     free(config->redis_key);
     json_decref(config->links);
+    planners_fini(&config->planners);
     *config = (struct scheduler_config){0};
 }

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_CONFIG_H
-#define MOTLEY_SCHEDULER_CONFIG_H
 /* The scheduler's configuration file (YAML):
  *
  *   name: scheduler-1
@@ -7,11 +5,16 @@
  *   redis: {address: "unix:/run/motley/redis.sock", user: scheduler, password: …, tls: {ca: F, cert: F, key:
  * F}} links: [{between: [left, right], rate: 1Gbit/s, latency: 1ms}]        emulated limits: {…} every field
  * of struct scheduler_limits by its name
+ *   planner: {…}, planners: {NAME: {…}}        common/planners.h
  */
+#ifndef MOTLEY_SCHEDULER_CONFIG_H
+#define MOTLEY_SCHEDULER_CONFIG_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "common/planners.h"
 
 struct scheduler_limits {
     uint32_t unreachable_ms;     /* a node that is silent so long is unreachable; 5000 */
@@ -43,6 +46,7 @@ struct scheduler_config {
     char *redis_ca, *redis_cert, *redis_key;           /* NULL: plain */
     char *leader_file; /* while leading, "EPOCH PID" stands there (leader_note.h); NULL: nowhere */
     json_t *links; /* emulated, both directions: [{"from","to","bytes_per_s","latency_s","emulated": true}] */
+    struct planners planners; /* of somebody else's, asked beside the built-in one */
     struct scheduler_limits limits;
 };
 

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_DISPATCH_H
-#define MOTLEY_SCHEDULER_DISPATCH_H
 /* Messages to agents over their Redis streams.
  *
  * Kept messages mirror the outbox table: each is published, and again with
@@ -7,6 +5,9 @@
  * was restarted or wiped. Passing ones (ack, hello, kill) are sent once; who
  * needs them asks again. Thread: the event base's.
  */
+#ifndef MOTLEY_SCHEDULER_DISPATCH_H
+#define MOTLEY_SCHEDULER_DISPATCH_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_EVENTS_H
-#define MOTLEY_SCHEDULER_EVENTS_H
 /* What agents told, as one batch for the database. Pure: documents in, documents
  * out, nothing is sent or written here.
  *
@@ -8,6 +6,9 @@
  * dropped; one beyond a gap is dropped and comes again; one of another epoch is
  * acknowledged and answered with a kill. See docs/CONTRACTS.md, Events.
  */
+#ifndef MOTLEY_SCHEDULER_EVENTS_H
+#define MOTLEY_SCHEDULER_EVENTS_H
+
 #include <jansson.h>
 #include <stddef.h>
 #include "common/err.h"

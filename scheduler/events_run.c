@@ -1,5 +1,5 @@
 /* Events of a run's ranks: what the worker said becomes rows. */
-#include "scheduler/events_impl.h"
+#include "scheduler/events_private.h"
 
 #include <math.h>
 #include <stdio.h>

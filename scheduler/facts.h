@@ -1,9 +1,10 @@
-#ifndef MOTLEY_SCHEDULER_FACTS_H
-#define MOTLEY_SCHEDULER_FACTS_H
 /* What planning a job needs beside the view: models and row sizes (known by
  * content, so they never change) and profiles. Fetched when first asked for, kept
  * in bounded memory. Thread: the store's.
  */
+#ifndef MOTLEY_SCHEDULER_FACTS_H
+#define MOTLEY_SCHEDULER_FACTS_H
+
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>

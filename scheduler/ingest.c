@@ -3,7 +3,7 @@
  * The stream is read from its start by every new leader; what was committed
  * before is recognised by its seq. An entry is trimmed only after its commit.
  */
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

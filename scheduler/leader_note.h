@@ -1,7 +1,8 @@
-#ifndef MOTLEY_SCHEDULER_LEADER_NOTE_H
-#define MOTLEY_SCHEDULER_LEADER_NOTE_H
 /* The file that tells people on this machine who leads: "EPOCH PID\n" while this process does
  * (docs/CONTRACTS.md). */
+#ifndef MOTLEY_SCHEDULER_LEADER_NOTE_H
+#define MOTLEY_SCHEDULER_LEADER_NOTE_H
+
 #include <stdint.h>
 #include "common/err.h"
 

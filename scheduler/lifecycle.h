@@ -1,8 +1,9 @@
-#ifndef MOTLEY_SCHEDULER_LIFECYCLE_H
-#define MOTLEY_SCHEDULER_LIFECYCLE_H
 /* What an active run needs next. Pure: facts in, one verdict out; the caller
  * writes it and comes again, so that a crash between two verdicts loses nothing.
  */
+#ifndef MOTLEY_SCHEDULER_LIFECYCLE_H
+#define MOTLEY_SCHEDULER_LIFECYCLE_H
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Who is alive. Silence counts only while we could have heard: from the moment
  * we lead and Redis is connected ("unreachable" is not "failed"). */
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/scheduler_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

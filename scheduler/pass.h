@@ -1,11 +1,12 @@
-#ifndef MOTLEY_SCHEDULER_PASS_H
-#define MOTLEY_SCHEDULER_PASS_H
 /* One round of decisions over one view.
  *
  * A pass fills the arrays of a store_decision; what a placement or a measurement
  * needs numbers for is composed when they have come; then all is written at once.
  */
-#include "scheduler/scheduler_impl.h"
+#ifndef MOTLEY_SCHEDULER_PASS_H
+#define MOTLEY_SCHEDULER_PASS_H
+
+#include "scheduler/scheduler_private.h"
 
 struct pass {
     struct scheduler *scheduler;
@@ -22,7 +23,7 @@ struct pass {
     json_t *placed_model, *placed_train, *placed_eval; /* documents for the assignments; owned */
 };
 
-/* Take `row` over. */
+/* pass_rows.c. Take `row` over. */
 void pass_add(struct pass *pass, json_t *array, json_t *row);
 /* A message for the outbox; run 0: of no run. Takes `payload` over. */
 void pass_message(struct pass *pass, const char *node, int64_t run, const char *type, json_t *payload);
@@ -31,6 +32,9 @@ void pass_check_at(struct pass *pass, int64_t at_us);
 /* Says why a queued job waits (only where that is new). */
 void pass_wait(struct pass *pass, const struct store_sched_job *job, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* The view's node of that name, or NULL. */
+const struct store_sched_node *pass_node(const struct pass *pass, const char *name);
 
 /* pass_runs.c: nodes and active runs. */
 void pass_nodes(struct pass *pass);
@@ -51,6 +55,5 @@ void pass_number_requests(struct pass *pass, const json_t *numbers);
 
 /* Whether the device has an open measurement. */
 bool pass_is_measured(const struct pass *pass, const struct store_sched_device *device);
-const struct store_sched_node *pass_node(const struct pass *pass, const char *name);
 
 #endif

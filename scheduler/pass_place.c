@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/given/profile_key.h"
 #include "scheduler/policy.h"
 
 enum { PLANS_MAX = 16 }; /* searches in one pass */
@@ -108,8 +107,8 @@ static int get_facts(struct pass *pass, struct candidate *candidate, struct err 
     if (model == 0 || train == 0 || eval == 0) {
         return 0;
     }
-    if (profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key, err) <
-        0) {
+    if (placer_profile_key(job->spec, json_object_get(candidate->model.document, "config"), candidate->key,
+                           err) < 0) {
         return -1;
     }
     return facts_get(pass->scheduler->facts, FACT_PROFILES, candidate->key, &candidate->profiles, err);
@@ -481,6 +480,7 @@ void pass_compose_run(struct pass *pass, const json_t *numbers)
     int64_t run = json_integer_value(json_object_get(numbers, "run"));
     json_t *ranks = compose_ranks(pass, json_object_get(numbers, "assignments"));
     json_t *common = compose_common(pass, numbers, ranks);
+    const json_t *planner = json_object_get(pass->answer.answer, "planner");
     size_t i;
     json_t *rank;
     json_array_foreach(ranks, i, rank)
@@ -498,8 +498,8 @@ void pass_compose_run(struct pass *pass, const json_t *numbers)
                        pass->answer.answer, "start_step",
                        (json_int_t)(job->checkpoint_step > 0 ? job->checkpoint_step : 0), "ranks", ranks));
     pass_add(pass, pass->jobs,
-             json_pack("{s:I, s:s, s:s, s:I}", "job", (json_int_t)job->id, "before", "queued", "state",
-                       "starting", "run", (json_int_t)run));
+             json_pack("{s:I, s:s, s:s, s:I, s:O?}", "job", (json_int_t)job->id, "before", "queued", "state",
+                       "starting", "run", (json_int_t)run, "why", json_object_get(planner, "why")));
     json_decref(common);
     json_decref(ranks);
 }

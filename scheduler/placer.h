@@ -1,12 +1,15 @@
-#ifndef MOTLEY_SCHEDULER_PLACER_H
-#define MOTLEY_SCHEDULER_PLACER_H
 /* Where a job would run on given devices: the scheduler's only sight of the
  * planner, so that the tests of the scheduler can put another in its place.
  */
+#ifndef MOTLEY_SCHEDULER_PLACER_H
+#define MOTLEY_SCHEDULER_PLACER_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/digest.h"
 #include "common/err.h"
+#include "common/planners.h"
 #include "store/sched.h"
 
 struct placer_device {
@@ -23,6 +26,10 @@ struct placer_request {
     size_t device_count;
     const json_t *const *links; /* link documents */
     size_t link_count;
+    /* Somebody else's planners that may be asked, and what ends a wait for one of them once readable; NULL
+     * and 0: nobody's. Borrowed for as long as anything is planned. */
+    const struct planners *planners;
+    int cancel_fd;
 };
 
 struct placer_rank {
@@ -32,7 +39,8 @@ struct placer_rank {
 struct placer_answer {
     bool fits;
     char words[480];       /* the verdict with numbers */
-    json_t *plan, *answer; /* codec form (only when it fits) and `motley plan --json` form; owned */
+    json_t *plan, *answer; /* codec form (only when it fits) and `motley plan --json` form, with `planner`
+                              where another was asked (planner/plug/plug.h, plug_choose); owned */
     size_t rank_count;
     struct placer_rank *ranks; /* owned */
 };
@@ -43,9 +51,13 @@ struct placer {
     int (*plan)(const struct placer_request *request, struct placer_answer *answer, struct err *err);
 };
 
+/* Under which key profiles measured for such a job are kept. 'spec' with every default filled, 'config' the
+ * model's config.json as stored. ERR_NOMEM, ERR_TOO_BIG. Pure. */
+int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err);
+
 void placer_answer_fini(struct placer_answer *answer);
 
-/* The planner of this system. */
+/* The planner of this system, and beside it the one that the specification or the configuration names. */
 extern const struct placer placer_planner;
 
 #endif

@@ -8,22 +8,12 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
+#include "planner/answer/plan.h"
 #include "planner/given/cluster.h"
 #include "planner/given/from_spec.h"
-#include "planner/search/search.h"
+#include "profiles/profile_key.h"
 #include "program/codec.h"
-#include "scheduler/placer.h"
-
-/* Whether any of the devices asked about is on the node: links to others mean nothing to this plan. */
-static bool has_node(const struct placer_request *request, const char *node)
-{
-    for (size_t i = 0; node != NULL && i < request->device_count; i++) {
-        if (strcmp(request->devices[i].device->node, node) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
+#include "scheduler/placer_private.h"
 
 static struct cluster *build_cluster(const struct placer_request *request, struct err *err)
 {
@@ -55,8 +45,8 @@ static struct cluster *build_cluster(const struct placer_request *request, struc
     }
     for (size_t i = 0; i < request->link_count; i++) {
         const json_t *link = request->links[i];
-        if (has_node(request, json_string_value(json_object_get(link, "from"))) &&
-            has_node(request, json_string_value(json_object_get(link, "to"))) &&
+        if (placer_has_node(request, json_string_value(json_object_get(link, "from"))) &&
+            placer_has_node(request, json_string_value(json_object_get(link, "to"))) &&
             cluster_add_link(cluster, link, err) < 0) {
             goto fail;
         }
@@ -67,26 +57,6 @@ fail:
     return NULL;
 }
 
-static uint32_t load_u32(const uint8_t *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static struct row_size *load_sizes(const uint8_t *bytes, size_t size, uint32_t *count, struct err *err)
-{
-    *count = (uint32_t)(size / 8);
-    struct row_size *sizes = calloc(*count > 0 ? *count : 1, sizeof(*sizes));
-    if (sizes == NULL) {
-        err_set(err, ERR_NOMEM, "no memory for %u row sizes", *count);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < *count; i++) {
-        sizes[i].tokens = load_u32(bytes + (size_t)i * 8);
-        sizes[i].labelled = load_u32(bytes + (size_t)i * 8 + 4);
-    }
-    return sizes;
-}
-
 static int read_workload(const struct placer_request *request, const struct job_spec *spec,
                          const struct model_config *config, struct workload *workload, struct err *err)
 {
@@ -95,13 +65,13 @@ static int read_workload(const struct placer_request *request, const struct job_
     const json_t *ids = json_object_get(json_object_get(request->inputs, "sample"), "ids");
     int rc = -1;
     if (request->train_sizes != NULL) {
-        train = load_sizes(request->train_sizes, request->train_bytes, &train_count, err);
+        train = placer_sizes(request->train_sizes, request->train_bytes, &train_count, err);
         if (train == NULL) {
             goto out;
         }
     }
     if (request->eval_sizes != NULL) {
-        eval = load_sizes(request->eval_sizes, request->eval_bytes, &eval_count, err);
+        eval = placer_sizes(request->eval_sizes, request->eval_bytes, &eval_count, err);
         if (eval == NULL) {
             goto out;
         }
@@ -130,7 +100,7 @@ static int take_ranks(const struct plan *plan, struct placer_answer *answer, str
     return 0;
 }
 
-static int take_answer(struct plan_answer *found, struct placer_answer *answer, struct err *err)
+static int take_answer(struct plan_answer *found, json_t *told, struct placer_answer *answer, struct err *err)
 {
     answer->fits = found->verdict == VERDICT_FITS && found->plan != NULL;
     snprintf(answer->words, sizeof(answer->words), "%s",
@@ -138,6 +108,9 @@ static int take_answer(struct plan_answer *found, struct placer_answer *answer, 
     answer->answer = answer_to_json(found, err);
     if (answer->answer == NULL) {
         return -1;
+    }
+    if (told != NULL && json_object_set(answer->answer, "planner", told) < 0) {
+        return err_set(err, ERR_NOMEM, "no memory for an answer");
     }
     if (!answer->fits) {
         return 0;
@@ -153,6 +126,7 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
     struct workload workload = {0};
     struct cluster *cluster = NULL;
     struct plan_answer *found = NULL;
+    json_t *told = NULL;
     int rc = -1;
 
     *answer = (struct placer_answer){0};
@@ -174,11 +148,15 @@ static int plan(const struct placer_request *request, struct placer_answer *answ
         goto out;
     }
     found->plan_s = (double)(clock_mono_ns() - begin_ns) * 1e-9;
-    rc = take_answer(found, answer, err);
+    if (placer_external(request, spec.placement.planner, &workload, cluster, found, &told, err) < 0) {
+        goto out;
+    }
+    rc = take_answer(found, told, answer, err);
 out:
     if (rc < 0) {
         placer_answer_fini(answer);
     }
+    json_decref(told);
     plan_answer_destroy(found);
     cluster_destroy(cluster);
     workload_fini(&workload);
@@ -188,3 +166,8 @@ out:
 }
 
 const struct placer placer_planner = {.plan = plan};
+
+int placer_profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+{
+    return profile_key(spec, config, key, err);
+}

@@ -45,6 +45,8 @@ struct kept {
 
 struct planning {
     const struct placer *placer;
+    const struct planners *planners;
+    int cancel_fd; /* readable: nobody waits any more */
     void (*arrived)(void *arg);
     void *arg;
     struct event *news;
@@ -358,6 +360,8 @@ int planning_get(struct planning *planning, const struct placer_request *request
     if (question == NULL) {
         return err_set(err, ERR_NOMEM, "no memory for planning");
     }
+    question->request.planners = planning->planners;
+    question->request.cancel_fd = planning->cancel_fd;
     planning->under_way = question;
     pthread_mutex_lock(&planning->lock);
     planning->asked = question;
@@ -369,7 +373,8 @@ int planning_get(struct planning *planning, const struct placer_request *request
 /* ---- life ---- */
 
 struct planning *planning_create(struct event_base *base, const struct placer *placer,
-                                 void (*arrived)(void *arg), void *arg, struct err *err)
+                                 const struct planners *planners, void (*arrived)(void *arg), void *arg,
+                                 struct err *err)
 {
     struct planning *planning = calloc(1, sizeof(*planning));
     if (planning == NULL) {
@@ -377,15 +382,17 @@ struct planning *planning_create(struct event_base *base, const struct placer *p
         return NULL;
     }
     planning->placer = placer;
+    planning->planners = planners;
     planning->arrived = arrived;
     planning->arg = arg;
     pthread_mutex_init(&planning->lock, NULL);
     pthread_cond_init(&planning->wanted, NULL);
     planning->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    planning->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     planning->news = planning->eventfd >= 0
                          ? event_new(base, planning->eventfd, EV_READ | EV_PERSIST, on_news, planning)
                          : NULL;
-    if (planning->news == NULL || event_add(planning->news, NULL) < 0) {
+    if (planning->cancel_fd < 0 || planning->news == NULL || event_add(planning->news, NULL) < 0) {
         err_set(err, ERR_NOMEM, "no memory for planning");
         planning_destroy(planning);
         return NULL;
@@ -409,6 +416,9 @@ void planning_destroy(struct planning *planning)
     planning->stop = true;
     pthread_cond_signal(&planning->wanted);
     pthread_mutex_unlock(&planning->lock);
+    uint64_t one = 1;
+    while (planning->cancel_fd >= 0 && write(planning->cancel_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
     if (planning->started) {
         pthread_join(planning->thread, NULL);
     }
@@ -422,6 +432,9 @@ void planning_destroy(struct planning *planning)
     }
     if (planning->eventfd >= 0) {
         close(planning->eventfd);
+    }
+    if (planning->cancel_fd >= 0) {
+        close(planning->cancel_fd);
     }
     pthread_cond_destroy(&planning->wanted);
     pthread_mutex_destroy(&planning->lock);

@@ -1,8 +1,9 @@
-#ifndef MOTLEY_SCHEDULER_POLICY_H
-#define MOTLEY_SCHEDULER_POLICY_H
 /* Who goes first. Pure functions over arrays: no clock, no database. Fair share,
  * aging and backfill are further columns of policy_job and further terms here.
  */
+#ifndef MOTLEY_SCHEDULER_POLICY_H
+#define MOTLEY_SCHEDULER_POLICY_H
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

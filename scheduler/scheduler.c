@@ -1,5 +1,5 @@
 /* The loop: standing by, leading, and one thing at a time. */
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/scheduler_private.h"
 
 #include <event2/event.h>
 #include <stdio.h>
@@ -17,47 +17,10 @@
  * device is taken (one that becomes free is news of its own). */
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
-#define RETRY_MS 100
 #define PRUNE_NS 600000000000u
 #define MARKER "motley:instance" /* gone: Redis was wiped */
 
 /* ---- one thing at a time ---- */
-
-void scheduler_mark(struct scheduler *scheduler)
-{
-    scheduler->dirty = true;
-    scheduler_turn(scheduler);
-}
-
-void scheduler_turn(struct scheduler *scheduler)
-{
-    event_active(scheduler->turn, 0, 0);
-}
-
-bool scheduler_settle(struct scheduler *scheduler)
-{
-    scheduler->busy = false;
-    if (scheduler->epoch != 0 && scheduler->chain == scheduler->epoch) {
-        return true;
-    }
-    scheduler_turn(scheduler);
-    return false;
-}
-
-static void wake_in_ms(struct scheduler *scheduler, unsigned ms)
-{
-    const struct timeval wait = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-    event_add(scheduler->wake, &wait);
-}
-
-void scheduler_retry(struct scheduler *scheduler, const char *what, const struct err *why)
-{
-    log_event(LOG_LEVEL_WARN, what, "code=%s why=\"%s\"", err_code_name(why->code), why->text);
-    scheduler->view_stale = true;
-    scheduler->dirty = true;
-    scheduler->listening_ns = clock_mono_ns(); /* while we cannot write we do not hear */
-    wake_in_ms(scheduler, RETRY_MS);
-}
 
 static void loaded(void *arg, const struct err *err, struct store_view *view)
 {
@@ -113,7 +76,7 @@ static void turn(evutil_socket_t fd, short what, void *arg)
     uint64_t since_ns = clock_mono_ns() - scheduler->passed_ns;
     uint64_t pause_ns = scheduler->devices_free ? PASS_PAUSE_NS_MIN : PASS_PAUSE_NS_MAX;
     if (!scheduler->view_stale && scheduler->view != NULL && since_ns < pause_ns) {
-        wake_in_ms(scheduler, (unsigned)((pause_ns - since_ns) / 1000000u) + 1);
+        scheduler_wake_in_ms(scheduler, (unsigned)((pause_ns - since_ns) / 1000000u) + 1);
         return;
     }
     start_pass(scheduler);
@@ -402,7 +365,8 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
     scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
     scheduler->dispatch =
         dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
-    scheduler->planning = planning_create(scheduler->base, scheduler->placer, facts_arrived, scheduler, err);
+    scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
+                                          facts_arrived, scheduler, err);
     if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL) {
         return -1;
     }

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_SCHEDULER_SCHEDULER_H
-#define MOTLEY_SCHEDULER_SCHEDULER_H
 /* One scheduler on one event loop: stands for election, and while it leads, reads
  * what agents tell, decides, and sends what was decided.
  *
@@ -7,6 +5,9 @@
  * loaded anew when it begins to lead. kill -9 at any moment loses nothing.
  * Thread: the event base's.
  */
+#ifndef MOTLEY_SCHEDULER_SCHEDULER_H
+#define MOTLEY_SCHEDULER_SCHEDULER_H
+
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/err.h"

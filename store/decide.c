@@ -1,6 +1,6 @@
 /* What the scheduler decided, as one transaction: runs, jobs, messages stand or fall together. */
-#include "store/internal.h"
 #include "store/sched.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 

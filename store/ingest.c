@@ -4,8 +4,8 @@
  * epoch, and only when its seq and state are still what the caller knew; a metric
  * line is inserted once; a checkpoint is complete when all its parts are here.
  */
-#include "store/internal.h"
 #include "store/sched.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,9 @@
-#ifndef MOTLEY_STORE_JOBS_H
-#define MOTLEY_STORE_JOBS_H
 /* Jobs as people see them: submit, read, list, command. See store.h for the
  * rules of callbacks, ownership and errors.
  */
+#ifndef MOTLEY_STORE_JOBS_H
+#define MOTLEY_STORE_JOBS_H
+
 #include "store/states.h"
 #include "store/store.h"
 

@@ -1,6 +1,6 @@
 /* What a person does to a job: hold, release, cancel, resume; artifacts; events for followers. */
-#include "store/internal.h"
 #include "store/jobs.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * Lifetime: a pending insert is owned by the batcher until its batch is sent,
  * then by the batch, and ends in exactly one callback.
  */
-#include "store/internal.h"
 #include "store/jobs.h"
+#include "store/store_private.h"
 
 #include <event2/event.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Jobs as documents. The database builds the JSON, so a column added here is one line. */
-#include "store/internal.h"
 #include "store/jobs.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 #include <string.h>

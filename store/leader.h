@@ -1,5 +1,3 @@
-#ifndef MOTLEY_STORE_LEADER_H
-#define MOTLEY_STORE_LEADER_H
 /* Who leads: a PostgreSQL session advisory lock, and an epoch that rises with
  * every change of leader.
  *
@@ -9,6 +7,9 @@
  * replaced (frozen, cut off) can commit nothing more: ERR_STALE. A leader that holds
  * the lock and gives no sign of life is deposed: a standby ends its session.
  */
+#ifndef MOTLEY_STORE_LEADER_H
+#define MOTLEY_STORE_LEADER_H
+
 #include <stdint.h>
 #include "common/err.h"
 

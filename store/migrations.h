@@ -1,6 +1,7 @@
+/* The files of migrations/ as they were when this program was built, in order. */
 #ifndef MOTLEY_STORE_MIGRATIONS_H
 #define MOTLEY_STORE_MIGRATIONS_H
-/* The files of migrations/ as they were when this program was built, in order. */
+
 #include <stddef.h>
 
 struct store_migration {

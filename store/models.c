@@ -1,6 +1,6 @@
 /* Models, blobs, data sets. */
 #include "store/models.h"
-#include "store/internal.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-#ifndef MOTLEY_STORE_MODELS_H
-#define MOTLEY_STORE_MODELS_H
 /* Registered models, uploaded files (blobs) and encoded data sets. Everything
  * is known by its content: SHA-256 as 64 lower-case hex digits.
  */
+#ifndef MOTLEY_STORE_MODELS_H
+#define MOTLEY_STORE_MODELS_H
+
 #include "store/store.h"
 
 struct store_model_new {

@@ -1,6 +1,6 @@
 /* Nodes and devices as people and planners see them. */
 #include "store/nodes.h"
-#include "store/internal.h"
+#include "store/store_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-#ifndef MOTLEY_STORE_NODES_H
-#define MOTLEY_STORE_NODES_H
 /* Nodes, devices, profiles and links as people see them. (The scheduler's own
  * view of them is in sched.h.)
  */
+#ifndef MOTLEY_STORE_NODES_H
+#define MOTLEY_STORE_NODES_H
+
 #include "store/store.h"
 
 /* {"nodes":[{"name","state"
@@ -30,7 +31,7 @@ int store_cluster_get(struct store *store, const char *content, store_doc_fn *do
 int store_profile_list(struct store *store, const char *content, store_doc_fn *done, void *arg,
                        struct err *err);
 
-/* What a plan may rest on under `key` (planner/given/profile_key.h): [{"device","document","imported"}]; an
+/* What a plan may rest on under `key` (profiles/profile_key.h): [{"device","document","imported"}]; an
  * imported one only of the very device (name and inventory) and only while that is not measured. */
 int store_profile_plan(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
 
@@ -39,7 +40,7 @@ int store_profile_plan(struct store *store, const char *key, store_doc_fn *done,
 int store_profile_import(struct store *store, const json_t *profiles, const char *source, int64_t user,
                          store_doc_fn *done, void *arg, struct err *err);
 
-/* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (planner/given/profile_key.h):
+/* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (profiles/profile_key.h):
  * the scheduler has free devices measured as it would for a queued job of this specification. Idempotent.
  * Wakes the scheduler. */
 int store_measure_want(struct store *store, const char *key, const json_t *spec, const json_t *inputs,

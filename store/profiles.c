@@ -1,6 +1,6 @@
 /* Measured and imported profiles, as people and planners see them. */
-#include "store/internal.h"
 #include "store/nodes.h"
+#include "store/store_private.h"
 
 static const struct pg_statement list_profiles = {
     "profile_list",

@@ -1,5 +1,3 @@
-#ifndef MOTLEY_STORE_SCHED_H
-#define MOTLEY_STORE_SCHED_H
 /* The scheduler's own view of the database: one read of all that a decision
  * rests on, and two writes: what agents told (ingest) and what was decided
  * (decide). Both are one transaction each, begin with the leader's fence, and
@@ -9,6 +7,9 @@
  * Times are wall microseconds of the database's clock; compare them with
  * store_view.now_us only.
  */
+#ifndef MOTLEY_STORE_SCHED_H
+#define MOTLEY_STORE_SCHED_H
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* One read of everything a scheduling decision rests on. */
-#include "store/internal.h"
 #include "store/sched.h"
+#include "store/store_private.h"
 
 #include <math.h>
 #include <stdlib.h>

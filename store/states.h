@@ -1,5 +1,3 @@
-#ifndef MOTLEY_STORE_STATES_H
-#define MOTLEY_STORE_STATES_H
 /* The state machines of jobs, runs and assignments, as tables.
  *
  * Each table lists every {from, event, to} that exists. An event that has no
@@ -9,6 +7,9 @@
  *
  * Pure: no I/O, no mutable data; any thread.
  */
+#ifndef MOTLEY_STORE_STATES_H
+#define MOTLEY_STORE_STATES_H
+
 #include <stdbool.h>
 #include <stddef.h>
 #include "common/err.h"

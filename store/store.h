@@ -1,5 +1,3 @@
-#ifndef MOTLEY_STORE_STORE_H
-#define MOTLEY_STORE_STORE_H
 /* The database: every SQL statement of Motley is in this room.
  *
  * A `struct store` is a pool of pipelined PostgreSQL connections on one
@@ -22,6 +20,9 @@
  *
  * Threads: one store belongs to the thread of its event base.
  */
+#ifndef MOTLEY_STORE_STORE_H
+#define MOTLEY_STORE_STORE_H
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Users, tokens, enrolment. */
+#include "store/store_private.h"
 #include "store/users.h"
-#include "store/internal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,9 @@
-#ifndef MOTLEY_STORE_USERS_H
-#define MOTLEY_STORE_USERS_H
 /* Users, tokens with scopes, join tokens, enrolment. Tokens themselves never
  * reach the database: only their SHA-256.
  */
+#ifndef MOTLEY_STORE_USERS_H
+#define MOTLEY_STORE_USERS_H
+
 #include "store/store.h"
 
 /* Scopes are bits here and names ("jobs:read") in documents. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fit the constants of planner/replay/import_sailor.c, and say how well they do.
+"""Fit the constants of published/import_sailor.c, and say how well they do.
 
     tools/fit_sailor.py [DIR] [--motley PROGRAM]
 
@@ -39,7 +39,7 @@ constants. What is left of mixed plans, three of them, so a mean of 5.9 % is no 
 A model that were exact would show 2.9 % over runs like these. GPT-Neo's -39 % is a step of one micro-batch, 0.21 s of which
 the profiles explain 0.12.
 With --motley the program's own predictions are compared with this script's, which uses the constants that stand in
-planner/replay/import_sailor.c. Exits 1 when the two disagree, or when those constants are not the fitted ones.
+published/import_sailor.c. Exits 1 when the two disagree, or when those constants are not the fitted ones.
 """
 import argparse
 import json
@@ -50,7 +50,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RUN_MAX = 256  # as in planner/replay/import_sailor.c
+RUN_MAX = 256  # as in published/import_sailor.c
 TIME = ["LAYER_S", "MESSAGE_S", "STEP_S"]
 START = {"LAYER_S": 3e-4, "MESSAGE_S": 1e-3, "STEP_S": 1e-2}
 NEVER = {"STAGING_GRADIENTS": math.inf}
@@ -327,12 +327,12 @@ def main():
         print("    %-18s %.4g" % (name, value))
     leave_out(data, timed, "plan", lambda p: p["id"])
     leave_out(data, timed, "shape", lambda p: (p["pp"], p["mbs"]))
-    print("\nwith the constants in planner/replay/import_sailor.c:")
+    print("\nwith the constants in published/import_sailor.c:")
     source = constants_in_source()
     report(data, source)
     stale = [n for n in source if abs(source[n] / c[n] - 1) > 0.005]
     if stale:
-        print("\nplanner/import_sailor.c does not have what was fitted: " + ", ".join(stale))
+        print("\npublished/import_sailor.c does not have what was fitted: " + ", ".join(stale))
         return 1
     if options.motley and not compare(data, options.folder, options.motley, source):
         return 1

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 
+import circles
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # docs/DESIGN.md, Rooms: the only includes allowed.
@@ -18,17 +20,26 @@ MAY_INCLUDE = {
     "program": {"common"},
     "model": {"common"},
     "planner": {"program", "model", "common"},
+    "profiles": {"planner", "common"},
+    "published": {"planner", "common"},
+    "replay": {"planner", "program", "model", "common"},
+    "show": {"planner", "program", "model", "common"},
     "engine": {"model", "common"},
-    "agent": {"engine", "model", "program", "common"},
+    "mesh": {"common"},
+    "worker": {"mesh", "engine", "model", "program", "common"},
+    "agent": {"common"},
     "store": {"common"},
-    "scheduler": {"planner", "program", "model", "store", "common"},
-    "api": {"planner", "program", "model", "store", "common"},
-    "cli": {"planner", "program", "model", "common", "local"},
+    "scheduler": {"profiles", "planner", "program", "model", "store", "common"},
+    "api": {"show", "profiles", "planner", "program", "model", "store", "common"},
+    "cli": {"show", "replay", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},
 }
 # The planner is pure: of model/ it sees descriptions only.
 PLANNER_MODEL_HEADERS = {"model/config.h", "model/blocks.h", "model/footprint.h", "model/order.h", "model/spec.h",
                          "model/rows.h", "model/histogram.h"}
+
+# From the bottom up: a part of the planner includes those before it.
+PLANNER_PARTS = ["given", "simulate", "cost", "candidate", "schedule", "emit", "kind", "search", "answer"]
 
 LINES_MAX = 800
 BANNED = {
@@ -68,6 +79,12 @@ def blank_strings(text):
     return re.sub(r'"(?:\\.|[^"\\\n])*"', lambda m: '"' + " " * (len(m.group(0)) - 2) + '"', text)
 
 
+def part_of(path):
+    """How high a file of the planner stands; what is in no part stands above all."""
+    part = path.split("/")[1]
+    return PLANNER_PARTS.index(part) if part in PLANNER_PARTS else len(PLANNER_PARTS)
+
+
 def check_source(path, text, report):
     room = path.split("/")[0]
     code = strip_comments(text)
@@ -83,8 +100,12 @@ def check_source(path, text, report):
                 report(path, number, "include", f"{target} is not in a room")
             elif other != room and other not in MAY_INCLUDE[room]:
                 report(path, number, "layering", f"{room}/ may not include {other}/")
+            elif other != room and target.endswith("_private.h"):
+                report(path, number, "layering", f"{target} is not for other rooms")
             elif room == "planner" and other == "model" and target not in PLANNER_MODEL_HEADERS:
                 report(path, number, "layering", f"the planner sees only descriptions of model/, not {target}")
+            elif room == other == "planner" and part_of(target) > part_of(path):
+                report(path, number, "layering", f"{os.path.dirname(path)}/ stands below {os.path.dirname(target)}/")
         if re.search(r"#\s*include\s+<libpq-fe\.h>", line) and room not in ("common", "store"):
             report(path, number, "layering", "libpq outside common/pg and store/")
         if room in MAY_INCLUDE and room != "store" and SQL.search(line):
@@ -102,6 +123,15 @@ def check_source(path, text, report):
                 report(path, number, "banned", f"{call}() in a test: wait on an event with a deadline")
     if text.count("\n") > LINES_MAX:
         report(path, 1, "size", f"{text.count(chr(10))} lines; split at {LINES_MAX}")
+
+
+def check_guard(path, text, report):
+    """One shape for all: what the header is for, then MOTLEY_<PATH>_H around the rest."""
+    name = "MOTLEY_" + re.sub(r"[/.]", "_", path).upper()
+    if not re.match(rf"/\*.*?\*/\n#ifndef {name}\n#define {name}\n.*\n#endif\n$", text, flags=re.S):
+        report(path, 1, "guard", f"a comment, then #ifndef {name} and #define, at the end #endif")
+    if re.search(r"(?:_impl|_internal|/impl|/internal|/private)\.h$", path):
+        report(path, 1, "guard", "what only some files of a room share is called *_private.h")
 
 
 def check_header(path, text, report):
@@ -184,9 +214,12 @@ def main():
         check_source(path, text, report)
         if path.endswith(".h") and path.split("/")[0] in MAY_INCLUDE:
             check_header(path, text, report)
+            check_guard(path, text, report)
     for room in sorted(rooms & set(MAY_INCLUDE)):
         if not os.path.exists(os.path.join(ROOT, room, "README.md")):
             report(room, 1, "readme", "the room has no README.md")
+    for room, path, _, why, _ in circles.find(files, sorted(MAY_INCLUDE), circles.read):
+        report(path[0], 1, "circle", f"{' -> '.join(path)}: {'; '.join(why)}")
     if "--full" in sys.argv[1:]:
         full_checks(files, report)
     print(f"lint: {report.count} findings in {len(files)} files")

@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libpq-dev libevent-dev libhiredis-dev libmsgpack-dev libssl-dev libjansson-dev libcurl4-openssl-dev
     libpcre2-dev libutf8proc-dev libyaml-dev libopenblas-dev libcmocka-dev
-    postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip ca-certificates util-linux)
+    postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
 case "${1:-}" in
 lint) packages+=(clang-format clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;

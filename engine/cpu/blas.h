@@ -1,5 +1,6 @@
 /* Which instruction sets there are, and the matrix library told to use the chosen one. */
-#pragma once
+#ifndef MOTLEY_ENGINE_CPU_BLAS_H
+#define MOTLEY_ENGINE_CPU_BLAS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,3 +23,5 @@ struct blas {
  * "sse42": Nehalem) and one thread (the pool splits the work). ERR_UNSUPPORTED when it is loaded with another
  * one already or is not installed. */
 int blas_open(const char *isa, struct blas *out, struct err *err);
+
+#endif

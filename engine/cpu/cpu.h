@@ -1,7 +1,8 @@
 /* The CPU device's inner parts, shared with `checked`, which runs the same ops later. */
-#pragma once
+#ifndef MOTLEY_ENGINE_CPU_CPU_H
+#define MOTLEY_ENGINE_CPU_CPU_H
 
-#include "engine/backend_impl.h"
+#include "engine/backend_private.h"
 #include "engine/cpu/blas.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/pool.h"
@@ -35,3 +36,5 @@ size_t attention_scratch_floats(void);
 void cpu_attention(struct cpu_runner *runner, const struct op_attention *op);
 void cpu_attention_backward(struct cpu_runner *runner, const struct op_attention_backward *op);
 void cpu_attention_cached(struct cpu_runner *runner, const struct op_attention_cached *op);
+
+#endif

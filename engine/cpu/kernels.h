@@ -1,7 +1,8 @@
 /* Row kernels, once per instruction set: the same source (kernels_body.h) compiled with vectors of 4, 8 or 16
  * floats. Pointers need no alignment. Pure functions of their arguments; each is deterministic.
  */
-#pragma once
+#ifndef MOTLEY_ENGINE_CPU_KERNELS_H
+#define MOTLEY_ENGINE_CPU_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,3 +72,5 @@ struct kernels {
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;
+
+#endif

@@ -4,6 +4,9 @@
  *
  * Sums run in VECTOR lanes and are then added in lane order; sums that feed a loss or a norm are in double.
  */
+#ifndef MOTLEY_ENGINE_CPU_KERNELS_BODY_H
+#define MOTLEY_ENGINE_CPU_KERNELS_BODY_H
+
 #include "engine/cpu/kernels.h"
 
 #include <math.h>
@@ -490,3 +493,5 @@ const struct kernels KERNELS = {
     .softmax_tile = softmax_tile,
     .softmax_tile_backward = softmax_tile_backward,
 };
+
+#endif

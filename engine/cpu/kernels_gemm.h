@@ -1,6 +1,9 @@
 /* Matrix products: strips of accumulators in registers, dot products for a few rows, exact ones in double.
  * Part of kernels_body.h, which includes it once per instruction set.
  */
+#ifndef MOTLEY_ENGINE_CPU_KERNELS_GEMM_H
+#define MOTLEY_ENGINE_CPU_KERNELS_GEMM_H
+
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 /* Exchange the odd blocks of the lower row with the even ones of the upper, blocks of `distance` lanes. */
 #define EXCHANGE(row, i, distance, LOW, HIGH)                                                                \
@@ -361,3 +364,5 @@ static void gemm_exact(bool transpose_a, bool transpose_b, size_t m, size_t n, s
                          c + i * ldc);
     }
 }
+
+#endif

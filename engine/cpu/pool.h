@@ -1,5 +1,6 @@
 /* A few threads that run the parts of one op together and then wait for the next. */
-#pragma once
+#ifndef MOTLEY_ENGINE_CPU_POOL_H
+#define MOTLEY_ENGINE_CPU_POOL_H
 
 #include <stdint.h>
 
@@ -16,3 +17,5 @@ uint32_t pool_threads(const struct pool *pool);
  * done. One caller at a time. */
 void pool_run(struct pool *pool, uint32_t parts, void (*part)(void *context, uint32_t index, uint32_t thread),
               void *context);
+
+#endif

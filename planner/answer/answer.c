@@ -1,13 +1,76 @@
-/* The answer as a document and as text. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
+/* The answer as a document, its plan simulated for drawing, and its end. */
+#include "planner/answer/answer.h"
 
-#include "common/units.h"
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "planner/answer/insight.h"
-#include "planner/expert/expert.h"
-#include "planner/search/placement.h"
-#include "planner/search/search.h"
+#include "planner/cost/price.h"
+#include "planner/simulate/simulate.h"
+
+static bool same_as_first(const struct plan_rank *rank, uint32_t first, uint32_t count, uint32_t at)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct plan_experts *a = &rank->experts[first + i], *b = &rank->experts[at + i];
+        if (at + i >= rank->expert_count || a->begin != b->begin || a->end != b->end ||
+            b->block != rank->experts[at].block)
+            return false;
+    }
+    return at + count == rank->expert_count || rank->experts[at + count].block != rank->experts[at].block;
+}
+
+/* "experts 0..12 of every layer", "experts 0..4 and 7..9 of every layer", or, where layers differ, "11 to 13
+ * experts a layer, uneven by layer". */
+static void expert_words(const struct plan_rank *rank, char *text, size_t size)
+{
+    uint32_t runs = 0, least = UINT32_MAX, most = 0;
+    bool even = true;
+    text[0] = '\0';
+    while (runs < rank->expert_count && rank->experts[runs].block == rank->experts[0].block)
+        runs++;
+    for (uint32_t i = 0; i < rank->expert_count;) {
+        int32_t block = rank->experts[i].block;
+        uint32_t count = 0;
+        even = even && same_as_first(rank, 0, runs, i);
+        for (; i < rank->expert_count && rank->experts[i].block == block; i++)
+            count += (uint32_t)(rank->experts[i].end - rank->experts[i].begin);
+        least = count < least ? count : least;
+        most = count > most ? count : most;
+    }
+    if (rank->expert_count == 0)
+        return;
+    if (!even || runs > 4) {
+        const char *by = even ? "of every layer" : "a layer, uneven by layer";
+        if (least == most)
+            snprintf(text, size, "%u experts %s", least, by);
+        else
+            snprintf(text, size, "%u to %u experts %s", least, most, by);
+        return;
+    }
+    int used = snprintf(text, size, "experts");
+    for (uint32_t i = 0; i < runs && used > 0 && (size_t)used < size; i++)
+        used += snprintf(text + used, size - (size_t)used, "%s %d..%d",
+                         i == 0          ? ""
+                         : i + 1 == runs ? " and"
+                                         : ",",
+                         rank->experts[i].begin, rank->experts[i].end);
+    if (used > 0 && (size_t)used < size)
+        snprintf(text + used, size - (size_t)used, " of every layer");
+}
+
+/* [[block, begin, end], …]; new, or NULL. */
+static json_t *expert_ranges_json(const struct plan_rank *rank)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < rank->expert_count; i++) {
+        const struct plan_experts *e = &rank->experts[i];
+        if (json_array_append_new(list, json_pack("[i,i,i]", e->block, e->begin, e->end)) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
 
 /* Sets "like" where a device is estimated as a catalogue entry. Returns object. */
 static json_t *liked(json_t *object, const char *like)
@@ -64,20 +127,6 @@ static const char *schedule_words(const struct plan *plan)
     for (uint32_t r = 1; r < plan->rank_count; r++)
         stages = stages || plan->ranks[r].stage != plan->ranks[0].stage;
     return stages ? plan_schedule_name(plan->schedule) : NULL;
-}
-
-/* "0..9", or "0..4, 9..13" of a rank with several ranges; with dots where there are too many. */
-static void blocks_words(const struct plan_rank *rank, char *text, size_t size)
-{
-    size_t used = (size_t)snprintf(text, size, "%d..%d", rank->block_begin,
-                                   rank->range_count ? rank->ranges[0].end : rank->block_end);
-    for (uint32_t i = 1; i < rank->range_count && used + 32 < size; i++) {
-        bool room = used + 64 < size || i + 1 == rank->range_count;
-        used += (size_t)snprintf(text + used, size - used, room ? ", %d..%d" : ", …", rank->ranges[i].begin,
-                                 rank->ranges[i].end);
-        if (!room)
-            break;
-    }
 }
 
 static json_t *alternative_json(const struct plan_alternative *a)
@@ -171,51 +220,47 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
     return root;
 }
 
-int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err)
+void plan_answer_destroy(struct plan_answer *answer)
 {
-    json_t *document = answer_to_json(answer, err);
-    if (!document)
-        return -1;
-    int result = answer_print_document(document, out, err);
-    json_decref(document);
-    return result;
-}
-
-static int program_lines(const struct plan *plan, const struct trace *trace, uint32_t rank, uint32_t lines,
-                         struct buf *out, struct err *err)
-{
-    const struct plan_rank *r = &plan->ranks[rank];
-    char have[32], limit[32], what[128], seconds[32], blocks[160];
-    blocks_words(r, blocks, sizeof(blocks));
-    if (buf_printf(out, err, "%srank %u  %s   blocks %s   %s of %s\n", rank ? "\n" : "", rank, r->device,
-                   blocks, units_bytes(have, r->memory_bytes), units_bytes(limit, r->memory_limit_bytes)) < 0)
-        return -1;
-    uint32_t shown = 0;
-    for (uint32_t i = 0; i < trace->count; i++) {
-        const struct trace_event *e = &trace->events[i];
-        if (e->rank != rank)
-            continue;
-        if (shown++ == lines)
-            return buf_printf(out, err, "  … %u more\n", r->programs[PROGRAM_TRAIN].instr_count - lines);
-        instr_describe(&r->programs[PROGRAM_TRAIN].instrs[e->instr], what, sizeof(what));
-        if (buf_printf(out, err, "%5u %-48s %10s\n", e->instr, what,
-                       units_seconds(seconds, (double)(e->end_ns - e->begin_ns) / 1e9)) < 0)
-            return -1;
+    if (!answer)
+        return;
+    for (uint32_t i = 0; i < answer->alternative_count; i++)
+        free(answer->alternatives[i].device);
+    for (uint32_t i = 0; i < answer->left_out_count; i++) {
+        free(answer->left_out[i].device);
+        free(answer->left_out[i].why);
     }
-    return 0;
+    for (uint32_t i = 0; i < answer->warning_count; i++)
+        free(answer->warnings[i]);
+    free(answer->warnings);
+    plan_destroy(answer->plan);
+    plan_insight_destroy(answer->insight);
+    free(answer->words);
+    free(answer->from_words);
+    free(answer->alternatives);
+    free(answer->rank_like);
+    free(answer->left_out);
+    free(answer);
 }
 
-int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
-                         const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err)
+int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
+                  struct trace *trace, double *step_s, struct err *err)
 {
-    struct trace trace;
-    double seconds = 0;
-    if (!answer->plan)
-        return buf_printf(out, err, "%s\n", answer->words ? answer->words : "");
-    trace_init(&trace, 0);
-    int result = plan_simulate(answer->plan, workload, cluster, &trace, &seconds, err);
-    for (uint32_t r = 0; r < answer->plan->rank_count && result == 0; r++)
-        result = program_lines(answer->plan, &trace, r, lines ? lines : 200, out, err);
-    trace_fini(&trace);
+    struct problem problem;
+    struct price price;
+    struct sim *sim = NULL;
+    if (problem_init(&problem, workload, cluster, err) < 0)
+        return -1;
+    int result = price_init(&price, &problem, plan, err);
+    if (result == 0) {
+        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
+        price.step = problem.step_count / 2;
+        struct sim_costs costs = price_costs(&price);
+        if (result == 0)
+            result = sim_run(sim, &costs, step_s, NULL, trace, 0, err);
+        sim_destroy(sim);
+        price_fini(&price);
+    }
+    problem_fini(&problem);
     return result;
 }

@@ -8,7 +8,11 @@
 #ifndef MOTLEY_PLANNER_ANSWER_INSIGHT_H
 #define MOTLEY_PLANNER_ANSWER_INSIGHT_H
 
-#include "planner/search/search.h"
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
 
 enum insight_kind {
     INSIGHT_LINK,   /* INSIGHT_LINK_TIMES faster, both directions */
@@ -60,11 +64,6 @@ struct plan_insight {
     char *words;              /* "a 10x faster link left-right saves 31 %, …" */
 };
 
-/* Fills answer->insight; the plan needs its programs: without them, or with very long ones, nothing is
- * filled. options: of the search that gave
- * the answer. ERR_NOMEM, or as plan_search. */
-int plan_insight_fill(const struct workload *workload, const struct cluster *cluster,
-                      const struct plan_options *options, struct plan_answer *answer, struct err *err);
 void plan_insight_destroy(struct plan_insight *insight);
 /* "a 10x faster link left-right" into text. */
 void improvement_words(const struct plan_improvement *line, char *text, size_t size);

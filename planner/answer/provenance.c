@@ -6,11 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/simulate/timeline.h"
+
 /* Relative uncertainty of a link's seconds by where its numbers come from. Rule of thumb: a rate that
  * somebody wrote down is about right, the built-in one of a link that nobody mentioned may be anything of
  * that order. */
-static const double link_uncertainty[ORIGIN_COUNT] = {
-    [ORIGIN_MEASURED] = 0, [ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+static const double link_uncertainty[ORIGIN_COUNT] = {[ORIGIN_IMPORTED] = 0.1, [ORIGIN_ESTIMATED] = 0.5};
+
+struct rests_on {
+    double share[ORIGIN_COUNT]; /* of the step; together 1 */
+    double links_share;         /* of it spent on links, whatever their origin */
+    double uncertainty;         /* relative, of the step: each part's own by its share */
+    bool links_emulated;        /* any link used is */
+};
 
 struct hop {
     enum cost_origin origin;
@@ -55,8 +63,9 @@ static void compute_add(const struct price *price, const struct plan *plan, doub
     }
 }
 
-void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
-                   struct rests_on *rests)
+/* From a critical path of the priced plan, whose ranks' busy_s are filled. */
+static void rests_of_path(const struct price *price, const struct plan_graph *graph,
+                          const struct sim_path *path, struct rests_on *rests)
 {
     *rests = (struct rests_on){0};
     double whole = path->count ? path->parts[path->count - 1].end_s : 0;
@@ -152,7 +161,7 @@ int answer_rests(const struct problem *problem, struct plan_answer *answer, cons
     plan->costs.links_emulated = rests.links_emulated;
     answer->uncertainty = rests.uncertainty;
     for (int o = 0; o < ORIGIN_COUNT; o++) {
-        if (rests.share[o] >= 0.005)
+        if (rests.share[o] >= ANSWER_SHARE_TOLD)
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%.0f %% %s", used ? ", " : "",
                                      100 * rests.share[o], cost_origin_name((enum cost_origin)o));
     }

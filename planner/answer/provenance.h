@@ -5,19 +5,7 @@
 #define MOTLEY_PLANNER_ANSWER_PROVENANCE_H
 
 #include "planner/cost/price.h"
-#include "planner/search/search.h"
-#include "planner/simulate/timeline.h"
-
-struct rests_on {
-    double share[ORIGIN_COUNT]; /* of the step; together 1 */
-    double links_share;         /* of it spent on links, whatever their origin */
-    double uncertainty;         /* relative, of the step: each part's own by its share */
-    bool links_emulated;        /* any link used is */
-};
-
-/* From a critical path of the priced plan, whose ranks' busy_s are filled. */
-void rests_of_path(const struct price *price, const struct plan_graph *graph, const struct sim_path *path,
-                   struct rests_on *rests);
+#include "planner/answer/answer.h"
 
 /* Longer programs without a steady stretch are judged without a path, by busy seconds alone. */
 #define PATH_INSTRUCTIONS_MAX 100000u

@@ -8,37 +8,13 @@
 
 #include "common/units.h"
 #include "planner/cost/memory.h"
-#include "planner/search/placement.h"
+#include "planner/candidate/objective.h"
+#include "planner/kind/kind.h"
 
 #define NAMED_LEFT_OUT 2u /* devices left out that the first sentence names */
 /* A gain below this share of the uncertainty is called one: both times rest on the same estimates, so most of
  * the error is common to them. Rule of thumb. */
 #define CLOSE_CALL 0.15
-
-double plan_step_price(const struct cluster *cluster, const struct plan *plan, double step_s)
-{
-    double per_hour = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        uint32_t d = cluster_device_find(cluster, plan->ranks[r].device);
-        if (d == UINT32_MAX || cluster->devices[d].price_per_hour <= 0)
-            return 0;
-        per_hour += cluster->devices[d].price_per_hour;
-    }
-    return per_hour / 3600 * step_s;
-}
-
-double plan_step_joules(const struct cluster *cluster, const struct plan *plan, double step_s)
-{
-    double joules = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        uint32_t d = cluster_device_find(cluster, plan->ranks[r].device);
-        double busy = plan->ranks[r].busy_s, idle = step_s > busy ? step_s - busy : 0;
-        if (d == UINT32_MAX || cluster->devices[d].watts <= 0)
-            return 0;
-        joules += cluster->devices[d].watts * busy + cluster->devices[d].idle_watts * idle;
-    }
-    return joules;
-}
 
 void answer_value(const struct cluster *cluster, struct plan_answer *answer)
 {
@@ -85,7 +61,7 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
     else if (w->stages > usable)
         say(text, size, "Does not fit: placement.stages is %u; %u device%s can be used.", w->stages, usable,
             usable == 1 ? "" : "s");
-    else if (w->place >= 0 && !placement_find((enum plan_placement)w->place)->supports(problem, &why))
+    else if (w->place >= 0 && !kinds[w->place]->supports(problem, &why))
         say(text, size, "Does not fit: placement.kind is %s, and %s.",
             plan_placement_name((enum plan_placement)w->place), why.text);
     else
@@ -93,7 +69,7 @@ static bool asked_for_too_much(const struct problem *problem, char *text, size_t
     return true;
 }
 
-static void shortfall_say(const struct problem *problem, const struct choice_list *lists,
+static void shortfall_say(const struct problem *problem, const struct shortage *shortages,
                           struct plan_answer *answer, char *text, size_t size)
 {
     char step[32], other[32], third[32];
@@ -105,20 +81,20 @@ static void shortfall_say(const struct problem *problem, const struct choice_lis
         snprintf(stages, sizeof(stages), ", stages: %u", problem->workload->stages);
     if (asked_for_too_much(problem, text, size))
         return;
-    for (int kind = 0; kind < PLACE_COUNT && lists; kind++) {
-        const struct choice_list *list = &lists[kind];
+    for (int kind = 0; kind < PLACE_COUNT; kind++) {
+        const struct shortage *lacks = &shortages[kind];
         if (problem->workload->place >= 0 && problem->workload->place != kind)
-            continue; /* devices alone are looked at whatever is asked for */
-        if (list->shortfall_bytes == 0 ||
-            (answer->shortfall_bytes && list->shortfall_bytes >= answer->shortfall_bytes))
             continue;
-        answer->shortfall_bytes = list->shortfall_bytes;
-        needs = list->needs_bytes;
-        has = list->has_bytes;
-        device = list->shortfall_device;
+        if (lacks->missing_bytes == 0 ||
+            (answer->shortfall_bytes && lacks->missing_bytes >= answer->shortfall_bytes))
+            continue;
+        answer->shortfall_bytes = lacks->missing_bytes;
+        needs = lacks->needs_bytes;
+        has = lacks->has_bytes;
+        device = lacks->device;
         nearest = (enum plan_placement)kind;
     }
-    if (answer->shortfall_bytes && device == SHORT_TOGETHER)
+    if (answer->shortfall_bytes && device == UINT32_MAX)
         say(text, size,
             "Does not fit: %s too little. The nearest placement (%s) needs %s of memory, and its devices "
             "together have %s.",
@@ -241,10 +217,10 @@ static void plan_say(const struct problem *problem, const struct plan_answer *an
         say(text, size, " %.4g per million tokens, the least found.", answer->cost_per_million_tokens);
     if (problem->workload->objective == OBJECTIVE_ENERGY && answer->kwh_per_million_tokens > 0)
         say(text, size, " %.4g kWh per million tokens, the least found.", answer->kwh_per_million_tokens);
-    if (answer->uncertainty >= 0.005 && costs->share_estimated >= 0.005)
+    if (answer->uncertainty >= ANSWER_SHARE_TOLD && costs->share_estimated >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time is estimated, not measured.",
             100 * answer->uncertainty, 100 * costs->share_estimated);
-    else if (answer->uncertainty >= 0.005)
+    else if (answer->uncertainty >= ANSWER_SHARE_TOLD)
         say(text, size, " ±%.0f %%: %.0f %% of the time rests on numbers of others.",
             100 * answer->uncertainty, 100 * costs->share_imported);
     if (!answer->runnable)
@@ -277,7 +253,7 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     return 0;
 }
 
-int answer_words(const struct problem *problem, const struct choice_list *lists, struct plan_answer *answer,
+int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,
                  struct err *err)
 {
     char text[2048] = "";
@@ -286,7 +262,7 @@ int answer_words(const struct problem *problem, const struct choice_list *lists,
     if (answer->plan)
         plan_say(problem, answer, text, sizeof(text));
     else
-        shortfall_say(problem, lists, answer, text, sizeof(text));
+        shortfall_say(problem, shortages, answer, text, sizeof(text));
     answer->parameters = problem->blocks.params;
     answer->trained = memory_trained(problem, 0, problem->block_count);
     free(answer->words);

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "planner/expert/expert.h"
-
 /* rows per step / Σ 1/t_d, t_d the least seconds a row takes through all blocks on d at its best micro-batch.
  */
 static double mean_rows(const struct problem *p)
@@ -100,9 +98,61 @@ static double uneven_rows(const struct problem *p)
     return rate > 0 ? all / rate : 0;
 }
 
+enum { WORK_ATTENTION, WORK_EXPERTS, WORK_OTHER, WORK_KINDS };
+
+/* Least seconds a row of each kind of work on a device, each at its own best micro-batch. */
+static void least_seconds(const struct problem *p, uint32_t d, double least[WORK_KINDS])
+{
+    const struct cost_device *cost = &p->costs[d];
+    const uint32_t *classes = p->prefix[p->block_count];
+    for (int kind = 0; kind < WORK_KINDS; kind++)
+        least[kind] = INFINITY;
+    for (uint32_t rows = 1; rows <= p->workload->batch_rows; rows *= 2) {
+        struct cost_load load = problem_mean_rows(p, rows);
+        double now[WORK_KINDS] = {0}, each = load.tokens * cost->experts_active / cost->experts;
+        for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
+            now[WORK_ATTENTION] += cost_part_seconds(cost, COST_PART_ATTENTION, (enum cost_way)way, &load) +
+                                   cost_part_seconds(cost, COST_PART_ROUTER, (enum cost_way)way, &load);
+            now[WORK_EXPERTS] += cost_experts_seconds(cost, (enum cost_way)way, cost->experts, each);
+            for (int cls = 0; cls < COST_CLASSES; cls++) {
+                if (cls != COST_LAYER_SPARSE && classes[cls])
+                    now[WORK_OTHER] += classes[cls] * cost_class_seconds(cost, (enum cost_class)cls,
+                                                                         (enum cost_way)way, &load);
+            }
+        }
+        now[WORK_ATTENTION] *= classes[COST_LAYER_SPARSE];
+        now[WORK_EXPERTS] *= classes[COST_LAYER_SPARSE];
+        for (int kind = 0; kind < WORK_KINDS; kind++)
+            least[kind] = fmin(least[kind], now[kind] / rows);
+    }
+}
+
+/* Rows · Σ over kinds of work of min over devices (t_d,kind / t_d) / Σ 1/t_d: the bound of docs/PLANNER.md,
+ * which takes a row to pass all blocks on one device, made true where one device may be better at attention
+ * and another at experts (the dual of sharing out the kinds of work, at prices 1/t_d). Equal to it when
+ * devices differ in speed alone. */
+static double experts_apart(const struct problem *p)
+{
+    /* share: the least part of its time that a device gives to a row of each kind of work */
+    double rate = 0, bound = 0, share[WORK_KINDS] = {INFINITY, INFINITY, INFINITY};
+    for (uint32_t d = 0; d < p->device_count; d++) {
+        double least[WORK_KINDS];
+        if (!p->usable[d])
+            continue;
+        least_seconds(p, d, least);
+        double all = least[WORK_ATTENTION] + least[WORK_EXPERTS] + least[WORK_OTHER];
+        rate += 1 / all;
+        for (int kind = 0; kind < WORK_KINDS; kind++)
+            share[kind] = fmin(share[kind], least[kind] / all);
+    }
+    for (int kind = 0; kind < WORK_KINDS; kind++)
+        bound += share[kind];
+    return rate > 0 ? p->mean_step.rows * bound / rate : 0;
+}
+
 double bound_time(const struct problem *p)
 {
     double bound = fmin(mean_rows(p), uneven_rows(p));
     bool parts = p->prefix[p->block_count][COST_LAYER_SPARSE] > 0; /* may be on the devices best at each */
-    return parts ? fmin(bound, expert_lower_bound(p)) : bound;
+    return parts ? fmin(bound, experts_apart(p)) : bound;
 }

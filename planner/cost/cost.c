@@ -1,14 +1,15 @@
-/* Building and reading cost curves. */
+/* Curves of a device's blocks, measured or estimated, and of the parts of layers with experts.
+ *
+ * Of parts, best are measured points of attention, router and one expert. Where a profile knows whole layers
+ * only, a part is the layer's time in proportion to the part's FLOPs. Where there is no profile it is
+ * estimated as blocks are: the longer of computing and of reading the weights, one expert's weights for each
+ * expert that gets a token. */
 #include "planner/cost/cost.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Attention does less of the peak than matrix products; used only where no two measured points differ in
- * shape. */
-#define SQUARE_SLOWNESS COST_SQUARE_SLOWNESS
-#define KERNEL_OVERHEAD_S COST_KERNEL_OVERHEAD_S
+#define HEAD_PER_TOKEN 0.002 /* of the head, a token without a label in units of one with. Rule of thumb */
 
 enum cost_class cost_class_of(const struct block *block)
 {
@@ -23,153 +24,6 @@ enum cost_class cost_class_of(const struct block *block)
     return COST_LAYER;
 }
 
-static double load_work(const struct cost_curve *curve, const struct cost_load *load)
-{
-    return curve->per_token * load->tokens + curve->per_square * load->sum_sq +
-           curve->per_labelled * load->labelled;
-}
-
-double cost_curve_seconds(const struct cost_curve *curve, enum cost_way way, const struct cost_load *load)
-{
-    double work = load_work(curve, load);
-    const struct cost_point *p = curve->points;
-    uint32_t n = curve->count;
-    if (load->tokens <= 0 || n == 0)
-        return 0;
-    if (n == 1)
-        return p[0].seconds[way] * (work > 0 && p[0].work > 0 ? work / p[0].work : 1);
-    uint32_t low = 0, high = n - 1;
-    while (high - low > 1) {
-        uint32_t mid = (low + high) / 2;
-        if (p[mid].work <= work)
-            low = mid;
-        else
-            high = mid;
-    }
-    double slope = (p[high].seconds[way] - p[low].seconds[way]) / (p[high].work - p[low].work);
-    double seconds = p[low].seconds[way] + slope * (work - p[low].work);
-    if (work < p[0].work) {
-        double share = p[0].seconds[way] * work / p[0].work;
-        return seconds > share ? seconds : share;
-    }
-    /* a table that falls at its end must not be followed below what was measured */
-    return work > p[n - 1].work && seconds < p[n - 1].seconds[way] ? p[n - 1].seconds[way] : seconds;
-}
-
-/* Least squares of seconds/seconds = (c0 + c1·x + c2·y)/seconds: how much one unit of y costs in units of x.
- * Returns a negative number when the points do not tell. */
-static double shape_ratio(const struct profile_point *points, uint32_t count, enum profile_block kind)
-{
-    double m[3][4] = {{0}};
-    for (uint32_t i = 0; i < count; i++) {
-        double seconds = points[i].forward_s + points[i].backward_s;
-        double x = kind == PROFILE_HEAD ? points[i].labelled : points[i].tokens;
-        double y = kind == PROFILE_HEAD ? points[i].tokens : points[i].sum_sq;
-        double row[4] = {1 / seconds, x / seconds, y / seconds, 1};
-        for (int a = 0; a < 3; a++) {
-            for (int b = 0; b < 4; b++)
-                m[a][b] += row[a] * row[b];
-        }
-    }
-    double scale[3] = {sqrt(m[0][0]), sqrt(m[1][1]), sqrt(m[2][2])};
-    for (int a = 0; a < 3; a++) {
-        if (!(scale[a] > 0))
-            return -1;
-        for (int b = 0; b < 3; b++)
-            m[a][b] /= scale[a] * scale[b];
-        m[a][3] /= scale[a];
-    }
-    for (int a = 0; a < 3; a++) {
-        if (fabs(m[a][a]) < 1e-4) /* as good as singular: the points lie on a line */
-            return -1;
-        for (int b = a + 1; b < 3; b++) {
-            double factor = m[b][a] / m[a][a];
-            for (int c = a; c < 4; c++)
-                m[b][c] -= factor * m[a][c];
-        }
-    }
-    double c2 = m[2][3] / m[2][2];
-    double c1 = (m[1][3] - m[1][2] * c2) / m[1][1];
-    if (c2 < 0 && c2 > -1e-9 * c1) /* rounding, whose sign depends on the order of the points */
-        c2 = 0;
-    return c1 > 0 && c2 >= 0 ? (c2 / scale[2]) / (c1 / scale[1]) : -1;
-}
-
-static int point_compare(const void *left, const void *right)
-{
-    const struct cost_point *a = left, *b = right;
-    return a->work < b->work ? -1 : a->work > b->work;
-}
-
-static void points_merge(struct cost_curve *curve)
-{
-    uint32_t out = 0;
-    qsort(curve->points, curve->count, sizeof(*curve->points), point_compare);
-    for (uint32_t i = 0; i < curve->count;) {
-        struct cost_point sum = {0};
-        uint32_t n = 0;
-        double first = curve->points[i].work;
-        do {
-            sum.work += curve->points[i].work;
-            for (int w = 0; w < COST_WAYS; w++)
-                sum.seconds[w] += curve->points[i].seconds[w];
-            n++;
-            i++;
-        } while (i < curve->count && curve->points[i].work <= first * 1.02 + 1e-9);
-        sum.work /= n;
-        for (int w = 0; w < COST_WAYS; w++)
-            sum.seconds[w] /= n;
-        curve->points[out++] = sum;
-    }
-    curve->count = out;
-}
-
-/* More work never takes less time: where measured times fall, neighbours are averaged until they do not (the
- * rising curve that is nearest by least squares; pool adjacent violators, Ayer et al. 1955). */
-static void points_level(struct cost_curve *curve, int way)
-{
-    for (uint32_t end = 1; end < curve->count; end++) {
-        if (curve->points[end].seconds[way] >= curve->points[end - 1].seconds[way])
-            continue;
-        double sum = curve->points[end].seconds[way];
-        uint32_t begin = end;
-        while (begin > 0 && curve->points[begin - 1].seconds[way] > sum / (end - begin + 1))
-            sum += curve->points[--begin].seconds[way];
-        for (uint32_t i = begin; i <= end; i++)
-            curve->points[i].seconds[way] = sum / (end - begin + 1);
-    }
-}
-
-int cost_curve_build(struct cost_curve *curve, const struct profile_point *points, uint32_t count,
-                     enum profile_block kind, double flops_square_per_token, double flops_token_per_labelled,
-                     struct err *err)
-{
-    *curve = (struct cost_curve){.per_token = 1};
-    double ratio = kind == PROFILE_EMBEDDING || count < 4 ? -1 : shape_ratio(points, count, kind);
-    if (kind == PROFILE_LAYER) {
-        double limit = 50 * flops_square_per_token;
-        curve->per_square = ratio >= 0 ? ratio : SQUARE_SLOWNESS * flops_square_per_token;
-        curve->per_square = curve->per_square > limit ? limit : curve->per_square;
-    } else if (kind == PROFILE_HEAD) {
-        curve->per_labelled = 1;
-        curve->per_token = ratio >= 0 && ratio < 1 ? ratio : flops_token_per_labelled;
-    }
-    curve->points = calloc((size_t)count + 1, sizeof(*curve->points));
-    if (!curve->points)
-        return err_set(err, ERR_NOMEM, "costs: out of memory");
-    for (uint32_t i = 0; i < count; i++) {
-        struct cost_load load = {points[i].rows, points[i].tokens, points[i].sum_sq, points[i].labelled};
-        curve->points[i] = (struct cost_point){
-            .work = load_work(curve, &load),
-            .seconds = {points[i].forward_s, points[i].backward_s, points[i].recompute_s}};
-    }
-    curve->count = count;
-    points_merge(curve);
-    for (int way = 0; way < COST_WAYS; way++)
-        points_level(curve, way);
-    return 0;
-}
-
 /* --- estimated curves --- */
 
 static const struct block *block_of_class(const struct block_list *blocks, enum cost_class cls)
@@ -181,15 +35,16 @@ static const struct block *block_of_class(const struct block_list *blocks, enum 
     return NULL;
 }
 
-const struct catalogue_entry *cost_entry_of(const struct device *device)
+static const struct catalogue_entry *entry_of(const struct device *device)
 {
     if (device->like)
         return device->like;
     return strcmp(device->kind, "cpu") == 0 ? catalogue_find("cpu") : NULL;
 }
 
-void cost_entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
-                      double *flops_per_s, double *bytes_per_s)
+/* FLOP/s that an entry is taken to reach, and bytes/s it reads; `threads` of a CPU. */
+static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
+                        double *flops_per_s, double *bytes_per_s)
 {
     bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
     *flops_per_s =
@@ -209,36 +64,24 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
                           const struct catalogue_entry *entry, const struct workload *w, double threads,
                           struct err *err)
 {
-    static const double sizes[] = {1, 8, 32, 128, 512, 2048, 8192, 32768};
-    double rate, bytes_per_s;
-    cost_entry_rates(entry, w, threads, &rate, &bytes_per_s);
-    double weight_bytes = (double)block->params * (w->base == BASE_FP32 ? 4 : 2);
-    double per_unit = block->flops_per_token > 0 ? block->flops_per_token : 1;
+    double rate, bytes_per_s, back = w->method == METHOD_FULL ? 2 : 1;
+    entry_rates(entry, w, threads, &rate, &bytes_per_s);
+    double overhead = COST_KERNEL_OVERHEAD_S + unpack_seconds(block, w, bytes_per_s);
+    double flops = block->flops_per_token > 0 ? block->flops_per_token : 1;
     bool head = cls == COST_HEAD;
-    curve->per_token = head ? 0.002 : 1;
+    curve->per_token = head ? HEAD_PER_TOKEN : 1;
     curve->per_labelled = head ? 1 : 0;
-    curve->per_square = head ? 0 : SQUARE_SLOWNESS * block->flops_per_square / per_unit;
-    curve->count = sizeof(sizes) / sizeof(sizes[0]);
-    curve->points = calloc(curve->count, sizeof(*curve->points));
-    if (!curve->points)
-        return err_set(err, ERR_NOMEM, "costs: out of memory");
-    double unpack = unpack_seconds(block, w, bytes_per_s);
-    double back = cls == COST_EMBEDDING ? 0 : w->method == METHOD_FULL ? 2 : 1;
-    for (uint32_t i = 0; i < curve->count; i++) {
-        double compute = sizes[i] * per_unit / rate, read = weight_bytes / bytes_per_s;
-        if (cls == COST_EMBEDDING)
-            compute = sizes[i] * 1e-9, read = 0;
-        double forward = KERNEL_OVERHEAD_S + unpack + (compute > read ? compute : read);
-        curve->points[i] =
-            (struct cost_point){.work = sizes[i], .seconds = {forward, back * forward, forward}};
-    }
-    return 0;
+    curve->per_square = head ? 0 : COST_SQUARE_SLOWNESS * block->flops_per_square / flops;
+    if (cls == COST_EMBEDDING) /* a look-up: a nanosecond a token */
+        return cost_curve_estimate(curve, 1e-9, 1, 0, overhead, 0, err);
+    double read = (double)block->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
+    return cost_curve_estimate(curve, flops, rate, read, overhead, back, err);
 }
 
 static int device_estimate(struct cost_device *cost, const struct device *device,
                            const struct workload *workload, const struct block_list *blocks, struct err *err)
 {
-    const struct catalogue_entry *entry = cost_entry_of(device);
+    const struct catalogue_entry *entry = entry_of(device);
     if (!entry)
         return err_set(err, ERR_INVALID, "device %s: no profile, and no `like` to estimate it from",
                        device->name);
@@ -253,7 +96,8 @@ static int device_estimate(struct cost_device *cost, const struct device *device
             0)
             return -1;
         double trained = workload->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
-        cost->step_s[cls] = trained > 0 ? KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
+        cost->step_s[cls] =
+            trained > 0 ? COST_KERNEL_OVERHEAD_S + trained * 28 / entry->memory_bytes_per_s : 0;
     }
     return 0;
 }
@@ -280,10 +124,147 @@ static int device_measured(struct cost_device *cost, const struct device *device
             continue;
         double per_token = block->flops_per_token > 0 ? block->flops_per_token : 1;
         if (cost_curve_build(&cost->curves[cls], profile->points[kind], profile->point_count[kind], kind,
-                             block->flops_per_square / per_token, 0.002, err) < 0)
+                             block->flops_per_square / per_token, HEAD_PER_TOKEN, err) < 0)
             return -1;
         cost->step_s[cls] = profile->step_s[kind];
     }
+    return 0;
+}
+
+/* --- parts of layers --- */
+
+static const enum part_kind kind_of[COST_PARTS] = {[COST_PART_ATTENTION] = PART_ATTENTION,
+                                                   [COST_PART_FFN] = PART_FFN,
+                                                   [COST_PART_ROUTER] = PART_ROUTER,
+                                                   [COST_PART_EXPERT] = PART_EXPERT};
+static const enum profile_block part_points[COST_PARTS] = {[COST_PART_ATTENTION] = PROFILE_ATTENTION,
+                                                           [COST_PART_FFN] = PROFILE_FFN,
+                                                           [COST_PART_ROUTER] = PROFILE_ROUTER,
+                                                           [COST_PART_EXPERT] = PROFILE_EXPERT};
+
+/* The part of any layer of the list; a dense layer's FFN is in another block than the experts. */
+static const struct block_part *part_of(const struct block_list *blocks, enum cost_part part,
+                                        const struct block **of)
+{
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        const struct block *block = &blocks->blocks[b];
+        for (uint32_t i = 0; i < block->part_count; i++) {
+            if (block->parts[i].kind == kind_of[part] &&
+                (part == COST_PART_FFN || cost_class_of(block) == COST_LAYER_SPARSE)) {
+                *of = block;
+                return &block->parts[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static double part_flops(const struct block_part *part)
+{
+    return part->flops_per_token + part->lora_flops_per_token;
+}
+
+static int part_estimate(struct cost_curve *curve, enum cost_part kind, const struct block_part *part,
+                         const struct catalogue_entry *entry, const struct workload *w, double threads,
+                         struct err *err)
+{
+    double rate, bytes_per_s, flops = part_flops(part);
+    entry_rates(entry, w, threads, &rate, &bytes_per_s);
+    double read = (double)part->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
+    double overhead =
+        kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
+    curve->per_token = 1;
+    curve->per_square = flops > 0 ? COST_SQUARE_SLOWNESS * part->flops_per_square / flops : 0;
+    return cost_curve_estimate(curve, flops, rate, read, overhead, w->method == METHOD_FULL ? 2 : 1, err);
+}
+
+/* The share of a measured layer that is one copy of this part, by FLOPs; work in tokens of the part. */
+static int part_divide(struct cost_curve *curve, const struct cost_curve *layer, const struct block *block,
+                       const struct block_part *part, struct err *err)
+{
+    double share = block->flops_per_token > 0 ? part_flops(part) * part->active / block->flops_per_token : 0;
+    double tokens = (double)part->active / part->copies; /* a copy gets of each of the layer's */
+    *curve = (struct cost_curve){.per_token = 1, .count = layer->count};
+    if (part->kind == PART_ATTENTION && share > 0)
+        curve->per_square = layer->per_square / share;
+    curve->points = calloc((size_t)layer->count + 1, sizeof(*curve->points));
+    if (!curve->points)
+        return err_set(err, ERR_NOMEM, "costs: out of memory");
+    for (uint32_t i = 0; i < layer->count; i++) {
+        curve->points[i].work = layer->points[i].work * tokens;
+        for (int way = 0; way < COST_WAYS; way++)
+            curve->points[i].seconds[way] = layer->points[i].seconds[way] * share / part->copies;
+    }
+    return 0;
+}
+
+static double step_share(const struct workload *w, const struct block *block, const struct block_part *part)
+{
+    double all = w->method == METHOD_FULL ? (double)block->params : (double)block->lora_params;
+    double own = w->method == METHOD_FULL ? (double)part->params : (double)part->lora_params;
+    return all > 0 ? own / all : 0;
+}
+
+static int part_init(struct cost_device *cost, enum cost_part kind, const struct device *device,
+                     const struct workload *workload, const struct block_list *blocks, struct err *err)
+{
+    const struct block *block = NULL;
+    const struct block_part *part = part_of(blocks, kind, &block);
+    const struct profile *profile = &device->profile;
+    struct cost_curve *curve = &cost->parts[kind];
+    if (!part)
+        return 0;
+    enum cost_class cls = cost_class_of(block);
+    enum profile_block points = part_points[kind];
+    cost->part_step_s[kind] = cost->step_s[cls] * step_share(workload, block, part);
+    if (!profile->present) {
+        double threads = strcmp(device->kind, "cpu") == 0 ? device->threads : 1;
+        return part_estimate(curve, kind, part, entry_of(device), workload, threads, err);
+    }
+    if (profile->point_count[points]) {
+        bool squares = kind == COST_PART_ATTENTION;
+        double flops = part_flops(part) > 0 ? part_flops(part) : 1;
+        if (profile->step_s[points] > 0)
+            cost->part_step_s[kind] = profile->step_s[points];
+        return cost_curve_build(curve, profile->points[points], profile->point_count[points],
+                                squares ? PROFILE_LAYER : PROFILE_EMBEDDING, part->flops_per_square / flops,
+                                0, err);
+    }
+    if (profile->point_count[PROFILE_LAYER])
+        return part_divide(curve, &cost->curves[cls], block, part, err);
+    if (kind == COST_PART_ROUTER) { /* a product of a few columns: by its share of attention's FLOPs */
+        const struct cost_curve *attention = &cost->parts[COST_PART_ATTENTION];
+        struct block fake = {.flops_per_token = part_flops(&block->parts[0])};
+        return part_divide(curve, attention, &fake, part, err);
+    }
+    return err_set(err, ERR_INVALID, "device %s: its profile has no points of %s, and none of whole layers",
+                   device->name,
+                   kind == COST_PART_EXPERT ? "one expert"
+                   : kind == COST_PART_FFN  ? "the dense FFN"
+                                            : "attention");
+}
+
+static int parts_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
+                      const struct block_list *blocks, struct err *err)
+{
+    const struct block *sparse = block_of_class(blocks, COST_LAYER_SPARSE);
+    if (!sparse)
+        return 0;
+    for (uint32_t i = 0; i < sparse->part_count; i++) {
+        if (sparse->parts[i].kind == PART_EXPERT) {
+            cost->experts = sparse->parts[i].copies;
+            cost->experts_active = sparse->parts[i].active;
+        }
+    }
+    if (!device->profile.present)
+        cost->experts_overhead_s = COST_KERNEL_OVERHEAD_S;
+    for (int kind = 0; kind < COST_PARTS; kind++) {
+        if (part_init(cost, (enum cost_part)kind, device, workload, blocks, err) < 0)
+            return -1;
+    }
+    /* layers are the sum of their parts */
+    free(cost->curves[COST_LAYER_SPARSE].points);
+    cost->curves[COST_LAYER_SPARSE] = (struct cost_curve){0};
     return 0;
 }
 
@@ -298,6 +279,15 @@ static void recompute_layers_alone(struct cost_device *cost)
     }
 }
 
+static void slow_down(struct cost_curve *curve, double *step_s, double factor)
+{
+    for (uint32_t i = 0; i < curve->count; i++) {
+        for (int way = 0; way < COST_WAYS; way++)
+            curve->points[i].seconds[way] *= factor;
+    }
+    *step_s *= factor;
+}
+
 int cost_device_init(struct cost_device *cost, const struct device *device, const struct workload *workload,
                      const struct block_list *blocks, struct err *err)
 {
@@ -305,29 +295,17 @@ int cost_device_init(struct cost_device *cost, const struct device *device, cons
     int result = device->profile.present ? device_measured(cost, device, blocks, err)
                                          : device_estimate(cost, device, workload, blocks, err);
     if (result == 0)
-        result = cost_parts_init(cost, device, workload, blocks, err);
+        result = parts_init(cost, device, workload, blocks, err);
     if (result < 0) {
         cost_device_fini(cost);
         return -1;
     }
     recompute_layers_alone(cost);
     double factor = 1 / (device->speed * device->heat);
-    for (int cls = 0; cls < COST_CLASSES; cls++) {
-        struct cost_curve *curve = &cost->curves[cls];
-        for (uint32_t i = 0; i < curve->count; i++) {
-            for (int way = 0; way < COST_WAYS; way++)
-                curve->points[i].seconds[way] *= factor;
-        }
-        cost->step_s[cls] *= factor;
-    }
-    for (int part = 0; part < COST_PARTS; part++) {
-        struct cost_curve *curve = &cost->parts[part];
-        for (uint32_t i = 0; i < curve->count; i++) {
-            for (int way = 0; way < COST_WAYS; way++)
-                curve->points[i].seconds[way] *= factor;
-        }
-        cost->part_step_s[part] *= factor;
-    }
+    for (int cls = 0; cls < COST_CLASSES; cls++)
+        slow_down(&cost->curves[cls], &cost->step_s[cls], factor);
+    for (int part = 0; part < COST_PARTS; part++)
+        slow_down(&cost->parts[part], &cost->part_step_s[part], factor);
     cost->experts_overhead_s *= factor;
     return 0;
 }
@@ -339,4 +317,35 @@ void cost_device_fini(struct cost_device *cost)
     for (int part = 0; part < COST_PARTS; part++)
         free(cost->parts[part].points);
     *cost = (struct cost_device){0};
+}
+
+double cost_part_seconds(const struct cost_device *cost, enum cost_part part, enum cost_way way,
+                         const struct cost_load *load)
+{
+    return cost_curve_seconds(&cost->parts[part], way, load);
+}
+
+double cost_experts_seconds(const struct cost_device *cost, enum cost_way way, double count, double tokens)
+{
+    if (count <= 0 || tokens <= 0)
+        return 0;
+    /* with less than a token each, that share of them gets one */
+    struct cost_load load = {.rows = 1, .tokens = tokens < 1 ? 1 : tokens};
+    double each = cost_curve_seconds(&cost->parts[COST_PART_EXPERT], way, &load);
+    return cost->experts_overhead_s + count * (tokens < 1 ? tokens : 1) * each;
+}
+
+double cost_class_seconds(const struct cost_device *cost, enum cost_class cls, enum cost_way way,
+                          const struct cost_load *load)
+{
+    if (cost->curves[cls].count || cost->experts == 0 || load->tokens <= 0)
+        return cost_curve_seconds(&cost->curves[cls], way, load);
+    if (cls != COST_LAYER && cls != COST_LAYER_SPARSE)
+        return 0;
+    double seconds = cost_part_seconds(cost, COST_PART_ATTENTION, way, load);
+    if (cls == COST_LAYER)
+        return seconds + cost_part_seconds(cost, COST_PART_FFN, way, load);
+    return seconds + cost_part_seconds(cost, COST_PART_ROUTER, way, load) +
+           cost_experts_seconds(cost, way, cost->experts,
+                                load->tokens * cost->experts_active / cost->experts);
 }

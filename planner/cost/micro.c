@@ -1,12 +1,6 @@
 /* Micro-batches at their mean. */
 #include "planner/cost/micro.h"
 
-#include <stdlib.h>
-
-#include "model/order.h"
-
-#define MEANS_MOST 4096u /* devices · sizes of which mean micro-batches are priced beforehand */
-
 uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX])
 {
     uint32_t batch = problem->workload->batch_rows, count = 0;
@@ -23,73 +17,10 @@ uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_M
     return count;
 }
 
-uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows)
-{
-    return order_micro_batch_count(problem->workload->batch_rows, micro_batch_rows);
-}
-
 bool micro_recompute_allowed(const struct problem *problem, bool recompute)
 {
     enum workload_recompute asked = problem->workload->recompute;
     return asked == RECOMPUTE_AUTO || recompute == (asked == RECOMPUTE_YES);
-}
-
-void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
-                     const struct cost_load *load)
-{
-    for (int cls = 0; cls < COST_CLASSES; cls++) {
-        for (int way = 0; way < COST_WAYS; way++)
-            cost->seconds[cls][way] =
-                cost_class_seconds(&problem->costs[device], (enum cost_class)cls, (enum cost_way)way, load);
-    }
-}
-
-struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches)
-{
-    return (struct cost_load){.rows = problem->mean_step.rows / micro_batches,
-                              .tokens = problem->mean_step.tokens / micro_batches,
-                              .sum_sq = problem->mean_step.sum_sq / micro_batches,
-                              .labelled = problem->mean_step.labelled / micro_batches};
-}
-
-static void mean_cost(struct micro_cost *cost, const struct problem *problem, uint32_t device, uint32_t count)
-{
-    struct cost_load load = micro_load_mean(problem, count);
-    micro_cost_load(cost, problem, device, &load);
-}
-
-void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
-                     uint32_t micro_batch_rows)
-{
-    if (problem->means && micro_batch_rows <= problem->workload->batch_rows)
-        *cost = problem->means[(size_t)problem->mean_of[micro_batch_rows] * problem->device_count + device];
-    else
-        mean_cost(cost, problem, device, micro_count(problem, micro_batch_rows));
-}
-
-int micro_means_init(struct problem *p, struct err *err)
-{
-    uint32_t batch = p->workload->batch_rows, kinds = 0, last = 0;
-    for (uint32_t rows = 1; rows <= batch && (uint64_t)kinds * p->device_count <= MEANS_MOST; rows++) {
-        kinds += micro_count(p, rows) != last;
-        last = micro_count(p, rows);
-    }
-    if ((uint64_t)kinds * p->device_count > MEANS_MOST)
-        return 0;
-    p->mean_of = calloc((size_t)batch + 1, sizeof(*p->mean_of));
-    p->means = calloc((size_t)kinds * p->device_count + 1, sizeof(*p->means));
-    if (!p->mean_of || !p->means)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    kinds = last = 0;
-    for (uint32_t rows = 1; rows <= batch; rows++) {
-        uint32_t count = micro_count(p, rows);
-        for (uint32_t d = 0; d < p->device_count && count != last; d++)
-            mean_cost(&p->means[(size_t)kinds * p->device_count + d], p, d, count);
-        kinds += count != last;
-        last = count;
-        p->mean_of[rows] = kinds - 1;
-    }
-    return 0;
 }
 
 static double classes_sum(const struct problem *problem, const struct micro_cost *cost, int32_t begin,

@@ -9,24 +9,9 @@
 /* Sizes in rows, rising: 1, 2, 3, 4, 6, 8, 12, … and the whole batch; or the one asked for. Returns how many.
  */
 uint32_t micro_sizes(const struct problem *problem, uint32_t sizes[MICRO_SIZES_MAX]);
-uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
 /* Does the specification allow it? */
 bool micro_recompute_allowed(const struct problem *problem, bool recompute);
 
-/* A mean micro-batch of a step cut into so many. */
-struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
-
-/* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
-struct micro_cost {
-    double seconds[COST_CLASSES][COST_WAYS];
-};
-/* Prices them beforehand where there are few devices: for problem_init, which owns the tables. ERR_NOMEM. */
-int micro_means_init(struct problem *problem, struct err *err);
-void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
-                     uint32_t micro_batch_rows);
-/* The same at a given load. */
-void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
-                     const struct cost_load *load);
 /* Seconds of blocks [begin, end). */
 double micro_forward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                      int32_t end);

@@ -4,40 +4,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/cost/expert_price.h"
 #include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
 #include "planner/cost/ring.h"
-#include "planner/expert/expert.h"
+#include "planner/cost/tensor_cost.h"
 #include "planner/simulate/steady.h"
-#include "planner/tensor/tensor.h"
 
 #define STEADY_WORTH 4000u /* instructions from which a steady stretch is looked for */
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
+    bool experts = false;
     *price = (struct price){.problem = problem, .plan = plan};
     price->device = calloc((size_t)plan->rank_count + 1, sizeof(*price->device));
     price->groups = calloc((size_t)plan->group_count + 1, sizeof(*price->groups));
-    if (!price->device || !price->groups) {
-        price_fini(price);
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    }
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
+    int result = price->device && price->groups ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
         price->device[r] = cluster_device_find(problem->cluster, plan->ranks[r].device);
-        if (price->device[r] == UINT32_MAX) {
-            err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
-                    plan->ranks[r].device);
-            price_fini(price);
-            return -1;
-        }
+        if (price->device[r] == UINT32_MAX)
+            result = err_set(err, ERR_INVALID, "plan: rank %u is on %s, which the cluster does not have", r,
+                             plan->ranks[r].device);
+        experts |= plan->ranks[r].expert_count > 0;
     }
-    if (plan->placement == PLACE_EXPERT &&
-        expert_price_init(&price->expert, problem, plan, price->device, err) < 0) {
+    if (result == 0 && experts)
+        result = expert_price_init(&price->expert, problem, plan, price->device, err);
+    if (result < 0)
         price_fini(price);
-        return -1;
-    }
-    return 0;
+    return result;
 }
 
 void price_fini(struct price *price)
@@ -116,7 +111,7 @@ static double compute_seconds(void *context, uint32_t rank, const struct instr *
         load = instr_load(price, x);
         return expert_compute_seconds(price->expert, rank, x, &load);
     }
-    if (price->plan->placement == PLACE_TENSOR) {
+    if (price->plan->ranks[rank].tensor.column_end) { /* it keeps parts of matrices */
         load = instr_load(price, x);
         return tensor_instr_seconds(p, device, &price->plan->ranks[rank], x, &load);
     }

@@ -5,16 +5,9 @@
 #include <string.h>
 
 #include "model/order.h"
-#include "planner/cost/micro.h"
 
-static bool named(char *const *names, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(names[i], name) == 0)
-            return true;
-    }
-    return false;
-}
+#define MEANS_MAX 4096u      /* devices · sizes of which mean micro-batches are priced beforehand */
+#define LINK_NODES_MAX 1024u /* nodes up to which links are in a table: 16 MiB */
 
 static int names_known(const struct cluster *cluster, char *const *names, uint32_t count, const char *path,
                        struct err *err)
@@ -35,8 +28,8 @@ static int usable_init(struct problem *p, struct err *err)
         return -1;
     for (uint32_t d = 0; d < p->device_count; d++) {
         const char *name = p->cluster->devices[d].name;
-        p->usable[d] = (w->device_count == 0 || named(w->devices, w->device_count, name)) &&
-                       !named(w->exclude, w->exclude_count, name);
+        p->usable[d] = (w->device_count == 0 || workload_names(w->devices, w->device_count, name)) &&
+                       !workload_names(w->exclude, w->exclude_count, name);
         left += p->usable[d];
     }
     return left ? 0
@@ -183,6 +176,95 @@ static int blocks_init(struct problem *p, struct err *err)
     return 0;
 }
 
+static int links_init(struct problem *p, struct err *err)
+{
+    const struct cluster *cluster = p->cluster;
+    size_t nodes = cluster->node_count;
+    if (nodes > LINK_NODES_MAX)
+        return 0;
+    uint32_t *device = calloc(nodes + 1, sizeof(*device)); /* one of each node, plus 1 */
+    p->links = calloc(nodes * nodes + 1, sizeof(*p->links));
+    if (!device || !p->links) {
+        free(device);
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    for (uint32_t d = 0; d < p->device_count; d++)
+        device[cluster->devices[d].node] = d + 1;
+    for (size_t i = 0; i < nodes * nodes; i++) {
+        bool emulated;
+        if (device[i / nodes] && device[i % nodes])
+            cluster_link(cluster, device[i / nodes] - 1, device[i % nodes] - 1, &p->links[i].latency_s,
+                         &p->links[i].bytes_per_s, &emulated);
+    }
+    free(device);
+    return 0;
+}
+
+/* --- micro-batches at their mean --- */
+
+uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows)
+{
+    return order_micro_batch_count(problem->workload->batch_rows, micro_batch_rows);
+}
+
+void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     const struct cost_load *load)
+{
+    for (int cls = 0; cls < COST_CLASSES; cls++) {
+        for (int way = 0; way < COST_WAYS; way++)
+            cost->seconds[cls][way] =
+                cost_class_seconds(&problem->costs[device], (enum cost_class)cls, (enum cost_way)way, load);
+    }
+}
+
+struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches)
+{
+    return (struct cost_load){.rows = problem->mean_step.rows / micro_batches,
+                              .tokens = problem->mean_step.tokens / micro_batches,
+                              .sum_sq = problem->mean_step.sum_sq / micro_batches,
+                              .labelled = problem->mean_step.labelled / micro_batches};
+}
+
+static void mean_cost(struct micro_cost *cost, const struct problem *problem, uint32_t device, uint32_t count)
+{
+    struct cost_load load = micro_load_mean(problem, count);
+    micro_cost_load(cost, problem, device, &load);
+}
+
+void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     uint32_t micro_batch_rows)
+{
+    if (problem->means && micro_batch_rows <= problem->workload->batch_rows)
+        *cost = problem->means[(size_t)problem->mean_of[micro_batch_rows] * problem->device_count + device];
+    else
+        mean_cost(cost, problem, device, micro_count(problem, micro_batch_rows));
+}
+
+static int means_init(struct problem *p, struct err *err)
+{
+    uint32_t batch = p->workload->batch_rows, kinds = 0, last = 0;
+    for (uint32_t rows = 1; rows <= batch && (uint64_t)kinds * p->device_count <= MEANS_MAX; rows++) {
+        kinds += micro_count(p, rows) != last;
+        last = micro_count(p, rows);
+    }
+    if ((uint64_t)kinds * p->device_count > MEANS_MAX)
+        return 0;
+    p->mean_of = calloc((size_t)batch + 1, sizeof(*p->mean_of));
+    p->means = calloc((size_t)kinds * p->device_count + 1, sizeof(*p->means));
+    if (!p->mean_of || !p->means)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    kinds = last = 0;
+    for (uint32_t rows = 1; rows <= batch; rows++) {
+        uint32_t count = micro_count(p, rows);
+        for (uint32_t d = 0; d < p->device_count && count != last; d++)
+            mean_cost(&p->means[(size_t)kinds * p->device_count + d], p, d, count);
+        kinds += count != last;
+        last = count;
+        p->mean_of[rows] = kinds - 1;
+    }
+    return 0;
+}
+
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err)
 {
@@ -195,23 +277,19 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     problem->costs = calloc(cluster->device_count, sizeof(*problem->costs));
     problem->usable = calloc(cluster->device_count, sizeof(*problem->usable));
     int result = problem->costs && problem->usable ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
-    if (result < 0 || blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
-        steps_init(problem, err) < 0 || tops_init(problem, err) < 0) {
+    if (result == 0 && (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
+                        steps_init(problem, err) < 0 || tops_init(problem, err) < 0))
+        result = -1;
+    for (uint32_t d = 0; d < cluster->device_count && result == 0; d++) {
+        if (problem->usable[d])
+            result =
+                cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err);
+    }
+    if (result == 0 && (means_init(problem, err) < 0 || links_init(problem, err) < 0))
+        result = -1;
+    if (result < 0)
         problem_fini(problem);
-        return -1;
-    }
-    for (uint32_t d = 0; d < cluster->device_count; d++) {
-        if (problem->usable[d] &&
-            cost_device_init(&problem->costs[d], &cluster->devices[d], workload, &problem->blocks, err) < 0) {
-            problem_fini(problem);
-            return -1;
-        }
-    }
-    if (micro_means_init(problem, err) < 0) {
-        problem_fini(problem);
-        return -1;
-    }
-    return 0;
+    return result;
 }
 
 void problem_fini(struct problem *problem)
@@ -230,7 +308,14 @@ void problem_fini(struct problem *problem)
     free(problem->top_labelled);
     free(problem->means);
     free(problem->mean_of);
+    free(problem->links);
     *problem = (struct problem){0};
+}
+
+struct cost_load problem_mean_rows(const struct problem *problem, double rows)
+{
+    const struct cost_load *row = &problem->mean_row;
+    return (struct cost_load){row->rows * rows, row->tokens * rows, row->sum_sq * rows, row->labelled * rows};
 }
 
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end)

@@ -23,7 +23,16 @@ struct problem_params {
     uint64_t all, matrices, adapters;
 };
 
-struct micro_cost;
+/* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
+struct micro_cost {
+    double seconds[COST_CLASSES][COST_WAYS];
+};
+
+#define PROBLEM_SAME 1e-9 /* relative: seconds this near are equal; sums in another order differ by less */
+
+struct problem_link { /* from one node's devices to another's */
+    double latency_s, bytes_per_s;
+};
 
 struct problem {
     const struct workload *workload; /* borrowed */
@@ -47,11 +56,10 @@ struct problem {
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
     struct footprint_model footprint;
-    struct micro_cost
-        *means;          /* [sizes][device_count], by mean_of[rows of a micro-batch]; micro.h. NULL: many */
-    uint32_t *mean_of;   /* [batch_rows + 1] */
-    bool exhaustive_off; /* search small clusters like large ones */
-    bool runnable_only;  /* leave out what a worker of this release cannot run */
+    struct micro_cost *means;   /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
+    uint32_t *mean_of;          /* [batch_rows + 1] */
+    struct problem_link *links; /* [node_count²], from row to column; NULL: too many nodes */
+    bool runnable_only;         /* leave out what a worker of this release cannot run */
 };
 
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
@@ -80,8 +88,23 @@ static inline uint32_t problem_step_priced(const struct problem *problem, uint32
     return steps > 1 ? (uint32_t)((uint64_t)t * (problem->step_count - 1) / (steps - 1)) : 0;
 }
 
+/* What so many mean rows hold. */
+struct cost_load problem_mean_rows(const struct problem *problem, double rows);
 /* What rows [begin, end) of a priced step hold; cut off at the rows it has. */
 struct cost_load problem_load(const struct problem *problem, uint32_t step, uint32_t begin, uint32_t end);
+
+/* The link from one device to another. */
+static inline struct problem_link problem_link(const struct problem *problem, uint32_t from, uint32_t to)
+{
+    const struct cluster *cluster = problem->cluster;
+    struct problem_link link;
+    bool emulated;
+    if (problem->links)
+        return problem
+            ->links[(size_t)cluster->devices[from].node * cluster->node_count + cluster->devices[to].node];
+    cluster_link(cluster, from, to, &link.latency_s, &link.bytes_per_s, &emulated);
+    return link;
+}
 
 /* Seconds of blocks [begin, end) on a device for a load. */
 double problem_seconds(const struct problem *problem, uint32_t device, int32_t begin, int32_t end,
@@ -93,5 +116,17 @@ double problem_step_seconds(const struct problem *problem, uint32_t device, int3
  */
 uint32_t problem_tokens_bound(const struct problem *problem, uint32_t micro_batch_rows);
 uint32_t problem_labelled_bound(const struct problem *problem, uint32_t micro_batch_rows);
+
+/* Micro-batches of a step that is cut at so many rows. */
+uint32_t micro_count(const struct problem *problem, uint32_t micro_batch_rows);
+/* A mean micro-batch of a step cut into so many. */
+struct cost_load micro_load_mean(const struct problem *problem, uint32_t micro_batches);
+
+/* At the mean micro-batch of up to so many rows. */
+void micro_cost_init(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     uint32_t micro_batch_rows);
+/* The same at a given load. */
+void micro_cost_load(struct micro_cost *cost, const struct problem *problem, uint32_t device,
+                     const struct cost_load *load);
 
 #endif

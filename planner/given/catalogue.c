@@ -3,7 +3,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "planner/given/catalogue_private.h"
+#include "planner/given/catalogue.h"
 
 #define PLAIN_MAX 64
 
@@ -32,6 +32,13 @@ static void plain(const char *name, char out[PLAIN_MAX])
             out[used++] = word[i];
     }
     out[used] = '\0';
+}
+
+const char *const cost_origin_names[] = {"measured", "imported", "estimated", NULL};
+
+const char *cost_origin_name(enum cost_origin origin)
+{
+    return origin < ORIGIN_COUNT ? cost_origin_names[origin] : "?";
 }
 
 const struct catalogue_entry *catalogue_find(const char *name)
@@ -103,38 +110,21 @@ uint64_t catalogue_usable(const struct catalogue_entry *entry)
     return (uint64_t)((1 - CATALOGUE_RESERVE) * (double)entry->memory_bytes) - CATALOGUE_CONTEXT_BYTES;
 }
 
-const struct catalogue_entry *catalogue_fastest(const char *kind)
-{
-    size_t count;
-    const struct catalogue_entry *entries = catalogue_entries(&count);
-    const struct catalogue_entry *best = NULL;
-    double rate = 0;
-    for (size_t i = 0; i < count; i++) {
-        double each = catalogue_peak(&entries[i]);
-        if (strcmp(entries[i].kind, kind) == 0 && each > rate) {
-            rate = each;
-            best = &entries[i];
-        }
-    }
-    return best;
-}
-
-const struct catalogue_entry *catalogue_slowest(const char *kind)
-{
-    size_t count;
-    const struct catalogue_entry *entries = catalogue_entries(&count);
-    const struct catalogue_entry *least = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(entries[i].kind, kind) == 0 &&
-            (!least || catalogue_peak(&entries[i]) < catalogue_peak(least)))
-            least = &entries[i];
-    }
-    return least;
-}
-
 double catalogue_peak(const struct catalogue_entry *entry)
 {
     return entry->flops_16 > entry->flops_fp32 ? entry->flops_16 : entry->flops_fp32;
+}
+
+const struct catalogue_entry *catalogue_extreme(const char *kind, bool fastest)
+{
+    size_t count;
+    const struct catalogue_entry *entries = catalogue_entries(&count), *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        double more = best ? catalogue_peak(&entries[i]) - catalogue_peak(best) : 0;
+        if (strcmp(entries[i].kind, kind) == 0 && (!best || (fastest ? more > 0 : more < 0)))
+            best = &entries[i];
+    }
+    return best;
 }
 
 json_t *cluster_catalogue(struct err *err)

@@ -17,7 +17,7 @@
  * where bfloat16 has a rate of its own (MI100), that one is meant. */
 #include <string.h>
 
-#include "planner/given/catalogue_private.h"
+#include "planner/given/catalogue_entries.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define TERA 1e12

@@ -4,16 +4,11 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 #define SECONDS_MAX 1e9
 #define RATE_MAX 1e18
-
-const char *cost_origin_name(enum cost_origin origin)
-{
-    static const char *const names[ORIGIN_COUNT] = {"measured", "imported", "estimated"};
-    return origin < ORIGIN_COUNT ? names[origin] : "?";
-}
 
 struct cluster *cluster_create(struct err *err)
 {
@@ -158,12 +153,10 @@ int cluster_add_device(struct cluster *cluster, const struct cluster_device *dev
     if (grown)
         cluster->devices = grown;
     char *name = strdup(device->name), *kind = strdup(device->kind ? device->kind : "cpu");
-    if (!grown || !name || !kind) {
-        free(name);
-        free(kind);
-        return err_set(err, ERR_NOMEM, "cluster: out of memory");
-    }
-    if (cluster_index_add(&cluster->device_index, cluster_hash_name(name), cluster->device_count, err) < 0) {
+    int result = grown && name && kind ? cluster_index_add(&cluster->device_index, cluster_hash_name(name),
+                                                           cluster->device_count, err)
+                                       : err_set(err, ERR_NOMEM, "cluster: out of memory");
+    if (result < 0) {
         free(name);
         free(kind);
         return -1;
@@ -251,11 +244,10 @@ static int per_block(struct json_reader *parent, const char *key, uint64_t *byte
 static int profile_read(struct json_reader *r, struct profile *profile, const char *device)
 {
     const json_t *points = NULL;
-    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
     int origin = ORIGIN_MEASURED;
     double base = 0;
     jr_array(r, "points", JR_REQUIRED, 1, CLUSTER_POINTS_MAX, &points);
-    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     jr_f64(r, "base_process_bytes", JR_OPTIONAL, 0, 1e15, &base);
     if (per_block(r, "weights_bytes", profile->weights_bytes, NULL) < 0 ||
         per_block(r, "adapter_bytes", profile->adapter_bytes, NULL) < 0 ||
@@ -332,7 +324,6 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
 {
     struct json_reader r;
     const char *from = "", *to = "";
-    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
     int origin = ORIGIN_MEASURED;
     struct link_pair link = {0};
     jr_init(&r, document, "link", err);
@@ -341,7 +332,7 @@ int cluster_add_link(struct cluster *cluster, const json_t *document, struct err
     jr_f64(&r, "latency_s", JR_REQUIRED, 0, SECONDS_MAX, &link.latency_s);
     jr_f64(&r, "bytes_per_s", JR_REQUIRED, 1, RATE_MAX, &link.bytes_per_s);
     jr_bool(&r, "emulated", JR_OPTIONAL, &link.emulated);
-    jr_choice(&r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_choice(&r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     if (jr_finish_loose(&r) < 0)
         return -1;
     link.origin = (enum cost_origin)origin;
@@ -430,6 +421,16 @@ uint32_t cluster_device_count(const struct cluster *cluster)
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index)
 {
     return index < cluster->device_count ? cluster->devices[index].name : NULL;
+}
+
+uint32_t cluster_node_count(const struct cluster *cluster)
+{
+    return cluster->node_count;
+}
+
+const char *cluster_device_node(const struct cluster *cluster, uint32_t index)
+{
+    return index < cluster->device_count ? cluster->nodes[cluster->devices[index].node].name : "";
 }
 
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index)

@@ -11,15 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/err.h"
+#include "planner/given/catalogue.h"
 
 #define CLUSTER_DEVICES_MAX 10000u
 #define CLUSTER_NODES_MAX 10000u
 #define CLUSTER_POINTS_MAX 4096u /* points of one profile document */
-
-/* Where a number came from. */
-enum cost_origin { ORIGIN_MEASURED, ORIGIN_IMPORTED, ORIGIN_ESTIMATED, ORIGIN_COUNT };
-const char *cost_origin_name(enum cost_origin origin);
 
 struct cluster;
 
@@ -62,12 +58,28 @@ struct cluster *cluster_from_json(const json_t *document, struct err *err);
 
 /* Devices added so far; their names, borrowed until the cluster ends (NULL out of range); is one measured? */
 uint32_t cluster_device_count(const struct cluster *cluster);
+uint32_t cluster_node_count(const struct cluster *cluster);
 const char *cluster_device_name(const struct cluster *cluster, uint32_t index); /* borrowed */
 bool cluster_device_has_profile(const struct cluster *cluster, uint32_t index);
+/* Its node's name, borrowed likewise; "" out of range. */
+const char *cluster_device_node(const struct cluster *cluster, uint32_t index);
 
-/* The built-in catalogue: {"devices":
- * [{"name","memory_bytes","flops_fp32","flops_16","memory_bytes_per_s","origin", "uncertainty"}…]}. Returns
- * new, or NULL with ERR_NOMEM. */
-json_t *cluster_catalogue(struct err *err);
+/* Index of a node by name, or UINT32_MAX. */
+uint32_t cluster_node_find(const struct cluster *cluster, const char *name);
+/* Was a link of that direction added? */
+bool cluster_link_known(const struct cluster *cluster, uint32_t from_node, uint32_t to_node);
+/* Index of a device by name, or UINT32_MAX. */
+uint32_t cluster_device_find(const struct cluster *cluster, const char *name);
+
+/* Latency (s), rate (bytes/s, the two NICs' caps included) from one device to another. */
+void cluster_link(const struct cluster *cluster, uint32_t from_device, uint32_t to_device, double *latency_s,
+                  double *bytes_per_s, bool *emulated);
+/* Where those come from. */
+enum cost_origin cluster_link_origin(const struct cluster *cluster, uint32_t from_device, uint32_t to_device);
+
+struct json_reader;
+/* Reads what a device may say of itself, each within its bounds: like, kind, threads, speed, heat, prices.
+ * The reader keeps its failure. */
+void cluster_device_members(struct json_reader *reader, struct cluster_device *device);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_CHANGE_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_CHANGE_H
 
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 /* A deep copy; cluster_destroy. NULL with ERR_NOMEM. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 /* A name that stands in tables, pictures and messages. */
@@ -94,12 +95,11 @@ static int link_values(struct json_reader *r, double *latency_s, double *bytes_p
 static int file_pair(struct json_reader *r, struct cluster *cluster)
 {
     const char *a = "", *b = "";
-    static const char *const origins[] = {"measured", "imported", "estimated", NULL};
     int origin = ORIGIN_IMPORTED; /* somebody wrote it down */
     double latency_s = 0, bytes_per_s = 0;
     jr_str(r, "a", JR_REQUIRED, 1, 255, &a);
     jr_str(r, "b", JR_REQUIRED, 1, 255, &b);
-    jr_choice(r, "origin", JR_OPTIONAL, origins, &origin);
+    jr_choice(r, "origin", JR_OPTIONAL, cost_origin_names, &origin);
     link_values(r, &latency_s, &bytes_per_s);
     if (jr_finish(r) < 0)
         return -1;
@@ -114,7 +114,7 @@ static int file_pair(struct json_reader *r, struct cluster *cluster)
         return jr_fail(r, "b", "the link between %s and %s is given twice", a, b);
     for (int k = 0; k < 2; k++) {
         json_t *link = json_pack("{s:s,s:s,s:f,s:f,s:s}", "from", ends[k], "to", ends[1 - k], "latency_s",
-                                 latency_s, "bytes_per_s", bytes_per_s, "origin", origins[origin]);
+                                 latency_s, "bytes_per_s", bytes_per_s, "origin", cost_origin_names[origin]);
         int result =
             link ? cluster_add_link(cluster, link, r->err) : err_set(r->err, ERR_NOMEM, "out of memory");
         json_decref(link);
@@ -146,29 +146,23 @@ static int file_links(struct json_reader *root, struct cluster *cluster)
 {
     struct json_reader links, part;
     const json_t *pairs = NULL, *directed = NULL; /* link documents, as they were measured: one way each */
-    double within[2] = {cluster->within_latency_s, cluster->within_bytes_per_s};
-    double between[2] = {cluster->between_latency_s, cluster->between_bytes_per_s};
+    static const char *const keys[2] = {"within", "between"};
+    double values[2][2] = {{cluster->within_latency_s, cluster->within_bytes_per_s},
+                           {cluster->between_latency_s, cluster->between_bytes_per_s}};
     if (jr_sub(root, "links", JR_OPTIONAL, &links) < 0)
         return -1;
-    if (is_there(&links, "within")) {
-        if (jr_sub(&links, "within", JR_REQUIRED, &part) < 0 ||
-            link_values(&part, &within[0], &within[1]) < 0 || jr_finish(&part) < 0)
+    for (int k = 0; k < 2; k++) {
+        if (!is_there(&links, keys[k]))
+            jr_any(&links, keys[k], JR_OPTIONAL, &pairs);
+        else if (jr_sub(&links, keys[k], JR_REQUIRED, &part) < 0 ||
+                 link_values(&part, &values[k][0], &values[k][1]) < 0 || jr_finish(&part) < 0)
             return -1;
-    } else {
-        jr_any(&links, "within", JR_OPTIONAL, &pairs);
-    }
-    if (is_there(&links, "between")) {
-        if (jr_sub(&links, "between", JR_REQUIRED, &part) < 0 ||
-            link_values(&part, &between[0], &between[1]) < 0 || jr_finish(&part) < 0)
-            return -1;
-    } else {
-        jr_any(&links, "between", JR_OPTIONAL, &pairs);
     }
     pairs = NULL;
     jr_array(&links, "pairs", JR_OPTIONAL, 0, 1000000, &pairs);
     jr_array(&links, "directed", JR_OPTIONAL, 0, 1000000, &directed);
     if (jr_finish(&links) < 0 ||
-        cluster_set_defaults(cluster, within[0], within[1], between[0], between[1], root->err) < 0)
+        cluster_set_defaults(cluster, values[0][0], values[0][1], values[1][0], values[1][1], root->err) < 0)
         return -1;
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         struct json_reader item;

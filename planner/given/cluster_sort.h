@@ -3,6 +3,7 @@
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_SORT_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_SORT_H
 
+#include "planner/given/cluster.h"
 #include "planner/given/cluster_private.h"
 
 /* The cluster in that order: machines by what is in them and how they are linked, devices of one together, by

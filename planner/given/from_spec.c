@@ -89,33 +89,3 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     *workload = w;
     return 0;
 }
-
-int plan_from_cluster(const json_t *spec_json, const json_t *cluster_json, const json_t *config_json,
-                      const struct plan_options *options, struct plan_answer **answer, struct err *err)
-{
-    struct job_spec spec = {0};
-    struct model_config config;
-    struct workload workload = {0};
-    struct cluster *cluster = NULL;
-    int result = -1;
-    *answer = NULL;
-    if (spec_parse(spec_json, &spec, err) < 0)
-        return -1;
-    if (model_config_parse(config_json, &config, err) < 0) {
-        err_wrap(err, "config.json");
-        goto out;
-    }
-    cluster = cluster_from_json(cluster_json, err);
-    if (!cluster) {
-        err_wrap(err, "cluster");
-        goto out;
-    }
-    if (workload_from_spec(&spec, &config, NULL, 0, NULL, 0, 0, &workload, err) < 0)
-        goto out;
-    result = plan_search(&workload, cluster, options, answer, err);
-out:
-    workload_fini(&workload);
-    cluster_destroy(cluster);
-    spec_fini(&spec);
-    return result;
-}

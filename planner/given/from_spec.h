@@ -9,7 +9,7 @@
 #include "model/config.h"
 #include "model/rows.h"
 #include "model/spec.h"
-#include "planner/search/search.h"
+#include "planner/given/workload.h"
 
 /* Fills *workload (workload_fini). config is borrowed until its end; spec and sizes are copied. sizes NULL:
  * the data is not at hand, rows are taken at spec->data.sequence_tokens. prompt_tokens: length of the
@@ -18,10 +18,5 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
                        const struct row_size *sizes, uint32_t row_count, const struct row_size *eval_sizes,
                        uint32_t eval_row_count, uint32_t prompt_tokens, struct workload *workload,
                        struct err *err);
-
-/* `motley plan SPEC --cluster FILE` without a server: specification, cluster file and config.json as parsed
- * JSON. */
-int plan_from_cluster(const json_t *spec, const json_t *cluster, const json_t *config_json,
-                      const struct plan_options *options, struct plan_answer **answer, struct err *err);
 
 #endif

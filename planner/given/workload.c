@@ -2,6 +2,7 @@
 #include "planner/given/workload.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define SEQUENCE_TOKENS_MAX (1u << 20)
 #define BATCH_ROWS_MAX (1u << 20)
@@ -64,4 +65,13 @@ int workload_check(const struct workload *w, struct err *err)
     if (rows_check(w, w->rows, w->row_count, "data.train", err) < 0)
         return -1;
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
+}
+
+bool workload_names(char *const *names, uint32_t count, const char *name)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
 }

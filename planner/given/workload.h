@@ -64,6 +64,8 @@ struct workload {
 
 /* Releases what is owned; safe on a zeroed struct and twice. */
 void workload_fini(struct workload *workload);
+/* Is the name among them? */
+bool workload_names(char *const *names, uint32_t count, const char *name);
 /* Refuses what cannot be planned (ERR_INVALID with the field): no rows, batch 0, a row longer than
  * sequence_tokens … */
 int workload_check(const struct workload *workload, struct err *err);

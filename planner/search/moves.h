@@ -1,47 +1,54 @@
-/* What can be changed about a choice: the neighbourhoods of polish.c. For this room only.
+/* The neighbourhood of a candidate: typed moves. For planner/search only; pure.
  *
- * A move changes a copy; whether the result fits memory and is faster, only emitting and simulating tells. */
+ * A move changes a copy. What must be done with it afterwards is the move's level: a change of which devices
+ * stand where asks for the blocks to be cut anew, a change of cuts or sizes for settling, an inner one for
+ * nothing. */
 #ifndef MOTLEY_PLANNER_SEARCH_MOVES_H
 #define MOTLEY_PLANNER_SEARCH_MOVES_H
 
-#include "planner/search/placement.h"
+#include "planner/kind/kind.h"
 
 enum move_kind {
-    MOVE_CUT,       /* a: first cut, b: last cut · 2 + direction: a block from one stage to another */
-    MOVE_WINDOW,    /* a: stage, or the stage count for all; b: up, down; groups: or to b − 1 */
-    MOVE_DELAY,     /* a: member whose BACKWARD_WEIGHTs come later or earlier; b: up or down; pipelines whose
-                       backwards are whole: split from now on */
-    MOVE_RECOMPUTE, /* a: member, or the member count for all, b: off or on */
-    MOVE_ORDER,     /* a, b: members of one group that change places with all that is theirs: who is dealt to
-                       first */
-    MOVE_ROWS,      /* a: member that gives, b: member that takes: a micro-batch (groups) or rows (data) */
-    MOVE_SWAP,      /* a, b: members whose devices change places */
-    MOVE_REPLACE,   /* a: member, b: device that is not used */
-    MOVE_DROP,      /* a: member; b: what becomes of its blocks or rows: to the one before or after; what was
-                       dealt stays so, as far as can be, here and where a member is replaced, added, or moved */
-    MOVE_ADD,       /* a: device that is not used, b: place */
-    MOVE_MICRO,     /* a: rows of a micro-batch (of all, or of member b) */
-    MOVE_REGROUP,   /* a: member, b: stage it goes to, or the stage count and more: a stage of its own; data:
-                       its place among the others; pipelines: a: ranges a rank from now on (lap_moves.h) */
-    MOVE_STAGES,    /* a, b: stages whose members change places, and all between */
-    MOVE_DEAL,      /* where it is said who takes which micro-batch: deal_moves.h */
-    MOVE_TURN,      /* where it is said in which order everybody works: likewise */
+    /* structure */
+    MOVE_SWAP,    /* a, b: members whose devices change places */
+    MOVE_REPLACE, /* a: member; b: device that is not used */
+    MOVE_DROP,    /* a: member */
+    MOVE_ADD,     /* a: device that is not used; b: stage that it joins, or stage_count + place of its own */
+    MOVE_REGROUP, /* a: member; b: as of MOVE_ADD */
+    MOVE_ORDER,   /* a, b: stages that change places with all their members */
+    /* cuts and sizes */
+    MOVE_BLOCKS, /* a: stage that gives, b: stage that takes a block; those between are shifted */
+    MOVE_MICRO,  /* b: 0 the next larger, 1 the next smaller size of micro-batches, 2 one row more, 3 one less
+                  */
+    MOVE_GATHER, /* b: 0 twice, 1 half as many gathered layers; 2 none */
+    /* inner */
+    MOVE_WINDOW,    /* a: stage, or stage_count + the last of those from the head on; b: 0 up, 1 down */
+    MOVE_RECOMPUTE, /* a: member, or member_count for all; b: 0 off, 1 on */
+    MOVE_OWNER, /* a: stage · micro-batches + micro-batch; b: member of the stage, from 0, that takes it */
+    MOVE_ROWS,  /* member a gives member b % members (b / members = 0) a row, (1) a micro-batch */
+    MOVE_PARTS, /* a: member whose rows are cut into (b = 0) more or (1) fewer micro-batches */
+    MOVE_PLACE, /* a, b: members of one stage that change places, with all they have */
+    MOVE_SHARE, /* member a gives member b % members a part of what it keeps: of state, experts, or matrices;
+                   b / members: how much, or of which matrices */
+    MOVE_SCHEDULE, /* a: 0 1F1B, 1 split, 2 eager or strict; 3 and more: ranges a rank, from 2 */
+    MOVE_DELAY,    /* a: member; b: 0 up, 1 down */
+    MOVE_TOGETHER, /* b: 0 one micro-batch at a time, 1 two in turns */
     MOVE_KINDS
 };
 
-/* How many values a and b take for a choice: moves are (a, b) in [0, *a_count) × [0, *b_count). */
-void move_range(const struct problem *problem, const struct place_choice *choice, enum move_kind kind,
-                uint32_t *a_count, uint32_t *b_count);
+enum move_level { MOVE_VOID, MOVE_AS_IS, MOVE_SETTLE, MOVE_CUT };
 
-/* Changes *choice (whose arrays may be reallocated). Returns 1 when it is another choice now, 0 when the move
- * does not apply (the choice may be spoilt: throw the copy away), −1 with ERR_NOMEM. */
-int move_apply(const struct problem *problem, struct place_choice *choice, enum move_kind kind, uint32_t a,
-               uint32_t b, struct err *err);
+/* How many values a and b take: moves are (a, b) in [0, *a_count) × [0, *b_count). */
+void move_range(const struct problem *problem, const struct kind *kind, const struct candidate *candidate,
+                enum move_kind move, uint32_t *a_count, uint32_t *b_count);
+/* Changes *candidate. MOVE_VOID: the move does not apply, and the candidate may be spoilt. −1: ERR_NOMEM. */
+int move_apply(const struct problem *problem, const struct kind *kind, struct candidate *candidate,
+               enum move_kind move, uint32_t a, uint32_t b, struct err *err);
+/* The level of a kind of move. */
+enum move_level move_level(enum move_kind move);
 
-/* Deals a hybrid's micro-batches anew to the members of each stage, by their speed. */
-void move_shares(const struct problem *problem, struct place_choice *choice);
-
-/* Does polishing know this choice's shape? */
-bool move_knows(const struct place_choice *choice);
+/* Appends a stage of the members' devices; blocks are cut later. ERR_NOMEM. */
+int move_append(struct candidate *candidate, const struct kind *kind, const uint32_t *devices, uint32_t count,
+                struct err *err);
 
 #endif

@@ -1,111 +1,52 @@
-/* From workload and cluster to the plan, with what it was chosen over.
- *
- * Pure: no clock, no files; equal inputs give equal answers. A search ends when its budget of evaluations is
- * spent.
- */
+/* The search: of every kind of placement the best candidates, by one method. Seeds (seeds.h), iterated local
+ * search on the estimator, the best few emitted and simulated, then the same local search on the simulator
+ * while programs are short. The simulator's seconds decide. For planner/ only; pure: it ends when its budget
+ * is spent. */
 #ifndef MOTLEY_PLANNER_SEARCH_SEARCH_H
 #define MOTLEY_PLANNER_SEARCH_SEARCH_H
 
-#include <jansson.h>
+#include "planner/kind/kind.h"
 
-#include "common/buf.h"
-#include "planner/given/cluster.h"
-#include "planner/given/workload.h"
-#include "program/program.h"
-#include "program/trace.h"
+#define EVALUATIONS_DEFAULT 20000u /* units of about 10 µs of a core */
 
-struct plan_options {
-    uint64_t evaluations; /* 0: the default, 20,000 */
-    uint64_t seed;        /* of the refinement's kicks; 0 is a seed like any other */
-    bool programs;        /* emit step programs into answer->plan (what a worker needs); without, only the
-                             assignment is filled and the answer is cheaper for thousands of devices */
-    bool exhaustive_off;  /* tests: search small clusters like large ones */
-    bool runnable_only;   /* leave out what a worker of this release cannot run */
-    /* A plan to start from (one that runs now, with its programs), or NULL. What is answered is never slower
-     * than it, as long as it can be kept: same model and batch, its devices there and large enough, the
-     * placement allowed. answer->from_words says what became of it. */
-    const struct plan *from;
-    bool brief;   /* no alternatives and nothing of devices left out */
-    bool insight; /* fill answer->insight (insight.h): the critical path, and what each improvement would save
-                   */
-    uint64_t insight_evaluations; /* for all of it; 0: the default */
+struct search_options {
+    uint64_t evaluations; /* 0: the default */
+    uint64_t seed;
+    bool runnable_only; /* leave out what a worker of this release cannot run */
+    /* A candidate to begin with as well, and never to fall behind of; NULL: none. Borrowed. */
+    const struct candidate *from;
 };
 
-struct plan_insight; /* insight.h */
-
-enum plan_verdict { VERDICT_FITS, VERDICT_DOES_NOT_FIT };
-
-struct plan_alternative { /* another choice and what it gives */
-    enum plan_placement placement;
-    char *device;     /* of a single placement, else NULL */
-    const char *like; /* its catalogue entry, borrowed from the catalogue; NULL: none */
-    enum plan_verdict verdict;
-    double step_s;                   /* when it fits */
-    uint64_t needs_bytes, has_bytes; /* of the rank that is worst off; when it does not fit and is over
-                                        several devices, of all of them together */
-    uint32_t stages, micro_batch_rows;
-    const char *schedule; /* of several stages, else NULL; borrowed from plan_schedule_name */
-    bool runnable;        /* of one that fits: can workers of this release run it? */
+struct search_found {
+    bool tried[PLACE_COUNT];            /* asked for, and possible at all */
+    struct candidate best[PLACE_COUNT]; /* estimate_s: its value by the job's objective, simulated over
+                                           `steps` priced steps; INFINITY: none */
+    double seconds[PLACE_COUNT];        /* of a step of these */
+    struct candidate runnable;          /* the best that workers of this release can run, likewise */
+    double runnable_s;
+    double fastest_s, fastest_value; /* the fastest seen, whatever the objective; INFINITY: none */
+    struct shortage shortage[PLACE_COUNT];
+    int chosen;     /* the placement of the fastest; −1: nothing fits */
+    uint32_t steps; /* priced steps over which all of them were compared */
+    uint64_t evaluations;
 };
 
-struct plan_left_out {
-    char *device;
-    const char *like;   /* as in plan_alternative */
-    char *why;          /* "slower with it", "excluded", "not asked for", "too small", … */
-    double step_s_with; /* 0: not known */
-};
+/* Fills *found, which search_found_fini releases also after an error. ERR_INVALID or ERR_UNSUPPORTED when the
+ * placement asked for is not possible for this workload; ERR_NOMEM. */
+int search_run(const struct problem *problem, const struct search_options *options,
+               struct search_found *found, struct err *err);
+void search_found_fini(struct search_found *found);
 
-struct plan_answer {
-    enum plan_verdict verdict;
-    char *words;              /* the verdict in a sentence or two, with numbers */
-    struct plan *plan;        /* sealed; NULL when nothing fits; owned, may be taken by setting it to NULL */
-    const char **rank_like;   /* [plan's ranks], as in plan_alternative; NULL where there is no plan */
-    uint32_t rank_like_count; /* of them */
-    uint64_t parameters, trained; /* of the model; of those or of its adapters, the ones that are trained */
-    double step_s, tokens_per_s, lower_bound_s;
-    double plan_s; /* 0: the library has no clock; the caller sets it before printing */
-    uint64_t
-        shortfall_bytes; /* when nothing fits: bytes missing on all ranks together, where that is least */
-    uint32_t alternative_count;
-    struct plan_alternative *alternatives;
-    uint32_t left_out_count;
-    struct plan_left_out *left_out;
-    uint64_t evaluations; /* spent */
-    bool runnable;        /* can workers of this release run the plan? true when there is none */
-    double from_step_s; /* of plan_options.from under these costs; 0: it cannot be kept, or none was given */
-    char *from_words;   /* what became of it, in a sentence; NULL: none was given */
-    double uncertainty; /* relative, of step_s, where estimates dominate; 0 when all is measured */
-    uint32_t warning_count;
-    char **warnings; /* what looks wrong in the tables it rests on, a sentence each (doubts.h) */
-    double
-        cost_per_million_tokens; /* in the currency of the devices' prices; 0: one of the plan's is missing */
-    double kwh_per_million_tokens; /* 0: the power of a device of the plan is not known */
-    struct plan_insight *insight;  /* NULL: not asked for, or nothing fits */
-};
+/* The best candidate with a device that found->best[found->chosen] leaves out, put into it and searched on
+ * from there with part of the budget: its seconds over found->steps; INFINITY: none fits. *with: it
+ * (candidate_fini), with its value. Returns 0, −1 on ERR_NOMEM. */
+int search_with(const struct problem *problem, const struct search_options *options,
+                const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
+                struct err *err);
 
-/* Returns 0 and an answer also when nothing fits (verdict says so). −1: ERR_INVALID (nonsense in the workload
- * or a device asked for that does not exist), ERR_UNSUPPORTED (placement not possible for this model),
- * ERR_NOMEM. */
-int plan_search(const struct workload *workload, const struct cluster *cluster,
-                const struct plan_options *options, struct plan_answer **answer, struct err *err);
-void plan_answer_destroy(struct plan_answer *answer);
-
-/* INTERFACES.md, "What `motley plan --json` answers". Returns new or NULL with ERR_NOMEM. */
-json_t *answer_to_json(const struct plan_answer *answer, struct err *err);
-/* For people: verdict, table of ranks, alternatives, who is left out. Appends to out. */
-int answer_print(const struct plan_answer *answer, struct buf *out, struct err *err);
-/* The same from the document that answer_to_json made, here or on a server. Keys it does not know are passed
- * over, keys that are missing left out. */
-int answer_print_document(const json_t *document, struct buf *out, struct err *err);
-/* `motley plan --program`: the ranks' train programs with predicted milliseconds, side by side per rank, at
- * most `lines` instructions each (0: 200). Needs plan_options.programs. */
-int answer_print_program(const struct plan_answer *answer, const struct workload *workload,
-                         const struct cluster *cluster, uint32_t lines, struct buf *out, struct err *err);
-
-/* Simulated timeline of one mean step of a plan on a cluster, for drawing beside a measured one: events with
- * the instruction numbers of the train programs. `trace` is initialised by the caller. *step_s: predicted
- * seconds. */
-int plan_simulate(const struct plan *plan, const struct workload *workload, const struct cluster *cluster,
-                  struct trace *trace, double *step_s, struct err *err);
+/* A device alone: the candidate (candidate_fini) and its simulated seconds; INFINITY where it does not fit,
+ * and then *shortage says what it lacks. ERR_NOMEM. */
+int search_single(const struct problem *problem, uint32_t device, struct candidate *single, double *seconds,
+                  struct shortage *shortage, struct err *err);
 
 #endif

@@ -2,7 +2,8 @@
 #ifndef MOTLEY_PLANNER_SIMULATE_SIM_PRIVATE_H
 #define MOTLEY_PLANNER_SIMULATE_SIM_PRIVATE_H
 
-#include "planner/simulate/simulate.h"
+#include "planner/simulate/wire.h"
+#include "program/graph.h"
 
 struct sim_node { /* one instruction, as the running loop touches it */
     double ready;
@@ -53,9 +54,5 @@ struct sim {
     struct sim_resource *resources;
     uint32_t resource_count, resource_capacity;
 };
-
-/* The predecessor on its own rank that was last done, which is what instruction n was ready after;
- * UINT32_MAX: none. */
-uint32_t sim_blocker(const struct sim *sim, uint32_t number);
 
 #endif

@@ -26,21 +26,10 @@
 #ifndef MOTLEY_PLANNER_SIMULATE_SIMULATE_H
 #define MOTLEY_PLANNER_SIMULATE_SIMULATE_H
 
+#include "planner/simulate/wire.h"
 #include "program/graph.h"
 #include "program/program.h"
 #include "program/trace.h"
-
-#define SIM_SHARED_MAX 3u
-
-struct sim_wire {
-    double latency_s, bytes_per_s;
-    /* what this pair shares with others: equal numbers are the same thing */
-    uint32_t shared_count;
-    struct {
-        uint64_t number;
-        double bytes_per_s; /* at which the thing itself could pass bytes */
-    } shared[SIM_SHARED_MAX];
-};
 
 /* What instructions cost; called once per instruction and run, wires once per pair and run. */
 struct sim_costs {

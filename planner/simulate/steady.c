@@ -29,7 +29,6 @@ struct steady {
     struct plan shorter;         /* programs of its own, the rest borrowed */
     struct sim *sim;
     uint32_t removed; /* turns */
-    uint64_t whole;
 };
 
 /* Is instruction j of the rank instruction i, `micro` micro-batches later? */
@@ -251,8 +250,6 @@ int steady_create(const struct plan *plan, int kind, const uint32_t *micro_class
     *s = (struct steady){.plan = plan, .kind = kind, .micro_class = micro_class};
     s->stretches = calloc((size_t)plan->rank_count + 1, sizeof(*s->stretches));
     int result = s->stretches ? 0 : err_set(err, ERR_NOMEM, "simulator: out of memory");
-    for (uint32_t r = 0; r < plan->rank_count; r++)
-        s->whole += plan->ranks[r].programs[kind].instr_count;
     if (result == 0 && stretches_find(s))
         result = turns_match(s, &possible, err);
     if (result == 0 && possible)
@@ -278,12 +275,6 @@ void steady_destroy(struct steady *s)
 const struct sim *steady_sim(const struct steady *s)
 {
     return s->sim;
-}
-
-void steady_sizes(const struct steady *s, uint64_t *simulated, uint64_t *whole)
-{
-    *simulated = s->sim ? sim_graph(s->sim)->total : 0;
-    *whole = s->whole;
 }
 
 /* When all ranks are in the middle of their lists. */

@@ -30,7 +30,4 @@ int steady_run(struct steady *steady, const struct sim_costs *costs, double *sec
 /* The shortened run itself, borrowed: what it shows of paths and shares is that of the steady stretch and of
  * both ends, the stretch not drawn out. NULL before a run. */
 const struct sim *steady_sim(const struct steady *steady);
-/* Instructions of the last shortened run, and of the whole plan. */
-void steady_sizes(const struct steady *steady, uint64_t *simulated, uint64_t *whole);
-
 #endif

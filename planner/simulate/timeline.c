@@ -14,7 +14,9 @@ static bool sends(const struct instr *x)
     return x->op == OP_SEND || x->op == OP_PUSH;
 }
 
-uint32_t sim_blocker(const struct sim *sim, uint32_t n)
+/* The predecessor on its own rank that was last done, which is what instruction n was ready after; NONE:
+ * none. */
+static uint32_t sim_blocker(const struct sim *sim, uint32_t n)
 {
     const struct plan_graph *g = &sim->graph;
     uint32_t rank = g->rank_of[n], first = g->base[rank], best = NONE;
@@ -65,102 +67,51 @@ static int32_t waited_for(const struct sim *sim, uint32_t blocker)
     return last == g->rank_of[blocker] ? -1 : (int32_t)last;
 }
 
-struct spans {
-    struct sim_timeline *timeline;
-    uint32_t capacity;
-    bool failed;
-};
-
-static void span_add(struct spans *s, const struct sim_span *span)
-{
-    struct sim_timeline *t = s->timeline;
-    if (span->end_s <= span->begin_s || s->failed)
-        return;
-    if (t->span_count == s->capacity) {
-        uint32_t capacity = s->capacity ? 2 * s->capacity : 256;
-        struct sim_span *grown = realloc(t->spans, capacity * sizeof(*grown));
-        if (!grown) {
-            s->failed = true;
-            return;
-        }
-        t->spans = grown;
-        s->capacity = capacity;
-    }
-    t->spans[t->span_count++] = *span;
-}
-
-/* One rank's spans; waits[rank] is scratch: seconds waited for each. */
-static void rank_spans(const struct sim *sim, uint32_t rank, struct spans *spans, double *waits)
+/* One rank's sums; waits[rank] is scratch: seconds waited for each. */
+static void rank_time(const struct sim *sim, uint32_t rank, double step_s, double *waits,
+                      struct sim_rank_time *sums)
 {
     const struct plan_graph *g = &sim->graph;
-    struct sim_timeline *t = spans->timeline;
-    struct sim_rank_time *sums = &t->ranks[rank];
     double now = 0;
-    memset(waits, 0, t->rank_count * sizeof(*waits));
+    memset(waits, 0, g->plan->rank_count * sizeof(*waits));
+    *sums = (struct sim_rank_time){.waits_on = -1};
     for (uint32_t n = g->base[rank]; n < g->base[rank + 1]; n++) {
         const struct instr *x = graph_instr_of(g, rank, n);
+        double begin = sim->nodes[n].ready, end = sim->end[n];
+        if (sends(x))
+            sums->send_s += end - sim->meeting_start[g->meeting[n]];
         if (x->queue != QUEUE_COMPUTE)
             continue;
-        double begin = sim->nodes[n].ready, end = sim->end[n];
         if (begin > now) {
             int32_t on = waited_for(sim, sim_blocker(sim, n));
-            span_add(spans, &(struct sim_span){rank, SPAN_WAIT, n, on, now, begin});
             sums->wait_s += begin - now;
             if (on >= 0)
                 waits[on] += begin - now;
         }
-        span_add(spans, &(struct sim_span){rank, SPAN_COMPUTE, n, -1, begin, end});
         sums->compute_s += end - begin;
         now = end;
     }
-    span_add(spans, &(struct sim_span){rank, SPAN_IDLE, g->base[rank], -1, now, t->step_s});
-    sums->idle_s = t->step_s - now;
-    sums->waits_on = -1;
-    for (uint32_t r = 0; r < t->rank_count; r++) {
+    sums->idle_s = step_s - now;
+    for (uint32_t r = 0; r < g->plan->rank_count; r++) {
         if (waits[r] > sums->waits_on_s) {
             sums->waits_on_s = waits[r];
             sums->waits_on = (int32_t)r;
         }
     }
-    for (uint32_t n = g->base[rank]; n < g->base[rank + 1]; n++) {
-        const struct instr *x = graph_instr_of(g, rank, n);
-        if (!sends(x))
-            continue;
-        double begin = sim->meeting_start[g->meeting[n]];
-        span_add(spans, &(struct sim_span){rank, SPAN_SEND, n, x->peer, begin, sim->end[n]});
-        sums->send_s += sim->end[n] - begin;
-    }
 }
 
-int sim_timeline(const struct sim *sim, struct sim_timeline *timeline, struct err *err)
+int sim_rank_times(const struct sim *sim, struct sim_rank_time *ranks, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
-    struct spans spans = {.timeline = timeline};
-    *timeline = (struct sim_timeline){.rank_count = g->plan->rank_count};
-    timeline->ranks = calloc((size_t)timeline->rank_count + 1, sizeof(*timeline->ranks));
-    timeline->first = calloc((size_t)timeline->rank_count + 1, sizeof(*timeline->first));
-    double *waits = calloc((size_t)timeline->rank_count + 1, sizeof(*waits));
-    for (uint32_t n = 0; n < g->total; n++)
-        timeline->step_s = sim->end[n] > timeline->step_s ? sim->end[n] : timeline->step_s;
-    for (uint32_t r = 0; timeline->ranks && timeline->first && waits && r < timeline->rank_count; r++) {
-        rank_spans(sim, r, &spans, waits);
-        timeline->first[r + 1] = timeline->span_count;
-    }
-    if (!timeline->ranks || !timeline->first || !waits || spans.failed) {
-        sim_timeline_fini(timeline);
-        free(waits);
+    double step_s = 0, *waits = calloc((size_t)g->plan->rank_count + 1, sizeof(*waits));
+    if (!waits)
         return err_set(err, ERR_NOMEM, "timeline: out of memory");
-    }
+    for (uint32_t n = 0; n < g->total; n++)
+        step_s = sim->end[n] > step_s ? sim->end[n] : step_s;
+    for (uint32_t r = 0; r < g->plan->rank_count; r++)
+        rank_time(sim, r, step_s, waits, &ranks[r]);
     free(waits);
     return 0;
-}
-
-void sim_timeline_fini(struct sim_timeline *timeline)
-{
-    free(timeline->ranks);
-    free(timeline->spans);
-    free(timeline->first);
-    *timeline = (struct sim_timeline){0};
 }
 
 /* --- the critical path --- */
@@ -315,34 +266,14 @@ static int held_init(struct memory_walk *w)
     return w->held ? 0 : -1;
 }
 
-static int points_make(struct memory_walk *w, double base, struct sim_memory *memory)
-{
-    memory->points = calloc((size_t)w->count + 1, sizeof(*memory->points));
-    if (!memory->points)
-        return -1;
-    qsort(w->changes, w->count, sizeof(*w->changes), change_compare);
-    memory->points[memory->count++] = (struct sim_memory_point){0, base};
-    memory->peak_bytes = base;
-    for (uint32_t i = 0; i < w->count; i++) {
-        struct sim_memory_point *last = &memory->points[memory->count - 1];
-        double bytes = last->bytes + w->changes[i].bytes;
-        if (w->changes[i].at_s > last->at_s)
-            last = &memory->points[memory->count++];
-        *last = (struct sim_memory_point){w->changes[i].at_s, bytes};
-        memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
-    }
-    return 0;
-}
-
-int sim_memory(const struct sim *sim, uint32_t rank,
-               double (*bytes)(void *context, uint32_t rank, uint32_t slot, int32_t micro_batch),
-               void *context, struct sim_memory *memory, struct err *err)
+int sim_memory_peak(const struct sim *sim, uint32_t rank,
+                    double (*bytes)(void *context, uint32_t rank, uint32_t slot, int32_t micro_batch),
+                    void *context, double *peak_bytes, struct err *err)
 {
     const struct plan_graph *g = &sim->graph;
     struct memory_walk w = {.rank = &g->plan->ranks[rank]};
     uint32_t count = g->base[rank + 1] - g->base[rank];
     double base = (double)w.rank->memory_bytes;
-    *memory = (struct sim_memory){0};
     w.changes = calloc(5 * (size_t)count + 1, sizeof(*w.changes)); /* two taken, three freed */
     int result = w.changes ? held_init(&w) : -1;
     for (uint32_t s = 0; s < w.rank->slot_count; s++) {
@@ -365,16 +296,15 @@ int sim_memory(const struct sim *sim, uint32_t rank,
             slot_free(&w, x, x->slot_save, to);
     }
     if (result == 0)
-        result = points_make(&w, base > 0 ? base : 0, memory);
+        qsort(w.changes, w.count, sizeof(*w.changes), change_compare);
+    *peak_bytes = base = base > 0 ? base : 0;
+    for (uint32_t i = 0; i < w.count; i++) {
+        base += w.changes[i].bytes;
+        *peak_bytes = base > *peak_bytes ? base : *peak_bytes;
+    }
     for (uint32_t s = 0; w.held && s < w.rank->slot_count; s++)
         free(w.held[s]);
     free(w.held);
     free(w.changes);
     return result < 0 ? err_set(err, ERR_NOMEM, "memory over time: out of memory") : 0;
-}
-
-void sim_memory_fini(struct sim_memory *memory)
-{
-    free(memory->points);
-    *memory = (struct sim_memory){0};
 }

@@ -1,5 +1,5 @@
 /* A worker that does what its assignment's spec says ("do": steps:N, wait, stubborn, crash, liar,
- * quick-exit): for tests of the daemon. It speaks the protocol of agent/worker.h. One thread. */
+ * quick-exit): for tests of the daemon. It speaks the protocol of worker/worker.h. One thread. */
 #ifndef MOTLEY_TESTS_FAKE_WORKER_H
 #define MOTLEY_TESTS_FAKE_WORKER_H
 

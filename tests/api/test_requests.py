@@ -42,6 +42,12 @@ def a_token_without_the_scope_is_refused_by_the_scopes_name():
     api.refused(403, "PUT", "/v1/blobs/" + "0" * 64, b"x", "models:write", token=reader)
     api.refused(403, "POST", "/v1/join-tokens", {}, "nodes:write", token=reader)
     api.refused(403, "POST", "/v1/tokens", {"user": "me", "scopes": ["admin"]}, "admin", token=reader)
+    person = api.token_for("person", ["jobs:write", "jobs:read"])
+    asks = dict(spec("x"), placement={"planner": "mine"})
+    for path in ("/v1/jobs", "/v1/jobs:validate"):
+        api.refused(403, "POST", path, asks, "placement.planner", token=person)
+        api.refused(422, "POST", path, asks, "no model is registered")  # an administrator gets as far as with any job
+        api.refused(422, "POST", path, dict(spec("x"), placement={"planner": 3}), "placement.planner", token=person)
     writer = api.token_for("writer", ["models:write"])
     api.refused(403, "POST", "/v1/models", {"name": "m", "path": "/etc"}, "administrator", token=writer)
 

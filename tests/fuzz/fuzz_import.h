@@ -3,7 +3,7 @@
 #define MOTLEY_TEST_FUZZ_IMPORT_H
 
 #include "fuzz/fuzz.h"
-#include "planner/replay/replay.h"
+#include "published/cases.h"
 
 static int fuzz_line(void *context, const json_t *line, struct err *err)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
 static struct plan *decode(json_t *document)

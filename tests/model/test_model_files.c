@@ -13,6 +13,7 @@
 
 #include "common/digest.h"
 #include "common/rand.h"
+#include "model/blocks.h"
 #include "model/chunk_cache.h"
 #include "model/fetch.h"
 #include "model/gguf_build.h"

@@ -4,7 +4,9 @@
 
 #include "planner/plan_fixture.h"
 
-#include "planner/expert/expert.h"
+#include "planner/cost/price.h"
+#include "planner/emit/expert.h"
+#include "planner/kind/kind.h"
 
 #define GIB_OF(n) ((uint64_t)(n) << 30)
 
@@ -61,9 +63,9 @@ struct expert_case {
     struct workload workload;
     struct cluster *cluster;
     struct problem problem;
-    struct place_stage stage;
-    struct place_member members[8];
-    struct place_choice choice;
+    struct stage stage;
+    struct member members[8];
+    struct candidate candidate;
 };
 
 static inline void expert_case_problem(struct expert_case *c)
@@ -82,7 +84,7 @@ static inline void expert_case_fini(struct expert_case *c)
 
 static inline void expert_case_init(struct expert_case *c, uint64_t seed)
 {
-    static const char *const kinds[] = {"a100x40", "v100", "t4", "rtx-3090", "l4"};
+    static const char *const cards[] = {"a100x40", "v100", "t4", "rtx-3090", "l4"};
     struct rand_stream r;
     struct err err;
     rand_stream_init(&r, seed, 3);
@@ -103,7 +105,7 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
         char name[32], node[16];
         snprintf(node, sizeof(node), "n%u", d / 2);
         snprintf(name, sizeof(name), "n%u/%u", d / 2, d);
-        expert_device(c->cluster, name, node, kinds[rand_stream_below(&r, 5)], GIB_OF(16), 1);
+        expert_device(c->cluster, name, node, cards[rand_stream_below(&r, 5)], GIB_OF(16), 1);
     }
     expert_case_problem(c);
     uint32_t batch = c->workload.batch_rows, weights[8], sum = 0, wave = 1 + rand_stream_below(&r, 6),
@@ -115,16 +117,16 @@ static inline void expert_case_init(struct expert_case *c, uint64_t seed)
         any |= also;
         weights[m] = also ? 1 + rand_stream_below(&r, 9) : 0;
         sum += weights[m];
-        c->members[m] = (struct place_member){
+        c->members[m] = (struct member){
             .device = m, .window = wave, .delay = delay, .recompute = recompute, .state_share = 1};
         if (m < attending)
-            c->members[m].micro_rows = 1 + rand_stream_below(&r, 1 + (batch / attending - 1) / 2);
-        rows += c->members[m].micro_rows;
+            c->members[m].rows = 1 + rand_stream_below(&r, 1 + (batch / attending - 1) / 2);
+        rows += c->members[m].rows;
     }
     for (uint32_t m = 0; m < n; m++)
         c->members[m].expert_share = (double)weights[m] / sum;
-    c->stage = (struct place_stage){.block_end = c->problem.block_count, .member_count = n};
-    c->choice = (struct place_choice){.placement = PLACE_EXPERT,
+    c->stage = (struct stage){.block_end = c->problem.block_count, .kind = STAGE_EXPERT, .member_count = n};
+    c->candidate = (struct candidate){.placement = PLACE_EXPERT,
                                       .micro_batch_rows = rows,
                                       .stage_count = 1,
                                       .member_count = n,

@@ -4,8 +4,7 @@
 #ifndef TEST_LAYERED_WORLD_H
 #define TEST_LAYERED_WORLD_H
 
-#include "planner/plan_fixture.h"
-#include "planner/search/moves.h"
+#include "planner/any_candidate.h"
 #include "planner/spoil.h"
 
 #define WORLD_RANKS 8
@@ -399,10 +398,10 @@ static inline int world_run(struct world *w)
     }
 }
 
-/* Small enough to be executed? */
+/* Small enough to be executed, and of whole backwards and one range of blocks a rank? */
 static inline bool world_holds(const struct plan *plan)
 {
-    bool holds = plan->rank_count <= WORLD_RANKS && plan->micro_batch_count < WORLD_MICRO &&
+    bool holds = plan->schedule <= SCHEDULE_GPIPE && plan->rank_count <= WORLD_RANKS && plan->micro_batch_count < WORLD_MICRO &&
                  plan->block_count <= WORLD_BLOCKS;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         holds = holds && plan->ranks[r].slot_count <= WORLD_SLOTS;
@@ -435,56 +434,6 @@ static inline bool world_right(const struct plan *plan, struct rand_stream *rand
         free(w);
     }
     return good;
-}
-
-/* One of the proposals of the asked placement, changed at random a few times, emitted and sealed; NULL when
- * there is none. Choices that do not fit are passed over. */
-static inline struct plan *layered_plan(const struct workload *workload, const struct cluster *cluster,
-                                        struct rand_stream *random, uint64_t seed)
-{
-    struct err err = {0};
-    struct problem problem;
-    struct choice_list list = {.evaluations_max = 300};
-    const struct placement *placement = placement_find((enum plan_placement)workload->place);
-    struct plan *plan = NULL;
-    if (problem_init(&problem, workload, cluster, &err) < 0 ||
-        (placement->supports(&problem, &err) && placement->propose(&problem, &list, &err) < 0))
-        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
-    struct place_choice choice = {0};
-    uint32_t first = list.count ? rand_stream_below(random, list.count) : 0;
-    for (uint32_t i = 0; i < list.count && !plan; i++) {
-        choice_fini(&choice);
-        if (choice_copy(&choice, &list.choices[(first + i) % list.count], &err) == 0)
-            plan = placement->emit(&problem, &choice, true, &err);
-        if (choice.gathered_layers)
-            break; /* these fit as they are proposed */
-    }
-    if (list.count && !plan && choice.gathered_layers)
-        fail_msg("seed %llu: a proposal does not fit: %s", (unsigned long long)seed, err.text);
-    for (uint32_t turn = 0; plan && turn < 6 && choice.gathered_layers; turn++) {
-        enum move_kind kind = (enum move_kind)rand_stream_below(random, MOVE_KINDS);
-        struct place_choice trial;
-        uint32_t a, b;
-        move_range(&problem, &choice, kind, &a, &b);
-        if (a == 0 || b == 0 || choice_copy(&trial, &choice, &err) < 0)
-            continue;
-        struct plan *other = NULL;
-        if (move_apply(&problem, &trial, kind, rand_stream_below(random, a), rand_stream_below(random, b),
-                       &err) > 0)
-            other = placement->emit(&problem, &trial, true, &err);
-        choice_fini(other ? &choice : &trial);
-        if (other) {
-            plan_destroy(plan);
-            plan = other;
-            choice = trial;
-        }
-    }
-    if (plan && plan_seal(plan, &err) < 0)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
-    choice_fini(&choice);
-    choice_list_fini(&list);
-    problem_fini(&problem);
-    return plan;
 }
 
 #define WORLD_SPOILS 10u

@@ -1,7 +1,7 @@
 /* What the enumerators of the oracle share (oracle_rows.h, oracle_stages.h, oracle_tensor.h,
  * oracle_expert.h).
  *
- * They know nothing of the planner's search: everything a placement may do is built up choice by choice,
+ * They know nothing of the planner's search: every candidate of a placement is built up choice by choice,
  * emitted and simulated. A branch is left early only where a bound proves that nothing in it beats what is
  * known: a rank's work, which no schedule shortens, and what must be moved before or after it. The bounds use
  * the same prices as the simulator (problem_seconds, cluster_link, memory_*), so they say nothing of whether
@@ -23,12 +23,12 @@
 #include <math.h>
 
 #include "common/buf.h"
-#include "planner/cost/micro.h"
+#include "planner/cost/price.h"
+#include "planner/cost/tensor_cost.h"
+#include "planner/emit/layered.h"
+#include "planner/emit/tensor.h"
 #include "planner/expert_fixture.h"
-#include "planner/pipeline/pipe_order.h"
-#include "planner/search/placement.h"
-#include "planner/sharded/sharded.h"
-#include "planner/tensor/tensor.h"
+#include "planner/schedule/order.h"
 
 #define ORACLE_DEVICES 5
 #define ORACLE_ROWS 8
@@ -43,13 +43,13 @@ struct oracle {
     double best;                               /* seconds to beat */
     uint64_t simulated, looked, simulated_max; /* more are not looked at, and the case counts as unfinished */
     double rate_best;                          /* bytes/s of the cluster's fastest link */
-    struct place_choice found;                 /* the choice that beat it, if any; its arrays below */
-    struct place_stage found_stages[ORACLE_BLOCKS];
-    struct place_member found_members[ORACLE_DEVICES];
-    uint8_t dealt[ORACLE_BLOCKS * ORACLE_ROWS], found_dealt[ORACLE_BLOCKS * ORACLE_ROWS]; /* hybrids' */
-    struct place_choice c;                                                                /* being built */
-    struct place_stage stages[ORACLE_BLOCKS];
-    struct place_member members[ORACLE_DEVICES];
+    struct candidate found;                    /* the candidate that beat it, if any; its arrays below */
+    struct stage found_stages[ORACLE_BLOCKS];
+    struct member found_members[ORACLE_DEVICES];
+    uint8_t owner[ORACLE_BLOCKS * ORACLE_ROWS], found_owner[ORACLE_BLOCKS * ORACLE_ROWS]; /* hybrids' */
+    struct candidate c;                                                                   /* being built */
+    struct stage stages[ORACLE_BLOCKS];
+    struct member members[ORACLE_DEVICES];
     bool taken[ORACLE_DEVICES];
     uint32_t micro_batches;
     /* seconds of micro-batches, block by block; and of their backwards what is not for parameters alone */
@@ -57,24 +57,24 @@ struct oracle {
     double input[ORACLE_STEPS][ORACLE_ROWS];
 };
 
-static inline double seconds_of(const struct problem *p, const struct place_choice *choice)
+static inline double seconds_of(const struct problem *p, const struct candidate *candidate)
 {
     struct err err = {0};
     double seconds = INFINITY;
-    struct plan *plan = placement_find(choice->placement)->emit(p, choice, true, &err);
+    struct plan *plan = kinds[candidate->placement]->emit(p, candidate, true, &err);
     if (plan && price_plan(p, plan, WORKLOAD_SAMPLE_STEPS, &seconds, &err) < 0)
         seconds = INFINITY;
     plan_destroy(plan);
     return seconds;
 }
 
-/* Simulates the choice in hand; INFINITY when it does not fit. */
+/* Simulates the candidate in hand; INFINITY when it does not fit. */
 static inline double leaf(struct oracle *o)
 {
     o->simulated++;
     if (o->c.placement == PLACE_HYBRID) {
-        o->c.dealt = o->dealt;
-        o->c.dealt_count = o->c.stage_count * o->micro_batches;
+        o->c.owner = o->owner;
+        o->c.owner_count = o->c.stage_count * o->micro_batches;
     }
     double seconds = seconds_of(o->p, &o->c);
     if (seconds >= o->best)
@@ -85,8 +85,8 @@ static inline double leaf(struct oracle *o)
     o->found = o->c;
     o->found.stages = o->found_stages;
     o->found.members = o->found_members;
-    memcpy(o->found_dealt, o->dealt, sizeof(o->dealt));
-    o->found.dealt = o->c.dealt ? o->found_dealt : NULL;
+    memcpy(o->found_owner, o->owner, sizeof(o->owner));
+    o->found.owner = o->c.owner ? o->found_owner : NULL;
     return seconds;
 }
 
@@ -117,9 +117,9 @@ static inline void oracle_init(struct oracle *o, const struct problem *p, bool u
     }
 }
 
-static inline void choice_start(struct oracle *o, enum plan_placement kind)
+static inline void candidate_start(struct oracle *o, enum plan_placement placement)
 {
-    o->c = (struct place_choice){.placement = kind, .stages = o->stages, .members = o->members};
+    o->c = (struct candidate){.placement = placement, .stages = o->stages, .members = o->members};
 }
 
 static inline void link_of(const struct oracle *o, uint32_t from, uint32_t to, double *latency, double *rate)

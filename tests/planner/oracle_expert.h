@@ -1,6 +1,6 @@
 /* Enumerator of attention here and experts there: rows of every micro-batch, and experts of all layers
  * together, in every way among any devices in any order; waves, delays, recomputation. A share that is not of
- * whole experts of one layer means unlike layers (planner/expert/expert.h). */
+ * whole experts of one layer means unlike layers (planner/emit/expert.h). */
 #ifndef TEST_ORACLE_EXPERT_H
 #define TEST_ORACLE_EXPERT_H
 
@@ -16,7 +16,7 @@ struct expert_walk {
 
 /* What a device computes of a step at least with rows [row, row + rows) of each micro-batch, and so many
  * experts of all layers. */
-static inline double part_work(const struct expert_walk *w, const struct place_member *x, uint32_t row,
+static inline double part_work(const struct expert_walk *w, const struct member *x, uint32_t row,
                                uint32_t held, uint32_t micro)
 {
     const struct problem *p = w->o->p;
@@ -24,7 +24,7 @@ static inline double part_work(const struct expert_walk *w, const struct place_m
     double mean = 0;
     for (uint32_t t = 0; t < p->step_count; t++) {
         for (uint32_t at = 0; at < p->workload->batch_rows; at += micro) {
-            struct cost_load mine = problem_load(p, t, at + row, at + row + x->micro_rows);
+            struct cost_load mine = problem_load(p, t, at + row, at + row + x->rows);
             struct cost_load all = problem_load(p, t, at, at + micro);
             for (int way = 0; way < (x->recompute ? 3 : 2); way++) {
                 double pairs = all.tokens * w->active / w->experts;
@@ -50,12 +50,13 @@ static inline void waves_walk(struct expert_walk *w)
     struct oracle *o = w->o;
     bool both = false, holds = false;
     for (uint32_t m = 0; m < o->c.member_count; m++) {
-        both |= o->members[m].micro_rows > 0 && o->members[m].expert_share > 0;
+        both |= o->members[m].rows > 0 && o->members[m].expert_share > 0;
         holds |= o->members[m].expert_share > 0;
     }
     if (o->c.member_count < 2 || !holds)
         return;
-    o->stages[0] = (struct place_stage){.block_end = o->p->block_count, .member_count = o->c.member_count};
+    o->stages[0] = (struct stage){
+        .block_end = o->p->block_count, .kind = STAGE_EXPERT, .member_count = o->c.member_count};
     o->c.stage_count = 1;
     for (uint32_t wave = 1; wave <= o->micro_batches; wave++) {
         for (uint32_t delay = both ? 0 : 1; delay < (both ? DELAYS : 2) && !exhausted(o); delay++) {
@@ -82,9 +83,8 @@ static inline void holder_add(struct expert_walk *w, uint32_t rows, uint32_t exp
         for (uint32_t take = rows < micro; take <= micro - rows && !o->taken[d]; take++) {
             for (uint32_t way = take ? 0 : 2; way < 2 * (w->all - experts + 1); way++) {
                 uint32_t held = way / 2;
-                o->members[m] = (struct place_member){.device = d,
-                                                      .micro_rows = take,
-                                                      .micro_count = o->micro_batches,
+                o->members[m] = (struct member){.device = d,
+                                                      .rows = take,
                                                       .state_share = 1,
                                                       .expert_share = (double)held / w->all,
                                                       .recompute = way % 2};
@@ -110,7 +110,7 @@ static inline void expert_run(struct oracle *o)
         w.sparse += cost_class_of(&o->p->blocks.blocks[b]) == COST_LAYER_SPARSE;
     w.all = w.sparse * w.experts;
     for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
-        choice_start(o, PLACE_EXPERT);
+        candidate_start(o, PLACE_EXPERT);
         o->c.micro_batch_rows = rows;
         o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
         holder_add(&w, 0, 0);

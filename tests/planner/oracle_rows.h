@@ -8,12 +8,14 @@
 
 static inline void one_stage(struct oracle *o)
 {
-    o->stages[0] = (struct place_stage){.block_end = o->p->block_count, .member_count = o->c.member_count};
+    o->stages[0] = (struct stage){.block_end = o->p->block_count,
+                                  .kind = kinds[o->c.placement]->stage_kind,
+                                  .member_count = o->c.member_count};
     o->c.stage_count = 1;
     o->c.micro_batch_rows = 1;
     for (uint32_t m = 0; m < o->c.member_count; m++) {
-        if (o->members[m].micro_count && o->members[m].micro_rows > o->c.micro_batch_rows)
-            o->c.micro_batch_rows = o->members[m].micro_rows;
+        if (o->members[m].rows > o->c.micro_batch_rows)
+            o->c.micro_batch_rows = o->members[m].rows;
     }
 }
 
@@ -37,9 +39,9 @@ static inline void replica_add(struct oracle *o, uint32_t row)
                 if ((rows % micro && !single) || !allowed(p, (int)recompute) ||
                     hopeless(o, work_mean(p, d, recompute, row, rows, micro)))
                     continue;
-                o->members[m] = (struct place_member){.device = d,
-                                                      .micro_rows = micro,
-                                                      .micro_count = (rows + micro - 1) / micro,
+                o->members[m] = (struct member){.device = d,
+                                                      .rows = micro,
+                                                      .count = single ? 0 : rows / micro,
                                                       .state_share = 1,
                                                       .window = 1,
                                                       .recompute = recompute};
@@ -152,15 +154,16 @@ static inline void shares_walk(struct layered_walk *w)
     const struct problem *p = o->p;
     uint32_t n = o->c.member_count;
     double rooms[ORACLE_DEVICES], steps[ORACLE_DEVICES], rates[ORACLE_DEVICES], shares[ORACLE_DEVICES];
-    double state = sharded_state_bytes(p), least = ring_level(o), most = 0;
-    struct sharded_buffers buffers = sharded_buffers(p, o->c.gathered_layers);
+    double state = layered_state_bytes(p), least = ring_level(o), most = 0;
+    struct layered_buffers buffers = layered_buffers(p, false, o->c.gathered_layers);
     for (uint32_t i = 0; i < n; i++)
         rates[i] = INFINITY;
     for (uint32_t i = 0; i < n; i++) {
-        const struct place_member *x = &o->members[i];
+        struct member *x = &o->members[i];
         struct memory_need need;
         double latency, rate;
-        sharded_need(p, &buffers, x->micro_rows, x->micro_count, x->recompute, 0, &need);
+        x->state_share = 0;
+        layered_need(p, &buffers, LAYERED_MEMBER, x, &need);
         rooms[i] = ((double)limit_of(p, x->device) - (double)need.total - 4096) / state;
         rooms[i] = fmin(1, rooms[i]);
         if (rooms[i] < 0)
@@ -191,7 +194,7 @@ static inline double worker_lower(const struct layered_walk *w, uint32_t m)
     uint32_t holder = w->o->members[0].device, device = w->o->members[m].device;
     double in_latency, in_rate, out_latency, out_rate;
     double in = (double)memory_gradient_bytes(p, 0, p->block_count), out = in, all_in = 0, all_out = 0;
-    if (m == 0 || w->o->members[m].micro_count == 0)
+    if (m == 0 || w->o->members[m].count == 0)
         return w->work[m];
     if (w->full) {
         in = (double)memory_gathered_bytes(p, 0, 1);
@@ -237,9 +240,9 @@ static inline void layered_add(struct layered_walk *w, uint32_t row)
                     continue;
                 uint32_t count = rows / micro;
                 w->work[m] = work_mean(p, d, recompute, row, rows, micro);
-                o->members[m] = (struct place_member){.device = d,
-                                                      .micro_rows = micro,
-                                                      .micro_count = count,
+                o->members[m] = (struct member){.device = d,
+                                                      .rows = micro,
+                                                      .count = count,
                                                       .state_share = w->server && m == 0,
                                                       .window = w->full && count ? count : 1,
                                                       .recompute = recompute};
@@ -267,7 +270,7 @@ static inline void layered_run(struct oracle *o, enum plan_placement kind)
     if (o->p->workload->config->experts && w.full)
         return;
     for (uint32_t layers = at_once ? 1 : ring < 2 ? ring : 2; layers <= (at_once ? 1 : ring); layers++) {
-        choice_start(o, kind);
+        candidate_start(o, kind);
         o->c.gathered_layers = layers;
         layered_add(&w, 0);
     }
@@ -275,14 +278,14 @@ static inline void layered_run(struct oracle *o, enum plan_placement kind)
 
 static inline void single_run(struct oracle *o)
 {
-    choice_start(o, PLACE_SINGLE);
+    candidate_start(o, PLACE_SINGLE);
     replica_add(o, 0);
 }
 
 static inline void data_run(struct oracle *o)
 {
     if (!full_of(o->p)) {
-        choice_start(o, PLACE_DATA);
+        candidate_start(o, PLACE_DATA);
         replica_add(o, 0);
     }
     layered_run(o, PLACE_DATA);

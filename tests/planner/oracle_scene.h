@@ -7,6 +7,7 @@
 #include "planner/oracle_rows.h"
 #include "planner/oracle_stages.h"
 #include "planner/oracle_tensor.h"
+#include "show/print.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -21,14 +22,13 @@ struct oracle_walk {
     const char *name;
     enum plan_placement kind;
     void (*run)(struct oracle *o);
-    bool exact; /* the search must find the best there is */
 };
 static const struct oracle_walk oracle_walks[] = {
-    {"single", PLACE_SINGLE, single_run, true},       {"data", PLACE_DATA, data_run, true},
-    {"pipeline", PLACE_PIPELINE, pipeline_run, true}, {"interleaved", PLACE_PIPELINE, interleaved_run, false},
-    {"split", PLACE_PIPELINE, split_run, false},      {"hybrid", PLACE_HYBRID, hybrid_run, false},
-    {"tensor", PLACE_TENSOR, tensor_run, false},      {"server", PLACE_SERVER, server_run, false},
-    {"expert", PLACE_EXPERT, expert_run, false},
+    {"single", PLACE_SINGLE, single_run},       {"data", PLACE_DATA, data_run},
+    {"pipeline", PLACE_PIPELINE, pipeline_run}, {"interleaved", PLACE_PIPELINE, interleaved_run},
+    {"split", PLACE_PIPELINE, split_run},       {"hybrid", PLACE_HYBRID, hybrid_run},
+    {"tensor", PLACE_TENSOR, tensor_run},       {"server", PLACE_SERVER, server_run},
+    {"expert", PLACE_EXPERT, expert_run},
 };
 #define ORACLE_WALKS (sizeof(oracle_walks) / sizeof(oracle_walks[0]))
 
@@ -90,7 +90,7 @@ static inline void scene_dense(struct scene *s, struct rand_stream *r, uint32_t 
 
 static inline void scene_sparse(struct scene *s, struct rand_stream *r, uint32_t devices, bool tiny)
 {
-    static const char *const kinds[] = {"a100x40", "v100", "t4", "rtx-3090", "l4", "p100"};
+    static const char *const cards[] = {"a100x40", "v100", "t4", "rtx-3090", "l4", "p100"};
     struct err err = {0};
     uint32_t layers = 1 + rand_stream_below(r, tiny ? 2 : 4), per_node = 1 + rand_stream_below(r, 2);
     s->config = expert_config(layers, 3 + rand_stream_below(r, tiny ? 1 : 3), 1 + rand_stream_below(r, 2));
@@ -108,7 +108,7 @@ static inline void scene_sparse(struct scene *s, struct rand_stream *r, uint32_t
         bool tight = rand_stream_below(r, 3) == 0;
         snprintf(node, sizeof(node), "n%u", d / per_node);
         snprintf(name, sizeof(name), "n%u/%u", d / per_node, d);
-        expert_device(s->cluster, name, node, kinds[rand_stream_below(r, 6)],
+        expert_device(s->cluster, name, node, cards[rand_stream_below(r, 6)],
                       tight ? (400 + rand_stream_below(r, 600)) * MIB : GIB_OF(16),
                       0.5 + rand_stream_unit(r));
     }
@@ -145,7 +145,7 @@ static inline double planned(struct scene *s, int kind, uint64_t seed)
 {
     struct err err = {0};
     struct plan_answer *answer = NULL;
-    struct plan_options options = {.exhaustive_off = true, .brief = true};
+    struct plan_options options = {.brief = true};
     s->workload.place = kind;
     int result = plan_search(&s->workload, s->cluster, &options, &answer, &err);
     s->workload.place = -1;
@@ -165,9 +165,10 @@ static inline double planned(struct scene *s, int kind, uint64_t seed)
     return seconds;
 }
 
-static inline void choice_print(const struct place_choice *c)
+static inline void candidate_print(const struct candidate *c)
 {
-    print_message("    %s%s, micro-batches of %u rows", plan_placement_name(c->placement),
+    print_message("    %s%s%s, micro-batches of %u rows", plan_placement_name(c->placement),
+                  c->eager ? " eager" : "",
                   c->schedule == SCHEDULE_SPLIT         ? " split"
                   : c->schedule == SCHEDULE_INTERLEAVED ? " interleaved"
                                                         : "",
@@ -180,8 +181,8 @@ static inline void choice_print(const struct place_choice *c)
     for (uint32_t s = 0; s < c->stage_count; s++) {
         print_message(" [%d..%d", c->stages[s].block_begin, c->stages[s].block_end);
         for (uint32_t m = 0; m < c->stages[s].member_count; m++) {
-            const struct place_member *x = &c->members[c->stages[s].member_first + m];
-            print_message(" dev%u %ux%u w%u%s", x->device, x->micro_count, x->micro_rows, x->window,
+            const struct member *x = &c->members[c->stages[s].member_first + m];
+            print_message(" dev%u %ux%u w%u%s", x->device, x->count, x->rows, x->window,
                           x->recompute ? " again" : "");
             if (x->delay)
                 print_message(" d%u", x->delay);
@@ -195,8 +196,8 @@ static inline void choice_print(const struct place_choice *c)
                               x->tensor.column_end - x->tensor.column_begin,
                               x->tensor.vocabulary_end - x->tensor.vocabulary_begin);
         }
-        for (uint32_t k = 0; c->dealt && k < c->dealt_count / c->stage_count; k++)
-            print_message("%s%u", k ? "" : " dealt ", c->dealt[s * (c->dealt_count / c->stage_count) + k]);
+        for (uint32_t k = 0; c->owner && k < c->owner_count / c->stage_count; k++)
+            print_message("%s%u", k ? "" : " owners ", c->owner[s * (c->owner_count / c->stage_count) + k]);
         print_message("]");
     }
     print_message("\n");

@@ -28,7 +28,7 @@ static inline void table_fill(struct oracle *o)
 }
 
 static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, uint32_t k,
-                               const struct place_stage *stage, enum cost_way way)
+                               const struct stage *stage, enum cost_way way)
 {
     double seconds = 0;
     for (int32_t block = stage->block_begin; block < stage->block_end; block++)
@@ -37,7 +37,7 @@ static inline double looked_up(const struct oracle *o, uint32_t d, uint32_t t, u
 }
 
 /* A device's part of a step at least when it takes all micro-batches through the stage. */
-static inline double stage_work(const struct oracle *o, uint32_t device, const struct place_stage *stage,
+static inline double stage_work(const struct oracle *o, uint32_t device, const struct stage *stage,
                                 bool recompute)
 {
     double mean = 0;
@@ -53,8 +53,8 @@ static inline double stage_work(const struct oracle *o, uint32_t device, const s
 
 /* The least time of a micro-batch from one stage to the next, or back. The next stage's members may not be
  * known yet; `device` is one of them, or of a later stage's. */
-static inline double hop_lower(const struct oracle *o, const struct place_stage *from,
-                               const struct place_stage *to, uint32_t t, uint32_t device)
+static inline double hop_lower(const struct oracle *o, const struct stage *from,
+                               const struct stage *to, uint32_t t, uint32_t device)
 {
     const struct problem *p = o->p;
     double least = INFINITY, bytes = INFINITY;
@@ -83,7 +83,7 @@ static inline double hop_lower(const struct oracle *o, const struct place_stage 
 
 /* Summing a stage's gradients over the members it has so far (a ring of more is no faster), or gathering its
  * weights and scattering the sums: what is before the work, and what after it. */
-static inline void sync_lower(const struct oracle *o, const struct place_stage *stage, double *before,
+static inline void sync_lower(const struct oracle *o, const struct stage *stage, double *before,
                               double *after)
 {
     const struct problem *p = o->p;
@@ -118,11 +118,11 @@ static inline void sync_lower(const struct oracle *o, const struct place_stage *
 }
 
 /* Through all stages before this one, the quickest micro-batch by the quickest member: forward, and back. */
-static inline void passes_lower(const struct oracle *o, const struct place_stage *stage, uint32_t t,
+static inline void passes_lower(const struct oracle *o, const struct stage *stage, uint32_t t,
                                 uint32_t device, double *onward, double *back)
 {
     *onward = *back = 0;
-    for (const struct place_stage *before = o->stages; before < stage; before++) {
+    for (const struct stage *before = o->stages; before < stage; before++) {
         double forward = INFINITY, backward = INFINITY;
         for (uint32_t m = 0; m < before->member_count; m++) {
             uint32_t d = o->members[before->member_first + m].device;
@@ -140,8 +140,8 @@ static inline void passes_lower(const struct oracle *o, const struct place_stage
 
 /* A member's part of a step at least: its micro-batches, whichever they are; before the first of them one has
  * passed the stages before, after the last one passes them again (split: after its input's half). */
-static inline double member_lower(const struct oracle *o, const struct place_stage *stage,
-                                  const struct place_member *member, uint32_t count)
+static inline double member_lower(const struct oracle *o, const struct stage *stage,
+                                  const struct member *member, uint32_t count)
 {
     const struct problem *p = o->p;
     double mean = 0, gather, sum, own = 0;
@@ -179,7 +179,7 @@ static inline double member_lower(const struct oracle *o, const struct place_sta
 static inline double rest_lower(const struct oracle *o, int32_t begin)
 {
     const struct problem *p = o->p;
-    const struct place_stage rest = {.block_begin = begin ? begin : 1, .block_end = p->block_count};
+    const struct stage rest = {.block_begin = begin ? begin : 1, .block_end = p->block_count};
     double mean = 0;
     uint32_t left = 0;
     for (uint32_t d = 0; d < p->device_count; d++)
@@ -194,7 +194,7 @@ static inline double rest_lower(const struct oracle *o, int32_t begin)
             rate += all > 0 ? 1 / all : 0;
         }
         for (int32_t b = rest.block_begin; b < rest.block_end && !o->uniform; b++) {
-            const struct place_stage one = {.block_begin = b, .block_end = b + 1};
+            const struct stage one = {.block_begin = b, .block_end = b + 1};
             for (uint32_t k = 0; k < o->micro_batches; k++) {
                 double least = INFINITY;
                 for (uint32_t d = 0; d < p->device_count; d++) {
@@ -230,7 +230,7 @@ static inline void rings_walk(struct oracle *o)
         held[s] = o->members[s].window;
         all += held[s] == o->micro_batches;
     }
-    for (uint32_t more = 1; more < o->micro_batches && o->c.placement == PLACE_PIPELINE && all; more++) {
+    for (uint32_t more = 1; more < o->micro_batches && all; more++) {
         for (uint32_t s = 0; s < all; s++) {
             uint32_t behind = all < o->c.stage_count ? all - s : all - s - 1;
             o->members[s].window = held[s] + behind * more;
@@ -267,12 +267,31 @@ static inline void windows_walk(struct oracle *o, uint32_t s)
         rings_walk(o);
         return;
     }
-    const struct place_stage *stage = &o->stages[s - 1];
-    uint32_t least = s < o->c.stage_count ? o->members[o->stages[s].member_first].window : 1;
-    for (uint32_t window = least; window <= o->micro_batches; window++) {
-        for (uint32_t m = 0; m < stage->member_count; m++)
-            o->members[stage->member_first + m].window = window;
+    for (uint32_t window = s < o->c.stage_count ? o->members[s].window : 1; window <= o->micro_batches;
+         window++) {
+        o->members[s - 1].window = window;
         windows_walk(o, s - 1);
+    }
+}
+
+/* Hybrids: every member's window up to the micro-batches that it has; in the strict order, and eagerly. */
+static inline void group_windows_walk(struct oracle *o, uint32_t s, uint32_t m)
+{
+    uint32_t own = 0;
+    if (m == o->c.member_count) {
+        for (int eager = 0; eager < 2 && !exhausted(o); eager++) {
+            o->c.eager = eager;
+            leaf(o);
+        }
+        return;
+    }
+    if (m == o->stages[s].member_first + o->stages[s].member_count)
+        s++;
+    for (uint32_t k = 0; k < o->micro_batches; k++)
+        own += o->owner[s * o->micro_batches + k] == m - o->stages[s].member_first;
+    for (uint32_t window = own; window > 0; window--) {
+        o->members[m].window = window;
+        group_windows_walk(o, s, m + 1);
     }
 }
 
@@ -285,7 +304,10 @@ static inline void stages_whole(struct oracle *o)
     bool chain = o->c.placement == PLACE_PIPELINE;
     if (o->c.stage_count < 2 || (chain ? hopeless(o, chain_lower(o)) : o->c.member_count <= o->c.stage_count))
         return;
-    windows_walk(o, o->c.stage_count);
+    if (chain)
+        windows_walk(o, o->c.stage_count);
+    else
+        group_windows_walk(o, 0, 0);
 }
 
 /* The open stage has its members and they their micro-batches: the next one, or the end. */
@@ -310,9 +332,9 @@ static inline void deal_walk(struct oracle *o, uint32_t k, uint32_t *counts)
         return;
     }
     for (uint32_t m = 0; m < n; m++) {
-        const struct place_member *member = &o->members[o->stages[s].member_first + m];
+        const struct member *member = &o->members[o->stages[s].member_first + m];
         counts[m]++;
-        o->dealt[s * o->micro_batches + k] = (uint8_t)m;
+        o->owner[s * o->micro_batches + k] = (uint8_t)m;
         if (n == 1 || !hopeless(o, member_lower(o, &o->stages[s], member, counts[m])))
             deal_walk(o, k + 1, counts);
         counts[m]--;
@@ -332,7 +354,7 @@ static inline void stage_close(struct oracle *o)
 static inline void member_add(struct oracle *o)
 {
     const struct problem *p = o->p;
-    struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    struct stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t m = o->c.member_count, all = o->micro_batches;
     bool chain = o->c.placement == PLACE_PIPELINE;
     if (stage->member_count)
@@ -341,12 +363,11 @@ static inline void member_add(struct oracle *o)
         return;
     for (uint32_t d = 0; d < p->device_count; d++) {
         for (int recompute = 0; recompute < 2 && !o->taken[d]; recompute++) {
-            o->members[m] = (struct place_member){
-                .device = d, .micro_rows = o->c.micro_batch_rows, .state_share = 1, .recompute = recompute};
+            o->members[m] = (struct member){
+                .device = d, .rows = o->c.micro_batch_rows, .state_share = 1, .recompute = recompute};
             if (!allowed(p, recompute) ||
                 hopeless(o, member_lower(o, stage, &o->members[m], chain ? all : 1)))
                 continue;
-            o->members[m].micro_count = all;
             o->taken[d] = true;
             stage->member_count++;
             o->c.member_count++;
@@ -364,7 +385,7 @@ static inline void stage_open(struct oracle *o, int32_t begin)
         return;
     for (int32_t end = begin + 1; end <= o->p->block_count; end++) {
         o->stages[o->c.stage_count++] =
-            (struct place_stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
+            (struct stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
         member_add(o);
         o->c.stage_count--;
     }
@@ -373,7 +394,7 @@ static inline void stage_open(struct oracle *o, int32_t begin)
 static inline void stages_run(struct oracle *o, enum plan_placement kind, enum plan_schedule schedule)
 {
     for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
-        choice_start(o, kind);
+        candidate_start(o, kind);
         o->c.schedule = schedule;
         o->c.micro_batch_rows = rows;
         o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
@@ -407,7 +428,7 @@ static inline void slacks_walk(struct oracle *o, uint32_t r)
             leaf(o);
         return;
     }
-    uint32_t least = pipe_order_window(ranks, laps, o->micro_batches, r), most = o->micro_batches * laps;
+    uint32_t least = order_window_least(ranks, laps, o->micro_batches, r), most = o->micro_batches * laps;
     for (uint32_t window = least; window <= (most > least ? most : least); window++) {
         o->members[r].window = window;
         slacks_walk(o, r + 1);
@@ -425,7 +446,7 @@ static inline void ranges_walk(struct oracle *o, uint32_t j, uint32_t laps, int3
     int32_t last = o->p->block_count - (int32_t)(stages - j - 1), first = j + 1 == stages ? last : begin + 1;
     double before = works[r];
     for (int32_t end = first; end <= last; end++) {
-        o->stages[j] = (struct place_stage){
+        o->stages[j] = (struct stage){
             .block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
         works[r] = before + stage_work(o, o->members[r].device, &o->stages[j], o->members[r].recompute);
         if (!hopeless(o, works[r]))
@@ -444,9 +465,8 @@ static inline void ranks_walk(struct oracle *o)
         uint32_t d = way / 2;
         if (o->taken[d] || !allowed(o->p, way % 2))
             continue;
-        o->members[ranks] = (struct place_member){.device = d,
-                                                  .micro_rows = o->c.micro_batch_rows,
-                                                  .micro_count = o->micro_batches,
+        o->members[ranks] = (struct member){.device = d,
+                                                  .rows = o->c.micro_batch_rows,
                                                   .state_share = 1,
                                                   .recompute = way % 2};
         o->taken[d] = true;
@@ -460,7 +480,7 @@ static inline void ranks_walk(struct oracle *o)
 static inline void interleaved_run(struct oracle *o)
 {
     for (uint32_t rows = 1; rows < o->p->workload->batch_rows; rows++) {
-        choice_start(o, PLACE_PIPELINE);
+        candidate_start(o, PLACE_PIPELINE);
         o->c.schedule = SCHEDULE_INTERLEAVED;
         o->c.micro_batch_rows = rows;
         o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;

@@ -19,17 +19,17 @@ static inline struct cost_load tensor_load(const struct oracle *o, uint32_t t, u
     return problem_load(o->p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
 }
 
-static inline bool tensor_fits(const struct oracle *o, const struct place_stage *stage, uint32_t m,
+static inline bool tensor_fits(const struct oracle *o, const struct stage *stage, uint32_t m,
                                uint32_t live, uint32_t partials)
 {
     struct tensor_need need;
-    tensor_stage_need(o->p, stage, &o->members[m].tensor, o->c.micro_batch_rows, o->members[m].recompute,
-                      live, partials, &need);
-    return need.need.total <= limit_of(o->p, o->members[m].device);
+    tensor_need_fill(o->p, stage->block_begin, stage->block_end, &o->members[m].tensor, o->c.micro_batch_rows,
+                     o->members[m].recompute, &need);
+    return tensor_need_total(&need, live, partials) <= limit_of(o->p, o->members[m].device);
 }
 
 /* Sets the columns of a group from how many each has. */
-static inline void columns_set(struct oracle *o, const struct place_stage *stage, const uint32_t *columns)
+static inline void columns_set(struct oracle *o, const struct stage *stage, const uint32_t *columns)
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < stage->member_count; i++) {
@@ -41,7 +41,7 @@ static inline void columns_set(struct oracle *o, const struct place_stage *stage
 
 /* What a member takes at the mean load, there and back, for the stage but for its layers' columns; and for
  * one layer's half with so many columns. */
-static inline double mean_seconds(const struct oracle *o, const struct place_stage *stage, uint32_t m,
+static inline double mean_seconds(const struct oracle *o, const struct stage *stage, uint32_t m,
                                   uint32_t columns, bool ffn)
 {
     struct plan_tensor part = o->members[m].tensor;
@@ -67,7 +67,7 @@ static inline double mean_seconds(const struct oracle *o, const struct place_sta
 }
 
 /* Most columns a member holds; 0: not even one. */
-static inline uint32_t columns_most(struct oracle *o, const struct place_stage *stage, uint32_t m,
+static inline uint32_t columns_most(struct oracle *o, const struct stage *stage, uint32_t m,
                                     uint32_t most, uint32_t live, uint32_t partials)
 {
     uint32_t low = 0, high = most;
@@ -127,7 +127,7 @@ static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t
 
 /* Columns so that the slowest half is soonest done, or (weight 1) all that a member does. live 0: whatever
  * memory there is. */
-static inline bool columns_fill(struct oracle *o, const struct place_stage *stage, double weight,
+static inline bool columns_fill(struct oracle *o, const struct stage *stage, double weight,
                                 uint32_t live, uint32_t partials)
 {
     uint32_t n = stage->member_count, ffn = o->p->workload->config->ffn, columns[ORACLE_DEVICES];
@@ -167,7 +167,7 @@ static inline bool columns_fill(struct oracle *o, const struct place_stage *stag
 
 /* A step of one group at least: with one micro-batch at a time every half waits for the slowest member and
  * for the sum before it; with more in turns, each member computes and each sum travels. */
-static inline double group_lower(const struct oracle *o, const struct place_stage *stage, bool in_turn)
+static inline double group_lower(const struct oracle *o, const struct stage *stage, bool in_turn)
 {
     const struct problem *p = o->p;
     uint32_t n = stage->member_count, first = stage->member_first;
@@ -191,7 +191,7 @@ static inline double group_lower(const struct oracle *o, const struct place_stag
                     for (int way = COST_FORWARD; way <= COST_BACKWARD; way++) {
                         double slowest = 0;
                         for (uint32_t i = 0; i < n; i++) {
-                            const struct place_member *x = &o->members[first + i];
+                            const struct member *x = &o->members[first + i];
                             double s =
                                 tensor_seconds(p, x->device, &x->tensor, b, which, (enum cost_way)way, &load);
                             if (x->recompute && way == COST_BACKWARD)
@@ -218,7 +218,7 @@ static inline double group_lower(const struct oracle *o, const struct place_stag
 static inline bool columns_deal(struct oracle *o, double weight)
 {
     for (uint32_t s = 0; s < o->c.stage_count; s++) {
-        const struct place_stage *stage = &o->stages[s];
+        const struct stage *stage = &o->stages[s];
         uint64_t live = (uint64_t)o->members[stage->member_first].window * o->c.together;
         live = live < o->micro_batches ? live : o->micro_batches;
         if (!columns_fill(o, stage, weight, (uint32_t)live, tensor_partials(&o->c, s, o->micro_batches)))
@@ -243,7 +243,7 @@ static inline void units_walk(struct tensor_walk *w, uint32_t s)
     }
     if (s == 0)
         return;
-    const struct place_stage *stage = &o->stages[s - 1];
+    const struct stage *stage = &o->stages[s - 1];
     uint32_t least = s < o->c.stage_count ? o->members[o->stages[s].member_first].window : 1;
     for (uint32_t window = least; window <= units; window++) {
         for (uint32_t m = 0; m < stage->member_count; m++)
@@ -264,7 +264,7 @@ static inline void group_open(struct tensor_walk *w, int32_t begin);
 static inline void group_whole(struct tensor_walk *w)
 {
     struct oracle *o = w->o;
-    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct stage *stage = &o->stages[o->c.stage_count - 1];
     /* with the columns that make the busiest member least busy, whatever memory there is */
     if (!columns_fill(o, stage, 1, 0, 0))
         return;
@@ -280,7 +280,7 @@ static inline void group_whole(struct tensor_walk *w)
 static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t left)
 {
     struct oracle *o = w->o;
-    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t n = stage->member_count, vocab = o->p->workload->config->vocab;
     uint32_t before = i ? o->members[stage->member_first + i - 1].tensor.vocabulary_end : 0;
     bool uses = stage->block_begin == 0 || stage->block_end == o->p->block_count;
@@ -303,12 +303,12 @@ static inline void vocabulary_walk(struct tensor_walk *w, uint32_t i, uint32_t l
 static inline void vocabulary_by_speed(struct tensor_walk *w)
 {
     struct oracle *o = w->o;
-    const struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    const struct stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t vocab = o->p->workload->config->vocab, at = 0;
     double rate = 0, sum = 0;
     for (int turn = 0; turn < 2; turn++) {
         for (uint32_t i = 0; i < stage->member_count; i++) {
-            struct place_member *x = &o->members[stage->member_first + i];
+            struct member *x = &o->members[stage->member_first + i];
             double each = problem_seconds(o->p, x->device, o->p->block_count - 1, o->p->block_count,
                                           COST_FORWARD, &o->p->mean_row);
             if (turn == 0) {
@@ -329,7 +329,7 @@ static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
 {
     struct oracle *o = w->o;
     const struct problem *p = o->p;
-    struct place_stage *stage = &o->stages[o->c.stage_count - 1];
+    struct stage *stage = &o->stages[o->c.stage_count - 1];
     uint32_t m = o->c.member_count, all = p->workload->config->kv_heads;
     if (heads_left == 0) {
         vocabulary_by_speed(w);
@@ -342,10 +342,9 @@ static inline void part_add(struct tensor_walk *w, uint32_t heads_left)
         if (o->taken[d] || !allowed(p, (int)again) || exhausted(o) ||
             (heads == all && stage->block_begin == 0 && stage->block_end == p->block_count))
             continue;
-        o->members[m] = (struct place_member){
+        o->members[m] = (struct member){
             .device = d,
-            .micro_rows = o->c.micro_batch_rows,
-            .micro_count = o->micro_batches,
+            .rows = o->c.micro_batch_rows,
             .state_share = 1,
             .recompute = again,
             .tensor = {.kv_head_begin = all - heads_left, .kv_head_end = all - heads_left + heads}};
@@ -368,7 +367,7 @@ static inline void group_open(struct tensor_walk *w, int32_t begin)
         return;
     for (int32_t end = one ? o->p->block_count : begin + 1; end <= o->p->block_count; end++) {
         o->stages[o->c.stage_count++] =
-            (struct place_stage){.block_begin = begin, .block_end = end, .member_first = o->c.member_count};
+            (struct stage){begin, end, STAGE_TENSOR, o->c.member_count, 0};
         part_add(w, o->p->workload->config->kv_heads);
         o->c.stage_count--;
     }
@@ -380,7 +379,7 @@ static inline void tensor_run(struct oracle *o)
     if (o->p->workload->config->experts)
         return;
     for (uint32_t rows = 1; rows <= o->p->workload->batch_rows; rows++) {
-        choice_start(o, PLACE_TENSOR);
+        candidate_start(o, PLACE_TENSOR);
         o->c.micro_batch_rows = rows;
         o->micro_batches = (o->p->workload->batch_rows + rows - 1) / rows;
         group_open(&w, 0);

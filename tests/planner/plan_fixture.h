@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "common/rand.h"
-#include "planner/search/search.h"
-#include "program/check.h"
+#include "planner/answer/plan.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 
 /* SmolLM2-135M's shape with another number of layers. */

@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "model/config.h"
 #include "planner/given/from_spec.h"
+#include "show/print.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define SPEC "{\"model\": \"m\", \"data\": {\"train\": \"d\"}}"

@@ -280,10 +280,10 @@ static bool run(struct world *w)
 
 /* Every layer of every micro-batch, on every rank that has a part in it, both ways. A rank whose rows the
  * last, short micro-batch does not have does nothing there that counts. */
-static bool complete(const struct plan *plan, const struct place_choice *choice, char *why, size_t size)
+static bool complete(const struct plan *plan, const struct candidate *candidate, char *why, size_t size)
 {
     uint32_t first = 0;
-    for (uint32_t r = 0; r < plan->rank_count; first += choice->members[r].micro_rows, r++) {
+    for (uint32_t r = 0; r < plan->rank_count; first += candidate->members[r].rows, r++) {
         const struct program *p = &plan->ranks[r].programs[PROGRAM_TRAIN];
         uint32_t passes[2] = {0, 0}, experts[2] = {0, 0}, layers = 0, micro_batches = 0;
         for (uint32_t k = 0; k < plan->micro_batch_count; k++)
@@ -300,7 +300,7 @@ static bool complete(const struct plan *plan, const struct place_choice *choice,
                 passes[back] += (uint32_t)(x->block_end - x->block_begin);
             experts[back] += x->op == OP_EXPERTS;
         }
-        uint32_t wanted = choice->members[r].micro_rows ? (uint32_t)plan->block_count * micro_batches : 0;
+        uint32_t wanted = candidate->members[r].rows ? (uint32_t)plan->block_count * micro_batches : 0;
         if (passes[0] != wanted || passes[1] != wanted || experts[0] < layers * plan->micro_batch_count ||
             experts[1] < layers * plan->micro_batch_count) {
             snprintf(why, size, "rank %u passes %u and %u blocks, its experts %u and %u", r, passes[0],
@@ -311,10 +311,10 @@ static bool complete(const struct plan *plan, const struct place_choice *choice,
     return true;
 }
 
-static bool right(const struct plan *plan, const struct place_choice *choice, struct rand_stream *random,
+static bool right(const struct plan *plan, const struct candidate *candidate, struct rand_stream *random,
                   uint32_t orders, char why[160])
 {
-    bool good = complete(plan, choice, why, 160);
+    bool good = complete(plan, candidate, why, 160);
     for (uint32_t turn = 0; turn < orders && good; turn++) {
         struct world w = {.plan = plan, .random = random};
         for (uint32_t r = 0; r < plan->rank_count; r++) {
@@ -419,9 +419,9 @@ static void divided_programs_run_right_in_any_order(void **state)
         struct err err = {0};
         char why[160] = "";
         expert_case_init(&c, seed);
-        struct plan *plan = expert_emit(&c.problem, &c.choice, true, &err);
+        struct plan *plan = expert_emit(&c.problem, &c.candidate, true, &err);
         assert_non_null(plan);
-        if (!right(plan, &c.choice, &random, 2, why))
+        if (!right(plan, &c.candidate, &random, 2, why))
             fail_msg("seed %llu: %s", (unsigned long long)seed, why);
         plan_destroy(plan);
         expert_case_fini(&c);
@@ -439,11 +439,11 @@ static void what_goes_wrong_in_any_order_was_refused(void **state)
         struct err err = {0};
         char why[160] = "";
         expert_case_init(&c, seed % 173);
-        struct plan *plan = expert_emit(&c.problem, &c.choice, true, &err);
+        struct plan *plan = expert_emit(&c.problem, &c.candidate, true, &err);
         assert_non_null(plan);
         if (plan->micro_batch_count <= 8 && spoil(plan, &random)) {
             bool accepted = plan_check(plan, &err) == 0;
-            bool good = right(plan, &c.choice, &random, accepted ? 6 : 2, why);
+            bool good = right(plan, &c.candidate, &random, accepted ? 6 : 2, why);
             if (accepted && !good)
                 fail_msg("seed %llu: accepted, but %s", (unsigned long long)seed, why);
             if (!accepted && !strstr(err.text, "rank") && !strstr(err.text, "micro-batch"))

@@ -6,7 +6,8 @@
 #include "planner/answer/insight.h"
 #include "planner/given/cluster_change.h"
 #include "planner/given/cluster_private.h"
-#include "planner/simulate/jitter.h"
+#include "replay/jitter.h"
+#include "show/print.h"
 
 static struct plan_answer *search(const struct workload *w, const struct cluster *cluster, bool insight)
 {

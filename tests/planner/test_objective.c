@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "planner/answer/verdict.h"
+#include "planner/candidate/objective.h"
 #include "planner/given/cluster_private.h"
 #include "planner/given/from_spec.h"
 

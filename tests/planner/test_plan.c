@@ -2,6 +2,7 @@
 #include "planner/plan_fixture.h"
 
 #include "common/buf.h"
+#include "show/print.h"
 
 #define MIB ((uint64_t)1 << 20)
 

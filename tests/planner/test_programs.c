@@ -2,18 +2,14 @@
  *
  * The execution below knows nothing of the checker: it runs the ranks' instructions in random legal orders on
  * buffers that remember what was put into them, and sees whether any row is missed, repeated or overtaken. */
+#include "planner/any_candidate.h"
 #include "planner/expert_fixture.h"
-#include "planner/plan_fixture.h"
 #include "planner/spoil.h"
 
 #include <time.h>
 
-#include "planner/search/moves.h"
-#include "planner/search/placement.h"
-
 #define MIB ((uint64_t)1 << 20)
 #define BUFFERS_MAX 64
-#define MOVES_MAX 5
 
 struct made {
     struct model_config config;
@@ -51,56 +47,19 @@ static void scene_init(struct made *m, struct rand_stream *r, enum plan_placemen
     }
 }
 
-/* A choice as it was proposed, or changed at random: whatever is emitted must be right, not only the best. */
-static struct plan *any_emitted(const struct problem *problem, const struct placement *placement,
-                                struct rand_stream *r)
-{
-    struct err err = {0};
-    struct choice_list list = {.evaluations_max = 300};
-    struct plan *plan = NULL;
-    if (!placement->supports(problem, &err))
-        return NULL;
-    assert_int_equal(placement->propose(problem, &list, &err), 0);
-    if (list.count > 0) {
-        const struct place_choice *picked = &list.choices[rand_stream_below(r, list.count)];
-        struct place_choice c;
-        uint32_t moves = move_knows(picked) ? rand_stream_below(r, MOVES_MAX) : 0;
-        bool whole = true;
-        assert_int_equal(choice_copy(&c, picked, &err), 0);
-        for (uint32_t i = 0; i < moves && whole; i++) {
-            uint32_t a, b, kind = rand_stream_below(r, MOVE_KINDS);
-            move_range(problem, &c, (enum move_kind)kind, &a, &b);
-            whole = a == 0 || b == 0 ||
-                    move_apply(problem, &c, (enum move_kind)kind, rand_stream_below(r, a),
-                               rand_stream_below(r, b), &err) > 0;
-        }
-        plan = whole ? placement->emit(problem, &c, true, &err) : NULL;
-        if (!plan)
-            plan = placement->emit(problem, picked, true, &err);
-        choice_fini(&c);
-    }
-    choice_list_fini(&list);
-    return plan;
-}
-
 static void made_init(struct made *m, uint64_t seed, uint32_t devices_max)
 {
     struct rand_stream r;
     struct err err = {0};
     struct problem problem;
-    uint32_t count = 0;
     rand_stream_init(&r, seed, 1);
-    while (placements[count])
-        count++;
-    const struct placement *placement = placements[rand_stream_below(&r, count)];
-    scene_init(m, &r, placement->kind, devices_max);
-    if (problem_init(&problem, &m->workload, m->cluster, &err) < 0)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
-    m->plan = any_emitted(&problem, placement, &r);
+    enum plan_placement place = (enum plan_placement)rand_stream_below(&r, PLACE_COUNT);
+    scene_init(m, &r, place, devices_max);
+    m->plan = any_plan(&m->workload, m->cluster, (int)place, &r, seed);
     double seconds = 0;
-    if (m->plan && (price_plan(&problem, m->plan, 2, &seconds, &err) < 0 || plan_seal(m->plan, &err) < 0))
-        fail_msg("seed %llu: %s: %s", (unsigned long long)seed, plan_placement_name(placement->kind),
-                 err.text);
+    if (problem_init(&problem, &m->workload, m->cluster, &err) < 0 ||
+        (m->plan && (price_plan(&problem, m->plan, 2, &seconds, &err) < 0 || plan_seal(m->plan, &err) < 0)))
+        fail_msg("seed %llu: %s: %s", (unsigned long long)seed, plan_placement_name(place), err.text);
     assert_true(!m->plan || seconds > 0);
     problem_fini(&problem);
 }
@@ -115,7 +74,7 @@ static void made_fini(struct made *m)
 static void generated_programs_pass(void **state)
 {
     (void)state;
-    uint32_t plans = 0, kinds[PLACE_COUNT] = {0};
+    uint32_t plans = 0, by_place[PLACE_COUNT] = {0};
     uint64_t wanted = how_many(600, 10000);
     clock_t began = clock();
     for (uint64_t seed = 0; plans < wanted; seed++) {
@@ -124,7 +83,7 @@ static void generated_programs_pass(void **state)
         made_init(&m, seed, 6);
         if (m.plan) {
             plans++;
-            kinds[m.plan->placement]++;
+            by_place[m.plan->placement]++;
             if (plan_check(m.plan, &err) < 0)
                 fail_msg("seed %llu: %s: %s", (unsigned long long)seed,
                          plan_placement_name(m.plan->placement), err.text);
@@ -139,9 +98,9 @@ static void generated_programs_pass(void **state)
         assert_true(seed < 100 * wanted);
     }
     print_message("%u plans in %.1f s:", plans, (double)(clock() - began) / CLOCKS_PER_SEC);
-    for (uint32_t i = 0; placements[i]; i++) {
-        print_message(" %u %s", kinds[placements[i]->kind], plan_placement_name(placements[i]->kind));
-        assert_true(kinds[placements[i]->kind] >= wanted / 100);
+    for (int place = 0; place < PLACE_COUNT; place++) {
+        print_message(" %u %s", by_place[place], plan_placement_name((enum plan_placement)place));
+        assert_true(by_place[place] >= wanted / 100);
     }
     print_message("\n");
 }

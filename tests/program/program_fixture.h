@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/check.h"
+#include "program/check/check.h"
 #include "program/codec.h"
 #include "program/program.h"
 

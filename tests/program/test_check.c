@@ -143,7 +143,12 @@ static void traces_have_one_shape(void **state)
     trace_init(&again, 0);
     assert_int_equal(trace_from_json(json, &again, &err), 0);
     assert_int_equal(again.count, 3);
-    assert_memory_equal(again.events, trace.events, 3 * sizeof(*trace.events));
+    for (uint32_t i = 0; i < 3; i++) { /* by member: what lies between them is nobody's */
+        const struct trace_event *a = &again.events[i], *b = &trace.events[i];
+        assert_true(a->rank == b->rank && a->step == b->step && a->instr == b->instr &&
+                    a->program == b->program && a->begin_ns == b->begin_ns && a->end_ns == b->end_ns &&
+                    a->ready_ns == b->ready_ns);
+    }
     json_t *chrome = trace_to_chrome(&trace, plan, "measured", 0, &err);
     assert_true(json_array_size(json_object_get(chrome, "traceEvents")) >= 5);
     struct trace back;

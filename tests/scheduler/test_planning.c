@@ -68,7 +68,7 @@ static void world_open(struct world *world)
     *world = (struct world){.base = event_base_new()};
     sem_init(&gate, 0, 0);
     atomic_store(&planned, 0);
-    world->planning = planning_create(world->base, &gated, arrived, world, &err);
+    world->planning = planning_create(world->base, &gated, NULL, arrived, world, &err);
     assert_non_null(world->planning);
     world->patience = evtimer_new(world->base, too_long, world);
     world->inventory = json_pack("{s:i}", "threads", 1);

@@ -1,0 +1,203 @@
+#include "agent/enrol.h"
+
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/http.h"
+#include "common/json.h"
+#include "common/tls.h"
+
+enum { DOCUMENT_MAX = 65536, RETRY_MS = 200 };
+
+static int paths_make(const char *home, struct agent_identity *identity, struct err *err)
+{
+    return file_path(identity->ca_file, sizeof(identity->ca_file), err, "%s/tls/ca.crt", home) < 0 ||
+                   file_path(identity->cert_file, sizeof(identity->cert_file), err, "%s/tls/node.crt", home) <
+                       0 ||
+                   file_path(identity->key_file, sizeof(identity->key_file), err, "%s/tls/node.key", home) < 0
+               ? -1
+               : 0;
+}
+
+static int field_copy(struct json_reader *reader, const char *key, enum jr_need need, char *out, size_t size)
+{
+    const char *text = NULL;
+    out[0] = '\0';
+    int found = jr_str(reader, key, need, 0, size - 1, &text);
+    if (found == 1) {
+        memcpy(out, text, strlen(text) + 1);
+    }
+    return found;
+}
+
+/* The "redis" part of an enrolment's answer and of agent.json. */
+static int redis_read(struct json_reader *reader, struct agent_identity *identity)
+{
+    struct json_reader redis;
+    int found = jr_sub(reader, "redis", JR_OPTIONAL, &redis);
+    if (found == 1) {
+        field_copy(&redis, "address", JR_REQUIRED, identity->redis, sizeof(identity->redis));
+        field_copy(&redis, "user", JR_OPTIONAL, identity->user, sizeof(identity->user));
+        field_copy(&redis, "password", JR_OPTIONAL, identity->password, sizeof(identity->password));
+        jr_bool(&redis, "tls", JR_OPTIONAL, &identity->redis_tls);
+    }
+    return jr_finish_loose(&redis);
+}
+
+int agent_identity_load(const char *home, struct agent_identity *identity, struct err *err)
+{
+    char path[1024];
+    memset(identity, 0, sizeof(*identity));
+    if (paths_make(home, identity, err) < 0 ||
+        file_path(path, sizeof(path), err, "%s/agent.json", home) < 0) {
+        return -1;
+    }
+    if (!file_exists(path)) {
+        return 0;
+    }
+    struct buf text;
+    buf_init(&text, DOCUMENT_MAX);
+    json_t *document = NULL;
+    int result = file_read_all(path, DOCUMENT_MAX, &text, err);
+    if (result == 0) {
+        document = json_parse_limited(buf_str(&text), text.size, 8, err);
+        struct json_reader reader;
+        jr_init(&reader, document, "agent.json", err);
+        field_copy(&reader, "node", JR_REQUIRED, identity->node, sizeof(identity->node));
+        field_copy(&reader, "api", JR_REQUIRED, identity->api, sizeof(identity->api));
+        field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
+        redis_read(&reader, identity);
+        result = document == NULL ? -1 : jr_finish_loose(&reader);
+        if (result < 0) {
+            err->code = ERR_CORRUPT;
+            err_wrap(err, "\"%s\"", path);
+        }
+    }
+    json_decref(document);
+    buf_fini(&text);
+    return result < 0 ? -1 : 1;
+}
+
+/* The answer's CA must be the one that the join token names: over plain HTTP nothing else has checked it. */
+static int answer_check(const char *ca, const char *cert, const uint8_t pin[TLS_FINGERPRINT_SIZE],
+                        struct err *err)
+{
+    uint8_t is[TLS_FINGERPRINT_SIZE];
+    if (tls_fingerprint(ca, is, err) < 0) {
+        return err_wrap(err, "the server's CA");
+    }
+    if (!digest_equal(is, pin, sizeof(is))) {
+        return err_set(err, ERR_PEER,
+                       "the server's CA is not the one the join token names: it is another cluster");
+    }
+    return tls_fingerprint(cert, is, err) < 0 ? err_wrap(err, "our certificate") : 0;
+}
+
+static int answer_keep(const char *home, const json_t *answer, const uint8_t pin[TLS_FINGERPRINT_SIZE],
+                       const struct buf *key, struct agent_identity *identity, struct err *err)
+{
+    const char *cert = NULL;
+    const char *ca = NULL;
+    struct json_reader reader;
+    jr_init(&reader, answer, "", err);
+    jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);
+    jr_str(&reader, "ca", JR_REQUIRED, 1, DOCUMENT_MAX, &ca);
+    field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
+    redis_read(&reader, identity);
+    if (jr_finish_loose(&reader) < 0) {
+        return err_wrap(err, "the server's answer");
+    }
+    char folder[1024];
+    char path[1024];
+    if (answer_check(ca, cert, pin, err) < 0 || file_path(folder, sizeof(folder), err, "%s/tls", home) < 0 ||
+        file_path(path, sizeof(path), err, "%s/agent.json", home) < 0 || file_mkdirs(folder, 0700, err) < 0 ||
+        file_write_atomic(identity->ca_file, ca, strlen(ca), 0644, err) < 0 ||
+        file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0 ||
+        file_write_atomic(identity->key_file, key->data, key->size, 0600, err) < 0) {
+        return -1;
+    }
+    json_t *kept =
+        json_pack("{s:s, s:s, s:s}", "node", identity->node, "api", identity->api, "token", identity->token);
+    if (json_object_get(answer, "redis") != NULL) {
+        json_object_set(kept, "redis", json_object_get(answer, "redis"));
+    }
+    struct buf text;
+    buf_init(&text, DOCUMENT_MAX);
+    int result = json_print(kept, false, &text, err);
+    result = result < 0 ? -1 : file_write_atomic(path, text.data, text.size, 0600, err);
+    json_decref(kept);
+    buf_fini(&text);
+    return result;
+}
+
+/* POST until the server is there. The token is spent at most once: a request whose fate is unknown is not
+ * repeated blindly, the server answers ERR_AUTH then and says so. */
+static int enrol_ask(struct http *http, const json_t *body, unsigned wait_ms, json_t **answer,
+                     struct err *err)
+{
+    uint64_t deadline_ns = clock_mono_ns() + (uint64_t)wait_ms * 1000000;
+    for (;;) {
+        if (http_json(http, "POST", "/v1/enroll", body, 20000, answer, err) == 0) {
+            return *answer != NULL ? 0 : err_set(err, ERR_PEER, "the server's answer to enrolling is empty");
+        }
+        bool later = err->code == ERR_NET || err->code == ERR_BUSY || err->code == ERR_TIMEOUT;
+        if (!later || clock_left_ms(deadline_ns, 1) == 0) {
+            return -1;
+        }
+        poll(NULL, 0, RETRY_MS);
+    }
+}
+
+int agent_enrol(const char *home, const char *api, const char *join, const char *node, const char *address,
+                unsigned wait_ms, struct agent_identity *identity, struct err *err)
+{
+    char secret[96];
+    char name[80];
+    uint8_t pin[TLS_FINGERPRINT_SIZE];
+    struct buf key;
+    struct buf csr;
+    buf_init(&key, DOCUMENT_MAX);
+    buf_init(&csr, DOCUMENT_MAX);
+    struct http *http = NULL;
+    json_t *body = NULL;
+    json_t *answer = NULL;
+    int result = -1;
+    memset(identity, 0, sizeof(*identity));
+    snprintf(identity->node, sizeof(identity->node), "%s", node);
+    snprintf(identity->api, sizeof(identity->api), "%s", api);
+    snprintf(name, sizeof(name), "agent:%s", node);
+    if (tls_join_token_parse(join, secret, pin, err) < 0 || paths_make(home, identity, err) < 0 ||
+        tls_request_create(name, &key, &csr, err) < 0) {
+        goto out;
+    }
+    struct http_options options = {.url = api, .ca_sha256 = pin};
+    http = http_create(&options, err);
+    body = json_pack("{s:s, s:s, s:s, s:s}", "token", join, "node", node, "csr", buf_str(&csr), "address",
+                     address);
+    if (http == NULL || enrol_ask(http, body, wait_ms, &answer, err) < 0) {
+        goto out;
+    }
+    result = answer_keep(home, answer, pin, &key, identity, err);
+out:
+    if (result < 0) {
+        err_wrap(err, "joining %s as %s", api, node);
+    }
+    http_destroy(http);
+    json_decref(body);
+    json_decref(answer);
+    explicit_bzero(secret, sizeof(secret));
+    if (key.data != NULL) {
+        explicit_bzero(key.data, key.size);
+    }
+    buf_fini(&key);
+    buf_fini(&csr);
+    return result;
+}

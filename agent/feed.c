@@ -1,0 +1,331 @@
+#include "agent/feed.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/frame.h"
+#include "common/redis.h"
+
+enum {
+    TICK_MS = 250,
+    HEARTBEAT_TICKS = 4, /* one a second */
+    BLOCK_MS = 5000,
+    READ_COUNT = 64,
+    STREAM_LENGTH_MAX = 50000, /* of motley:events, should nobody read it */
+    WINDOW_EVENTS = 4096,
+    WINDOW_BYTES = 16 << 20,
+    SEND_MS = 10000,
+    AGAIN_MS_SOON = 500,
+    AGAIN_MS_MIN = 2000,
+    AGAIN_MS_MAX = 30000
+};
+
+static const char events_stream[] = "motley:events";
+static const char node_key[] = "node";
+
+struct feed {
+    struct event_base *base;
+    struct redis *writer;
+    struct redis *reader;
+    struct event *tick;
+    struct journal *journal;
+    struct feed_events events;
+    void *arg;
+    char node[80];
+    char boot[64];
+    char inbox[128];
+    char after[64]; /* last entry read on this connection */
+    unsigned ticks;
+    bool reading; /* an XREAD is out */
+};
+
+void feed_key(char key[JOURNAL_KEY_SIZE], int64_t run, int64_t epoch, int64_t rank)
+{
+    snprintf(key, JOURNAL_KEY_SIZE, "run-%" PRId64 "-%" PRId64 "-%" PRId64, run, epoch, rank);
+}
+
+/* ---- out ---- */
+
+static void inbox_read(struct feed *feed);
+
+static void again_later(struct journal_stream *stream, uint32_t ms)
+{
+    stream->again_ms = ms > AGAIN_MS_MAX ? AGAIN_MS_MAX : ms;
+    stream->again_ns = clock_mono_ns() + (uint64_t)stream->again_ms * 1000000;
+}
+
+static void event_answered(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct feed *feed = arg;
+    if (reply != NULL || err->code == ERR_CANCELLED) {
+        return;
+    }
+    /* Refused, or lost with the connection: which ones are gone is not known, so all that are out go again
+     * soon. */
+    uint64_t soon_ns = clock_mono_ns() + (uint64_t)AGAIN_MS_SOON * 1000000;
+    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
+         stream = stream->next) {
+        stream->again_ns = stream->again_ns < soon_ns ? stream->again_ns : soon_ns;
+    }
+}
+
+/* Send what the window allows, from sent + 1 on. */
+static void stream_send(struct feed *feed, struct journal_stream *stream)
+{
+    if (!redis_is_connected(feed->writer)) {
+        return;
+    }
+    struct err err;
+    uint64_t out_bytes = 0; /* not acknowledged, up to this event */
+    for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
+        out_bytes += event->size;
+        if (event->seq <= stream->sent) {
+            continue;
+        }
+        bool beyond = event->seq > stream->acked + WINDOW_EVENTS ||
+                      (out_bytes > WINDOW_BYTES && event != stream->first);
+        if (beyond || redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, event->bytes,
+                                       event->size, SEND_MS, event_answered, feed, &err) < 0) {
+            break; /* the next tick goes on */
+        }
+        if (stream->sent == stream->acked) {
+            again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms);
+        }
+        stream->sent = event->seq;
+    }
+}
+
+static void stream_again(struct feed *feed, struct journal_stream *stream)
+{
+    stream->sent = stream->acked;
+    again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms * 2);
+    stream_send(feed, stream);
+}
+
+int feed_event(struct feed *feed, struct journal_stream *stream, const char *type, json_t *event, bool final,
+               struct err *err)
+{
+    if (event == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for an event");
+    }
+    json_object_set_new(event, "type", json_string(type));
+    json_object_set_new(event, "node", json_string(feed->node));
+    if (json_object_get(event, "at") == NULL) {
+        json_object_set_new(event, "at", json_integer((json_int_t)clock_wall_us()));
+    }
+    if (strcmp(stream->key, node_key) == 0) {
+        json_object_set_new(event, "boot", json_string(feed->boot));
+    }
+    int result = journal_append(stream, event, final, err);
+    json_decref(event);
+    stream_send(feed, stream);
+    return result;
+}
+
+void feed_note(struct feed *feed, const char *type, json_t *event)
+{
+    struct buf bytes;
+    struct err err;
+    buf_init(&bytes, frame_limits_default.bytes_max);
+    if (event != NULL && redis_is_connected(feed->writer)) {
+        json_object_set_new(event, "type", json_string(type));
+        json_object_set_new(event, "node", json_string(feed->node));
+        json_object_set_new(event, "boot", json_string(feed->boot));
+        json_object_set_new(event, "seq", json_integer(0));
+        json_object_set_new(event, "at", json_integer((json_int_t)clock_wall_us()));
+        if (frame_encode(event, &bytes, &err) == 0) {
+            redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, bytes.data, bytes.size, SEND_MS,
+                             NULL, NULL, &err);
+        }
+    }
+    json_decref(event);
+    buf_fini(&bytes);
+}
+
+/* {run|null, epoch, rank | boot, seq} */
+static void ack_take(struct feed *feed, const json_t *message)
+{
+    const json_t *run = json_object_get(message, "run");
+    json_int_t seq = json_integer_value(json_object_get(message, "seq"));
+    char key[JOURNAL_KEY_SIZE];
+    if (json_is_integer(run)) {
+        feed_key(key, json_integer_value(run), json_integer_value(json_object_get(message, "epoch")),
+                 json_integer_value(json_object_get(message, "rank")));
+    } else {
+        const char *boot = json_string_value(json_object_get(message, "boot"));
+        if (boot == NULL || strcmp(boot, feed->boot) != 0) {
+            return;
+        }
+        snprintf(key, sizeof(key), "%s", node_key);
+    }
+    struct journal_stream *stream = journal_find(feed->journal, key);
+    if (stream == NULL || seq < 0) {
+        return;
+    }
+    uint64_t before = stream->acked;
+    if ((uint64_t)seq > before) {
+        bool last = stream->closed && (uint64_t)seq >= stream->last;
+        stream->again_ms = 0;
+        journal_ack(stream, (uint64_t)seq); /* may remove the stream */
+        if (!last) {
+            again_later(stream, AGAIN_MS_MIN);
+            stream_send(feed, stream);
+        }
+        if (feed->events.acked != NULL) {
+            feed->events.acked(feed->arg);
+        }
+    } else if ((uint64_t)seq == before && stream->sent > before) {
+        /* Nothing moved although events are out: perhaps a gap. Soon, but not at each of a burst of answers.
+         */
+        uint64_t soon_ns = clock_mono_ns() + (uint64_t)TICK_MS * 1000000;
+        stream->again_ns = stream->again_ns < soon_ns ? stream->again_ns : soon_ns;
+    }
+}
+
+static void tick_due(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct feed *feed = arg;
+    uint64_t now_ns = clock_mono_ns();
+    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
+         stream = stream->next) {
+        if (stream->sent > stream->acked && now_ns >= stream->again_ns && redis_is_connected(feed->writer)) {
+            stream_again(feed, stream);
+        } else if (stream->sent < stream->last) {
+            stream_send(feed, stream);
+        }
+    }
+    if (feed->ticks++ % HEARTBEAT_TICKS == 0) {
+        feed_note(feed, "heartbeat", json_object());
+        if (!feed->reading && redis_is_connected(feed->reader)) {
+            inbox_read(feed); /* the last read was refused */
+        }
+    }
+}
+
+/* ---- in ---- */
+
+static int entry_take(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+{
+    struct feed *feed = arg;
+    snprintf(feed->after, sizeof(feed->after), "%s", id);
+    json_t *message = payload == NULL ? NULL : frame_decode(payload, size, &frame_limits_default, err);
+    const char *type = json_string_value(json_object_get(message, "type"));
+    if (type == NULL) {
+        struct err why;
+        err_set(&why, ERR_CORRUPT, "entry %s of %s is no message", id, feed->inbox);
+        feed->events.trouble(feed->arg, &why); /* skipped: the scheduler publishes again what it misses */
+    } else if (strcmp(type, "ack") == 0) {
+        ack_take(feed, message);
+    } else {
+        feed->events.message(feed->arg, message);
+    }
+    json_decref(message);
+    return 0;
+}
+
+static void inbox_answered(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct feed *feed = arg;
+    struct err why;
+    feed->reading = false;
+    if (reply == NULL) {
+        if (err->code != ERR_CANCELLED && err->code != ERR_NET) {
+            feed->events.trouble(feed->arg, err);
+        }
+        return; /* the next connection, or the tick, reads on */
+    }
+    if (redis_stream_entries(reply, entry_take, feed, &why) < 0) {
+        feed->events.trouble(feed->arg, &why);
+    }
+    inbox_read(feed);
+}
+
+static void inbox_read(struct feed *feed)
+{
+    struct err err;
+    feed->reading = true;
+    if (redis_stream_read(feed->reader, feed->inbox, feed->after, READ_COUNT, BLOCK_MS, inbox_answered, feed,
+                          &err) < 0) {
+        feed->events.trouble(feed->arg, &err);
+    }
+}
+
+static void reader_connected(void *arg)
+{
+    struct feed *feed = arg;
+    snprintf(feed->after, sizeof(feed->after), "0");
+    inbox_read(feed);
+}
+
+static void writer_connected(void *arg)
+{
+    struct feed *feed = arg;
+    feed->events.connected(feed->arg);
+    for (struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
+         stream = stream->next) {
+        stream->sent = stream->acked;
+        stream->again_ms = 0;
+        stream_send(feed, stream);
+    }
+}
+
+static void writer_lost(void *arg, const struct err *why)
+{
+    struct feed *feed = arg;
+    feed->events.trouble(feed->arg, why);
+}
+
+struct feed *feed_create(struct event_base *base, const struct feed_config *config, struct journal *journal,
+                         const struct feed_events *events, void *arg, struct err *err)
+{
+    struct feed *feed = calloc(1, sizeof(*feed));
+    if (feed == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the event feed");
+        return NULL;
+    }
+    feed->base = base;
+    feed->journal = journal;
+    feed->events = *events;
+    feed->arg = arg;
+    snprintf(feed->node, sizeof(feed->node), "%s", config->node);
+    snprintf(feed->boot, sizeof(feed->boot), "%s", config->boot);
+    snprintf(feed->inbox, sizeof(feed->inbox), "motley:agent:%.70s", config->node);
+    struct redis_config redis = {
+        .address = config->address,
+        .user = config->user,
+        .password = config->password,
+        .tls = config->tls,
+        .backoff_ms_max = 1000,
+        .queue_max = 65536,
+    };
+    static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};
+    static const struct redis_events reader = {.connected = reader_connected};
+    feed->tick = event_new(base, -1, EV_PERSIST, tick_due, feed);
+    feed->writer = redis_create(base, &redis, &writer, feed, err);
+    feed->reader = feed->writer == NULL ? NULL : redis_create(base, &redis, &reader, feed, err);
+    struct timeval interval = {.tv_usec = TICK_MS * 1000};
+    if (feed->tick == NULL || feed->reader == NULL || event_add(feed->tick, &interval) < 0) {
+        feed_destroy(feed);
+        return NULL;
+    }
+    return feed;
+}
+
+void feed_destroy(struct feed *feed)
+{
+    if (feed == NULL) {
+        return;
+    }
+    redis_destroy(feed->writer);
+    redis_destroy(feed->reader);
+    if (feed->tick != NULL) {
+        event_free(feed->tick);
+    }
+    free(feed);
+}

@@ -1,0 +1,16 @@
+/* What this machine has, as node_hello says it. Thread: any. */
+#ifndef MOTLEY_AGENT_INVENTORY_H
+#define MOTLEY_AGENT_INVENTORY_H
+
+#include <jansson.h>
+
+#include "common/err.h"
+
+struct agent_config;
+
+/* The part of node_hello that describes the machine: new object with machine_id, cores, memory_bytes, isa,
+ * cpu, gpus (of /sys/bus/pci, usable or not: pci, vendor, device, driver, memory_bytes) and devices (name,
+ * kind, threads, isa, isa_effective, memory_limit_bytes, …). NULL: ERR_NOMEM. */
+json_t *inventory_make(const struct agent_config *config, struct err *err);
+
+#endif

@@ -1,0 +1,371 @@
+/* A file per stream: records of 4-byte big-endian length, 8-byte number, 1-byte flags, document. A mark
+ * record (no document) stands first after a rewrite and tells up to where all was acknowledged. */
+#include "agent/journal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/frame.h"
+
+enum { HEAD_SIZE = 13, FLAG_FINAL = 1, FLAG_MARK = 2, REWRITE_BYTES = 256 << 10, RECORD_MAX = 17 << 20 };
+
+static const char suffix[] = ".events";
+
+struct journal {
+    char dir[512];
+    uint64_t bytes_max;
+    uint64_t bytes;
+    unsigned stream_count;
+    struct journal_stream *streams;
+};
+
+/* ---- records ---- */
+
+static void number_put(uint8_t *at, uint64_t value, int size)
+{
+    for (int i = 0; i < size; i++) {
+        at[i] = (uint8_t)(value >> (8 * (size - 1 - i)));
+    }
+}
+
+static uint64_t number_get(const uint8_t *at, int size)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < size; i++) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+static int record_append(struct buf *out, uint64_t seq, unsigned flags, const void *data, size_t size,
+                         struct err *err)
+{
+    uint8_t head[HEAD_SIZE];
+    number_put(head, size + HEAD_SIZE - 4, 4);
+    number_put(head + 4, seq, 8);
+    head[12] = (uint8_t)flags;
+    return buf_append(out, head, sizeof(head), err) < 0 || buf_append(out, data, size, err) < 0 ? -1 : 0;
+}
+
+static int stream_write(struct journal_stream *stream, const struct buf *bytes, struct err *err)
+{
+    if (stream->fd < 0) {
+        return err_set(err, ERR_IO, "the journal's file of %s is not open", stream->key);
+    }
+    if (file_pwrite_all(stream->fd, bytes->data, bytes->size, stream->file_bytes, stream->key, err) < 0) {
+        return -1; /* what was written behind file_bytes is overwritten by the next record */
+    }
+    stream->file_bytes += bytes->size;
+    return 0;
+}
+
+static void path_of(const struct journal *journal, const char *key, char *out, size_t size)
+{
+    snprintf(out, size, "%s/%s%s", journal->dir, key, suffix);
+}
+
+static void events_free(struct journal_stream *stream)
+{
+    while (stream->first != NULL) {
+        struct journal_event *event = stream->first;
+        stream->first = event->next;
+        stream->journal->bytes -= event->size;
+        free(event);
+    }
+    stream->tail = NULL;
+    stream->held_bytes = 0;
+}
+
+/* ---- streams ---- */
+
+static struct journal_stream *stream_make(struct journal *journal, const char *key, struct err *err)
+{
+    if (journal->stream_count == JOURNAL_STREAMS_MAX) {
+        err_set(err, ERR_BUSY, "the journal holds %d streams already", JOURNAL_STREAMS_MAX);
+        return NULL;
+    }
+    struct journal_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a journal");
+        return NULL;
+    }
+    snprintf(stream->key, sizeof(stream->key), "%s", key);
+    stream->journal = journal;
+    char path[1024];
+    path_of(journal, key, path, sizeof(path));
+    stream->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (stream->fd < 0) {
+        err_errno(err, ERR_IO, errno, "could not open file \"%s\"", path);
+        free(stream);
+        return NULL;
+    }
+    stream->next = journal->streams;
+    journal->streams = stream;
+    journal->stream_count++;
+    return stream;
+}
+
+static void event_keep(struct journal_stream *stream, struct journal_event *event)
+{
+    if (stream->tail != NULL) {
+        stream->tail->next = event;
+    } else {
+        stream->first = event;
+    }
+    stream->tail = event;
+    stream->last = event->seq;
+    stream->final = stream->final || event->final;
+    stream->journal->bytes += event->size;
+    stream->held_bytes += event->size;
+}
+
+static struct journal_event *event_make(uint64_t seq, bool final, const void *bytes, size_t size)
+{
+    struct journal_event *event = malloc(sizeof(*event) + size);
+    if (event != NULL) {
+        *event = (struct journal_event){.seq = seq, .final = final, .size = size};
+        memcpy(event->bytes, bytes, size);
+    }
+    return event;
+}
+
+/* One record of a loaded file; its size, or 0 at the first that is torn or wrong. */
+static size_t record_load(struct journal_stream *stream, const uint8_t *at, size_t left)
+{
+    size_t size = left < HEAD_SIZE ? 0 : (size_t)number_get(at, 4) + 4;
+    if (size < HEAD_SIZE || size > left) {
+        return 0;
+    }
+    uint64_t seq = number_get(at + 4, 8);
+    bool final = (at[12] & FLAG_FINAL) != 0;
+    if (at[12] & FLAG_MARK) {
+        stream->acked = seq;
+        stream->last = seq;
+        stream->final = final;
+        return size;
+    }
+    struct journal_event *event =
+        seq == stream->last + 1 ? event_make(seq, final, at + HEAD_SIZE, size - HEAD_SIZE) : NULL;
+    if (event == NULL) {
+        return 0;
+    }
+    event_keep(stream, event);
+    return size;
+}
+
+static int stream_load(struct journal *journal, const char *key, struct err *err)
+{
+    char path[1024];
+    path_of(journal, key, path, sizeof(path));
+    struct buf bytes;
+    buf_init(&bytes, (size_t)journal->bytes_max * 2 + RECORD_MAX);
+    struct journal_stream *stream = NULL;
+    if (file_read_all(path, bytes.limit, &bytes, err) == 0) {
+        stream = stream_make(journal, key, err);
+    }
+    for (size_t used; stream != NULL && stream->file_bytes < bytes.size; stream->file_bytes += used) {
+        used = record_load(stream, bytes.data + stream->file_bytes, bytes.size - stream->file_bytes);
+        if (used == 0) {
+            break;
+        }
+    }
+    if (stream != NULL && ftruncate(stream->fd, (off_t)stream->file_bytes) < 0) {
+        err_errno(err, ERR_IO, errno, "could not cut file \"%s\"", path);
+        stream = NULL;
+    }
+    if (stream != NULL) {
+        stream->sent = stream->acked;
+    }
+    buf_fini(&bytes);
+    return stream != NULL ? 0 : -1;
+}
+
+struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *err)
+{
+    if (file_mkdirs(dir, 0700, err) < 0) {
+        return NULL;
+    }
+    struct journal *journal = calloc(1, sizeof(*journal));
+    DIR *folder = journal == NULL ? NULL : opendir(dir);
+    if (folder == NULL) {
+        err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
+        free(journal);
+        return NULL;
+    }
+    snprintf(journal->dir, sizeof(journal->dir), "%s", dir);
+    journal->bytes_max = bytes_max;
+    struct dirent *entry;
+    int result = 0;
+    while (result == 0 && (entry = readdir(folder)) != NULL) {
+        char *end = strstr(entry->d_name, suffix);
+        size_t length = end == NULL ? 0 : (size_t)(end - entry->d_name);
+        if (length > 0 && length < JOURNAL_KEY_SIZE && strcmp(end, suffix) == 0) {
+            *end = '\0';
+            result = stream_load(journal, entry->d_name, err);
+        }
+    }
+    closedir(folder);
+    if (result < 0) {
+        journal_close(journal);
+        return NULL;
+    }
+    return journal;
+}
+
+static void stream_free(struct journal_stream *stream)
+{
+    events_free(stream);
+    if (stream->fd >= 0) {
+        close(stream->fd);
+    }
+    free(stream);
+}
+
+void journal_close(struct journal *journal)
+{
+    if (journal == NULL) {
+        return;
+    }
+    while (journal->streams != NULL) {
+        struct journal_stream *stream = journal->streams;
+        journal->streams = stream->next;
+        stream_free(stream);
+    }
+    free(journal);
+}
+
+bool journal_is_full(const struct journal *journal)
+{
+    return journal->bytes >= journal->bytes_max;
+}
+
+struct journal_stream *journal_first(struct journal *journal)
+{
+    return journal->streams;
+}
+
+struct journal_stream *journal_find(struct journal *journal, const char *key)
+{
+    struct journal_stream *stream = journal->streams;
+    while (stream != NULL && strcmp(stream->key, key) != 0) {
+        stream = stream->next;
+    }
+    return stream;
+}
+
+struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err)
+{
+    struct journal_stream *stream = journal_find(journal, key);
+    return stream != NULL ? stream : stream_make(journal, key, err);
+}
+
+int journal_append(struct journal_stream *stream, json_t *event, bool final, struct err *err)
+{
+    if (stream->final) {
+        return err_set(err, ERR_CONFLICT, "an event behind the last one of %s", stream->key);
+    }
+    struct buf document;
+    struct buf record;
+    buf_init(&document, frame_limits_default.bytes_max);
+    buf_init(&record, RECORD_MAX);
+    int result = -1;
+    struct journal_event *kept = NULL;
+    uint64_t seq = stream->last + 1;
+    if (json_object_set_new(event, "seq", json_integer((json_int_t)seq)) < 0 ||
+        frame_encode(event, &document, err) < 0) {
+        goto out;
+    }
+    kept = event_make(seq, final, document.data, document.size);
+    if (kept == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for an event of %zu bytes", document.size);
+        goto out;
+    }
+    event_keep(stream, kept);
+    result = record_append(&record, seq, final ? FLAG_FINAL : 0, document.data, document.size, err);
+    result = result < 0 ? -1 : stream_write(stream, &record, err);
+out:
+    buf_fini(&document);
+    buf_fini(&record);
+    return result;
+}
+
+/* Start the file anew with a mark and what is still held. On an error the old file stays as it is. */
+static void stream_rewrite(struct journal_stream *stream)
+{
+    struct err err;
+    struct buf bytes;
+    buf_init(&bytes, (size_t)stream->held_bytes * 2 + RECORD_MAX);
+    int result =
+        record_append(&bytes, stream->acked,
+                      FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0, &err);
+    for (struct journal_event *event = stream->first; result == 0 && event != NULL; event = event->next) {
+        result =
+            record_append(&bytes, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, &err);
+    }
+    char path[1024];
+    char beside[1040];
+    path_of(stream->journal, stream->key, path, sizeof(path));
+    snprintf(beside, sizeof(beside), "%s.new", path);
+    int fd = result == 0 ? open(beside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0) {
+        if (file_pwrite_all(fd, bytes.data, bytes.size, 0, beside, &err) == 0 && rename(beside, path) == 0) {
+            close(stream->fd);
+            stream->fd = fd;
+            stream->file_bytes = bytes.size;
+        } else {
+            close(fd);
+            unlink(beside);
+        }
+    }
+    buf_fini(&bytes);
+}
+
+void journal_ack(struct journal_stream *stream, uint64_t seq)
+{
+    seq = seq > stream->last ? stream->last : seq;
+    while (stream->first != NULL && stream->first->seq <= seq) {
+        struct journal_event *event = stream->first;
+        stream->first = event->next;
+        stream->journal->bytes -= event->size;
+        stream->held_bytes -= event->size;
+        free(event);
+    }
+    stream->tail = stream->first == NULL ? NULL : stream->tail;
+    stream->acked = seq > stream->acked ? seq : stream->acked;
+    stream->sent = stream->sent < stream->acked ? stream->acked : stream->sent;
+    if (stream->closed && stream->first == NULL) {
+        journal_stream_drop(stream);
+    } else if (stream->file_bytes > REWRITE_BYTES && stream->held_bytes < stream->file_bytes / 2) {
+        stream_rewrite(stream);
+    }
+}
+
+void journal_stream_close(struct journal_stream *stream)
+{
+    stream->closed = true;
+    if (stream->first == NULL) {
+        journal_stream_drop(stream);
+    }
+}
+
+void journal_stream_drop(struct journal_stream *stream)
+{
+    struct journal *journal = stream->journal;
+    struct journal_stream **link = &journal->streams;
+    while (*link != stream) {
+        link = &(*link)->next;
+    }
+    *link = stream->next;
+    journal->stream_count--;
+    char path[1024];
+    path_of(journal, stream->key, path, sizeof(path));
+    unlink(path);
+    stream_free(stream);
+}

@@ -1,0 +1,564 @@
+/* Blocking OpenSSL on two kinds of threads: one that serves (one connection at a time a thread, SERVERS of
+ * them, all accepting on the same socket) and one that measures what is asked, in order. A measurement speaks
+ * first: 'p' and 63 bytes → the same 64 bytes back;  'b', 8-byte big-endian count, that many bytes → 'b'. */
+#include "agent/links.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "common/clock.h"
+#include "common/tls.h"
+
+enum {
+    SERVERS = 4,
+    QUEUE_MAX = 256,
+    PINGS = 16,
+    PING_SIZE = 64,
+    CHUNK = 64 << 10,
+    DEADLINE_MS = 10000,
+    BULK_FIRST = 1 << 20,
+    BULK_MAX = 256 << 20,
+    BULK_SECONDS_PERCENT = 50
+};
+
+struct task {
+    struct task *next;
+    char address[300];
+    struct links_result result;
+};
+
+struct links {
+    SSL_CTX *server;
+    SSL_CTX *client;
+    int listener;
+    int wake; /* eventfd: results are there */
+    uint16_t port;
+    struct event *woken;
+    links_done_fn *done;
+    void *arg;
+    pthread_t servers[SERVERS];
+    unsigned server_count;
+    pthread_t measurer;
+    bool measuring;
+    atomic_bool stopping;
+    pthread_mutex_t lock;
+    pthread_cond_t asked;
+    struct task *tasks, *tasks_last; /* to do */
+    struct task *results;            /* done */
+    unsigned task_count;
+};
+
+/* ---- blocking TLS with a deadline: the socket is non-blocking, waits are polls ---- */
+
+struct pipe_end {
+    SSL *ssl;
+    int fd;
+    uint64_t deadline_ns;
+    const char *peer;
+    const atomic_bool *stopping;
+};
+
+static int end_wait(struct pipe_end *end, int result, struct err *err)
+{
+    int reason = SSL_get_error(end->ssl, result);
+    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE) {
+        return tls_error(end->ssl, end->peer, ERR_get_error(), err);
+    }
+    struct pollfd entry = {.fd = end->fd, .events = reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT};
+    while (poll(&entry, 1, clock_left_ms(end->deadline_ns, 100)) <= 0) {
+        if (clock_left_ms(end->deadline_ns, 1) == 0) {
+            return err_set(err, ERR_TIMEOUT, "peer %s did not answer within %d ms", end->peer, DEADLINE_MS);
+        }
+        if (atomic_load(end->stopping)) {
+            return err_set(err, ERR_CANCELLED, "the agent is stopping");
+        }
+    }
+    return 0;
+}
+
+static int end_handshake(struct pipe_end *end, struct err *err)
+{
+    for (;;) {
+        int result = SSL_do_handshake(end->ssl);
+        if (result == 1) {
+            return 0;
+        }
+        if (end_wait(end, result, err) < 0) {
+            return -1;
+        }
+    }
+}
+
+static int end_write(struct pipe_end *end, const uint8_t *data, size_t size, struct err *err)
+{
+    while (size > 0) {
+        size_t wrote = 0;
+        int result = SSL_write_ex(end->ssl, data, size, &wrote);
+        if (result == 1) {
+            data += wrote;
+            size -= wrote;
+        } else if (end_wait(end, result, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int end_read(struct pipe_end *end, uint8_t *data, size_t size, struct err *err)
+{
+    while (size > 0) {
+        size_t got = 0;
+        int result = SSL_read_ex(end->ssl, data, size, &got);
+        if (result == 1) {
+            data += got;
+            size -= got;
+        } else if (end_wait(end, result, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void end_close(struct pipe_end *end)
+{
+    if (end->ssl != NULL) {
+        SSL_shutdown(end->ssl);
+        SSL_free(end->ssl);
+    }
+    if (end->fd >= 0) {
+        close(end->fd);
+    }
+    ERR_clear_error();
+}
+
+static void socket_prepare(int fd)
+{
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/* ---- serving ---- */
+
+static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
+{
+    uint8_t head[8];
+    if (end_read(end, head, sizeof(head), err) < 0) {
+        return -1;
+    }
+    uint64_t left = 0;
+    for (int i = 0; i < 8; i++) {
+        left = left << 8 | head[i];
+    }
+    if (left > BULK_MAX) {
+        return err_set(err, ERR_TOO_BIG, "a measurement of %llu bytes", (unsigned long long)left);
+    }
+    while (left > 0) {
+        size_t size = left < CHUNK ? (size_t)left : CHUNK;
+        if (end_read(end, chunk, size, err) < 0) {
+            return -1;
+        }
+        left -= size;
+    }
+    return end_write(end, (const uint8_t *)"b", 1, err);
+}
+
+static void serve(struct links *links, int fd, uint8_t *chunk)
+{
+    struct err err;
+    struct pipe_end end = {.fd = fd,
+                           .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
+                           .peer = "another agent",
+                           .stopping = &links->stopping};
+    socket_prepare(fd);
+    end.ssl = SSL_new(links->server);
+    char identity[TLS_IDENTITY_SIZE];
+    bool good = end.ssl != NULL && SSL_set_fd(end.ssl, fd) == 1;
+    if (good) {
+        SSL_set_accept_state(end.ssl);
+        good = end_handshake(&end, &err) == 0 && tls_peer_identity(end.ssl, identity, &err) == 0 &&
+               strncmp(identity, "agent:", 6) == 0;
+    }
+    uint8_t kind;
+    while (good && end_read(&end, &kind, 1, &err) == 0) {
+        if (kind == 'p') {
+            chunk[0] = kind;
+            good = end_read(&end, chunk + 1, PING_SIZE - 1, &err) == 0 &&
+                   end_write(&end, chunk, PING_SIZE, &err) == 0;
+        } else {
+            good = kind == 'b' && serve_bulk(&end, chunk, &err) == 0;
+        }
+    }
+    end_close(&end);
+}
+
+static void *server_main(void *arg)
+{
+    struct links *links = arg;
+    uint8_t *chunk = malloc(CHUNK);
+    while (chunk != NULL && !atomic_load(&links->stopping)) {
+        struct pollfd entry = {.fd = links->listener, .events = POLLIN};
+        if (poll(&entry, 1, 200) <= 0) {
+            continue;
+        }
+        int fd = accept4(links->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0) {
+            serve(links, fd, chunk);
+        }
+    }
+    free(chunk);
+    return NULL;
+}
+
+/* ---- measuring ---- */
+
+static int address_split(const char *address, char host[256], char port[16], struct err *err)
+{
+    const char *colon = strrchr(address, ':');
+    bool bracket = address[0] == '[';
+    size_t length = colon == NULL ? 0 : (size_t)(colon - address);
+    if (bracket && length > 2 && address[length - 1] == ']') {
+        address++;
+        length -= 2;
+    }
+    if (length == 0 || length > 255 || strlen(colon + 1) > 5 || colon[1] == '\0') {
+        return err_set(err, ERR_INVALID, "\"%.100s\" is no host:port", address);
+    }
+    snprintf(host, 256, "%.*s", (int)length, address);
+    snprintf(port, 16, "%s", colon + 1);
+    return 0;
+}
+
+static int dial(const char *address, uint64_t deadline_ns, struct err *err)
+{
+    char host[256];
+    char port[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    if (address_split(address, host, port, err) < 0) {
+        return -1;
+    }
+    int failed = getaddrinfo(host, port, &hints, &found);
+    if (failed != 0) {
+        return err_set(err, ERR_NET, "host \"%s\" is not known: %s", host, gai_strerror(failed));
+    }
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int result = fd < 0 ? -1 : connect(fd, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    int number = errno;
+    if (fd >= 0 && result < 0 && number == EINPROGRESS) {
+        struct pollfd entry = {.fd = fd, .events = POLLOUT};
+        socklen_t size = sizeof(number);
+        number = ETIMEDOUT;
+        if (poll(&entry, 1, clock_left_ms(deadline_ns, DEADLINE_MS)) > 0) {
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size);
+        }
+        result = number == 0 ? 0 : -1;
+    }
+    if (result < 0) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return err_errno(err, ERR_NET, number, "agent at %s cannot be reached", address);
+    }
+    return fd;
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a;
+    uint64_t right = *(const uint64_t *)b;
+    return (left > right) - (left < right);
+}
+
+/* Half the median round trip, in seconds. */
+static int ping(struct pipe_end *end, double *latency_s, struct err *err)
+{
+    uint64_t trips[PINGS];
+    uint8_t frame[PING_SIZE] = {'p'};
+    for (int i = 0; i < PINGS; i++) {
+        uint64_t start_ns = clock_mono_ns();
+        if (end_write(end, frame, sizeof(frame), err) < 0 || end_read(end, frame, sizeof(frame), err) < 0) {
+            return -1;
+        }
+        trips[i] = clock_mono_ns() - start_ns;
+    }
+    qsort(trips, PINGS, sizeof(trips[0]), compare_ns);
+    *latency_s = (double)(trips[PINGS / 2 - 1] + trips[PINGS / 2]) / 2e9 / 2;
+    return 0;
+}
+
+/* Seconds from the first byte to the acknowledgement of the last. */
+static int bulk(struct pipe_end *end, uint64_t bytes, const uint8_t *chunk, double *seconds, struct err *err)
+{
+    uint8_t head[9] = {'b'};
+    for (int i = 0; i < 8; i++) {
+        head[1 + i] = (uint8_t)(bytes >> (56 - 8 * i));
+    }
+    uint64_t start_ns = clock_mono_ns();
+    if (end_write(end, head, sizeof(head), err) < 0) {
+        return -1;
+    }
+    for (uint64_t left = bytes; left > 0;) {
+        size_t size = left < CHUNK ? (size_t)left : CHUNK;
+        if (end_write(end, chunk, size, err) < 0) {
+            return -1;
+        }
+        left -= size;
+    }
+    if (end_read(end, head, 1, err) < 0) {
+        return -1;
+    }
+    *seconds = (double)(clock_mono_ns() - start_ns) / 1e9;
+    return 0;
+}
+
+/* A first guess with 1 MiB, then as much as takes half a second. */
+static int bandwidth(struct pipe_end *end, double latency_s, double *bytes_per_s, struct err *err)
+{
+    uint8_t *chunk = calloc(1, CHUNK);
+    double seconds = 0;
+    if (chunk == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for a measurement");
+    }
+    int result = bulk(end, BULK_FIRST, chunk, &seconds, err);
+    double free_of_latency = seconds - 2 * latency_s;
+    double rate = BULK_FIRST / (free_of_latency > seconds / 10 ? free_of_latency : seconds / 10 + 1e-9);
+    double bytes = rate * BULK_SECONDS_PERCENT / 100;
+    if (result == 0 && bytes > BULK_FIRST) {
+        uint64_t count = bytes < BULK_MAX ? (uint64_t)bytes : BULK_MAX;
+        result = bulk(end, count, chunk, &seconds, err);
+        free_of_latency = seconds - 2 * latency_s;
+        rate = (double)count / (free_of_latency > seconds / 10 ? free_of_latency : seconds / 10 + 1e-9);
+    }
+    *bytes_per_s = rate;
+    free(chunk);
+    return result;
+}
+
+static int measure(struct links *links, struct task *task, struct err *err)
+{
+    struct pipe_end end = {.fd = -1,
+                           .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
+                           .peer = task->address,
+                           .stopping = &links->stopping};
+    char wanted[96];
+    snprintf(wanted, sizeof(wanted), "agent:%s", task->result.to);
+    int result = -1;
+    end.fd = dial(task->address, end.deadline_ns, err);
+    if (end.fd >= 0) {
+        socket_prepare(end.fd);
+        end.ssl = tls_client_create(links->client, NULL, err);
+        if (end.ssl != NULL && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
+            tls_peer_check(end.ssl, wanted, err) == 0 && ping(&end, &task->result.latency_s, err) == 0) {
+            result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s, err);
+        }
+    }
+    end_close(&end);
+    return result;
+}
+
+static void *measurer_main(void *arg)
+{
+    struct links *links = arg;
+    pthread_mutex_lock(&links->lock);
+    while (!atomic_load(&links->stopping)) {
+        struct task *task = links->tasks;
+        if (task == NULL) {
+            pthread_cond_wait(&links->asked, &links->lock);
+            continue;
+        }
+        links->tasks = task->next;
+        links->tasks_last = links->tasks == NULL ? NULL : links->tasks_last;
+        pthread_mutex_unlock(&links->lock);
+        struct err err = {0};
+        if (measure(links, task, &err) < 0) {
+            task->result.err = err;
+        }
+        pthread_mutex_lock(&links->lock);
+        task->next = links->results;
+        links->results = task;
+        uint64_t one = 1;
+        ssize_t wrote = write(links->wake, &one, sizeof(one));
+        (void)wrote;
+    }
+    pthread_mutex_unlock(&links->lock);
+    return NULL;
+}
+
+static void results_take(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct links *links = arg;
+    uint64_t count;
+    ssize_t got = read(fd, &count, sizeof(count));
+    (void)got;
+    pthread_mutex_lock(&links->lock);
+    struct task *results = links->results;
+    links->results = NULL;
+    pthread_mutex_unlock(&links->lock);
+    while (results != NULL) {
+        struct task *task = results;
+        results = task->next;
+        links->task_count--;
+        links->done(links->arg, &task->result);
+        free(task);
+    }
+}
+
+/* ---- life ---- */
+
+static int listen_on(struct links *links, const struct links_config *config, struct err *err)
+{
+    char port[8];
+    snprintf(port, sizeof(port), "%u", config->port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    int failed = getaddrinfo(config->host, port, &hints, &found);
+    if (failed != 0) {
+        return err_set(err, ERR_NET, "this node's address \"%s\" is not known: %s", config->host,
+                       gai_strerror(failed));
+    }
+    int one = 1;
+    links->listener = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(links->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    int result = links->listener < 0 ? -1 : bind(links->listener, found->ai_addr, found->ai_addrlen);
+    struct sockaddr_storage own = {0};
+    socklen_t size = sizeof(own);
+    result = result < 0 || listen(links->listener, 64) < 0 ||
+                     getsockname(links->listener, (struct sockaddr *)&own, &size) < 0
+                 ? -1
+                 : 0;
+    int number = errno;
+    freeaddrinfo(found);
+    if (result < 0) {
+        return err_errno(err, ERR_NET, number, "could not listen on %s port %u", config->host, config->port);
+    }
+    links->port = own.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&own)->sin6_port)
+                                            : ntohs(((struct sockaddr_in *)&own)->sin_port);
+    return 0;
+}
+
+static int threads_start(struct links *links, struct err *err)
+{
+    for (; links->server_count < SERVERS; links->server_count++) {
+        if (pthread_create(&links->servers[links->server_count], NULL, server_main, links) != 0) {
+            return err_set(err, ERR_NOMEM, "could not start a thread");
+        }
+    }
+    links->measuring = pthread_create(&links->measurer, NULL, measurer_main, links) == 0;
+    return links->measuring ? 0 : err_set(err, ERR_NOMEM, "could not start a thread");
+}
+
+struct links *links_create(struct event_base *base, const struct links_config *config, links_done_fn *done,
+                           void *arg, struct err *err)
+{
+    struct links *links = calloc(1, sizeof(*links));
+    if (links == NULL) {
+        err_set(err, ERR_NOMEM, "no memory to measure links");
+        return NULL;
+    }
+    pthread_mutex_init(&links->lock, NULL);
+    pthread_cond_init(&links->asked, NULL);
+    links->listener = -1;
+    links->done = done;
+    links->arg = arg;
+    links->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    links->woken = event_new(base, links->wake, EV_READ | EV_PERSIST, results_take, links);
+    struct tls_files files = {
+        .ca_file = config->ca_file, .cert_file = config->cert_file, .key_file = config->key_file};
+    links->server = tls_context_create(&files, TLS_ROLE_SERVER_MUTUAL, err);
+    links->client = links->server == NULL ? NULL : tls_context_create(&files, TLS_ROLE_CLIENT, err);
+    if (links->client == NULL || listen_on(links, config, err) < 0 || threads_start(links, err) < 0) {
+        links_destroy(links);
+        return NULL;
+    }
+    event_add(links->woken, NULL);
+    return links;
+}
+
+static void tasks_free(struct task *task)
+{
+    while (task != NULL) {
+        struct task *next = task->next;
+        free(task);
+        task = next;
+    }
+}
+
+void links_destroy(struct links *links)
+{
+    if (links == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&links->lock);
+    atomic_store(&links->stopping, true);
+    pthread_cond_broadcast(&links->asked);
+    pthread_mutex_unlock(&links->lock);
+    for (unsigned i = 0; i < links->server_count; i++) {
+        pthread_join(links->servers[i], NULL);
+    }
+    if (links->measuring) {
+        pthread_join(links->measurer, NULL);
+    }
+    tasks_free(links->tasks);
+    tasks_free(links->results);
+    if (links->woken != NULL) {
+        event_free(links->woken);
+    }
+    close(links->wake);
+    if (links->listener >= 0) {
+        close(links->listener);
+    }
+    tls_context_free(links->server);
+    tls_context_free(links->client);
+    pthread_mutex_destroy(&links->lock);
+    pthread_cond_destroy(&links->asked);
+    free(links);
+}
+
+uint16_t links_port(const struct links *links)
+{
+    return links->port;
+}
+
+int links_measure(struct links *links, int64_t request, const char *to, const char *address, struct err *err)
+{
+    if (links->task_count >= QUEUE_MAX) {
+        return err_set(err, ERR_BUSY, "%u links wait to be measured already", links->task_count);
+    }
+    struct task *task = calloc(1, sizeof(*task));
+    if (task == NULL) {
+        return err_set(err, ERR_NOMEM, "no memory for a measurement");
+    }
+    task->result.request = request;
+    snprintf(task->result.to, sizeof(task->result.to), "%s", to);
+    snprintf(task->address, sizeof(task->address), "%s", address);
+    links->task_count++;
+    pthread_mutex_lock(&links->lock);
+    if (links->tasks_last != NULL && links->tasks != NULL) {
+        links->tasks_last->next = task;
+    } else {
+        links->tasks = task;
+    }
+    links->tasks_last = task;
+    pthread_cond_signal(&links->asked);
+    pthread_mutex_unlock(&links->lock);
+    return 0;
+}

@@ -1,0 +1,178 @@
+#include "agent/machine.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/file.h"
+
+enum { GPUS_MAX = 64 };
+
+/* First line of a small file, without its end; "" if it cannot be read. */
+static char *line_read(const char *path, char *out, size_t size)
+{
+    struct buf text;
+    struct err err;
+    buf_init(&text, 4096);
+    out[0] = '\0';
+    if (file_read_all(path, 4095, &text, &err) == 0) {
+        snprintf(out, size, "%.*s", (int)strcspn(buf_str(&text), "\n"), buf_str(&text));
+    }
+    buf_fini(&text);
+    return out;
+}
+
+uint32_t cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
+        return (uint32_t)CPU_COUNT(&set);
+    }
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (uint32_t)count : 1;
+}
+
+uint64_t memory_total_bytes(void)
+{
+    uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    char text[64];
+    uint64_t limit =
+        strtoull(line_read("/sys/fs/cgroup/memory.max", text, sizeof(text)), NULL, 10); /* "max": 0 */
+    return limit > 0 && limit < total ? limit : total;
+}
+
+static bool has_flag(const char *flags, const char *flag)
+{
+    size_t length = strlen(flag);
+    for (const char *at = flags; (at = strstr(at, flag)) != NULL; at += length) {
+        if (at[-1] == ' ' && (at[length] == ' ' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The value behind "key\t: " of the first processor in /proc/cpuinfo. */
+static void cpuinfo_value(const char *key, char *out, size_t size)
+{
+    struct buf text;
+    struct err err;
+    out[0] = '\0';
+    buf_init(&text, 4u << 20);
+    if (file_read_all("/proc/cpuinfo", 4u << 20, &text, &err) == 0) {
+        const char *at = strstr(buf_str(&text), key);
+        const char *colon = at == NULL ? NULL : strchr(at, ':');
+        if (colon != NULL) {
+            snprintf(out, size, "%.*s", (int)strcspn(colon + 1, "\n"), colon + 1);
+        }
+    }
+    buf_fini(&text);
+}
+
+int isa_rank(const char *isa)
+{
+    static const char *const order[] = {"generic", "sse42", "avx2", "avx512"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(order[i], isa) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+const char *isa_native(void)
+{
+    char flags[8192];
+    cpuinfo_value("flags", flags, sizeof(flags));
+    if (has_flag(flags, "avx512f") && has_flag(flags, "avx512bw") && has_flag(flags, "avx512dq") &&
+        has_flag(flags, "avx512vl")) {
+        return "avx512";
+    }
+    if (has_flag(flags, "avx2") && has_flag(flags, "fma")) {
+        return "avx2";
+    }
+    return has_flag(flags, "sse4_2") ? "sse42" : "generic";
+}
+
+char *machine_cpu(char out[256])
+{
+    cpuinfo_value("model name", out, 256);
+    memmove(out, out + strspn(out, " "), strlen(out + strspn(out, " ")) + 1);
+    return out;
+}
+
+char *machine_id(char out[64])
+{
+    if (line_read("/etc/machine-id", out, 64)[0] == '\0') {
+        line_read("/proc/sys/kernel/random/boot_id", out, 64);
+    }
+    return out;
+}
+
+/* ---- GPUs ---- */
+
+static const char *vendor_name(unsigned long vendor)
+{
+    switch (vendor) {
+    case 0x10de:
+        return "nvidia";
+    case 0x1002:
+        return "amd";
+    case 0x8086:
+        return "intel";
+    default:
+        return "other";
+    }
+}
+
+static unsigned long hex_read(const char *pci, const char *file)
+{
+    char path[512];
+    char text[64];
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.64s/%s", pci, file);
+    return strtoul(line_read(path, text, sizeof(text)), NULL, 0);
+}
+
+static json_t *gpu_describe(const char *pci)
+{
+    unsigned long vendor = hex_read(pci, "vendor");
+    char path[512];
+    char driver[256];
+    char id[16];
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.64s/driver", pci);
+    ssize_t length = readlink(path, driver, sizeof(driver) - 1);
+    driver[length > 0 ? length : 0] = '\0';
+    const char *slash = strrchr(driver, '/');
+    snprintf(id, sizeof(id), "%04lx:%04lx", vendor & 0xffff, hex_read(pci, "device") & 0xffff);
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:b}", "pci", pci, "vendor", vendor_name(vendor), "device",
+                     id, "driver", slash == NULL ? "" : slash + 1, "memory_bytes",
+                     (json_int_t)hex_read(pci, "mem_info_vram_total"), "usable", 0);
+}
+
+/* Display controllers and processing accelerators of vendors that make GPUs for computing. */
+json_t *machine_gpus(void)
+{
+    json_t *gpus = json_array();
+    DIR *folder = opendir("/sys/bus/pci/devices");
+    struct dirent *entry;
+    while (folder != NULL && gpus != NULL && (entry = readdir(folder)) != NULL &&
+           json_array_size(gpus) < GPUS_MAX) {
+        if (entry->d_name[0] == '.') {
+            continue;
+        }
+        unsigned long class = hex_read(entry->d_name, "class") >> 8;
+        unsigned long vendor = hex_read(entry->d_name, "vendor");
+        bool display = class == 0x0300 || class == 0x0302 || class == 0x0380 || class == 0x1200;
+        if (display && (vendor == 0x10de || vendor == 0x1002 || vendor == 0x8086)) {
+            json_array_append_new(gpus, gpu_describe(entry->d_name));
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return gpus;
+}

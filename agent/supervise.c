@@ -1,0 +1,759 @@
+#include "agent/supervise.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/child.h"
+#include "agent/seen.h"
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/log.h"
+
+enum { KILL_GRACE_MS = 3000, PATH_SIZE = 700 };
+
+/* A device and what runs on it. */
+struct place {
+    const struct agent_device *device;
+    int64_t last_epoch; /* of the last assignment accepted; -1: none */
+    struct child *child;
+    bool finished;   /* its worker has sent its last event */
+    uint64_t acked;  /* of the events that a measuring worker sent (they get numbers of the node) */
+    json_t *pending; /* assignment to start when the child is gone; or NULL */
+};
+
+struct supervisor {
+    struct event_base *base;
+    const struct agent_config *config;
+    const struct agent_identity *identity;
+    const char *home;
+    const char *worker;
+    struct journal *journal;
+    struct feed *feed;
+    struct links *links;
+    struct seen *seen;
+    struct place places[AGENT_DEVICES_MAX];
+    uint32_t place_count;
+    bool paused;
+    bool ending;
+    void (*ended)(void *arg);
+    void *ended_arg;
+};
+
+static void child_event(void *arg, struct child *child, json_t *event);
+static void child_gone(void *arg, struct child *child, const char *why);
+static const struct child_events child_callbacks = {.event = child_event, .gone = child_gone};
+
+/* ---- small things ---- */
+
+static struct place *place_of_device(struct supervisor *supervisor, const char *device)
+{
+    for (uint32_t i = 0; device != NULL && i < supervisor->place_count; i++) {
+        if (strcmp(supervisor->places[i].device->name, device) == 0) {
+            return &supervisor->places[i];
+        }
+    }
+    return NULL;
+}
+
+static struct place *place_of_child(struct supervisor *supervisor, const struct child *child)
+{
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        if (supervisor->places[i].child == child) {
+            return &supervisor->places[i];
+        }
+    }
+    return NULL;
+}
+
+static void trouble(const char *event, const struct err *err)
+{
+    log_event(LOG_LEVEL_WARN, event, "why=\"%s\"", err->text);
+}
+
+static int epochs_save(const struct supervisor *supervisor, struct err *err)
+{
+    char path[PATH_SIZE];
+    struct buf text;
+    buf_init(&text, 65536);
+    json_t *epochs = json_object();
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        json_object_set_new(epochs, supervisor->places[i].device->name,
+                            json_integer((json_int_t)supervisor->places[i].last_epoch));
+    }
+    int result = file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home);
+    result = result < 0 || json_print(epochs, true, &text, err) < 0
+                 ? -1
+                 : file_write_atomic(path, text.data, text.size, 0600, err);
+    json_decref(epochs);
+    buf_fini(&text);
+    return result;
+}
+
+/* A missing file is a new home; one that cannot be read stops the agent: executing twice is worse. */
+static int epochs_load(struct supervisor *supervisor, struct err *err)
+{
+    char path[PATH_SIZE];
+    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home) < 0) {
+        return -1;
+    }
+    if (!file_exists(path)) {
+        return 0;
+    }
+    struct buf text;
+    buf_init(&text, 65536);
+    json_t *epochs = file_read_all(path, 65535, &text, err) < 0
+                         ? NULL
+                         : json_parse_limited(buf_str(&text), text.size, 4, err);
+    for (uint32_t i = 0; epochs != NULL && i < supervisor->place_count; i++) {
+        const json_t *epoch = json_object_get(epochs, supervisor->places[i].device->name);
+        supervisor->places[i].last_epoch = json_is_integer(epoch) ? json_integer_value(epoch) : -1;
+    }
+    int result = epochs == NULL ? -1 : 0;
+    json_decref(epochs);
+    buf_fini(&text);
+    return result;
+}
+
+/* ---- events ---- */
+
+static struct journal_stream *stream_of(struct supervisor *supervisor, const struct child_work *work)
+{
+    char key[JOURNAL_KEY_SIZE];
+    struct err err;
+    if (work->run < 0) {
+        snprintf(key, sizeof(key), "node");
+    } else {
+        feed_key(key, work->run, work->epoch, work->rank);
+    }
+    struct journal_stream *stream = journal_stream(supervisor->journal, key, &err);
+    if (stream == NULL) {
+        trouble("journal_stream", &err);
+    }
+    return stream;
+}
+
+/* Append for a rank (or the node). Before the feed is there the event waits in the journal. */
+static void tell(struct supervisor *supervisor, const struct child_work *work, const char *type,
+                 json_t *event, bool final)
+{
+    struct err err;
+    struct journal_stream *stream = stream_of(supervisor, work);
+    if (stream == NULL || stream->final) {
+        json_decref(event);
+        return;
+    }
+    if (work->run >= 0) {
+        json_object_set_new(event, "run", json_integer((json_int_t)work->run));
+        json_object_set_new(event, "epoch", json_integer((json_int_t)work->epoch));
+        json_object_set_new(event, "rank", json_integer((json_int_t)work->rank));
+    } else {
+        json_object_set_new(event, "request", json_integer((json_int_t)work->request));
+    }
+    if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
+        trouble("event_not_on_disk", &err);
+    }
+}
+
+static void tell_failed(struct supervisor *supervisor, const struct child_work *work, enum err_code code,
+                        const char *text)
+{
+    log_event(LOG_LEVEL_WARN, "rank_failed",
+              "run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " code=%s why=\"%s\"",
+              work->run, work->epoch, work->rank, work->request, err_code_name(code), text);
+    tell(supervisor, work, "failed",
+         json_pack("{s:s, s:s, s:b}", "code", err_code_name(code), "text", text, "own_fault", 0), true);
+}
+
+static bool is_final(const char *type)
+{
+    return strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
+}
+
+static void child_ack(struct child *child, const struct child_work *work, uint64_t seq)
+{
+    struct err err;
+    json_t *ack = json_pack("{s:s, s:I}", "type", "ack", "seq", (json_int_t)seq);
+    if (work->run >= 0) {
+        json_object_set_new(ack, "run", json_integer((json_int_t)work->run));
+    }
+    if (child_send(child, ack, &err) < 0) {
+        trouble("ack_not_sent", &err);
+    }
+    json_decref(ack);
+}
+
+/* An event of a worker: into the journal, then acknowledged downwards; a repeated one is acknowledged again.
+ */
+static void child_event(void *arg, struct child *child, json_t *event)
+{
+    struct supervisor *supervisor = arg;
+    const struct child_work *work = child_work(child);
+    struct place *place = place_of_child(supervisor, child);
+    struct err err;
+    struct json_reader reader;
+    int64_t seq = 0;
+    const char *type = NULL;
+    jr_init(&reader, event, "event", &err);
+    jr_str(&reader, "type", JR_REQUIRED, 1, 32, &type);
+    jr_i64(&reader, "seq", JR_REQUIRED, 1, INT64_MAX, &seq);
+    if (place == NULL || jr_finish_loose(&reader) < 0) {
+        trouble("event_refused", &err);
+        json_decref(event);
+        return;
+    }
+    char name[40];
+    snprintf(name, sizeof(name), "%s", type);
+    struct journal_stream *stream = stream_of(supervisor, work);
+    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : place->acked;
+    bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
+    if (next) {
+        tell(supervisor, work, name, event, is_final(name));
+        place->finished =
+            place->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
+        place->acked = (uint64_t)seq;
+        child_ack(child, work, (uint64_t)seq);
+    } else {
+        json_decref(event);
+        if ((uint64_t)seq <= have && have != UINT64_MAX) {
+            child_ack(child, work, have);
+        }
+    }
+    if (!supervisor->paused && journal_is_full(supervisor->journal)) {
+        supervisor->paused = true;
+        log_event(LOG_LEVEL_WARN, "journal_full", "limit_bytes=%" PRIu64,
+                  supervisor->config->journal_limit_bytes);
+    }
+    if (supervisor->paused) {
+        child_pause(child, true);
+    }
+}
+
+void supervisor_acked(struct supervisor *supervisor)
+{
+    if (supervisor->paused && !journal_is_full(supervisor->journal)) {
+        supervisor->paused = false;
+        for (uint32_t i = 0; i < supervisor->place_count; i++) {
+            if (supervisor->places[i].child != NULL) {
+                child_pause(supervisor->places[i].child, false);
+            }
+        }
+    }
+}
+
+/* ---- starting ---- */
+
+static const char *core_type(const char *isa)
+{
+    static const char *const table[][2] = {{"avx512", "SKYLAKEX"}, {"avx2", "HASWELL"}, {"sse42", "NEHALEM"}};
+    for (size_t i = 0; i < 3; i++) {
+        if (strcmp(table[i][0], isa) == 0) {
+            return table[i][1];
+        }
+    }
+    return NULL; /* native: OpenBLAS looks for itself */
+}
+
+/* "host" or "[v6]" */
+static void host_text(const char *host, char *out, size_t size)
+{
+    snprintf(out, size, strchr(host, ':') != NULL ? "[%s]" : "%s", host);
+}
+
+/* The message with the part that only this node knows. */
+static json_t *document_make(const struct supervisor *supervisor, const struct place *place,
+                             const json_t *message)
+{
+    const struct agent_device *device = place->device;
+    const struct agent_identity *identity = supervisor->identity;
+    char host[300];
+    char listen[320];
+    char cache[PATH_SIZE];
+    char name[96];
+    host_text(supervisor->config->host, host, sizeof(host));
+    snprintf(listen, sizeof(listen), "%s:0", host);
+    snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
+    snprintf(name, sizeof(name), "agent:%s", supervisor->config->name);
+    json_t *local = json_pack(
+        "{s:{s:s, s:s, s:s, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}", "device",
+        "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
+        (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "listen",
+        listen, "advertise", supervisor->config->host, "identity", name, "cert", identity->cert_file, "key",
+        identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
+        strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
+        cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
+    json_t *document = local == NULL ? NULL : json_copy((json_t *)(uintptr_t)message);
+    if (document == NULL || json_object_set_new(document, "local", local) < 0) {
+        json_decref(document);
+        return NULL;
+    }
+    return document;
+}
+
+static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
+                      const json_t *message, struct err *err)
+{
+    char dir[PATH_SIZE];
+    char threads[48];
+    char omp[48];
+    char isa[40];
+    char core[48];
+    const char *type = core_type(place->device->isa);
+    snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
+    snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
+    snprintf(isa, sizeof(isa), "MOTLEY_ISA=%s", place->device->isa);
+    snprintf(core, sizeof(core), "OPENBLAS_CORETYPE%s%s", type == NULL ? "" : "=", type == NULL ? "" : type);
+    const char *env[] = {threads, omp, isa, core, NULL};
+    int made = work->run >= 0
+                   ? file_path(dir, sizeof(dir), err, "%s/run/%" PRId64 "-%" PRId64, supervisor->home,
+                               work->run, work->rank)
+                   : file_path(dir, sizeof(dir), err, "%s/run/request-%" PRId64 "-%u", supervisor->home,
+                               work->request, (unsigned)(place - supervisor->places));
+    json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
+    if (document == NULL) {
+        return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
+    }
+    struct child_options options = {
+        .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
+    place->finished = false;
+    place->acked = 0;
+    place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
+    json_decref(document);
+    if (place->child == NULL) {
+        return -1;
+    }
+    log_event(LOG_LEVEL_INFO, "worker_started",
+              "device=%s run=%" PRId64 " epoch=%" PRId64 " rank=%" PRId64 " request=%" PRId64 " pid=%d",
+              place->device->name, work->run, work->epoch, work->rank, work->request,
+              (int)child_pid(place->child));
+    if (supervisor->paused) {
+        child_pause(place->child, true);
+    }
+    return 0;
+}
+
+/* ---- messages ---- */
+
+static int assign_fields(const json_t *message, struct child_work *work, struct err *err)
+{
+    struct json_reader reader;
+    const char *device = "";
+    *work = (struct child_work){.run = -1, .request = -1};
+    jr_init(&reader, message, "assign", err);
+    jr_i64(&reader, "run", JR_REQUIRED, 0, INT64_MAX, &work->run);
+    jr_i64(&reader, "epoch", JR_REQUIRED, 0, INT64_MAX, &work->epoch);
+    jr_i64(&reader, "rank", JR_REQUIRED, 0, 1 << 20, &work->rank);
+    jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(work->device) - 1, &device);
+    snprintf(work->device, sizeof(work->device), "%s", device);
+    return jr_finish_loose(&reader);
+}
+
+static void pending_start(struct supervisor *supervisor, struct place *place)
+{
+    json_t *message = place->pending;
+    place->pending = NULL;
+    struct child_work work;
+    struct err err;
+    if (message != NULL && assign_fields(message, &work, &err) == 0 &&
+        work_start(supervisor, place, &work, message, &err) < 0) {
+        tell_failed(supervisor, &work, err.code, err.text);
+    }
+    json_decref(message);
+}
+
+static void take_assign(struct supervisor *supervisor, const json_t *message)
+{
+    struct child_work work;
+    struct err err;
+    if (assign_fields(message, &work, &err) < 0) {
+        trouble("assignment_refused", &err);
+        return;
+    }
+    struct place *place = place_of_device(supervisor, work.device);
+    if (place == NULL || supervisor->ending) {
+        tell_failed(supervisor, &work, place == NULL ? ERR_NOT_FOUND : ERR_CANCELLED,
+                    place == NULL ? "this node has no such device" : "this node's agent is stopping");
+        return;
+    }
+    if (work.epoch <= place->last_epoch) {
+        log_event(LOG_LEVEL_WARN, "assignment_stale",
+                  "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
+                  work.epoch, place->last_epoch);
+        return;
+    }
+    place->last_epoch = work.epoch;
+    json_decref(place->pending); /* never started; its epoch is over */
+    place->pending = json_incref((json_t *)(uintptr_t)message);
+    if (place->child != NULL) {
+        log_event(LOG_LEVEL_WARN, "worker_replaced", "device=%s run=%" PRId64, work.device,
+                  child_work(place->child)->run);
+        child_end(place->child, 0);
+    }
+    if (epochs_save(supervisor, &err) < 0) {
+        json_decref(place->pending);
+        place->pending = NULL;
+        tell_failed(supervisor, &work, err.code, err.text);
+    } else if (place->child == NULL) {
+        pending_start(supervisor, place);
+    }
+}
+
+static bool runs(const struct place *place, int64_t run, int64_t epoch)
+{
+    return place->child != NULL && child_work(place->child)->run == run &&
+           child_work(place->child)->epoch == epoch;
+}
+
+static void take_peers(struct supervisor *supervisor, const json_t *message)
+{
+    struct err err;
+    int64_t run = json_integer_value(json_object_get(message, "run"));
+    int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        struct place *place = &supervisor->places[i];
+        if (runs(place, run, epoch) && child_send(place->child, message, &err) < 0) {
+            trouble("message_not_passed_on", &err);
+        }
+    }
+}
+
+static void take_stop(struct supervisor *supervisor, const json_t *message)
+{
+    struct err err;
+    int64_t run = json_integer_value(json_object_get(message, "run"));
+    int64_t epoch = json_integer_value(json_object_get(message, "epoch"));
+    bool kill = json_is_true(json_object_get(message, "kill"));
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        struct place *place = &supervisor->places[i];
+        struct child_work work;
+        if (place->pending != NULL && assign_fields(place->pending, &work, &err) == 0 && work.run == run &&
+            work.epoch == epoch) {
+            json_decref(place->pending);
+            place->pending = NULL;
+            tell_failed(supervisor, &work, ERR_CANCELLED, "stopped before it was started");
+        }
+        if (!runs(place, run, epoch)) {
+            continue;
+        }
+        if (child_send(place->child, message, &err) < 0) {
+            trouble("message_not_passed_on", &err);
+        }
+        if (kill) {
+            child_end(place->child, KILL_GRACE_MS);
+        }
+    }
+}
+
+static void take_profile(struct supervisor *supervisor, const json_t *message)
+{
+    struct json_reader reader;
+    struct err err;
+    struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = -1};
+    const char *device = "";
+    jr_init(&reader, message, "profile", &err);
+    jr_i64(&reader, "request", JR_REQUIRED, 0, INT64_MAX, &work.request);
+    jr_str(&reader, "device", JR_REQUIRED, 1, sizeof(work.device) - 1, &device);
+    if (jr_finish_loose(&reader) < 0) {
+        trouble("profile_refused", &err);
+        return;
+    }
+    snprintf(work.device, sizeof(work.device), "%s", device);
+    struct place *place = place_of_device(supervisor, device);
+    if (place == NULL) {
+        tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
+    } else if (place->child != NULL || supervisor->ending) {
+        tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
+    } else if (work_start(supervisor, place, &work, message, &err) < 0) {
+        tell_failed(supervisor, &work, err.code, err.text);
+    }
+}
+
+static void take_links(struct supervisor *supervisor, const json_t *message)
+{
+    int64_t request = json_integer_value(json_object_get(message, "request"));
+    const json_t *list = json_object_get(message, "to");
+    size_t index;
+    json_t *item;
+    json_array_foreach(list, index, item)
+    {
+        const char *node = json_string_value(json_object_get(item, "node"));
+        const char *address = json_string_value(json_object_get(item, "address"));
+        struct links_result failed = {.request = request};
+        snprintf(failed.to, sizeof(failed.to), "%s", node == NULL ? "?" : node);
+        if (node == NULL || address == NULL) {
+            err_set(&failed.err, ERR_INVALID, "links.to[%zu]: node and address are required", index);
+            supervisor_link(supervisor, &failed);
+        } else if (links_measure(supervisor->links, request, node, address, &failed.err) < 0) {
+            supervisor_link(supervisor, &failed);
+        }
+    }
+}
+
+void supervisor_link(struct supervisor *supervisor, const struct links_result *result)
+{
+    struct child_work work = {.run = -1, .epoch = -1, .rank = -1, .request = result->request};
+    if (result->err.code != ERR_NONE) {
+        tell_failed(supervisor, &work, result->err.code, result->err.text);
+        return;
+    }
+    tell(supervisor, &work, "link",
+         json_pack("{s:{s:s, s:s, s:f, s:f, s:b}}", "document", "from", supervisor->config->name, "to",
+                   result->to, "latency_s", result->latency_s, "bytes_per_s", result->bytes_per_s, "emulated",
+                   0),
+         false);
+}
+
+static const struct {
+    const char *type;
+    void (*take)(struct supervisor *supervisor, const json_t *message);
+} message_table[] = {
+    {"assign", take_assign},   {"peers", take_peers}, {"stop", take_stop},
+    {"profile", take_profile}, {"links", take_links},
+};
+
+void supervisor_message(struct supervisor *supervisor, const json_t *message)
+{
+    const char *type = json_string_value(json_object_get(message, "type"));
+    const json_t *id = json_object_get(message, "id");
+    struct err err;
+    bool again = json_is_integer(id) && seen_has(supervisor->seen, json_integer_value(id));
+    for (size_t i = 0; !again && type != NULL && i < sizeof(message_table) / sizeof(message_table[0]); i++) {
+        if (strcmp(message_table[i].type, type) == 0) {
+            message_table[i].take(supervisor, message);
+        }
+    }
+    if (!json_is_integer(id)) {
+        return;
+    }
+    /* After the act: an agent that dies between the two acts again, and epochs see to it that nothing happens
+     * twice. */
+    if (!again && seen_add(supervisor->seen, json_integer_value(id), &err) < 0) {
+        trouble("message_not_noted", &err);
+    }
+    feed_note(supervisor->feed, "received", json_pack("{s:I}", "message", json_integer_value(id)));
+}
+
+/* ---- ends ---- */
+
+static void maybe_ended(struct supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        if (supervisor->places[i].child != NULL) {
+            return;
+        }
+    }
+    if (supervisor->ending && supervisor->ended != NULL) {
+        void (*ended)(void *) = supervisor->ended;
+        supervisor->ended = NULL;
+        ended(supervisor->ended_arg);
+    }
+}
+
+/* A worker's end, by its own hand or not: the rank gets its final event, the folder goes. */
+static void mourn(struct supervisor *supervisor, const struct child_work *work, const char *dir,
+                  bool finished, bool ended, const char *why)
+{
+    struct err err;
+    struct journal_stream *stream = stream_of(supervisor, work);
+    if (work->run >= 0 ? stream != NULL && !stream->final : !finished) {
+        char text[720];
+        snprintf(text, sizeof(text), "the worker of %s was lost: %s", work->device, why);
+        tell_failed(supervisor, work, ended ? ERR_CANCELLED : ERR_PEER, text);
+    }
+    if (work->run >= 0 && stream != NULL) {
+        journal_stream_close(stream);
+    }
+    if (file_remove_tree(dir, &err) < 0) {
+        trouble("run_folder_left", &err);
+    }
+}
+
+static void child_gone(void *arg, struct child *child, const char *why)
+{
+    struct supervisor *supervisor = arg;
+    struct place *place = place_of_child(supervisor, child);
+    struct child_work work = *child_work(child);
+    char dir[PATH_SIZE];
+    snprintf(dir, sizeof(dir), "%s", child_dir(child));
+    bool ended = child_was_ended(child);
+    child_destroy(child);
+    bool finished = place != NULL && place->finished;
+    log_event(finished ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_ended",
+              "device=%s run=%" PRId64 " rank=%" PRId64 " how=\"%s\"", work.device, work.run, work.rank, why);
+    if (place != NULL) {
+        place->child = NULL;
+    }
+    mourn(supervisor, &work, dir, finished, ended, why);
+    if (place != NULL && place->pending != NULL && !supervisor->ending) {
+        pending_start(supervisor, place);
+    }
+    maybe_ended(supervisor);
+}
+
+void supervisor_end(struct supervisor *supervisor, uint32_t grace_ms, void (*ended)(void *arg), void *arg)
+{
+    supervisor->ending = true;
+    supervisor->ended = ended;
+    supervisor->ended_arg = arg;
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        struct place *place = &supervisor->places[i];
+        struct child_work work;
+        struct err err;
+        if (place->pending != NULL && assign_fields(place->pending, &work, &err) == 0) {
+            tell_failed(supervisor, &work, ERR_CANCELLED, "this node's agent is stopping");
+        }
+        json_decref(place->pending);
+        place->pending = NULL;
+        if (place->child != NULL) {
+            child_end(place->child, grace_ms);
+        }
+    }
+    maybe_ended(supervisor);
+}
+
+json_t *supervisor_workers(const struct supervisor *supervisor)
+{
+    json_t *workers = json_array();
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        const struct place *place = &supervisor->places[i];
+        if (place->child != NULL && child_work(place->child)->run >= 0) {
+            const struct child_work *work = child_work(place->child);
+            json_array_append_new(workers, json_pack("{s:I, s:I, s:I, s:s}", "run", (json_int_t)work->run,
+                                                     "epoch", (json_int_t)work->epoch, "rank",
+                                                     (json_int_t)work->rank, "device", work->device));
+        }
+    }
+    return workers;
+}
+
+/* ---- life ---- */
+
+/* One folder of an earlier agent's worker: adopt it, or mourn it once the feed is there. */
+static void folder_adopt(struct supervisor *supervisor, const char *dir)
+{
+    struct child_work work;
+    struct err err;
+    struct child *child = child_adopt(supervisor->base, dir, &child_callbacks, supervisor, &work, &err);
+    struct place *place = place_of_device(supervisor, work.device);
+    if (child == NULL) {
+        if (work.device[0] != '\0') {
+            char tail[300];
+            child_log_tail(dir, tail, sizeof(tail));
+            char why[400];
+            snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
+                     tail[0] == '\0' ? "" : "; its last words: ", tail);
+            mourn(supervisor, &work, dir, false, false, why);
+        } else {
+            file_remove_tree(dir, &err); /* it never was started: its assignment comes again, or is stale */
+        }
+        return;
+    }
+    if (place == NULL || place->child != NULL) {
+        log_event(LOG_LEVEL_WARN, "worker_without_device", "device=%s pid=%d", work.device,
+                  (int)child_pid(child));
+        child_end(child, 0);
+        child_destroy(child);
+        mourn(supervisor, &work, dir, false, true, "its device is not configured any more");
+        return;
+    }
+    log_event(LOG_LEVEL_INFO, "worker_adopted", "device=%s run=%" PRId64 " rank=%" PRId64 " pid=%d",
+              work.device, work.run, work.rank, (int)child_pid(child));
+    place->child = child;
+    place->last_epoch = work.epoch > place->last_epoch ? work.epoch : place->last_epoch;
+}
+
+static int folders_adopt(struct supervisor *supervisor, struct err *err)
+{
+    char dir[PATH_SIZE];
+    if (file_path(dir, sizeof(dir), err, "%s/run", supervisor->home) < 0 || file_mkdirs(dir, 0700, err) < 0) {
+        return -1;
+    }
+    DIR *folder = opendir(dir);
+    if (folder == NULL) {
+        return err_set(err, ERR_IO, "could not open folder \"%s\"", dir);
+    }
+    struct dirent *entry;
+    while ((entry = readdir(folder)) != NULL) {
+        char path[PATH_SIZE];
+        if (entry->d_name[0] != '.' && file_path(path, sizeof(path), err, "%s/%s", dir, entry->d_name) == 0) {
+            folder_adopt(supervisor, path);
+        }
+    }
+    closedir(folder);
+    return 0;
+}
+
+/* Streams of runs whose worker is not here any more wait only for their acknowledgement. */
+static void streams_close(struct supervisor *supervisor)
+{
+    struct journal_stream *next;
+    for (struct journal_stream *stream = journal_first(supervisor->journal); stream != NULL; stream = next) {
+        next = stream->next;
+        bool lives = strcmp(stream->key, "node") == 0;
+        for (uint32_t i = 0; i < supervisor->place_count && !lives; i++) {
+            char key[JOURNAL_KEY_SIZE];
+            if (supervisor->places[i].child != NULL) {
+                const struct child_work *work = child_work(supervisor->places[i].child);
+                feed_key(key, work->run, work->epoch, work->rank);
+                lives = strcmp(key, stream->key) == 0;
+            }
+        }
+        if (!lives) {
+            journal_stream_close(stream);
+        }
+    }
+}
+
+struct supervisor *supervisor_create(struct event_base *base, const struct supervisor_options *options,
+                                     struct err *err)
+{
+    struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    if (supervisor == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the supervisor");
+        return NULL;
+    }
+    supervisor->base = base;
+    supervisor->config = options->config;
+    supervisor->identity = options->identity;
+    supervisor->home = options->home;
+    supervisor->worker = options->worker;
+    supervisor->journal = options->journal;
+    supervisor->place_count = options->config->device_count;
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        supervisor->places[i] = (struct place){.device = &options->config->devices[i], .last_epoch = -1};
+    }
+    char path[PATH_SIZE];
+    if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
+        (supervisor->seen = seen_open(path, err)) == NULL || epochs_load(supervisor, err) < 0) {
+        supervisor_destroy(supervisor);
+        return NULL;
+    }
+    return supervisor;
+}
+
+int supervisor_connect(struct supervisor *supervisor, struct feed *feed, struct links *links, struct err *err)
+{
+    supervisor->feed = feed;
+    supervisor->links = links;
+    if (folders_adopt(supervisor, err) < 0) {
+        return -1;
+    }
+    streams_close(supervisor);
+    return 0;
+}
+
+void supervisor_destroy(struct supervisor *supervisor)
+{
+    if (supervisor == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        child_destroy(supervisor->places[i].child);
+        json_decref(supervisor->places[i].pending);
+    }
+    seen_close(supervisor->seen);
+    free(supervisor);
+}

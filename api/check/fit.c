@@ -1,0 +1,330 @@
+/* Devices and fit: the cluster as it is, measured first if it was not, and the plan on it. */
+#include "api/check/check_private.h"
+
+#include "common/clock.h"
+#include "model/config.h"
+#include "planner/answer/plan.h"
+#include "planner/given/from_spec.h"
+#include "profiles/profile_key.h"
+#include "store/nodes.h"
+#include "store/sched.h"
+#include "show/print.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROGRAM_TEXT_BYTES_MAX = 4 << 20, POLL_MS = 200 };
+
+static void fail(struct check *check)
+{
+    check_fail(check, &check->err, NULL);
+}
+
+/* ---- on the pool ---- */
+
+static bool usable(const struct check *check, const json_t *device)
+{
+    const char *state = json_string_value(json_object_get(device, "state"));
+    if (!state || strcmp(state, "gone") == 0)
+        return false;
+    if (check->depth == CHECK_SUBMIT)
+        return true; /* what is drained or away today may be there when the job's turn comes */
+    return strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
+           strcmp(state, "draining") != 0;
+}
+
+static int add_devices(const struct check *check, struct cluster *cluster, struct err *err)
+{
+    size_t index;
+    json_t *device;
+    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
+    {
+        if (!usable(check, device))
+            continue;
+        struct cluster_device add = {
+            .name = json_string_value(json_object_get(device, "name")),
+            .node = json_string_value(json_object_get(device, "node")),
+            .kind = json_string_value(json_object_get(device, "kind")),
+            .memory_limit_bytes = (uint64_t)json_integer_value(json_object_get(device, "memory_limit_bytes")),
+            .threads = (uint32_t)json_integer_value(json_object_get(device, "threads")),
+        };
+        if (!add.name || !add.node || cluster_add_device(cluster, &add, err) < 0)
+            return add.name && add.node ? -1 : err_set(err, ERR_CORRUPT, "a device has no name");
+    }
+    return 0;
+}
+
+static int add_measurements(const struct check *check, struct cluster *cluster, struct err *err)
+{
+    size_t index;
+    json_t *row, *document;
+    json_array_foreach(check->profiles, index, row)
+    {
+        struct err why = {0};
+        if (cluster_add_profile(cluster, json_object_get(row, "document"), &why) < 0 && why.code == ERR_NOMEM)
+            return err_set(err, ERR_NOMEM, "%s",
+                           why.text); /* of a device that is not usable: not ours to judge */
+    }
+    json_array_foreach(json_object_get(check->cluster, "links"), index, document)
+    {
+        struct err why = {0};
+        if (cluster_add_link(cluster, document, &why) < 0 && why.code == ERR_NOMEM)
+            return err_set(err, ERR_NOMEM, "%s", why.text);
+    }
+    return 0;
+}
+
+/* Every name of 'names' is a device we know (or knew). */
+static int names_known(const struct check *check, const char *what, const struct spec_names *names,
+                       struct err *err)
+{
+    for (uint32_t i = 0; i < names->count; i++) {
+        size_t index;
+        json_t *device;
+        bool found = false;
+        json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
+        {
+            const char *name = json_string_value(json_object_get(device, "name"));
+            found |= name && strcmp(name, names->names[i]) == 0;
+        }
+        if (!found)
+            return err_set(err, ERR_INVALID,
+                           "placement.%s: there is no device \"%s\" among the %zu of this cluster", what,
+                           names->names[i], json_array_size(json_object_get(check->cluster, "devices")));
+    }
+    return 0;
+}
+
+static bool all_measured(const struct cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster_device_count(cluster); i++)
+        if (!cluster_device_has_profile(cluster, i))
+            return false;
+    return cluster_device_count(cluster) > 0;
+}
+
+/* The names of devices without a profile, for the answer. */
+static json_t *unmeasured(const struct cluster *cluster)
+{
+    json_t *names = json_array();
+    for (uint32_t i = 0; names && i < cluster_device_count(cluster); i++)
+        if (!cluster_device_has_profile(cluster, i))
+            json_array_append_new(names, json_string(cluster_device_name(cluster, i)));
+    return names;
+}
+
+static int search(struct check *check, struct cluster *cluster, const struct model_config *config,
+                  struct err *err)
+{
+    struct workload workload = {0};
+    struct plan_options options = {.programs = check->depth == CHECK_PROGRAM, .runnable_only = true};
+    struct buf text;
+    buf_init(&text, PROGRAM_TEXT_BYTES_MAX);
+    uint64_t began = clock_mono_ns();
+    int rc =
+        workload_from_spec(&check->spec, config, check->train_sizes, check->train_rows, check->eval_sizes,
+                           check->eval_rows, (uint32_t)json_array_size(check->sample_ids), &workload, err);
+    if (rc == 0)
+        rc = plan_search(&workload, cluster, &options, &check->plan, err);
+    if (rc == 0)
+        check->plan->plan_s = (double)(clock_mono_ns() - began) * 1e-9;
+    if (rc == 0 && check->depth == CHECK_PROGRAM && check->plan->verdict == VERDICT_FITS)
+        rc = answer_print_program(check->plan, &workload, cluster, 0, &text, err);
+    workload_fini(&workload);
+    check->plan_json = rc == 0 ? answer_to_json(check->plan, err) : NULL;
+    if (check->plan_json && text.size)
+        json_object_set_new(check->plan_json, "program", json_string(buf_str(&text)));
+    buf_fini(&text);
+    if (!check->plan_json)
+        return -1;
+    json_object_set_new(check->plan_json, "words", json_string(check->plan->words ? check->plan->words : ""));
+    json_object_set_new(check->plan_json, "unmeasured", unmeasured(cluster));
+    if (check->depth == CHECK_INPUTS)
+        json_object_set_new(check->plan_json, "inputs", check_plan_inputs(check));
+    check->never_fits = check->plan->verdict == VERDICT_DOES_NOT_FIT;
+    return 0;
+}
+
+static void plan_work(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    struct err *err = &check->err;
+    struct model_config config;
+    struct cluster *cluster = cluster_create(err);
+    if (cluster && add_devices(check, cluster, err) == 0 && add_measurements(check, cluster, err) == 0 &&
+        model_config_parse(json_object_get(check->model, "config"), &config, err) == 0) {
+        if (cluster_device_count(cluster) == 0 && check->depth != CHECK_SUBMIT)
+            err_set(err, ERR_NOFIT,
+                    "there is no device to plan for: no agent has joined, or all are drained or away");
+        else if (check->depth != CHECK_SUBMIT || all_measured(cluster))
+            search(check, cluster, &config, err);
+    }
+    cluster_destroy(cluster);
+}
+
+static void plan_done(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    pool_ran(task, &check->err);
+    if (check->err.code) {
+        fail(check);
+    } else if (check->never_fits && check->depth == CHECK_SUBMIT) {
+        json_t *more = json_pack("{s:O}", "plan", check->plan_json);
+        err_set(&check->err, ERR_NOFIT, "%s", check->plan->words ? check->plan->words : "no placement fits");
+        check_fail(check, &check->err, more);
+        json_decref(more);
+    } else {
+        check_finish(check);
+    }
+}
+
+/* ---- the cluster as it is ---- */
+
+static bool in_names(const struct spec_names *names, const char *name)
+{
+    for (uint32_t i = 0; i < names->count; i++)
+        if (strcmp(names->names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_profile(const struct check *check, const char *device)
+{
+    size_t index;
+    json_t *row;
+    json_array_foreach(check->profiles, index, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "device"));
+        if (name && strcmp(name, device) == 0 && !json_is_true(json_object_get(row, "imported")))
+            return true;
+    }
+    return false;
+}
+
+/* A device that this job may use, that is free to be measured, and was not for such a job. */
+static bool some_unmeasured(const struct check *check)
+{
+    const struct spec_placement_part *placement = &check->spec.placement;
+    size_t index;
+    json_t *device;
+    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
+    {
+        const char *name = json_string_value(json_object_get(device, "name"));
+        const char *state = json_string_value(json_object_get(device, "state"));
+        if (name && state && strcmp(state, "free") == 0 && !in_names(&placement->exclude, name) &&
+            (!placement->devices.given || in_names(&placement->devices, name)) && !has_profile(check, name))
+            return true;
+    }
+    return false;
+}
+
+static void plan_on_pool(struct check *check)
+{
+    json_t *cluster = json_deep_copy(check->cluster); /* the pool's own: reference counts are not atomic */
+    json_t *profiles = json_deep_copy(check->profiles);
+    json_t *model = json_deep_copy(check->model);
+    json_decref(check->cluster);
+    json_decref(check->profiles);
+    json_decref(check->model);
+    check->cluster = cluster;
+    check->profiles = profiles;
+    check->model = model;
+    if (!cluster || !profiles || !model)
+        err_set(&check->err, ERR_NOMEM, "out of memory for a plan");
+    check->task.work = plan_work;
+    check->task.done = plan_done;
+    if (check->err.code || pool_run(check->app->pool, &check->task, &check->err) < 0)
+        fail(check);
+}
+
+static void on_pause(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    check_cluster(arg);
+}
+
+static void look_again(struct check *check)
+{
+    struct timeval pause = {0, POLL_MS * 1000};
+    if (!check->pause)
+        check->pause = event_new(check->app->base, -1, 0, on_pause, check);
+    if (!check->pause || event_add(check->pause, &pause) < 0) {
+        err_set(&check->err, ERR_NOMEM, "out of memory for a plan");
+        fail(check);
+    }
+}
+
+static void wanted(void *arg, const struct err *err)
+{
+    struct check *check = arg;
+    if (err)
+        check_fail(check, err, NULL);
+    else
+        look_again(check);
+}
+
+/* A plan rests on measurements where they can be had in time, else on estimates (and says so). */
+static void measure_or_plan(struct check *check)
+{
+    bool measure = check->depth != CHECK_SUBMIT && some_unmeasured(check);
+    unsigned seconds = check->app->config->measure_seconds;
+    if (measure && !check->patience_ns) {
+        check->patience_ns = clock_mono_ns() + (uint64_t)seconds * 1000000000u;
+        json_t *inputs = check_inputs(check);
+        int rc = inputs && seconds
+                     ? store_measure_want(check->app->store, check->profile_key, check->spec_json, inputs,
+                                          seconds, wanted, check, &check->err)
+                     : -1;
+        json_decref(inputs);
+        if (rc == 0)
+            return;
+        err_clear(&check->err);
+    } else if (measure && clock_mono_ns() < check->patience_ns) {
+        look_again(check);
+        return;
+    }
+    plan_on_pool(check);
+}
+
+static void profiles_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct check *check = arg;
+    if (err) {
+        check_fail(check, err, NULL);
+        return;
+    }
+    json_decref(check->profiles);
+    check->profiles = json_incref(doc);
+    measure_or_plan(check);
+}
+
+static void cluster_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct check *check = arg;
+    if (err) {
+        check_fail(check, err, NULL);
+        return;
+    }
+    json_decref(check->cluster);
+    check->cluster = json_incref(doc);
+    if (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
+        names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0 ||
+        store_profile_plan(check->app->store, check->profile_key, profiles_found, check, &check->err) < 0)
+        fail(check);
+}
+
+void check_cluster(struct check *check)
+{
+    const char *content = json_string_value(json_object_get(check->model, "content"));
+    if (!check->spec_json) {
+        check->spec_json = spec_to_json(&check->spec, &check->err);
+        if (!check->spec_json || profile_key(check->spec_json, json_object_get(check->model, "config"),
+                                             check->profile_key, &check->err) < 0) {
+            fail(check);
+            return;
+        }
+    }
+    if (store_cluster_get(check->app->store, content, cluster_found, check, &check->err) < 0)
+        fail(check);
+}

@@ -1,0 +1,60 @@
+/* All that a plan rests on, for those who plan elsewhere: `motley replay`, `motley plan --draw`. */
+#include "api/check/check_private.h"
+
+#include <string.h>
+
+#include "planner/given/inputs.h"
+
+static json_t *sizes_json(const struct row_size *sizes, uint32_t count)
+{
+    if (!sizes)
+        return json_null();
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < count; i++)
+        json_array_append_new(list,
+                              json_pack("[I,I]", (json_int_t)sizes[i].tokens, (json_int_t)sizes[i].labelled));
+    return list;
+}
+
+/* Devices that are there, the drained and unreachable ones marked. */
+static json_t *devices_json(const struct check *check)
+{
+    size_t index;
+    json_t *device, *list = json_array();
+    json_array_foreach(json_object_get(check->cluster, "devices"), index, device)
+    {
+        const char *state = json_string_value(json_object_get(device, "state"));
+        if (!state || strcmp(state, "gone") == 0)
+            continue;
+        bool usable = strcmp(state, "unreachable") != 0 && strcmp(state, "drained") != 0 &&
+                      strcmp(state, "draining") != 0;
+        json_array_append_new(
+            list, json_pack("{s:O, s:O, s:O?, s:O, s:O?, s:O?, s:b}", "name", json_object_get(device, "name"),
+                            "node", json_object_get(device, "node"), "kind", json_object_get(device, "kind"),
+                            "memory_limit_bytes", json_object_get(device, "memory_limit_bytes"), "threads",
+                            json_object_get(device, "threads"), "isa", json_object_get(device, "isa"),
+                            "usable", usable));
+    }
+    return list;
+}
+
+static json_t *profiles_json(const struct check *check)
+{
+    size_t index;
+    json_t *row, *list = json_array();
+    json_array_foreach(check->profiles, index, row) json_array_append(list, json_object_get(row, "document"));
+    return list;
+}
+
+json_t *check_plan_inputs(const struct check *check)
+{
+    const json_t *links = json_object_get(check->cluster, "links");
+    /* the specification is the loop's too, and reference counts are not atomic; the rest is the task's own */
+    return json_pack("{s:i, s:o, s:O, s:s, s:o, s:o, s:I, s:o, s:o, s:O?}", "version", INPUTS_VERSION, "spec",
+                     json_deep_copy(check->spec_json), "config", json_object_get(check->model, "config"),
+                     "profile_key", check->profile_key, "rows",
+                     sizes_json(check->train_sizes, check->train_rows), "eval_rows",
+                     sizes_json(check->eval_sizes, check->eval_rows), "prompt_tokens",
+                     (json_int_t)json_array_size(check->sample_ids), "devices", devices_json(check),
+                     "profiles", profiles_json(check), "links", links);
+}

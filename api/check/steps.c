@@ -1,0 +1,369 @@
+/* The steps of a check, each an asynchronous question and what its answer means for the specification. */
+#include "api/check/check_private.h"
+
+#include "api/dataset.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "model/config.h"
+#include "model/peft.h"
+#include "model/tensors.h"
+#include "model/tokenizer.h"
+#include "store/models.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20 };
+
+static void fail(struct check *check)
+{
+    check_fail(check, &check->err, NULL);
+}
+
+/* ---- the model ---- */
+
+static void model_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct check *check = arg;
+    if (err && err->code == ERR_NOT_FOUND) {
+        err_set(&check->err, ERR_INVALID, "model: no model is registered as \"%.120s\"", check->spec.model);
+        fail(check);
+        return;
+    }
+    if (err) {
+        check_fail(check, err, NULL);
+        return;
+    }
+    check->model = json_incref(doc);
+    struct model_config config;
+    if (model_config_parse(json_object_get(doc, "config"), &config, &check->err) < 0 ||
+        model_config_runnable(&config, &check->err) < 0) {
+        err_wrap(&check->err, "model");
+        fail(check);
+        return;
+    }
+    check_adapter(check);
+}
+
+void check_model(struct check *check)
+{
+    if (spec_blob_ref(check->spec.model, NULL)) {
+        err_set(&check->err, ERR_INVALID, "model: give the name of a registered model, not a file");
+        fail(check);
+    } else if (store_model_get(check->app->store, check->spec.model, model_found, check, &check->err) < 0) {
+        fail(check);
+    }
+}
+
+/* ---- the adapter to start from ---- */
+
+static json_t *read_json(const char *path, size_t bytes_max, struct err *err)
+{
+    struct buf text;
+    buf_init(&text, bytes_max);
+    struct err reading = {0};
+    json_t *document = NULL;
+    if (file_read_all(path, bytes_max, &text, &reading) < 0)
+        err_set(err, reading.code,
+                reading.code == ERR_TOO_BIG ? "a file of the adapter is over %zu bytes"
+                                            : "a file of the adapter is gone from the server",
+                bytes_max);
+    else
+        document = json_parse_limited((const char *)text.data, text.size, 16, err);
+    buf_fini(&text);
+    return document;
+}
+
+static void adapter_config_work(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    struct peft_config config;
+    const struct spec_method_part *method = &check->spec.method;
+    json_t *document = read_json(check->adapter_path, ADAPTER_CONFIG_BYTES_MAX, &check->err);
+    if (document && peft_config_parse(document, &config, &check->err) == 0) {
+        if (config.rank != method->rank)
+            err_set(&check->err, ERR_INVALID, "its rank is %u, method.rank is %u", config.rank, method->rank);
+        else if (config.alpha != method->alpha)
+            err_set(&check->err, ERR_INVALID, "its alpha is %g, method.alpha is %g", config.alpha,
+                    method->alpha);
+    }
+    json_decref(document);
+    if (check->err.code)
+        err_wrap(&check->err, "method.start_from");
+}
+
+static void adapter_config_done(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    pool_ran(task, &check->err);
+    if (check->err.code)
+        fail(check);
+    else
+        check_train(check);
+}
+
+static void adapter_read_config(struct check *check)
+{
+    blob_path(check->app->blobs, json_string_value(json_object_get(check->adapter, "adapter_config.json")),
+              check->adapter_path);
+    check->task.work = adapter_config_work;
+    check->task.done = adapter_config_done;
+    if (pool_run(check->app->pool, &check->task, &check->err) < 0)
+        fail(check);
+}
+
+static const char *const adapter_files[] = {"adapter_config.json", "adapter_model.safetensors"};
+
+static void adapter_file_found(void *arg, const struct err *err, json_t *doc);
+
+static void adapter_look(struct check *check)
+{
+    if (check->adapter_at == 2) {
+        adapter_read_config(check);
+        return;
+    }
+    const char *sha256 = json_string_value(json_object_get(check->adapter, adapter_files[check->adapter_at]));
+    if (store_blob_get(check->app->store, sha256, adapter_file_found, check, &check->err) < 0)
+        fail(check);
+}
+
+static void adapter_file_found(void *arg, const struct err *err, json_t *doc)
+{
+    (void)doc;
+    struct check *check = arg;
+    if (err && err->code == ERR_NOT_FOUND) {
+        err_set(&check->err, ERR_INVALID, "method.start_from: its file %s was not uploaded",
+                adapter_files[check->adapter_at]);
+        fail(check);
+    } else if (err) {
+        check_fail(check, err, NULL);
+    } else {
+        check->adapter_at++;
+        adapter_look(check);
+    }
+}
+
+static void adapter_list_work(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    check->adapter = read_json(check->adapter_path, ADAPTER_LIST_BYTES_MAX, &check->err);
+    struct json_reader reader;
+    struct err err = {0};
+    jr_init(&reader, check->adapter, "", &err);
+    for (int i = 0; i < 2; i++) {
+        const char *sha256 = "";
+        if (jr_str(&reader, adapter_files[i], JR_REQUIRED, 64, 64, &sha256) == 1 && !blob_name_valid(sha256))
+            jr_fail(&reader, adapter_files[i], "it is not a SHA-256");
+    }
+    if (!check->err.code && jr_finish(&reader) < 0)
+        check->err = err;
+    if (check->err.code) {
+        if (check->err.code == ERR_TOO_BIG)
+            check->err.code = ERR_INVALID;
+        err_wrap(&check->err, "method.start_from: the file is not a list of an adapter's two files");
+    }
+}
+
+static void adapter_list_done(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    pool_ran(task, &check->err);
+    if (check->err.code)
+        fail(check);
+    else
+        adapter_look(check);
+}
+
+static void adapter_list_found(void *arg, const struct err *err, json_t *doc)
+{
+    struct check *check = arg;
+    if (err && err->code == ERR_NOT_FOUND) {
+        err_set(&check->err, ERR_INVALID, "method.start_from: %s was not uploaded",
+                check->spec.method.start_from);
+        fail(check);
+        return;
+    }
+    if (err) {
+        check_fail(check, err, NULL);
+        return;
+    }
+    blob_path(check->app->blobs, json_string_value(json_object_get(doc, "sha256")), check->adapter_path);
+    check->task.work = adapter_list_work;
+    check->task.done = adapter_list_done;
+    if (pool_run(check->app->pool, &check->task, &check->err) < 0)
+        fail(check);
+}
+
+void check_adapter(struct check *check)
+{
+    char sha256[65];
+    const char *from = check->spec.method.start_from;
+    if (!from) {
+        check_train(check);
+        return;
+    }
+    if (!spec_blob_ref(from, sha256)) {
+        err_set(&check->err, ERR_INVALID,
+                "method.start_from: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"",
+                from);
+        fail(check);
+    } else if (store_blob_get(check->app->store, sha256, adapter_list_found, check, &check->err) < 0) {
+        fail(check);
+    }
+}
+
+/* ---- data ---- */
+
+static int keep_dataset(struct check *check, const struct store_dataset *dataset, bool train)
+{
+    json_t **stats = train ? &check->train_stats : &check->eval_stats;
+    struct row_size **sizes = train ? &check->train_sizes : &check->eval_sizes;
+    size_t rows = dataset->sizes_bytes / sizeof **sizes;
+    *stats = json_incref((json_t *)dataset->stats);
+    *sizes = malloc(dataset->sizes_bytes + 1);
+    if (!*sizes)
+        return err_set(&check->err, ERR_NOMEM, "out of memory for row sizes");
+    memcpy(*sizes, dataset->sizes,
+           dataset->sizes_bytes); /* two little-endian uint32, as this machine has them */
+    *(train ? &check->train_rows : &check->eval_rows) = (uint32_t)rows;
+    snprintf(train ? check->train_key : check->eval_key, 65, "%s", dataset->key);
+    return 0;
+}
+
+static void train_encoded(void *arg, const struct err *err, const struct store_dataset *dataset)
+{
+    struct check *check = arg;
+    if (err)
+        check_fail(check, err, NULL);
+    else if (keep_dataset(check, dataset, true) < 0)
+        fail(check);
+    else
+        check_eval(check);
+}
+
+static void eval_encoded(void *arg, const struct err *err, const struct store_dataset *dataset)
+{
+    struct check *check = arg;
+    if (err)
+        check_fail(check, err, NULL);
+    else if (keep_dataset(check, dataset, false) < 0)
+        fail(check);
+    else
+        check_sample(check);
+}
+
+static void want_dataset(struct check *check, const char *reference, const char *what, dataset_done_fn *done)
+{
+    char sha256[65];
+    if (!spec_blob_ref(reference, sha256)) {
+        err_set(&check->err, ERR_INVALID,
+                "%s: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"", what, reference);
+        fail(check);
+        return;
+    }
+    struct dataset_want want = {.sha256 = sha256, .what = what, .model = check->model, .spec = &check->spec};
+    if (dataset_get(check->app->datasets, &want, done, check, &check->err) < 0)
+        fail(check);
+}
+
+void check_train(struct check *check)
+{
+    want_dataset(check, check->spec.data.train, "data.train", train_encoded);
+}
+
+void check_eval(struct check *check)
+{
+    if (check->spec.data.eval)
+        want_dataset(check, check->spec.data.eval, "data.eval", eval_encoded);
+    else
+        check_sample(check);
+}
+
+/* ---- the sample's prompt, as ids: so that planner and workers need no tokenizer for it ---- */
+
+static enum spec_format data_format(const struct check *check)
+{
+    const char *name = json_string_value(json_object_get(check->train_stats, "format"));
+    for (int f = SPEC_FORMAT_AUTO; name && f <= SPEC_FORMAT_TOKENS; f++)
+        if (strcmp(spec_format_name((enum spec_format)f), name) == 0)
+            return (enum spec_format)f;
+    return SPEC_FORMAT_TEXT;
+}
+
+static int render(struct check *check, struct model *model, struct ids *ids, struct err *err)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat = NULL;
+    struct err chat_err = {0};
+    if (tokenizer_open(model, &tokenizer, err) < 0)
+        return -1;
+    if (chat_template_choose(check->spec.data.chat_template, tokenizer_chat_template(tokenizer), &chat,
+                             &chat_err) < 0)
+        chat = NULL; /* rows_render_prompt says so if this format needs one */
+    struct rows_options options = {.format = check->sample_format,
+                                   .learn = check->spec.data.learn,
+                                   .sequence_tokens = check->spec.data.sequence_tokens,
+                                   .vocab = model_get_config(model)->vocab,
+                                   .tokenizer = tokenizer,
+                                   .chat = chat,
+                                   .chat_error = chat_err};
+    int rc = rows_render_prompt(check->spec.sample.prompt, options.format, &options, ids, err);
+    chat_template_destroy(chat);
+    tokenizer_destroy(tokenizer);
+    return rc;
+}
+
+static void sample_work(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    char folder[BLOB_PATH_MAX];
+    struct model *model = NULL;
+    struct ids ids = {0};
+    const char *content = json_string_value(json_object_get(check->model, "content"));
+    if (blob_model_dir(check->app->blobs, content, json_object_get(check->model, "files"), folder,
+                       &check->err) == 0 &&
+        model_open_path(folder, &model, &check->err) == 0 && render(check, model, &ids, &check->err) == 0) {
+        check->sample_ids = json_array();
+        for (size_t i = 0; i < ids.count; i++)
+            json_array_append_new(check->sample_ids, json_integer(ids.data[i]));
+    }
+    if (check->err.code) {
+        if (check->err.code == ERR_NOT_FOUND)
+            check->err.code = ERR_INVALID;
+        err_wrap(&check->err, "sample.prompt");
+    }
+    ids_fini(&ids);
+    model_close(model);
+}
+
+static void sample_done(struct pool_task *task)
+{
+    struct check *check = (struct check *)task;
+    pool_ran(task, &check->err);
+    if (check->err.code)
+        fail(check);
+    else
+        check_cluster(check);
+}
+
+void check_sample(struct check *check)
+{
+    if (!check->spec.sample.prompt) {
+        check_cluster(check);
+        return;
+    }
+    json_t *model = json_deep_copy(check->model); /* the pool's own: reference counts are not atomic */
+    if (!model) {
+        err_set(&check->err, ERR_NOMEM, "out of memory for a sample");
+        fail(check);
+        return;
+    }
+    json_decref(check->model);
+    check->model = model;
+    check->sample_format = data_format(check);
+    check->task.work = sample_work;
+    check->task.done = sample_done;
+    if (pool_run(check->app->pool, &check->task, &check->err) < 0)
+        fail(check);
+}

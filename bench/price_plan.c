@@ -1,0 +1,238 @@
+/* What saved plans take by one revision's simulator, whoever made them: `planner_beside.py` compiles it
+ * against the older of two revisions, so that both planners' plans are checked and priced at the same costs.
+ *
+ *   price_plan SPEC CLUSTER PLAN...
+ *
+ * Prints a line of JSON a plan: {"plan", "step_s", "first_s": the first priced step alone (what a planner
+ * says of long programs), "ranks", "stages", "instructions", "refused": why it cannot be kept here
+ * (from_plan_check, plan_check), or null, "memory_by": "walk" | "emit" | "none", "memory_declared": least
+ * ratio of declared to recomputed bytes of a rank, "memory_of_limit": the largest recomputed one of its
+ * device's limit, "memory_over": ranks above it, "memory_why"}. "walk": a rank's blocks, rows and
+ * recomputation as the plan says, micro-batches in flight as its train program has them; "emit": the choice
+ * read off the plan, emitted again. Status 1 when the inputs cannot be read. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "planner/cost/memory.h"
+#include "planner/given/inputs.h"
+#include "planner/hybrid/group_state.h"
+#include "planner/pipeline/chain.h"
+#include "planner/search/from_plan.h"
+#include "program/codec.h"
+
+#define OVER_LIMIT 1.000001 /* bytes are rounded to granules */
+
+struct held { /* of one plan */
+    const char *by;
+    double declared, of_limit;
+    uint32_t over;
+    char why[sizeof(((struct err *)0)->text)];
+};
+
+static void held_add(struct held *held, const struct plan_rank *rank, uint64_t need, uint64_t limit)
+{
+    double declared = need ? (double)rank->memory_bytes / (double)need : 1;
+    double of_limit = limit ? (double)need / (double)limit : 0;
+    held->declared = declared < held->declared ? declared : held->declared;
+    held->of_limit = of_limit > held->of_limit ? of_limit : held->of_limit;
+    held->over += of_limit > OVER_LIMIT;
+}
+
+/* Most micro-batches that the rank has between forward and backward of the blocks at once, and of their
+ * weights' gradients those that wait. */
+static uint32_t in_flight(const struct plan_rank *rank, int32_t begin, int32_t end)
+{
+    const struct program *program = &rank->programs[PROGRAM_TRAIN];
+    uint32_t now = 0, most = 1;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        if (x->block_begin < begin || x->block_end > end)
+            continue;
+        if (x->op == OP_FORWARD && x->block_begin == begin)
+            now++;
+        else if ((x->op == OP_BACKWARD || x->op == OP_BACKWARD_WEIGHT) && x->block_begin == begin && now > 0)
+            now--;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* Bytes of what arrives and leaves between stages. */
+static uint64_t boundary_bytes(const struct plan_rank *rank)
+{
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < rank->slot_count; s++) {
+        const struct plan_slot *slot = &rank->slots[s];
+        if (slot->place == SLOT_ON_DEVICE && (slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT))
+            bytes += slot->bytes_total;
+    }
+    return bytes;
+}
+
+static double stage_share(const struct problem *p, const struct plan_rank *rank)
+{
+    double all = (double)memory_trained(p, 0, p->block_count), share;
+    double mine = (double)memory_trained(p, rank->block_begin, rank->block_end);
+    share = mine > 0 ? rank->state_share * all / mine : 1;
+    return share < 1 ? share : 1;
+}
+
+static uint64_t walk_need(const struct problem *p, const struct plan *plan, const struct plan_rank *rank,
+                          uint32_t members)
+{
+    struct memory_need need = {0};
+    uint64_t shared = 0, saved;
+    uint32_t ranges = rank->range_count ? rank->range_count : 1;
+    if (members > 1 || plan->placement == PLACE_HYBRID) {
+        struct group_stage stage = {.block_begin = rank->block_begin,
+                                    .block_end = rank->block_end,
+                                    .members = members,
+                                    .window = in_flight(rank, rank->block_begin, rank->block_end),
+                                    .micro_batch_rows = plan->rows_bound,
+                                    .recompute = rank->recompute};
+        group_need(p, &stage, stage_share(p, rank), &need);
+        return need.total + boundary_bytes(rank);
+    }
+    for (uint32_t i = 0; i < ranges; i++) {
+        struct plan_range range =
+            rank->range_count ? rank->ranges[i] : (struct plan_range){rank->block_begin, rank->block_end};
+        struct memory_stage stage = {.block_begin = range.begin,
+                                     .block_end = range.end,
+                                     .window = in_flight(rank, range.begin, range.end),
+                                     .micro_batch_rows = plan->rows_bound,
+                                     .recompute = rank->recompute,
+                                     .state_share = 1,
+                                     .tensor_share = 1};
+        chain_range_need(p, &stage, &shared, &need, &saved);
+    }
+    return need.total + boundary_bytes(rank);
+}
+
+static uint64_t limit_of(const struct problem *p, const struct plan_rank *rank)
+{
+    uint32_t device = cluster_device_find(p->cluster, rank->device);
+    return device == UINT32_MAX ? 0 : p->cluster->devices[device].memory_limit_bytes;
+}
+
+/* Are weights in shards, or with a holder, so that they come and go? */
+static bool gathers(const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
+            int kind = plan->ranks[r].slots[s].kind;
+            if (kind == SLOT_GATHERED || kind == SLOT_PARAMETERS)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void held_walk(const struct problem *p, const struct plan *plan, struct held *held)
+{
+    held->by = "walk";
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        uint32_t members = 0;
+        for (uint32_t k = 0; k < plan->rank_count; k++)
+            members += plan->ranks[k].stage == plan->ranks[r].stage;
+        held_add(held, &plan->ranks[r], walk_need(p, plan, &plan->ranks[r], members),
+                 limit_of(p, &plan->ranks[r]));
+    }
+}
+
+/* Ranks of the same device in both are compared. */
+static void held_emit(const struct problem *p, const struct plan *plan, struct held *held)
+{
+    struct place_choice choice = {0};
+    struct err err = {0};
+    struct plan *again = NULL;
+    if (from_plan_choice(p, plan, &choice, &err) == 0) {
+        again = placement_find(plan->placement)->emit(p, &choice, false, &err);
+        choice_fini(&choice);
+    }
+    if (!again) {
+        held->over += err.code == ERR_NOFIT;
+        snprintf(held->why, sizeof(held->why), "%s", err.text);
+        return;
+    }
+    held->by = "emit";
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t k = 0; k < again->rank_count; k++) {
+            if (strcmp(again->ranks[k].device, plan->ranks[r].device) == 0)
+                held_add(held, &plan->ranks[r], again->ranks[k].memory_bytes, limit_of(p, &plan->ranks[r]));
+        }
+    }
+    plan_destroy(again);
+}
+
+static void held_fill(const struct problem *p, const struct plan *plan, struct held *held)
+{
+    bool chain = plan->placement == PLACE_SINGLE || plan->placement == PLACE_PIPELINE;
+    bool groups = plan->placement == PLACE_HYBRID || (plan->placement == PLACE_DATA && !gathers(plan));
+    *held = (struct held){.by = "none", .declared = 1e9};
+    if (chain || groups)
+        held_walk(p, plan, held);
+    else
+        held_emit(p, plan, held);
+}
+
+static json_t *priced(const struct problem *p, const char *path, struct err *err)
+{
+    struct held held = {.by = "none"};
+    double step_s = 0, first_s = 0;
+    uint64_t instructions = 0;
+    uint32_t stages = 0;
+    json_error_t where;
+    json_t *document = json_load_file(path, 0, &where), *told = NULL;
+    struct plan *plan = document ? plan_from_json(document, err) : NULL, *kept = NULL;
+    if (!document)
+        err_set(err, ERR_INVALID, "%s: %s", path, where.text);
+    json_decref(document);
+    if (plan && from_plan_check(p, plan, err) == 0)
+        kept = from_plan_keep(p, plan, p->step_count, &step_s, err);
+    for (uint32_t r = 0; plan && r < plan->rank_count; r++) {
+        instructions += plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
+        stages = (uint32_t)plan->ranks[r].stage >= stages ? (uint32_t)plan->ranks[r].stage + 1 : stages;
+    }
+    if (kept && price_plan(p, kept, 1, &first_s, err) == 0)
+        held_fill(p, kept, &held);
+    told = json_pack("{s:s, s:f, s:f, s:I, s:I, s:I, s:s?, s:s, s:f, s:f, s:I, s:s?}", "plan", path, "step_s",
+                     step_s, "first_s", first_s, "ranks", (json_int_t)(plan ? plan->rank_count : 0), "stages",
+                     (json_int_t)stages, "instructions", (json_int_t)instructions, "refused",
+                     kept ? NULL : err->text, "memory_by", held.by, "memory_declared", held.declared,
+                     "memory_of_limit", held.of_limit, "memory_over", (json_int_t)held.over, "memory_why",
+                     *held.why ? held.why : NULL);
+    plan_destroy(plan);
+    plan_destroy(kept);
+    return told;
+}
+
+int main(int argc, char **argv)
+{
+    struct plan_inputs inputs = {0};
+    struct problem problem;
+    struct err err = {0};
+    json_t *rows = NULL;
+    if (argc < 4) {
+        fprintf(stderr, "price_plan SPEC CLUSTER PLAN...\n");
+        return 2;
+    }
+    int result = given_by_files(argv[1], argv[2], &inputs, &rows, &err);
+    bool prepared = result == 0 && problem_init(&problem, &inputs.workload, inputs.cluster, &err) == 0;
+    result = prepared ? 0 : -1;
+    for (int i = 3; i < argc && result == 0; i++) {
+        struct err why = {0};
+        json_t *told = priced(&problem, argv[i], &why);
+        result = told && json_dumpf(told, stdout, JSON_COMPACT) == 0 ? 0 : -1;
+        printf("\n");
+        json_decref(told);
+    }
+    if (result < 0)
+        fprintf(stderr, "price_plan: %s\n", *err.text ? err.text : "out of memory");
+    if (prepared)
+        problem_fini(&problem);
+    json_decref(rows);
+    plan_inputs_fini(&inputs);
+    return result < 0;
+}

@@ -1,0 +1,40 @@
+/* Planners of somebody else's, as a configuration names them (`motley up`'s file and the scheduler's):
+ *
+ *     planner: {command: [python3, /opt/planners/mine.py], seconds: 10, memory_mb: 1024, slower_at_most: 1.5}
+ *     planners:
+ *       by-speed: {command: [/opt/planners/by_speed], seconds: 2}
+ *
+ * `planner` is asked about every job, and is named "default"; those of `planners` about jobs that name them
+ * (placement.planner), which administrators may submit. "built-in" is the planner that needs no program.
+ */
+#ifndef MOTLEY_COMMON_PLANNERS_H
+#define MOTLEY_COMMON_PLANNERS_H
+
+#include "common/child_json.h"
+
+#define PLANNER_DEFAULT "default"
+#define PLANNER_BUILT_IN "built-in"
+enum { PLANNERS_MAX = 64, PLANNER_NAME_BYTES = 64 };
+
+struct planner_entry {
+    char name[PLANNER_NAME_BYTES];
+    struct child_program program;
+    double slower_at_most; /* 1.5: its plan is used up to so many times the built-in one's time */
+};
+
+struct planners {
+    size_t count;
+    struct planner_entry *entries; /* owned */
+};
+
+/* Reads both keys of a configuration; each is optional. −1 with the reader failed. planners_fini either way.
+ */
+int planners_read(struct json_reader *top, struct planners *planners);
+/* By name, borrowed; NULL: there is none. */
+const struct planner_entry *planners_find(const struct planners *planners, const char *name);
+void planners_fini(struct planners *planners);
+
+/* Lower-case letters, digits and '-', 1 to 63 of them. */
+bool planner_name_good(const char *name);
+
+#endif

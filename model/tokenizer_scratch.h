@@ -1,0 +1,46 @@
+/* What one encoding at a time needs beside its tokenizer; kept by it between texts. */
+#ifndef MOTLEY_MODEL_TOKENIZER_SCRATCH_H
+#define MOTLEY_MODEL_TOKENIZER_SCRATCH_H
+
+#include "common/buf.h"
+#include "model/split.h"
+
+enum {
+    ENCODE_BYTES_MAX = 1 << 30,
+    CACHE_SLOTS = 8192, /* pieces remembered by one scratch: 512 KiB */
+    CACHE_PIECE = 28,   /* bytes of a piece worth remembering */
+    CACHE_IDS = 8
+};
+
+struct cached {
+    uint8_t size, count; /* size 0: free */
+    char piece[CACHE_PIECE];
+    int32_t ids[CACHE_IDS];
+};
+
+/* One byte or merged run of a piece, in a doubly linked list by index; id < 0: merged away. */
+struct symbol {
+    int32_t id, previous, next;
+};
+
+/* A possible merge: lowest rank first, then leftmost. */
+struct candidate {
+    uint32_t rank, merged;
+    int32_t left;
+};
+
+struct encode_scratch {
+    struct split_scratch *split;
+    struct cached *cache;
+    struct symbol *symbols;
+    size_t symbol_capacity;
+    struct candidate *heap;
+    size_t heap_count, heap_capacity;
+    struct buf text; /* normalised or prefixed segment */
+};
+
+/* NULL: ERR_NOMEM. */
+struct encode_scratch *encode_scratch_create(const struct splitter *splitter, struct err *err);
+void encode_scratch_destroy(struct encode_scratch *scratch);
+
+#endif

@@ -1,0 +1,204 @@
+#include "planner/answer/alternatives.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/alike.h"
+
+#define SINGLES_MAX 64u /* lines of devices alone */
+
+static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placement placement,
+                                         struct err *err)
+{
+    struct plan_alternative *grown =
+        realloc(a->alternatives, ((size_t)a->alternative_count + 1) * sizeof(*grown));
+    if (!grown) {
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+        return NULL;
+    }
+    a->alternatives = grown;
+    grown[a->alternative_count] = (struct plan_alternative){.placement = placement};
+    return &grown[a->alternative_count++];
+}
+
+static bool runnable(const struct problem *p, const struct candidate *c)
+{
+    const struct kind *kind = kinds[c->placement];
+    return !kind->runnable || kind->runnable(p, c);
+}
+
+/* A candidate that fits: its time, and the memory of its fullest rank. */
+static void line_fill(const struct problem *p, struct plan_alternative *line, const struct candidate *c,
+                      double step_s)
+{
+    bool laps = c->stage_count > c->member_count;
+    struct err why = {0};
+    struct plan *plan = kinds[c->placement]->emit(p, c, false, &why);
+    double fullest = -1;
+    for (uint32_t r = 0; plan && r < plan->rank_count; r++) {
+        double full = (double)plan->ranks[r].memory_bytes / (double)plan->ranks[r].memory_limit_bytes;
+        if (full <= fullest)
+            continue;
+        fullest = full;
+        line->needs_bytes = plan->ranks[r].memory_bytes;
+        line->has_bytes = plan->ranks[r].memory_limit_bytes;
+    }
+    plan_destroy(plan);
+    line->verdict = VERDICT_FITS;
+    line->step_s = step_s;
+    line->stages = laps ? c->member_count : c->stage_count;
+    line->schedule = c->stage_count > 1 ? plan_schedule_name(c->schedule) : NULL;
+    line->micro_batch_rows = c->micro_batch_rows;
+    line->runnable = runnable(p, c);
+}
+
+/* Each usable device alone is worth a line, fitting or not; those alike are searched once. */
+static int singles_add(const struct problem *p, struct plan_answer *a, struct err *err)
+{
+    struct err why = {0};
+    for (uint32_t i = 0, lines = 0; i < p->device_count && lines < SINGLES_MAX; i++) {
+        uint32_t d = problem_listed(p, i);
+        struct candidate single = {0};
+        struct shortage lacks = {0};
+        double seconds = INFINITY;
+        if (!p->usable[d])
+            continue;
+        struct plan_alternative *line = line_add(a, PLACE_SINGLE, err);
+        if (!line || !(line->device = strdup(p->cluster->devices[d].name)))
+            return err_set(err, ERR_NOMEM, "planner: out of memory");
+        lines++;
+        line->stages = 1;
+        line->has_bytes = p->cluster->devices[d].memory_limit_bytes;
+        bool possible = kinds[PLACE_SINGLE]->supports(p, &why);
+        if (possible && search_single(p, d, &single, &seconds, &lacks, err) < 0)
+            return -1;
+        if (seconds < INFINITY) {
+            line_fill(p, line, &single, seconds);
+        } else {
+            line->verdict = VERDICT_DOES_NOT_FIT;
+            line->needs_bytes = lacks.needs_bytes;
+            line->micro_batch_rows = p->workload->micro_batch_rows ? p->workload->micro_batch_rows : 1;
+        }
+        candidate_fini(&single);
+    }
+    return 0;
+}
+
+int alternatives_fill(const struct problem *p, const struct search_found *found, struct plan_answer *a,
+                      struct err *err)
+{
+    if (singles_add(p, a, err) < 0)
+        return -1;
+    for (int k = 0; k < PLACE_COUNT; k++) {
+        const struct shortage *lacks = &found->shortage[k];
+        bool fits = found->best[k].estimate_s < INFINITY;
+        if (k == PLACE_SINGLE || !found->tried[k] || (a->plan && (int)a->plan->placement == k) ||
+            (!fits && lacks->missing_bytes == 0))
+            continue;
+        struct plan_alternative *line = line_add(a, (enum plan_placement)k, err);
+        if (!line)
+            return -1;
+        if (fits) {
+            line_fill(p, line, &found->best[k], found->seconds[k]);
+        } else {
+            line->verdict = VERDICT_DOES_NOT_FIT;
+            line->needs_bytes = lacks->needs_bytes;
+            line->has_bytes = lacks->has_bytes;
+        }
+    }
+    if (a->plan && !a->runnable && found->runnable.estimate_s < INFINITY &&
+        found->runnable.placement != PLACE_SINGLE) {
+        for (uint32_t i = 0; i < a->alternative_count; i++) {
+            if (a->alternatives[i].placement == found->runnable.placement && a->alternatives[i].runnable)
+                return 0;
+        }
+        struct plan_alternative *line = line_add(a, found->runnable.placement, err);
+        if (!line)
+            return -1;
+        line_fill(p, line, &found->runnable, found->runnable_s);
+    }
+    return 0;
+}
+
+/* --- devices left out --- */
+
+static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
+                                double with_s)
+{
+    if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
+        return "excluded";
+    if (!p->usable[d])
+        return "not asked for";
+    if (!a->plan)
+        return "nothing fits";
+    if (p->workload->place == PLACE_SINGLE)
+        return "one device is asked for (placement.kind)";
+    if (with_s > a->step_s * (1 + PROBLEM_SAME))
+        return "slower with it";
+    if (with_s > 0)
+        return p->workload->objective == OBJECTIVE_TIME ? "no faster with it" : "not needed";
+    return p->device_count > LEFT_OUT_TRIED ? "not needed; in a cluster this large not tried one by one"
+                                            : "nothing that was tried fits with it";
+}
+
+/* Seconds with a device that is left out; 0: not known. Of devices alike, the first one's. */
+static int with_device(const struct problem *p, const struct search_options *options,
+                       const struct search_found *found, uint32_t d, double *with_s, struct candidate *faster,
+                       struct err *err)
+{
+    struct candidate with;
+    double best = faster->member_count ? faster->estimate_s : found->best[found->chosen].estimate_s;
+    for (uint32_t other = 0; other < d; other++) {
+        if (with_s[other] > 0 && devices_alike(p, other, d)) {
+            with_s[d] = with_s[other];
+            return 0;
+        }
+    }
+    if (search_with(p, options, found, d, &with, &with_s[d], err) < 0)
+        return -1;
+    with_s[d] = with_s[d] < INFINITY ? with_s[d] : 0;
+    int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
+                     ? candidate_copy(faster, &with, err)
+                     : 0;
+    if (faster->member_count && with.member_count && result == 0 &&
+        with.estimate_s < best * (1 - PROBLEM_SAME))
+        faster->estimate_s = with.estimate_s;
+    candidate_fini(&with);
+    return result;
+}
+
+int left_out_fill(const struct problem *p, const struct search_options *options,
+                  const struct search_found *found, struct plan_answer *a, struct candidate *faster,
+                  struct err *err)
+{
+    bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
+    double *with_s = calloc((size_t)p->device_count + 1, sizeof(*with_s));
+    bool search = found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
+                  p->workload->place != PLACE_SINGLE;
+    a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
+    int result = used && with_s && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {
+        uint32_t d = cluster_device_find(p->cluster, a->plan->ranks[r].device);
+        if (d != UINT32_MAX)
+            used[d] = true;
+    }
+    for (uint32_t d = 0; d < p->device_count && result == 0 && search; d++) {
+        if (p->usable[d] && !used[d])
+            result = with_device(p, options, found, d, with_s, faster, err);
+    }
+    for (uint32_t i = 0; i < p->device_count && result == 0; i++) {
+        uint32_t d = problem_listed(p, i);
+        if (used[d])
+            continue;
+        struct plan_left_out *line = &a->left_out[a->left_out_count++];
+        line->step_s_with = a->plan ? with_s[d] : 0;
+        line->device = strdup(p->cluster->devices[d].name);
+        line->why = strdup(why_left_out(p, a, d, line->step_s_with));
+        if (!line->device || !line->why)
+            result = err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    free(used);
+    free(with_s);
+    return result;
+}

@@ -1,0 +1,212 @@
+/* From a search to an answer. */
+#include "planner/answer/best.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/units.h"
+#include "planner/answer/alternatives.h"
+#include "planner/answer/doubts.h"
+#include "planner/answer/provenance.h"
+#include "planner/answer/verdict.h"
+#include "planner/candidate/from_plan.h"
+#include "planner/candidate/objective.h"
+#include "planner/cost/bound.h"
+#include "planner/cost/price.h"
+#include "planner/given/cluster_sort.h"
+#include "program/codec.h"
+
+struct asking {
+    const struct problem *problem;
+    const struct plan_options *options;
+    struct search_options search;
+    struct search_found found;
+    struct candidate from, faster; /* options->from; what is better with a device left out at first */
+    struct plan *kept;             /* options->from as it is, while it may be answered */
+    double kept_s, kept_value;
+    struct plan_answer *answer;
+    struct err *err;
+};
+
+/* options->from: can it be kept, and which candidate is it? The reason why not in *why. */
+static int from_read(struct asking *q, struct err *why)
+{
+    const struct problem *p = q->problem;
+    const struct plan *from = q->options->from;
+    const struct kind *kind = kinds[from->placement];
+    struct err reason = {0};
+    if (from_plan_check(p, from, why) < 0)
+        return 0;
+    bool read = (kind->from_plan ? kind->from_plan : candidate_from_plan)(p, from, &q->from, &reason) == 0;
+    if (q->options->runnable_only && (!read || (kind->runnable && !kind->runnable(p, &q->from)))) {
+        candidate_fini(&q->from);
+        err_set(why, ERR_UNSUPPORTED, "this release cannot run it");
+        return 0;
+    }
+    q->search.from = read ? &q->from : NULL;
+    q->kept = from_plan_keep(p, from, p->step_count, &q->kept_s, why);
+    if (q->kept)
+        q->kept_value = objective_value(p, q->kept, q->kept_s);
+    return q->kept || why->code != ERR_NOMEM ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* Ties keep the plan that is there: a running job is not moved for nothing. */
+static int from_say(struct asking *q, const struct err *why)
+{
+    char text[700], step[32], now[32];
+    int chosen = q->found.chosen;
+    bool better = chosen >= 0 && q->found.best[chosen].estimate_s < q->kept_value * (1 - 1e-9);
+    q->answer->from_step_s = q->kept ? q->kept_s : 0;
+    if (q->kept && !better) {
+        snprintf(text, sizeof(text), "The plan given is kept.");
+    } else if (q->kept) {
+        snprintf(text, sizeof(text), "The plan given would take %s, this one takes %s.",
+                 units_seconds(step, q->kept_s), units_seconds(now, q->found.seconds[chosen]));
+        plan_destroy(q->kept);
+        q->kept = NULL;
+    } else {
+        snprintf(text, sizeof(text), "The plan given cannot be kept: %s.", why->text);
+    }
+    q->answer->from_words = strdup(text);
+    return q->answer->from_words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* The plan of a candidate, or the one that is kept, with all that rests on its times. */
+static int plan_put(struct asking *q, const struct candidate *c)
+{
+    const struct problem *p = q->problem;
+    struct plan_answer *a = q->answer;
+    struct plan *plan = q->kept;
+    double seconds = q->kept_s;
+    struct price_run run = {0};
+    const struct kind *kind = kinds[plan ? plan->placement : c->placement];
+    q->kept = NULL;
+    a->runnable = !kind->runnable || kind->runnable(p, plan ? &q->from : c);
+    if (!plan) {
+        plan = kind->emit(p, c, true, q->err);
+        if (!plan ||
+            price_plan_run(p, plan, q->found.steps, PATH_INSTRUCTIONS_MAX, &seconds, &run, q->err) < 0) {
+            plan_destroy(plan);
+            return -1;
+        }
+    }
+    plan_destroy(a->plan);
+    /* the mean step's bound, where fewer steps than that were priced, or rows are worked on in parts */
+    a->lower_bound_s = fmin(a->lower_bound_s, seconds);
+    plan->costs.lower_bound_s = a->lower_bound_s;
+    a->plan = plan;
+    a->step_s = seconds;
+    a->tokens_per_s = plan->costs.tokens_per_s;
+    int rested = answer_rests(p, a, &run, q->err);
+    price_run_fini(&run);
+    return rested;
+}
+
+static int answer_fill(struct asking *q)
+{
+    const struct problem *p = q->problem;
+    struct plan_answer *a = q->answer;
+    struct err why = {0};
+    a->runnable = true;
+    a->lower_bound_s = bound_time(p);
+    if (q->options->from && from_read(q, &why) < 0)
+        return -1;
+    if (search_run(p, &q->search, &q->found, q->err) < 0 || (q->options->from && from_say(q, &why) < 0))
+        return -1;
+    a->evaluations = q->found.evaluations;
+    if ((q->kept || q->found.chosen >= 0) &&
+        plan_put(q, &q->found.best[q->found.chosen < 0 ? 0 : q->found.chosen]) < 0)
+        return -1;
+    a->verdict = a->plan ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;
+    if (!q->options->brief) {
+        bool kept = q->options->from && a->plan && q->found.chosen < 0;
+        if (left_out_fill(p, &q->search, kept ? NULL : &q->found, a, &q->faster, q->err) < 0)
+            return -1;
+        if (q->faster.member_count && !q->options->from && plan_put(q, &q->faster) < 0)
+            return -1;
+        if (alternatives_fill(p, &q->found, a, q->err) < 0 || problem_doubts(p, a, q->err) < 0)
+            return -1;
+    }
+    answer_value(p->cluster, a);
+    return answer_words(p, q->found.shortage, a, q->err);
+}
+
+/* "The fastest found takes 12 s a step, at 0.14." */
+static int fastest_say(const struct asking *q)
+{
+    const struct workload *w = q->problem->workload;
+    struct plan_answer *a = q->answer;
+    double millions = a->tokens_per_s * a->step_s / 1e6, paid = q->found.fastest_value / millions;
+    char step[32], text[2400];
+    if (w->objective == OBJECTIVE_TIME || !a->plan || q->found.fastest_s >= a->step_s * (1 - 1e-9))
+        return 0;
+    paid /= w->objective == OBJECTIVE_ENERGY ? 3.6e6 : 1;
+    snprintf(text, sizeof(text), "%s The fastest found takes %s a step, at %.4g%s.", a->words,
+             units_seconds(step, q->found.fastest_s), paid, w->objective == OBJECTIVE_COST ? "" : " kWh");
+    free(a->words);
+    a->words = strdup(text);
+    return a->words ? 0 : err_set(q->err, ERR_NOMEM, "planner: out of memory");
+}
+
+static int answer_end(struct asking *q)
+{
+    struct plan_answer *a = q->answer;
+    if (fastest_say(q) < 0)
+        return -1;
+    for (uint32_t r = 0; a->plan && r < a->plan->rank_count && !q->options->programs && !q->options->insight;
+         r++) {
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+            program_fini(&a->plan->ranks[r].programs[kind]);
+    }
+    return a->plan ? plan_seal(a->plan, q->err) : 0;
+}
+
+/* listed: where each of the devices is, as they were given. */
+static int ask(const struct workload *workload, const struct cluster *cluster, const uint32_t *listed,
+               const struct plan_options *options, struct plan_answer **answer, struct err *err)
+{
+    struct problem problem;
+    if (problem_init(&problem, workload, cluster, err) < 0)
+        return -1;
+    problem.listed = listed;
+    struct asking q = {.problem = &problem,
+                       .options = options,
+                       .search = {.evaluations = options->evaluations,
+                                  .seed = options->seed,
+                                  .runnable_only = options->runnable_only},
+                       .answer = calloc(1, sizeof(*q.answer)),
+                       .err = err};
+    int result =
+        q.answer ? objective_check(&problem, err) : err_set(err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0)
+        result = answer_fill(&q);
+    if (result == 0)
+        result = answer_end(&q);
+    search_found_fini(&q.found);
+    candidate_fini(&q.from);
+    candidate_fini(&q.faster);
+    plan_destroy(q.kept);
+    problem_fini(&problem);
+    if (result < 0)
+        plan_answer_destroy(q.answer);
+    else
+        *answer = q.answer;
+    return result;
+}
+
+/* Names, and the order in which things are given, decide nothing. */
+int plan_best(const struct workload *workload, const struct cluster *cluster,
+              const struct plan_options *options, struct plan_answer **answer, struct err *err)
+{
+    uint32_t *listed = calloc((size_t)cluster->device_count + 1, sizeof(*listed));
+    struct cluster *sorted = listed ? cluster_sorted(cluster, listed, err) : NULL;
+    *answer = NULL;
+    if (!listed)
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = sorted ? ask(workload, sorted, listed, options, answer, err) : -1;
+    cluster_sorted_destroy(sorted);
+    free(listed);
+    return result;
+}

@@ -1,0 +1,208 @@
+#include "planner/candidate/candidate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/micro.h"
+
+/* realloc of an array of `size` bytes an item to `count` items, new ones zero. */
+static int grow(void **array, uint32_t *capacity, uint32_t count, size_t size, struct err *err)
+{
+    if (count <= *capacity)
+        return 0;
+    void *grown = realloc(*array, count * size);
+    if (!grown)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    memset((char *)grown + *capacity * size, 0, (count - *capacity) * size);
+    *array = grown;
+    *capacity = count;
+    return 0;
+}
+
+int candidate_reserve(struct candidate *c, uint32_t stages, uint32_t members, struct err *err)
+{
+    void *stage = c->stages, *member = c->members;
+    int result = grow(&stage, &c->stage_capacity, stages, sizeof(*c->stages), err);
+    c->stages = stage;
+    if (result == 0)
+        result = grow(&member, &c->member_capacity, members, sizeof(*c->members), err);
+    c->members = member;
+    return result;
+}
+
+int candidate_own(struct candidate *c, uint32_t micro_batches, struct err *err)
+{
+    void *owner = c->owner;
+    uint32_t count = c->stage_count * micro_batches;
+    int result = grow(&owner, &c->owner_capacity, count, 1, err);
+    c->owner = owner;
+    c->owner_count = result == 0 ? count : 0;
+    if (c->owner_count)
+        memset(c->owner, 0, c->owner_count);
+    return result;
+}
+
+int candidate_copy(struct candidate *to, const struct candidate *from, struct err *err)
+{
+    struct candidate kept = *to;
+    void *owner = to->owner;
+    if (candidate_reserve(&kept, from->stage_count, from->member_count, err) < 0 ||
+        grow(&owner, &kept.owner_capacity, from->owner_count, 1, err) < 0) {
+        *to = kept;
+        return -1;
+    }
+    *to = *from;
+    to->stages = kept.stages;
+    to->stage_capacity = kept.stage_capacity;
+    to->members = kept.members;
+    to->member_capacity = kept.member_capacity;
+    to->owner = owner;
+    to->owner_capacity = kept.owner_capacity;
+    if (from->stage_count)
+        memcpy(to->stages, from->stages, from->stage_count * sizeof(*to->stages));
+    if (from->member_count)
+        memcpy(to->members, from->members, from->member_count * sizeof(*to->members));
+    if (from->owner_count)
+        memcpy(to->owner, from->owner, from->owner_count);
+    return 0;
+}
+
+void candidate_fini(struct candidate *c)
+{
+    free(c->stages);
+    free(c->members);
+    free(c->owner);
+    *c = (struct candidate){0};
+}
+
+bool candidate_uses(const struct candidate *c, uint32_t device)
+{
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->members[m].device == device)
+            return true;
+    }
+    return false;
+}
+
+static bool member_equal(const struct member *a, const struct member *b)
+{
+    return a->device == b->device && a->rows == b->rows && a->count == b->count && a->window == b->window &&
+           a->delay == b->delay && a->recompute == b->recompute && a->state_share == b->state_share &&
+           a->expert_share == b->expert_share && memcmp(&a->tensor, &b->tensor, sizeof(a->tensor)) == 0;
+}
+
+static bool stage_equal(const struct stage *a, const struct stage *b)
+{
+    return a->block_begin == b->block_begin && a->block_end == b->block_end && a->kind == b->kind &&
+           a->member_first == b->member_first && a->member_count == b->member_count;
+}
+
+bool candidate_equal(const struct candidate *a, const struct candidate *b)
+{
+    bool equal = a->placement == b->placement && a->schedule == b->schedule && a->eager == b->eager &&
+                 a->micro_batch_rows == b->micro_batch_rows && a->gathered_layers == b->gathered_layers &&
+                 a->together == b->together && a->stage_count == b->stage_count &&
+                 a->member_count == b->member_count && a->owner_count == b->owner_count;
+    for (uint32_t s = 0; equal && s < a->stage_count; s++)
+        equal = stage_equal(&a->stages[s], &b->stages[s]);
+    for (uint32_t m = 0; equal && m < a->member_count; m++)
+        equal = member_equal(&a->members[m], &b->members[m]);
+    return equal && (a->owner_count == 0 || memcmp(a->owner, b->owner, a->owner_count) == 0);
+}
+
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014), folded over the fields. */
+static void fold(uint64_t *hash, uint64_t value)
+{
+    uint64_t z = (*hash += value + 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    *hash = z ^ (z >> 31);
+}
+
+static void fold_double(uint64_t *hash, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    fold(hash, bits);
+}
+
+uint64_t candidate_hash(const struct candidate *c)
+{
+    uint64_t hash = c->placement;
+    fold(&hash, (uint64_t)c->schedule << 1 | c->eager);
+    fold(&hash, (uint64_t)c->micro_batch_rows << 32 | c->gathered_layers << 8 | c->together);
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        fold(&hash, (uint64_t)c->stages[s].block_end << 32 | c->stages[s].member_first);
+        fold(&hash, (uint64_t)c->stages[s].member_count << 8 | c->stages[s].kind);
+    }
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        const struct member *x = &c->members[m];
+        fold(&hash, (uint64_t)x->device << 32 | x->rows);
+        fold(&hash, (uint64_t)x->count << 32 | x->window);
+        fold(&hash, (uint64_t)x->delay << 1 | x->recompute);
+        fold_double(&hash, x->state_share);
+        fold_double(&hash, x->expert_share);
+        fold(&hash, (uint64_t)x->tensor.kv_head_end << 32 | x->tensor.column_end);
+        fold(&hash, x->tensor.vocabulary_end);
+    }
+    for (uint32_t k = 0; k < c->owner_count; k++)
+        fold(&hash, c->owner[k]);
+    return hash;
+}
+
+uint32_t candidate_micro_batches(const struct problem *problem, const struct candidate *c)
+{
+    uint32_t count = 0;
+    bool own = c->stage_count == 1 && c->member_count > 1 && c->stages[0].kind != STAGE_TENSOR &&
+               c->stages[0].kind != STAGE_EXPERT;
+    for (uint32_t m = 0; own && m < c->member_count; m++)
+        count += c->members[m].count;
+    return count ? count : micro_count(problem, c->micro_batch_rows);
+}
+
+uint64_t candidate_cells(const struct problem *problem, const struct candidate *c)
+{
+    uint64_t each = (uint64_t)c->member_count * candidate_micro_batches(problem, c),
+             blocks = (uint32_t)problem->block_count;
+    bool by_block = c->stages[0].kind == STAGE_TENSOR || c->stages[0].kind == STAGE_EXPERT;
+    if (by_block) /* eight instructions a layer, where a stage of replicas has four in all */
+        return each * 2 * (blocks / c->stage_count + 1);
+    if (c->gathered_layers) /* a block at a time, over all micro-batches */
+        return (each + c->member_count) * blocks;
+    return each;
+}
+
+int candidate_list_add(struct candidate_list *list, const struct candidate *c, struct err *err)
+{
+    uint32_t at = list->count;
+    while (at > 0 && list->items[at - 1].estimate_s > c->estimate_s)
+        at--;
+    for (uint32_t i = at; i-- > 0 && list->items[i].estimate_s == c->estimate_s;) {
+        if (candidate_equal(&list->items[i], c))
+            return 0;
+    }
+    if (at >= CANDIDATES_MAX)
+        return 0;
+    struct candidate last = list->items[CANDIDATES_MAX - 1];
+    if (list->count < CANDIDATES_MAX)
+        last = list->items[list->count++];
+    memmove(&list->items[at + 1], &list->items[at], (list->count - 1 - at) * sizeof(*list->items));
+    list->items[at] = last;
+    return candidate_copy(&list->items[at], c, err);
+}
+
+void candidate_list_fini(struct candidate_list *list)
+{
+    for (uint32_t i = 0; i < CANDIDATES_MAX; i++)
+        candidate_fini(&list->items[i]);
+    list->count = 0;
+}
+
+void shortage_note(struct shortage *s, uint32_t device, uint64_t needs, uint64_t has)
+{
+    uint64_t missing = needs > has ? needs - has : 0;
+    if (missing == 0 || (s->missing_bytes && s->missing_bytes <= missing))
+        return;
+    *s = (struct shortage){missing, needs, has, device};
+}

@@ -1,0 +1,211 @@
+/* Reading a candidate off a plan, and keeping a plan as it is. */
+#include "planner/candidate/from_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/price.h"
+#include "program/check/check.h"
+#include "program/codec.h"
+
+/* The device of a rank, if it is there and may be used; UINT32_MAX with the reason otherwise. */
+static uint32_t rank_device(const struct problem *p, const struct plan_rank *rank, struct err *err)
+{
+    uint32_t device = cluster_device_find(p->cluster, rank->device);
+    if (device == UINT32_MAX)
+        err_set(err, ERR_INVALID, "%s is no longer there", rank->device);
+    else if (!p->usable[device])
+        err_set(err, ERR_INVALID, "%s is not to be used", rank->device);
+    else
+        return device;
+    return UINT32_MAX;
+}
+
+static int bounds_check(const struct problem *p, const struct plan *plan, struct err *err)
+{
+    if (plan->rows_bound == 0 || plan->rows_bound > p->workload->batch_rows)
+        return err_set(err, ERR_INVALID, "its micro-batches hold up to %u rows of %u", plan->rows_bound,
+                       p->workload->batch_rows);
+    if (plan->tokens_bound < problem_tokens_bound(p, plan->rows_bound) ||
+        plan->labelled_bound < problem_labelled_bound(p, plan->rows_bound) ||
+        plan->sequence_bound < p->sequence_bound)
+        return err_set(err, ERR_INVALID, "it was made for shorter rows");
+    return 0;
+}
+
+int from_plan_check(const struct problem *p, const struct plan *plan, struct err *err)
+{
+    const struct workload *w = p->workload;
+    if (plan->block_count != p->block_count)
+        return err_set(err, ERR_INVALID, "it is for a model of %d blocks, this one has %d", plan->block_count,
+                       p->block_count);
+    if (plan->batch_rows != w->batch_rows)
+        return err_set(err, ERR_INVALID, "it is for batches of %u rows, this job's have %u", plan->batch_rows,
+                       w->batch_rows);
+    if (plan->trains_embedding != (w->method == METHOD_FULL))
+        return err_set(err, ERR_INVALID, "it trains other parameters");
+    if (w->place >= 0 && w->place != (int)plan->placement)
+        return err_set(err, ERR_INVALID, "it is of kind %s, %s is asked for",
+                       plan_placement_name(plan->placement), plan_placement_name(w->place));
+    if (w->micro_batch_rows && w->micro_batch_rows != plan->rows_bound)
+        return err_set(err, ERR_INVALID, "its micro-batches hold %u rows, %u are asked for", plan->rows_bound,
+                       w->micro_batch_rows);
+    uint32_t stages = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        uint32_t device = rank_device(p, rank, err);
+        if (device == UINT32_MAX)
+            return -1;
+        uint64_t limit = p->cluster->devices[device].memory_limit_bytes;
+        if (rank->memory_bytes > limit)
+            return err_set(err, ERR_INVALID, "it needs %llu bytes on %s, which has %llu",
+                           (unsigned long long)rank->memory_bytes, rank->device, (unsigned long long)limit);
+        stages = rank->stage >= 0 && (uint32_t)rank->stage + 1 > stages ? (uint32_t)rank->stage + 1 : stages;
+    }
+    if (w->stages && w->stages != stages)
+        return err_set(err, ERR_INVALID, "it has %u stages, %u are asked for", stages, w->stages);
+    return bounds_check(p, plan, err);
+}
+
+struct plan *from_plan_keep(const struct problem *problem, const struct plan *plan, uint32_t steps_max,
+                            double *step_s, struct err *err)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        if (plan->ranks[r].programs[PROGRAM_TRAIN].instr_count == 0) {
+            err_set(err, ERR_INVALID, "it comes without its programs");
+            return NULL;
+        }
+    }
+    json_t *json = plan_to_json(plan, err);
+    if (!json)
+        return NULL;
+    struct plan *copy = plan_from_json(json, err);
+    json_decref(json);
+    for (uint32_t r = 0; copy && r < copy->rank_count; r++) {
+        uint32_t device = cluster_device_find(problem->cluster, copy->ranks[r].device);
+        if (device != UINT32_MAX)
+            copy->ranks[r].memory_limit_bytes = problem->cluster->devices[device].memory_limit_bytes;
+    }
+    if (copy && (plan_check(copy, err) < 0 || price_plan(problem, copy, steps_max, step_s, err) < 0)) {
+        plan_destroy(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* Micro-batches that a rank takes: its forwards from the first block it holds on, or, without programs, as
+ * many as its rows make. */
+static uint32_t rank_micro_batches(const struct plan *plan, const struct plan_rank *rank)
+{
+    const struct program *program = &rank->programs[PROGRAM_TRAIN];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < program->instr_count; i++)
+        count += program->instrs[i].op == OP_FORWARD && program->instrs[i].block_begin == rank->block_begin;
+    if (count == 0 && plan->rows_bound > 0)
+        count = (rank->rows + plan->rows_bound - 1) / plan->rows_bound;
+    return count ? count : 1;
+}
+
+/* One stage of several: members take their micro-batches one after the other, each of one size. */
+static int members_rows(const struct plan *plan, struct candidate *c, struct err *err)
+{
+    uint32_t k = 0;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        struct member *member = &c->members[m];
+        uint32_t taken = 0;
+        member->count = 0;
+        while (k < plan->micro_batch_count && taken < plan->ranks[m].rows) {
+            uint32_t rows = plan->micro_batch_start[k + 1] - plan->micro_batch_start[k];
+            if (member->count && rows != member->rows)
+                return err_set(err, ERR_INVALID, "its rank %u takes micro-batches of unlike sizes", m);
+            member->rows = rows;
+            member->count++;
+            taken += rows;
+            k++;
+        }
+        if (taken != plan->ranks[m].rows || taken == 0)
+            return err_set(err, ERR_INVALID, "its rank %u takes %u rows, its micro-batches hold %u", m,
+                           plan->ranks[m].rows, taken);
+    }
+    return 0;
+}
+
+static int stages_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
+{
+    uint32_t rows = plan->micro_batch_start[1] - plan->micro_batch_start[0];
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        struct stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
+        uint32_t device = rank_device(p, rank, err);
+        if (device == UINT32_MAX)
+            return -1;
+        if (last && rank->stage == plan->ranks[r - 1].stage && rank->block_begin == last->block_begin &&
+            rank->block_end == last->block_end) {
+            last->member_count++;
+        } else if (rank->block_begin == (last ? last->block_end : 0) && rank->block_end > rank->block_begin) {
+            c->stages[c->stage_count++] = (struct stage){.block_begin = rank->block_begin,
+                                                         .block_end = rank->block_end,
+                                                         .member_first = r,
+                                                         .member_count = 1};
+        } else {
+            return err_set(err, ERR_INVALID, "its ranks do not stand in the order of its stages");
+        }
+        c->members[r] = (struct member){.device = device,
+                                        .rows = rows,
+                                        .count = rank_micro_batches(plan, rank),
+                                        .state_share = rank->state_share,
+                                        .window = rank->window,
+                                        .recompute = rank->recompute};
+    }
+    if (c->stages[c->stage_count - 1].block_end != p->block_count)
+        return err_set(err, ERR_INVALID, "its ranks do not hold all blocks");
+    return 0;
+}
+
+/* Who works on which micro-batch of a pipeline of groups: by the forwards of their programs. */
+static int owners_read(const struct plan *plan, struct candidate *c, struct err *err)
+{
+    uint32_t count = plan->micro_batch_count, found = 0;
+    if (candidate_own(c, count, err) < 0)
+        return -1;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct stage *stage = &c->stages[s];
+        for (uint32_t m = 0; m < stage->member_count; m++) {
+            const struct program *program = &plan->ranks[stage->member_first + m].programs[PROGRAM_TRAIN];
+            for (uint32_t i = 0; i < program->instr_count; i++) {
+                const struct instr *x = &program->instrs[i];
+                if (x->op != OP_FORWARD || x->micro_batch < 0 || (uint32_t)x->micro_batch >= count)
+                    continue;
+                c->owner[s * count + (uint32_t)x->micro_batch] = (uint8_t)m;
+                found++;
+            }
+        }
+    }
+    if (found != c->owner_count)
+        c->owner_count = 0;
+    return 0;
+}
+
+int candidate_from_plan(const struct problem *p, const struct plan *plan, struct candidate *c,
+                        struct err *err)
+{
+    *c = (struct candidate){
+        .placement = plan->placement, .micro_batch_rows = plan->rows_bound, .estimate_s = plan->costs.step_s};
+    if (candidate_reserve(c, plan->rank_count, plan->rank_count, err) < 0)
+        return -1;
+    c->member_count = plan->rank_count;
+    int result = stages_read(p, plan, c, err);
+    if (result == 0 && c->stage_count == 1 && c->member_count > 1)
+        result = members_rows(plan, c, err);
+    if (result == 0 && c->stage_count > 1 && c->member_count > c->stage_count) {
+        c->eager = true;
+        result = owners_read(plan, c, err);
+    }
+    for (uint32_t m = 0; m < c->member_count && c->stage_count > 1; m++)
+        c->members[m].count = 0;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        c->members[m].state_share = 1;
+    if (result < 0)
+        candidate_fini(c);
+    return result;
+}

@@ -1,0 +1,348 @@
+/* What attention, experts and the exchange between them cost, from the parts' curves and the links. */
+#include "planner/cost/expert_price.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct expert_price {
+    const struct problem *problem; /* borrowed, all three */
+    const struct plan *plan;
+    const uint32_t *device;
+    struct expert_model model;
+    uint32_t ranks;
+    uint32_t *row_begin, *row_end; /* [ranks] rows of each micro-batch whose attention it computes */
+    int32_t *layer;                /* [block_count] place among the layers with experts, or −1 */
+    struct expert_layer *layers;   /* [ranks · sparse_count] */
+    double *step_s;                /* [ranks] */
+    struct expert_links links;
+    double *tokens, *touched; /* [ranks] scratch */
+};
+
+int expert_model_init(struct expert_model *model, const struct problem *problem, struct err *err)
+{
+    *model = (struct expert_model){0};
+    model->sparse = calloc((size_t)problem->block_count + 1, sizeof(*model->sparse));
+    if (!model->sparse)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (int32_t b = 0; b < problem->block_count; b++) {
+        const struct block *block = &problem->blocks.blocks[b];
+        if (cost_class_of(block) != COST_LAYER_SPARSE)
+            continue;
+        model->sparse[model->sparse_count++] = b;
+        for (uint32_t i = 0; i < block->part_count && model->sparse_count == 1; i++) {
+            const struct block_part *part = &block->parts[i];
+            if (part->kind == PART_ATTENTION)
+                model->attention = part;
+            else if (part->kind == PART_ROUTER)
+                model->router = part;
+            else if (part->kind == PART_EXPERT)
+                model->expert = part;
+        }
+    }
+    if (!model->attention || !model->router || !model->expert) {
+        expert_model_fini(model);
+        return err_set(err, ERR_UNSUPPORTED, "this model has no layer with experts");
+    }
+    model->experts = model->expert->copies;
+    model->active = model->expert->active;
+    model->routed_bytes = problem->bytes_per_token + ROUTE_ENTRY_BYTES * model->active;
+    return 0;
+}
+
+void expert_model_fini(struct expert_model *model)
+{
+    free(model->sparse);
+    *model = (struct expert_model){0};
+}
+
+double expert_touched(uint32_t experts, uint32_t active, double load)
+{
+    double none = 1;
+    for (uint32_t j = 0; j < active && none > 0; j++) {
+        double left = 1 - load * experts / (double)(experts - j);
+        none *= left > 0 ? left : 0;
+    }
+    return 1 - none;
+}
+
+/* --- links --- */
+
+int expert_links_init(struct expert_links *links, const struct cluster *cluster, const uint32_t *device,
+                      uint32_t n, struct err *err)
+{
+    size_t pairs = (size_t)n * n;
+    double *memory = calloc(4 * pairs + 3 * (size_t)n + 1, sizeof(double));
+    if (!memory)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    *links = (struct expert_links){.n = n,
+                                   .latency_s = memory,
+                                   .byte_s = memory + pairs,
+                                   .wire_byte_s = memory + 2 * pairs,
+                                   .pair = memory + 3 * pairs,
+                                   .nic = memory + 4 * pairs,
+                                   .in_s = memory + 4 * pairs + n,
+                                   .node = (uint32_t *)(memory + 4 * pairs + 2 * n)};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t node = cluster->devices[device[i]].node, k = 0;
+        while (k < i && cluster->devices[device[k]].node != node)
+            k++;
+        links->node[i] = k < i ? links->node[k] : links->node_count++;
+        links->nic[links->node[i]] = cluster->nodes[node].nic_bytes_per_s;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t j = 0; j < n; j++) {
+            double rate;
+            bool emulated;
+            if (i == j)
+                continue;
+            cluster_link(cluster, device[i], device[j], &links->latency_s[i * n + j], &rate, &emulated);
+            links->byte_s[i * n + j] = 1 / rate;
+            links->wire_byte_s[links->node[i] * links->node_count + links->node[j]] = 1 / rate;
+        }
+    }
+    return 0;
+}
+
+void expert_links_fini(struct expert_links *links)
+{
+    free(links->latency_s); /* and all else */
+    *links = (struct expert_links){0};
+}
+
+/* All that crosses from one node to another takes one wire; all that leaves or reaches a node its card. */
+static double shared_seconds(const struct expert_links *links)
+{
+    uint32_t nodes = links->node_count;
+    double worst = 0;
+    for (uint32_t a = 0; a < nodes; a++) {
+        double out = 0, in = 0;
+        for (uint32_t b = 0; b < nodes; b++) {
+            if (a == b)
+                continue;
+            out += links->pair[a * nodes + b];
+            in += links->pair[b * nodes + a];
+            worst = fmax(worst, links->pair[a * nodes + b] * links->wire_byte_s[a * nodes + b]);
+        }
+        if (links->nic[a] > 0)
+            worst = fmax(worst, fmax(out, in) / links->nic[a]);
+    }
+    return worst;
+}
+
+bool expert_links_shared(const struct expert_links *links)
+{
+    uint32_t nodes = links->node_count;
+    for (uint32_t a = 0; a < nodes; a++) {
+        bool out = false, in = false;
+        for (uint32_t b = 0; b < nodes; b++) {
+            if (a == b)
+                continue;
+            out |= links->pair[a * nodes + b] > 0;
+            in |= links->pair[b * nodes + a] > 0;
+            if (links->pair[a * nodes + b] > 0 && links->pair[b * nodes + a] > 0)
+                return true;
+        }
+        if (out && in && links->nic[a] > 0)
+            return true;
+    }
+    return false;
+}
+
+double expert_exchange_seconds(struct expert_links *links, const double *tokens, const double *touched,
+                               double token_bytes)
+{
+    uint32_t n = links->n, nodes = links->node_count;
+    double worst = 0, latency = 0;
+    memset(links->pair, 0, (size_t)nodes * nodes * sizeof(double));
+    memset(links->in_s, 0, n * sizeof(double));
+    for (uint32_t i = 0; i < n; i++) {
+        double out = 0;
+        for (uint32_t j = 0; j < n && tokens[i] > 0; j++) {
+            double bytes = i == j ? 0 : tokens[i] * touched[j] * token_bytes;
+            if (bytes <= 0)
+                continue;
+            out += bytes * links->byte_s[i * n + j];
+            links->in_s[j] += bytes * links->byte_s[i * n + j];
+            latency = fmax(latency, links->latency_s[i * n + j]);
+            links->pair[links->node[i] * nodes + links->node[j]] += bytes;
+        }
+        worst = fmax(worst, out);
+    }
+    for (uint32_t j = 0; j < n; j++)
+        worst = fmax(worst, links->in_s[j]);
+    return latency + fmax(worst, shared_seconds(links));
+}
+
+/* Λ = max(R·max(A, D, E, C), A + D + E + C); T = (L − 1)·Λ + A + D + E + C + (R − 1)·max(A, D, E, C). */
+double zebra_seconds(const struct zebra *z, uint32_t layers, uint32_t micro_batches)
+{
+    double once = z->attention_s + z->dispatch_s + z->experts_s + z->combine_s;
+    double slowest = fmax(fmax(z->attention_s, z->experts_s), fmax(z->dispatch_s, z->combine_s));
+    slowest = fmax(slowest, fmax(z->shared_s, z->wire_s));
+    if (layers == 0 || micro_batches == 0)
+        return 0;
+    return (layers - 1) * fmax(micro_batches * slowest, once) + once + (micro_batches - 1) * slowest;
+}
+
+/* --- a plan --- */
+
+static void rows_read(struct expert_price *price)
+{
+    for (uint32_t r = 0; r < price->ranks; r++) {
+        const struct program *program = &price->plan->ranks[r].programs[PROGRAM_TRAIN];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *x = &program->instrs[i];
+            if (x->op == OP_ATTENTION) {
+                price->row_begin[r] = x->row_begin;
+                price->row_end[r] = x->row_end;
+                break;
+            }
+        }
+    }
+}
+
+static void experts_read(struct expert_price *price)
+{
+    const double *share = price->problem->workload->expert_share;
+    uint32_t sparse = price->model.sparse_count, experts = price->model.experts;
+    for (uint32_t r = 0; r < price->ranks; r++) {
+        const struct plan_rank *rank = &price->plan->ranks[r];
+        for (uint32_t i = 0; i < rank->expert_count; i++) {
+            const struct plan_experts *e = &rank->experts[i];
+            int32_t layer =
+                e->block >= 0 && e->block < price->problem->block_count ? price->layer[e->block] : -1;
+            for (int32_t x = e->begin; layer >= 0 && x < e->end && x < (int32_t)experts; x++) {
+                struct expert_layer *held = &price->layers[(size_t)r * sparse + (uint32_t)layer];
+                held->count++;
+                held->load += share ? share[(size_t)(e->block - 1) * experts + (uint32_t)x] : 1.0 / experts;
+            }
+        }
+    }
+}
+
+/* The optimiser's step: of all but experts on a rank with attention, of its experts on any. */
+static void steps_read(struct expert_price *price)
+{
+    for (uint32_t r = 0; r < price->ranks; r++) {
+        const struct cost_device *cost = &price->problem->costs[price->device[r]];
+        double attention = cost->part_step_s[COST_PART_ATTENTION] + cost->part_step_s[COST_PART_ROUTER];
+        for (int32_t b = 0; b < price->problem->block_count; b++) {
+            int32_t layer = price->layer[b];
+            if (price->row_end[r] > price->row_begin[r])
+                price->step_s[r] +=
+                    layer >= 0 ? attention : problem_step_seconds(price->problem, price->device[r], b, b + 1);
+            if (layer >= 0)
+                price->step_s[r] +=
+                    price->layers[(size_t)r * price->model.sparse_count + (uint32_t)layer].count *
+                    cost->part_step_s[COST_PART_EXPERT];
+        }
+    }
+}
+
+int expert_price_init(struct expert_price **out, const struct problem *problem, const struct plan *plan,
+                      const uint32_t *device, struct err *err)
+{
+    struct expert_price *price = calloc(1, sizeof(*price));
+    uint32_t ranks = plan->rank_count;
+    *out = price;
+    if (!price)
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    price->problem = problem;
+    price->plan = plan;
+    price->device = device;
+    price->ranks = ranks;
+    if (expert_model_init(&price->model, problem, err) < 0 ||
+        expert_links_init(&price->links, problem->cluster, device, ranks, err) < 0)
+        goto fail;
+    price->row_begin = calloc(2 * (size_t)ranks + 1, sizeof(uint32_t));
+    price->row_end = price->row_begin + ranks;
+    price->layer = calloc((size_t)problem->block_count + 1, sizeof(int32_t));
+    price->layers = calloc((size_t)ranks * price->model.sparse_count + 1, sizeof(*price->layers));
+    price->step_s = calloc(3 * (size_t)ranks + 1, sizeof(double));
+    if (!price->row_begin || !price->layer || !price->layers || !price->step_s) {
+        err_set(err, ERR_NOMEM, "planner: out of memory");
+        goto fail;
+    }
+    price->tokens = price->step_s + ranks;
+    price->touched = price->step_s + 2 * (size_t)ranks;
+    memset(price->layer, 0xff, ((size_t)problem->block_count + 1) * sizeof(int32_t));
+    for (uint32_t l = 0; l < price->model.sparse_count; l++)
+        price->layer[price->model.sparse[l]] = (int32_t)l;
+    rows_read(price);
+    experts_read(price);
+    steps_read(price);
+    return 0;
+fail:
+    expert_price_fini(price);
+    *out = NULL;
+    return -1;
+}
+
+void expert_price_fini(struct expert_price *price)
+{
+    if (!price)
+        return;
+    expert_model_fini(&price->model);
+    expert_links_fini(&price->links);
+    free(price->row_begin);
+    free(price->layer);
+    free(price->layers);
+    free(price->step_s);
+    free(price);
+}
+
+static double experts_seconds(const struct expert_price *price, uint32_t rank, const struct instr *x,
+                              enum cost_way way, const struct cost_load *load)
+{
+    const struct cost_device *cost = &price->problem->costs[price->device[rank]];
+    int32_t layer = price->layer[x->block_begin];
+    if (layer < 0 || load->tokens <= 0)
+        return 0;
+    const struct expert_layer *held =
+        &price->layers[(size_t)rank * price->model.sparse_count + (uint32_t)layer];
+    double pairs = load->tokens * price->model.active * held->load;
+    return held->count > 0 ? cost_experts_seconds(cost, way, held->count, pairs / held->count) : 0;
+}
+
+double expert_compute_seconds(const struct expert_price *price, uint32_t rank, const struct instr *x,
+                              const struct cost_load *load)
+{
+    const struct cost_device *cost = &price->problem->costs[price->device[rank]];
+    bool back = x->flags & INSTR_BACKWARD, again = back && (x->flags & INSTR_RECOMPUTE);
+    double seconds = 0;
+    if (x->op == OP_STEP)
+        return price->step_s[rank];
+    for (int way = 0; way < COST_WAYS; way++) {
+        if (way == COST_RECOMPUTE ? !again : back != (way == COST_BACKWARD))
+            continue;
+        if (x->op == OP_EXPERTS)
+            seconds += experts_seconds(price, rank, x, (enum cost_way)way, load);
+        else if (x->op == OP_ATTENTION || x->op == OP_ROUTE)
+            seconds += cost_part_seconds(cost, x->op == OP_ROUTE ? COST_PART_ROUTER : COST_PART_ATTENTION,
+                                         (enum cost_way)way, load);
+    }
+    return seconds;
+}
+
+double expert_group_seconds(struct expert_price *price, const struct instr *x, uint32_t step)
+{
+    int32_t layer = x->block_begin < price->problem->block_count ? price->layer[x->block_begin] : -1;
+    uint32_t begin, end;
+    if (layer < 0 || x->micro_batch < 0)
+        return 0;
+    plan_micro_batch_rows(price->plan, (uint32_t)x->micro_batch, price->problem->steps[step].rows, &begin,
+                          &end);
+    if (begin == end)
+        return 0;
+    for (uint32_t r = 0; r < price->ranks; r++) {
+        uint32_t first = begin + price->row_begin[r],
+                 last = price->row_end[r] < end - begin ? begin + price->row_end[r] : end;
+        bool rows = price->row_end[r] > price->row_begin[r] && first < last;
+        price->tokens[r] = rows ? problem_load(price->problem, step, first, last).tokens : 0;
+        price->touched[r] =
+            expert_touched(price->model.experts, price->model.active,
+                           price->layers[(size_t)r * price->model.sparse_count + (uint32_t)layer].load);
+    }
+    return expert_exchange_seconds(&price->links, price->tokens, price->touched, price->model.routed_bytes);
+}

@@ -1,0 +1,276 @@
+/* Emitting attention and experts apart, in zebra order: layer by layer, in each micro-batch by micro-batch.
+ *
+ * Two groups hold all ranks: what goes to the experts (DISPATCH, and COMBINE's backward) takes the queue of
+ * one, what comes back (COMBINE, DISPATCH's backward) that of the other, so that both directions are busy at
+ * once. On the way back through the last layer a micro-batch turns round as soon as its loss is known.
+ *
+ * A rank that has attention and experts runs the experts of one micro-batch behind the attention of the next
+ * (`lag`), which hides the exchange. The residual stream of a micro-batch is in one of two slots and changes
+ * over where a part cannot read and write the same one. */
+#include "planner/emit/expert.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/emit/expert_program.h"
+#include "planner/emit/frame.h"
+
+static int32_t slot_put(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
+                        int32_t ring_blocks, double per_token, uint64_t bound, uint64_t total)
+{
+    struct plan_slot slot = {.kind = (uint8_t)kind,
+                             .place = (uint8_t)place,
+                             .lifetime = (uint8_t)lifetime,
+                             .purpose = (uint8_t)purpose,
+                             .ring_micro_batches = ring,
+                             .ring_blocks = (uint32_t)(ring_blocks > 0 ? ring_blocks : 1),
+                             .block_end = ring_blocks > 0 ? ring_blocks : 0,
+                             .bytes_per_token = per_token,
+                             .bytes_fixed = per_token > 0 ? 0 : bound,
+                             .bytes_bound = bound,
+                             .bytes_total = total};
+    return plan_rank_slot(rank, &slot);
+}
+
+static int32_t stream_slot(struct expert_plan *c, struct plan_rank *rank, int kind, double per_token,
+                           uint64_t bound)
+{
+    return slot_put(rank, kind, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, c->wave, 0, per_token,
+                    bound, bound * c->wave);
+}
+
+static int32_t saved_slot(struct expert_plan *c, struct plan_rank *rank, uint64_t bound, uint64_t total)
+{
+    uint64_t least = bound > total ? bound : total;
+    return slot_put(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS, c->wave,
+                    c->plan->block_count, 0, bound, least * c->wave);
+}
+
+static int32_t scalar_slot(struct plan_rank *rank, int kind, uint64_t bytes)
+{
+    return slot_put(rank, kind, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 0, 0, bytes, bytes);
+}
+
+static int32_t run_slot(struct expert_plan *c, struct plan_rank *rank, int kind, int purpose, uint64_t bytes)
+{
+    int32_t slot = slot_put(rank, kind, SLOT_FOR_RUN, SLOT_ON_DEVICE, purpose, 1, 0, 0, bytes, bytes);
+    if (slot >= 0)
+        rank->slots[slot].block_end = c->plan->block_count;
+    return slot;
+}
+
+static int slots_fill(struct expert_plan *c, uint32_t r, const struct expert_need *need,
+                      struct expert_slots *s)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    const struct member *m = &c->candidate->members[r];
+    uint64_t boundary = need->boundary_bytes, routed = need->routed_all_bytes, layers = c->model.sparse_count;
+    double each = c->problem->bytes_per_token, out = c->model.routed_bytes;
+    uint32_t expected = 3;
+    memset(s, 0xff, sizeof(*s));
+    s->scalars = scalar_slot(rank, SLOT_STEP_SCALARS, sizeof(struct plan_step_scalars));
+    s->norm = scalar_slot(rank, SLOT_NORM_SCALAR, sizeof(double));
+    s->barrier = scalar_slot(rank, SLOT_BARRIER, sizeof(double));
+    if (m->rows) {
+        for (int i = 0; i < 2; i++) {
+            s->stream[i] = stream_slot(c, rank, SLOT_ACTIVATION, each, boundary);
+            s->gradient[i] = stream_slot(c, rank, SLOT_GRADIENT, each, boundary);
+        }
+        s->routed = stream_slot(c, rank, SLOT_ROUTED, out, need->routed_own_bytes);
+        s->saved = saved_slot(c, rank, need->saved_dense_bytes, need->saved_dense_total);
+        s->saved_attention =
+            saved_slot(c, rank, need->saved_attention_bytes, need->saved_attention_bytes * layers);
+        s->saved_router = saved_slot(c, rank, need->saved_router_bytes, need->saved_router_bytes * layers);
+        s->gradients = run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->gradient_bytes);
+        expected += 9;
+    }
+    if (m->expert_share > 0) {
+        s->routed_in = stream_slot(c, rank, SLOT_ROUTED, out, routed);
+        s->routed_out = stream_slot(c, rank, SLOT_ROUTED, out, routed);
+        s->back_in = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, out, routed);
+        s->back_out = stream_slot(c, rank, SLOT_ROUTED_GRADIENT, out, routed);
+        s->saved_experts = saved_slot(c, rank, need->saved_experts_bytes, need->saved_experts_total);
+        s->expert_gradients =
+            run_slot(c, rank, SLOT_GRADIENTS, PURPOSE_ADAPTERS, need->expert_gradient_bytes);
+        expected += 6;
+    }
+    if (c->problem->workload->sample_tokens) {
+        s->cache = run_slot(c, rank, SLOT_KV_CACHE, PURPOSE_BUFFERS, need->all.cache_bytes);
+        s->token = scalar_slot(rank, SLOT_TOKEN, sizeof(int32_t));
+        expected += 2;
+    }
+    return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* Runs of neighbouring experts of each layer. */
+static int experts_list(struct expert_plan *c, uint32_t r)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    const struct expert_split *split = &c->split;
+    double total = 0;
+    for (uint32_t l = 0; l < split->sparse_count; l++)
+        total += split->layers[(size_t)r * split->sparse_count + l].count;
+    rank->experts = calloc((size_t)total + 1, sizeof(*rank->experts));
+    if (!rank->experts)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t l = 0; l < split->sparse_count; l++) {
+        const uint16_t *owner = &split->owner[(size_t)l * split->experts];
+        for (uint32_t e = 0; e < split->experts; e++) {
+            if (owner[e] != r)
+                continue;
+            struct plan_experts *run = &rank->experts[rank->expert_count++];
+            *run = (struct plan_experts){.block = c->model.sparse[l], .begin = (int32_t)e};
+            while (e + 1 < split->experts && owner[e + 1] == r)
+                e++;
+            run->end = (int32_t)e + 1;
+        }
+    }
+    return 0;
+}
+
+static void rank_share(const struct expert_plan *c, uint32_t r, const struct expert_need *need)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    const struct workload *w = c->problem->workload;
+    double all =
+        w->method == METHOD_FULL ? (double)c->problem->blocks.params : (double)c->problem->blocks.lora_params;
+    double own = ((double)need->gradient_bytes + (double)need->expert_gradient_bytes) / 4;
+    rank->state_share = all > 0 ? own / all : 0;
+    for (uint32_t k = 0; k < c->micro_batches; k++) {
+        uint32_t rows = c->plan->micro_batch_start[k + 1] - c->plan->micro_batch_start[k];
+        uint32_t end = c->row_first[r + 1] < rows ? c->row_first[r + 1] : rows;
+        rank->rows += end > c->row_first[r] ? end - c->row_first[r] : 0;
+    }
+    rank->rows_share = (double)rank->rows / c->plan->batch_rows;
+}
+
+void expert_member_need(const struct problem *problem, const struct expert_model *model,
+                        const struct candidate *candidate, const struct expert_split *split, uint32_t member,
+                        struct expert_need *need)
+{
+    const struct member *m = &candidate->members[member];
+    double tokens = 0;
+    for (uint32_t i = 0; i < candidate->member_count; i++)
+        tokens += candidate->members[i].rows ? problem_tokens_bound(problem, candidate->members[i].rows) : 0;
+    const struct expert_layer *layers = &split->layers[(size_t)member * split->sparse_count];
+    expert_need_fill(problem, model, m->rows, m->expert_share > 0 ? layers : NULL, tokens, m->window,
+                     m->recompute, need);
+}
+
+static int rank_emit(struct expert_plan *c, uint32_t r, bool programs)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    const struct member *m = &c->candidate->members[r];
+    struct expert_slots slots;
+    struct expert_need need;
+    expert_member_need(c->problem, &c->model, c->candidate, &c->split, r, &need);
+    rank->block_begin = m->rows ? 0 : c->model.sparse[0];
+    rank->block_end = m->rows ? c->plan->block_count : c->model.sparse[c->model.sparse_count - 1] + 1;
+    rank->window = c->wave;
+    rank_share(c, r, &need);
+    if (plan_rank_fill(rank, c->problem, m, &need.all, c->err) < 0 || experts_list(c, r) < 0 ||
+        slots_fill(c, r, &need, &slots) < 0)
+        return -1;
+    return programs ? expert_programs(c, r, &slots) : 0;
+}
+
+/* All ranks, those with attention, or the first of them and those with experts. */
+static int groups_fill(struct expert_plan *c)
+{
+    for (uint32_t g = 0; g < c->plan->group_count; g++) {
+        struct plan_group *group = &c->plan->groups[g];
+        if (g == EXPERT_GROUP_ALL)
+            continue;
+        group->ranks = calloc(c->candidate->member_count, sizeof(*group->ranks));
+        if (!group->ranks)
+            return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+        for (uint32_t m = 0; m < c->candidate->member_count; m++) {
+            const struct member *x = &c->candidate->members[m];
+            if (g < EXPERT_GROUP_ATTENTION || (g == EXPERT_GROUP_ATTENTION && x->rows) ||
+                (g > EXPERT_GROUP_ATTENTION && (m == 0 || x->expert_share > 0)))
+                group->ranks[group->rank_count++] = m;
+        }
+    }
+    return 0;
+}
+
+/* Layers with experts one by one, all blocks between them together. */
+static int segments_fill(struct expert_plan *c)
+{
+    c->segments = calloc((size_t)c->plan->block_count + 1, sizeof(*c->segments));
+    if (!c->segments)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (int32_t b = 0; b < c->plan->block_count;) {
+        struct expert_segment *s = &c->segments[c->segment_count++];
+        s->begin = b;
+        s->sparse = cost_class_of(&c->problem->blocks.blocks[b]) == COST_LAYER_SPARSE;
+        for (b++; b < c->plan->block_count && !s->sparse; b++) {
+            if (cost_class_of(&c->problem->blocks.blocks[b]) == COST_LAYER_SPARSE)
+                break;
+        }
+        s->end = b;
+    }
+    /* the stream changes over at every dense stretch, forward from the first slot and backward to it */
+    for (uint32_t i = 1; i < c->segment_count; i++)
+        c->segments[i].stream = c->segments[i - 1].stream ^ (i > 1 && !c->segments[i - 1].sparse);
+    for (uint32_t i = c->segment_count - 1; i-- > 0;)
+        c->segments[i].gradient =
+            c->segments[i + 1].gradient ^ (i + 2 < c->segment_count && !c->segments[i + 1].sparse);
+    return 0;
+}
+
+static int rows_fill(struct expert_plan *c)
+{
+    c->row_first = calloc((size_t)c->candidate->member_count + 1, sizeof(*c->row_first));
+    c->last = calloc((size_t)c->micro_batches * EXPERT_LASTS + 1, sizeof(*c->last));
+    if (!c->row_first || !c->last)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t m = 0; m < c->candidate->member_count; m++) {
+        c->row_first[m + 1] = c->row_first[m] + c->candidate->members[m].rows;
+    }
+    if (c->row_first[c->candidate->member_count] != c->candidate->micro_batch_rows ||
+        c->candidate->members[0].rows == 0)
+        return err_set(c->err, ERR_INVALID, "planner: attention takes %u of a micro-batch's %u rows",
+                       c->row_first[c->candidate->member_count], c->candidate->micro_batch_rows);
+    return 0;
+}
+
+struct plan *expert_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
+                         struct err *err)
+{
+    struct expert_plan c = {.problem = problem, .candidate = candidate, .err = err};
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        c.attending += candidate->members[m].rows > 0;
+    uint32_t groups = c.attending < 2                    ? EXPERT_GROUP_ATTENTION
+                      : problem->workload->sample_tokens ? EXPERT_GROUP_COUNT
+                                                         : EXPERT_GROUP_ATTENTION + 1;
+    if (expert_model_init(&c.model, problem, err) < 0)
+        return NULL;
+    c.plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
+                         candidate->micro_batch_rows, err);
+    int result = c.plan ? 0 : -1;
+    if (result == 0) {
+        plan_frame_fill(c.plan, problem, candidate);
+        c.micro_batches = c.plan->micro_batch_count;
+        c.wave = candidate->members[0].window ? candidate->members[0].window : c.micro_batches;
+        c.wave = c.wave < c.micro_batches ? c.wave : c.micro_batches;
+        result = rows_fill(&c);
+    }
+    if (result == 0)
+        result = expert_split_init(&c.split, &c.model, problem->workload->expert_share, candidate->members,
+                                   candidate->member_count, err);
+    if (result == 0)
+        result = segments_fill(&c) < 0 ? -1 : groups_fill(&c);
+    for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
+        result = rank_emit(&c, r, programs);
+    expert_split_fini(&c.split);
+    expert_model_fini(&c.model);
+    free(c.segments);
+    free(c.row_first);
+    free(c.last);
+    if (result < 0) {
+        plan_destroy(c.plan);
+        return NULL;
+    }
+    return c.plan;
+}

@@ -1,0 +1,690 @@
+/* Layered programs: each member runs a block over all its micro-batches before the next, with weights that
+ * come block by block.
+ *
+ * Forward, block b: its weights come into their place, the micro-batches pass, the place is released for the
+ * block that takes turns with it; the last blocks keep their places for the way back. Backward: the
+ * micro-batches pass, the place is released and the next block that has none is sent for, then the block's
+ * gradients leave. So at any time one block computes, one is on its way in and one on its way out.
+ *
+ * Three kinds of rank. A member of a group gathers from all members' shards and scatters sums over them; a
+ * worker pulls from the holder and pushes to it; the holder sends, adds up what comes, in rank order, and may
+ * compute as well. All walk the same sequence, so the k-th collective or transfer means the same block
+ * everywhere.
+ *
+ * With a server and LoRA what moves are the adapters, small enough to move all at once: then all blocks are
+ * one unit, and each micro-batch goes forward and back before the next. */
+#include "planner/emit/layered.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/emit/frame.h"
+#include "planner/given/cluster_private.h"
+
+/* --- what ranks hold --- */
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+struct layered_buffers layered_buffers(const struct problem *p, bool server, uint32_t layers)
+{
+    int32_t last = p->block_count - 1;
+    bool full = p->workload->method == METHOD_FULL, tied = p->blocks.tied;
+    struct layered_buffers b = {.ring_end = 1};
+    if (server && !full) {
+        b.edge_weights = b.edge_gradients = memory_gradient_bytes(p, 0, p->block_count);
+        b.total = 2 * b.edge_weights;
+        return b;
+    }
+    b.ring_end = tied ? last + 1 : last;
+    uint32_t ring = (uint32_t)b.ring_end - 1;
+    b.layers = layers < ring ? layers : ring;
+    b.wholes = full ? (ring < 2 ? ring : 2) : 0;
+    for (int32_t k = 0; k <= last; k++) {
+        uint64_t weights = memory_gathered_bytes(p, k, k + 1), whole = memory_gradient_bytes(p, k, k + 1);
+        bool layer = k >= 1 && k < b.ring_end, edge = k == 0 || (k == last && !tied);
+        b.layer_weights = layer ? larger(b.layer_weights, weights) : b.layer_weights;
+        b.layer_gradients = layer ? larger(b.layer_gradients, whole) : b.layer_gradients;
+        b.edge_weights = edge ? larger(b.edge_weights, weights) : b.edge_weights;
+        b.edge_gradients = edge && full ? larger(b.edge_gradients, whole) : b.edge_gradients;
+    }
+    b.total = b.layers * b.layer_weights + b.edge_weights + b.wholes * b.layer_gradients + b.edge_gradients;
+    return b;
+}
+
+double layered_state_bytes(const struct problem *p)
+{
+    if (p->workload->method == METHOD_LORA)
+        return (double)memory_gathered_bytes(p, 0, p->block_count);
+    return memory_state_bytes(p) * (double)memory_trained(p, 0, p->block_count);
+}
+
+void layered_need(const struct problem *p, const struct layered_buffers *buffers, enum layered_role role,
+                  const struct member *x, struct memory_need *need)
+{
+    bool full = p->workload->method == METHOD_FULL, holder = role == LAYERED_HOLDER,
+         worker = role == LAYERED_WORKER;
+    bool at_once = buffers->layers == 0;
+    uint64_t arrives = larger(buffers->layer_gradients, buffers->edge_gradients);
+    struct memory_stage m = {.block_end = p->block_count,
+                             .window = at_once ? 1 : x->count,
+                             .micro_batch_rows = x->rows ? x->rows : 1,
+                             .recompute = x->recompute,
+                             .boundary_buffers = at_once ? 0 : 4 * x->count,
+                             .state_share = worker            ? 0
+                                            : holder || !full ? 1
+                                                              : x->state_share,
+                             .tensor_share = 1,
+                             .sharded = true,
+                             .frozen_share = holder || worker ? x->count > 0
+                                             : full           ? 0
+                                                              : x->state_share,
+                             .buffer_bytes = holder ? arrives : buffers->total};
+    memory_stage_need(p, &m, need);
+    if (x->count > 0)
+        return;
+    /* it computes nothing: state, and a place for what comes in */
+    need->purpose[PURPOSE_ACTIVATIONS] = 0;
+    need->purpose[PURPOSE_BUFFERS] = arrives;
+    need->saved_bytes = need->cache_bytes = need->total = 0;
+    for (int i = 0; i < PURPOSE_COUNT; i++)
+        need->total += need->purpose[i];
+}
+
+/* --- programs --- */
+
+enum { PLACE_LAYERS, PLACE_EDGES, PLACES };
+
+struct layered_slots {
+    int32_t act[2], grad[2]; /* by the parity of the block that the tensor enters */
+    int32_t saved, scalars, norm, barrier, values, gradients, cache, token;
+    int32_t gathered[PLACES], whole[PLACES];
+};
+
+struct layered {
+    const struct problem *problem;
+    const struct candidate *candidate;
+    struct plan *plan;
+    struct layered_buffers buffers;
+    bool server, full, tied;
+    bool at_once; /* all blocks are one unit */
+    int32_t blocks;
+    struct err *err;
+    /* of the rank being made */
+    uint32_t r, first, count; /* micro-batches [first, first + count) */
+    enum layered_role role;
+    struct layered_slots slots;
+    struct program_builder *b;
+    int32_t *fetched;                     /* [blocks]: what brought its weights, PLAN_NONE: not there */
+    int32_t *weights_freer, *whole_freer; /* [blocks + 1]: by turn; the last is the edges' */
+    int32_t *pushed, *pulled;             /* [ranks]: the holder's last with each worker */
+    int32_t last_reduce;
+    int32_t *history; /* all of these */
+    size_t history_size;
+};
+
+/* Where the unit of an instruction ends that begins at the block. */
+static int32_t unit_end(const struct layered *c, int32_t block)
+{
+    return c->at_once ? c->blocks : block + 1;
+}
+
+static bool computing(const struct layered *c)
+{
+    return c->count > 0;
+}
+
+/* Where a block's weights or gradients go, and whose turn it takes there. */
+static int place_of(const struct layered *c, int32_t block)
+{
+    return !c->at_once && block >= 1 && block < c->buffers.ring_end ? PLACE_LAYERS : PLACE_EDGES;
+}
+
+static int32_t *turn_of(const struct layered *c, int32_t *freers, int32_t block, uint32_t ring)
+{
+    int place = place_of(c, block);
+    return &freers[place == PLACE_EDGES ? (size_t)c->blocks : (uint32_t)(block - 1) % ring];
+}
+
+static int32_t *weights_turn(const struct layered *c, int32_t block)
+{
+    return turn_of(c, c->weights_freer, block, c->buffers.layers);
+}
+
+static int32_t *whole_turn(const struct layered *c, int32_t block)
+{
+    return turn_of(c, c->whole_freer, block, c->buffers.wholes ? c->buffers.wholes : 1);
+}
+
+/* Does the block keep its place from forward to backward? */
+static bool kept(const struct layered *c, int32_t block)
+{
+    if (place_of(c, block) == PLACE_LAYERS)
+        return block >= c->buffers.ring_end - (int32_t)c->buffers.layers;
+    return c->tied ? block == 0 : block == c->blocks - 1;
+}
+
+/* --- slots --- */
+
+static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int place, int purpose, uint32_t ring,
+                        uint32_t ring_blocks, int32_t begin, int32_t end, uint64_t bytes, uint64_t total)
+{
+    struct plan_slot slot = {.kind = (uint8_t)kind,
+                             .place = (uint8_t)place,
+                             .lifetime = (uint8_t)lifetime,
+                             .purpose = (uint8_t)purpose,
+                             .ring_micro_batches = ring,
+                             .ring_blocks = ring_blocks,
+                             .block_begin = begin,
+                             .block_end = end,
+                             .bytes_fixed = bytes,
+                             .bytes_bound = bytes,
+                             .bytes_total = total};
+    return plan_rank_slot(rank, &slot);
+}
+
+static int32_t boundary_slot(struct layered *c, struct plan_rank *rank, int kind, uint64_t tokens)
+{
+    double each = c->problem->bytes_per_token;
+    uint64_t bound = (uint64_t)(each * (double)tokens);
+    struct plan_slot slot = {.kind = (uint8_t)kind,
+                             .place = SLOT_ON_DEVICE,
+                             .lifetime = SLOT_FOR_INSTRUCTIONS,
+                             .purpose = PURPOSE_BUFFERS,
+                             .ring_micro_batches = c->count,
+                             .ring_blocks = 1,
+                             .bytes_per_token = each,
+                             .bytes_bound = bound,
+                             .bytes_total = bound * c->count};
+    return plan_rank_slot(rank, &slot);
+}
+
+/* Places for weights and whole gradients. The layers' come first: the edges' cover every block, and count for
+ * those that no slot before them covers. */
+static void places_fill(struct layered *c, struct plan_rank *rank)
+{
+    const struct layered_buffers *u = &c->buffers;
+    struct layered_slots *s = &c->slots;
+    if (!c->at_once)
+        s->gathered[PLACE_LAYERS] =
+            slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
+                     u->layers, 1, u->ring_end, u->layer_weights, u->layer_weights * u->layers);
+    s->gathered[PLACE_EDGES] =
+        slot_add(rank, SLOT_GATHERED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
+                 c->blocks, u->edge_weights, u->edge_weights);
+    if (!c->full && !c->server)
+        return;
+    if (!c->at_once)
+        s->whole[PLACE_LAYERS] =
+            slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1,
+                     u->wholes, 1, u->ring_end, u->layer_gradients, u->layer_gradients * u->wholes);
+    s->whole[PLACE_EDGES] =
+        slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0,
+                 c->blocks, u->edge_gradients, u->edge_gradients);
+}
+
+static int slots_fill(struct layered *c, const struct memory_need *need)
+{
+    struct plan_rank *rank = &c->plan->ranks[c->r];
+    struct layered_slots *s = &c->slots;
+    const struct member *member = &c->candidate->members[c->r];
+    uint64_t scalars = sizeof(struct plan_step_scalars),
+             tokens = problem_tokens_bound(c->problem, member->rows);
+    double all = (double)memory_trained(c->problem, 0, c->blocks);
+    double share = c->role == LAYERED_WORKER               ? 0
+                   : c->role == LAYERED_HOLDER || !c->full ? 1
+                                                           : member->state_share;
+    uint64_t own = (uint64_t)(4 * all * share), kept_bytes = need->purpose[PURPOSE_ADAPTERS];
+    int32_t end = c->blocks;
+    memset(s, 0xff, sizeof(*s));
+    for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
+        s->act[i] = boundary_slot(c, rank, SLOT_ACTIVATION, tokens);
+    for (int i = 0; i < 2 && computing(c) && !c->at_once; i++)
+        s->grad[i] = boundary_slot(c, rank, SLOT_GRADIENT, tokens);
+    if (computing(c))
+        s->saved = slot_add(rank, SLOT_SAVED, SLOT_FOR_INSTRUCTIONS, SLOT_ON_DEVICE, PURPOSE_ACTIVATIONS,
+                            c->at_once ? 1 : c->count, c->at_once ? 1 : (uint32_t)end, 0, end,
+                            need->saved_bytes, need->saved_bytes * (c->at_once ? 1 : c->count));
+    s->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end,
+                          scalars, scalars);
+    s->norm =
+        slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
+    s->barrier =
+        slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 8, 8);
+    /* what is shared out: the trained values, or of LoRA the frozen base */
+    bool trained = c->full || c->server;
+    uint64_t values = trained ? (kept_bytes > own ? kept_bytes - own : 0) : need->purpose[PURPOSE_WEIGHTS];
+    if (c->role != LAYERED_WORKER) {
+        s->values = slot_add(rank, SLOT_PARAMETERS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                             trained ? PURPOSE_ADAPTERS : PURPOSE_WEIGHTS, 1, 1, 0, end, values, values);
+        own = own < kept_bytes ? own : kept_bytes;
+        s->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_ADAPTERS, 1, 1, 0,
+                                end, own, own);
+    }
+    if (computing(c) && c->role != LAYERED_HOLDER)
+        places_fill(c, rank);
+    if (c->problem->workload->sample_tokens) {
+        s->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE, PURPOSE_BUFFERS, 1, 1, 0, end,
+                            need->cache_bytes, need->cache_bytes);
+        s->token =
+            slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 1, 1, 0, end, 4, 4);
+    }
+    uint32_t places = c->at_once ? 2 : c->full ? 4 : 2, computes = c->at_once ? 1 : 5;
+    uint32_t expected = 3 + (c->role == LAYERED_WORKER ? 0 : 2) + (computing(c) ? computes : 0) +
+                        (computing(c) && c->role != LAYERED_HOLDER ? places : 0) +
+                        (c->problem->workload->sample_tokens ? 2 : 0);
+    return rank->slot_count == expected ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* --- moving weights and gradients --- */
+
+static struct instr moves(const struct layered *c, enum instr_op op, uint32_t tag, int32_t block, int32_t in,
+                          int32_t out)
+{
+    struct instr x = instr_init(op, instr_op_queue(op));
+    x.tag = tag;
+    x.block_begin = block;
+    x.block_end = unit_end(c, block);
+    x.slot_in = in;
+    x.slot_out = out;
+    if (x.queue == QUEUE_GROUP)
+        x.group = 1;
+    return x;
+}
+
+static bool works_for(const struct layered *c, uint32_t rank)
+{
+    return c->candidate->members[rank].count > 0;
+}
+
+/* Brings a block's weights. */
+static void fetch(struct layered *c, int32_t block)
+{
+    int32_t place = computing(c) ? c->slots.gathered[place_of(c, block)] : PLAN_NONE;
+    const int32_t *free_since = weights_turn(c, block);
+    if (c->role == LAYERED_MEMBER) {
+        struct instr x = moves(c, OP_ALL_GATHER, TAG_PARAMETERS, block, c->slots.values, place);
+        c->fetched[block] = program_add(c->b, &x, free_since, 1);
+    } else if (c->role == LAYERED_WORKER && computing(c)) {
+        struct instr x = moves(c, OP_PULL, TAG_PARAMETERS, block, PLAN_NONE, place);
+        x.peer = 0;
+        c->fetched[block] = program_add(c->b, &x, free_since, 1);
+    }
+    for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
+        struct instr x = moves(c, OP_PUSH, TAG_PARAMETERS, block, c->slots.values, PLAN_NONE);
+        x.peer = (int32_t)w;
+        if (works_for(c, w))
+            c->pushed[w] = program_add(c->b, &x, NULL, 0);
+    }
+}
+
+static void release(struct layered *c, int32_t block)
+{
+    int32_t place = c->slots.gathered[place_of(c, block)];
+    if (place < 0)
+        return;
+    struct instr x = moves(c, OP_RELEASE, TAG_NONE, block, place, PLAN_NONE);
+    *weights_turn(c, block) = program_add(c->b, &x, &c->fetched[block], 1);
+    c->fetched[block] = PLAN_NONE;
+}
+
+/* Sends a block's gradients to where they are kept, once `after` is done. */
+static void reduce(struct layered *c, int32_t block, int32_t after)
+{
+    int32_t whole = c->slots.whole[place_of(c, block)];
+    if (!c->full && !c->server)
+        return;
+    if (c->role == LAYERED_MEMBER) {
+        struct instr x =
+            moves(c, OP_REDUCE_SCATTER, TAG_PARAMETER_GRADIENTS, block, whole, c->slots.gradients);
+        x.flags = whole >= 0 ? INSTR_FREES_IN : 0;
+        c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
+    } else if (c->role == LAYERED_WORKER && computing(c)) {
+        struct instr x = moves(c, OP_PUSH, TAG_PARAMETER_GRADIENTS, block, whole, PLAN_NONE);
+        x.peer = 0;
+        x.flags = INSTR_FREES_IN;
+        c->last_reduce = *whole_turn(c, block) = program_add(c->b, &x, &after, 1);
+    }
+    int32_t before = after; /* sums are made in one order, so that a plan repeated is bit-identical */
+    for (uint32_t w = 1; c->role == LAYERED_HOLDER && w < c->plan->rank_count; w++) {
+        struct instr x = moves(c, OP_PULL, TAG_PARAMETER_GRADIENTS, block, PLAN_NONE, c->slots.gradients);
+        x.peer = (int32_t)w;
+        x.flags = INSTR_ACCUMULATE;
+        int32_t waits[2] = {before, c->last_reduce};
+        if (works_for(c, w))
+            c->pulled[w] = before = c->last_reduce = program_add(c->b, &x, waits, 2);
+    }
+}
+
+/* --- computing --- */
+
+static int32_t forward(struct layered *c, uint32_t k, int32_t block, int32_t save)
+{
+    const struct plan_rank *rank = &c->plan->ranks[c->r];
+    bool first = block == 0, last = unit_end(c, block) == c->blocks;
+    struct instr x = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    x.micro_batch = (int32_t)k;
+    x.block_begin = block;
+    x.block_end = unit_end(c, block);
+    x.slot_in = first ? PLAN_NONE : c->slots.act[block & 1];
+    x.slot_out = last ? PLAN_NONE : c->slots.act[(block + 1) & 1];
+    x.slot_save = save;
+    x.flags = (uint16_t)((first ? 0 : INSTR_FREES_IN) |
+                         (rank->recompute && save >= 0 && save == c->slots.saved ? INSTR_RECOMPUTE : 0));
+    int32_t after[2] = {c->fetched[block], last && c->tied ? c->fetched[0] : PLAN_NONE};
+    return program_add(c->b, &x, after, 2);
+}
+
+static int32_t backward(struct layered *c, uint32_t k, int32_t block)
+{
+    const struct plan_rank *rank = &c->plan->ranks[c->r];
+    bool first = block == 0, last = unit_end(c, block) == c->blocks;
+    struct instr x = instr_init(OP_BACKWARD, QUEUE_COMPUTE);
+    x.micro_batch = (int32_t)k;
+    x.block_begin = block;
+    x.block_end = unit_end(c, block);
+    x.slot_in = last ? PLAN_NONE : c->slots.grad[(block + 1) & 1];
+    x.slot_out = first ? PLAN_NONE : c->slots.grad[block & 1];
+    x.slot_save = c->slots.saved;
+    x.flags =
+        (uint16_t)(INSTR_FREES_SAVE | (last ? 0 : INSTR_FREES_IN) | (rank->recompute ? INSTR_RECOMPUTE : 0));
+    /* weights there, and the last gradients gone from where these will wait */
+    int32_t after[3] = {first && !c->at_once ? PLAN_NONE : c->fetched[block], *whole_turn(c, block),
+                        last && c->tied ? *whole_turn(c, 0) : PLAN_NONE};
+    return program_add(c->b, &x, after, 3);
+}
+
+/* All micro-batches forward through all blocks. Returns the last instruction. */
+static int32_t forward_all(struct layered *c, uint32_t first, uint32_t count, int32_t save, bool returns)
+{
+    int32_t done = PLAN_NONE;
+    for (int32_t block = 0; block < c->blocks; block = unit_end(c, block)) {
+        fetch(c, block);
+        for (uint32_t k = first; k < first + count; k++)
+            done = forward(c, k, block, save);
+        bool stays = returns ? kept(c, block) : c->tied && block == 0;
+        if (!stays)
+            release(c, block);
+    }
+    if (!returns && c->tied)
+        release(c, 0);
+    return done;
+}
+
+static int32_t backward_all(struct layered *c)
+{
+    int32_t done = PLAN_NONE;
+    for (int32_t block = c->blocks - 1; block >= 0; block--) {
+        int32_t next = block - (int32_t)c->buffers.layers;
+        for (uint32_t k = c->first; k < c->first + c->count; k++)
+            done = backward(c, k, block);
+        if (block > 0)
+            release(c, block);
+        if (c->tied && block + 1 == c->blocks)
+            release(c, 0);
+        if (place_of(c, block) == PLACE_LAYERS && next >= 1)
+            fetch(c, next);
+        reduce(c, block, done);
+    }
+    return done;
+}
+
+/* One unit: each micro-batch forward and back in turn. */
+static int32_t both_all(struct layered *c, int32_t *last_forward)
+{
+    int32_t done = PLAN_NONE;
+    fetch(c, 0);
+    for (uint32_t k = c->first; k < c->first + c->count; k++) {
+        *last_forward = forward(c, k, 0, c->slots.saved);
+        done = backward(c, k, 0);
+    }
+    release(c, 0);
+    reduce(c, 0, done);
+    return done;
+}
+
+/* --- programs --- */
+
+/* Groups: 0 all; 1 those that shard, or the holder alone; 2 (LoRA) the first rank alone. */
+static void train_build(struct layered *c)
+{
+    const struct plan_rank *rank = &c->plan->ranks[c->r];
+    uint32_t ranks = c->plan->rank_count;
+    int32_t last_forward = PLAN_NONE, norm = PLAN_NONE, last = PLAN_NONE;
+    if (c->at_once)
+        last = both_all(c, &last_forward);
+    else
+        last_forward = forward_all(c, c->first, c->count, c->slots.saved, true);
+    int32_t scalars = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars,
+                                             TAG_STEP_SCALARS, &last_forward, 1);
+    if (!c->at_once)
+        last = backward_all(c);
+    int32_t summed[2] = {last, c->last_reduce};
+    if (!c->full && !c->server) { /* equal adapters everywhere: summed, and counted by the first */
+        summed[1] = program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.gradients,
+                                           TAG_PARAMETER_GRADIENTS, &last, 1);
+        if (c->r == 0)
+            norm = program_add_collective(c->b, OP_ALL_REDUCE, 2, PLAN_NONE, c->slots.norm, TAG_NORM,
+                                          &summed[1], 1);
+        int32_t before[2] = {norm, summed[1]};
+        norm = program_add_collective(c->b, OP_BROADCAST, 1, 0, c->slots.norm, TAG_NORM, before, 2);
+    } else if (c->role == LAYERED_MEMBER) {
+        norm = program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+    } else {
+        if (c->role == LAYERED_HOLDER)
+            norm =
+                program_add_collective(c->b, OP_ALL_REDUCE, 1, PLAN_NONE, c->slots.norm, TAG_NORM, summed, 2);
+        int32_t before[3] = {norm, summed[0], summed[1]};
+        norm = program_add_collective(c->b, OP_BROADCAST, 0, 0, c->slots.norm, TAG_NORM, before, 3);
+    }
+    if (c->role == LAYERED_WORKER || rank->state_share <= 0)
+        return;
+    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    x.block_end = c->blocks;
+    x.group = c->full && c->role == LAYERED_MEMBER ? 1 : PLAN_NONE;
+    /* and nobody is still being sent the old values */
+    for (uint32_t w = 0; w < ranks && c->role == LAYERED_HOLDER; w++)
+        c->pulled[w] = c->pushed[w];
+    c->pulled[ranks] = scalars;
+    c->pulled[ranks + 1] = norm;
+    c->pulled[ranks + 2] = summed[1];
+    program_add(c->b, &x, c->pulled, ranks + 3);
+}
+
+static void evaluate_build(struct layered *c)
+{
+    int32_t last = forward_all(c, c->first, c->count, PLAN_NONE, false);
+    program_add_collective(c->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->slots.scalars, TAG_STEP_SCALARS, &last, 1);
+}
+
+/* The owner of micro-batch 0 computes it; the others only help with weights. */
+static void token_build(struct layered *c)
+{
+    uint32_t chooser = 0;
+    while (!works_for(c, chooser))
+        chooser++;
+    int32_t ready = forward_all(c, 0, c->r == chooser, c->slots.cache, false);
+    program_add_choice(c->b, c->r, chooser, c->slots.token, ready);
+}
+
+static void save_build(struct layered *c)
+{
+    program_add_save(c->b, c->slots.barrier);
+}
+
+static void history_clear(struct layered *c)
+{
+    memset(c->history, 0xff, c->history_size);
+    c->last_reduce = PLAN_NONE;
+}
+
+/* [blocks + 1] three times, [ranks + 3] twice. */
+static int history_alloc(struct layered *c)
+{
+    size_t blocks = (size_t)c->blocks + 1, ranks = (size_t)c->plan->rank_count + 3;
+    c->history_size = (3 * blocks + 2 * ranks) * sizeof(*c->history);
+    c->history = malloc(c->history_size);
+    if (!c->history)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    c->fetched = c->history;
+    c->weights_freer = c->fetched + blocks;
+    c->whole_freer = c->weights_freer + blocks;
+    c->pushed = c->whole_freer + blocks;
+    c->pulled = c->pushed + ranks;
+    return 0;
+}
+
+static int programs_fill(struct layered *c)
+{
+    struct plan_rank *rank = &c->plan->ranks[c->r];
+    static void (*const builds[PROGRAM_KINDS])(struct layered *) = {[PROGRAM_TRAIN] = train_build,
+                                                                    [PROGRAM_EVALUATE] = evaluate_build,
+                                                                    [PROGRAM_PREFILL] = token_build,
+                                                                    [PROGRAM_GENERATE] = token_build,
+                                                                    [PROGRAM_SAVE] = save_build};
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        struct program_builder b = {0};
+        if ((kind == PROGRAM_PREFILL || kind == PROGRAM_GENERATE) && c->slots.cache < 0)
+            continue;
+        c->b = &b;
+        history_clear(c);
+        builds[kind](c);
+        if (program_builder_take(&b, &rank->programs[kind], c->err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* --- ranks --- */
+
+static int rank_emit(struct layered *c, uint32_t r, bool programs)
+{
+    const struct member *member = &c->candidate->members[r];
+    struct plan_rank *rank = &c->plan->ranks[r];
+    struct memory_need need;
+    c->r = r;
+    c->count = member->count;
+    c->role = layered_role(c->candidate, r);
+    rank->block_end = c->blocks;
+    rank->window = c->count && !c->at_once ? c->count : 1;
+    rank->rows = member->count * member->rows;
+    rank->rows_share = (double)rank->rows / c->plan->batch_rows;
+    rank->state_share = c->server ? r == 0 : c->full ? member->state_share : 1;
+    rank->owns_tied = c->tied && c->role != LAYERED_WORKER;
+    rank->copies_tied = c->tied && c->role == LAYERED_WORKER;
+    layered_need(c->problem, &c->buffers, c->role, member, &need);
+    if (plan_rank_fill(rank, c->problem, member, &need, c->err) < 0 || slots_fill(c, &need) < 0)
+        return -1;
+    if (programs && programs_fill(c) < 0)
+        return -1;
+    c->first += c->count;
+    return 0;
+}
+
+static int group_of(struct plan_group *group, uint32_t count, const struct member *members, struct err *err)
+{
+    group->rank_count = count;
+    group->ranks = calloc(count, sizeof(*group->ranks));
+    group->shares = members ? calloc(count, sizeof(*group->shares)) : NULL;
+    if (!group->ranks || (members && !group->shares))
+        return err_set(err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 0; i < count; i++) {
+        group->ranks[i] = i;
+        if (members)
+            group->shares[i] = members[i].state_share;
+    }
+    return 0;
+}
+
+struct plan *layered_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
+                          struct err *err)
+{
+    bool full = problem->workload->method == METHOD_FULL, server = candidate->placement == PLACE_SERVER;
+    struct plan *plan = plan_create(candidate->member_count, full || server ? 2 : 3,
+                                    problem->workload->batch_rows, candidate->micro_batch_rows, err);
+    if (!plan)
+        return NULL;
+    struct layered c = {.problem = problem,
+                        .candidate = candidate,
+                        .plan = plan,
+                        .buffers = layered_buffers(problem, server, candidate->gathered_layers),
+                        .server = server,
+                        .full = full,
+                        .at_once = server && !full,
+                        .tied = problem->blocks.tied && (full || !server),
+                        .blocks = problem->block_count,
+                        .err = err};
+    int result = plan_rows_fill(plan, candidate, err);
+    plan_frame_fill(plan, problem, candidate);
+    if (result == 0)
+        result = history_alloc(&c);
+    if (result == 0)
+        result = group_of(&plan->groups[1], server ? 1 : candidate->member_count,
+                          server ? NULL : candidate->members, err);
+    if (result == 0 && !full && !server)
+        result = group_of(&plan->groups[2], 1, NULL, err);
+    for (uint32_t r = 0; r < candidate->member_count && result == 0; r++)
+        result = rank_emit(&c, r, programs);
+    free(c.history);
+    if (result < 0) {
+        plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+static uint32_t layers_of(const struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        for (uint32_t s = 0; s < plan->ranks[r].slot_count; s++) {
+            if (plan->ranks[r].slots[s].kind == SLOT_GATHERED)
+                return plan->ranks[r].slots[s].ring_blocks;
+        }
+    }
+    return 0;
+}
+
+int layered_from_plan(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
+                      struct err *err)
+{
+    bool server = plan->placement == PLACE_SERVER;
+    const struct plan_group *group = plan->group_count > 1 ? &plan->groups[1] : NULL;
+    *candidate = (struct candidate){0};
+    if (candidate_reserve(candidate, 1, plan->rank_count, err) < 0)
+        return -1;
+    candidate->placement = plan->placement;
+    candidate->micro_batch_rows = plan->rows_bound;
+    candidate->gathered_layers = layers_of(plan);
+    candidate->estimate_s = plan->costs.step_s;
+    candidate->stage_count = 1;
+    candidate->member_count = plan->rank_count;
+    candidate->stages[0] = (struct stage){.block_end = plan->block_count,
+                                          .kind = server ? STAGE_SERVER : STAGE_SHARDED,
+                                          .member_count = plan->rank_count};
+    int result = 0;
+    for (uint32_t r = 0, k = 0; r < plan->rank_count && result == 0; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        uint32_t device = cluster_device_find(problem->cluster, rank->device), taken = 0;
+        struct member member = {.device = device,
+                                .rows = 1,
+                                .state_share = server                   ? r == 0
+                                               : group && group->shares ? group->shares[r]
+                                                                        : 1,
+                                .window = rank->window,
+                                .recompute = rank->recompute};
+        for (; k < plan->micro_batch_count && taken < rank->rows; k++, member.count++) {
+            member.rows = plan->micro_batch_start[k + 1] - plan->micro_batch_start[k];
+            taken += member.rows;
+        }
+        if (device == UINT32_MAX || !problem->usable[device])
+            result = err_set(err, ERR_INVALID, "%s is no longer to be used", rank->device);
+        else if (taken != rank->rows || member.rows * member.count != taken)
+            result = err_set(err, ERR_INVALID, "its rank %u takes micro-batches of unlike sizes", r);
+        candidate->members[r] = member;
+    }
+    if (result < 0)
+        candidate_fini(candidate);
+    return result;
+}

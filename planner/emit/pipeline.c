@@ -1,0 +1,408 @@
+/* Emitting chains of replica stages: assignment, memory, slots. Who computes what when is the schedule's, the
+ * instructions are pipeline_program.c's, what becomes of state pipeline_state.c's. */
+#include "planner/emit/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/micro.h"
+#include "planner/emit/pipeline_private.h"
+
+/* --- memory and prices of one member --- */
+
+/* Bytes of the gradients that a split backward keeps of one micro-batch for its other half: those of every
+ * matrix's output. A rule: the engine does not split yet. */
+static uint64_t held_gradients(const struct problem *problem, const struct stage *stage, uint32_t tokens)
+{
+    const struct footprint_shape *s = &problem->footprint.shape;
+    int32_t first = stage->block_begin > 1 ? stage->block_begin : 1, last = problem->block_count - 1;
+    last = stage->block_end < last ? stage->block_end : last;
+    uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
+    return 4ull * (s->qkv_width + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
+}
+
+static uint32_t rows_bound(const struct problem *problem, const struct candidate *candidate)
+{
+    uint32_t rows = candidate->micro_batch_rows, batch = problem->workload->batch_rows;
+    return rows < batch ? rows : batch;
+}
+
+void pipeline_member_need(const struct problem *problem, const struct candidate *candidate, uint32_t s,
+                          uint32_t member, double share, uint32_t window, uint32_t boundary_buffers,
+                          struct memory_need *need)
+{
+    const struct stage *stage = &candidate->stages[s];
+    const struct member *m = &candidate->members[member];
+    bool full = problem->workload->method == METHOD_FULL;
+    struct memory_stage range = {.block_begin = stage->block_begin,
+                                 .block_end = stage->block_end,
+                                 .window = window,
+                                 .micro_batch_rows = rows_bound(problem, candidate),
+                                 .recompute = m->recompute,
+                                 .boundary_buffers = boundary_buffers,
+                                 .state_share = full ? share : 1,
+                                 .tensor_share = 1,
+                                 .sharded = full};
+    if (full && stage->member_count > 1)
+        range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
+                             memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
+    if (s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
+        range.buffer_bytes += memory_gathered_bytes(problem, 0, 1) + memory_gradient_bytes(problem, 0, 1);
+    memory_stage_need(problem, &range, need);
+    if (candidate->schedule != SCHEDULE_SPLIT)
+        return;
+    uint32_t most = m->delay + 1 < window ? m->delay + 1 : window;
+    uint64_t held = held_gradients(problem, stage, problem_tokens_bound(problem, range.micro_batch_rows));
+    need->exact = false;
+    need->saved_bytes += held;
+    need->purpose[PURPOSE_ACTIVATIONS] += held * most;
+    need->total += held * most;
+}
+
+void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
+                       uint32_t boundary_buffers)
+{
+    uint64_t own = more->purpose[PURPOSE_BUFFERS] - more->cache_bytes -
+                   (uint64_t)boundary_buffers * more->boundary_bytes;
+    uint64_t again = own < *work ? own : *work;
+    *work = own > *work ? own : *work;
+    for (int p = 0; p < PURPOSE_COUNT; p++)
+        sum->purpose[p] += more->purpose[p];
+    sum->purpose[PURPOSE_BUFFERS] -= again;
+    sum->total += more->total - again;
+    sum->cache_bytes += more->cache_bytes;
+}
+
+void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t s,
+                          uint32_t member, struct stage_price *price)
+{
+    const struct stage *stage = &candidate->stages[s];
+    const struct member *m = &candidate->members[member];
+    struct cost_load load = micro_load_mean(problem, micro_count(problem, candidate->micro_batch_rows));
+    struct micro_cost cost;
+    if (m->count) { /* its micro-batches have rows of their own */
+        const struct cost_load *row = &problem->mean_row;
+        load = (struct cost_load){m->rows * row->rows, m->rows * row->tokens, m->rows * row->sum_sq,
+                                  m->rows * row->labelled};
+        micro_cost_load(&cost, problem, m->device, &load);
+    } else {
+        micro_cost_init(&cost, problem, m->device, candidate->micro_batch_rows);
+    }
+    *price = (struct stage_price){
+        .forward_s = micro_forward(problem, &cost, stage->block_begin, stage->block_end),
+        .backward_s = micro_backward(problem, &cost, stage->block_begin, stage->block_end, m->recompute)};
+    if (candidate->schedule != SCHEDULE_SPLIT)
+        return;
+    price->weight_s = micro_weight_share(problem, stage->block_begin, stage->block_end, &load) *
+                      micro_backward(problem, &cost, stage->block_begin, stage->block_end, false);
+    price->backward_s -= price->weight_s;
+}
+
+/* --- slots --- */
+
+/* Their order: as the boundaries'. */
+static const struct schedule_ring *ring_of(const struct schedule_rings *rings, int boundary)
+{
+    const struct schedule_ring *const of[BOUNDARIES] = {&rings->activations, &rings->returning,
+                                                        &rings->leaving, &rings->gradients};
+    return of[boundary];
+}
+
+/* Returns 0, or −1 out of memory. */
+static int stage_slots(struct emitter *c, struct plan_rank *rank, uint32_t stage)
+{
+    struct part *part = &c->parts[stage];
+    double each = c->problem->bytes_per_token;
+    uint64_t bound = (uint64_t)(each * c->plan->tokens_bound);
+    for (int i = 0; i < BOUNDARIES; i++) {
+        const struct schedule_ring *ring = ring_of(&part->rings, i);
+        bool activation = i == ACT_IN || i == ACT_OUT;
+        part->track[i] = (struct track){.ring = ring->ring, .held = ring->held};
+        part->slot[i] = PLAN_NONE;
+        if (ring->ring == 0)
+            continue;
+        struct plan_slot slot = {.kind = activation ? SLOT_ACTIVATION : SLOT_GRADIENT,
+                                 .place = SLOT_ON_DEVICE,
+                                 .lifetime = SLOT_FOR_INSTRUCTIONS,
+                                 .purpose = PURPOSE_BUFFERS,
+                                 .ring_micro_batches = ring->ring,
+                                 .ring_blocks = 1,
+                                 .bytes_per_token = each,
+                                 .bytes_bound = bound,
+                                 .bytes_total = bound * ring->held};
+        if ((part->slot[i] = plan_rank_slot(rank, &slot)) < 0)
+            return -1;
+    }
+    struct plan_slot saved = {.kind = SLOT_SAVED,
+                              .place = SLOT_ON_DEVICE,
+                              .lifetime = SLOT_FOR_INSTRUCTIONS,
+                              .purpose = PURPOSE_ACTIVATIONS,
+                              .ring_micro_batches = part->rings.saved.ring,
+                              .ring_blocks = 1,
+                              .block_begin = c->candidate->stages[stage].block_begin,
+                              .block_end = c->candidate->stages[stage].block_end,
+                              .bytes_fixed = part->saved_bytes,
+                              .bytes_bound = part->saved_bytes,
+                              .bytes_total = part->saved_total};
+    part->saved = plan_rank_slot(rank, &saved);
+    return part->saved < 0 ? -1 : 0;
+}
+
+/* Of the gradients that the rank steps with: those of its shard, or as much as the values take. */
+static uint64_t gradient_bytes(const struct emitter *c, uint32_t r, uint64_t kept)
+{
+    uint64_t bytes = 0;
+    if (!c->full)
+        return kept / 2;
+    for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
+        bytes += memory_gradient_bytes(c->problem, c->candidate->stages[s].block_begin,
+                                       c->candidate->stages[s].block_end);
+    bytes = (uint64_t)(state_share_of(c, r) * (double)bytes);
+    return bytes < kept ? bytes : kept;
+}
+
+/* A slot of the host, or of what lasts over programs. */
+static int32_t slot_add(struct plan_rank *rank, int kind, int lifetime, int purpose, uint64_t bytes,
+                        bool *failed)
+{
+    int place = lifetime == SLOT_FOR_STEP ? SLOT_ON_HOST : SLOT_ON_DEVICE;
+    int32_t slot = plan_rank_fixed_slot(rank, kind, lifetime, place, purpose, bytes);
+    *failed |= slot < 0;
+    return slot;
+}
+
+static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *need)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    uint64_t kept = need->purpose[PURPOSE_ADAPTERS];
+    bool failed = false;
+    c->gradients = c->cache = c->token = PLAN_NONE;
+    for (uint32_t s = c->first_stage[r]; s < c->stages && !failed; s = c->next_stage[s])
+        failed = stage_slots(c, rank, s) < 0;
+    c->scalars = slot_add(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, PURPOSE_BUFFERS,
+                          sizeof(struct plan_step_scalars), &failed);
+    c->norm = slot_add(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
+    c->barrier = slot_add(rank, SLOT_BARRIER, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(double), &failed);
+    if (c->full || stage_of(c, r)->member_count > 1)
+        c->gradients = slot_add(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, PURPOSE_ADAPTERS,
+                                gradient_bytes(c, r, kept), &failed);
+    if (c->problem->workload->sample_tokens) { /* a rank without layers has an empty cache: it takes part */
+        c->cache = slot_add(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, PURPOSE_BUFFERS, need->cache_bytes, &failed);
+        c->token = slot_add(rank, SLOT_TOKEN, SLOT_FOR_STEP, PURPOSE_BUFFERS, sizeof(int32_t), &failed);
+    }
+    return failed ? err_set(c->err, ERR_NOMEM, "planner: out of memory") : state_slots(c, r, kept);
+}
+
+/* --- ranks --- */
+
+/* Rings of a rank's stages, and what it must hold with that share of its stage's state. */
+static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_need *need)
+{
+    uint64_t work = 0;
+    *need = (struct memory_need){0};
+    for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s]) {
+        struct part *part = &c->parts[s];
+        struct memory_need own;
+        uint32_t buffers = 0;
+        if (schedule_rings(&c->schedule, c->candidate, s, r, &part->rings, c->err) < 0)
+            return -1;
+        for (int i = 0; i < BOUNDARIES; i++)
+            buffers += ring_of(&part->rings, i)->held;
+        pipeline_member_need(c->problem, c->candidate, s, r, share, part->rings.saved.held, buffers, &own);
+        part->saved_bytes = own.saved_bytes;
+        part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
+        pipeline_need_add(need, &work, &own, buffers);
+    }
+    return 0;
+}
+
+/* Which stage, blocks and rows. */
+static int rank_assign(struct emitter *c, uint32_t r)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    uint32_t first = c->first_stage[r], ranges = 0, live = 0;
+    for (uint32_t s = first; s < c->stages; s = c->next_stage[s], ranges++)
+        rank->block_end = c->candidate->stages[s].block_end;
+    rank->stage = (int32_t)first;
+    rank->block_begin = c->candidate->stages[first].block_begin;
+    if (ranges > 1) {
+        rank->ranges = calloc(ranges, sizeof(*rank->ranges));
+        if (!rank->ranges)
+            return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+        for (uint32_t s = first; s < c->stages; s = c->next_stage[s])
+            rank->ranges[rank->range_count++] =
+                (struct plan_range){c->candidate->stages[s].block_begin, c->candidate->stages[s].block_end};
+    }
+    for (uint32_t k = 0; k < c->micro_batches; k++) {
+        if (owner_of(c, first, k) == r)
+            rank->rows += c->plan->micro_batch_start[k + 1] - c->plan->micro_batch_start[k];
+    }
+    rank->rows_share = (double)rank->rows / c->plan->batch_rows;
+    for (uint32_t i = c->schedule.first[r]; i < c->schedule.first[r + 1]; i++) {
+        enum schedule_kind kind = c->schedule.events[i].kind;
+        live += kind == EVENT_FORWARD;
+        live -= kind == EVENT_BACKWARD || kind == EVENT_INPUT;
+        rank->window = live > rank->window ? live : rank->window;
+    }
+    return rank->rows > 0 ? 0
+                          : err_set(c->err, ERR_INVALID, "planner: a member would never have a micro-batch");
+}
+
+static double state_share(const struct emitter *c, uint32_t r)
+{
+    uint64_t mine = 0, all = memory_trained(c->problem, 0, c->problem->block_count);
+    if ((c->grouped && !c->full) || all == 0)
+        return 1;
+    for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s])
+        mine += memory_trained(c->problem, c->candidate->stages[s].block_begin,
+                               c->candidate->stages[s].block_end);
+    return state_share_of(c, r) * (double)mine / (double)all;
+}
+
+static int rank_emit(struct emitter *c, uint32_t r, bool programs)
+{
+    struct plan_rank *rank = &c->plan->ranks[r];
+    struct memory_need need;
+    if (rank_assign(c, r) < 0 || rank_look(c, r, state_share_of(c, r), &need) < 0)
+        return -1;
+    rank->state_share = state_share(c, r);
+    if (plan_rank_fill(rank, c->problem, &c->candidate->members[r], &need, c->err) < 0 ||
+        slots_fill(c, r, &need) < 0)
+        return -1;
+    return programs ? pipeline_programs(c, r) : 0;
+}
+
+/* --- the whole --- */
+
+/* Shares each stage's state out by the room of its members. */
+static int shares_fill(struct emitter *c)
+{
+    double *room = calloc((size_t)c->candidate->member_count + 1, sizeof(*room));
+    int result = room ? 0 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0; s < c->stages && result == 0; s++) {
+        const struct stage *stage = &c->candidate->stages[s];
+        if (stage->member_count < 2)
+            continue;
+        for (uint32_t m = 0; m < stage->member_count && result == 0; m++) {
+            uint32_t r = stage->member_first + m, d = c->candidate->members[r].device;
+            struct memory_need need;
+            result = rank_look(c, r, 0, &need);
+            room[m] = (double)c->problem->cluster->devices[d].memory_limit_bytes - (double)need.total;
+        }
+        if (result == 0)
+            result = state_share_out(c, s, room);
+    }
+    free(room);
+    return result < 0 ? -1 : state_table_shares(c);
+}
+
+static int schedule_make(struct emitter *c)
+{
+    const struct candidate *candidate = c->candidate;
+    struct stage_price *prices = calloc((size_t)c->stages + candidate->member_count, sizeof(*prices));
+    struct pipeline_sync *syncs = calloc(c->stages, sizeof(*syncs));
+    int result = prices && syncs ? pipeline_syncs(c->problem, candidate, syncs, c->err)
+                                 : err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t s = 0, at = 0; s < c->stages && result == 0; s++) {
+        for (uint32_t m = 0; m < candidate->stages[s].member_count; m++, at++) {
+            pipeline_stage_price(c->problem, candidate, s, candidate->stages[s].member_first + m,
+                                 &prices[at]);
+            prices[at].ready_s = syncs[s].before_s;
+        }
+    }
+    if (result == 0)
+        result = schedule_run(&c->schedule, c->problem, candidate, prices, c->micro_batches, c->err);
+    free(prices);
+    free(syncs);
+    return result;
+}
+
+/* Room for what is made for each rank, and which stages it has. */
+static int room_make(struct emitter *c)
+{
+    uint32_t ranks = c->plan->rank_count, laps = c->stages > ranks ? c->stages / ranks : 1;
+    c->first_stage = calloc(ranks, sizeof(*c->first_stage));
+    c->next_stage = calloc(c->stages, sizeof(*c->next_stage));
+    c->cursor = calloc(ranks, sizeof(*c->cursor));
+    c->parts = calloc(c->stages, sizeof(*c->parts));
+    c->numbers = calloc(pipeline_numbers(c, laps) + 1, sizeof(*c->numbers));
+    if (!c->first_stage || !c->next_stage || !c->cursor || !c->parts || !c->numbers)
+        return err_set(c->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t r = 0; r < ranks; r++)
+        c->first_stage[r] = c->stages;
+    for (uint32_t s = c->stages; s-- > 0;) {
+        const struct stage *stage = &c->candidate->stages[s];
+        c->next_stage[s] = c->first_stage[stage->member_first];
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            c->first_stage[stage->member_first + m] = s;
+    }
+    return 0;
+}
+
+/* Windows of all micro-batches make 1F1B all forwards first. */
+static void schedule_note(const struct emitter *c)
+{
+    enum plan_schedule schedule = c->candidate->schedule;
+    bool turns = schedule == SCHEDULE_1F1B || schedule == SCHEDULE_GPIPE;
+    bool all = c->micro_batches > 1 && c->stages > 1;
+    for (uint32_t r = 0; r < c->plan->rank_count; r++)
+        all = all && c->plan->ranks[r].window >= c->micro_batches;
+    c->plan->schedule = !turns ? schedule : all ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
+}
+
+static int plan_fill(struct emitter *c, bool programs)
+{
+    int result = plan_rows_fill(c->plan, c->candidate, c->err);
+    plan_frame_fill(c->plan, c->problem, c->candidate);
+    c->micro_batches = c->plan->micro_batch_count;
+    if (result == 0 && c->plan->rows_bound > c->candidate->micro_batch_rows)
+        result =
+            err_set(c->err, ERR_INTERNAL, "planner: a micro-batch of %u rows, the largest of which has %u",
+                    c->plan->rows_bound, c->candidate->micro_batch_rows);
+    if (result == 0)
+        result = room_make(c);
+    if (result == 0)
+        result = schedule_make(c);
+    if (result == 0)
+        result = state_groups(c);
+    if (result == 0 && c->full)
+        result = shares_fill(c);
+    for (uint32_t r = 0; r < c->plan->rank_count && result == 0; r++)
+        result = rank_emit(c, r, programs);
+    if (result == 0)
+        schedule_note(c);
+    return result;
+}
+
+struct plan *pipeline_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
+                           struct err *err)
+{
+    bool apart = state_table_apart(problem, candidate), grouped = false;
+    for (uint32_t s = 0; s < candidate->stage_count; s++)
+        grouped = grouped || candidate->stages[s].member_count > 1;
+    uint32_t groups = 1 + (grouped ? candidate->stage_count + 1 : 0) + apart;
+    struct plan *plan = plan_create(candidate->member_count, groups, problem->workload->batch_rows,
+                                    candidate->micro_batch_rows, err);
+    if (!plan)
+        return NULL;
+    struct emitter c = {.problem = problem,
+                        .candidate = candidate,
+                        .plan = plan,
+                        .err = err,
+                        .stages = candidate->stage_count,
+                        .full = problem->workload->method == METHOD_FULL,
+                        .grouped = grouped,
+                        .table_group = apart ? (int32_t)groups - 1 : PLAN_NONE};
+    int result = plan_fill(&c, programs);
+    schedule_fini(&c.schedule);
+    free(c.first_stage);
+    free(c.next_stage);
+    free(c.cursor);
+    free(c.parts);
+    free(c.numbers);
+    if (result < 0) {
+        plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}

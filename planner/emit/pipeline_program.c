@@ -1,0 +1,245 @@
+/* Instruction lists of chains of replica stages: each rank computes in the order of its schedule.
+ *
+ * A receive may start as soon as its ring has room; a send holds its buffer until the transport took it. A
+ * rank receives from a peer in the order in which that one sends, which with ranks of several stages is not
+ * the order in which it computes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/emit/pipeline_private.h"
+
+enum instance { TAKEN = -2 }; /* in use, by what nobody knows yet */
+
+struct writer {
+    struct emitter *c;
+    struct program_builder b;
+    uint32_t rank, limit; /* micro-batches that take part */
+    bool train;           /* backwards, too */
+    bool broken;          /* a ring had no room */
+    int32_t last[2];      /* forward, backward */
+    int32_t came[2];      /* gathered weights that the next forward waits for */
+};
+
+size_t pipeline_numbers(const struct emitter *c, uint32_t stages)
+{
+    return (2 * (size_t)BOUNDARIES + 2) * stages * c->micro_batches; /* two of each track, two of receives */
+}
+
+/* Waits for an instance for micro-batch k: after[2]. Returns false when all are in use. */
+static bool track_take(struct track *t, uint32_t k, int32_t after[2])
+{
+    int32_t *instance = &t->by_instance[k % t->ring];
+    bool room = t->taken - t->given < t->held && *instance != TAKEN;
+    after[0] = *instance;
+    after[1] = t->by_turn[t->taken++ % t->held];
+    *instance = TAKEN;
+    return room;
+}
+
+static void track_give(struct track *t, uint32_t k, int32_t number)
+{
+    t->by_instance[k % t->ring] = number;
+    t->by_turn[t->given++ % t->held] = number;
+}
+
+static void cursors_reset(struct writer *w, uint32_t stage)
+{
+    const struct stage *s = &w->c->candidate->stages[stage];
+    for (uint32_t m = s->member_first; m < s->member_first + s->member_count; m++)
+        w->c->cursor[m] = w->c->schedule.first[m];
+}
+
+static void writer_begin(struct writer *w, uint32_t limit, bool train)
+{
+    struct emitter *c = w->c;
+    int32_t *at = c->numbers;
+    w->limit = limit;
+    w->train = train;
+    w->last[0] = w->last[1] = PLAN_NONE;
+    for (uint32_t s = c->first_stage[w->rank]; s < c->stages; s = c->next_stage[s]) {
+        struct part *part = &c->parts[s];
+        memset(at, 0xff, sizeof(*at) * pipeline_numbers(c, 1));
+        for (int i = 0; i < BOUNDARIES; i++, at += 2 * c->micro_batches) {
+            part->track[i].by_instance = at;
+            part->track[i].by_turn = at + c->micro_batches;
+            part->track[i].taken = part->track[i].given = 0;
+        }
+        for (int i = 0; i < 2; i++, at += c->micro_batches)
+            part->received[i] = at;
+        if (s > 0)
+            cursors_reset(w, s - 1);
+        if (s + 1 < c->stages)
+            cursors_reset(w, s + 1);
+    }
+    state_fetch(c, &w->b, w->came);
+}
+
+static bool takes_part(const struct writer *w, const struct schedule_event *e)
+{
+    return w->train || (e->kind == EVENT_FORWARD && e->micro_batch < w->limit);
+}
+
+static int32_t transfer_add(struct writer *w, uint32_t stage, enum boundary at, uint32_t k,
+                            const int32_t *after, size_t count)
+{
+    const struct stage *s = &w->c->candidate->stages[stage];
+    bool sends = at == ACT_OUT || at == GRAD_OUT, behind = at == ACT_OUT || at == GRAD_IN;
+    struct instr x = instr_init(sends ? OP_SEND : OP_RECV, sends ? QUEUE_SEND : QUEUE_RECV);
+    x.peer = (int32_t)owner_of(w->c, behind ? stage + 1 : stage - 1, k);
+    x.tag = at == ACT_IN || at == ACT_OUT ? TAG_ACTIVATION : TAG_GRADIENT;
+    x.micro_batch = (int32_t)k;
+    x.block_begin = x.block_end = behind ? s->block_end : s->block_begin;
+    *(sends ? &x.slot_in : &x.slot_out) = w->c->parts[stage].slot[at];
+    x.flags = sends ? INSTR_FREES_IN : 0;
+    return program_add(&w->b, &x, after, count);
+}
+
+/* The receive of what a stage needs for micro-batch k, after all that its peer sends before it. */
+static int32_t received(struct writer *w, uint32_t stage, bool gradient, uint32_t k)
+{
+    struct emitter *c = w->c;
+    uint32_t peer = owner_of(c, gradient ? stage + 1 : stage - 1, k);
+    int32_t *number = &c->parts[stage].received[gradient][k];
+    while (*number < 0 && c->cursor[peer] < c->schedule.first[peer + 1]) {
+        const struct schedule_event *e = &c->schedule.events[c->cursor[peer]++];
+        bool back = e->kind != EVENT_FORWARD;
+        if (!takes_part(w, e) || e->kind == EVENT_WEIGHT ||
+            (back ? e->stage == 0 : e->stage + 1 == c->stages))
+            continue;
+        uint32_t to = back ? e->stage - 1 : e->stage + 1;
+        if (owner_of(c, to, e->micro_batch) != w->rank)
+            continue;
+        struct part *part = &c->parts[to];
+        enum boundary in = back ? GRAD_IN : ACT_IN;
+        int32_t after[2];
+        w->broken |= !track_take(&part->track[in], e->micro_batch, after);
+        part->received[back][e->micro_batch] = transfer_add(w, to, in, e->micro_batch, after, 2);
+    }
+    return *number;
+}
+
+/* Receive, compute, send. `save`: the slot for what backward needs, or the KV cache, or none. */
+static void event_add(struct writer *w, const struct schedule_event *e, int32_t save)
+{
+    static const enum instr_op ops[] = {[EVENT_FORWARD] = OP_FORWARD,
+                                        [EVENT_BACKWARD] = OP_BACKWARD,
+                                        [EVENT_INPUT] = OP_BACKWARD_INPUT,
+                                        [EVENT_WEIGHT] = OP_BACKWARD_WEIGHT};
+    struct part *part = &w->c->parts[e->stage];
+    bool back = e->kind != EVENT_FORWARD, weight = e->kind == EVENT_WEIGHT;
+    enum boundary in = back ? GRAD_IN : ACT_IN, out = back ? GRAD_OUT : ACT_OUT;
+    int32_t after[5] = {PLAN_NONE, PLAN_NONE, PLAN_NONE, w->came[0], w->came[1]};
+    uint32_t k = e->micro_batch;
+    struct instr x = instr_init(ops[e->kind], QUEUE_COMPUTE);
+    x.micro_batch = (int32_t)k;
+    x.block_begin = w->c->candidate->stages[e->stage].block_begin;
+    x.block_end = w->c->candidate->stages[e->stage].block_end;
+    x.slot_in = weight ? PLAN_NONE : part->slot[in];
+    x.slot_out = weight ? PLAN_NONE : part->slot[out];
+    x.slot_save = save;
+    bool again = !weight && save == part->saved && w->c->plan->ranks[w->rank].recompute;
+    x.flags = (uint16_t)((x.slot_in >= 0 ? INSTR_FREES_IN : 0) |
+                         (e->kind == EVENT_BACKWARD || weight ? INSTR_FREES_SAVE : 0) |
+                         (again ? INSTR_RECOMPUTE : 0));
+    if (x.slot_in >= 0)
+        after[0] = received(w, e->stage, back, k);
+    if (x.slot_out >= 0)
+        w->broken |= !track_take(&part->track[out], k, &after[1]);
+    int32_t done = w->last[back] = program_add(&w->b, &x, after, 5);
+    w->came[0] = w->came[1] = PLAN_NONE;
+    if (x.slot_in >= 0)
+        track_give(&part->track[in], k, done);
+    if (x.slot_out >= 0)
+        track_give(&part->track[out], k, transfer_add(w, e->stage, out, k, &done, 1));
+}
+
+enum save { SAVE_ALL, SAVE_NOTHING, SAVE_CACHE };
+
+static void events_add(struct writer *w, enum save save)
+{
+    const struct schedule *s = &w->c->schedule;
+    for (uint32_t i = s->first[w->rank]; i < s->first[w->rank + 1]; i++) {
+        const struct schedule_event *e = &s->events[i];
+        if (takes_part(w, e))
+            event_add(w, e,
+                      save == SAVE_ALL     ? w->c->parts[e->stage].saved
+                      : save == SAVE_CACHE ? w->c->cache
+                                           : PLAN_NONE);
+    }
+}
+
+/* Gradients summed, the norm, the step. LoRA: equal gradients on all members of a stage, so that one of them
+ * counts for the norm and tells the others. Full: every rank counts its own shard. */
+static void train_tail(struct writer *w, int32_t scalars)
+{
+    struct emitter *c = w->c;
+    const struct plan_rank *rank = &c->plan->ranks[w->rank];
+    const struct stage *stage = stage_of(c, w->rank);
+    bool shared = stage->member_count > 1;
+    int32_t group = 1 + rank->stage, all = c->grouped && !c->full ? 1 + (int32_t)c->stages : 0;
+    state_release(c, &w->b, w->came);
+    int32_t summed = state_reduce(c, &w->b, w->last[1]), norm = PLAN_NONE;
+    if (shared && !c->full)
+        summed = program_add_collective(&w->b, OP_ALL_REDUCE, group, PLAN_NONE, c->gradients,
+                                        TAG_PARAMETER_GRADIENTS, &summed, 1);
+    if (c->full || w->rank == stage->member_first)
+        norm = program_add_collective(&w->b, OP_ALL_REDUCE, all, PLAN_NONE, c->norm, TAG_NORM, &summed, 1);
+    if (shared && !c->full)
+        norm = program_add_collective(&w->b, OP_BROADCAST, group, (int32_t)stage->member_first, c->norm,
+                                      TAG_NORM, norm >= 0 ? &norm : &summed, 1);
+    struct instr x = instr_init(OP_STEP, QUEUE_COMPUTE);
+    x.block_begin = rank->block_begin;
+    x.block_end = rank->block_end;
+    x.group = c->full && shared ? group : PLAN_NONE;
+    int32_t after[2] = {scalars, norm};
+    program_add(&w->b, &x, after, 2);
+}
+
+/* Evaluation ends with the loss of its forwards; in training it travels while the backwards drain. */
+static void batch_build(struct writer *w, bool train)
+{
+    struct emitter *c = w->c;
+    const struct part *part = &c->parts[c->first_stage[w->rank]];
+    uint64_t events = (c->schedule.first[w->rank + 1] - c->schedule.first[w->rank]) / (train ? 1 : 2);
+    uint64_t sides = (part->slot[ACT_IN] >= 0) + (part->slot[ACT_OUT] >= 0);
+    program_builder_expect(&w->b, (1 + sides) * events, 3 * sides * events);
+    writer_begin(w, c->micro_batches, train);
+    events_add(w, train ? SAVE_ALL : SAVE_NOTHING);
+    if (!train)
+        state_release(c, &w->b, w->came);
+    int32_t scalars = program_add_collective(&w->b, OP_ALL_REDUCE, 0, PLAN_NONE, c->scalars, TAG_STEP_SCALARS,
+                                             &w->last[0], 1);
+    if (train)
+        train_tail(w, scalars);
+}
+
+/* Prefill and generate look the same: the prompt, or the last token, through all stages, as micro-batch 0;
+ * whoever has the last stage chooses. */
+static void token_build(struct writer *w)
+{
+    struct emitter *c = w->c;
+    writer_begin(w, 1, false);
+    events_add(w, SAVE_CACHE);
+    state_release(c, &w->b, w->came);
+    program_add_choice(&w->b, w->rank, owner_of(c, c->stages - 1, 0), c->token, w->last[0]);
+}
+
+int pipeline_programs(struct emitter *c, uint32_t r)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        struct writer w = {.c = c, .rank = r};
+        if (kind == PROGRAM_SAVE)
+            program_add_save(&w.b, c->barrier); /* a parameter that several hold is taken once */
+        else if (kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE)
+            batch_build(&w, kind == PROGRAM_TRAIN);
+        else if (c->cache >= 0)
+            token_build(&w);
+        else
+            continue;
+        if (program_builder_take(&w.b, &c->plan->ranks[r].programs[kind], c->err) < 0)
+            return -1;
+        if (w.broken)
+            return err_set(c->err, ERR_INTERNAL, "planner: rank %u has too few buffers for what arrives", r);
+    }
+    return 0;
+}

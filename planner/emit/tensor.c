@@ -1,0 +1,224 @@
+/* Emitting plans of tensor groups: groups, memory and slots; the lists are tensor_program.c's. */
+#include "planner/emit/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/tensor_cost.h"
+#include "planner/emit/frame.h"
+#include "planner/emit/tensor_program.h"
+
+static uint32_t at_most(uint64_t value, uint32_t most)
+{
+    return value < most ? (uint32_t)value : most;
+}
+
+uint32_t tensor_together(const struct candidate *candidate, uint32_t micro_batches)
+{
+    return at_most(candidate->together ? candidate->together : 1, micro_batches);
+}
+
+static uint32_t window_of(const struct candidate *candidate, uint32_t s)
+{
+    uint32_t window = candidate->members[candidate->stages[s].member_first].window;
+    return window ? window : 1;
+}
+
+uint32_t tensor_ring(uint32_t window, uint32_t next)
+{
+    return window > next + 1 ? window - next + 1 : 2;
+}
+
+/* Micro-batches of the ring between stage s and s + 1. */
+static uint32_t ring_of(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
+{
+    uint32_t units = tensor_ring(window_of(candidate, s), window_of(candidate, s + 1));
+    return at_most((uint64_t)units * tensor_together(candidate, micro_batches), micro_batches);
+}
+
+uint32_t tensor_partials(const struct candidate *candidate, uint32_t s, uint32_t micro_batches)
+{
+    uint32_t together = tensor_together(candidate, micro_batches), count = 4 * together;
+    uint32_t out = at_most(2 * (uint64_t)together, micro_batches);
+    if (s > 0)
+        count += ring_of(candidate, s - 1, micro_batches) + out;
+    if (s + 1 < candidate->stage_count)
+        count += ring_of(candidate, s, micro_batches) + out;
+    return count;
+}
+
+static int32_t partial_slot(struct tensor_plan *t, struct plan_rank *rank, uint32_t ring, double per_token)
+{
+    uint64_t bound = (uint64_t)(per_token * t->plan->tokens_bound);
+    struct plan_slot slot = {.kind = SLOT_PARTIAL,
+                             .lifetime = SLOT_FOR_INSTRUCTIONS,
+                             .purpose = PURPOSE_BUFFERS,
+                             .ring_micro_batches = ring,
+                             .ring_blocks = 1,
+                             .bytes_per_token = per_token,
+                             .bytes_bound = bound,
+                             .bytes_total = bound * ring};
+    return plan_rank_slot(rank, &slot);
+}
+
+static int32_t saved_slot(struct plan_rank *rank, int32_t begin, int32_t end, uint32_t live, uint64_t bytes)
+{
+    uint32_t blocks = (uint32_t)(end - begin);
+    struct plan_slot slot = {.kind = SLOT_SAVED,
+                             .lifetime = SLOT_FOR_INSTRUCTIONS,
+                             .purpose = PURPOSE_ACTIVATIONS,
+                             .ring_micro_batches = live,
+                             .ring_blocks = blocks,
+                             .block_begin = begin,
+                             .block_end = end,
+                             .bytes_fixed = bytes,
+                             .bytes_bound = bytes,
+                             .bytes_total = bytes * live * blocks};
+    return plan_rank_slot(rank, &slot);
+}
+
+static void boundary_slots(struct tensor_plan *t, struct plan_rank *rank, uint32_t s,
+                           struct tensor_slots *slots)
+{
+    double each = t->problem->bytes_per_token;
+    uint32_t count = t->plan->micro_batch_count;
+    slots->ring_out = at_most(2 * (uint64_t)t->together, count);
+    if (s > 0) {
+        slots->ring_act = ring_of(t->candidate, s - 1, count);
+        slots->act_in = partial_slot(t, rank, slots->ring_act, each);
+        slots->grad_out = partial_slot(t, rank, slots->ring_out, each);
+    }
+    if (s + 1 < t->candidate->stage_count) {
+        slots->ring_grad = ring_of(t->candidate, s, count);
+        slots->act_out = partial_slot(t, rank, slots->ring_out, each);
+        slots->grad_in = partial_slot(t, rank, slots->ring_grad, each);
+    }
+}
+
+static int slots_fill(struct tensor_plan *t, uint32_t s, struct plan_rank *rank,
+                      const struct tensor_need *need, uint32_t live, struct tensor_slots *slots)
+{
+    int32_t last = t->plan->block_count - 1;
+    int32_t begin = rank->block_begin > 1 ? rank->block_begin : 1;
+    int32_t end = rank->block_end < last ? rank->block_end : last;
+    bool samples = t->problem->workload->sample_tokens > 0;
+    memset(slots, 0xff, sizeof(*slots));
+    boundary_slots(t, rank, s, slots);
+    for (int i = 0; i < 2; i++) {
+        slots->sum[i] = partial_slot(t, rank, t->together, t->problem->bytes_per_token);
+        slots->gradient[i] = partial_slot(t, rank, t->together, t->problem->bytes_per_token);
+    }
+    if (end > begin) {
+        slots->saved_first = saved_slot(rank, begin, end, live, need->saved_first);
+        slots->saved_second = saved_slot(rank, begin, end, live, need->saved_second);
+        if (t->candidate->stages[s].member_count > 1)
+            slots->shared = plan_rank_fixed_slot(rank, SLOT_GRADIENTS, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                                 PURPOSE_ADAPTERS, need->shared_gradients);
+    }
+    if (rank->block_end > last) {
+        slots->statistics = partial_slot(t, rank, t->together, 12);
+        slots->saved_head = saved_slot(rank, last, last + 1, live, need->saved_head);
+    }
+    slots->scalars = plan_rank_fixed_slot(rank, SLOT_STEP_SCALARS, SLOT_FOR_STEP, SLOT_ON_HOST,
+                                          PURPOSE_BUFFERS, sizeof(struct plan_step_scalars));
+    slots->norm =
+        plan_rank_fixed_slot(rank, SLOT_NORM_SCALAR, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    slots->barrier =
+        plan_rank_fixed_slot(rank, SLOT_BARRIER, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 8);
+    if (samples) {
+        slots->cache = plan_rank_fixed_slot(rank, SLOT_KV_CACHE, SLOT_FOR_RUN, SLOT_ON_DEVICE,
+                                            PURPOSE_BUFFERS, need->need.cache_bytes);
+        slots->token =
+            plan_rank_fixed_slot(rank, SLOT_TOKEN, SLOT_FOR_STEP, SLOT_ON_HOST, PURPOSE_BUFFERS, 4);
+    }
+    uint32_t expected = 7 + 2 * (uint32_t)(s > 0) + 2 * (uint32_t)(s + 1 < t->candidate->stage_count) +
+                        2 * (uint32_t)(end > begin) + (uint32_t)(slots->shared >= 0) +
+                        2 * (uint32_t)(rank->block_end > last) + 2 * (uint32_t)samples;
+    return rank->slot_count == expected ? 0 : err_set(t->err, ERR_NOMEM, "planner: out of memory");
+}
+
+/* Of the trained state, by parameters; a group's members together have all of their stage's. */
+static double state_share(const struct tensor_plan *t, const struct stage *stage,
+                          const struct plan_tensor *part)
+{
+    struct tensor_shares shares = tensor_shares(t->problem, part);
+    bool full = t->problem->workload->method == METHOD_FULL;
+    const struct block_list *list = &t->problem->blocks;
+    double mine = 0, all = (double)(full ? list->params : list->lora_params);
+    for (int32_t b = stage->block_begin; b < stage->block_end; b++) {
+        for (uint32_t i = 0; i < list->blocks[b].part_count; i++) {
+            const struct block_part *p = &list->blocks[b].parts[i];
+            double share = p->kind == PART_ATTENTION ? shares.heads
+                           : p->kind == PART_FFN     ? shares.columns
+                                                     : shares.vocabulary;
+            mine += share * (double)(full ? p->params : p->lora_params);
+        }
+    }
+    return all > 0 ? mine / all : 1.0 / t->plan->rank_count;
+}
+
+static int rank_emit(struct tensor_plan *t, uint32_t s, uint32_t r, bool programs)
+{
+    const struct stage *stage = &t->candidate->stages[s];
+    const struct member *member = &t->candidate->members[r];
+    struct plan_rank *rank = &t->plan->ranks[r];
+    uint32_t count = t->plan->micro_batch_count;
+    uint64_t live = at_most((uint64_t)window_of(t->candidate, s) * t->together, count);
+    uint64_t partials = tensor_partials(t->candidate, s, count);
+    struct tensor_need need;
+    struct tensor_slots slots;
+    tensor_need_fill(t->problem, stage->block_begin, stage->block_end, &member->tensor, t->plan->rows_bound,
+                     member->recompute, &need);
+    need.need.total = tensor_need_total(&need, live, partials);
+    need.need.purpose[PURPOSE_ACTIVATIONS] += live * need.live_bytes;
+    need.need.purpose[PURPOSE_BUFFERS] += partials * need.partial_bytes;
+    rank->stage = (int32_t)s;
+    rank->block_begin = stage->block_begin;
+    rank->block_end = stage->block_end;
+    rank->tensor = member->tensor;
+    rank->rows = t->plan->batch_rows;
+    rank->rows_share = 1;
+    rank->window = (uint32_t)live;
+    rank->state_share = state_share(t, stage, &member->tensor);
+    if (plan_rank_fill(rank, t->problem, member, &need.need, t->err) < 0 ||
+        slots_fill(t, s, rank, &need, (uint32_t)live, &slots) < 0)
+        return -1;
+    return programs ? tensor_programs(t, s, r, &slots) : 0;
+}
+
+static int groups_fill(struct tensor_plan *t)
+{
+    for (uint32_t s = 0; s < t->candidate->stage_count; s++) {
+        const struct stage *stage = &t->candidate->stages[s];
+        struct plan_group *group = &t->plan->groups[1 + s];
+        group->ranks = calloc(stage->member_count, sizeof(*group->ranks));
+        if (!group->ranks)
+            return err_set(t->err, ERR_NOMEM, "planner: out of memory");
+        group->rank_count = stage->member_count;
+        for (uint32_t m = 0; m < stage->member_count; m++)
+            group->ranks[m] = stage->member_first + m;
+    }
+    return 0;
+}
+
+struct plan *tensor_emit(const struct problem *problem, const struct candidate *candidate, bool programs,
+                         struct err *err)
+{
+    struct plan *plan = plan_create(candidate->member_count, 1 + candidate->stage_count,
+                                    problem->workload->batch_rows, candidate->micro_batch_rows, err);
+    if (!plan)
+        return NULL;
+    struct tensor_plan t = {.problem = problem, .candidate = candidate, .plan = plan, .err = err};
+    plan_frame_fill(plan, problem, candidate);
+    t.together = tensor_together(candidate, plan->micro_batch_count);
+    int result = groups_fill(&t);
+    for (uint32_t s = 0; s < candidate->stage_count && result == 0; s++) {
+        for (uint32_t m = 0; m < candidate->stages[s].member_count && result == 0; m++)
+            result = rank_emit(&t, s, candidate->stages[s].member_first + m, programs);
+    }
+    if (result < 0) {
+        plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}

@@ -1,0 +1,277 @@
+#include "planner/kind/cut.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define TURNS 8u         /* of bisection at most */
+#define DOUBLINGS 40u    /* of the bracket's upper end */
+#define PERIOD_SAME 2e-3 /* relative: whole blocks make no finer difference */
+#define NARROW 0.8       /* of a period that is to be beaten: most that beat it at all are above */
+
+/* A mean boundary tensor from one device to another and back; INFINITY where the link does not pass one a
+ * period. */
+static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t from,
+                          uint32_t to, double period)
+{
+    const struct problem *p = bench->problem;
+    struct problem_link link = problem_link(p, from, to);
+    double seconds = p->bytes_per_token * p->mean_row.tokens * c->micro_batch_rows / link.bytes_per_s;
+    return seconds > period ? INFINITY : 2 * (link.latency_s + seconds);
+}
+
+static uint32_t window_of(double stay, double period)
+{
+    double window = ceil(stay / period - 1e-9);
+    return window < 1 ? 1 : window > 1e6 ? 1000000 : (uint32_t)window;
+}
+
+/* What a stage may take for a micro-batch. Evenly: a period. Tilted: so that all is done a step's
+ * micro-batches later, with `stay` behind it: the nearer to the head, the earlier a stage begins and the
+ * later it ends, so that more work may be there; a step is then M · (the last stage's period) + a
+ * micro-batch's way through all stages and back. That suits few micro-batches, as long as memory has room for
+ * the windows. */
+static double allowed(const struct workbench *bench, const struct candidate *c, double period, double stay)
+{
+    uint32_t together = c->together > 1 ? c->together : 1;
+    return bench->even ? period : period + stay * together / micro_count(bench->problem, c->micro_batch_rows);
+}
+
+/* The first block, `low` or more, that stage s can take up to `end` within the period, `stay` behind it:
+ * sought from `guess` blocks. */
+static int32_t begin_least(struct workbench *bench, struct candidate *c, const struct kind *kind, uint32_t s,
+                           int32_t low, int32_t end, double period, double stay, int32_t guess,
+                           struct cut_stage *found)
+{
+    int32_t high = end, reach = 1; /* high: known to do, or nothing taken */
+    /* its own pass is not known yet: at the period that it may take, one micro-batch more */
+    uint32_t window = window_of(stay + period, period);
+    int32_t at = end - guess > low ? end - guess : low;
+    while (low < high) {
+        at = at < low ? low : at >= high ? high - 1 : at;
+        struct cut_stage x = kind->look(bench, c, s, at, end, window);
+        if (x.period_s <= period) {
+            high = at;
+            *found = x;
+            at -= reach;
+        } else {
+            low = at + 1;
+            at = high == end ? low + (high - low) / 2 : at + reach;
+        }
+        reach *= 2;
+    }
+    return high;
+}
+
+static bool cover(struct workbench *bench, const struct kind *kind, struct candidate *c, double period)
+{
+    int32_t end = bench->problem->block_count;
+    double stay = 0;
+    bench->spent += c->member_count;
+    for (uint32_t s = c->stage_count; s-- > 0;) {
+        struct cut_stage x = {0};
+        if (s + 1 < c->stage_count)
+            stay += hop_seconds(bench, c, c->members[c->stages[s].member_first].device,
+                                c->members[c->stages[s + 1].member_first].device, period);
+        int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
+        if (stay == INFINITY)
+            return false;
+        int32_t begin =
+            begin_least(bench, c, kind, s, (int32_t)s, end, allowed(bench, c, period, stay), stay, guess, &x);
+        if (begin >= end)
+            return false;
+        c->stages[s].block_begin = begin;
+        c->stages[s].block_end = end;
+        stay += x.pass_s;
+        end = begin;
+    }
+    return end == 0;
+}
+
+/* All stages' rates together bound the period from below. */
+static double period_least(struct workbench *bench, const struct kind *kind, struct candidate *c)
+{
+    double rate = 0, slowest = 0;
+    int32_t middle = bench->problem->block_count / 2;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        struct cut_stage x = kind->look(bench, c, s, middle, middle + 1, 1);
+        rate += x.period_s < INFINITY ? 1 / x.period_s : 0;
+        slowest = x.period_s < INFINITY && x.period_s > slowest ? x.period_s : slowest;
+    }
+    return rate > 0 ? bench->problem->block_count / rate / 4 : 0;
+}
+
+int cut_blocks(struct workbench *bench, const struct kind *kind, struct candidate *c)
+{
+    double low = period_least(bench, kind, c), high = low;
+    bool fits = false;
+    if (low <= 0 || c->stage_count > (uint32_t)bench->problem->block_count)
+        return 0;
+    if (bench->rival_s < INFINITY &&
+        bench->rival_s > 0) { /* every micro-batch takes a period of the slowest stage */
+        uint32_t together = c->together > 1 ? c->together : 1;
+        double most = bench->rival_s * together / micro_count(bench->problem, c->micro_batch_rows);
+        if (most <= low || !cover(bench, kind, c, most))
+            return 0;
+        fits = true;
+        high = most;
+        for (low = most * NARROW; cover(bench, kind, c, low); low *= NARROW)
+            high = low;
+    }
+    for (uint32_t i = 0; i < DOUBLINGS && !fits; i++) {
+        low = high;
+        high *= i < 4 ? 1.7 : 4;
+        fits = cover(bench, kind, c, high);
+    }
+    for (uint32_t i = 0; i < TURNS && fits && high > low * (1 + PERIOD_SAME); i++) {
+        double middle = (low + high) / 2;
+        if (cover(bench, kind, c, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    return fits && cover(bench, kind, c, high);
+}
+
+/* --- grouping --- */
+
+/* How far the first devices of the order cover the blocks, from the tail. */
+struct reach {
+    int32_t begin; /* the first block covered */
+    double stay;   /* of a micro-batch from there to the tail and back */
+    uint32_t from,
+        width; /* the last stage is of order[from] … order[from + width − 1]; the others as at `from` */
+};
+
+struct grouping {
+    struct workbench *bench;
+    const struct kind *kind;
+    struct candidate *trial; /* three stages, of which the middle one is looked at */
+    const uint32_t *order;
+    uint32_t count, widest;
+    struct reach *reach; /* [count + 1] */
+};
+
+static bool further(const struct reach *a, const struct reach *b)
+{
+    return a->begin != b->begin ? a->begin < b->begin : a->stay < b->stay;
+}
+
+/* A stage of order[i] … order[i + width − 1] in front of what reach[i] covers. */
+static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, double period, int32_t guess)
+{
+    struct candidate *c = g->trial;
+    struct reach next = g->reach[i];
+    struct cut_stage x = {0};
+    c->stages[1] = (struct stage){.kind = g->kind->stage_kind, .member_first = 1, .member_count = width};
+    c->stages[2].member_first = width + 1;
+    for (uint32_t m = 0; m < width; m++)
+        c->members[1 + m] = (struct member){.device = g->order[i + m], .window = 1, .state_share = 1};
+    if (i > 0)
+        next.stay += hop_seconds(g->bench, c, g->order[i], g->order[g->reach[i].from], period);
+    next.from = i;
+    next.width = width;
+    if (next.stay == INFINITY)
+        return next;
+    next.begin = begin_least(g->bench, c, g->kind, 1, 0, g->reach[i].begin,
+                             allowed(g->bench, c, period, next.stay), next.stay, guess, &x);
+    next.stay += x.pass_s;
+    return next;
+}
+
+/* Fills reach[]; returns where all blocks are covered first, 0: nowhere. */
+static uint32_t groups_cover(struct grouping *g, double period)
+{
+    for (uint32_t i = 0; i <= g->count; i++)
+        g->reach[i] = (struct reach){.begin = INT32_MAX};
+    g->reach[0] = (struct reach){.begin = g->bench->problem->block_count};
+    g->bench->spent += (uint64_t)g->count * g->widest * (g->widest + 1) / 8;
+    for (uint32_t i = 0; i < g->count; i++) {
+        if (g->reach[i].begin == 0)
+            return i;
+        int32_t guess = 2;
+        for (uint32_t width = 1; width <= g->widest && i + width <= g->count; width++) {
+            struct reach next = extended(g, i, width, period, guess);
+            guess = g->reach[i].begin - next.begin + 1;
+            if (next.begin < g->reach[i].begin && further(&next, &g->reach[i + width]))
+                g->reach[i + width] = next;
+        }
+        if (!further(&g->reach[i + 1], &g->reach[i])) /* the device is left out */
+            g->reach[i + 1] = g->reach[i];
+    }
+    return g->reach[g->count].begin == 0 ? g->count : 0;
+}
+
+/* The stages that lead to reach[end], the head first. */
+static int groups_take(struct grouping *g, uint32_t end, struct candidate *c)
+{
+    const struct reach *at = &g->reach[end];
+    c->stage_count = c->member_count = c->owner_count = 0;
+    for (int32_t begin = 0;; begin = c->stages[c->stage_count - 1].block_end) {
+        uint32_t members = c->member_count + at->width;
+        if (candidate_reserve(c, c->stage_count + 1, members, g->bench->err) < 0)
+            return -1;
+        c->stages[c->stage_count++] = (struct stage){.block_begin = begin,
+                                                     .block_end = g->reach[at->from].begin,
+                                                     .kind = g->kind->stage_kind,
+                                                     .member_first = c->member_count,
+                                                     .member_count = at->width};
+        for (uint32_t m = 0; m < at->width; m++)
+            c->members[c->member_count++] =
+                (struct member){.device = g->order[at->from + m], .window = 1, .state_share = 1};
+        if (at->from == 0 || g->reach[at->from].begin == g->bench->problem->block_count)
+            return 1;
+        at = &g->reach[at->from];
+    }
+}
+
+/* The least period, or 0 where nothing fits. */
+static double groups_period(struct grouping *g, uint32_t micro_batch_rows)
+{
+    const struct problem *p = g->bench->problem;
+    const struct micro_cost *costs = workbench_costs(g->bench, micro_batch_rows);
+    double low = 0, high = 0, rate = 0;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < g->count && costs; i++) {
+        const struct micro_cost *cost = &costs[g->order[i]];
+        rate += 1 / (micro_forward(p, cost, 0, p->block_count) +
+                     micro_backward(p, cost, 0, p->block_count, false));
+    }
+    high = rate > 0 ? 1 / rate : 0;
+    for (uint32_t i = 0; i < DOUBLINGS && end == 0 && high > 0; i++) {
+        low = high;
+        high *= i < 4 ? 1.4 : 4;
+        end = groups_cover(g, high);
+    }
+    for (uint32_t i = 0; i < TURNS && end && high > low * (1 + 5 * PERIOD_SAME); i++) {
+        double middle = (low + high) / 2;
+        if (groups_cover(g, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    return end ? high : 0;
+}
+
+int cut_groups(struct workbench *bench, const struct kind *kind, struct candidate *c, const uint32_t *order,
+               uint32_t count, uint32_t widest, double *period)
+{
+    struct candidate trial = {
+        .placement = c->placement, .micro_batch_rows = c->micro_batch_rows, .together = c->together};
+    struct grouping g = {bench, kind, &trial, order, count, widest < count ? widest : count, NULL};
+    int result = candidate_reserve(&trial, 3, g.widest + 2, bench->err);
+    g.reach = malloc(((size_t)count + 1) * sizeof(*g.reach));
+    if (result == 0 && !g.reach)
+        result = err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    if (result == 0) {
+        trial.stage_count = 3;
+        trial.member_count = g.widest + 2;
+        trial.stages[0] = (struct stage){.kind = kind->stage_kind, .member_count = 1};
+        trial.stages[2] = (struct stage){.kind = kind->stage_kind, .member_count = 1};
+        *period = *period > 0 ? *period : groups_period(&g, c->micro_batch_rows);
+        uint32_t end = *period > 0 ? groups_cover(&g, *period) : 0;
+        result = end ? groups_take(&g, end, c) : 0;
+    }
+    candidate_fini(&trial);
+    free(g.reach);
+    return result;
+}

@@ -1,0 +1,802 @@
+/* expert: attention on some devices, experts on others (or on the same), in zebra order (HeterMoE).
+ *
+ * For every way to hand out the two roles that is looked at, rows go by attention's speed and experts by
+ * water-filling, in waves as long as memory allows, and the closed form (zebra_seconds) estimates a step. Up
+ * to ROLES_ALL devices all ways are looked at; beyond that devices stand in order of how fast their attention
+ * is beside their experts, the front does attention and the rest, or all, hold the experts. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/fill.h"
+#include "planner/cost/micro.h"
+#include "planner/cost/ring.h"
+#include "planner/emit/expert.h"
+#include "planner/kind/shards.h"
+
+#define ROLES_ALL 4u     /* devices up to which all 3^n ways are looked at */
+#define DELAYS 3u        /* micro-batches that experts may run behind attention: 0 to 2 */
+#define LAYERS_SEEN 5u   /* in a run: the last but one takes as long as any in the middle */
+#define NEARLY 1.1       /* closed forms are up to so much too long */
+#define SHARE_LEAST 0.02 /* of an expert a layer: less is not worth a rank */
+
+enum { ROLE_ATTENTION = 1, ROLE_EXPERTS = 2, ROLE_BOTH = ROLE_ATTENTION | ROLE_EXPERTS };
+
+/* Bytes of `count` experts of every layer: fixed + tokens · (token + wave · wave_token). */
+struct held {
+    double fixed, token, wave_token;
+};
+
+struct seat { /* one device of the set */
+    uint32_t device;
+    uint64_t limit;
+    double speed_s;              /* attention of all rows of a micro-batch in a layer, there and back */
+    double experts_s[COST_WAYS]; /* all experts of a layer, routing even */
+    /* with the roles looked at; of its rows of a micro-batch in a layer, and in all dense blocks */
+    uint8_t role;
+    bool again;
+    uint32_t rows;
+    double tokens, attention_s[COST_WAYS], dense_s[COST_WAYS];
+    double own[2][2]; /* [again]: bytes of attention and all around it, and what a wave's micro-batch adds */
+    /* with shares of experts: a micro-batch forward and backward; when it is free in a wave that is run */
+    double attend[2], expert[2], dense, free_s;
+};
+
+struct seek {
+    struct workbench *bench;
+    const struct problem *p;
+    struct candidate *c;
+    struct expert_model model;
+    struct expert_links links;             /* by seat */
+    struct held *held[2];                  /* [recompute][experts + 1] */
+    struct expert_layer *even;             /* [sparse_count] scratch */
+    struct member *best;                   /* [n] members of the best that fits */
+    double best_s, gradient_bytes, tokens; /* tokens: bound of a micro-batch's, as its rows are divided */
+    double filled;                         /* part of a step's micro-batches that are there at the mean */
+    double exchange_s;                     /* one way */
+    bool one_way;                          /* both ways go over the same wire */
+    double *turn;                          /* [2 · micro-batches] scratch */
+    uint32_t n, attending, micro_batches;
+    uint32_t *order; /* [n] seats as they are members: attention first */
+    struct seat seats[SHARDS_MEMBERS_MAX];
+};
+
+/* --- what does not depend on roles --- */
+
+static double attention_seconds(const struct cost_device *cost, enum cost_way way,
+                                const struct cost_load *load)
+{
+    return cost_part_seconds(cost, COST_PART_ATTENTION, way, load) +
+           cost_part_seconds(cost, COST_PART_ROUTER, way, load);
+}
+
+static double experts_bytes(const struct seek *s, uint32_t count, bool again, double tokens, uint32_t wave)
+{
+    struct expert_need need;
+    for (uint32_t l = 0; l < s->model.sparse_count; l++)
+        s->even[l] = (struct expert_layer){count, (double)count / s->model.experts};
+    expert_need_fill(s->p, &s->model, 0, s->even, tokens, wave, again, &need);
+    return (double)need.all.total;
+}
+
+/* Read off three points: bytes are linear in tokens, and those in the wave. */
+static void held_fill(struct seek *s)
+{
+    const double many = 65536;
+    for (int again = 0; again < 2; again++) {
+        for (uint32_t count = 0; count <= s->model.experts; count++) {
+            double none = experts_bytes(s, count, again, 0, 0);
+            double token = (experts_bytes(s, count, again, many, 0) - none) / many;
+            double wave = (experts_bytes(s, count, again, many, 1) - none) / many - token;
+            s->held[again][count] = (struct held){none, token, wave};
+        }
+    }
+}
+
+/* Full micro-batches that a mean step takes as long as, of those that it could have. One that is partly
+ * filled has all rows of its first ranks and few experts' tokens: half of what it lacks counts. */
+static double filled(const struct seek *s)
+{
+    double count = 0;
+    for (uint32_t k = 0; k < s->p->step_count; k++) {
+        double full = (double)s->p->steps[k].rows / s->c->micro_batch_rows;
+        count += (full + ceil(full)) / 2;
+    }
+    return count / s->p->step_count / s->micro_batches;
+}
+
+static int seek_init(struct seek *s, struct workbench *bench, struct candidate *c)
+{
+    uint32_t device[SHARDS_MEMBERS_MAX], n = c->member_count;
+    struct expert_need need;
+    s->bench = bench;
+    s->p = bench->problem;
+    s->c = c;
+    s->n = n;
+    s->micro_batches = micro_count(s->p, c->micro_batch_rows);
+    s->filled = filled(s);
+    s->best_s = INFINITY;
+    if (expert_model_init(&s->model, s->p, bench->err) < 0)
+        return -1;
+    s->even = calloc(s->model.sparse_count, sizeof(*s->even));
+    s->held[0] = calloc(2 * ((size_t)s->model.experts + 1), sizeof(*s->held[0]));
+    s->best = calloc(n, sizeof(*s->best));
+    s->order = calloc(n, sizeof(*s->order));
+    s->turn = calloc(2 * (size_t)s->micro_batches, sizeof(*s->turn));
+    if (!s->even || !s->held[0] || !s->best || !s->order || !s->turn)
+        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    s->held[1] = s->held[0] + s->model.experts + 1;
+    expert_need_fill(s->p, &s->model, 1, NULL, 0, 1, false, &need);
+    s->gradient_bytes = (double)need.gradient_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        struct seat *x = &s->seats[i];
+        struct cost_load load = problem_mean_rows(s->p, c->micro_batch_rows);
+        device[i] = x->device = c->members[i].device;
+        const struct cost_device *cost = &s->p->costs[x->device];
+        x->limit = s->p->cluster->devices[x->device].memory_limit_bytes;
+        x->speed_s =
+            attention_seconds(cost, COST_FORWARD, &load) + attention_seconds(cost, COST_BACKWARD, &load);
+        for (int way = 0; way < COST_WAYS; way++)
+            x->experts_s[way] = cost_experts_seconds(cost, (enum cost_way)way, s->model.experts,
+                                                     load.tokens * s->model.active / s->model.experts);
+        s->order[i] = i;
+    }
+    return expert_links_init(&s->links, s->p->cluster, device, n, bench->err);
+}
+
+static void seek_free(struct seek *s)
+{
+    if (!s)
+        return;
+    expert_model_fini(&s->model);
+    expert_links_fini(&s->links);
+    free(s->even);
+    free(s->held[0]);
+    free(s->best);
+    free(s->order);
+    free(s->turn);
+    free(s);
+}
+
+/* --- what a step takes --- */
+
+/* What a seat's rows of a micro-batch take. */
+static void seat_price(const struct seek *s, struct seat *x)
+{
+    const struct cost_device *cost = &s->p->costs[x->device];
+    struct cost_load load = problem_mean_rows(s->p, x->rows);
+    x->tokens = load.tokens;
+    for (int way = 0; way < COST_WAYS; way++) {
+        x->attention_s[way] = x->rows ? attention_seconds(cost, (enum cost_way)way, &load) : 0;
+        x->dense_s[way] = 0;
+        for (int cls = 0; cls < COST_CLASSES && x->rows; cls++) {
+            uint32_t count = s->p->prefix[s->p->block_count][cls];
+            if (cls != COST_LAYER_SPARSE && count)
+                x->dense_s[way] +=
+                    count * cost_class_seconds(cost, (enum cost_class)cls, (enum cost_way)way, &load);
+        }
+    }
+}
+
+static double pass_of(const double seconds[COST_WAYS], bool back, bool again)
+{
+    return back ? seconds[COST_BACKWARD] + (again ? seconds[COST_RECOMPUTE] : 0) : seconds[COST_FORWARD];
+}
+
+/* What a layer takes with experts in shares x, `slow` times as long as that where layers are unlike. */
+static void layer_price(struct seek *s, const double *x, double slow)
+{
+    double tokens[SHARDS_MEMBERS_MAX], touched[SHARDS_MEMBERS_MAX];
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct seat *y = &s->seats[i];
+        double once = x[i] > 0 ? (1 - x[i]) * s->p->costs[y->device].experts_overhead_s : 0;
+        for (int back = 0; back < 2; back++) {
+            y->attend[back] = pass_of(y->attention_s, back, y->again);
+            y->expert[back] = slow * x[i] * pass_of(y->experts_s, back, y->again) + once;
+        }
+        y->dense = pass_of(y->dense_s, false, false) + pass_of(y->dense_s, true, y->again);
+        tokens[i] = y->rows ? y->tokens : 0;
+        touched[i] = x[i] > 0 ? expert_touched(s->model.experts, s->model.active, x[i]) : 0;
+    }
+    s->exchange_s = expert_exchange_seconds(&s->links, tokens, touched, s->model.routed_bytes);
+    s->one_way = expert_links_shared(&s->links);
+}
+
+/* A step by the closed form, the optimiser and the like aside: what the best of many could take. */
+static double zebra_step(const struct seek *s, uint32_t wave)
+{
+    double seconds = 0, dense = 0;
+    for (int back = 0; back < 2; back++) {
+        struct zebra z = {.dispatch_s = s->exchange_s,
+                          .combine_s = s->exchange_s,
+                          .wire_s = s->one_way ? 2 * s->exchange_s : 0};
+        for (uint32_t i = 0; i < s->n; i++) {
+            const struct seat *y = &s->seats[i];
+            z.attention_s = fmax(z.attention_s, y->attend[back]);
+            z.experts_s = fmax(z.experts_s, y->expert[back]);
+            z.shared_s = fmax(z.shared_s, y->attend[back] + y->expert[back]);
+            dense = fmax(dense, y->dense);
+        }
+        seconds += s->micro_batches / wave * zebra_seconds(&z, s->model.sparse_count, wave) +
+                   zebra_seconds(&z, s->model.sparse_count, s->micro_batches % wave);
+    }
+    return s->filled * (seconds + s->micro_batches * dense);
+}
+
+/* --- a wave as its programs go (emit/expert_program.c) --- */
+
+struct wave {
+    struct seek *s;
+    uint32_t count, lag;
+    bool drains;
+    double *waits, waits_s;   /* what waits to go back since when, to say when it has come; NULL: nothing */
+    double to_s, from_s;      /* when the queues towards experts and back are free */
+    double *there_s, *here_s; /* [count]: when a micro-batch has come to its experts, or back to attention */
+};
+
+/* All ranks with a role do a micro-batch's part; when the last is done. */
+static double meet(struct seek *s, bool experts, bool back, double ready)
+{
+    double end = ready;
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct seat *x = &s->seats[i];
+        double seconds = experts ? x->expert[back] : x->attend[back];
+        if (seconds <= 0)
+            continue;
+        x->free_s = fmax(x->free_s, ready) + seconds;
+        end = fmax(end, x->free_s);
+    }
+    return end;
+}
+
+/* What waits to go back goes before what comes later; where both ways are one, whoever is ready first. */
+static void go_back(struct wave *v)
+{
+    double *queue = v->s->one_way ? &v->to_s : &v->from_s;
+    if (v->waits)
+        *v->waits = *queue = fmax(*queue, v->waits_s) + v->s->exchange_s;
+    v->waits = NULL;
+}
+
+static double go_there(struct wave *v, double ready)
+{
+    if (v->waits_s <= ready)
+        go_back(v);
+    return v->to_s = fmax(v->to_s, ready) + v->s->exchange_s;
+}
+
+static void wait_back(struct wave *v, double ready, double *arrival)
+{
+    go_back(v);
+    v->waits = arrival;
+    v->waits_s = ready;
+}
+
+/* When something arrived, which may still be waiting to go. */
+static double arrived(struct wave *v, double *arrival)
+{
+    if (v->waits == arrival)
+        go_back(v);
+    return *arrival;
+}
+
+/* The first part of a place, and the second some places behind: attention and experts, or, backward, experts
+ * and attention. */
+static void place_front(struct wave *v, uint32_t k, bool back)
+{
+    double here = arrived(v, &v->here_s[k]);
+    if (back)
+        wait_back(v, meet(v->s, true, true, go_there(v, here)), &v->there_s[k]);
+    else
+        v->there_s[k] = go_there(v, meet(v->s, false, false, here));
+}
+
+static void place_back(struct wave *v, uint32_t k, bool back)
+{
+    double end = meet(v->s, !back, back, arrived(v, &v->there_s[k]));
+    if (back)
+        v->here_s[k] = end;
+    else
+        wait_back(v, end, &v->here_s[k]);
+}
+
+/* Some layers one way; what all of them take if the rest goes on as these. */
+static void wave_pass(struct wave *v, bool back)
+{
+    uint32_t all = v->s->model.sparse_count, layers = all < LAYERS_SEEN ? all : LAYERS_SEEN;
+    uint32_t places = layers * v->count, span = v->drains ? v->count : places;
+    double through[3] = {0}; /* when the last layers were */
+    for (uint32_t from = 0; from < places; from += span) {
+        for (uint32_t p = from; p < from + span + v->lag; p++) {
+            if (p < from + span)
+                place_front(v, p % v->count, back);
+            if (p < from + v->lag)
+                continue;
+            place_back(v, (p - v->lag) % v->count, back);
+            if ((p - v->lag + 1) % v->count == 0) { /* a layer is through */
+                through[0] = through[1];
+                through[1] = through[2];
+                through[2] = arrived(v, &v->here_s[v->count - 1]);
+            }
+        }
+    }
+    go_back(v);
+    double more = all > layers ? (all - layers) * (through[1] - through[0]) : 0;
+    v->to_s += more;
+    v->from_s += more;
+    for (uint32_t i = 0; i < v->s->n; i++)
+        v->s->seats[i].free_s += more;
+    for (uint32_t k = 0; k < v->count; k++)
+        v->here_s[k] += more;
+}
+
+/* Seconds of `count` micro-batches there and back; dense blocks where they turn round. */
+static double wave_seconds(struct seek *s, uint32_t count, uint32_t delay)
+{
+    struct wave v = {
+        .s = s, .count = count, .drains = delay == 0, .there_s = s->turn, .here_s = s->turn + count};
+    double end = 0;
+    v.lag = delay ? delay : 1;
+    v.lag = v.lag < count ? v.lag : count - 1;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->seats[i].free_s = 0;
+    for (uint32_t k = 0; k < count; k++)
+        v.here_s[k] = 0;
+    if (count == 0)
+        return 0;
+    wave_pass(&v, false);
+    for (uint32_t k = 0; k < count; k++) {
+        double ready = v.here_s[k];
+        for (uint32_t i = 0; i < s->n; i++) {
+            struct seat *x = &s->seats[i];
+            x->free_s = x->rows ? fmax(x->free_s, ready) + x->dense : x->free_s;
+            v.here_s[k] = x->rows ? fmax(v.here_s[k], x->free_s) : v.here_s[k];
+        }
+    }
+    wave_pass(&v, true);
+    for (uint32_t k = 0; k < count; k++)
+        end = fmax(end, v.here_s[k]);
+    return end;
+}
+
+static double waves_seconds(struct seek *s, uint32_t wave, uint32_t delay)
+{
+    wave = wave < s->micro_batches ? wave : s->micro_batches; /* moves of windows know no end */
+    return s->filled * (s->micro_batches / wave * wave_seconds(s, wave, delay) +
+                        wave_seconds(s, s->micro_batches % wave, delay));
+}
+
+/* The sum of attention's gradients, scalars and the optimiser. */
+static double outside_seconds(const struct seek *s)
+{
+    double step = 0, latency, sum = 0;
+    uint32_t devices[SHARDS_MEMBERS_MAX], n = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct seat *x = &s->seats[i];
+        const struct cost_device *cost = &s->p->costs[x->device];
+        double update = s->model.sparse_count *
+                        (cost->part_step_s[COST_PART_ATTENTION] + cost->part_step_s[COST_PART_ROUTER]);
+        if (x->rows == 0)
+            continue;
+        for (int cls = 0; cls < COST_CLASSES; cls++)
+            update += cls == COST_LAYER_SPARSE ? 0 : s->p->prefix[s->p->block_count][cls] * cost->step_s[cls];
+        step = fmax(step, update);
+        devices[n++] = x->device;
+    }
+    if (n > 1) {
+        double rate = ring_slowest(s->p->cluster, devices, n, &latency);
+        sum = 2 * (n - 1) * (s->gradient_bytes / n / rate + latency);
+    }
+    latency = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        latency = fmax(latency, s->links.latency_s[i * s->n + (i + 1) % s->n]);
+    return sum + step + 4 * floor(log2(s->n)) * latency;
+}
+
+/* --- memory --- */
+
+/* Bytes of a seat's attention in waves of so many, and what it has left for experts beside. */
+static double seat_room(const struct seat *x, uint32_t wave)
+{
+    return (double)x->limit - x->own[x->again][0] - wave * x->own[x->again][1];
+}
+
+static void seat_need(const struct seek *s, struct seat *x)
+{
+    for (int again = 0; again < 2; again++) {
+        struct expert_need need[2];
+        for (uint32_t wave = 0; wave < 2; wave++)
+            expert_need_fill(s->p, &s->model, x->rows, NULL, 0, wave, again, &need[wave]);
+        x->own[again][0] = (double)need[0].all.total;
+        x->own[again][1] = (double)(need[1].all.total - need[0].all.total);
+    }
+}
+
+/* Most experts of every layer, as a share, that each seat holds beside its attention in waves of so many;
+ * false when attention alone is too much somewhere, or all together hold too few. */
+static bool caps_find(const struct seek *s, uint32_t wave, double *cap)
+{
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct seat *x = &s->seats[i];
+        double room = seat_room(x, wave);
+        uint32_t low = 0, high = x->role & ROLE_EXPERTS ? s->model.experts : 0;
+        if (room < 0)
+            return false;
+        while (low < high) {
+            uint32_t middle = (low + high + 1) / 2;
+            const struct held *h = &s->held[x->again][middle];
+            if (h->fixed + s->tokens * (h->token + wave * h->wave_token) <= room)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        cap[i] = (double)low / s->model.experts;
+        held += low;
+    }
+    return held >= s->model.experts;
+}
+
+/* The longest wave that memory has room for, as equal waves; 0: none. */
+static uint32_t wave_find(const struct seek *s, double *cap)
+{
+    uint32_t low = 0, high = s->micro_batches;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (caps_find(s, middle, cap))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    uint32_t waves = low ? (s->micro_batches + low - 1) / low : 1;
+    return low ? (s->micro_batches + waves - 1) / waves : 0;
+}
+
+/* What all seats lack together with one micro-batch at a time. */
+static void lack_note(const struct seek *s)
+{
+    uint64_t has = 0;
+    double needs = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        has += s->seats[i].limit;
+        needs += (double)s->seats[i].limit - seat_room(&s->seats[i], 1);
+    }
+    const struct held *all = &s->held[s->seats[0].again][s->model.experts];
+    needs += all->fixed + s->tokens * (all->token + all->wave_token);
+    shortage_note(&s->bench->shortage[PLACE_EXPERT], UINT32_MAX,
+                  needs > (double)has ? (uint64_t)needs : has + 1, has);
+}
+
+/* --- ways --- */
+
+/* The candidate's members from the seats; attention first. */
+static void members_fill(const struct seek *s, const double *x, uint32_t wave)
+{
+    double least = SHARE_LEAST / s->model.experts, kept = 0;
+    for (uint32_t m = 0; m < s->n; m++)
+        kept += x[m] < least ? 0 : x[m];
+    for (uint32_t m = 0; m < s->n; m++) {
+        const struct seat *y = &s->seats[s->order[m]];
+        double share = x[s->order[m]];
+        s->c->members[m] =
+            (struct member){.device = y->device,
+                            .rows = y->rows,
+                            .window = wave,
+                            .recompute = y->again,
+                            .state_share = 1,
+                            .expert_share = share < least ? 0 : share / kept};
+    }
+}
+
+/* Prices a layer with whole experts, routing as measured: 1, or 0 when what somebody holds does not fit; −1
+ * on ERR_NOMEM. Layers are unlike by what is left over: their slowest members at the mean. */
+static int split_price(struct seek *s)
+{
+    struct expert_split split;
+    const struct candidate *c = s->c;
+    double x[SHARDS_MEMBERS_MAX] = {0}, slowest = 0, most = 0;
+    uint32_t layers = s->model.sparse_count;
+    uint64_t has = 0, lacks = 0;
+    if (expert_split_init(&split, &s->model, s->p->workload->expert_share, c->members, s->n, s->bench->err) <
+        0)
+        return -1;
+    for (uint32_t l = 0; l < layers; l++) {
+        double slow = 0;
+        for (uint32_t m = 0; m < s->n; m++) {
+            double load = split.layers[(size_t)m * layers + l].load;
+            x[s->order[m]] += load / layers;
+            slow = fmax(slow, load * s->seats[s->order[m]].experts_s[COST_FORWARD]);
+        }
+        slowest += slow / layers;
+    }
+    for (uint32_t m = 0; m < s->n; m++) {
+        struct expert_need need;
+        uint64_t limit = s->seats[s->order[m]].limit;
+        expert_member_need(s->p, &s->model, c, &split, m, &need);
+        most = fmax(most, x[s->order[m]] * s->seats[s->order[m]].experts_s[COST_FORWARD]);
+        has += limit;
+        lacks += need.all.total > limit ? need.all.total - limit : 0;
+    }
+    if (lacks)
+        shortage_note(&s->bench->shortage[PLACE_EXPERT], UINT32_MAX, has + lacks, has);
+    else
+        layer_price(s, x, slowest / most);
+    expert_split_fini(&split);
+    return lacks == 0;
+}
+
+static int shares_try(struct seek *s, const double *x, uint32_t wave, double outside)
+{
+    bool both = false;
+    layer_price(s, x, 1);
+    if (zebra_step(s, wave) + outside >= s->best_s * NEARLY)
+        return 0;
+    members_fill(s, x, wave);
+    for (uint32_t m = 0; m < s->n; m++) {
+        const struct member *y = &s->c->members[m];
+        both |= y->rows && y->expert_share > 0;
+        if (y->rows == 0 && y->expert_share <= 0)
+            return 0; /* one of the other ways is this one, with fewer devices */
+    }
+    int fits = split_price(s);
+    for (uint32_t delay = both ? 0 : 1; fits > 0 && delay < (both ? DELAYS : 2); delay++) {
+        double seconds = waves_seconds(s, wave, delay) + outside;
+        if (seconds >= s->best_s)
+            continue;
+        s->best_s = seconds;
+        for (uint32_t m = 0; m < s->n; m++) {
+            s->best[m] = s->c->members[m];
+            s->best[m].delay = delay;
+        }
+    }
+    return fits < 0 ? -1 : 0;
+}
+
+/* The roles with ranks of one kind or the other computing twice: in the longest wave, and in shorter ones
+ * while memory keeps experts from where they would be run fastest; in whole experts alike in every layer, and
+ * in fractions that are carried from layer to layer. */
+static int waves_try(struct seek *s)
+{
+    double base[SHARDS_MEMBERS_MAX], each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX], x[SHARDS_MEMBERS_MAX],
+        free_x[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct seat *y = &s->seats[i];
+        base[i] = pass_of(y->attention_s, false, false) + pass_of(y->attention_s, true, y->again);
+        each[i] = pass_of(y->experts_s, false, false) + pass_of(y->experts_s, true, y->again);
+        cap[i] = y->role & ROLE_EXPERTS ? 1 : 0;
+    }
+    double outside = outside_seconds(s);
+    fill_level(s->n, base, each, cap, free_x);
+    layer_price(s, free_x, 1);
+    if (zebra_step(s, s->micro_batches) + outside >= s->best_s * NEARLY)
+        return 0;
+    uint32_t wave = wave_find(s, cap);
+    if (wave == 0)
+        lack_note(s);
+    for (bool bound = true; wave > 0 && bound; wave /= 2) {
+        if (!caps_find(s, wave, cap))
+            break;
+        bound = false;
+        for (uint32_t i = 0; i < s->n; i++)
+            bound |= free_x[i] > cap[i];
+        bool whole = fill_whole(s->n, s->model.experts, 0, base, each, cap, count);
+        for (uint32_t i = 0; i < s->n; i++)
+            x[i] = (double)count[i] / s->model.experts;
+        if (whole && shares_try(s, x, wave, outside) < 0)
+            return -1;
+        if (fill_level(s->n, base, each, cap, x) && shares_try(s, x, wave, outside) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void rows_divide(struct seek *s)
+{
+    double base[SHARDS_MEMBERS_MAX] = {0}, each[SHARDS_MEMBERS_MAX], cap[SHARDS_MEMBERS_MAX];
+    uint32_t count[SHARDS_MEMBERS_MAX];
+    for (uint32_t m = 0; m < s->attending; m++) {
+        each[m] = s->seats[s->order[m]].speed_s;
+        cap[m] = 1;
+    }
+    fill_whole(s->attending, s->c->micro_batch_rows, 1, base, each, cap, count);
+    s->tokens = 0;
+    for (uint32_t m = 0; m < s->n; m++) {
+        struct seat *x = &s->seats[s->order[m]];
+        x->rows = m < s->attending ? count[m] : 0;
+        s->tokens += x->rows ? problem_tokens_bound(s->p, x->rows) : 0;
+        seat_price(s, x);
+        seat_need(s, x);
+    }
+}
+
+/* The seats' roles as they are. */
+static int roles_try(struct seek *s)
+{
+    uint8_t all = 0;
+    uint32_t at = 0;
+    s->attending = 0;
+    for (int second = 0; second < 2; second++) {
+        for (uint32_t i = 0; i < s->n; i++) {
+            if ((s->seats[i].role & ROLE_ATTENTION ? 0 : 1) != second)
+                continue;
+            all |= s->seats[i].role;
+            s->order[at++] = i;
+            s->attending += second == 0;
+        }
+    }
+    if (all != ROLE_BOTH || s->attending > s->c->micro_batch_rows)
+        return 0;
+    s->bench->spent += 10 + s->n * s->model.sparse_count / 2;
+    rows_divide(s);
+    for (uint32_t mode = 0; mode < 4; mode++) { /* bit 0: ranks with attention, 1: ranks with experts alone */
+        bool allowed = micro_recompute_allowed(s->p, mode & 1) && micro_recompute_allowed(s->p, mode >> 1);
+        if (!allowed || (s->attending == s->n && mode >= 2))
+            continue;
+        for (uint32_t m = 0; m < s->n; m++)
+            s->seats[s->order[m]].again = mode >> (m >= s->attending) & 1;
+        if (waves_try(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int all_roles(struct seek *s)
+{
+    uint32_t ways = 1;
+    for (uint32_t i = 0; i < s->n; i++)
+        ways *= 3;
+    for (uint32_t way = 0; way < ways; way++) {
+        uint32_t code = way;
+        for (uint32_t i = 0; i < s->n; i++, code /= 3)
+            s->seats[i].role = (uint8_t)(ROLE_BOTH - code % 3);
+        if (roles_try(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Attention goes to the front of the devices in order of how fast it is there beside experts. */
+static int prefixes(struct seek *s)
+{
+    uint32_t sorted[SHARDS_MEMBERS_MAX];
+    double ratio[SHARDS_MEMBERS_MAX];
+    for (uint32_t i = 0, at; i < s->n; i++) {
+        ratio[i] = s->seats[i].speed_s / s->seats[i].experts_s[COST_FORWARD];
+        for (at = i; at > 0 && ratio[sorted[at - 1]] > ratio[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = i;
+    }
+    for (uint32_t cut = s->n; cut > 0; cut--) {
+        for (int both = cut == s->n; both < 2; both++) {
+            for (uint32_t k = 0; k < s->n; k++)
+                s->seats[sorted[k]].role = k >= cut ? ROLE_EXPERTS : both ? ROLE_BOTH : ROLE_ATTENTION;
+            if (roles_try(s) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+/* --- the row --- */
+
+/* A candidate that is looked at; *s NULL, and 0, where it is none. */
+static int seek_begin(struct seek **s, struct workbench *bench, struct candidate *c)
+{
+    c->estimate_s = INFINITY;
+    *s = NULL;
+    if (c->stage_count != 1 || c->member_count < 2 || c->member_count > SHARDS_MEMBERS_MAX)
+        return 0;
+    *s = calloc(1, sizeof(**s));
+    return *s ? seek_init(*s, bench, c) : err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+}
+
+static int expert_settle(struct workbench *bench, struct candidate *c)
+{
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
+    c->placement = PLACE_EXPERT;
+    if (s && result == 0) {
+        c->stages[0].kind = STAGE_EXPERT;
+        held_fill(s);
+        result = s->n <= ROLES_ALL ? all_roles(s) : prefixes(s);
+    }
+    if (s && result == 0 && isfinite(s->best_s)) {
+        memcpy(c->members, s->best, s->n * sizeof(*s->best));
+        c->estimate_s = s->best_s;
+        result = 1;
+    }
+    seek_free(s);
+    return result;
+}
+
+static int expert_estimate(struct workbench *bench, struct candidate *c)
+{
+    struct seek *s;
+    int result = seek_begin(&s, bench, c);
+    if (s && result == 0) {
+        for (uint32_t i = 0; i < c->member_count; i++) {
+            s->seats[i].rows = c->members[i].rows;
+            s->seats[i].again = c->members[i].recompute;
+            seat_price(s, &s->seats[i]);
+        }
+        bench->spent += 10;
+        result = split_price(s);
+    }
+    if (result > 0)
+        c->estimate_s = waves_seconds(s, c->members[0].window, c->members[0].delay) + outside_seconds(s);
+    seek_free(s);
+    return result;
+}
+
+static bool expert_supports(const struct problem *p, struct err *err)
+{
+    struct expert_model model;
+    if (expert_model_init(&model, p, err) < 0)
+        return false;
+    expert_model_fini(&model);
+    return shards_supports(p, "attention and experts apart take", err);
+}
+
+/* The worker has neither routers nor experts yet. */
+static bool expert_runnable(const struct problem *p, const struct candidate *c)
+{
+    (void)p;
+    (void)c;
+    return false;
+}
+
+/* All but how far experts run behind attention. */
+static int expert_from_plan(const struct problem *p, const struct plan *plan, struct candidate *c,
+                            struct err *err)
+{
+    struct expert_model model;
+    uint32_t n = plan->rank_count, count = plan->micro_batch_count, rows = 0, all_rows = 0;
+    uint32_t rest = plan->micro_batch_start[count] - plan->micro_batch_start[count - 1];
+    if (candidate_reserve(c, 1, n, err) < 0 || expert_model_init(&model, p, err) < 0)
+        return -1;
+    double all = (double)model.experts * model.sparse_count;
+    expert_model_fini(&model);
+    c->placement = PLACE_EXPERT;
+    c->micro_batch_rows = plan->rows_bound;
+    c->stage_count = 1;
+    c->member_count = n;
+    c->estimate_s = plan->costs.step_s;
+    c->stages[0] = (struct stage){.block_end = p->block_count, .kind = STAGE_EXPERT, .member_count = n};
+    for (uint32_t r = 0; r < n; r++) {
+        const struct plan_rank *rank = &plan->ranks[r];
+        double total = 0;
+        /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
+        all_rows += rank->rows;
+        uint32_t end = all_rows <= count * rest || count == 1 ? all_rows / count
+                                                              : (all_rows - rest) / (count - 1);
+        for (uint32_t i = 0; i < rank->expert_count; i++)
+            total += rank->experts[i].end - rank->experts[i].begin;
+        c->members[r] = (struct member){.device = cluster_device_find(p->cluster, rank->device),
+                                        .rows = end - rows,
+                                        .window = rank->window,
+                                        .delay = 1,
+                                        .recompute = rank->recompute,
+                                        .state_share = 1,
+                                        .expert_share = total / all};
+        rows = end;
+        if (c->members[r].device == UINT32_MAX)
+            return err_set(err, ERR_INVALID, "%s is no longer there", rank->device);
+    }
+    if (rows != plan->rows_bound)
+        return err_set(err, ERR_INVALID, "its micro-batches are divided otherwise");
+    return 0;
+}
+
+const struct kind kind_expert = {.placement = PLACE_EXPERT,
+                                 .stage_kind = STAGE_EXPERT,
+                                 .stages_least = 1,
+                                 .stages_most = 1,
+                                 .members_least = 2,
+                                 .members_most = SHARDS_MEMBERS_MAX,
+                                 .supports = expert_supports,
+                                 .settle = expert_settle,
+                                 .estimate = expert_estimate,
+                                 .emit = expert_emit,
+                                 .runnable = expert_runnable,
+                                 .from_plan = expert_from_plan};

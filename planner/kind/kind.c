@@ -1,0 +1,29 @@
+/* The table of placements. */
+#include "planner/kind/kind.h"
+
+extern const struct kind kind_single, kind_pipeline, kind_data, kind_hybrid, kind_expert, kind_tensor,
+    kind_server;
+
+const struct kind *const kinds[PLACE_COUNT] = {
+    [PLACE_SINGLE] = &kind_single, [PLACE_PIPELINE] = &kind_pipeline, [PLACE_DATA] = &kind_data,
+    [PLACE_HYBRID] = &kind_hybrid, [PLACE_EXPERT] = &kind_expert,     [PLACE_TENSOR] = &kind_tensor,
+    [PLACE_SERVER] = &kind_server,
+};
+
+bool kind_stages_asked(const struct problem *p, uint32_t least, uint32_t most, struct err *err)
+{
+    uint32_t asked = p->workload->stages;
+    if (asked == 0 || (asked >= least && asked <= most))
+        return true;
+    err_set(err, ERR_INVALID, "placement.stages is %u, and this has %s", asked,
+            most == 1 ? "one stage" : "two stages at least");
+    return false;
+}
+
+bool kind_devices_enough(const struct problem *p, uint32_t least, const char *who, struct err *err)
+{
+    uint32_t usable = problem_usable_count(p);
+    if (usable < least)
+        err_set(err, ERR_NOFIT, "%s %u devices at least; %u can be used", who, least, usable);
+    return usable >= least;
+}

@@ -1,0 +1,95 @@
+/* server: the first member keeps the state, the others pull weights from it and push gradients to it. Full
+ * fine-tuning: block by block, as shards are gathered. LoRA: workers hold the frozen base, and all adapters
+ * come and go at once. The holder may take rows, too. */
+#include <math.h>
+
+#include "planner/kind/shards.h"
+
+static bool server_supports(const struct problem *problem, struct err *err)
+{
+    return shards_supports(problem, "a holder and workers take", err);
+}
+
+/* What one block's bytes cost to send to all workers, beside each other but for the holder's card, and to get
+ * from them, one after the other: sums are made in one order. */
+static struct moving star(const struct shards *s)
+{
+    const struct cluster *cluster = s->p->cluster;
+    const struct member *members = s->c->members;
+    const struct device *holder = &cluster->devices[members[0].device];
+    struct moving moving = {.beside = true};
+    uint32_t away = 0;
+    for (uint32_t m = 1; m < s->c->member_count; m++) {
+        double latency, rate;
+        bool emulated;
+        cluster_link(cluster, members[0].device, members[m].device, &latency, &rate, &emulated);
+        moving.gather_s = fmax(moving.gather_s, 1 / rate);
+        moving.gather_hop_s = fmax(moving.gather_hop_s, latency);
+        cluster_link(cluster, members[m].device, members[0].device, &latency, &rate, &emulated);
+        moving.reduce_s += 1 / rate;
+        moving.reduce_hop_s += latency;
+        away += cluster->devices[members[m].device].node != holder->node;
+    }
+    double card = cluster->nodes[holder->node].nic_bytes_per_s;
+    if (card > 0)
+        moving.gather_s = fmax(moving.gather_s, away / card);
+    return moving;
+}
+
+static int star_estimate(struct shards *s, const struct moving *moving)
+{
+    return shards_estimate(s, moving,
+                           problem_step_seconds(s->p, s->c->members[0].device, 0, s->p->block_count));
+}
+
+static int server_estimate(struct workbench *bench, struct candidate *c)
+{
+    struct shards s;
+    int result = shards_init(&s, bench, c);
+    if (result == 0) {
+        struct moving moving = star(&s);
+        result = star_estimate(&s, &moving);
+    }
+    shards_fini(&s);
+    return result;
+}
+
+static int server_settle(struct workbench *bench, struct candidate *c)
+{
+    struct shards s;
+    int result = shards_init(&s, bench, c);
+    result = result == 0 ? shards_prepare(&s) : result;
+    if (result == 0) {
+        struct moving moving = star(&s);
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].state_share = m == 0;
+        result = shards_split(&s, &moving, NULL, 0, INFINITY);
+        if (result == 0)
+            result = shards_short(&s, 0);
+        else if (result > 0)
+            result = star_estimate(&s, &moving);
+    }
+    shards_fini(&s);
+    return result;
+}
+
+/* No worker of this release pulls and pushes. */
+static bool server_runnable(const struct problem *problem, const struct candidate *candidate)
+{
+    (void)problem;
+    (void)candidate;
+    return false;
+}
+
+const struct kind kind_server = {.placement = PLACE_SERVER,
+                                 .stage_kind = STAGE_SERVER,
+                                 .stages_least = 1,
+                                 .stages_most = 1,
+                                 .members_least = 2,
+                                 .members_most = SHARDS_MEMBERS_MAX,
+                                 .supports = server_supports,
+                                 .settle = server_settle,
+                                 .estimate = server_estimate,
+                                 .emit = layered_emit,
+                                 .runnable = server_runnable,
+                                 .from_plan = layered_from_plan};

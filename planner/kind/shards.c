@@ -1,0 +1,437 @@
+/* Rows, times and needs of the members of one stage. */
+#include "planner/kind/shards.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNITS_MAX 1024u /* parts of the batch that are given out, where it can be cut so */
+#define DENSE_UNITS                                                                                          \
+    64u /* sizes of micro-batches up to which all are tried; then powers of 2 and 1.5 times them */
+#define ROUNDING_BYTES 4096 /* shares of state are rounded to bytes, purpose by purpose */
+#define FIRST_LIMIT 1.5     /* of the least time there can be: where looking begins */
+
+struct way { /* to take some rows, alike for all members but for time */
+    uint32_t total, size, count;
+    bool recompute;
+    uint64_t need[2]; /* of the first member, of others; of replicas it depends on the largest size alone */
+};
+
+bool shards_supports(const struct problem *problem, const char *who, struct err *err)
+{
+    uint32_t asked = problem->workload->stages, usable = problem_usable_count(problem);
+    if (asked > 1)
+        err_set(err, ERR_INVALID, "placement.stages is %u, and this has one stage", asked);
+    else if (usable < 2)
+        err_set(err, ERR_NOFIT, "%s 2 devices at least; %u can be used", who, usable);
+    return asked <= 1 && usable >= 2;
+}
+
+/* --- time --- */
+
+static void overlap_add(struct shards *s, int computes, bool backward, double gathered, double reduced)
+{
+    for (uint32_t i = 0; i < s->overlap_count; i++) {
+        struct overlap *o = &s->overlaps[i];
+        if (o->computes == computes && o->backward == backward && o->gathered == gathered &&
+            o->reduced == reduced) {
+            o->times++;
+            return;
+        }
+    }
+    s->overlaps[s->overlap_count++] = (struct overlap){1, computes, backward, gathered, reduced};
+}
+
+/* Forward: block b beside the gather of b + 1. Backward: block b beside the reduction of b + 1 and the gather
+ * of the block that takes the place of b + 1. */
+static void overlaps_layered(struct shards *s)
+{
+    const struct problem *p = s->p;
+    int32_t last = p->block_count - 1, places = (int32_t)s->buffers.layers;
+    bool full = p->workload->method == METHOD_FULL;
+    overlap_add(s, -1, false, (double)memory_gathered_bytes(p, 0, 1), 0);
+    for (int32_t b = 0; b <= last; b++)
+        overlap_add(s, (int)cost_class_of(&p->blocks.blocks[b]), false,
+                    b < last ? (double)memory_gathered_bytes(p, b + 1, b + 2) : 0, 0);
+    for (int32_t b = last; b >= -1; b--) {
+        bool frees = b < last && b >= 0 && b + 1 < s->buffers.ring_end, again = frees && b + 1 - places >= 1;
+        overlap_add(s, b >= 0 ? (int)cost_class_of(&p->blocks.blocks[b]) : -1, true,
+                    again ? (double)memory_gathered_bytes(p, b + 1 - places, b + 2 - places) : 0,
+                    full && b < last ? (double)memory_gradient_bytes(p, b + 1, b + 2) : 0);
+    }
+}
+
+/* All blocks are one unit: everything comes, all is computed, everything goes. */
+static void overlaps_at_once(struct shards *s)
+{
+    const struct problem *p = s->p;
+    double adapters = s->whole ? 0 : (double)memory_gradient_bytes(p, 0, p->block_count);
+    overlap_add(s, -1, false, adapters, 0);
+    for (int32_t b = 0; b < p->block_count; b++) {
+        overlap_add(s, (int)cost_class_of(&p->blocks.blocks[b]), false, 0, 0);
+        overlap_add(s, (int)cost_class_of(&p->blocks.blocks[b]), true, 0, 0);
+    }
+    overlap_add(s, -1, true, 0, adapters);
+}
+
+static double larger(double a, double b) /* fmax, which compilers do not inline */
+{
+    return a > b ? a : b;
+}
+
+static double moves_seconds(const struct overlap *x, const struct moving *moving)
+{
+    double in = x->gathered > 0 ? x->gathered * moving->gather_s + moving->gather_hop_s : 0;
+    double out = x->reduced > 0 ? x->reduced * moving->reduce_s + moving->reduce_hop_s : 0;
+    return moving->beside ? larger(in, out) : in + out;
+}
+
+/* Seconds of a step for a member that works through so many micro-batches of that cost. */
+static double member_seconds(const struct shards *s, const struct micro_cost *cost, uint32_t count,
+                             bool recompute, const struct moving *moving)
+{
+    double seconds = 0;
+    for (uint32_t i = 0; i < s->overlap_count; i++) {
+        const struct overlap *x = &s->overlaps[i];
+        double work = 0;
+        if (x->computes >= 0 && count > 0) {
+            const double *each = cost->seconds[x->computes];
+            work = x->backward ? each[COST_BACKWARD] + (recompute ? each[COST_RECOMPUTE] : 0)
+                               : each[COST_FORWARD];
+        }
+        seconds += x->times * larger(count * work, moves_seconds(x, moving));
+    }
+    return seconds;
+}
+
+static void rows_cost(const struct problem *p, uint32_t device, uint32_t rows, struct micro_cost *cost)
+{
+    struct cost_load load = problem_mean_rows(p, rows);
+    micro_cost_load(cost, p, device, &load);
+}
+
+int shards_init(struct shards *s, struct workbench *bench, struct candidate *c)
+{
+    const struct problem *p = bench->problem;
+    bool server = c->placement == PLACE_SERVER, full = p->workload->method == METHOD_FULL;
+    *s = (struct shards){.bench = bench, .p = p, .c = c, .whole = !server && c->gathered_layers == 0};
+    c->estimate_s = INFINITY;
+    if (full && server && c->gathered_layers == 0)
+        c->gathered_layers = 2;
+    s->buffers = layered_buffers(p, server, c->gathered_layers);
+    c->gathered_layers = s->whole ? 0 : s->buffers.layers ? s->buffers.layers : 1;
+    s->overlaps = calloc(2 * (size_t)p->block_count + 4, sizeof(*s->overlaps));
+    if (!s->overlaps)
+        return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
+    if (s->whole || s->buffers.layers == 0)
+        overlaps_at_once(s);
+    else
+        overlaps_layered(s);
+    return 0;
+}
+
+void shards_fini(struct shards *s)
+{
+    free(s->overlaps);
+    free(s->sizes);
+    free(s->ways);
+    free(s->costs);
+    free(s->through_s);
+    free(s->per_row);
+    free(s->members);
+    free(s->options);
+    free(s->chosen);
+}
+
+/* --- memory --- */
+
+uint64_t shards_need(const struct shards *s, uint32_t m, const struct member *as)
+{
+    struct memory_need need;
+    if (s->whole) {
+        struct memory_stage stage = {.block_end = s->p->block_count,
+                                     .window = 1,
+                                     .micro_batch_rows = s->most,
+                                     .recompute = as->recompute,
+                                     .state_share = 1,
+                                     .tensor_share = 1};
+        memory_stage_need(s->p, &stage, &need);
+    } else {
+        layered_need(s->p, &s->buffers, layered_role(s->c, m), as, &need);
+    }
+    return need.total;
+}
+
+static uint64_t limit_of(const struct shards *s, uint32_t m)
+{
+    return s->p->cluster->devices[s->c->members[m].device].memory_limit_bytes;
+}
+
+/* Of members that lack memory: what they have and need together. */
+struct lack {
+    uint64_t has, needs;
+    uint32_t device, count;
+};
+
+static void lack_add(struct lack *lack, uint32_t device, uint64_t has, uint64_t needs)
+{
+    if (needs <= has)
+        return;
+    lack->has += has;
+    lack->needs += needs;
+    lack->device = lack->count++ ? UINT32_MAX : device;
+}
+
+int shards_short(struct shards *s, double state)
+{
+    struct lack lack = {0};
+    double room = 0;
+    uint64_t has = 0;
+    s->most = 1;
+    for (uint32_t m = 0; m < s->c->member_count; m++) {
+        struct member least = {.rows = 1,
+                               .count = s->c->placement != PLACE_SERVER || m > 0,
+                               .recompute = s->p->workload->recompute != RECOMPUTE_NO};
+        uint64_t need = shards_need(s, m, &least), limit = limit_of(s, m);
+        lack_add(&lack, s->c->members[m].device, limit, need);
+        room += limit > need ? (double)(limit - need) : 0;
+        has += limit;
+    }
+    if (lack.count == 0)
+        lack = (struct lack){has, has + (uint64_t)fmax(1, state - room), UINT32_MAX, 1};
+    shortage_note(&s->bench->shortage[s->c->placement], lack.device, lack.needs, lack.has);
+    s->c->estimate_s = INFINITY;
+    return 0;
+}
+
+int shards_estimate(struct shards *s, const struct moving *moving, double after_s)
+{
+    struct candidate *c = s->c;
+    struct lack lack = {0};
+    double slowest = 0;
+    s->bench->spent += 10;
+    c->micro_batch_rows = 1;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        if (c->members[m].count && c->members[m].rows > c->micro_batch_rows)
+            c->micro_batch_rows = c->members[m].rows;
+    }
+    s->most = c->micro_batch_rows;
+    for (uint32_t m = 0; m < c->member_count; m++) {
+        const struct member *x = &c->members[m];
+        struct micro_cost cost = {0};
+        if (x->count)
+            rows_cost(s->p, x->device, x->rows, &cost);
+        slowest = fmax(slowest, member_seconds(s, &cost, x->count, x->recompute, moving));
+        lack_add(&lack, x->device, limit_of(s, m), shards_need(s, m, x));
+    }
+    c->estimate_s = lack.count ? INFINITY : slowest + after_s;
+    if (lack.count)
+        shortage_note(&s->bench->shortage[c->placement], lack.device, lack.needs, lack.has);
+    return lack.count == 0;
+}
+
+/* --- rows --- */
+
+static bool size_tried(const struct shards *s, uint32_t units)
+{
+    uint32_t power = 1, all = s->p->workload->batch_rows / s->unit;
+    if (units <= DENSE_UNITS || all <= 2 * DENSE_UNITS)
+        return true;
+    while (power * 2 <= units)
+        power *= 2;
+    return units == power || units == power + power / 2 || units == all;
+}
+
+static int way_compare(const void *left, const void *right)
+{
+    const struct way *a = left, *b = right;
+    if (a->total != b->total)
+        return a->total < b->total ? -1 : 1;
+    return a->size > b->size ? -1 : a->size < b->size; /* what is mostly faster comes first */
+}
+
+/* All ways of micro-batches of one size. What they need grows by the same for each micro-batch more. */
+static void ways_add(struct shards *s, uint32_t size, bool recompute)
+{
+    uint32_t rows = s->sizes[size], batch = s->p->workload->batch_rows;
+    uint64_t first[2] = {0}, more[2] = {0};
+    for (uint32_t m = 0; m < 2 && !s->whole; m++) {
+        struct member as = {.rows = rows, .count = 1, .recompute = recompute};
+        first[m] = shards_need(s, m, &as);
+        as.count = 2;
+        more[m] = shards_need(s, m, &as) - first[m];
+    }
+    for (uint32_t count = 1; count <= batch / rows; count++)
+        s->ways[s->way_count++] =
+            (struct way){.total = rows * count,
+                         .size = size,
+                         .count = count,
+                         .recompute = recompute,
+                         .need = {first[0] + (count - 1) * more[0], first[1] + (count - 1) * more[1]}};
+}
+
+static void costs_fill(struct shards *s)
+{
+    const struct problem *p = s->p;
+    for (uint32_t m = 0; m < s->c->member_count; m++) {
+        s->per_row[m] = INFINITY;
+        for (uint32_t i = 0; i < s->size_count; i++) {
+            struct micro_cost *cost = &s->costs[(size_t)m * s->size_count + i];
+            rows_cost(p, s->c->members[m].device, s->sizes[i], cost);
+            double *through = &s->through_s[2 * ((size_t)m * s->size_count + i)];
+            double forward = micro_forward(p, cost, 0, p->block_count);
+            for (int again = 0; again < 2; again++)
+                through[again] =
+                    (forward + micro_backward(p, cost, 0, p->block_count, again)) * (1 - PROBLEM_SAME);
+            s->per_row[m] = fmin(s->per_row[m], through[0] / s->sizes[i]);
+        }
+    }
+}
+
+int shards_prepare(struct shards *s)
+{
+    uint32_t batch = s->p->workload->batch_rows, asked = s->p->workload->micro_batch_rows;
+    size_t members = s->c->member_count, ways = 1;
+    s->most = asked && asked < batch ? asked : batch;
+    for (s->unit = 1; s->unit < batch && (batch % s->unit || batch / s->unit > UNITS_MAX);)
+        s->unit++;
+    s->unit = s->unit * members > batch || s->unit > s->most ? 1 : s->unit;
+    s->sizes = calloc((size_t)batch / s->unit + 1, sizeof(*s->sizes));
+    for (uint32_t rows = s->unit; s->sizes && rows <= s->most; rows += s->unit) {
+        if (!size_tried(s, rows / s->unit))
+            continue;
+        s->sizes[s->size_count++] = rows;
+        ways += 2 * (size_t)(batch / rows);
+    }
+    s->ways = calloc(ways, sizeof(*s->ways));
+    s->costs = calloc(members * s->size_count + 1, sizeof(*s->costs));
+    s->through_s = calloc(2 * members * s->size_count + 1, sizeof(*s->through_s));
+    s->per_row = calloc(members + 1, sizeof(*s->per_row));
+    s->members = calloc(members + 1, sizeof(*s->members));
+    s->options = malloc((members * ways + 1) * sizeof(*s->options));
+    s->chosen = calloc(members + 1, sizeof(*s->chosen));
+    if (!s->sizes || !s->ways || !s->costs || !s->through_s || !s->per_row || !s->members || !s->options ||
+        !s->chosen)
+        return err_set(s->bench->err, ERR_NOMEM, "planner: out of memory");
+    const struct member idle = {.rows = 1};
+    if (!s->whole)
+        s->ways[s->way_count++] = (struct way){.need = {shards_need(s, 0, &idle), shards_need(s, 1, &idle)}};
+    for (uint32_t i = 0; i < s->size_count; i++) {
+        for (int recompute = 0; recompute < 2; recompute++) {
+            if (micro_recompute_allowed(s->p, recompute))
+                ways_add(s, i, recompute);
+        }
+    }
+    qsort(s->ways, s->way_count, sizeof(*s->ways), way_compare);
+    costs_fill(s);
+    /* an entry takes 1.3 us, the median of 63 cases of 2 to 256 devices (0.3 to 6.1) */
+    s->bench->spent += members * s->size_count;
+    return 0;
+}
+
+/* LoRA's members all keep the adapters, so none stands by; of a server the holder may. */
+static bool may_idle(const struct shards *s, uint32_t m)
+{
+    return s->c->placement == PLACE_SERVER ? m == 0 : s->p->workload->method == METHOD_FULL;
+}
+
+/* Has the member an option of the same total that is no worse in time and room? */
+static bool option_beaten(const struct split_member *member, const struct split_option *option)
+{
+    for (uint32_t i = member->option_count; i-- > 0 && member->options[i].total == option->total;) {
+        if (member->options[i].seconds <= option->seconds && member->options[i].room >= option->room)
+            return true;
+    }
+    return false;
+}
+
+/* A member's options within a limit. *all: none was passed over for its time. */
+static void options_fill(struct shards *s, uint32_t m, const struct moving *moving, int64_t least_room,
+                         int64_t state, double limit, bool *all)
+{
+    int64_t has = (int64_t)limit_of(s, m) - (state ? ROUNDING_BYTES : 0);
+    uint64_t replica[2] = {0};
+    for (int recompute = 0; recompute < 2 && s->whole; recompute++)
+        replica[recompute] = shards_need(s, m, &(struct member){.recompute = recompute});
+    s->members[m] = (struct split_member){.options = &s->options[(size_t)m * s->way_count]};
+    for (uint32_t i = 0; i < s->way_count; i++) {
+        const struct way *way = &s->ways[i];
+        size_t at = (size_t)m * s->size_count + way->size;
+        int64_t room = has - (int64_t)(s->whole ? replica[way->recompute] : way->need[m > 0]);
+        if (way->total * s->per_row[m] > limit) { /* as do all that follow */
+            *all = false;
+            return;
+        }
+        if (room < least_room || (way->count == 0 && !may_idle(s, m)) || s->sizes[way->size] > s->most)
+            continue;
+        struct split_option o = {.seconds = way->count * s->through_s[2 * at + way->recompute],
+                                 .room = room < state ? room : state,
+                                 .total = way->total,
+                                 .rows = s->sizes[way->size],
+                                 .count = way->count,
+                                 .recompute = way->recompute};
+        if (o.seconds <= limit && option_beaten(&s->members[m], &o)) /* it computes as long */
+            continue;
+        if (o.seconds <= limit && !s->whole)
+            o.seconds = member_seconds(s, &s->costs[at], o.count, o.recompute, moving);
+        if (!(o.seconds <= limit))
+            *all = false;
+        else if (!option_beaten(&s->members[m], &o))
+            s->members[m].options[s->members[m].option_count++] = o;
+    }
+}
+
+/* May there be room for the state at all? Needs lie above a line through the least need of one unit and of
+ * all rows. */
+static bool room_may_do(const struct shards *s, double state)
+{
+    uint32_t batch = s->p->workload->batch_rows;
+    double first = INFINITY, all = INFINITY, least = INFINITY, room = 0;
+    for (uint32_t i = 0; i < s->way_count; i++) {
+        double need = (double)s->ways[i].need[1];
+        first = s->ways[i].total <= s->unit ? fmin(first, need) : first;
+        all = s->ways[i].total == batch ? fmin(all, need) : all;
+    }
+    double row = all > first && isfinite(all) ? (all - first) / batch : 0;
+    for (uint32_t i = 0; i < s->way_count; i++)
+        least = fmin(least, (double)s->ways[i].need[1] - row * s->ways[i].total);
+    for (uint32_t m = 0; m < s->c->member_count; m++)
+        room += (double)limit_of(s, m) - least;
+    return room - row * batch >= state;
+}
+
+static void chosen_take(struct shards *s)
+{
+    for (uint32_t m = 0; m < s->c->member_count; m++) {
+        const struct split_option *o = &s->chosen[m];
+        struct member *x = &s->c->members[m];
+        x->rows = o->count ? o->rows : 1;
+        x->count = o->count;
+        x->window = o->count && !s->whole && s->buffers.layers ? o->count : 1;
+        x->recompute = o->recompute;
+    }
+}
+
+int shards_split(struct shards *s, const struct moving *moving, const int64_t *least_room, double state,
+                 double limit)
+{
+    uint32_t count = s->c->member_count, batch = s->p->workload->batch_rows;
+    int64_t bytes = (int64_t)ceil(state);
+    double rate = 0, moves = 0;
+    if (state > 0 && !room_may_do(s, state))
+        return 0;
+    for (uint32_t m = 0; m < count; m++)
+        rate += 1 / s->per_row[m];
+    for (uint32_t i = 0; i < s->overlap_count; i++)
+        moves += s->overlaps[i].times * moves_seconds(&s->overlaps[i], moving);
+    for (double within = FIRST_LIMIT * fmax(moves, batch / rate);; within *= 2) {
+        bool all = true, cut = within < limit;
+        for (uint32_t m = 0; m < count; m++)
+            options_fill(s, m, moving, least_room ? least_room[m] : 0, bytes, cut ? within : limit, &all);
+        int result = split_solve(s->members, count, batch, bytes, s->chosen, s->bench->err);
+        if (result > 0)
+            chosen_take(s);
+        if (result != 0 || all || !cut)
+            return result;
+    }
+}

@@ -1,0 +1,253 @@
+/* The exact split of rows, generalised from Cephalo's (docs/PLANNER.md, Search 1): bisection over the finite
+ * set of times; for each, a table over the rows given out so far holds the most room left for state. Only
+ * rows that the members before can have taken and those behind can finish are looked at: few, near the least
+ * time. Where memory is no matter, any split tells that a time will do, and there is no table until the end.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/kind/split.h"
+
+#define COARSE_TURNS 14
+
+struct reach { /* rows that may have been given out */
+    uint32_t least, most;
+};
+
+struct offer { /* the most room that a member has left with so many rows, within a time */
+    uint32_t total;
+    double room;
+};
+
+struct split {
+    const struct split_member *members;
+    uint32_t count, batch;
+    double state;
+    /* [(count + 1) · (batch + 1)]: most room with that many rows given out, −INFINITY: cannot be; bytes,
+     * which are whole and far below 2^53 */
+    double *table;
+    struct reach *within; /* [count + 1]: where the table is filled */
+    uint32_t *first;      /* [count + 1] into offers */
+    struct offer *offers; /* of every member, by total */
+    double *times;
+};
+
+/* What every member can do within `seconds`. False when one cannot do anything. */
+static bool offers_fill(struct split *s, double seconds)
+{
+    uint32_t count = 0;
+    bool all = true;
+    for (uint32_t m = 0; m < s->count; m++) {
+        const struct split_member *member = &s->members[m];
+        s->first[m] = count;
+        for (uint32_t i = 0; i < member->option_count; i++) {
+            const struct split_option *o = &member->options[i];
+            double room = (double)o->room;
+            if (!(o->seconds <= seconds) || o->total > s->batch)
+                continue;
+            if (count > s->first[m] && s->offers[count - 1].total == o->total) {
+                s->offers[count - 1].room =
+                    room > s->offers[count - 1].room ? room : s->offers[count - 1].room;
+                continue;
+            }
+            s->offers[count++] = (struct offer){o->total, room};
+        }
+        all = all && count > s->first[m];
+    }
+    s->first[s->count] = count;
+    return all;
+}
+
+/* Where the table matters. False when the batch is out of reach, or the most room that there can be is too
+ * little. */
+static bool reach_find(struct split *s)
+{
+    uint64_t least = 0, most = 0, least_left = 0, most_left = 0;
+    double room = 0;
+    for (uint32_t m = 0; m < s->count; m++) {
+        double best = -INFINITY;
+        for (uint32_t i = s->first[m]; i < s->first[m + 1]; i++)
+            best = s->offers[i].room > best ? s->offers[i].room : best;
+        least_left += s->offers[s->first[m]].total;
+        most_left += s->offers[s->first[m + 1] - 1].total;
+        room += best;
+    }
+    if (least_left > s->batch || most_left < s->batch || room < s->state)
+        return false;
+    s->within[0] = (struct reach){0, 0};
+    for (uint32_t m = 0; m < s->count; m++) {
+        uint32_t lowest = s->offers[s->first[m]].total, highest = s->offers[s->first[m + 1] - 1].total;
+        least += lowest;
+        most += highest;
+        least_left -= lowest;
+        most_left -= highest;
+        uint64_t from = most_left < s->batch && s->batch - most_left > least ? s->batch - most_left : least;
+        uint64_t to = most < s->batch - least_left ? most : s->batch - least_left;
+        s->within[m + 1] = (struct reach){(uint32_t)from, (uint32_t)to};
+    }
+    return true;
+}
+
+/* Everybody takes the most it can, and what is too much is taken off one after the other: is that a split
+ * with enough room? */
+static bool any_split(const struct split *s)
+{
+    uint64_t over = 0;
+    double room = 0;
+    for (uint32_t m = 0; m < s->count; m++)
+        over += s->offers[s->first[m + 1] - 1].total;
+    over -= s->batch;
+    for (uint32_t m = 0; m < s->count; m++) {
+        uint32_t at = s->first[m + 1] - 1, most = s->offers[at].total;
+        while (at > s->first[m] && most - s->offers[at - 1].total <= over)
+            at--;
+        over -= most - s->offers[at].total;
+        room += s->offers[at].room;
+    }
+    return over == 0 && room >= s->state;
+}
+
+/* One offer: to[j + total] = max(to[j + total], from[j] + room), where both matter. */
+static void offer_add(const double *restrict from, double *restrict to, struct reach before,
+                      struct reach after, const struct offer *offer)
+{
+    uint32_t total = offer->total, begin = after.least > total ? after.least - total : 0;
+    double room = offer->room;
+    if (after.most < total)
+        return;
+    begin = before.least > begin ? before.least : begin;
+    uint32_t end = before.most < after.most - total ? before.most : after.most - total;
+    from += begin;
+    to += begin + total;
+    for (int64_t j = 0, count = (int64_t)end - begin + 1; j < count; j++) {
+        double sum = from[j] + room;
+        to[j] = sum > to[j] ? sum : to[j];
+    }
+}
+
+/* Most room of all members with what they offer, doing the batch; −INFINITY when they cannot. */
+static double room_most(struct split *s)
+{
+    size_t width = (size_t)s->batch + 1;
+    s->table[0] = 0;
+    for (uint32_t m = 0; m < s->count; m++) {
+        double *from = &s->table[m * width], *to = from + width;
+        for (uint32_t j = s->within[m + 1].least; j <= s->within[m + 1].most; j++)
+            to[j] = -INFINITY;
+        for (uint32_t i = s->first[m]; i < s->first[m + 1]; i++)
+            offer_add(from, to, s->within[m], s->within[m + 1], &s->offers[i]);
+    }
+    return s->table[s->count * width + s->batch];
+}
+
+static bool feasible(struct split *s, double seconds)
+{
+    return offers_fill(s, seconds) && reach_find(s) && (any_split(s) || room_most(s) >= s->state);
+}
+
+static int number_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* The least feasible of the options' own times, or −1. */
+static double least_time(struct split *s)
+{
+    double low = 0, high = 0;
+    for (uint32_t m = 0; m < s->count; m++) {
+        double least = INFINITY;
+        for (uint32_t i = 0; i < s->members[m].option_count; i++) {
+            least = fmin(least, s->members[m].options[i].seconds);
+            high = fmax(high, s->members[m].options[i].seconds);
+        }
+        low = fmax(low, least);
+    }
+    if (!(low <= high) || !feasible(s, high))
+        return -1;
+    if (feasible(s, low))
+        return low;
+    for (int turn = 0; turn < COARSE_TURNS; turn++) {
+        /* by ratio: options reach from one row to all of them */
+        double middle = low > 0 ? sqrt(low * high) : (low + high) / 2;
+        if (feasible(s, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < s->count; m++) {
+        for (uint32_t i = 0; i < s->members[m].option_count; i++) {
+            double seconds = s->members[m].options[i].seconds;
+            if (seconds > low && seconds <= high)
+                s->times[count++] = seconds;
+        }
+    }
+    qsort(s->times, count, sizeof(*s->times), number_compare);
+    uint32_t from = 0, to = count ? count - 1 : 0; /* the answer lies in [from, to]; the last is feasible */
+    while (from < to) {
+        uint32_t middle = (from + to) / 2;
+        if (feasible(s, s->times[middle]))
+            to = middle;
+        else
+            from = middle + 1;
+    }
+    return count ? s->times[to] : high;
+}
+
+/* Walks the table of what is offered within `seconds` back; of equal rooms the fastest. */
+static void trace_back(const struct split *s, double seconds, struct split_option *chosen)
+{
+    uint32_t width = s->batch + 1, left = s->batch;
+    for (uint32_t m = s->count; m-- > 0;) {
+        const double *from = &s->table[(size_t)m * width];
+        double wanted = s->table[(size_t)(m + 1) * width + left];
+        const struct split_option *best = NULL;
+        for (uint32_t i = 0; i < s->members[m].option_count; i++) {
+            const struct split_option *o = &s->members[m].options[i];
+            if (o->seconds > seconds || o->total > left || left - o->total < s->within[m].least ||
+                left - o->total > s->within[m].most || from[left - o->total] + (double)o->room != wanted)
+                continue;
+            if (!best || o->seconds < best->seconds)
+                best = o;
+        }
+        if (!best) /* cannot be: the table was made of these options */
+            return;
+        chosen[m] = *best;
+        left -= best->total;
+    }
+}
+
+int split_solve(const struct split_member *members, uint32_t count, uint32_t batch, int64_t state,
+                struct split_option *chosen, struct err *err)
+{
+    struct split s = {.members = members, .count = count, .batch = batch, .state = (double)state};
+    size_t options = 0, size = ((size_t)count + 1) * ((size_t)batch + 1);
+    for (uint32_t m = 0; m < count; m++) {
+        if (members[m].option_count == 0)
+            return 0;
+        options += members[m].option_count;
+    }
+    s.table = malloc(size * sizeof(*s.table));
+    s.times = malloc((options + 1) * sizeof(*s.times));
+    s.offers = malloc((options + 1) * sizeof(*s.offers));
+    s.within = malloc(((size_t)count + 1) * sizeof(*s.within));
+    s.first = malloc(((size_t)count + 1) * sizeof(*s.first));
+    bool room = s.table && s.times && s.offers && s.within && s.first;
+    int result = room ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    double best = result == 0 ? least_time(&s) : -1;
+    if (result == 0 && best >= 0) {
+        offers_fill(&s, best);
+        reach_find(&s);
+        room_most(&s);
+        trace_back(&s, best, chosen);
+        result = 1;
+    }
+    free(s.table);
+    free(s.times);
+    free(s.offers);
+    free(s.within);
+    free(s.first);
+    return result;
+}

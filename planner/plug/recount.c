@@ -1,0 +1,150 @@
+/* A whole plan's memory, worked out anew.
+ *
+ * The checker holds a plan's slots against its own sums; here sums and slots are held against those of the
+ * plan that our generator emits for the same devices, blocks, windows and micro-batches. So a plan can say
+ * too much and not too little. */
+#include "planner/plug/recount.h"
+
+#include <string.h>
+
+#include "planner/kind/kind.h"
+
+static bool same_slot(const struct plan_slot *a, const struct plan_slot *b)
+{
+    return a->kind == b->kind && a->lifetime == b->lifetime && a->place == b->place &&
+           a->purpose == b->purpose && a->block_begin == b->block_begin && a->block_end == b->block_end;
+}
+
+static double ring_of(const struct plan_slot *slot)
+{
+    return (double)slot->ring_micro_batches * slot->ring_blocks;
+}
+
+/* Bytes that the slot must have in all, by ours; the least of two rules where its ring is another: in
+ * proportion, and all its buffers full. */
+static double slot_needs(const struct plan_slot *slot, const struct plan_slot *ours)
+{
+    double scaled = (double)ours->bytes_total * (ring_of(slot) / ring_of(ours));
+    double full = (double)ours->bytes_bound * ring_of(slot);
+    return scaled < full ? scaled : full;
+}
+
+/* One slot beside ours; adds to more[] what it has beyond ours. */
+static int slot_check(const struct plan_rank *rank, uint32_t number, uint32_t s, const struct plan_rank *ours,
+                      double more[PURPOSE_COUNT], struct err *err)
+{
+    const struct plan_slot *slot = &rank->slots[s];
+    const struct plan_slot *mine = NULL;
+    for (uint32_t k = 0; k < ours->slot_count && !mine; k++)
+        mine = same_slot(slot, &ours->slots[k]) ? &ours->slots[k] : NULL;
+    if (!mine)
+        return err_set(
+            err, ERR_INVALID,
+            "rank %u slot %u (%s of blocks %d..%d): no plan of ours with these devices and blocks has such "
+            "a buffer, so what it takes cannot be worked out",
+            number, s, slot_kind_name(slot->kind), slot->block_begin, slot->block_end);
+    const double tolerance = 1 - 1e-9;
+    if (slot->bytes_per_token < mine->bytes_per_token * tolerance ||
+        slot->bytes_per_row < mine->bytes_per_row * tolerance || slot->bytes_fixed < mine->bytes_fixed ||
+        slot->bytes_bound < mine->bytes_bound ||
+        (double)slot->bytes_total < slot_needs(slot, mine) * tolerance)
+        return err_set(err, ERR_INVALID,
+                       "rank %u slot %u (%s): says %llu bytes, at most %llu a buffer; it needs %.0f and %llu",
+                       number, s, slot_kind_name(slot->kind), (unsigned long long)slot->bytes_total,
+                       (unsigned long long)slot->bytes_bound, slot_needs(slot, mine),
+                       (unsigned long long)mine->bytes_bound);
+    if (slot->purpose < PURPOSE_COUNT && slot->place == SLOT_ON_DEVICE)
+        more[slot->purpose] += (double)slot->bytes_total;
+    return 0;
+}
+
+static int sums_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
+                      const double more[PURPOSE_COUNT], struct err *err)
+{
+    double total = (double)ours->memory_bytes;
+    for (int p = 0; p < PURPOSE_COUNT; p++) {
+        const double beyond = more[p] > 0 ? more[p] : 0;
+        const double needs = (double)ours->memory_peak[p] + beyond;
+        total += beyond;
+        if ((double)rank->memory_peak[p] < needs)
+            return err_set(err, ERR_INVALID, "rank %u (%s): says %llu bytes of %s, it needs %.0f", number,
+                           rank->device, (unsigned long long)rank->memory_peak[p], plan_purpose_name(p),
+                           needs);
+    }
+    if ((double)rank->memory_bytes < total)
+        return err_set(err, ERR_INVALID, "rank %u (%s): says %llu bytes of memory, it needs %.0f", number,
+                       rank->device, (unsigned long long)rank->memory_bytes, total);
+    return 0;
+}
+
+/* A rank does nothing that ours does not (this release's workers would not), and keeps no more than one that
+ * says whether it recomputes. */
+static int program_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
+                         int kind, struct err *err)
+{
+    const struct program *program = &rank->programs[kind], *mine = &ours->programs[kind];
+    bool known[OP_COUNT] = {0};
+    for (uint32_t i = 0; i < mine->instr_count; i++)
+        known[mine->instrs[i].op] = true;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        if (!known[x->op])
+            return err_set(err, ERR_INVALID, "rank %u instruction %u: no plan of ours does %s here", number,
+                           i, instr_op_name(x->op));
+        if (kind == PROGRAM_TRAIN && x->op == OP_FORWARD && rank->recompute && !(x->flags & INSTR_RECOMPUTE))
+            return err_set(err, ERR_INVALID, "rank %u instruction %u: keeps more than a rank that recomputes",
+                           number, i);
+    }
+    return 0;
+}
+
+static int rank_check(const struct plan_rank *rank, uint32_t number, const struct plan_rank *ours,
+                      struct err *err)
+{
+    double more[PURPOSE_COUNT] = {0};
+    if (!rank->device || !ours->device || strcmp(rank->device, ours->device) != 0)
+        return err_set(err, ERR_INVALID, "rank %u: another device than its place in the plan means", number);
+    for (uint32_t s = 0; s < rank->slot_count; s++) {
+        if (slot_check(rank, number, s, ours, more, err) < 0)
+            return -1;
+    }
+    for (uint32_t s = 0; s < ours->slot_count; s++) {
+        if (ours->slots[s].purpose < PURPOSE_COUNT && ours->slots[s].place == SLOT_ON_DEVICE)
+            more[ours->slots[s].purpose] -= (double)ours->slots[s].bytes_total;
+    }
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        if (program_check(rank, number, ours, kind, err) < 0)
+            return -1;
+    }
+    return sums_check(rank, number, ours, more, err);
+}
+
+static int starts_check(const struct plan *plan, struct err *err)
+{
+    for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
+        const uint32_t begin = plan->micro_batch_start[k], end = plan->micro_batch_start[k + 1];
+        if (end <= begin || end - begin > plan->rows_bound)
+            return err_set(err, ERR_INVALID, "micro-batch %u has %u rows; 1 to %u are possible", k,
+                           end > begin ? end - begin : 0, plan->rows_bound);
+    }
+    return 0;
+}
+
+int recount_memory(const struct problem *problem, const struct candidate *candidate, struct plan *plan,
+                   struct err *err)
+{
+    struct plan *ours =
+        starts_check(plan, err) < 0 ? NULL : kinds[plan->placement]->emit(problem, candidate, true, err);
+    if (!ours)
+        return -1;
+    int result = ours->rank_count == plan->rank_count && ours->tokens_bound <= plan->tokens_bound
+                     ? 0
+                     : err_set(err, ERR_INVALID, "%u ranks, where its devices and blocks make %u",
+                               plan->rank_count, ours->rank_count);
+    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
+        result = rank_check(&plan->ranks[r], r, &ours->ranks[r], err);
+        plan->ranks[r].process_base_bytes = ours->ranks[r].process_base_bytes;
+    }
+    plan_destroy(ours);
+    return result;
+}

@@ -1,0 +1,63 @@
+#include "planner/schedule/order.h"
+
+/* Groups in which micro-batches go round: as many ranks as there are or more each, the first `larger` of them
+ * one more than `each`. */
+struct rounds {
+    uint32_t groups, each, larger;
+};
+
+static struct rounds rounds_of(uint32_t ranks, uint32_t micro_batches)
+{
+    struct rounds r = {.groups = micro_batches < ranks ? 1 : micro_batches / ranks};
+    r.each = micro_batches / r.groups;
+    r.larger = micro_batches % r.groups;
+    return r;
+}
+
+uint32_t order_window_least(uint32_t ranks, uint32_t laps, uint32_t micro_batches, uint32_t rank)
+{
+    struct rounds r = rounds_of(ranks, micro_batches);
+    return (laps - 1) * (r.each + (r.larger > 0)) + 2 * (ranks - 1 - rank) + 1;
+}
+
+/* The n-th forward, or backward, of an interleaved rank: a group passes lap after lap, then the next one. */
+static struct schedule_event turn(const struct order_of *o, uint32_t n, bool backward)
+{
+    struct rounds r = rounds_of(o->ranks, o->micro_batches);
+    uint32_t laps = o->stages / o->ranks, large = r.larger * (r.each + 1) * laps;
+    uint32_t size = n < large ? r.each + 1 : r.each;
+    uint32_t group = n < large ? n / (size * laps) : r.larger + (n - large) / (size * laps);
+    uint32_t first = group * r.each + (group < r.larger ? group : r.larger), inside = n - first * laps;
+    uint32_t lap = backward ? laps - 1 - inside / size : inside / size;
+    return (struct schedule_event){lap * o->ranks + o->rank, first + inside % size,
+                                   backward ? EVENT_BACKWARD : EVENT_FORWARD};
+}
+
+static struct schedule_event event_at(const struct order_of *o, uint32_t n, enum schedule_kind kind)
+{
+    if (o->stages > o->ranks)
+        return turn(o, n, kind != EVENT_FORWARD);
+    return (struct schedule_event){o->stage, o->mine[n], kind};
+}
+
+void order_fill(const struct order_of *o, struct schedule_event *events)
+{
+    bool split = o->schedule == SCHEDULE_SPLIT;
+    uint32_t window = o->window ? o->window : 1, at = 0;
+    if (o->stages > o->ranks) {
+        uint32_t least = order_window_least(o->ranks, o->stages / o->ranks, o->micro_batches, o->rank);
+        window = window < least ? least : window;
+    }
+    window = window < o->count ? window : o->count;
+    for (uint32_t n = 0; n < window; n++)
+        events[at++] = event_at(o, n, EVENT_FORWARD);
+    for (uint32_t n = 0; n < o->count; n++) {
+        events[at++] = event_at(o, n, split ? EVENT_INPUT : EVENT_BACKWARD);
+        if (n + window < o->count)
+            events[at++] = event_at(o, n + window, EVENT_FORWARD);
+        if (split && n >= o->delay)
+            events[at++] = event_at(o, n - o->delay, EVENT_WEIGHT);
+    }
+    for (uint32_t n = o->count > o->delay ? o->count - o->delay : 0; n < o->count && split; n++)
+        events[at++] = event_at(o, n, EVENT_WEIGHT);
+}

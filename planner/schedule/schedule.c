@@ -1,0 +1,472 @@
+/* List scheduling: ranks take their events in the order in which these can begin. */
+#include "planner/schedule/schedule.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/cost/micro.h"
+#include "planner/schedule/order.h"
+
+#define SHARED_NODES_MAX                                                                                     \
+    64u /* nodes up to which wires and network cards in common are kept book of; with more, a                \
+           pipeline's neighbours seldom meet on one */
+
+/* A rank while the schedule runs. */
+struct runner {
+    double free_s;                /* when it has done what it began */
+    double sent_s[2];             /* when its last transfer forward, backward has left */
+    uint32_t price_base;          /* of its first stage; interleaved: of stage j it is j's */
+    uint32_t done;                /* events */
+    uint32_t forwards, backwards; /* eager: of its own micro-batches */
+    uint32_t mine, count, limit;  /* its micro-batches: in run.mine from there on */
+};
+
+struct run {
+    struct schedule *s;
+    const struct problem *problem;
+    const struct candidate *c;
+    const struct stage_price *prices;
+    struct runner *runners;
+    uint32_t *mine;                 /* every rank's micro-batches, rising; eager only */
+    double *act_ready, *grad_ready; /* [stages · micro_batches]: arrival; negative: not yet */
+    double *best;                   /* tournament over ranks: soonest begin; [2 · width] */
+    uint32_t width;
+    struct schedule_event *next;   /* [ranks] what the rank would begin then */
+    double *wire_free, *card_free; /* [nodes²]; [2 · nodes] out, in; NULL: not counted */
+    double bytes;                  /* of a mean boundary tensor */
+    const double *scale;           /* [micro_batches] of means, or NULL: 1 */
+    bool follow;                   /* the order stands */
+};
+
+/* --- the soonest of all ranks --- */
+
+static void best_set(struct run *r, uint32_t rank, double at)
+{
+    uint32_t i = r->width + rank;
+    r->best[i] = at;
+    for (i /= 2; i > 0; i /= 2) {
+        double a = r->best[2 * i], b = r->best[2 * i + 1], least = a <= b ? a : b;
+        if (r->best[i] == least)
+            return;
+        r->best[i] = least;
+    }
+}
+
+/* The soonest rank, of equals the first. */
+static uint32_t best_rank(const struct run *r)
+{
+    uint32_t i = 1;
+    while (i < r->width)
+        i = r->best[2 * i] <= r->best[2 * i + 1] ? 2 * i : 2 * i + 1;
+    return i - r->width;
+}
+
+/* --- what a rank would do next --- */
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* When an event's input is there; negative: not yet. */
+static double ready_at(const struct run *r, const struct schedule_event *e)
+{
+    size_t cell = (size_t)e->stage * r->s->micro_batches + e->micro_batch;
+    if (e->kind == EVENT_FORWARD)
+        return r->act_ready[cell];
+    if (e->kind == EVENT_WEIGHT)
+        return r->s->backward_end[cell];
+    return r->grad_ready[cell];
+}
+
+static void look_eager(struct run *r, uint32_t rank, uint32_t stage)
+{
+    struct runner *x = &r->runners[rank];
+    struct schedule_event forward = {stage, 0, EVENT_FORWARD}, backward = {stage, 0, EVENT_BACKWARD};
+    double f = INFINITY, b = INFINITY, ready;
+    if (x->forwards < x->count && x->forwards - x->backwards < x->limit) {
+        forward.micro_batch = r->mine[x->mine + x->forwards];
+        ready = ready_at(r, &forward);
+        f = ready >= 0 ? later(ready, x->free_s) : f;
+    }
+    if (x->backwards < x->forwards) {
+        backward.micro_batch = r->mine[x->mine + x->backwards];
+        ready = ready_at(r, &backward);
+        b = ready >= 0 ? later(ready, x->free_s) : b;
+    }
+    r->next[rank] = b <= f ? backward : forward;
+    best_set(r, rank, b <= f ? b : f);
+}
+
+static void look(struct run *r, uint32_t rank, uint32_t stage)
+{
+    struct runner *x = &r->runners[rank];
+    if (r->c->eager && !r->follow) {
+        look_eager(r, rank, stage);
+        return;
+    }
+    uint32_t at = r->s->first[rank] + x->done;
+    if (at == r->s->first[rank + 1]) {
+        best_set(r, rank, INFINITY);
+        return;
+    }
+    double ready = ready_at(r, &r->s->events[at]);
+    r->next[rank] = r->s->events[at];
+    best_set(r, rank, ready >= 0 ? later(ready, x->free_s) : INFINITY);
+}
+
+static double scale_of(const struct run *r, uint32_t micro_batch)
+{
+    return r->scale ? r->scale[micro_batch] : 1;
+}
+
+/* --- transfers --- */
+
+static void take_turn(double *free_s, double *begin, double seconds)
+{
+    *begin = later(*begin, *free_s);
+    *free_s = *begin + seconds;
+}
+
+/* Sends a boundary tensor that is there at `at`. *left: when the sender's buffer is free. Returns its
+ * arrival. */
+static double transfer(struct run *r, uint32_t from, uint32_t to, bool back, double at, double bytes,
+                       double *left)
+{
+    const struct cluster *cluster = r->problem->cluster;
+    uint32_t a = r->c->members[from].device, b = r->c->members[to].device;
+    uint32_t x = cluster->devices[a].node, y = cluster->devices[b].node;
+    struct problem_link link = problem_link(r->problem, a, b);
+    double seconds = bytes / link.bytes_per_s, begin = later(at, r->runners[from].sent_s[back]);
+    if (from == to) {
+        *left = at;
+        return at;
+    }
+    if (x != y && r->wire_free) {
+        double out = cluster->nodes[x].nic_bytes_per_s, in = cluster->nodes[y].nic_bytes_per_s;
+        take_turn(&r->wire_free[x * cluster->node_count + y], &begin, seconds);
+        if (out > 0)
+            take_turn(&r->card_free[2 * x], &begin, bytes / out);
+        if (in > 0)
+            take_turn(&r->card_free[2 * y + 1], &begin, bytes / in);
+    }
+    r->runners[from].sent_s[back] = *left = begin + seconds;
+    return begin + seconds + link.latency_s;
+}
+
+/* --- running --- */
+
+static const struct stage_price *price_of(const struct run *r, uint32_t rank, uint32_t stage)
+{
+    const struct stage *x = &r->c->stages[stage];
+    bool laps = r->s->stages > r->s->ranks;
+    return &r->prices[laps || x->kind == STAGE_TENSOR ? stage : rank];
+}
+
+/* The result of an event goes to whoever needs it, who looks again. */
+static void hand_on(struct run *r, uint32_t rank, const struct schedule_event *e, double end)
+{
+    struct schedule *s = r->s;
+    size_t cell = (size_t)e->stage * s->micro_batches + e->micro_batch;
+    bool back = e->kind != EVENT_FORWARD, last = e->stage + 1 == s->stages;
+    double *left = back ? &s->backward_left[cell] : &s->forward_left[cell];
+    *left = end;
+    if (!back && last) {
+        r->grad_ready[cell] = end;
+        return;
+    }
+    if (back && e->stage == 0)
+        return;
+    size_t other = back ? cell - s->micro_batches : cell + s->micro_batches;
+    uint32_t to = s->owner[other];
+    (back ? r->grad_ready : r->act_ready)[other] =
+        transfer(r, rank, to, back, end, r->bytes * scale_of(r, e->micro_batch), left);
+    if (to != rank)
+        look(r, to, back ? e->stage - 1 : e->stage + 1);
+}
+
+static void begin(struct run *r, uint32_t rank, double at)
+{
+    struct schedule *s = r->s;
+    struct runner *x = &r->runners[rank];
+    struct schedule_event e = r->next[rank];
+    const struct stage_price *price = price_of(r, rank, e.stage);
+    size_t cell = (size_t)e.stage * s->micro_batches + e.micro_batch;
+    double seconds = e.kind == EVENT_FORWARD  ? price->forward_s
+                     : e.kind == EVENT_WEIGHT ? price->weight_s
+                                              : price->backward_s;
+    double end = at + seconds * scale_of(r, e.micro_batch);
+    s->events[s->first[rank] + x->done++] = e;
+    x->forwards += e.kind == EVENT_FORWARD;
+    x->backwards += e.kind == EVENT_BACKWARD;
+    x->free_s = s->rank_end[rank] = end;
+    if (e.kind == EVENT_FORWARD) {
+        s->forward_begin[cell] = at;
+        s->forward_end[cell] = end;
+    } else if (e.kind != EVENT_WEIGHT) {
+        s->backward_begin[cell] = at;
+        s->backward_end[cell] = end;
+    }
+    if (e.kind != EVENT_WEIGHT)
+        hand_on(r, rank, &e, end);
+    look(r, rank, e.stage);
+}
+
+/* --- owners --- */
+
+/* Minimum completion time, each micro-batch arriving a period after the last: whoever would be done first
+ * with its forward and backward takes it. */
+static void deal_stage(struct run *r, uint32_t stage, double period)
+{
+    const struct stage *x = &r->c->stages[stage];
+    uint32_t *owner = &r->s->owner[(size_t)stage * r->s->micro_batches];
+    double *done = r->best; /* not in use yet */
+    for (uint32_t m = 0; m < x->member_count; m++)
+        done[m] = 0;
+    for (uint32_t k = 0; k < r->s->micro_batches; k++) {
+        double least = INFINITY, now = k * period;
+        uint32_t best = 0;
+        for (uint32_t m = 0; m < x->member_count; m++) {
+            const struct stage_price *price = price_of(r, x->member_first + m, stage);
+            double end = later(done[m], now) + price->forward_s + price->backward_s;
+            if (end < least) {
+                least = end;
+                best = m;
+            }
+        }
+        done[best] = least;
+        owner[k] = x->member_first + best;
+    }
+}
+
+/* One stage whose members say how many: one after the other. */
+static bool deal_counts(struct run *r)
+{
+    const struct candidate *c = r->c;
+    uint32_t k = 0;
+    for (uint32_t m = 0; m < c->member_count && c->stage_count == 1; m++) {
+        for (uint32_t n = 0; n < c->members[m].count && k < r->s->micro_batches; n++)
+            r->s->owner[k++] = m;
+    }
+    return k == r->s->micro_batches;
+}
+
+static void deal(struct run *r)
+{
+    const struct candidate *c = r->c;
+    uint32_t count = r->s->micro_batches;
+    double period = 0;
+    if (c->stages[0].kind != STAGE_TENSOR && deal_counts(r))
+        return;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct stage *x = &c->stages[s];
+        double rate = 0;
+        for (uint32_t m = 0; m < (x->kind == STAGE_TENSOR ? 1 : x->member_count); m++) {
+            const struct stage_price *price = price_of(r, x->member_first + m, s);
+            rate += 1 / (price->forward_s + price->backward_s);
+        }
+        period = later(period, 1 / rate);
+    }
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct stage *x = &c->stages[s];
+        bool said = c->owner && c->owner_count == c->stage_count * count;
+        if (said || x->member_count == 1 || x->kind == STAGE_TENSOR) {
+            for (uint32_t k = 0; k < count; k++)
+                r->s->owner[(size_t)s * count + k] =
+                    x->member_first + (said ? c->owner[(size_t)s * count + k] : 0);
+        } else {
+            deal_stage(r, s, period);
+        }
+    }
+}
+
+/* --- memory and beginning --- */
+
+/* The next `bytes` of the block of memory at `base` (NULL: they are only counted). */
+static void *carve(char *base, size_t *used, size_t bytes)
+{
+    void *at = base ? base + *used : NULL;
+    *used += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* Places everything from base on; returns the bytes. */
+static size_t place(struct run *r, char *base)
+{
+    struct schedule *s = r->s;
+    size_t cells = (size_t)s->stages * s->micro_batches, ranks = s->ranks, used = 0;
+    size_t nodes = r->problem->cluster->node_count, each = r->c->schedule == SCHEDULE_SPLIT ? 3 : 2;
+    bool shared = nodes > 1 && nodes <= SHARED_NODES_MAX;
+    double **const times[] = {&s->forward_begin, &s->forward_end,   &s->forward_left, &s->backward_begin,
+                              &s->backward_end,  &s->backward_left, &r->act_ready,    &r->grad_ready};
+    for (size_t t = 0; t < sizeof(times) / sizeof(*times); t++)
+        *times[t] = carve(base, &used, cells * sizeof(double));
+    s->owner = carve(base, &used, cells * sizeof(*s->owner));
+    s->first = carve(base, &used, (ranks + 1) * sizeof(*s->first));
+    s->events = carve(base, &used, each * cells * sizeof(*s->events));
+    s->rank_end = carve(base, &used, ranks * sizeof(double));
+    r->runners = carve(base, &used, ranks * sizeof(*r->runners));
+    r->next = carve(base, &used, ranks * sizeof(*r->next));
+    r->best = carve(base, &used, 2 * r->width * sizeof(double));
+    r->mine = carve(base, &used, cells * sizeof(*r->mine));
+    r->wire_free = shared ? carve(base, &used, nodes * nodes * sizeof(double)) : NULL;
+    r->card_free = shared ? carve(base, &used, 2 * nodes * sizeof(double)) : NULL;
+    return used;
+}
+
+static int make_room(struct run *r, struct err *err)
+{
+    struct schedule *s = r->s;
+    size_t cells = (size_t)s->stages * s->micro_batches, nodes = r->problem->cluster->node_count;
+    size_t bytes = place(r, NULL);
+    if (bytes > s->capacity) {
+        free(s->memory);
+        s->capacity = 0;
+        s->memory = malloc(bytes + bytes / 2);
+        if (!s->memory)
+            return err_set(err, ERR_NOMEM, "planner: out of memory");
+        s->capacity = bytes + bytes / 2;
+    }
+    place(r, s->memory);
+    memset(s->rank_end, 0, s->ranks * sizeof(double));
+    memset(r->runners, 0, s->ranks * sizeof(*r->runners));
+    if (r->wire_free) {
+        memset(r->wire_free, 0, nodes * nodes * sizeof(double));
+        memset(r->card_free, 0, 2 * nodes * sizeof(double));
+    }
+    for (size_t i = 0; i < cells; i++) {
+        r->act_ready[i] = i < s->micro_batches ? 0 : -1;
+        r->grad_ready[i] = s->backward_end[i] = -1;
+    }
+    return 0;
+}
+
+/* How many micro-batches each rank has; eager: which. */
+static void share_out(struct run *r)
+{
+    struct schedule *s = r->s;
+    size_t cells = (size_t)s->stages * s->micro_batches;
+    uint32_t at = 0;
+    for (size_t i = 0; i < cells; i++)
+        r->runners[s->owner[i]].count++;
+    for (uint32_t rank = 0; rank < s->ranks; rank++) {
+        r->runners[rank].mine = at;
+        r->runners[rank].limit = r->c->members[rank].window ? r->c->members[rank].window : s->micro_batches;
+        at += r->runners[rank].count;
+        r->runners[rank].count = 0;
+    }
+    for (size_t i = 0; i < cells; i++) {
+        struct runner *x = &r->runners[s->owner[i]];
+        r->mine[x->mine + x->count++] = (uint32_t)(i % s->micro_batches);
+    }
+}
+
+/* The room of each rank's events; strict orders are written down beforehand. */
+static void orders_fill(struct run *r)
+{
+    struct schedule *s = r->s;
+    uint32_t at = 0, each = r->c->schedule == SCHEDULE_SPLIT ? 3 : 2;
+    for (uint32_t rank = 0; rank < s->ranks; rank++) {
+        const struct runner *x = &r->runners[rank];
+        s->first[rank] = at;
+        at += each * x->count;
+    }
+    s->first[s->ranks] = at;
+    for (uint32_t stage = 0; stage < s->stages && !r->c->eager; stage++) {
+        const struct stage *x = &r->c->stages[stage];
+        bool group = x->kind == STAGE_TENSOR;
+        if (s->stages > s->ranks && stage >= s->ranks)
+            break;
+        for (uint32_t m = 0; m < (group ? 1 : x->member_count); m++) {
+            uint32_t rank = x->member_first + m;
+            const struct order_of order = {.schedule = r->c->schedule,
+                                           .ranks = s->ranks,
+                                           .stages = s->stages,
+                                           .micro_batches = s->micro_batches,
+                                           .rank = rank,
+                                           .stage = stage,
+                                           .count = r->runners[rank].count,
+                                           .mine = &r->mine[r->runners[rank].mine],
+                                           .window = r->runners[rank].limit,
+                                           .delay = r->c->members[rank].delay};
+            order_fill(&order, &s->events[s->first[rank]]);
+        }
+    }
+}
+
+static int run_all(struct run *r, struct err *err)
+{
+    struct schedule *s = r->s;
+    for (uint32_t i = 0; i < 2 * r->width; i++)
+        r->best[i] = INFINITY;
+    for (uint32_t stage = 0; stage < s->stages; stage++) {
+        const struct stage *x = &r->c->stages[stage];
+        for (uint32_t rank = x->member_first; rank < x->member_first + x->member_count; rank++) {
+            if (r->runners[rank].count == 0)
+                continue;
+            r->runners[rank].free_s = price_of(r, rank, stage)->ready_s;
+            look(r, rank, stage);
+        }
+    }
+    for (uint32_t left = s->first[s->ranks]; left > 0; left--) {
+        uint32_t rank = best_rank(r);
+        double at = r->best[1];
+        if (!(at < INFINITY))
+            return err_set(err, ERR_NOFIT,
+                           "planner: %u micro-batches cannot go through %u ranks in this order",
+                           s->micro_batches, s->ranks);
+        begin(r, rank, at);
+    }
+    s->end_s = 0;
+    for (uint32_t rank = 0; rank < s->ranks; rank++)
+        s->end_s = later(s->end_s, s->rank_end[rank]);
+    return 0;
+}
+
+static void run_init(struct run *r, struct schedule *schedule, const struct problem *problem,
+                     const struct candidate *candidate, const struct stage_price *prices)
+{
+    uint32_t whole = micro_count(problem, candidate->micro_batch_rows);
+    *r = (struct run){.s = schedule, .problem = problem, .c = candidate, .prices = prices, .width = 2};
+    schedule->ranks = candidate->member_count;
+    schedule->stages = candidate->stage_count;
+    while (r->width < schedule->ranks + 1)
+        r->width *= 2;
+    r->bytes = problem->bytes_per_token * problem->mean_step.tokens / whole *
+               (candidate->together > 1 ? candidate->together : 1);
+}
+
+int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
+                 const struct stage_price *prices, uint32_t micro_batches, struct err *err)
+{
+    struct run r;
+    schedule->micro_batches = micro_batches;
+    run_init(&r, schedule, problem, candidate, prices);
+    if (make_room(&r, err) < 0)
+        return -1;
+    deal(&r);
+    share_out(&r);
+    orders_fill(&r);
+    return run_all(&r, err);
+}
+
+int schedule_follow(struct schedule *schedule, const struct problem *problem,
+                    const struct candidate *candidate, const struct stage_price *prices, const double *scale,
+                    struct err *err)
+{
+    struct run r;
+    run_init(&r, schedule, problem, candidate, prices);
+    r.scale = scale;
+    r.follow = true;
+    if (make_room(&r, err) < 0)
+        return -1;
+    share_out(&r);
+    return run_all(&r, err);
+}
+
+void schedule_fini(struct schedule *schedule)
+{
+    free(schedule->memory);
+    *schedule = (struct schedule){0};
+}

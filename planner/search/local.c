@@ -1,0 +1,315 @@
+#include "planner/search/local.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/candidate/objective.h"
+#include "planner/cost/price.h"
+#include "planner/kind/cut.h"
+
+#define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
+#define FILTER                                                                                               \
+    1.02             /* before simulating, the estimate must be within this of the estimate of what is to be \
+                        beaten: estimates of neighbours err alike */
+#define NEAR 1.03    /* of the best: structures whose cuts are refined before they are judged */
+#define REFINED 8u   /* stages up to which they are */
+#define FIT_TRIES 3u /* with a sixth less under way each */
+#define FIT_PART 6u
+#define KICK_LEAST 2u /* moves of a perturbation: two to four */
+#define KICK_SPREAD 3u
+#define OWNED_CELLS 1200u /* stages · micro-batches up to which who takes which micro-batch is searched */
+#define SETTLE_UNITS                                                                                         \
+    10u /* units of about a microsecond (bench_planner_search): settling beside its schedule, */
+#define SIMULATE_UNITS                                                                                       \
+    20u /* and emitting and simulating, beside one for each rank and micro-batch of a step */
+
+double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
+                          double *seconds, struct err *err)
+{
+    struct err why = {0};
+    double step_s = INFINITY, value = INFINITY;
+    struct plan *plan = kinds[c->placement]->emit(problem, c, true, &why);
+    if (plan && price_plan(problem, plan, steps_max, &step_s, &why) == 0)
+        value = objective_value(problem, plan, step_s);
+    plan_destroy(plan);
+    if (seconds)
+        *seconds = step_s;
+    if (why.code == ERR_NOMEM) {
+        *err = why;
+        return -1;
+    }
+    return value;
+}
+
+/* Rings of groups are read off the schedule, deeper than settling reckons with: with fewer under way it may
+ * fit. */
+static double fit_simulate(struct local *l, struct candidate *c)
+{
+    double value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+    bool groups = c->member_count > c->stage_count && c->stage_count > 1;
+    for (uint32_t i = 0; i < FIT_TRIES && groups && value == INFINITY; i++) {
+        for (uint32_t m = 0; m < c->member_count; m++)
+            c->members[m].window -= c->members[m].window / FIT_PART +
+                                    (c->members[m].window > 1 && c->members[m].window < FIT_PART);
+        value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
+        l->spent += SIMULATE_UNITS;
+    }
+    return value;
+}
+
+static bool allowed(const struct local *l, const struct candidate *c)
+{
+    if (l->must_use && !candidate_uses(c, l->must_use - 1))
+        return false;
+    return !l->runnable_only || !l->kind->runnable || l->kind->runnable(l->bench->problem, c);
+}
+
+/* Was it simulated before? Notes it. */
+static bool seen_before(struct local *l, const struct candidate *c)
+{
+    uint64_t hash = candidate_hash(c) | 1, *at = l->seen ? &l->seen[hash / 2 % LOCAL_SEEN] : NULL;
+    bool before = at && *at == hash;
+    if (at)
+        *at = hash;
+    return before;
+}
+
+/* The estimate; INFINITY where it does not fit. Negative: ERR_NOMEM. */
+static double estimate(struct local *l, struct candidate *c, enum move_level level)
+{
+    uint64_t before = l->bench->spent;
+    int result = 1;
+    l->bench->even =
+        l->cut == CUT_EITHER ? (rand_stream_below(&l->rand, 4) > 0) == l->even : l->cut == CUT_EVEN;
+    if (level == MOVE_CUT && l->kind->look && c->stage_count > 1)
+        result = cut_blocks(l->bench, l->kind, c);
+    if (result > 0)
+        result = level == MOVE_AS_IS ? l->kind->estimate(l->bench, c) : l->kind->settle(l->bench, c);
+    l->spent += SETTLE_UNITS + c->member_count + l->bench->spent - before;
+    return result < 0 ? -1 : result == 0 ? INFINITY : c->estimate_s;
+}
+
+double local_value(struct local *l, struct candidate *c, enum move_level level, double rival)
+{
+    const struct problem *p = l->bench->problem;
+    double weight = objective_weight(p, c);
+    if (!allowed(l, c))
+        return INFINITY;
+    l->bench->rival_s = (l->simulate ? l->estimated * FILTER : rival) / weight;
+    double seconds = estimate(l, c, level);
+    l->looked = seconds * weight;
+    if (seconds < 0 || seconds >= l->bench->rival_s)
+        return seconds < 0 ? -1 : INFINITY;
+    c->estimate_s = l->looked;
+    if (!l->simulate)
+        return l->looked;
+    if (!allowed(l, c) || seen_before(l, c))
+        return INFINITY;
+    l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
+    c->estimate_s = fit_simulate(l, c);
+    return c->estimate_s;
+}
+
+/* --- sweeps --- */
+
+struct step { /* one move */
+    uint16_t move;
+    uint32_t a, b;
+};
+
+/* All moves of a candidate, in random order; NULL: ERR_NOMEM. */
+static struct step *moves_list(struct local *l, const struct candidate *c, uint32_t *count)
+{
+    enum move_kind last = l->simulate ? MOVE_KINDS : MOVE_WINDOW;
+    uint32_t total = 0;
+    for (int fill = 0; fill < 2; fill++) {
+        struct step *steps = fill ? malloc((total + 1) * sizeof(*steps)) : NULL;
+        uint32_t at = 0;
+        if (fill && !steps)
+            return err_set(l->bench->err, ERR_NOMEM, "planner: out of memory"), NULL;
+        for (int move = 0; move < (int)last; move++) {
+            uint32_t as, bs;
+            move_range(l->bench->problem, l->kind, c, (enum move_kind)move, &as, &bs);
+            for (uint32_t a = 0; a < as && fill; a++) {
+                for (uint32_t b = 0; b < bs; b++)
+                    steps[at++] = (struct step){(uint16_t)move, a, b};
+            }
+            total += fill ? 0 : as * bs;
+        }
+        for (uint32_t i = at; i > 1; i--) { /* Fisher and Yates */
+            uint32_t other = rand_stream_below(&l->rand, i);
+            struct step held = steps[i - 1];
+            steps[i - 1] = steps[other];
+            steps[other] = held;
+        }
+        if (fill) {
+            *count = total;
+            return steps;
+        }
+    }
+    return NULL;
+}
+
+/* Writes down who takes which micro-batch as list scheduling has it, so that it can be changed. */
+static int owners_say(struct local *l, struct candidate *c)
+{
+    const struct schedule *s = &l->bench->schedule;
+    uint32_t count = micro_count(l->bench->problem, c->micro_batch_rows);
+    bool groups = l->kind->stage_kind == STAGE_REPLICAS && c->member_count > c->stage_count;
+    if (!groups || c->owner_count || (uint64_t)count * c->stage_count > OWNED_CELLS)
+        return 0;
+    struct candidate now = {0};
+    int result = candidate_copy(&now, c, l->bench->err);
+    l->bench->rival_s = INFINITY;
+    if (result == 0 && l->kind->estimate(l->bench, &now) > 0 && s->micro_batches == count) {
+        result = candidate_own(c, count, l->bench->err);
+        for (uint32_t i = 0; i < c->owner_count && result == 0; i++)
+            c->owner[i] = (uint8_t)(s->owner[i] - c->stages[i / count].member_first);
+    }
+    candidate_fini(&now);
+    return result;
+}
+
+/* Blocks cut for the least period need not make the shortest step: moves them while that helps. */
+static int refine(struct local *l, struct candidate *c, double *value)
+{
+    struct candidate trial = {0};
+    int result = 0;
+    for (bool moved = true; moved && result == 0 && c->stage_count <= REFINED;) {
+        moved = false;
+        for (uint32_t k = 0; k < c->stage_count * c->stage_count && result == 0; k++) {
+            result = candidate_copy(&trial, c, l->bench->err);
+            int level = result < 0 ? -1
+                                   : move_apply(l->bench->problem, l->kind, &trial, MOVE_BLOCKS,
+                                                k / c->stage_count, k % c->stage_count, l->bench->err);
+            double now =
+                level <= MOVE_VOID ? INFINITY : local_value(l, &trial, (enum move_level)level, *value);
+            result = now < 0 || level < 0 ? -1 : 0;
+            if (result < 0 || !(now < *value * BETTER))
+                continue;
+            struct candidate held = *c;
+            *c = trial;
+            trial = held;
+            *value = now;
+            moved = true;
+        }
+    }
+    candidate_fini(&trial);
+    return result;
+}
+
+/* First improvement over all moves until a whole sweep finds none. */
+static int descend(struct local *l, struct candidate *c, double *value)
+{
+    struct candidate trial = {0};
+    uint32_t count = 0, since = 0;
+    int result = 0;
+    for (bool moved = true; moved && result == 0 && l->spent < l->budget;) {
+        if (l->simulate && (result = owners_say(l, c)) < 0)
+            break;
+        struct step *steps = moves_list(l, c, &count);
+        moved = false;
+        for (uint32_t i = 0; steps && i < count && since < count && l->spent < l->budget && result == 0;
+             i++, since++) {
+            if (candidate_copy(&trial, c, l->bench->err) < 0) {
+                result = -1;
+                break;
+            }
+            int level = move_apply(l->bench->problem, l->kind, &trial, (enum move_kind)steps[i].move,
+                                   steps[i].a, steps[i].b, l->bench->err);
+            if (level == MOVE_VOID)
+                continue;
+            bool structure = level == MOVE_CUT && !l->simulate;
+            double now =
+                level < 0 ? -1
+                          : local_value(l, &trial, (enum move_level)level, *value * (structure ? NEAR : 1));
+            if (structure && now >= *value * BETTER && now < INFINITY && refine(l, &trial, &now) < 0)
+                now = -1;
+            if (now < 0) {
+                result = -1;
+            } else if (now < *value * BETTER) {
+                struct candidate held = *c;
+                *c = trial;
+                trial = held;
+                *value = now;
+                l->estimated = l->looked;
+                l->even = structure ? l->bench->even : l->even;
+                since = 0;
+                moved = true;
+            }
+        }
+        result = steps ? result : -1;
+        free(steps);
+    }
+    candidate_fini(&trial);
+    return result;
+}
+
+/* A few random moves of structure, whatever they make of it, as long as it fits. */
+static int perturb(struct local *l, struct candidate *c, double *value)
+{
+    uint32_t wanted = KICK_LEAST + rand_stream_below(&l->rand, KICK_SPREAD), done = 0;
+    struct candidate trial = {0};
+    *value = l->estimated = INFINITY;
+    for (uint32_t tries = 0; tries < 16 * wanted && done < wanted; tries++) {
+        enum move_kind move = (enum move_kind)rand_stream_below(&l->rand, MOVE_MICRO + 1);
+        uint32_t as, bs;
+        move_range(l->bench->problem, l->kind, c, move, &as, &bs);
+        if (as == 0 || bs == 0)
+            continue;
+        if (candidate_copy(&trial, c, l->bench->err) < 0)
+            break;
+        int level = move_apply(l->bench->problem, l->kind, &trial, move, rand_stream_below(&l->rand, as),
+                               rand_stream_below(&l->rand, bs), l->bench->err);
+        if (level == MOVE_VOID || level < 0)
+            continue;
+        bool last = done + 1 == wanted, simulate = l->simulate;
+        l->simulate = simulate && last;
+        double now = local_value(l, &trial, (enum move_level)level, INFINITY);
+        l->simulate = simulate;
+        if (now < 0) {
+            candidate_fini(&trial);
+            return -1;
+        }
+        if (now == INFINITY)
+            continue;
+        *value = now;
+        l->estimated = last ? l->looked : INFINITY;
+        done++;
+        struct candidate held = *c;
+        *c = trial;
+        trial = held;
+    }
+    candidate_fini(&trial);
+    return 0;
+}
+
+int local_search(struct local *l, struct candidate *c, double *value, uint32_t rounds)
+{
+    struct candidate now = {0};
+    l->estimated = INFINITY;
+    int result = descend(l, c, value);
+    if (result == 0 && l->found)
+        result = candidate_list_add(l->found, c, l->bench->err);
+    for (uint32_t vain = 0; vain < rounds && result == 0 && l->spent < l->budget; vain++) {
+        double other = INFINITY;
+        result = candidate_copy(&now, c, l->bench->err);
+        if (result == 0)
+            result = perturb(l, &now, &other);
+        if (result < 0 || other == INFINITY)
+            continue;
+        result = descend(l, &now, &other);
+        if (result == 0 && l->found)
+            result = candidate_list_add(l->found, &now, l->bench->err);
+        if (result == 0 && other < *value * BETTER) {
+            struct candidate held = *c;
+            *c = now;
+            now = held;
+            *value = other;
+            vain = 0;
+        }
+    }
+    candidate_fini(&now);
+    return result;
+}

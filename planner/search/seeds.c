@@ -1,0 +1,474 @@
+/* Orders: machine by machine or not, fast or large devices first or last. Sets: all devices, the best half,
+ * quarter … of an order, single machines, and of few devices every set. */
+#include "planner/search/seeds.h"
+
+#include "planner/kind/cut.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SETS_ALL 5u /* devices up to which kinds of one stage try every set */
+#define NEAR 1.3    /* seeds this much above the best are not settled to the end */
+#define GROUPS_FIRST                                                                                         \
+    16u /* devices from which dynamic programming comes first: groups alike seldom suit so many */
+#define SLACKS 3u
+#define CHAINED_MAX 512u /* devices up to which machines are chained by links: a look at all pairs */
+#define COVER_WIDEST 8u  /* devices of a stage at most when they are grouped; moves make more of them */
+#define STAGE_MICRO 4u   /* micro-batches a stage to begin with: filling then takes a fifth of a step */
+
+struct device_rank {
+    uint32_t link; /* its machine's place in a chain of fast links */
+    uint32_t device, node;
+    double speed, memory,
+        machine; /* speed: micro-batches of one row a second; machine: its devices' together */
+};
+
+struct seeder {
+    struct local *local;
+    struct candidate_list *list;
+    struct device_rank *ranks; /* [count] usable devices */
+    uint32_t count;
+    uint32_t *order; /* [count] */
+    struct candidate c, trial;
+    double best, last; /* values: of all, and of the last grouping */
+};
+
+enum seed_order { BY_MEMORY, BY_LINK, BY_LINK_BACK, BY_MACHINE, BY_SPEED, BY_SPEED_BACK, SEED_ORDERS };
+
+static int by_machine(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    if (a->machine != b->machine)
+        return a->machine > b->machine ? -1 : 1;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    if (a->speed != b->speed)
+        return a->speed > b->speed ? -1 : 1;
+    return a->device < b->device ? -1 : 1;
+}
+
+static int by_memory(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->memory != b->memory ? (a->memory > b->memory ? -1 : 1) : by_machine(left, right);
+}
+
+static int by_link(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->link != b->link ? (a->link < b->link ? -1 : 1) : by_machine(left, right);
+}
+
+static int by_speed(const void *left, const void *right)
+{
+    const struct device_rank *a = left, *b = right;
+    return a->speed != b->speed ? (a->speed > b->speed ? -1 : 1) : by_machine(left, right);
+}
+
+/* Machines in a chain: from the fastest always on to the one over the fastest link (nearest neighbour). */
+static int links_chain(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t last = 0, place = 0;
+    bool *done = calloc((size_t)p->cluster->node_count + 1, sizeof(*done));
+    if (!done)
+        return err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t i = 1; i < s->count; i++)
+        last = by_machine(&s->ranks[i], &s->ranks[last]) < 0 ? i : last;
+    for (bool more = s->count <= CHAINED_MAX; more;) {
+        uint32_t next = place ? UINT32_MAX : last;
+        double best = 0;
+        if (place > 0) {
+            for (uint32_t i = 0; i < s->count; i++) {
+                double rate = problem_link(p, s->ranks[last].device, s->ranks[i].device).bytes_per_s;
+                if (!done[s->ranks[i].node] &&
+                    (rate > best || (rate == best && by_machine(&s->ranks[i], &s->ranks[next]) < 0))) {
+                    best = rate;
+                    next = i;
+                }
+            }
+        }
+        more = next != UINT32_MAX;
+        if (!more)
+            break;
+        last = next;
+        done[s->ranks[next].node] = true;
+        for (uint32_t i = 0; i < s->count; i++)
+            s->ranks[i].link = s->ranks[i].node == s->ranks[next].node ? place : s->ranks[i].link;
+        place++;
+    }
+    free(done);
+    return 0;
+}
+
+static int seeder_init(struct seeder *s)
+{
+    const struct problem *p = s->local->bench->problem;
+    const struct cluster *cluster = p->cluster;
+    double *machine = calloc((size_t)cluster->node_count + 1, sizeof(*machine));
+    s->ranks = calloc((size_t)p->device_count + 1, sizeof(*s->ranks));
+    s->order = calloc((size_t)p->device_count + 1, sizeof(*s->order));
+    int result = machine && s->ranks && s->order
+                     ? 0
+                     : err_set(s->local->bench->err, ERR_NOMEM, "planner: out of memory");
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        if (!p->usable[d])
+            continue;
+        double seconds = problem_seconds(p, d, 0, p->block_count, COST_FORWARD, &p->mean_row) +
+                         problem_seconds(p, d, 0, p->block_count, COST_BACKWARD, &p->mean_row);
+        s->ranks[s->count++] = (struct device_rank){.device = d,
+                                                    .node = cluster->devices[d].node,
+                                                    .speed = 1 / seconds,
+                                                    .memory = (double)cluster->devices[d].memory_limit_bytes};
+        machine[cluster->devices[d].node] += 1 / seconds;
+    }
+    for (uint32_t i = 0; i < s->count && result == 0; i++)
+        s->ranks[i].machine = machine[s->ranks[i].node];
+    free(machine);
+    return result < 0 ? -1 : links_chain(s);
+}
+
+static void order_by(struct seeder *s, enum seed_order order)
+{
+    int (*const compare[SEED_ORDERS])(const void *, const void *) = {by_memory,  by_link,  by_link,
+                                                                     by_machine, by_speed, by_speed};
+    qsort(s->ranks, s->count, sizeof(*s->ranks), compare[order]);
+    for (uint32_t i = 0; i < s->count; i++)
+        s->order[i] = s->ranks[order == BY_LINK_BACK || order == BY_SPEED_BACK ? s->count - 1 - i : i].device;
+}
+
+static void reverse(uint32_t *order, uint32_t count)
+{
+    for (uint32_t i = 0; i < count / 2; i++) {
+        uint32_t held = order[i];
+        order[i] = order[count - 1 - i];
+        order[count - 1 - i] = held;
+    }
+}
+
+/* --- one seed --- */
+
+/* The candidate in hand, with its blocks cut evenly and not. */
+static int seed_value(struct seeder *s, double *value)
+{
+    bool both = s->c.stage_count > 2;
+    *value = INFINITY;
+    for (int even = 0; even < (both ? 2 : 1); even++) {
+        if (both && candidate_copy(&s->trial, &s->c, s->local->bench->err) < 0)
+            return -1;
+        struct candidate *c = both ? &s->trial : &s->c;
+        s->local->cut = even ? CUT_EVEN : CUT_TILTED;
+        double now = local_value(s->local, c, MOVE_CUT, s->best * NEAR);
+        if (now < 0 || (now < INFINITY && candidate_list_add(s->list, c, s->local->bench->err) < 0))
+            return -1;
+        *value = fmin(*value, now);
+        s->best = fmin(s->best, now);
+    }
+    s->local->cut = CUT_EITHER;
+    return 0;
+}
+
+/* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
+ * worse. */
+static int seed_sizes(struct seeder *s, uint32_t rows, double *best, uint32_t *best_rows)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
+    bool own = s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER;
+    *best = INFINITY;
+    while (first + 1 < count && sizes[first] < rows)
+        first++;
+    for (int way = -1; way <= 1; way += 2) {
+        uint32_t worse = 0;
+        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count && worse < 2;
+             at += way) {
+            double value;
+            s->c.micro_batch_rows = sizes[at];
+            if (seed_value(s, &value) < 0)
+                return -1;
+            worse = value < *best ? 0 : worse + (*best < INFINITY);
+            *best_rows = value < *best ? sizes[at] : *best_rows;
+            *best = fmin(*best, value);
+            if (own) /* members have sizes of their own */
+                return 0;
+        }
+    }
+    return 0;
+}
+
+/* A size to begin with: four micro-batches a stage and more. */
+static uint32_t size_first(const struct seeder *s, uint32_t stages)
+{
+    const struct problem *p = s->local->bench->problem;
+    uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
+    uint32_t wanted = s->local->kind->stages_most > 1 ? STAGE_MICRO * stages : 1;
+    while (first + 1 < count && micro_count(p, sizes[first + 1]) >= wanted)
+        first++;
+    return sizes[first];
+}
+
+/* Devices [0, count) of the order, as stages of `each` (0: a stage a machine). */
+static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
+{
+    const struct problem *p = s->local->bench->problem;
+    const struct kind *kind = s->local->kind;
+    const struct device *devices = p->cluster->devices;
+    s->last = INFINITY;
+    if (s->local->spent >= s->local->budget)
+        return 0;
+    s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+    s->c.placement = kind->placement;
+    s->c.schedule = SCHEDULE_1F1B;
+    for (uint32_t at = 0, width; at < count; at += width) {
+        width = each;
+        while (each == 0 && at + ++width < count &&
+               devices[s->order[at + width]].node == devices[s->order[at]].node)
+            ;
+        width = at + width > count ? count - at : width;
+        width = width > kind->members_most ? kind->members_most : width;
+        if (move_append(&s->c, kind, &s->order[at], width, s->local->bench->err) < 0)
+            return -1;
+    }
+    uint32_t asked = p->workload->stages, most = 0;
+    for (uint32_t g = 0; g < s->c.stage_count; g++) {
+        s->c.stages[g].block_begin = (int32_t)((uint64_t)p->block_count * g / s->c.stage_count);
+        s->c.stages[g].block_end = (int32_t)((uint64_t)p->block_count * (g + 1) / s->c.stage_count);
+        most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
+    }
+    if (s->c.stage_count < kind->stages_least || s->c.stage_count > kind->stages_most ||
+        s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
+        (asked && s->c.stage_count != asked))
+        return 0;
+    uint32_t rows;
+    return seed_sizes(s, size_first(s, s->c.stage_count), &s->last, &rows);
+}
+
+/* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
+ * fewer stages, for longer ones; each at other sizes of micro-batches, too. */
+static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even, double *best,
+                      uint32_t *rows)
+{
+    static const double slacks[SLACKS] = {1, 1.15, 1.5};
+    const struct kind *kind = s->local->kind;
+    uint32_t asked = s->local->bench->problem->workload->stages, size = *rows, best_rows = *rows;
+    double least = 0;
+    *best = INFINITY;
+    for (uint32_t i = 0; i < slack_count && s->local->spent < s->local->budget; i++) {
+        uint64_t before = s->local->bench->spent;
+        double period = least * slacks[i], value;
+        s->c.placement = kind->placement;
+        s->c.schedule = SCHEDULE_1F1B;
+        s->c.micro_batch_rows = size;
+        s->local->bench->even = even;
+        int found = cut_groups(s->local->bench, kind, &s->c, s->order, s->count, widest, &period);
+        least = i ? least : period;
+        s->local->spent += s->local->bench->spent - before;
+        if (found < 0)
+            return -1;
+        if (found == 0 || s->c.stage_count < kind->stages_least || (asked && s->c.stage_count != asked))
+            break;
+        if (seed_sizes(s, size, &value, &best_rows) < 0)
+            return -1;
+        *rows = value < *best ? best_rows : *rows;
+        *best = fmin(*best, value);
+    }
+    return 0;
+}
+
+/* Every order once, and the best of them thoroughly. */
+static int seed_covers(struct seeder *s)
+{
+    uint32_t widest =
+        s->local->kind->members_most < COVER_WIDEST ? s->local->kind->members_most : COVER_WIDEST;
+    uint32_t best_rows = 0;
+    int best = -1;
+    double least = INFINITY, value;
+    for (int order = 0; order < SEED_ORDERS; order++) {
+        uint32_t rows = size_first(s, s->count / widest + 1);
+        order_by(s, (enum seed_order)order);
+        reverse(s->order, s->count);
+        if (seed_cover(s, widest, 1, false, &value, &rows) < 0)
+            return -1;
+        best = value < least ? order : best;
+        best_rows = value < least ? rows : best_rows;
+        least = fmin(least, value);
+    }
+    for (int pass = 0; pass < 4 && best >= 0 && widest / (pass / 2 * 2 + 1) > 0; pass++) {
+        uint32_t rows = best_rows; /* groups of up to `widest` and of a third, evenly and not */
+        order_by(s, (enum seed_order)best);
+        reverse(s->order, s->count);
+        if (seed_cover(s, widest / (pass / 2 * 2 + 1), SLACKS, pass % 2 == 0, &value, &rows) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* --- many of them --- */
+
+static int seed_widths(struct seeder *s, uint32_t count)
+{
+    const struct kind *kind = s->local->kind;
+    uint32_t asked = s->local->bench->problem->workload->stages;
+    if (kind->stages_most == 1)
+        return seed_groups(s, count, count);
+    if (asked)
+        return seed_groups(s, count, (count + asked - 1) / asked);
+    for (uint32_t each = kind->members_most == 1 ? 1 : 2; each <= count && each <= kind->members_most;
+         each += each < 4 ? 1 : each) {
+        if (seed_groups(s, count, each) < 0)
+            return -1;
+        if (kind->members_most == 1)
+            return 0;
+    }
+    return seed_groups(s, count, 0);
+}
+
+static int seed_every_set(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    uint32_t all[SETS_ALL], count = s->count;
+    memcpy(all, s->order, count * sizeof(*all));
+    for (uint32_t set = (1u << count) - 1; set > 0; set--) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (set >> i & 1)
+                s->order[n++] = all[i];
+        }
+        for (uint32_t first = 0; first < n; first++) { /* a server's holder comes first */
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->local->kind->stage_kind != STAGE_SERVER)
+                break;
+            uint32_t held = s->order[0];
+            memmove(s->order, s->order + 1, (n - 1) * sizeof(*s->order));
+            s->order[n - 1] = held;
+        }
+    }
+    return 0;
+}
+
+/* Each machine's devices by themselves. */
+static int seed_machines(struct seeder *s)
+{
+    order_by(s, BY_MACHINE);
+    for (uint32_t at = 0, n; at < s->count; at += n) {
+        n = 1;
+        while (at + n < s->count && s->ranks[at + n].node == s->ranks[at].node)
+            n++;
+        for (uint32_t i = 0; i < n; i++)
+            s->order[i] = s->ranks[at + i].device;
+        if (n > 1 && n < s->count && seed_widths(s, n) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* How many of the first devices of an order: halves, then between the best number and its neighbours. */
+static int seed_prefix(struct seeder *s)
+{
+    uint32_t best = s->count;
+    double least = INFINITY;
+    for (uint32_t n = s->count; n > 1; n /= 2) {
+        if (seed_groups(s, n, n) < 0)
+            return -1;
+        best = s->last < least ? n : best;
+        least = fmin(least, s->last);
+    }
+    for (uint32_t step = best / 2; step > 0 && least < INFINITY; step /= 2) {
+        for (int way = -1; way <= 1; way += 2) {
+            uint32_t n = way < 0 ? best - step : best + step;
+            if (n < 2 || n > s->count)
+                continue;
+            if (seed_groups(s, n, n) < 0)
+                return -1;
+            if (s->last < least) {
+                least = s->last;
+                best = n;
+                break;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Kinds of one stage. */
+static int seed_sets(struct seeder *s)
+{
+    static const uint32_t gathers[] = {0, 2, 4};
+    const struct kind *kind = s->local->kind;
+    uint32_t variants = kind->stage_kind == STAGE_SHARDED ? 3 : 1;
+    for (uint32_t v = 0; v < variants; v++) {
+        s->c.gathered_layers = kind->stage_kind == STAGE_SERVER ? 2 : gathers[v];
+        if (s->count <= SETS_ALL) {
+            if (seed_every_set(s) < 0)
+                return -1;
+            continue;
+        }
+        for (int order = 0; order < SEED_ORDERS; order++) {
+            order_by(s, (enum seed_order)order);
+            if (seed_prefix(s) < 0)
+                return -1;
+        }
+        if (seed_machines(s) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int seed_singles(struct seeder *s)
+{
+    order_by(s, BY_SPEED);
+    for (uint32_t i = 0; i < s->count; i++) {
+        s->order[0] = s->ranks[i].device;
+        if (seed_groups(s, 1, 1) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Pipelines: all devices in groups alike, by dynamic programming, and fewer of them. */
+static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
+{
+    for (int order = 0; order < SEED_ORDERS; order++) {
+        order_by(s, (enum seed_order)order);
+        for (uint32_t n = most; n >= least && n > 1; n = n > 16 ? n / 2 : n > 4 ? n - n / 4 : n - 1) {
+            if (seed_widths(s, n) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static int seed_stages(struct seeder *s)
+{
+    bool many = s->count > GROUPS_FIRST;
+    if (many && seed_covers(s) < 0)
+        return -1;
+    if (seed_orders(s, s->count, s->count) < 0 || seed_machines(s) < 0)
+        return -1;
+    if (!many && s->count > 2 && seed_covers(s) < 0)
+        return -1;
+    return seed_orders(s, s->count / 2 + 1, 2);
+}
+
+static int seed_all(struct seeder *s)
+{
+    const struct kind *kind = s->local->kind;
+    if (kind->look)
+        return seed_stages(s);
+    return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
+}
+
+int seeds_add(struct local *local, struct candidate_list *list)
+{
+    struct seeder s = {.local = local, .list = list, .best = INFINITY};
+    int result = seeder_init(&s);
+    if (result == 0)
+        result = seed_all(&s);
+    candidate_fini(&s.c);
+    candidate_fini(&s.trial);
+    free(s.ranks);
+    free(s.order);
+    return result;
+}

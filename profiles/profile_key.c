@@ -1,0 +1,31 @@
+/* The digest of all that a profile rests on beside the device itself. */
+#include "profiles/profile_key.h"
+
+#include "common/buf.h"
+#include "common/json.h"
+
+int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SIZE], struct err *err)
+{
+    const json_t *method = json_object_get(spec, "method");
+    json_t *null = json_null();
+    const json_t *const parts[] = {config,
+                                   json_object_get(method, "kind"),
+                                   json_object_get(method, "rank"),
+                                   json_object_get(method, "targets"),
+                                   json_object_get(method, "base"),
+                                   json_object_get(json_object_get(spec, "train"), "compute"),
+                                   json_object_get(json_object_get(spec, "data"), "sequence_tokens")};
+    json_t *list = json_array();
+    struct buf text;
+    int rc = list ? 0 : err_set(err, ERR_NOMEM, "no memory for a profile's key");
+    buf_init(&text, (size_t)8 << 20);
+    for (size_t i = 0; list && i < sizeof(parts) / sizeof(parts[0]); i++)
+        json_array_append(list, parts[i] ? (json_t *)parts[i] : null);
+    if (rc == 0)
+        rc = json_print(list, true, &text, err);
+    if (rc == 0)
+        rc = digest_sha256_hex(text.data, text.size, key, err);
+    buf_fini(&text);
+    json_decref(list);
+    return rc;
+}

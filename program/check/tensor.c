@@ -1,0 +1,94 @@
+/* Tensor groups: their members keep all of every matrix between them, once, and sum over all of them. */
+#include <string.h>
+
+#include "program/check/check_private.h"
+
+static bool follows(uint32_t before, uint32_t begin, uint32_t end)
+{
+    return begin == before && end > begin;
+}
+
+/* The next member of the stage from rank `from` on; rank_count: none. */
+static uint32_t member_from(const struct plan *plan, uint32_t from, int32_t stage)
+{
+    while (from < plan->rank_count && plan->ranks[from].stage != stage)
+        from++;
+    return from;
+}
+
+static int stage_tiles(const struct plan *plan, uint32_t first, struct plan_tensor *total, struct err *err)
+{
+    int32_t stage = plan->ranks[first].stage;
+    struct plan_tensor at = {0};
+    for (uint32_t r = first; r < plan->rank_count; r = member_from(plan, r + 1, stage)) {
+        const struct plan_tensor *t = &plan->ranks[r].tensor;
+        const struct plan_rank *a = &plan->ranks[first], *b = &plan->ranks[r];
+        if (!follows(at.kv_head_end, t->kv_head_begin, t->kv_head_end) ||
+            !follows(at.column_end, t->column_begin, t->column_end) ||
+            !follows(at.vocabulary_end, t->vocabulary_begin, t->vocabulary_end))
+            return err_set(err, ERR_INVALID,
+                           "rank %u: heads %u..%u, columns %u..%u, vocabulary %u..%u do not follow what the "
+                           "members of stage %d before it keep, up to %u, %u, %u",
+                           r, t->kv_head_begin, t->kv_head_end, t->column_begin, t->column_end,
+                           t->vocabulary_begin, t->vocabulary_end, stage, at.kv_head_end, at.column_end,
+                           at.vocabulary_end);
+        if (a->block_begin != b->block_begin || a->block_end != b->block_end)
+            return err_set(err, ERR_INVALID, "rank %u: blocks %d..%d, but its tensor group has %d..%d", r,
+                           b->block_begin, b->block_end, a->block_begin, a->block_end);
+        at = *t;
+    }
+    if (total->kv_head_end && (total->kv_head_end != at.kv_head_end || total->column_end != at.column_end ||
+                               total->vocabulary_end != at.vocabulary_end))
+        return err_set(
+            err, ERR_INVALID,
+            "rank %u: stage %d keeps %u heads, %u columns, %u rows of the vocabulary; another stage "
+            "%u, %u, %u",
+            first, stage, at.kv_head_end, at.column_end, at.vocabulary_end, total->kv_head_end,
+            total->column_end, total->vocabulary_end);
+    *total = at;
+    return 0;
+}
+
+static bool is_stage(const struct plan *plan, const struct plan_group *group, int32_t stage)
+{
+    uint32_t members = 0, inside = 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        members += plan->ranks[r].stage == stage;
+    for (uint32_t i = 0; i < group->rank_count; i++)
+        inside += plan->ranks[group->ranks[i]].stage == stage;
+    return members == group->rank_count && inside == members;
+}
+
+static int sums_whole(const struct plan *plan, uint32_t rank, int kind, struct err *err)
+{
+    const struct plan_rank *r = &plan->ranks[rank];
+    int32_t known = PLAN_NONE; /* a group that was looked at */
+    char where[200];
+    for (uint32_t i = 0; i < r->programs[kind].instr_count; i++) {
+        const struct instr *x = &r->programs[kind].instrs[i];
+        if (x->op != OP_ALL_REDUCE || x->slot_in < 0 || r->slots[x->slot_in].kind != SLOT_PARTIAL ||
+            x->group == known)
+            continue;
+        if (!is_stage(plan, &plan->groups[x->group], r->stage))
+            return err_set(err, ERR_INVALID, "%s: group %d is not all of stage %d, whose parts it sums",
+                           plan_where(plan, rank, kind, i, where), x->group, r->stage);
+        known = x->group;
+    }
+    return 0;
+}
+
+int check_tensor(const struct plan *plan, struct err *err)
+{
+    struct plan_tensor total = {0};
+    if (plan->placement != PLACE_TENSOR)
+        return 0;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        if (member_from(plan, 0, plan->ranks[r].stage) == r && stage_tiles(plan, r, &total, err) < 0)
+            return -1;
+        for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+            if (sums_whole(plan, r, kind, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* Importers of others' published planning cases: one file each, behind the table in cases.c. For this room
+ * only. */
+#ifndef MOTLEY_PUBLISHED_IMPORT_H
+#define MOTLEY_PUBLISHED_IMPORT_H
+
+#include <jansson.h>
+
+#include "common/err.h"
+
+struct importer {
+    const char *name;
+    const char *const *files; /* of --data, NULL-terminated */
+    /* Prepares what all cases need from the documents: returns new (freed by `end`), or NULL with file and
+     * path. */
+    void *(*begin)(const json_t *documents, struct err *err);
+    /* One case → its line, without plan_s. Returns new, or NULL: ERR_INVALID for a nonsense case, naming the
+     * key. */
+    json_t *(*line)(void *state, const json_t *one, struct err *err);
+    void (*end)(void *state);
+};
+
+extern const struct importer import_cephalo, import_zorse, import_sailor;
+
+#endif

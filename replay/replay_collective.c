@@ -1,0 +1,173 @@
+/* Collectives as messages: what the worker sends for them, and when each member is through. */
+#include <math.h>
+
+#include "replay/replay_walk.h"
+
+/* One collective: its members by position in the group. */
+struct meeting {
+    const struct plan_graph *g;
+    const struct replay_costs *costs;
+    bool as_recorded, tree;
+    uint32_t first, count; /* members: g->members[first + …] */
+    const struct plan_group *group;
+    const struct instr *instr;
+    const double *begin;
+    double bytes;
+};
+
+static bool is_small(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_STEP_SCALARS || slot->kind == SLOT_NORM_SCALAR || slot->kind == SLOT_TOKEN ||
+           slot->kind == SLOT_BARRIER;
+}
+
+enum replay_waits replay_waits_of(const struct plan_graph *g, uint32_t n)
+{
+    const struct instr *x = graph_instr(g, n);
+    bool root = x->peer >= 0 && g->rank_of[n] == (uint32_t)x->peer;
+    if (x->op == OP_REDUCE)
+        return root ? WAITS_FOR_ALL : WAITS_FOR_ITSELF;
+    if (x->op == OP_BROADCAST)
+        return root ? WAITS_FOR_ITSELF : WAITS_FOR_ROOT;
+    return WAITS_FOR_ALL;
+}
+
+/* The member that is a rank; count when there is none. */
+static uint32_t member_of(const struct meeting *m, uint32_t rank)
+{
+    uint32_t k = 0;
+    while (k < m->count && m->g->rank_of[m->g->members[m->first + k]] != rank)
+        k++;
+    return k;
+}
+
+static double begin_of(const struct meeting *m, uint32_t member)
+{
+    return m->begin[m->g->members[m->first + member]];
+}
+
+/* Seconds a message holds its sender, and until it is there. */
+static void message(const struct meeting *m, uint32_t from, uint32_t to, double *hold_s, double *flight_s)
+{
+    int direction = 0;
+    uint32_t a = m->g->rank_of[m->g->members[m->first + from]],
+             b = m->g->rank_of[m->g->members[m->first + to]];
+    const struct replay_wire *wire =
+        m->costs && m->costs->wire ? m->costs->wire(m->costs->context, a, b, &direction) : NULL;
+    double rate = wire ? m->as_recorded ? wire->was_bytes_per_s : wire->bytes_per_s : 0;
+    double latency = wire ? m->as_recorded ? wire->was_latency_s : wire->latency_s : 0;
+    *hold_s = rate > 0 ? m->bytes / rate : 0;
+    *flight_s = *hold_s + (rate > 0 ? latency : 0);
+}
+
+/* Children of a member: the tree's, or everybody of the star's centre. Returns how many. */
+static uint32_t children_of(const struct meeting *m, uint32_t centre, uint32_t member, uint32_t nth,
+                            uint32_t *child)
+{
+    if (m->tree) {
+        int32_t parent, children[2];
+        int position = plan_group_position(m->group, m->g->rank_of[m->g->members[m->first + member]]);
+        if (position < 0 || nth > 1)
+            return 0;
+        plan_group_tree(m->group, (uint32_t)position, &parent, children);
+        *child = children[nth] >= 0 ? member_of(m, (uint32_t)children[nth]) : m->count;
+        return *child < m->count;
+    }
+    if (member != centre || nth + 1 >= m->count)
+        return 0;
+    *child = nth < centre ? nth : nth + 1;
+    return 1;
+}
+
+/* Round a ring, a part of the bytes a member: to be summed, and once more with the sums. ends[k] is when
+ * member k is through a step; a step begins when both its transfers of the one before are done. */
+static void go_round(struct meeting *m, double *end)
+{
+    uint32_t n = m->count;
+    m->bytes /= n;
+    for (uint32_t k = 0; k < n; k++)
+        end[k] = begin_of(m, k);
+    for (uint32_t step = 0; step < 2 * (n - 1); step++) {
+        double last = end[n - 1];
+        for (uint32_t k = n; k-- > 0;) {
+            double hold, flight, ignored, before = k > 0 ? end[k - 1] : last;
+            message(m, k, (k + 1) % n, &hold, &ignored);
+            message(m, (k + n - 1) % n, k, &ignored, &flight);
+            end[k] = fmax(end[k] + hold, before + flight);
+        }
+    }
+}
+
+/* When a member's contribution, its children's in it, is complete. */
+static double collect(const struct meeting *m, uint32_t centre, uint32_t member)
+{
+    double done = begin_of(m, member), wire_free = -INFINITY;
+    uint32_t child;
+    for (uint32_t nth = 0; children_of(m, centre, member, nth, &child); nth++) {
+        double hold, flight;
+        message(m, child, member, &hold, &flight);
+        /* messages to one receiver share its way in */
+        double arrives = fmax(collect(m, centre, child) + flight, wire_free + hold);
+        wire_free = arrives;
+        done = fmax(done, arrives);
+    }
+    return done;
+}
+
+/* Hands the result down from a member that has it at `has`; writes ends below it and its own. */
+static void hand_down(const struct meeting *m, uint32_t centre, uint32_t member, double has, double *end)
+{
+    uint32_t child;
+    double sent = has;
+    for (uint32_t nth = 0; children_of(m, centre, member, nth, &child); nth++) {
+        double hold, flight;
+        message(m, member, child, &hold, &flight);
+        if (begin_of(m, child) >= 0)
+            hand_down(m, centre, child, fmax(sent + flight, begin_of(m, child)), end);
+        sent += hold;
+    }
+    end[member] = sent;
+}
+
+void replay_collective_ends(const struct plan_graph *g, const struct replay_costs *costs, bool as_recorded,
+                            uint32_t number, const double *begin, double *end)
+{
+    struct meeting m = {.g = g, .costs = costs, .as_recorded = as_recorded, .begin = begin};
+    m.first = g->member_first[number];
+    m.count = g->member_first[number + 1] - m.first;
+    m.instr = graph_instr(g, g->members[m.first]);
+    m.group = &g->plan->groups[m.instr->group];
+    const struct plan_rank *rank = &g->plan->ranks[g->rank_of[g->members[m.first]]];
+    int32_t slot = m.instr->slot_in >= 0 ? m.instr->slot_in : m.instr->slot_out;
+    m.bytes = slot >= 0 ? (double)rank->slots[slot].bytes_bound : 0;
+    m.tree = m.instr->op == OP_ALL_REDUCE && slot >= 0 && is_small(&rank->slots[slot]);
+    uint32_t centre = member_of(
+        &m, m.instr->op == OP_ALL_REDUCE || m.instr->peer < 0 ? m.group->ranks[0] : (uint32_t)m.instr->peer);
+    bool all = true;
+    double last = -INFINITY;
+    for (uint32_t k = 0; k < m.count; k++) {
+        all &= begin_of(&m, k) >= 0;
+        last = fmax(last, begin_of(&m, k));
+    }
+    if (centre == m.count)
+        return;
+    if (m.instr->op == OP_ALL_REDUCE && all && !m.tree) {
+        go_round(&m, end);
+    } else if (m.instr->op == OP_ALL_REDUCE && all) {
+        hand_down(&m, centre, centre, collect(&m, centre, centre), end);
+    } else if (m.instr->op == OP_BROADCAST && begin_of(&m, centre) >= 0) {
+        hand_down(&m, centre, centre, begin_of(&m, centre), end);
+    } else if (m.instr->op == OP_REDUCE) {
+        double hold, flight;
+        for (uint32_t k = 0; k < m.count; k++)
+            if (k != centre && begin_of(&m, k) >= 0) {
+                message(&m, k, centre, &hold, &flight);
+                end[k] = begin_of(&m, k) + hold;
+            }
+        if (all)
+            end[centre] = collect(&m, centre, centre);
+    } else if (all) { /* no worker does these yet: they end together */
+        for (uint32_t k = 0; k < m.count; k++)
+            end[k] = last;
+    }
+}

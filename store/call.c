@@ -1,0 +1,260 @@
+/* The one way from a statement to a typed callback.
+ *
+ * Invariant: every store_call ends in exactly one user callback, or in -1 from the function that was to make
+ * it.
+ */
+#include "store/store_private.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct pg_statement store_events_lock = {"store_events_lock",
+                                               "SELECT pg_advisory_xact_lock(5570193041)", PG_WRITE};
+
+void store_map_err(const struct err *from, struct err *to)
+{
+    *to = *from;
+    if (strstr(from->text, "MO001") != NULL) {
+        to->code = ERR_STALE;
+    } else if (strstr(from->text, "MO002") != NULL) {
+        to->code = ERR_CONFLICT;
+    }
+}
+
+int store_check_text(const char *what, const char *text, size_t max, struct err *err)
+{
+    size_t size = text != NULL ? strlen(text) : 0;
+    if (size == 0 || size > max) {
+        return err_set(err, ERR_INVALID, "%s must have 1 to %zu bytes, not %zu", what, max, size);
+    }
+    return 0;
+}
+
+void store_param_edges(struct pg_params *params, const struct state_machine *machine, int event)
+{
+    const char *from[JOB_STATES];
+    const char *to[JOB_STATES];
+    size_t count = 0;
+    for (size_t i = 0; i < machine->edge_count && count < JOB_STATES; i++) {
+        if (machine->edges[i].event == event) {
+            from[count] = machine->states[machine->edges[i].from];
+            to[count] = machine->states[machine->edges[i].to];
+            count++;
+        }
+    }
+    pg_param_text_array(params, from, count);
+    pg_param_text_array(params, to, count);
+}
+
+struct store_call *store_call_create(store_deliver_fn *deliver,
+                                     void (*fail)(struct store_call *, const struct err *),
+                                     void (*done)(void), void *arg, const char *missing, struct err *err)
+{
+    struct store_call *call = calloc(1, sizeof(*call));
+    if (call == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a database call");
+        return NULL;
+    }
+    call->deliver = deliver;
+    call->fail = fail;
+    call->done = done;
+    call->arg = arg;
+    if (missing != NULL) {
+        snprintf(call->missing, sizeof(call->missing), "%s", missing);
+    }
+    return call;
+}
+
+static void call_finished(void *arg, const struct pg_result *const *results, int count, const struct err *err)
+{
+    struct store_call *call = arg;
+    if (err->code != ERR_NONE) {
+        struct err mapped;
+        store_map_err(err, &mapped);
+        call->fail(call, &mapped);
+    } else {
+        call->deliver(call, results, count);
+    }
+    free(call);
+}
+
+int store_run(struct store *store, const struct pg_step *steps, int count, unsigned flags,
+              struct store_call *call, struct err *err)
+{
+    if (call == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        if (steps[i].params != NULL && steps[i].params->failed) {
+            free(call);
+            return err_set(err, ERR_INVALID, "a parameter of %s is too large or not valid UTF-8",
+                           steps[i].statement->name);
+        }
+    }
+    int rc = pg_query_with(store->pg, steps, count, 0, (flags & STORE_ALONE) != 0, call_finished, call, err);
+    if (rc < 0) {
+        free(call);
+    }
+    return rc;
+}
+
+/* ---- document ---- */
+
+static void doc_fail(struct store_call *call, const struct err *err)
+{
+    ((store_doc_fn *)call->done)(call->arg, err, NULL);
+}
+
+static void doc_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_doc_fn *done = (store_doc_fn *)call->done;
+    const struct pg_result *last = results[count - 1];
+    struct err err;
+    if (pg_rows(last) == 0 || pg_is_null(last, 0, 0)) {
+        err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
+        done(call->arg, &err, NULL);
+        return;
+    }
+    json_t *doc = pg_json(last, 0, 0);
+    if (doc == NULL) {
+        err_set(&err, ERR_INTERNAL, "the database gave a document that is no JSON");
+        done(call->arg, &err, NULL);
+        return;
+    }
+    done(call->arg, NULL, doc);
+    json_decref(doc);
+}
+
+int store_run_doc(struct store *store, const struct pg_step *steps, int count, unsigned flags,
+                  const char *missing, store_doc_fn *done, void *arg, struct err *err)
+{
+    return store_run(store, steps, count, flags,
+                     store_call_create(doc_deliver, doc_fail, (void (*)(void))done, arg, missing, err), err);
+}
+
+/* ---- id ---- */
+
+static void id_fail(struct store_call *call, const struct err *err)
+{
+    ((store_id_fn *)call->done)(call->arg, err, 0);
+}
+
+static void id_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    store_id_fn *done = (store_id_fn *)call->done;
+    const struct pg_result *last = results[count - 1];
+    if (pg_rows(last) == 0 || pg_is_null(last, 0, 0)) {
+        struct err err;
+        err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
+        done(call->arg, &err, 0);
+        return;
+    }
+    done(call->arg, NULL, pg_i64(last, 0, 0));
+}
+
+int store_run_id(struct store *store, const struct pg_step *steps, int count, unsigned flags,
+                 const char *missing, store_id_fn *done, void *arg, struct err *err)
+{
+    return store_run(store, steps, count, flags,
+                     store_call_create(id_deliver, id_fail, (void (*)(void))done, arg, missing, err), err);
+}
+
+/* ---- nothing ---- */
+
+static void done_fail(struct store_call *call, const struct err *err)
+{
+    ((store_done_fn *)call->done)(call->arg, err);
+}
+
+static void done_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    (void)results;
+    (void)count;
+    ((store_done_fn *)call->done)(call->arg, NULL);
+}
+
+int store_run_done(struct store *store, const struct pg_step *steps, int count, unsigned flags,
+                   store_done_fn *done, void *arg, struct err *err)
+{
+    return store_run(store, steps, count, flags,
+                     store_call_create(done_deliver, done_fail, (void (*)(void))done, arg, NULL, err), err);
+}
+
+/* ---- one statement alone ---- */
+
+static int one_ran(struct pg_params *params, int rc)
+{
+    if (params)
+        pg_params_fini(params);
+    return rc;
+}
+
+int store_one_doc(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                  const char *missing, store_doc_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_doc(store, &step, 1, 0, missing, done, arg, err));
+}
+
+int store_one_id(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                 const char *missing, store_id_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_id(store, &step, 1, 0, missing, done, arg, err));
+}
+
+int store_one_done(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                   store_done_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    return one_ran(params, store_run_done(store, &step, 1, 0, done, arg, err));
+}
+
+static void touched_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+{
+    struct err err;
+    if (pg_affected(results[count - 1]) > 0) {
+        done_deliver(call, results, count);
+        return;
+    }
+    err_set(&err, ERR_NOT_FOUND, "%s", call->missing);
+    done_fail(call, &err);
+}
+
+int store_one_touched(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                      const char *missing, store_done_fn *done, void *arg, struct err *err)
+{
+    const struct pg_step step = {statement, params};
+    struct store_call *call =
+        store_call_create(touched_deliver, done_fail, (void (*)(void))done, arg, missing, err);
+    return one_ran(params, store_run(store, &step, 1, 0, call, err));
+}
+
+/* ---- a leader's work ---- */
+
+const struct pg_statement store_fence = {
+    "store_fence", "SELECT motley_fence($1), pg_advisory_xact_lock(5570193041)", PG_WRITE};
+
+void store_work_init(struct store_work *work, int64_t leader, const struct store_part *parts, int count)
+{
+    struct pg_params *fence = &work->params[STORE_PARTS_MAX];
+    assert(count <= STORE_PARTS_MAX);
+    for (int i = 0; i <= STORE_PARTS_MAX; i++)
+        pg_params_init(&work->params[i]);
+    pg_param_i64(fence, leader);
+    work->steps[0] = (struct pg_step){&store_fence, fence};
+    work->count = 1;
+    for (int i = 0; i < count; i++)
+        if (json_array_size(parts[i].rows) > 0) {
+            pg_param_json(&work->params[i], parts[i].rows);
+            work->steps[work->count++] = (struct pg_step){parts[i].statement, &work->params[i]};
+        }
+}
+
+void store_work_fini(struct store_work *work)
+{
+    for (int i = 0; i <= STORE_PARTS_MAX; i++)
+        pg_params_fini(&work->params[i]);
+}

@@ -1,0 +1,293 @@
+/* Parts of the daemon by themselves: the journal, the list of messages seen, configuration and inventory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+
+#include "agent/config.h"
+#include "agent/inventory.h"
+#include "agent/journal.h"
+#include "agent/machine.h"
+#include "agent/seen.h"
+#include "common/frame.h"
+#include "common/json.h"
+#include "common/rand.h"
+#include "support/services.h"
+
+static int dir_up(void **state)
+{
+    struct test_dir *dir = calloc(1, sizeof(*dir));
+    test_dir_make(dir);
+    *state = dir;
+    return 0;
+}
+
+static int dir_down(void **state)
+{
+    test_dir_remove(*state);
+    free(*state);
+    return 0;
+}
+
+static struct journal *reopen(struct journal *journal, const struct test_dir *dir, uint64_t bytes_max)
+{
+    struct err err = {0};
+    journal_close(journal);
+    journal = journal_open(dir->path, bytes_max, &err);
+    if (journal == NULL) {
+        fail_msg("%s", err.text);
+    }
+    return journal;
+}
+
+static void append(struct journal_stream *stream, const char *text, bool final)
+{
+    struct err err = {0};
+    json_t *event = json_pack("{s:s}", "text", text);
+    if (journal_append(stream, event, final, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    json_decref(event);
+}
+
+static void events_outlive_the_agent_until_acknowledged(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    struct journal *journal = reopen(NULL, dir, 1 << 20);
+    struct journal_stream *stream = journal_stream(journal, "run-1-2-3", &err);
+    for (int i = 0; i < 10; i++) {
+        append(stream, "event", false);
+    }
+    journal_ack(stream, 4);
+    append(stream, "last", true);
+    json_t *late = json_object();
+    assert_int_equal(journal_append(stream, late, false, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    json_decref(late);
+    journal = reopen(journal, dir, 1 << 20);
+    stream = journal_find(journal, "run-1-2-3");
+    assert_non_null(stream);
+    assert_int_equal(stream->last, 11);
+    assert_true(stream->final);
+    journal_ack(stream, 4); /* what the first agent had heard is heard again */
+    uint64_t next = 5;
+    for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
+        json_t *document = frame_decode(event->bytes, event->size, &frame_limits_default, &err);
+        assert_int_equal(json_integer_value(json_object_get(document, "seq")), next++);
+        json_decref(document);
+    }
+    assert_int_equal(next, 12);
+    journal_stream_close(stream);
+    assert_non_null(journal_find(journal, "run-1-2-3"));
+    journal_ack(stream, 11);
+    assert_null(journal_find(journal, "run-1-2-3"));
+    journal = reopen(journal, dir, 1 << 20);
+    assert_null(journal_first(journal));
+    journal_close(journal);
+}
+
+/* Against a model of what must be there: random appends, acknowledgements and restarts. */
+static void a_journal_holds_exactly_what_was_not_acknowledged(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    struct rand_stream random;
+    rand_stream_init(&random, 20260102, 1);
+    struct journal *journal = reopen(NULL, dir, 1 << 20);
+    struct journal_stream *stream = journal_stream(journal, "run-9-9-9", &err);
+    uint64_t last = 0, acked = 0;
+    char text[4000];
+    memset(text, 'x', sizeof(text));
+    for (int i = 0; i < 3000; i++) {
+        uint32_t what = rand_stream_below(&random, 10);
+        if (what < 6) {
+            text[rand_stream_below(&random, sizeof(text) - 1)] = '\0';
+            append(stream, text, false);
+            memset(text, 'x', sizeof(text));
+            last++;
+        } else if (what < 9) {
+            uint64_t seq = acked + rand_stream_below(&random, (uint32_t)(last - acked) + 1);
+            journal_ack(stream, seq);
+            acked = seq;
+        } else {
+            journal = reopen(journal, dir, 1 << 20);
+            stream = journal_stream(journal, "run-9-9-9", &err);
+            assert_int_equal(stream->last, last);
+            assert_true(stream->acked <= acked); /* some may come again, none is missing */
+            journal_ack(stream, acked);
+        }
+        uint64_t first = stream->first == NULL ? last + 1 : stream->first->seq;
+        assert_int_equal(first, acked + 1);
+        assert_true(stream->file_bytes < (2u << 20)); /* rewritten as it empties */
+    }
+    journal_stream_drop(stream);
+    journal_close(journal);
+}
+
+static void a_torn_record_is_dropped_and_numbers_go_on(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    struct journal *journal = reopen(NULL, dir, 1 << 20);
+    struct journal_stream *stream = journal_stream(journal, "run-2-2-2", &err);
+    append(stream, "one", false);
+    append(stream, "two", false);
+    off_t whole = (off_t)stream->file_bytes;
+    append(stream, "three", false);
+    journal_close(journal);
+    char path[200];
+    snprintf(path, sizeof(path), "%s/run-2-2-2.events", dir->path);
+    for (off_t cut = whole + 20; cut > whole; cut -= 5) {
+        assert_int_equal(truncate(path, cut), 0);
+        journal = reopen(NULL, dir, 1 << 20);
+        stream = journal_find(journal, "run-2-2-2");
+        assert_int_equal(stream->last, 2);
+        journal_close(journal);
+    }
+    journal = reopen(NULL, dir, 1 << 20);
+    stream = journal_find(journal, "run-2-2-2");
+    append(stream, "three again", false);
+    journal = reopen(journal, dir, 1 << 20);
+    stream = journal_find(journal, "run-2-2-2");
+    assert_int_equal(stream->last, 3);
+    int fd = open(path, O_WRONLY); /* a length that lies */
+    assert_int_equal(pwrite(fd, "\xff\xff\xff\xff", 4, 0), 4);
+    close(fd);
+    journal = reopen(journal, dir, 1 << 20);
+    assert_int_equal(journal_find(journal, "run-2-2-2")->last, 0);
+    journal_stream_drop(journal_find(journal, "run-2-2-2"));
+    journal_close(journal);
+}
+
+static void a_full_journal_says_so_and_is_full_no_more_when_acknowledged(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    struct journal *journal = reopen(NULL, dir, 10000);
+    struct journal_stream *stream = journal_stream(journal, "run-3-3-3", &err);
+    while (!journal_is_full(journal)) {
+        append(stream, "some event of a training run", false);
+        assert_true(stream->last < 1000);
+    }
+    append(stream, "of the agent's own", false);
+    journal_ack(stream, stream->last / 2);
+    assert_false(journal_is_full(journal));
+    journal_stream_drop(stream);
+    assert_false(journal_is_full(journal));
+    journal_close(journal);
+}
+
+static void messages_seen_are_remembered_over_restarts(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    char path[200];
+    snprintf(path, sizeof(path), "%s/seen", dir->path);
+    struct seen *seen = seen_open(path, &err);
+    assert_false(seen_has(seen, 1));
+    for (int64_t id = 1; id <= SEEN_MAX + 100; id++) {
+        assert_int_equal(seen_add(seen, id, &err), 0);
+        if (id % 1000 == 0) {
+            seen_close(seen);
+            seen = seen_open(path, &err);
+        }
+        assert_true(seen_has(seen, id));
+    }
+    assert_false(seen_has(seen, 100));
+    assert_true(seen_has(seen, 101));
+    seen_close(seen);
+}
+
+static json_t *parsed(const char *text)
+{
+    struct err err = {0};
+    json_t *value = json_parse_limited(text, strlen(text), 8, &err);
+    assert_non_null(value);
+    return value;
+}
+
+static void configurations_are_read_and_wrong_ones_named(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct agent_config *config = calloc(1, sizeof(*config));
+    json_t *document =
+        parsed("{\"name\":\"left\",\"address\":\"10.0.0.2:7001\",\"devices\":[{\"kind\":\"cpu\","
+               "\"threads\":2,\"memory\":\"450MiB\",\"isa\":\"sse42\"},{}]}");
+    assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), 0);
+    assert_string_equal(config->host, "10.0.0.2");
+    assert_int_equal(config->port, 7001);
+    assert_int_equal(config->device_count, 2);
+    assert_string_equal(config->devices[0].name, "left/cpu0");
+    assert_string_equal(config->devices[1].name, "left/cpu1");
+    assert_true(config->devices[0].memory_limit_bytes == 471859200);
+    assert_string_equal(config->devices[1].isa, "native");
+    json_decref(document);
+    assert_int_equal(agent_config_read(NULL, "127.0.0.1", config, &err), 0);
+    assert_int_equal(config->device_count, 1);
+    assert_string_equal(config->host, "127.0.0.1");
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        {"{\"name\":\"Left Hand\"}", "name: \"Left Hand\" is not 1 to 64 of a-z"},
+        {"{\"nam\":\"x\"}", "nam: unknown key"},
+        {"{\"devices\":[]}", "devices: must have 1 to 64 elements"},
+        {"{\"devices\":[{\"kind\":\"tpu\"}]}", "devices[0].kind: must be one of cpu"},
+        {"{\"devices\":[{\"memory\":\"1KiB\"}]}", "devices[0].memory: must be 1.00 MiB to"},
+        {"{\"devices\":[{},{\"threads\":0}]}", "devices[1].threads: must be 1 to"},
+        {"{\"devices\":[{\"isa\":\"mmx\"}]}", "devices[0].isa: must be one of native"},
+        {"{\"address\":\"host:99999\"}", "address: \"host:99999\" is no host"},
+        {"[]", "the document: must be an object"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        document = parsed(bad[i].text);
+        assert_int_equal(agent_config_read(document, "127.0.0.1", config, &err), -1);
+        if (strncmp(err.text, bad[i].want, strlen(bad[i].want)) != 0) {
+            fail_msg("\"%s\", wanted \"%s\"", err.text, bad[i].want);
+        }
+        json_decref(document);
+    }
+    char host[256];
+    assert_int_equal(agent_own_host("http://127.0.0.1:8080", host, &err), 0);
+    assert_string_equal(host, "127.0.0.1");
+    assert_int_equal(agent_own_host("https://[::1]:8080/", host, &err), 0);
+    assert_string_equal(host, "::1");
+    free(config);
+}
+
+static void the_inventory_is_plausible_and_stable(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct agent_config *config = calloc(1, sizeof(*config));
+    assert_int_equal(agent_config_read(NULL, "127.0.0.1", config, &err), 0);
+    json_t *one = inventory_make(config, &err);
+    json_t *two = inventory_make(config, &err);
+    assert_true(json_equal(one, two));
+    assert_true(json_integer_value(json_object_get(one, "cores")) >= 1);
+    assert_true(json_integer_value(json_object_get(one, "memory_bytes")) > 1 << 28);
+    assert_true(isa_rank(json_string_value(json_object_get(one, "isa"))) >= 0);
+    assert_true(isa_rank("avx512") > isa_rank("avx2") && isa_rank("avx2") > isa_rank("sse42"));
+    assert_int_equal(isa_rank("mmx"), -1);
+    assert_true(strlen(json_string_value(json_object_get(one, "machine_id"))) > 10);
+    json_decref(one);
+    json_decref(two);
+    free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_outlive_the_agent_until_acknowledged),
+        cmocka_unit_test(a_journal_holds_exactly_what_was_not_acknowledged),
+        cmocka_unit_test(a_torn_record_is_dropped_and_numbers_go_on),
+        cmocka_unit_test(a_full_journal_says_so_and_is_full_no_more_when_acknowledged),
+        cmocka_unit_test(messages_seen_are_remembered_over_restarts),
+        cmocka_unit_test(configurations_are_read_and_wrong_ones_named),
+        cmocka_unit_test(the_inventory_is_plausible_and_stable),
+    };
+    return cmocka_run_group_tests(tests, dir_up, dir_down);
+}

@@ -1,0 +1,128 @@
+/* Random candidates of any kind that fit, and are not only what a search would choose: for tests. */
+#ifndef MOTLEY_TESTS_PLANNER_ANY_CANDIDATE_H
+#define MOTLEY_TESTS_PLANNER_ANY_CANDIDATE_H
+
+#include "planner/plan_fixture.h"
+
+#include <math.h>
+
+#include "planner/kind/cut.h"
+#include "planner/search/moves.h"
+
+#define ANY_DEVICES 32u
+#define ANY_MOVES 6u /* at most, at random */
+
+/* What a move's level asks for. 1: it fits. */
+static inline int any_settle(struct workbench *bench, const struct kind *kind, struct candidate *c, int level)
+{
+    int result = 1;
+    bench->rival_s = INFINITY;
+    if (level == MOVE_CUT && kind->look)
+        result = cut_blocks(bench, kind, c);
+    if (result > 0)
+        result = level == MOVE_AS_IS ? kind->estimate(bench, c) : kind->settle(bench, c);
+    assert_true(result >= 0);
+    return result;
+}
+
+/* Random devices in random stages, as many as the kind allows. */
+static inline bool any_shape(const struct problem *p, const struct kind *kind, struct rand_stream *r,
+                             struct candidate *c)
+{
+    struct err err = {0};
+    uint32_t order[ANY_DEVICES], n = p->device_count, at = 0, widest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t other = rand_stream_below(r, i + 1);
+        order[i] = order[other];
+        order[other] = i;
+    }
+    uint32_t stages = kind->stages_most == 1 ? 1 : kind->stages_least + rand_stream_below(r, n);
+    uint32_t most = kind->stages_most == 1 ? n : 1 + n / stages;
+    c->placement = kind->placement;
+    c->gathered_layers =
+        kind->stage_kind == STAGE_SHARDED || kind->stage_kind == STAGE_SERVER ? rand_stream_below(r, 6) : 0;
+    c->gathered_layers = c->gathered_layers == 1 ? 2 : c->gathered_layers;
+    c->micro_batch_rows = 1 + rand_stream_below(r, p->workload->batch_rows);
+    for (uint32_t s = 0; s < stages; s++) {
+        uint32_t wide = 1 + rand_stream_below(r, most);
+        wide = wide < kind->members_most ? wide : kind->members_most;
+        if (at + wide > n || stages > (uint32_t)p->block_count)
+            return false;
+        assert_int_equal(move_append(c, kind, &order[at], wide, &err), 0);
+        c->stages[s].block_begin = (int32_t)((uint32_t)p->block_count * s / stages);
+        c->stages[s].block_end = (int32_t)((uint32_t)p->block_count * (s + 1) / stages);
+        widest = wide > widest ? wide : widest;
+        at += wide;
+    }
+    return widest >= kind->members_least;
+}
+
+/* Members of a stage take its micro-batches in turn, if that fits. */
+static inline void any_owners(const struct problem *p, struct workbench *bench, const struct kind *kind,
+                              struct candidate *c)
+{
+    struct err err = {0};
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    assert_int_equal(candidate_own(c, count, &err), 0);
+    for (uint32_t i = 0; i < c->owner_count; i++)
+        c->owner[i] = (uint8_t)(i % count % c->stages[i / count].member_count);
+    if (any_settle(bench, kind, c, MOVE_AS_IS) <= 0)
+        c->owner_count = 0;
+}
+
+/* One that fits, moved about at random; *c is released by the caller in any case. False: none was found. */
+static inline bool any_candidate(const struct problem *p, const struct kind *kind, struct rand_stream *r,
+                                 struct candidate *c)
+{
+    struct err err = {0};
+    struct workbench bench;
+    struct candidate trial = {0};
+    bool found = false;
+    if (!kind->supports(p, &err))
+        return false;
+    workbench_init(&bench, p, &err);
+    for (uint32_t tries = 0; tries < 24 && !found; tries++) {
+        candidate_fini(c);
+        found = any_shape(p, kind, r, c) && any_settle(&bench, kind, c, MOVE_CUT) > 0;
+    }
+    if (found && kind == kinds[PLACE_HYBRID] && c->member_count > c->stage_count && rand_stream_below(r, 2))
+        any_owners(p, &bench, kind, c);
+    for (uint32_t moves = found ? rand_stream_below(r, ANY_MOVES + 1) : 0; moves > 0; moves--) {
+        enum move_kind move = (enum move_kind)rand_stream_below(r, MOVE_KINDS);
+        uint32_t a, b;
+        move_range(p, kind, c, move, &a, &b);
+        if (a == 0 || b == 0)
+            continue;
+        assert_int_equal(candidate_copy(&trial, c, &err), 0);
+        int level = move_apply(p, kind, &trial, move, rand_stream_below(r, a), rand_stream_below(r, b), &err);
+        if (level != MOVE_VOID && any_settle(&bench, kind, &trial, level) > 0)
+            assert_int_equal(candidate_copy(c, &trial, &err), 0);
+    }
+    candidate_fini(&trial);
+    workbench_fini(&bench);
+    return found;
+}
+
+/* The plan of one, sealed; NULL: nothing was found that fits. */
+static inline struct plan *any_plan(const struct workload *workload, const struct cluster *cluster, int place,
+                                    struct rand_stream *r, uint64_t seed)
+{
+    struct err err = {0};
+    struct problem problem;
+    struct candidate c = {0};
+    struct plan *plan = NULL;
+    if (problem_init(&problem, workload, cluster, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    if (any_candidate(&problem, kinds[place], r, &c))
+        plan = kinds[place]->emit(&problem, &c, true, &err);
+    if (plan && plan_seal(plan, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    if (!plan && err.code != ERR_NOFIT && err.code != ERR_INVALID && err.code != 0 &&
+        err.code != ERR_UNSUPPORTED)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    candidate_fini(&c);
+    problem_fini(&problem);
+    return plan;
+}
+
+#endif

@@ -1,0 +1,216 @@
+/* What every answer of the search promises, on random clusters of 1 to 24 devices, dense models and mixtures,
+ * adapters and full fine-tuning, tight and roomy: it fits, the checker accepts it, its step is what simulating
+ * it again gives, not below the lower bound, not above any device alone; the same question gives the same plan,
+ * and names and order decide nothing; the budget is kept.
+ *
+ * MOTLEY_LONG: 600 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
+#include "planner/expert_fixture.h"
+
+#include <math.h>
+#include <time.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define DEVICES_MOST 24u
+#define EVALUATIONS 3000u /* a quick search's: its promises are those of a long one */
+#define SAME 1e-9
+
+struct scene {
+    struct model_config config;
+    struct workload workload;
+    uint32_t devices, per_node;
+    uint64_t memory[DEVICES_MOST];
+    double speed[DEVICES_MOST], rate[DEVICES_MOST];
+};
+
+static void scene_init(struct scene *s, uint64_t seed)
+{
+    struct rand_stream r;
+    rand_stream_init(&r, seed, 31);
+    bool mixture = rand_stream_below(&r, 4) == 0, large = rand_stream_below(&r, 4) == 0;
+    *s = (struct scene){.devices = 1 + rand_stream_below(&r, large ? DEVICES_MOST : 6),
+                        .per_node = 1 + rand_stream_below(&r, 4)};
+    uint32_t layers = 2 + rand_stream_below(&r, 11);
+    s->config = mixture ? expert_config(layers, 4 + rand_stream_below(&r, 5), 2) : fixture_config(layers);
+    s->config.vocab = 2048;
+    s->config.tied = !mixture && rand_stream_below(&r, 2);
+    s->workload = fixture_workload(&s->config, 64, 2 + rand_stream_below(&r, 31));
+    s->workload.config = &s->config;
+    bool full = rand_stream_below(&r, 3) == 0;
+    s->workload.method = full ? METHOD_FULL : METHOD_LORA;
+    s->workload.epochs = 0;
+    s->workload.steps = 3;
+    s->workload.seed = seed;
+    /* what the model takes on one device, roughly; tight: it takes several */
+    double whole = (full ? 18 : 4) * (layers * (mixture ? 1.5e6 : 3.6e6) + 576.0 * s->config.vocab) + 30 * (double)MIB;
+    double least = rand_stream_below(&r, 2) ? 1.2 : 0.25;
+    for (uint32_t d = 0; d < s->devices; d++) {
+        s->memory[d] = (uint64_t)(whole * (least + rand_stream_unit(&r)));
+        s->speed[d] = pow(10, -0.7 + 1.2 * rand_stream_unit(&r));
+        s->rate[d] = 1e7 * pow(10, 2.5 * rand_stream_unit(&r));
+    }
+}
+
+/* turn: 0 as they are; else other names, in another order. */
+static struct cluster *cluster_of(const struct scene *s, uint64_t turn)
+{
+    struct err err = {0};
+    struct rand_stream r;
+    struct cluster *cluster = cluster_create(&err);
+    uint32_t order[DEVICES_MOST], nodes = (s->devices - 1) / s->per_node + 1;
+    rand_stream_init(&r, turn, 32);
+    for (uint32_t i = 0; i < s->devices; i++) {
+        uint32_t other = turn ? rand_stream_below(&r, i + 1) : i;
+        order[i] = order[other];
+        order[other] = i;
+    }
+    for (uint32_t i = 0; i < s->devices; i++) {
+        uint32_t d = order[i];
+        char name[40], node[16];
+        snprintf(node, sizeof(node), "%s%u", turn ? "x" : "n", (d / s->per_node * 7 + (uint32_t)turn) % 29);
+        snprintf(name, sizeof(name), "%s/%u", node, turn ? 90 - d : d);
+        fixture_device(cluster, name, node, s->memory[d], s->speed[d]);
+    }
+    for (uint32_t k = 0; k < nodes; k++) {
+        uint32_t n = turn ? nodes - 1 - k : k;
+        char from[16], to[16];
+        snprintf(from, sizeof(from), "%s%u", turn ? "x" : "n", (n * 7 + (uint32_t)turn) % 29);
+        snprintf(to, sizeof(to), "%s%u", turn ? "x" : "n", ((n + 1) % nodes * 7 + (uint32_t)turn) % 29);
+        if (nodes > 1)
+            fixture_link(cluster, from, to, 1e-4, s->rate[n]);
+    }
+    assert_int_equal(cluster_set_defaults(cluster, 1e-5, 1e10, 2e-4, 1e8, &err), 0);
+    return cluster;
+}
+
+static struct plan_answer *asked(const struct scene *s, uint64_t turn, uint64_t evaluations, uint64_t seed)
+{
+    struct err err = {0};
+    struct plan_options options = {.programs = true, .brief = true, .evaluations = evaluations};
+    struct plan_answer *answer = NULL;
+    struct cluster *cluster = cluster_of(s, turn);
+    if (plan_search(&s->workload, cluster, &options, &answer, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    cluster_destroy(cluster);
+    return answer;
+}
+
+/* The fastest of its devices alone; INFINITY: none fits. */
+static double alone(const struct scene *s, uint64_t seed)
+{
+    struct scene one = *s;
+    one.workload.place = PLACE_SINGLE;
+    struct plan_answer *answer = asked(&one, 0, EVALUATIONS, seed);
+    double seconds = answer->plan ? answer->step_s : INFINITY;
+    plan_answer_destroy(answer);
+    return seconds;
+}
+
+static void answer_right(const struct scene *s, const struct plan_answer *answer, uint64_t seed)
+{
+    struct err err = {0};
+    struct problem problem;
+    double seconds = 0;
+    const struct plan *plan = answer->plan;
+    struct cluster *cluster = cluster_of(s, 0);
+    if (plan_check(plan, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    for (uint32_t r = 0; r < plan->rank_count; r++)
+        assert_true(plan->ranks[r].memory_bytes <= plan->ranks[r].memory_limit_bytes);
+    json_t *json = plan_to_json(plan, &err);
+    struct plan *copy = plan_from_json(json, &err);
+    if (!copy || problem_init(&problem, &s->workload, cluster, &err) < 0 ||
+        price_plan(&problem, copy, problem.step_count, &seconds, &err) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+    if (fabs(seconds / answer->step_s - 1) > SAME)
+        fail_msg("seed %llu: %.9g s answered, %.9g s simulated", (unsigned long long)seed, answer->step_s,
+                 seconds);
+    if (answer->step_s < answer->lower_bound_s * (1 - SAME))
+        fail_msg("seed %llu: %.9g s, and the bound is %.9g s", (unsigned long long)seed, answer->step_s,
+                 answer->lower_bound_s);
+    plan_destroy(copy);
+    json_decref(json);
+    problem_fini(&problem);
+    cluster_destroy(cluster);
+}
+
+static uint64_t number_of(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void every_answer_is_what_it_says(void **state)
+{
+    (void)state;
+    uint64_t first = number_of("MOTLEY_SEED", 1);
+    uint64_t count = number_of("MOTLEY_CASES", getenv("MOTLEY_LONG") ? 600 : 40);
+    uint32_t fits = 0, several = 0, by_place[PLACE_COUNT] = {0};
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct scene s;
+        scene_init(&s, seed);
+        struct plan_answer *answer = asked(&s, 0, EVALUATIONS, seed),
+                           *again = asked(&s, 0, EVALUATIONS, seed),
+                           *renamed = asked(&s, 1 + seed % 5, EVALUATIONS, seed);
+        double single = alone(&s, seed);
+        assert_int_equal(answer->plan != NULL, again->plan != NULL);
+        assert_int_equal(answer->plan != NULL, renamed->plan != NULL);
+        assert_true(answer->plan || single == INFINITY);
+        if (answer->plan) {
+            answer_right(&s, answer, seed);
+            assert_memory_equal(answer->plan->digest, again->plan->digest, sizeof(answer->plan->digest));
+            if (answer->step_s != renamed->step_s)
+                fail_msg("seed %llu: %.9g s, by other names %.9g s", (unsigned long long)seed, answer->step_s,
+                         renamed->step_s);
+            if (answer->step_s > single * (1 + SAME))
+                fail_msg("seed %llu: %.9g s, a device alone takes %.9g s", (unsigned long long)seed,
+                         answer->step_s, single);
+            fits++;
+            several += answer->plan->rank_count > 1;
+            by_place[answer->plan->placement]++;
+        }
+        plan_answer_destroy(answer);
+        plan_answer_destroy(again);
+        plan_answer_destroy(renamed);
+        workload_fini(&s.workload);
+    }
+    print_message("%u of %llu fit, %u on several devices:", fits, (unsigned long long)count, several);
+    for (int k = 0; k < PLACE_COUNT; k++)
+        print_message(" %u %s", by_place[k], plan_placement_name((enum plan_placement)k));
+    print_message("\n");
+    assert_true(count < 10 || (fits > count / 2 && several > fits / 3));
+}
+
+/* A tenth of the evaluations takes less time, and never more than was asked for by much: what is under way is
+ * finished. */
+static void the_budget_is_kept(void **state)
+{
+    (void)state;
+    static const uint64_t budgets[] = {500, 2000, 8000};
+    double seconds[3] = {0};
+    for (uint64_t seed = 100; seed < 112; seed++) {
+        struct scene s;
+        scene_init(&s, seed);
+        for (int i = 0; i < 3; i++) {
+            clock_t began = clock();
+            struct plan_answer *answer = asked(&s, 0, budgets[i], seed);
+            seconds[i] += (double)(clock() - began) / CLOCKS_PER_SEC;
+            if (answer->evaluations > 2 * budgets[i])
+                fail_msg("seed %llu: %llu evaluations of %llu", (unsigned long long)seed,
+                         (unsigned long long)answer->evaluations, (unsigned long long)budgets[i]);
+            plan_answer_destroy(answer);
+        }
+        workload_fini(&s.workload);
+    }
+    print_message("12 searches of 500, 2000 and 8000 evaluations: %.2f, %.2f and %.2f s\n", seconds[0],
+                  seconds[1], seconds[2]);
+    assert_true(seconds[0] < seconds[2]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_answer_is_what_it_says),
+        cmocka_unit_test(the_budget_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,272 @@
+/* The execution model of docs/PROGRAM.md, on programs whose instructions do nothing: queues, `after`,
+ * failures. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/rand.h"
+#include "worker/exec.h"
+
+enum { PENDING_MAX = 4096 };
+
+/* Completes what was begun from another thread, in a seeded random order: the transport. */
+struct transport {
+    struct exec *exec;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t pending[PENDING_MAX], count;
+    bool stop, at_once, hold;
+    struct rand_stream random;
+    uint32_t begun[PENDING_MAX], begun_count; /* order of begins of any kind */
+    uint32_t fail_at;                         /* instruction that fails, or UINT32_MAX */
+    uint32_t posted;
+};
+
+static void note_begun(struct transport *t, uint32_t number)
+{
+    pthread_mutex_lock(&t->lock);
+    t->begun[t->begun_count++] = number;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int compute(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct transport *t = host;
+    (void)instr;
+    note_begun(t, number);
+    return number == t->fail_at ? err_set(err, ERR_NOMEM, "instruction %u ran out", number) : 0;
+}
+
+static int begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct transport *t = host;
+    (void)instr;
+    (void)err;
+    note_begun(t, number);
+    if (t->at_once) {
+        exec_done(t->exec, number, NULL);
+        return 0;
+    }
+    pthread_mutex_lock(&t->lock);
+    t->pending[t->count++] = number;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    return 0;
+}
+
+static const struct exec_ops ops = {.compute = compute, .begin = begin};
+
+static void *transport_main(void *arg)
+{
+    struct transport *t = arg;
+    pthread_mutex_lock(&t->lock);
+    while (!t->stop) {
+        if (t->count == 0 || t->hold) {
+            pthread_cond_wait(&t->changed, &t->lock);
+            continue;
+        }
+        uint32_t at = rand_stream_below(&t->random, t->count), number = t->pending[at];
+        t->pending[at] = t->pending[--t->count];
+        pthread_mutex_unlock(&t->lock);
+        struct err failure;
+        err_set(&failure, ERR_PEER, "rank 1 went away");
+        exec_done(t->exec, number, number == t->fail_at ? &failure : NULL);
+        pthread_mutex_lock(&t->lock);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+static void transport_start(struct transport *t, uint64_t seed)
+{
+    memset(t, 0, sizeof *t);
+    t->fail_at = UINT32_MAX;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->changed, NULL);
+    rand_stream_init(&t->random, seed, 1);
+    assert_int_equal(pthread_create(&t->thread, NULL, transport_main, t), 0);
+}
+
+static void transport_stop(struct transport *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stop = true;
+    t->hold = false;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->changed);
+}
+
+/* A program of random instructions on random queues of a plan of 4 ranks; `after` points anywhere before. */
+static void random_program(struct program *program, uint64_t seed, uint32_t count)
+{
+    struct program_builder b = {0};
+    struct rand_stream random;
+    struct err err;
+    rand_stream_init(&random, seed, 2);
+    for (uint32_t i = 0; i < count; i++) {
+        static const enum queue_kind kinds[] = {QUEUE_COMPUTE, QUEUE_COPY, QUEUE_SEND, QUEUE_RECV,
+                                                QUEUE_GROUP};
+        enum queue_kind kind = kinds[rand_stream_below(&random, 5)];
+        struct instr instr = instr_init(kind == QUEUE_SEND ? OP_SEND : OP_FORWARD, kind);
+        instr.peer =
+            kind == QUEUE_SEND || kind == QUEUE_RECV ? 1 + (int32_t)rand_stream_below(&random, 3) : PLAN_NONE;
+        instr.group = kind == QUEUE_GROUP ? 0 : PLAN_NONE;
+        int32_t after[3];
+        uint32_t afters = i ? rand_stream_below(&random, 4) : 0;
+        for (uint32_t a = 0; a < afters; a++)
+            after[a] = (int32_t)rand_stream_below(&random, i);
+        program_add(&b, &instr, after, afters);
+    }
+    assert_int_equal(program_builder_take(&b, program, &err), 0);
+}
+
+/* Begin times respect queues and `after`; everything was begun once. */
+static void check_order(const struct plan *plan, const struct program *program, const struct exec *exec,
+                        const struct transport *t)
+{
+    const struct exec_time *times = exec_times(exec);
+    bool seen[PENDING_MAX] = {false};
+    assert_int_equal(t->begun_count, program->instr_count);
+    for (uint32_t i = 0; i < t->begun_count; i++) {
+        assert_false(seen[t->begun[i]]);
+        seen[t->begun[i]] = true;
+    }
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *instr = &program->instrs[i];
+        assert_true(times[i].ready_ns <= times[i].begin_ns && times[i].begin_ns <= times[i].end_ns);
+        for (uint32_t a = 0; a < instr->after_count; a++)
+            assert_true(times[program->after[instr->after_first + a]].end_ns <= times[i].begin_ns);
+        for (uint32_t j = i + 1; j < program->instr_count; j++)
+            if (instr_queue_index(plan, instr) == instr_queue_index(plan, &program->instrs[j])) {
+                assert_true(times[i].end_ns <= times[j].begin_ns);
+                break;
+            }
+    }
+}
+
+static void random_programs_run_in_the_order_of_queues_and_after(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(4, 1, 4, 1, &err);
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct program program = {0};
+        struct transport t;
+        struct exec *exec = NULL;
+        random_program(&program, seed, 20 + (uint32_t)seed * 3);
+        transport_start(&t, seed);
+        t.at_once = seed % 3 == 0;
+        assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+        t.exec = exec;
+        for (int turn = 0; turn < 3; turn++) {
+            t.begun_count = 0;
+            if (exec_run(exec, 20000000000u, &err) < 0)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+            check_order(plan, &program, exec, &t);
+        }
+        transport_stop(&t);
+        exec_destroy(exec);
+        program_fini(&program);
+    }
+    plan_destroy(plan);
+}
+
+/* A receive that does not arrive holds up nothing but its own queue. */
+static void a_late_receive_holds_up_only_its_queue(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(2, 1, 4, 1, &err);
+    struct program_builder b = {0};
+    struct program program = {0};
+    struct transport t;
+    struct exec *exec = NULL;
+    struct instr recv = instr_init(OP_RECV, QUEUE_RECV), work = instr_init(OP_FORWARD, QUEUE_COMPUTE);
+    recv.peer = 1;
+    program_add(&b, &recv, NULL, 0);
+    program_add(&b, &work, NULL, 0);
+    program_add(&b, &work, NULL, 0);
+    assert_int_equal(program_builder_take(&b, &program, &err), 0);
+    transport_start(&t, 1);
+    t.hold = true;
+    assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+    t.exec = exec;
+    assert_int_equal(exec_run(exec, 50000000u, &err), -1);
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "rank 1"));
+    assert_non_null(strstr(err.text, "instruction 0"));
+    assert_int_equal(t.begun_count, 3);
+    pthread_mutex_lock(&t.lock);
+    t.hold = false;
+    pthread_cond_signal(&t.changed);
+    pthread_mutex_unlock(&t.lock);
+    assert_int_equal(exec_drain(exec, 10000000000u, &err), 0);
+    transport_stop(&t);
+    exec_destroy(exec);
+    program_fini(&program);
+    plan_destroy(plan);
+}
+
+static void a_failure_of_any_instruction_ends_the_run_with_its_error(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(4, 1, 4, 1, &err);
+    for (uint32_t fail_at = 0; fail_at < 40; fail_at++) {
+        struct program program = {0};
+        struct transport t;
+        struct exec *exec = NULL;
+        random_program(&program, 7, 40);
+        transport_start(&t, fail_at);
+        t.fail_at = fail_at;
+        assert_int_equal(exec_create(plan, &program, &ops, &t, &exec, &err), 0);
+        t.exec = exec;
+        assert_int_equal(exec_run(exec, 20000000000u, &err), -1);
+        assert_true(err.code == ERR_NOMEM || err.code == ERR_PEER);
+        assert_int_equal(exec_drain(exec, 10000000000u, &err), 0);
+        transport_stop(&t);
+        exec_destroy(exec);
+        program_fini(&program);
+    }
+    plan_destroy(plan);
+}
+
+static void an_after_that_points_forward_is_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    struct plan *plan = plan_create(1, 1, 4, 1, &err);
+    struct instr instrs[2] = {instr_init(OP_FORWARD, QUEUE_COMPUTE), instr_init(OP_FORWARD, QUEUE_COMPUTE)};
+    uint32_t after[1] = {1};
+    struct program program = {.instr_count = 2, .instrs = instrs, .after_total = 1, .after = after};
+    struct exec *exec = NULL;
+    instrs[0].after_count = 1;
+    assert_int_equal(exec_create(plan, &program, &ops, NULL, &exec, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    instrs[0].after_count = 2;
+    assert_int_equal(exec_create(plan, &program, &ops, NULL, &exec, &err), -1);
+    assert_int_equal(err.code, ERR_INVALID);
+    plan_destroy(plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_programs_run_in_the_order_of_queues_and_after),
+        cmocka_unit_test(a_late_receive_holds_up_only_its_queue),
+        cmocka_unit_test(a_failure_of_any_instruction_ends_the_run_with_its_error),
+        cmocka_unit_test(an_after_that_points_forward_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* Profile mode through the worker's socket. */
+#include "worker/worker_fixture.h"
+
+static json_t *profile_message(const struct fixture *fix, const json_t *method)
+{
+    struct err err;
+    json_t *config = model_config_to_json(&fix->config, &err);
+    return json_pack(
+        "{s:s, s:i, s:s, s:{s:o, s:O}, s:O, s:s, s:s, s:i, s:I, s:f, s:{s:{s:s, s:s, s:i, s:I}, s:s}}",
+        "type", "profile", "request", 41, "device", "node0/cpu0", "model", "config", config, "files",
+        json_object_get(fix->model, "files"), "method", method, "base", "fp32", "compute", "fp32",
+        "sequence_tokens", 32, "start_at", (json_int_t)clock_wall_us() + 20000, "seconds", 0.2, "local",
+        "device", "name", "node0/cpu0", "kind", "cpu", "threads", 1, "memory_limit_bytes",
+        (json_int_t)1 << 28, "api", fix->store.url);
+}
+
+/* The first event that is no greeting; the worker is then acknowledged and joined. */
+static json_t *ask(const struct fixture *fix, json_t *message)
+{
+    struct fix_worker w;
+    json_t *event;
+    fix_start_worker(fix, &w, 0);
+    fix_send(&w, message);
+    while (strcmp(json_string_value(json_object_get(event = fix_receive(&w), "type")), "worker_hello") == 0)
+        json_decref(event);
+    fix_send(&w, json_pack("{s:s, s:n, s:O}", "type", "ack", "run", "seq", json_object_get(event, "seq")));
+    fix_join(&w, 1);
+    return event;
+}
+
+static void a_profile_answers_with_the_document_of_the_contract(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix);
+    json_t *event = ask(&fix, profile_message(&fix, json_object_get(spec, "method")));
+    assert_string_equal(json_string_value(json_object_get(event, "type")), "profile");
+    assert_int_equal(json_integer_value(json_object_get(event, "request")), 41);
+    const json_t *document = json_object_get(event, "document"),
+                 *points = json_object_get(document, "points");
+    assert_string_equal(json_string_value(json_object_get(document, "device")), "node0/cpu0");
+    assert_true(json_is_true(json_object_get(document, "neighbours_busy")));
+    assert_true(json_integer_value(json_object_get(document, "base_process_bytes")) > 1 << 20);
+    bool seen[3] = {false};
+    for (size_t p = 0; p < json_array_size(points); p++) {
+        const json_t *point = json_array_get(points, p);
+        const char *block = json_string_value(json_object_get(point, "block"));
+        assert_true(json_number_value(json_object_get(point, "forward_s")) >= 0);
+        seen[0] |= strcmp(block, "embedding") == 0;
+        seen[1] |= strcmp(block, "layer") == 0 && json_number_value(json_object_get(point, "backward_s")) > 0;
+        seen[2] |= strcmp(block, "head") == 0;
+    }
+    assert_true(seen[0] && seen[1] && seen[2]);
+    json_decref(event);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+static void a_method_that_is_not_measured_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    json_t *method = json_pack("{s:s}", "kind", "full");
+    json_t *event = ask(&fix, profile_message(&fix, method));
+    assert_string_equal(json_string_value(json_object_get(event, "type")), "failed");
+    assert_int_equal(json_integer_value(json_object_get(event, "request")), 41);
+    assert_non_null(strstr(json_string_value(json_object_get(event, "text")), "full"));
+    json_decref(event);
+    json_decref(method);
+    fix_close(&fix);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_profile_answers_with_the_document_of_the_contract),
+        cmocka_unit_test(a_method_that_is_not_measured_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+/* motley-worker --socket PATH --dir DIR: one process, one device, one rank. Started by the agent. */
+#include <getopt.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "worker/worker.h"
+
+enum { MMAP_BYTES = 512 << 10, ARENAS = 2 };
+
+static struct worker *the_worker; /* for the signal handler alone */
+
+static void on_signal(int number)
+{
+    (void)number;
+    worker_stop(the_worker);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option names[] = {
+        {"socket", required_argument, NULL, 's'}, {"dir", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};
+    struct worker_options options = {0};
+    struct err err;
+    /* Large blocks always come from, and go back to, the system: a plan counts this process's memory closely.
+     */
+    mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
+    mallopt(M_ARENA_MAX, ARENAS);
+    for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        if (option == 's')
+            options.socket = optarg;
+        else if (option == 'd')
+            options.dir = optarg;
+        else
+            return 2;
+    }
+    if (!options.socket || !options.dir || optind < argc) {
+        fprintf(stderr, "usage: motley-worker --socket PATH --dir DIR\n");
+        return 2;
+    }
+    if (worker_create(&options, &the_worker, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "worker_failed", "code=%s text=\"%s\"", err_code_name(err.code), err.text);
+        return 1;
+    }
+    catch_signals();
+    int result = worker_main(the_worker, &err);
+    if (result < 0)
+        log_event(LOG_LEVEL_ERROR, "worker_failed", "code=%s text=\"%s\"", err_code_name(err.code), err.text);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    worker_destroy(the_worker);
+    return result < 0 ? 1 : 0;
+}

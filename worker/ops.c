@@ -1,0 +1,602 @@
+/* Opcodes and slots. See ops.h. */
+#include "worker/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "worker/ops_private.h"
+
+static bool is_boundary(const struct plan_slot *slot)
+{
+    return slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT;
+}
+
+/* --- slots and instructions, made once --- */
+
+static bool travels(const struct ops *ops, int32_t slot)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        const struct program *program = &ops->me->programs[kind];
+        for (uint32_t i = 0; i < program->instr_count; i++) {
+            const struct instr *instr = &program->instrs[i];
+            if ((instr->op == OP_SEND && instr->slot_in == slot) ||
+                (instr->op == OP_RECV && instr->slot_out == slot))
+                return true;
+        }
+    }
+    return false;
+}
+
+static int make_slot(struct ops *ops, uint32_t number, struct err *err)
+{
+    const struct plan_slot *slot = &ops->me->slots[number];
+    struct cells *cells = &ops->slots[number];
+    uint64_t count = (uint64_t)slot->ring_micro_batches * slot->ring_blocks;
+    if (count == 0 || count > PROGRAM_INSTRS_MAX)
+        return err_set(err, ERR_INVALID, "slot %u has a ring of %llu buffers", number,
+                       (unsigned long long)count);
+    cells->slot = slot;
+    cells->cells = calloc(count, sizeof *cells->cells);
+    if (!cells->cells)
+        return err_set(err, ERR_NOMEM, "no memory for slot %u", number);
+    cells->count = (uint32_t)count;
+    cells->travels = travels(ops, (int32_t)number);
+    return 0;
+}
+
+static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint32_t kinds, struct err *err)
+{
+    if (slot == PLAN_NONE)
+        return 0;
+    if (slot < 0 || (uint32_t)slot >= ops->me->slot_count)
+        return err_set(err, ERR_INVALID, "instruction %u uses slot %d, which rank %u does not have", number,
+                       (int)slot, ops->options.rank);
+    uint8_t kind = ops->me->slots[slot].kind;
+    if (!(kinds & (1u << kind)))
+        return err_set(err, ERR_INVALID, "instruction %u cannot use slot %d, which holds %s", number,
+                       (int)slot, slot_kind_name(kind));
+    return 0;
+}
+
+#define KIND(name) (1u << (name))
+#define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT))
+#define REDUCED                                                                                              \
+    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
+     KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
+
+/* Which slot kinds each op takes in, out and save; ops not listed are refused. */
+static const struct {
+    uint32_t in, out, save;
+    bool known;
+} op_slots[OP_COUNT] = {
+    [OP_FORWARD] = {BOUNDARY | KIND(SLOT_TOKEN), BOUNDARY | KIND(SLOT_TOKEN) | KIND(SLOT_STEP_SCALARS),
+                    KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
+    [OP_BACKWARD] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
+    [OP_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
+    [OP_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
+    [OP_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
+    [OP_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [OP_REDUCE] = {REDUCED, REDUCED, 0, true},
+    [OP_BROADCAST] = {REDUCED, REDUCED, 0, true},
+    [OP_STEP] = {REDUCED, REDUCED, REDUCED, true},
+    [OP_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+    [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
+};
+
+static int check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                       struct err *err)
+{
+    if (instr->op >= OP_COUNT || !op_slots[instr->op].known)
+        return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
+                       program_kind_name(kind), number,
+                       instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
+    bool blocks = instr->op == OP_FORWARD || instr->op == OP_BACKWARD;
+    if (blocks && (instr->block_begin != ops->me->block_begin || instr->block_end != ops->me->block_end))
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s, instruction %u: blocks %d..%d are not the blocks %d..%d of rank %u, and this worker runs "
+            "them together",
+            program_kind_name(kind), number, (int)instr->block_begin, (int)instr->block_end,
+            (int)ops->me->block_begin, (int)ops->me->block_end, ops->options.rank);
+    if ((blocks || instr->op == OP_SEND || instr->op == OP_RECV) &&
+        (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
+        return err_set(err, ERR_INVALID, "%s, instruction %u: there is no micro-batch %d",
+                       program_kind_name(kind), number, (int)instr->micro_batch);
+    if ((instr->op == OP_SEND || instr->op == OP_RECV) &&
+        (instr->op == OP_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
+        return err_set(err, ERR_INVALID, "%s, instruction %u names no slot", program_kind_name(kind), number);
+    if (check_slot(ops, number, instr->slot_in, op_slots[instr->op].in, err) < 0 ||
+        check_slot(ops, number, instr->slot_out, op_slots[instr->op].out, err) < 0 ||
+        check_slot(ops, number, instr->slot_save, op_slots[instr->op].save, err) < 0)
+        return err_wrap(err, "%s", program_kind_name(kind));
+    return 0;
+}
+
+static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err);
+static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
+static const struct exec_ops exec_ops = {.compute = op_compute, .begin = op_begin};
+
+static int make_program(struct ops *ops, int kind, struct err *err)
+{
+    const struct program *program = &ops->me->programs[kind];
+    if (program->instr_count == 0)
+        return 0;
+    size_t count = program->instr_count;
+    ops->programs[kind].calls = calloc(count, sizeof *ops->programs[kind].calls);
+    ops->programs[kind].reduces = calloc(count, sizeof *ops->programs[kind].reduces);
+    if (!ops->programs[kind].calls || !ops->programs[kind].reduces)
+        return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *instr = &program->instrs[i];
+        if (check_instr(ops, kind, i, instr, err) < 0)
+            return -1;
+        ops->programs[kind].calls[i] = (struct call){.ops = ops,
+                                                     .number = i,
+                                                     .slot_out = instr->slot_out,
+                                                     .micro_batch = instr->micro_batch,
+                                                     .block_begin = instr->block_begin};
+        bool collective = instr->op == OP_ALL_REDUCE || instr->op == OP_REDUCE || instr->op == OP_BROADCAST;
+        if (collective && reduce_create(ops, i, instr, &ops->programs[kind].reduces[i], err) < 0)
+            return err_wrap(err, "%s, instruction %u", program_kind_name(kind), i);
+    }
+    return exec_create(ops->options.plan, program, &exec_ops, ops, &ops->programs[kind].exec, err);
+}
+
+int ops_create(const struct ops_options *options, struct ops **out, struct err *err)
+{
+    struct ops *ops = calloc(1, sizeof *ops);
+    if (!ops)
+        return err_set(err, ERR_NOMEM, "no memory for a worker");
+    ops->options = *options;
+    ops->me = &options->plan->ranks[options->rank];
+    ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof *ops->slots);
+    int result = ops->slots ? 0 : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
+        result = make_slot(ops, s, err);
+    for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
+        result = make_program(ops, kind, err);
+    if (result < 0) {
+        ops_destroy(ops);
+        return -1;
+    }
+    *out = ops;
+    return 0;
+}
+
+void ops_forget_caches(struct ops *ops)
+{
+    for (uint32_t s = 0; s < ops->me->slot_count; s++)
+        for (uint32_t c = 0; c < ops->slots[s].count; c++) {
+            kv_cache_destroy(ops->slots[s].cells[c].cache);
+            ops->slots[s].cells[c].cache = NULL;
+        }
+}
+
+void ops_destroy(struct ops *ops)
+{
+    if (!ops)
+        return;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++) {
+        exec_destroy(ops->programs[kind].exec);
+        for (uint32_t i = 0; ops->programs[kind].reduces && i < ops->me->programs[kind].instr_count; i++)
+            reduce_destroy(ops->programs[kind].reduces[i]);
+        free(ops->programs[kind].reduces);
+        free(ops->programs[kind].calls);
+    }
+    for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++) {
+        for (uint32_t c = 0; c < ops->slots[s].count; c++) {
+            struct cell *cell = &ops->slots[s].cells[c];
+            stage_saved_release(cell->saved);
+            kv_cache_destroy(cell->cache);
+            buffer_destroy(cell->buffer);
+            free(cell->host);
+        }
+        free(ops->slots[s].cells);
+    }
+    free(ops->slots);
+    free(ops->logits);
+    free(ops);
+}
+
+/* --- boundary tensors --- */
+
+static size_t boundary_bytes(const struct ops *ops, uint32_t tokens)
+{
+    return (size_t)tokens * ops->options.hidden * sizeof(float);
+}
+
+static int check_bound(const struct cells *cells, int32_t slot, int32_t micro_batch, size_t bytes,
+                       struct err *err)
+{
+    if (bytes <= cells->slot->bytes_bound)
+        return 0;
+    return err_set(err, ERR_TOO_BIG, "micro-batch %d is %zu bytes and slot %d holds %llu", (int)micro_batch,
+                   bytes, (int)slot, (unsigned long long)cells->slot->bytes_bound);
+}
+
+static void drop_buffer(struct cells *cells, struct cell *cell)
+{
+    buffer_destroy(cell->buffer);
+    cells->device_size -= cell->buffer_size;
+    cell->buffer = NULL;
+    cell->buffer_size = 0;
+}
+
+/* A device buffer of at least `bytes` for the cell. Buffers of other cells that hold nothing of their own
+ * make room when the slot would exceed its bytes_total. */
+static int need_buffer(struct ops *ops, struct cells *cells, struct cell *cell, uint64_t bytes,
+                       struct err *err)
+{
+    char what[48];
+    if (cell->buffer && cell->buffer_size >= bytes)
+        return 0;
+    drop_buffer(cells, cell);
+    for (uint32_t c = 0; c < cells->count && cells->device_size + bytes > cells->slot->bytes_total; c++)
+        if (cells->travels || !cells->cells[c].in_use)
+            drop_buffer(cells, &cells->cells[c]);
+    snprintf(what, sizeof what, "a boundary tensor (%s)", slot_kind_name(cells->slot->kind));
+    if (buffer_create(ops->options.device, bytes, MEM_BUFFERS, what, &cell->buffer, err) < 0)
+        return -1;
+    cell->buffer_size = bytes;
+    cells->device_size += bytes;
+    return 0;
+}
+
+static int need_host(struct cell *cell, size_t bytes, struct err *err)
+{
+    if (cell->host && cell->host_size >= bytes)
+        return 0;
+    free(cell->host);
+    cell->host_size = 0;
+    cell->host = malloc(bytes ? bytes : 1);
+    if (!cell->host)
+        return err_set(err, ERR_NOMEM, "no memory for a boundary tensor of %zu bytes", bytes);
+    cell->host_size = bytes;
+    return 0;
+}
+
+/* The boundary buffer that an instruction reads, up to date on the device; NULL for no slot. */
+static int take_in(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
+                   struct err *err)
+{
+    *out = NULL;
+    if (instr->slot_in == PLAN_NONE || !is_boundary(ops->slots[instr->slot_in].slot))
+        return 0;
+    struct cells *cells = &ops->slots[instr->slot_in];
+    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
+    size_t bytes = boundary_bytes(ops, tokens);
+    if (check_bound(cells, instr->slot_in, instr->micro_batch, bytes, err) < 0 ||
+        need_buffer(ops, cells, cell, bytes, err) < 0)
+        return -1;
+    if (cell->arrived && buffer_write(cell->buffer, 0, cell->host, bytes, err) < 0)
+        return -1;
+    cell->arrived = false;
+    *out = cell->buffer;
+    return 0;
+}
+
+static int take_out(struct ops *ops, const struct instr *instr, uint32_t tokens, struct buffer **out,
+                    struct err *err)
+{
+    *out = NULL;
+    if (instr->slot_out == PLAN_NONE || !is_boundary(ops->slots[instr->slot_out].slot))
+        return 0;
+    struct cells *cells = &ops->slots[instr->slot_out];
+    struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
+    size_t bytes = boundary_bytes(ops, tokens);
+    if (check_bound(cells, instr->slot_out, instr->micro_batch, bytes, err) < 0 ||
+        need_buffer(ops, cells, cell, bytes, err) < 0)
+        return -1;
+    cell->in_use = true;
+    *out = cell->buffer;
+    return 0;
+}
+
+/* What was written on the device, into the memory that the transport sends from; waits for the device. */
+static int publish(struct ops *ops, const struct instr *instr, uint32_t tokens, struct err *err)
+{
+    if (instr->slot_in != PLAN_NONE && (instr->flags & INSTR_FREES_IN))
+        ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin)->in_use = false;
+    if (instr->slot_out != PLAN_NONE && ops->slots[instr->slot_out].travels &&
+        is_boundary(ops->slots[instr->slot_out].slot)) {
+        struct cell *cell = ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin);
+        if (need_host(cell, boundary_bytes(ops, tokens), err) < 0 ||
+            buffer_read(cell->buffer, 0, cell->host, boundary_bytes(ops, tokens), err) < 0)
+            return -1;
+    }
+    return device_sync(ops->options.device, err);
+}
+
+/* --- compute queue --- */
+
+static int infer(struct ops *ops, const struct instr *instr, const struct micro_batch *micro, uint32_t tokens,
+                 struct buffer *in, struct buffer *out, struct err *err)
+{
+    struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    if (!cell->cache &&
+        kv_cache_create(ops->options.stage, ops->options.plan->sequence_bound, &cell->cache, err) < 0)
+        return -1;
+    if (ops->kind == PROGRAM_PREFILL)
+        kv_cache_clear(cell->cache);
+    bool head = instr->block_end == ops->options.plan->block_count;
+    if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
+        return err_set(err, ERR_NOMEM, "no memory for the logits of %u tokens", ops->options.vocab);
+    return stage_infer(ops->options.stage, cell->cache, micro->ids, tokens, in, out,
+                       head ? ops->logits : NULL, err);
+}
+
+static int op_forward(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    uint32_t tokens = micro->row_start[micro->rows];
+    struct buffer *in, *out;
+    if (micro->rows == 0)
+        return 0;
+    if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
+        return -1;
+    bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
+    int result;
+    if (caches) {
+        result = infer(ops, instr, micro, tokens, in, out, err);
+    } else {
+        struct saved **saved = NULL;
+        if (instr->slot_save != PLAN_NONE)
+            saved = &ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin)->saved;
+        result = stage_forward(ops->options.stage, micro, in, out, saved, err);
+    }
+    if (result < 0 || publish(ops, instr, tokens, err) < 0)
+        return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
+                        (int)instr->micro_batch);
+    return 0;
+}
+
+static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    uint32_t tokens = micro->row_start[micro->rows];
+    struct buffer *in, *out;
+    if (micro->rows == 0)
+        return 0;
+    struct cell *saved = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    if (!saved->saved)
+        return err_set(err, ERR_INTERNAL, "BACKWARD of micro-batch %d without its FORWARD",
+                       (int)instr->micro_batch);
+    if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
+        return -1;
+    struct saved *place = saved->saved;
+    saved->saved = NULL; /* ends with the call, also on error */
+    if (stage_backward(ops->options.stage, micro, place, in, out, 1.0, err) < 0 ||
+        publish(ops, instr, tokens, err) < 0)
+        return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
+                        (int)instr->micro_batch);
+    return 0;
+}
+
+static int op_step(struct ops *ops, struct err *err)
+{
+    struct ops_step *step = ops->step;
+    if (!ops->scalars_reduced && ops_own_scalars(ops, &step->sum, err) < 0)
+        return -1;
+    if (!ops->norm_reduced && ops_own_norm(ops, &ops->norm_square, err) < 0)
+        return -1;
+    ops->scalars_reduced = ops->norm_reduced = true;
+    double labelled = (double)step->sum.labelled;
+    if (!isfinite(ops->norm_square) || !isfinite(step->sum.loss_sum))
+        step->sum.control |= CONTROL_NOT_FINITE;
+    if ((step->sum.control & CONTROL_NOT_FINITE) || step->sum.labelled == 0)
+        return 0;
+    step->norm = sqrt(ops->norm_square) / labelled;
+    /* as torch.nn.utils.clip_grad_norm_ has it: min(1, max_norm / (norm + 1e-6)) */
+    double clip = step->clip_norm > 0 ? fmin(1.0, step->clip_norm / (step->norm + 1e-6)) : 1.0;
+    struct step_update update = {.learning_rate = step->learning_rate,
+                                 .beta1 = step->beta1,
+                                 .beta2 = step->beta2,
+                                 .eps = step->eps,
+                                 .weight_decay = step->weight_decay,
+                                 .grad_scale = clip / labelled};
+    if (stage_update(ops->options.stage, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)step->step);
+    step->stepped = true;
+    return 0;
+}
+
+static int op_sample(struct ops *ops, const struct instr *instr, struct err *err)
+{
+    if (!ops->logits)
+        return err_set(err, ERR_INTERNAL, "SAMPLE without a FORWARD of the head");
+    int32_t token;
+    if (ops->step->temperature > 0)
+        token = sample_seeded(ops->logits, ops->options.vocab, ops->step->temperature, 0, ops->step->seed,
+                              ops->step->position);
+    else
+        token = sample_greedy(ops->logits, ops->options.vocab);
+    ops->step->token = token;
+    if (instr->slot_out != PLAN_NONE)
+        ops_cell(ops, instr->slot_out, instr->micro_batch, instr->block_begin)->token = token;
+    return 0;
+}
+
+static void op_release(struct ops *ops, const struct instr *instr)
+{
+    if (instr->slot_in == PLAN_NONE)
+        return;
+    struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
+    stage_saved_release(cell->saved);
+    cell->saved = NULL;
+    cell->in_use = false;
+    kv_cache_destroy(cell->cache);
+    cell->cache = NULL;
+}
+
+static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct ops *ops = host;
+    (void)number;
+    switch (instr->op) {
+    case OP_FORWARD:
+        return op_forward(ops, instr, err);
+    case OP_BACKWARD:
+        return op_backward(ops, instr, err);
+    case OP_STEP:
+        return op_step(ops, err);
+    case OP_SAMPLE:
+        return op_sample(ops, instr, err);
+    case OP_RELEASE:
+        op_release(ops, instr);
+        return 0;
+    case OP_SAVE:
+        return ops->options.save ? ops->options.save(ops->options.save_arg, err) : 0;
+    default:
+        return err_set(err, ERR_UNSUPPORTED, "%s is not done on the compute queue", instr_op_name(instr->op));
+    }
+}
+
+/* --- peer and group queues --- */
+
+static void transfer_done(const struct mesh_done *done)
+{
+    struct call *call = done->arg;
+    struct ops *ops = call->ops;
+    struct exec *exec = ops->programs[ops->kind].exec;
+    struct err err;
+    if (!done->ok) {
+        exec_done(exec, call->number, &done->err);
+        return;
+    }
+    if (done->size != call->expected) {
+        err_set(&err, ERR_PEER, "rank %u sent %zu bytes where %zu are due", done->peer, done->size,
+                call->expected);
+        exec_done(exec, call->number, &err);
+        return;
+    }
+    exec_done(exec, call->number, NULL);
+}
+
+static void receive_done(const struct mesh_done *done)
+{
+    struct call *call = done->arg;
+    if (done->ok) {
+        struct cell *cell = ops_cell(call->ops, call->slot_out, call->micro_batch, call->block_begin);
+        cell->arrived = true;
+        if (call->ops->slots[call->slot_out].slot->kind == SLOT_TOKEN)
+            call->ops->step->token = cell->token;
+    }
+    transfer_done(done);
+}
+
+/* Where in its cell the rows of a SEND or RECV lie, and how many bytes. */
+static int transfer_range(struct ops *ops, const struct instr *instr, int32_t slot, uint8_t **data,
+                          size_t *size, uint32_t *tokens, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    struct cell *cell = ops_cell(ops, slot, instr->micro_batch, instr->block_begin);
+    uint32_t before;
+    *tokens = batch_tokens(micro, instr->row_begin, instr->row_end, &before);
+    if (ops->slots[slot].slot->kind == SLOT_TOKEN) {
+        *data = (uint8_t *)&cell->token;
+        *size = *tokens ? sizeof cell->token : 0;
+        return 0;
+    }
+    size_t whole =
+        boundary_bytes(ops, micro->row_start[micro->rows]); /* parts come one by one into one tensor */
+    if (check_bound(&ops->slots[slot], slot, instr->micro_batch, whole, err) < 0 ||
+        need_host(cell, whole, err) < 0)
+        return -1;
+    *data = cell->host + boundary_bytes(ops, before);
+    *size = boundary_bytes(ops, *tokens);
+    return 0;
+}
+
+static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct call *call = &ops->programs[ops->kind].calls[number];
+    bool send = instr->op == OP_SEND;
+    uint8_t *data = NULL;
+    size_t size = 0;
+    uint32_t tokens = 0;
+    if (transfer_range(ops, instr, send ? instr->slot_in : instr->slot_out, &data, &size, &tokens, err) < 0)
+        return -1;
+    if (tokens == 0) { /* an empty micro-batch: both ends know */
+        exec_done(ops->programs[ops->kind].exec, number, NULL);
+        return 0;
+    }
+    if (!ops->options.mesh)
+        return err_set(err, ERR_INTERNAL, "there is no mesh to rank %d", (int)instr->peer);
+    call->expected = size;
+    uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
+    uint64_t tag = ops_tag(ops, instr);
+    uint32_t queue = instr->tag % OPS_QUEUE_GROUPS;
+    if (!send)
+        return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
+                         receive_done, call, err);
+    struct mesh_meta meta = {.tag = tag,
+                             .dtype = DTYPE_F32,
+                             .rank = 2,
+                             .shape = {tokens, (uint32_t)(size / sizeof(float) / tokens)}};
+    return mesh_send(ops->options.mesh, (uint32_t)instr->peer, queue, &meta, data, size, deadline_ns,
+                     transfer_done, call, err);
+}
+
+static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err)
+{
+    struct ops *ops = host;
+    switch (instr->op) {
+    case OP_SEND:
+    case OP_RECV:
+        return begin_transfer(ops, number, instr, err);
+    case OP_ALL_REDUCE:
+    case OP_REDUCE:
+    case OP_BROADCAST:
+        return reduce_begin(ops->programs[ops->kind].reduces[number], err);
+    default:
+        return err_set(err, ERR_UNSUPPORTED, "%s is not done on a queue of the transport",
+                       instr_op_name(instr->op));
+    }
+}
+
+/* --- a run --- */
+
+int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step,
+            struct err *err)
+{
+    if (!ops->programs[kind].exec)
+        return err_set(err, ERR_UNSUPPORTED, "the plan has no program to %s", program_kind_name(kind));
+    ops->kind = kind;
+    ops->batch = batch;
+    ops->step = step;
+    ops->run_number++;
+    ops->scalars_reduced = ops->norm_reduced = false;
+    ops->norm_square = 0;
+    memset(&step->sum, 0, sizeof step->sum);
+    step->norm = 0;
+    step->stepped = false;
+    step->token = -1;
+    err_clear(&step->not_finite);
+    if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) && stage_step_begin(ops->options.stage, err) < 0)
+        return -1;
+    if (exec_run(ops->programs[kind].exec, ops->options.wait_ns, err) < 0)
+        return -1;
+    if (kind == PROGRAM_EVALUATE && !ops->scalars_reduced)
+        return ops_own_scalars(ops, &step->sum, err);
+    return 0;
+}
+
+void ops_fail(struct ops *ops, const struct err *failure)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+        if (ops->programs[kind].exec)
+            exec_fail(ops->programs[kind].exec, failure);
+}
+
+const struct exec_time *ops_times(const struct ops *ops, enum program_kind kind)
+{
+    return exec_times(ops->programs[kind].exec);
+}
+
+struct exec_totals ops_totals(const struct ops *ops, enum program_kind kind)
+{
+    return exec_totals(ops->programs[kind].exec);
+}

@@ -1,0 +1,90 @@
+/* What the instructions of a program do on one rank: slots, the stage, the mesh, collectives.
+ *
+ * exec.h decides when an instruction runs; here is what it does, by opcode and slot kind. No placement
+ * is known here either: FORWARD and BACKWARD drive the stage, SEND and RECV the mesh, collectives add what
+ * their slot's kind says in group order. Supported: FORWARD, BACKWARD, SEND, RECV, ALL_REDUCE, REDUCE,
+ * BROADCAST, STEP, SAMPLE, RELEASE, SAVE; every other op is refused by name in ops_create.
+ *
+ * Slots. An instance of a boundary slot gets a device buffer (MEM_BUFFERS) of its micro-batch's size when it
+ * is first needed, and keeps it for the next as long as the slot stays within its bytes_total; those that
+ * travel have host memory of the same size beside it. What is written on the device is copied to the host
+ * memory by the instruction that wrote it; what arrived is copied to the device by the instruction that reads
+ * it: so only the compute thread touches the device. KV caches are made when a program first uses them and
+ * freed by ops_forget_caches.
+ *
+ * On the wire of a pair, a stream of each instr_tag has its own mesh queue, and each group has one.
+ *
+ * Threads: create, run and destroy on one thread (the device's); transport callbacks come on the mesh's. */
+#ifndef MOTLEY_WORKER_OPS_H
+#define MOTLEY_WORKER_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "engine/stage.h"
+#include "mesh/mesh.h"
+#include "program/program.h"
+#include "worker/batch.h"
+#include "worker/exec.h"
+
+struct ops;
+
+/* Mesh queues: tags use their own number, groups 16 and up, the worker itself the last. */
+enum { OPS_QUEUE_GROUPS = 16, OPS_QUEUE_GROUP_COUNT = 40, OPS_QUEUE_WORKER = 63 };
+
+struct ops_options {
+    const struct plan *plan; /* borrowed until ops_destroy; already checked */
+    uint32_t rank;
+    struct device *device;
+    struct stage *stage;
+    struct mesh *mesh; /* NULL when the rank has no peers */
+    uint32_t hidden;   /* of the model: a boundary tensor is [tokens, hidden] f32 */
+    uint32_t vocab;
+    uint64_t wait_ns;                        /* deadline of one transfer, and of a run without progress */
+    int (*save)(void *arg, struct err *err); /* OP_SAVE; may be NULL */
+    void *save_arg;
+};
+
+/* What one execution of a program is given and gives. */
+struct ops_step {
+    /* in */
+    uint64_t step;
+    uint32_t control; /* enum plan_control, raised by this rank */
+    double learning_rate, beta1, beta2, eps, weight_decay;
+    double clip_norm;   /* 0: no clipping */
+    double temperature; /* 0: greedy */
+    uint64_t seed;      /* of sampling */
+    uint64_t position;  /* of the token to be sampled */
+    /* out */
+    int32_t token;                /* sampled or received; -1 when this rank did not learn it */
+    struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */
+    double norm;                  /* of the gradient before clipping; 0 without a STEP */
+    bool stepped;                 /* STEP was done */
+    struct err not_finite;        /* code ERR_NOT_FINITE when this rank found such a value */
+};
+
+/* Makes slots and executors for all programs of the rank. ERR_UNSUPPORTED names an op; ERR_NOMEM; ERR_INVALID
+ * a slot that does not fit its use. */
+int ops_create(const struct ops_options *options, struct ops **out, struct err *err);
+/* After mesh_destroy, when a run failed: operations may have been under way. */
+void ops_destroy(struct ops *ops);
+
+/* Execute program `kind` once. All ranks must execute the same programs in the same order. -1: the first
+ * error; then only mesh_destroy and ops_destroy may follow. A value that is not finite is no error:
+ * sum.control says CONTROL_NOT_FINITE on every rank, not_finite the tensor on the one that found it, and STEP
+ * is left out. */
+int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, struct ops_step *step,
+            struct err *err);
+
+/* End a run under way from another thread. */
+void ops_fail(struct ops *ops, const struct err *failure);
+
+/* Free the KV caches of all slots: between samples nothing needs their memory. */
+void ops_forget_caches(struct ops *ops);
+
+/* Of the last run: times by instruction (borrowed until the next), totals, and how many instructions. */
+const struct exec_time *ops_times(const struct ops *ops, enum program_kind kind);
+struct exec_totals ops_totals(const struct ops *ops, enum program_kind kind);
+
+#endif

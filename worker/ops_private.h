@@ -1,0 +1,76 @@
+/* What ops.c, ops_own.c and reduce.c share. Nobody else includes this. */
+#ifndef MOTLEY_WORKER_OPS_PRIVATE_H
+#define MOTLEY_WORKER_OPS_PRIVATE_H
+
+#include "worker/ops.h"
+
+/* One buffer of a slot's ring. */
+struct cell {
+    struct buffer *buffer; /* boundary tensor on the device, or NULL */
+    uint64_t buffer_size;  /* bytes it can hold */
+    bool in_use;           /* it holds what only it holds (slots that do not travel) */
+    uint8_t *host;         /* the same for the transport; or NULL */
+    size_t host_size;
+    bool arrived;           /* host is newer than buffer */
+    struct saved *saved;    /* SLOT_SAVED */
+    struct kv_cache *cache; /* SLOT_KV_CACHE */
+    int32_t token;          /* SLOT_TOKEN */
+};
+
+struct cells {
+    const struct plan_slot *slot;
+    uint32_t count;
+    struct cell *cells;
+    bool travels;         /* a SEND or RECV uses it: host memory stands beside the buffers */
+    uint64_t device_size; /* bytes of all its buffers; at most slot->bytes_total */
+};
+
+/* The argument of a transport callback: one an instruction. */
+struct call {
+    struct ops *ops;
+    uint32_t number;
+    int32_t slot_out, micro_batch, block_begin; /* whose cell a receive fills */
+    size_t expected;
+};
+
+struct reduce;
+
+struct ops {
+    struct ops_options options;
+    const struct plan_rank *me;
+    struct cells *slots; /* [me->slot_count] */
+    struct {
+        struct exec *exec;
+        struct call *calls;      /* [instr_count] */
+        struct reduce **reduces; /* [instr_count], NULL where there is no collective */
+    } programs[PROGRAM_KINDS];
+    float *logits; /* [vocab], made when first needed */
+    /* of the run under way */
+    enum program_kind kind;
+    const struct batch *batch;
+    struct ops_step *step;
+    uint64_t run_number; /* executions so far, any program: in every tag */
+    bool scalars_reduced, norm_reduced;
+    double norm_square; /* Σ g², unscaled */
+};
+
+static inline struct cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro_batch, int32_t block_begin)
+{
+    struct cells *cells = &ops->slots[slot];
+    return &cells->cells[slot_instance(cells->slot, micro_batch < 0 ? 0 : micro_batch, block_begin)];
+}
+
+uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
+
+/* This rank's share of the step's scalars, and of Σ g². Not finite: noted in step->not_finite, and in control
+ * or as NaN. */
+int ops_own_scalars(struct ops *ops, struct plan_step_scalars *scalars, struct err *err);
+int ops_own_norm(struct ops *ops, double *square, struct err *err);
+
+/* Collectives (reduce.c). */
+int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, struct reduce **out,
+                  struct err *err);
+void reduce_destroy(struct reduce *reduce);
+int reduce_begin(struct reduce *reduce, struct err *err);
+
+#endif

@@ -1,0 +1,221 @@
+/* Profile mode. The request names a model by its `config` alone where the scheduler has it: nothing of the
+ * weights is needed, the engine measures with random ones. All devices of a machine are asked to begin at the
+ * same moment and to go on for the same time, so that each is measured beside busy neighbours. */
+#include "worker/profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/json.h"
+#include "engine/profile.h"
+#include "model/blocks.h"
+#include "model/manifest.h"
+
+enum { START_SECONDS_MAX = 120, SECONDS_MAX = 600, PAUSE_MS = 5 };
+
+struct profile_job {
+    struct local_part local;
+    struct model_config config;
+    struct lora_options lora;
+    const json_t *request;
+    uint32_t sequence_tokens, tokens_max;
+    int64_t start_at_us; /* wall clock; 0: now */
+    double seconds;
+};
+
+/* `method` as a specification has it, or just its kind with rank, alpha and targets beside it. */
+static int read_lora(const json_t *message, struct lora_options *lora, struct err *err)
+{
+    const json_t *method = json_object_get(message, "method"), *targets = NULL;
+    struct json_reader reader;
+    const char *name = NULL;
+    int64_t rank = 16;
+    *lora = (struct lora_options){.alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+    jr_init(&reader, json_is_object(method) ? method : message, "method", err);
+    if (json_is_object(method))
+        jr_str(&reader, "kind", JR_OPTIONAL, 1, 32, &name);
+    else
+        name = json_string_value(method);
+    jr_i64(&reader, "rank", JR_OPTIONAL, 1, 1024, &rank);
+    jr_f64(&reader, "alpha", JR_OPTIONAL, 0, 1e6, &lora->alpha);
+    jr_f64(&reader, "dropout", JR_OPTIONAL, 0, 0.999999, &lora->dropout);
+    jr_array(&reader, "targets", JR_OPTIONAL, 1, 16, &targets);
+    if (jr_finish_loose(&reader) < 0)
+        return -1;
+    if (name && strcmp(name, "lora") != 0)
+        return err_set(err, ERR_UNSUPPORTED, "method: this worker measures lora, not %.40s", name);
+    lora->rank = (uint32_t)rank;
+    if (targets)
+        lora->targets = 0;
+    for (size_t t = 0; t < json_array_size(targets); t++) {
+        const char *target = json_string_value(json_array_get(targets, t));
+        uint32_t bit = target ? lora_target_from_name(target) : 0;
+        if (!bit)
+            return err_set(err, ERR_INVALID, "method.targets[%zu]: there is no such matrix", t);
+        lora->targets |= bit;
+    }
+    return 0;
+}
+
+static int read_config(const json_t *model, const struct local_part *local, struct model_config *config,
+                       struct err *err)
+{
+    const json_t *document = json_object_get(model, "config");
+    if (json_is_object(document))
+        return model_config_parse(document, config, err);
+    struct model_part part;
+    struct fetch_transport transport;
+    struct model_source *source = NULL;
+    struct model *opened = NULL;
+    if (model_part_read(model, &part, err) < 0)
+        return -1;
+    struct fetch_options options = {.files = part.files,
+                                    .file_count = part.file_count,
+                                    .content = part.content,
+                                    .cache_dir = local->cache,
+                                    .cache_limit_bytes = local->cache_limit_bytes};
+    int result = fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err);
+    if (result == 0)
+        result = model_source_open_fetched(&options, &transport, &source, err);
+    if (result == 0)
+        result = model_open(source, &opened, err);
+    if (result == 0)
+        *config = *model_get_config(opened);
+    model_close(opened);
+    free(part.files);
+    return result;
+}
+
+static int read_job(const json_t *message, struct profile_job *job, struct err *err)
+{
+    struct json_reader reader;
+    const json_t *model = NULL;
+    const char *base = "fp32", *compute = "fp32";
+    memset(job, 0, sizeof *job);
+    job->sequence_tokens = 512;
+    job->seconds = 3;
+    jr_init(&reader, message, "", err);
+    jr_any(&reader, "request", JR_OPTIONAL, &job->request);
+    jr_object(&reader, "model", JR_REQUIRED, &model);
+    jr_str(&reader, "base", JR_OPTIONAL, 1, 16, &base);
+    jr_str(&reader, "compute", JR_OPTIONAL, 1, 16, &compute);
+    jr_u32(&reader, "sequence_tokens", JR_OPTIONAL, 1, 1 << 20, &job->sequence_tokens);
+    jr_u32(&reader, "tokens_max", JR_OPTIONAL, 1, 1 << 24, &job->tokens_max);
+    jr_i64(&reader, "start_at", JR_OPTIONAL, 0, INT64_MAX, &job->start_at_us);
+    jr_f64(&reader, "seconds", JR_OPTIONAL, 0, SECONDS_MAX, &job->seconds);
+    if (jr_finish_loose(&reader) < 0 || read_lora(message, &job->lora, err) < 0 ||
+        local_read(message, &job->local, err) < 0)
+        return -1;
+    if (strcmp(base, "fp32") != 0 || strcmp(compute, "fp32") != 0)
+        return err_set(err, ERR_UNSUPPORTED, "this worker measures fp32, not %.16s and %.16s", base, compute);
+    if (read_config(model, &job->local, &job->config, err) < 0 ||
+        model_config_runnable(&job->config, err) < 0)
+        return err_wrap(err, "model");
+    return 0;
+}
+
+static bool stopped(void *context)
+{
+    const struct stop_request *stop = context;
+    return atomic_load(&stop->asked);
+}
+
+/* Until the common start, at most START_SECONDS_MAX; a start that has passed is now. */
+static int wait_for_start(const struct profile_job *job, const struct stop_request *stop, struct err *err)
+{
+    int64_t latest_us = clock_wall_us() + (int64_t)START_SECONDS_MAX * 1000000;
+    int64_t at_us = job->start_at_us < latest_us ? job->start_at_us : latest_us;
+    while (clock_wall_us() < at_us) {
+        if (atomic_load(&stop->asked))
+            return err_set(err, ERR_CANCELLED, "told to stop before measuring");
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
+    }
+    return 0;
+}
+
+static int measure(const struct profile_job *job, struct device *device, const struct stop_request *stop,
+                   json_t **document, struct err *err)
+{
+    double left_s = job->seconds;
+    if (job->start_at_us > 0)
+        left_s = (double)(job->start_at_us - clock_wall_us()) * 1e-6 + job->seconds;
+    struct profile_request request = {.config = &job->config,
+                                      .lora = job->lora,
+                                      .sequence_tokens = job->sequence_tokens,
+                                      .tokens_max = job->tokens_max,
+                                      .seconds = left_s > 0.1 ? left_s : 0.1,
+                                      .now_ns = clock_mono_ns,
+                                      .stop = stopped,
+                                      .context = (void *)stop};
+    return profile_measure(device, &request, document, err);
+}
+
+/* What a run takes beside what this process does, while its weights are loaded: the chunks held, what is kept
+ * of a GGUF's header (mostly the vocabulary), and connections to peers and the store. As measured with
+ * SmolLM2 and tiny models. */
+enum { GGUF_HEADER_BYTES = 6 << 20, CONNECTION_BYTES = 4 << 20 };
+
+static uint64_t loading_bytes(const json_t *message)
+{
+    uint64_t sizes = 0, chunks = (uint64_t)SESSION_RESIDENT_CHUNKS * MANIFEST_CHUNK_BYTES, header = 0;
+    size_t index;
+    json_t *file;
+    json_array_foreach(json_object_get(json_object_get(message, "model"), "files"), index, file)
+    {
+        const char *name = json_string_value(json_object_get(file, "name"));
+        json_int_t size = json_integer_value(json_object_get(file, "size"));
+        sizes += size > 0 ? (uint64_t)size : 0;
+        if (name && strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".gguf") == 0)
+            header = GGUF_HEADER_BYTES;
+    }
+    return (sizes < chunks ? sizes : chunks) + header + CONNECTION_BYTES;
+}
+
+/* What only the process knows. The base is what the worker takes beside its device's memory: libraries, the
+ * matrix library's own buffers, this program's heap, and what loading takes. */
+static void complete(const struct profile_job *job, const json_t *message, struct device *device,
+                     uint64_t resident, json_t *document)
+{
+    struct mem_account account;
+    char when[32];
+    device_memory(device, &account);
+    uint64_t peak = process_peak_bytes();
+    uint64_t base = peak > account.peak_total + resident ? peak - account.peak_total : resident;
+    json_object_set_new(document, "device", json_string(job->local.device));
+    json_object_set_new(document, "base_process_bytes",
+                        json_integer((json_int_t)(base + loading_bytes(message))));
+    json_object_set_new(document, "neighbours_busy", json_boolean(job->start_at_us > 0));
+    json_object_set_new(document, "measured_at", json_string(clock_rfc3339(clock_wall_us(), when)));
+}
+
+int profile_run(struct worker_link *link, const json_t *message, const struct stop_request *stop,
+                struct err *err)
+{
+    struct profile_job job;
+    struct device *device = NULL;
+    json_t *document = NULL;
+    if (read_job(message, &job, err) < 0)
+        return err_wrap(err, "profile");
+    uint64_t resident = process_resident_bytes();
+    struct device_options options = {.kind = job.local.kind,
+                                     .name = job.local.device,
+                                     .threads = job.local.threads,
+                                     .isa = job.local.isa,
+                                     .memory_limit_bytes = job.local.memory_limit_bytes};
+    int result = device_open(&options, &device, err);
+    if (result == 0)
+        result = wait_for_start(&job, stop, err);
+    if (result == 0)
+        result = measure(&job, device, stop, &document, err);
+    if (result == 0)
+        complete(&job, message, device, resident, document);
+    device_close(device);
+    if (result < 0)
+        return err_wrap(err, "profile of %s", job.local.device);
+    json_t *event = json_pack("{s:o}", "document", document);
+    if (event && job.request)
+        json_object_set(event, "request", (json_t *)job.request);
+    return worker_link_emit(link, "profile", event, err);
+}

@@ -1,0 +1,272 @@
+/* The steps of a run: which program when, what is reported, when state is saved. Every decision here is a
+ * function of what all ranks know alike (the specification, the step, the reduced scalars), so that all ranks
+ * make it in the same step. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "worker/saver.h"
+#include "worker/session.h"
+
+enum { TRACED_FIRST = 4, TRACED_MAX = 32 };
+
+static uint32_t raised(const struct stop_request *stop)
+{
+    uint32_t control = 0;
+    if (atomic_load(&stop->asked))
+        control |= CONTROL_STOP;
+    if (atomic_load(&stop->yield))
+        control |= CONTROL_YIELD;
+    if (control && atomic_load(&stop->checkpoint))
+        control |= CONTROL_SAVE;
+    return control;
+}
+
+/* A sample of the steps: the first few, then evenly spread ones. */
+static bool is_traced(const struct session *session, uint64_t step)
+{
+    uint64_t since = step - session->assignment->start_step;
+    uint64_t total = session->steps > session->assignment->start_step
+                         ? session->steps - session->assignment->start_step
+                         : 1;
+    uint64_t every = total / TRACED_MAX + 1;
+    return since < TRACED_FIRST || since % every == 0;
+}
+
+static int say_not_finite(const struct session *session, const struct ops_step *step, struct err *err)
+{
+    unsigned long long number = step->step;
+    if (step->not_finite.code == ERR_NOT_FINITE)
+        return err_set(err, ERR_NOT_FINITE, "step %llu, rank %u: %s", number, session->assignment->rank,
+                       step->not_finite.text);
+    return err_set(err, ERR_NOT_FINITE, "step %llu: another rank found a value that is not finite", number);
+}
+
+/* --- programs --- */
+
+/* A kill between two programs finds nothing to end: so it is looked for before each. */
+static int run_program(struct session *session, enum program_kind kind, struct ops_step *step,
+                       struct err *err)
+{
+    if (atomic_load(&session->stop->kill))
+        return err_set(err, ERR_CANCELLED, "told to end at once");
+    return ops_run(session->ops, kind, &session->batch, step, err);
+}
+
+static int run_step(struct session *session, uint64_t number, struct ops_step *step, struct err *err)
+{
+    const struct spec_train_part *train = &session->assignment->spec.train;
+    uint64_t begin_ns = clock_mono_ns();
+    uint32_t rows = order_step_rows(&session->order, number, session->numbers);
+    if (batch_fill(&session->batch, session->assignment->plan, session->train, session->numbers, rows, number,
+                   err) < 0)
+        return err_wrap(err, "step %llu", (unsigned long long)number);
+    *step = (struct ops_step){.step = number,
+                              .control = raised(session->stop),
+                              .learning_rate = spec_learning_rate(train, session->steps, number),
+                              .beta1 = train->beta1,
+                              .beta2 = train->beta2,
+                              .eps = train->eps,
+                              .weight_decay = train->weight_decay,
+                              .clip_norm = train->clip_norm};
+    if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
+        return -1;
+    if (step->sum.control & CONTROL_NOT_FINITE)
+        return say_not_finite(session, step, err);
+    double seconds = (double)(clock_mono_ns() - begin_ns) * 1e-9;
+    struct exec_totals totals = ops_totals(session->ops, PROGRAM_TRAIN);
+    if (session_reports(session) && report_step(session, step, seconds, err) < 0)
+        return -1;
+    if (report_ranks(session, number, &totals, err) < 0)
+        return -1;
+    return is_traced(session, number) ? report_trace(session, number, err) : 0;
+}
+
+/* Mean loss over the held-out rows, known to every rank. */
+static int evaluate(struct session *session, uint64_t done, double *loss, struct err *err)
+{
+    const struct plan *plan = session->assignment->plan;
+    uint64_t begin_ns = clock_mono_ns(), labelled = 0;
+    double sum = 0;
+    for (uint32_t first = 0; first < session->eval->count; first += plan->batch_rows) {
+        uint32_t count = session->eval->count - first;
+        if (count > plan->batch_rows)
+            count = plan->batch_rows;
+        for (uint32_t r = 0; r < count; r++)
+            session->numbers[r] = first + r;
+        struct ops_step step = {.step = done};
+        if (batch_fill(&session->batch, plan, session->eval, session->numbers, count, done, err) < 0 ||
+            run_program(session, PROGRAM_EVALUATE, &step, err) < 0)
+            return err_wrap(err, "evaluation after %llu steps", (unsigned long long)done);
+        if (step.sum.control & CONTROL_NOT_FINITE)
+            return say_not_finite(session, &step, err);
+        sum += step.sum.loss_sum;
+        labelled += step.sum.labelled;
+    }
+    *loss = labelled ? sum / (double)labelled : INFINITY;
+    if (!session_reports(session) || !labelled)
+        return 0;
+    return report_eval(session, done, *loss, labelled, (double)(clock_mono_ns() - begin_ns) * 1e-9, err);
+}
+
+static bool is_end(const struct session *session, int32_t token)
+{
+    for (uint32_t e = 0; e < session->config.eos_count; e++)
+        if (session->config.eos[e] == token)
+            return true;
+    return false;
+}
+
+/* All ranks generate as many tokens as were asked for; what stands behind an end token is not reported. */
+static int sample(struct session *session, uint64_t done, struct err *err)
+{
+    const struct job_spec *spec = &session->assignment->spec;
+    uint32_t count = spec->sample.tokens, kept = 0;
+    int32_t *ids = calloc((size_t)count + 1, sizeof *ids);
+    if (!ids)
+        return err_set(err, ERR_NOMEM, "no memory for a sample of %u tokens", count);
+    int result = batch_fill_ids(&session->batch, session->assignment->plan, session->prompt,
+                                session->prompt_count, err);
+    for (uint32_t t = 0; t < count && result == 0; t++) {
+        struct ops_step step = {.step = done,
+                                .temperature = spec->sample.temperature,
+                                .seed = spec->sample.seed,
+                                .position = session->prompt_count + t};
+        result = run_program(session, t == 0 ? PROGRAM_PREFILL : PROGRAM_GENERATE, &step, err);
+        ids[t] = step.token >= 0 ? step.token : 0;
+        if (result == 0)
+            result = batch_fill_ids(&session->batch, session->assignment->plan, &ids[t], 1, err);
+    }
+    ops_forget_caches(session->ops);
+    while (kept < count && !is_end(session, ids[kept]))
+        kept++;
+    if (result == 0 && session_reports(session))
+        result = report_sample(session, done, ids, kept, err);
+    free(ids);
+    return result < 0 ? err_wrap(err, "sample after %llu steps", (unsigned long long)done) : 0;
+}
+
+/* --- saving --- */
+
+/* OP_SAVE. A save that failed is no failed program: the others must come through it as well. */
+int session_save(void *arg, struct err *err)
+{
+    struct session *session = arg;
+    (void)err;
+    saver_copy(session->saver);
+    return 0;
+}
+
+/* Copies the state, by the plan's save program, which may tie ranks together (a plan without one copies just
+ * so), and has it stored beside the steps that follow. */
+static int save(struct session *session, const struct save_wish *wish, struct err *err)
+{
+    const struct plan *plan = session->assignment->plan;
+    if (saver_prepare(session->saver, wish, err) < 0)
+        return -1;
+    if (plan->ranks[session->assignment->rank].programs[PROGRAM_SAVE].instr_count == 0) {
+        session_save(session, err);
+    } else {
+        struct ops_step step = {.step = wish->step};
+        if (run_program(session, PROGRAM_SAVE, &step, err) < 0)
+            return -1;
+    }
+    return saver_start(session->saver, err);
+}
+
+/* What `done` of rank 0 hands over, of the last checkpoint's files. */
+static json_t *artifacts_of(const json_t *blobs)
+{
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    json_t *artifacts = json_object();
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char name[64];
+        snprintf(name, sizeof name, "adapter/%s", files[f]);
+        json_object_set(artifacts, name, json_object_get(blobs, files[f]));
+    }
+    return artifacts;
+}
+
+static bool improves(struct session *session, double loss)
+{
+    if (!(loss < session->best_loss))
+        return false;
+    session->best_loss = loss;
+    return true;
+}
+
+/* After step `done` − 1: evaluation and checkpoint where they are due. A checkpoint that cannot be written
+ * now is reported and the run goes on: the next one may succeed, and the last one must. Before a stop it is
+ * waited for; *saved tells whether it is there. */
+static int after_step(struct session *session, uint64_t done, uint32_t control, bool *saved, struct err *err)
+{
+    const struct job_spec *spec = &session->assignment->spec;
+    bool stopping = control & (CONTROL_STOP | CONTROL_YIELD);
+    bool periodic = spec->checkpoint.every_steps && done % spec->checkpoint.every_steps == 0;
+    struct save_wish wish = {.step = done, .loss = INFINITY};
+    if (!stopping && session->eval && spec->eval.every_steps && done % spec->eval.every_steps == 0) {
+        if (evaluate(session, done, &wish.loss, err) < 0)
+            return -1;
+        wish.best = improves(session, wish.loss);
+    }
+    bool due = wish.best || (periodic && !stopping) || (control & CONTROL_SAVE);
+    if (stopping && saver_settle(session->saver, NULL, NULL, err) < 0)
+        return -1;
+    if (due && save(session, &wish, err) < 0)
+        return -1;
+    return stopping ? saver_settle(session->saver, saved, NULL, err) : 0;
+}
+
+static int finish(struct session *session, json_t **artifacts, struct err *err)
+{
+    struct save_wish wish = {.step = session->steps, .loss = INFINITY, .must = true};
+    json_t *blobs = NULL;
+    if (session->eval) {
+        if (evaluate(session, session->steps, &wish.loss, err) < 0)
+            return -1;
+        wish.best = improves(session, wish.loss);
+    }
+    if (session->prompt && sample(session, session->steps, err) < 0)
+        return -1;
+    if (save(session, &wish, err) < 0 || saver_settle(session->saver, NULL, &blobs, err) < 0)
+        return -1;
+    if (blobs)
+        *artifacts = artifacts_of(blobs);
+    json_decref(blobs);
+    return 0;
+}
+
+int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts,
+                  struct err *err)
+{
+    uint64_t start = session->assignment->start_step;
+    double loss;
+    *stopped_at = UINT64_MAX;
+    *saved = false;
+    *artifacts = NULL;
+    if (start == 0 && session->steps > 0) {
+        if (session->eval && evaluate(session, 0, &loss, err) < 0)
+            return -1;
+        if (session->prompt && sample(session, 0, err) < 0)
+            return -1;
+    }
+    for (uint64_t number = start; number < session->steps; number++) {
+        struct ops_step step;
+        if (run_step(session, number, &step, err) < 0)
+            return -1;
+        if (worker_link_alone(session->link) > session->alone_ns)
+            return err_set(err, ERR_TIMEOUT, "no agent for %.0f s", (double)session->alone_ns * 1e-9);
+        uint64_t done = session->steps_done = number + 1;
+        bool stopping = step.sum.control & (CONTROL_STOP | CONTROL_YIELD);
+        if ((done < session->steps || stopping) &&
+            after_step(session, done, step.sum.control, saved, err) < 0)
+            return -1;
+        if (stopping && done < session->steps) {
+            *stopped_at = done;
+            return 0;
+        }
+    }
+    return finish(session, artifacts, err);
+}

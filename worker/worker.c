@@ -1,0 +1,289 @@
+/* The worker's life: listen, be assigned, run, say how it ended, be acknowledged. See worker.h for the
+ * protocol. */
+#include "worker/worker.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "worker/profile.h"
+#include "worker/session.h"
+
+#define SECOND_NS ((uint64_t)1000000000u)
+
+struct worker {
+    struct worker_options options;
+    struct worker_link *link;
+    struct stop_request stop;
+    atomic_llong run, epoch; /* what the process was assigned; -1 before */
+
+    pthread_mutex_t lock; /* guards `session` between the link's thread and session_close */
+    struct session *session;
+};
+
+/* --- from the link's thread --- */
+
+static bool is_type(const json_t *message, const char *type)
+{
+    const char *found = json_string_value(json_object_get(message, "type"));
+    return found && strcmp(found, type) == 0;
+}
+
+/* A message for this run, and not of an older epoch than the one that runs. */
+static bool is_for_us(struct worker *worker, const json_t *message)
+{
+    const json_t *run = json_object_get(message, "run"), *epoch = json_object_get(message, "epoch");
+    return json_is_integer(run) && json_integer_value(run) == atomic_load(&worker->run) &&
+           json_is_integer(epoch) && json_integer_value(epoch) >= atomic_load(&worker->epoch);
+}
+
+static void urgent(void *arg, const json_t *message)
+{
+    struct worker *worker = arg;
+    if (!is_type(message, "stop") || !is_for_us(worker, message))
+        return;
+    const char *why = json_string_value(json_object_get(message, "why"));
+    bool checkpoint = json_is_true(json_object_get(message, "checkpoint"));
+    if (checkpoint)
+        atomic_store(&worker->stop.checkpoint, true);
+    if (why && strcmp(why, "yield") == 0)
+        atomic_store(&worker->stop.yield, true);
+    atomic_store(&worker->stop.asked, true);
+    /* with a lost rank the step under way cannot come to its end */
+    bool lost = why && strcmp(why, "lost") == 0 && !checkpoint;
+    if (!lost && !json_is_true(json_object_get(message, "kill")))
+        return;
+    atomic_store(&worker->stop.kill, true);
+    pthread_mutex_lock(&worker->lock);
+    if (worker->session)
+        session_kill(worker->session);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_stop(struct worker *worker)
+{
+    atomic_store(&worker->stop.checkpoint, true);
+    atomic_store(&worker->stop.asked, true);
+    worker_link_interrupt(worker->link);
+}
+
+/* --- creation --- */
+
+int worker_create(const struct worker_options *options, struct worker **out, struct err *err)
+{
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        return err_set(err, ERR_NOMEM, "no memory for a worker");
+    worker->options = *options;
+    if (worker->options.alone_ns == 0)
+        worker->options.alone_ns = 600 * SECOND_NS;
+    if (worker->options.assign_ns == 0)
+        worker->options.assign_ns = 600 * SECOND_NS;
+    if (worker->options.linger_ns == 0)
+        worker->options.linger_ns = 30 * SECOND_NS;
+    atomic_store(&worker->run, -1);
+    atomic_store(&worker->epoch, -1);
+    pthread_mutex_init(&worker->lock, NULL);
+    struct worker_link_options link = {.path = options->socket,
+                                       .urgent = urgent,
+                                       .urgent_arg = worker,
+                                       .alone_ns = worker->options.alone_ns};
+    if (worker_link_open(&link, &worker->link, err) < 0) {
+        worker_destroy(worker);
+        return -1;
+    }
+    *out = worker;
+    return 0;
+}
+
+void worker_destroy(struct worker *worker)
+{
+    if (!worker)
+        return;
+    worker_link_close(worker->link);
+    pthread_mutex_destroy(&worker->lock);
+    free(worker);
+}
+
+/* --- a run --- */
+
+/* Whose fault an error is: the job's own is not tried again. ERR_CORRUPT is the model's, the adapter's or the
+ * checkpoint's: what is damaged on the way (a chunk, a frame) is fetched again or is the peer's. */
+static bool is_own_fault(enum err_code code)
+{
+    return code == ERR_INVALID || code == ERR_UNSUPPORTED || code == ERR_NOFIT || code == ERR_NOMEM ||
+           code == ERR_TOO_BIG || code == ERR_NOT_FINITE || code == ERR_CORRUPT;
+}
+
+static int emit_failed(struct worker *worker, const struct err *failure, struct err *err)
+{
+    return worker_link_emit(worker->link, "failed",
+                            json_pack("{s:s, s:s, s:b}", "code", err_code_name(failure->code), "text",
+                                      failure->text, "own_fault", (int)is_own_fault(failure->code)),
+                            err);
+}
+
+static void set_session(struct worker *worker, struct session *session)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->session = session;
+    pthread_mutex_unlock(&worker->lock);
+}
+
+/* The `peers` message (new), or NULL: ERR_CANCELLED when told to stop, ERR_TIMEOUT without an agent for too
+ * long. */
+static json_t *wait_for_peers(struct worker *worker, struct err *err)
+{
+    for (;;) {
+        if (atomic_load(&worker->stop.asked)) {
+            err_set(err, ERR_CANCELLED, "told to stop before the first step");
+            return NULL;
+        }
+        if (worker_link_alone(worker->link) > worker->options.alone_ns) {
+            err_set(err, ERR_TIMEOUT, "no agent for %.0f s", (double)worker->options.alone_ns * 1e-9);
+            return NULL;
+        }
+        json_t *message = worker_link_take(worker->link, clock_mono_ns() + SECOND_NS, err);
+        if (message && is_type(message, "peers") && is_for_us(worker, message))
+            return message;
+        json_decref(message);
+    }
+}
+
+/* Between `worker_ready` and the last event. */
+static int run_session(struct worker *worker, struct session *session, struct err *err)
+{
+    uint64_t stopped_at = session->assignment->start_step;
+    bool saved = false;
+    json_t *artifacts = NULL, *peers = NULL;
+    if (session->mesh && !(peers = wait_for_peers(worker, err)) && err->code != ERR_CANCELLED)
+        return -1;
+    if (atomic_load(&worker->stop.asked)) {
+        json_decref(peers);
+        return worker_link_emit(worker->link, "stopped",
+                                json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", 0),
+                                err);
+    }
+    int result = session_connect(session, peers, err);
+    json_decref(peers);
+    if (result == 0)
+        result = worker_link_emit(worker->link, "started", json_pack("{s:I}", "step", (json_int_t)stopped_at),
+                                  err);
+    if (result < 0 || session_train(session, &stopped_at, &saved, &artifacts, err) < 0 ||
+        report_memory(session, err) < 0) {
+        json_decref(artifacts);
+        return -1;
+    }
+    if (stopped_at != UINT64_MAX) {
+        json_decref(artifacts);
+        return worker_link_emit(
+            worker->link, "stopped",
+            json_pack("{s:I, s:b}", "step", (json_int_t)stopped_at, "checkpoint", (int)saved), err);
+    }
+    return worker_link_emit(
+        worker->link, "done",
+        json_pack("{s:I, s:o*}", "step", (json_int_t)session->steps, "artifacts", artifacts), err);
+}
+
+static int identify(struct worker *worker, const json_t *message, struct err *err)
+{
+    json_t *fields = json_object();
+    static const char *const keys[] = {"run", "epoch", "rank", "job", "request"};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        json_t *value = json_object_get(message, keys[k]);
+        if (value)
+            json_object_set(fields, keys[k], value);
+    }
+    int result = worker_link_identify(worker->link, fields, err);
+    json_decref(fields);
+    return result;
+}
+
+/* Takes the message. Reports its own failure; -1 with it. */
+static int do_assignment(struct worker *worker, json_t *message, struct err *err)
+{
+    struct assignment *assignment = NULL;
+    struct session *session = NULL;
+    if (identify(worker, message, err) < 0) {
+        json_decref(message);
+        return -1;
+    }
+    atomic_store(&worker->run, (long long)json_integer_value(json_object_get(message, "run")));
+    atomic_store(&worker->epoch, (long long)json_integer_value(json_object_get(message, "epoch")));
+    int result = assignment_read(message, &assignment, err);
+    if (result == 0)
+        result = session_open(worker->link, &worker->stop, assignment, &session, err);
+    if (result == 0) {
+        session->alone_ns = worker->options.alone_ns;
+        set_session(worker, session);
+        if (atomic_load(&worker->stop.kill))
+            session_kill(session);
+        result = run_session(worker, session, err);
+        set_session(worker, NULL);
+    }
+    json_int_t done = session ? (json_int_t)session->steps_done : 0;
+    /* not finite: all ranks know it from the same sum and end alike, so nobody closes on what another has not
+     * read */
+    session_close(session, result == 0 || err->code == ERR_NOT_FINITE);
+    if (result < 0 && atomic_load(&worker->stop.kill))
+        return worker_link_emit(worker->link, "stopped",
+                                json_pack("{s:I, s:b}", "step", done, "checkpoint", 0), err);
+    if (result < 0) {
+        struct err failure = *err, ignored;
+        if (emit_failed(worker, &failure, &ignored) < 0)
+            return err_wrap(err, "not reported (%s)", ignored.text);
+    }
+    return result;
+}
+
+static int do_profile(struct worker *worker, json_t *message, struct err *err)
+{
+    int result = identify(worker, message, err);
+    if (result == 0)
+        result = profile_run(worker->link, message, &worker->stop, err);
+    json_decref(message);
+    if (result < 0) {
+        struct err failure = *err, ignored;
+        if (emit_failed(worker, &failure, &ignored) < 0)
+            return err_wrap(err, "not reported (%s)", ignored.text);
+    }
+    return result;
+}
+
+/* Wait for the one thing this process is to do. */
+static json_t *wait_for_work(struct worker *worker, struct err *err)
+{
+    uint64_t deadline_ns = clock_mono_ns() + worker->options.assign_ns;
+    for (;;) {
+        json_t *message = worker_link_take(worker->link, deadline_ns, err);
+        if (!message || is_type(message, "assign") || is_type(message, "profile"))
+            return message;
+        json_decref(message);
+    }
+}
+
+int worker_main(struct worker *worker, struct err *err)
+{
+    json_t *message = wait_for_work(worker, err);
+    if (!message)
+        return -1;
+    int result =
+        is_type(message, "assign") ? do_assignment(worker, message, err) : do_profile(worker, message, err);
+    struct err unheard;
+    if (worker_link_flush(worker->link, worker->options.linger_ns, &unheard) < 0 && result == 0) {
+        *err = unheard;
+        return -1;
+    }
+    return result;
+}
+
+int worker_run(const struct worker_options *options, struct err *err)
+{
+    struct worker *worker = NULL;
+    if (worker_create(options, &worker, err) < 0)
+        return -1;
+    int result = worker_main(worker, err);
+    worker_destroy(worker);
+    return result;
+}
