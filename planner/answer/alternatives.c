@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/candidate/objective.h"
 #include "planner/cost/alike.h"
 
 #define SINGLES_MAX 64u /* lines of devices alone */
@@ -123,41 +124,57 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
 
 /* --- devices left out --- */
 
-static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
-                                double with_s)
+/* With a device that is left out, as found; zeros: not known. */
+struct with_it {
+    double step_s, value; /* by the job's objective */
+};
+
+static void why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
+                         const struct with_it *with, char *text, size_t size)
 {
+    int objective = (int)p->workload->objective;
+    double millions = a->tokens_per_s * a->step_s / 1e6;
+    const char *why = p->device_count > LEFT_OUT_TRIED
+                          ? "not needed; in a cluster this large not tried one by one"
+                          : "nothing that was tried fits with it";
     if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
-        return "excluded";
-    if (!p->usable[d])
-        return "not asked for";
-    if (!a->plan)
-        return "nothing fits";
-    if (p->workload->place == PLACE_SINGLE)
-        return "one device is asked for (placement.kind)";
-    if (with_s > a->step_s * (1 + PROBLEM_SAME))
-        return "slower with it";
-    if (with_s > 0)
-        return p->workload->objective == OBJECTIVE_TIME ? "no faster with it" : "not needed";
-    return p->device_count > LEFT_OUT_TRIED ? "not needed; in a cluster this large not tried one by one"
-                                            : "nothing that was tried fits with it";
+        why = "excluded";
+    else if (!p->usable[d])
+        why = "not asked for";
+    else if (!a->plan)
+        why = "nothing fits";
+    else if (p->workload->place == PLACE_SINGLE)
+        why = "one device is asked for (placement.kind)";
+    else if (with->step_s > 0 && objective == OBJECTIVE_TIME)
+        why = with->step_s > a->step_s * (1 + PROBLEM_SAME) ? "slower with it" : "no faster with it";
+    else if (with->step_s > 0) {
+        bool cost = objective == OBJECTIVE_COST;
+        snprintf(text, size, "%.4g%s per million tokens with it, %.4g without",
+                 with->value / millions / (cost ? 1 : OBJECTIVE_KWH), cost ? "" : " kWh",
+                 cost ? a->cost_per_million_tokens : a->kwh_per_million_tokens);
+        return;
+    }
+    snprintf(text, size, "%s", why);
 }
 
-/* Seconds with a device that is left out; 0: not known. Of devices alike, the first one's. */
+/* Of devices alike, the first one's. */
 static int with_device(const struct problem *p, const struct search_options *options,
-                       const struct search_found *found, uint32_t d, double *with_s, struct candidate *faster,
-                       struct err *err)
+                       const struct search_found *found, uint32_t d, struct with_it *found_with,
+                       struct candidate *faster, struct err *err)
 {
     struct candidate with;
     double best = faster->member_count ? faster->estimate_s : found->best[found->chosen].estimate_s;
     for (uint32_t other = 0; other < d; other++) {
-        if (with_s[other] > 0 && devices_alike(p, other, d)) {
-            with_s[d] = with_s[other];
+        if (found_with[other].step_s > 0 && devices_alike(p, other, d)) {
+            found_with[d] = found_with[other];
             return 0;
         }
     }
-    if (search_with(p, options, found, d, &with, &with_s[d], err) < 0)
+    double seconds;
+    if (search_with(p, options, found, d, &with, &seconds, err) < 0)
         return -1;
-    with_s[d] = with_s[d] < INFINITY ? with_s[d] : 0;
+    if (seconds < INFINITY)
+        found_with[d] = (struct with_it){seconds, with.estimate_s};
     int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
                      ? candidate_copy(faster, &with, err)
                      : 0;
@@ -173,11 +190,12 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
                   struct err *err)
 {
     bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
-    double *with_s = calloc((size_t)p->device_count + 1, sizeof(*with_s));
+    struct with_it *with = calloc((size_t)p->device_count + 1, sizeof(*with));
+    char why[160];
     bool search = found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
                   p->workload->place != PLACE_SINGLE;
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
-    int result = used && with_s && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = used && with && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {
         uint32_t d = cluster_device_find(p->cluster, a->plan->ranks[r].device);
         if (d != UINT32_MAX)
@@ -185,20 +203,21 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
     }
     for (uint32_t d = 0; d < p->device_count && result == 0 && search; d++) {
         if (p->usable[d] && !used[d])
-            result = with_device(p, options, found, d, with_s, faster, err);
+            result = with_device(p, options, found, d, with, faster, err);
     }
     for (uint32_t i = 0; i < p->device_count && result == 0; i++) {
         uint32_t d = problem_listed(p, i);
         if (used[d])
             continue;
         struct plan_left_out *line = &a->left_out[a->left_out_count++];
-        line->step_s_with = a->plan ? with_s[d] : 0;
+        line->step_s_with = a->plan ? with[d].step_s : 0;
+        why_left_out(p, a, d, &with[d], why, sizeof(why));
         line->device = strdup(p->cluster->devices[d].name);
-        line->why = strdup(why_left_out(p, a, d, line->step_s_with));
+        line->why = strdup(why);
         if (!line->device || !line->why)
             result = err_set(err, ERR_NOMEM, "planner: out of memory");
     }
     free(used);
-    free(with_s);
+    free(with);
     return result;
 }
