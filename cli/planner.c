@@ -11,7 +11,7 @@
 #include "common/file.h"
 #include "common/units.h"
 #include "planner/given/inputs.h"
-#include "planner/plug/plug.h"
+#include "plug/plug.h"
 
 enum { PROBLEM_BYTES_MAX = 1 << 30, COLUMN = 40 };
 

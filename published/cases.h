@@ -6,6 +6,7 @@
 #define MOTLEY_PUBLISHED_CASES_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/err.h"

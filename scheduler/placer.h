@@ -40,7 +40,7 @@ struct placer_answer {
     bool fits;
     char words[480];       /* the verdict with numbers */
     json_t *plan, *answer; /* codec form (only when it fits) and `motley plan --json` form, with `planner`
-                              where another was asked (planner/plug/plug.h, plug_choose); owned */
+                              where another was asked (plug/plug.h, plug_choose); owned */
     size_t rank_count;
     struct placer_rank *ranks; /* owned */
 };

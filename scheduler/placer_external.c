@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "planner/plug/plug.h"
+#include "plug/plug.h"
 #include "scheduler/placer_private.h"
 
 /* The name that counts, or NULL when nobody is to be asked. */

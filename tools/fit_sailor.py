@@ -295,7 +295,7 @@ def report(data, c):
 
 
 def constants_in_source():
-    text = open(os.path.join(ROOT, "planner", "replay", "import_sailor.c"), encoding="utf-8").read()
+    text = open(os.path.join(ROOT, "published", "import_sailor.c"), encoding="utf-8").read()
     names = TIME + ["STAGING_GRADIENTS", "CONTEXT_BYTES", "FRAGMENTS"]
     return {n: float(re.search(r"#define %s\s+(\S+)" % n, text).group(1)) for n in names}
 

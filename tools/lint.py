@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "program": {"common"},
     "model": {"common"},
     "planner": {"program", "model", "common"},
+    "plug": {"planner", "program", "model", "common"},
     "profiles": {"planner", "common"},
     "published": {"planner", "common"},
     "replay": {"planner", "program", "model", "common"},
@@ -29,9 +30,9 @@ MAY_INCLUDE = {
     "worker": {"mesh", "engine", "model", "program", "common"},
     "agent": {"common"},
     "store": {"common"},
-    "scheduler": {"profiles", "planner", "program", "model", "store", "common"},
+    "scheduler": {"plug", "profiles", "planner", "program", "model", "store", "common"},
     "api": {"show", "profiles", "planner", "program", "model", "store", "common"},
-    "cli": {"show", "replay", "profiles", "published", "planner", "program", "model", "common", "local"},
+    "cli": {"show", "replay", "plug", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},
 }
 # The planner is pure: of model/ it sees descriptions only.

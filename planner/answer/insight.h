@@ -21,6 +21,7 @@ enum insight_kind {
     INSIGHT_DEVICE, /* one more like it, on the same node */
     INSIGHT_KINDS
 };
+/* What is asked about: steps that shops sell networks, cards and memory in. Its words say them too. */
 #define INSIGHT_LINK_TIMES 10.0
 #define INSIGHT_SPEED_TIMES 2.0
 #define INSIGHT_MEMORY_BYTES ((uint64_t)1000000000)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 3
+#define ROUNDS 3 /* of refinement: each looks one link further. Rule of thumb */
 
 struct machine {
     uint32_t node, first, count; /* first: in sorter.devices */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPT_TOKENS_ASSUMED 256u
+#define PROMPT_TOKENS_ASSUMED 256u /* of a sample whose prompt was not rendered yet. Rule of thumb */
 
 static int names_copy(const struct spec_names *names, uint32_t *count, char ***out, struct err *err)
 {

@@ -643,9 +643,7 @@ static int roles_try(struct seek *s)
 
 static int all_roles(struct seek *s)
 {
-    uint32_t ways = 1;
-    for (uint32_t i = 0; i < s->n; i++)
-        ways *= 3;
+    uint32_t ways = (uint32_t)lround(pow(3, s->n));
     for (uint32_t way = 0; way < ways; way++) {
         uint32_t code = way;
         for (uint32_t i = 0; i < s->n; i++, code /= 3)

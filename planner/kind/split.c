@@ -9,7 +9,7 @@
 
 #include "planner/kind/split.h"
 
-#define COARSE_TURNS 14
+#define COARSE_TURNS 14 /* halvings by ratio; few times are left to be listed then */
 
 struct reach { /* rows that may have been given out */
     uint32_t least, most;

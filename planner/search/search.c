@@ -16,6 +16,7 @@
     16u /* of fewer by the square, as neighbourhoods grow: six are answered in half a second, */
 #define SWIFT_DEVICES 64u /* and from so many on with a part, as they must be answered at once */
 #define SWIFT_PART 6u
+#define LEAST_UNITS 40000u /* that fewer devices than many never go below, if as much was given */
 #define SEEDS_PART 8u
 #define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
 #define ESTIMATED_PART 6u
@@ -282,9 +283,11 @@ static int search_init(struct search *s, const struct problem *problem, const st
     *s = (struct search){.problem = problem, .options = options, .found = found, .err = err};
     double devices = problem_usable_count(problem), part = devices / MANY_DEVICES;
     s->budget = UNITS * (options->evaluations ? options->evaluations : EVALUATIONS_DEFAULT);
+    uint64_t least = s->budget < LEAST_UNITS ? s->budget : LEAST_UNITS;
     s->budget = devices >= SWIFT_DEVICES ? s->budget / SWIFT_PART
                 : part < 1               ? (uint64_t)((double)s->budget * part * part)
                                          : s->budget;
+    s->budget = s->budget > least ? s->budget : least;
     workbench_init(&s->bench, problem, err);
     s->seen = calloc(LOCAL_SEEN, sizeof(*s->seen));
     return s->seen ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");

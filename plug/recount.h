@@ -1,7 +1,7 @@
 /* What a plan of somebody else's says of memory, against what the same assignment needs by our own formulas.
  * For this room only; pure. */
-#ifndef MOTLEY_PLANNER_PLUG_RECOUNT_H
-#define MOTLEY_PLANNER_PLUG_RECOUNT_H
+#ifndef MOTLEY_PLUG_RECOUNT_H
+#define MOTLEY_PLUG_RECOUNT_H
 
 #include "planner/candidate/candidate.h"
 

@@ -3,7 +3,7 @@
  * The checker holds a plan's slots against its own sums; here sums and slots are held against those of the
  * plan that our generator emits for the same devices, blocks, windows and micro-batches. So a plan can say
  * too much and not too little. */
-#include "planner/plug/recount.h"
+#include "plug/recount.h"
 
 #include <string.h>
 

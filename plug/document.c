@@ -1,5 +1,5 @@
 /* Reading an assignment into a candidate. */
-#include "planner/plug/document.h"
+#include "plug/document.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * A planner is whatever turns a problem document (planner/given/inputs.h) into a plan document: a whole plan
  * (program/codec.h) or an assignment (document.h). Whoever runs it hands its answer in here; the built-in
  * planner's answer is there already. Pure; running programs is for others (common/child_json.h). */
-#ifndef MOTLEY_PLANNER_PLUG_PLUG_H
-#define MOTLEY_PLANNER_PLUG_PLUG_H
+#ifndef MOTLEY_PLUG_PLUG_H
+#define MOTLEY_PLUG_PLUG_H
 
 #include <jansson.h>
 

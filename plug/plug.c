@@ -1,5 +1,5 @@
 /* An answer of somebody else's planner: accepted, compared, taken or not. */
-#include "planner/plug/plug.h"
+#include "plug/plug.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "planner/candidate/from_plan.h"
 #include "planner/candidate/objective.h"
 #include "planner/kind/kind.h"
-#include "planner/plug/document.h"
-#include "planner/plug/recount.h"
+#include "plug/document.h"
+#include "plug/recount.h"
 #include "program/check/check.h"
 #include "program/codec.h"
 

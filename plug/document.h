@@ -11,8 +11,8 @@
  * false; state_share 1, expert_share 0, tensor: whole matrices.
  *
  * Pure. */
-#ifndef MOTLEY_PLANNER_PLUG_DOCUMENT_H
-#define MOTLEY_PLANNER_PLUG_DOCUMENT_H
+#ifndef MOTLEY_PLUG_DOCUMENT_H
+#define MOTLEY_PLUG_DOCUMENT_H
 
 #include <jansson.h>
 

@@ -3,8 +3,8 @@
 
 #include "planner/candidate/from_plan.h"
 #include "planner/kind/kind.h"
-#include "planner/plug/document.h"
-#include "planner/plug/plug.h"
+#include "plug/document.h"
+#include "plug/plug.h"
 #include "planner/search/search.h"
 #include "support/must.h"
 
