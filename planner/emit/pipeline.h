@@ -32,6 +32,8 @@ struct plan *pipeline_emit(const struct problem *problem, const struct candidate
 void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t stage,
                           uint32_t member, struct stage_price *price);
 
+/* Boundary tensors towards one neighbour while windows are not known: two each way. */
+#define PIPELINE_BUFFERS_SIDE 4u
 /* What a member must hold for one of its stages, with `share` of the stage's state (of no matter to LoRA),
  * `window` micro-batches between forward and the last use of what it left, and so many boundary tensors. */
 void pipeline_member_need(const struct problem *problem, const struct candidate *candidate, uint32_t stage,

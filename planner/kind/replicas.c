@@ -7,9 +7,6 @@
 #include "planner/kind/chain.h"
 
 #define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
-#define BUFFERS_SIDE                                                                                         \
-    4u /* boundary tensors towards one neighbour while windows are not known: two each way                   \
-        */
 
 static bool shards(const struct problem *p, const struct stage *stage)
 {
@@ -40,7 +37,7 @@ static double lacks(struct workbench *bench, const struct candidate *c, uint32_t
 {
     const struct problem *p = bench->problem;
     struct memory_need need;
-    uint32_t buffers = BUFFERS_SIDE * sides(c, s), all = micro_count(p, c->micro_batch_rows);
+    uint32_t buffers = PIPELINE_BUFFERS_SIDE * sides(c, s), all = micro_count(p, c->micro_batch_rows);
     double share = shards(p, &c->stages[s]) ? 0 : 1;
     pipeline_member_need(p, c, s, m, share, window < all ? window : all, buffers, &need);
     return (double)need.total - (double)limit_of(p, &c->members[m]);
@@ -120,7 +117,7 @@ static uint32_t group_most(struct capping *k, uint32_t s)
         const struct stage_price *price = &k->prices[x->member_first + i];
         struct memory_need need;
         pipeline_member_need(p, k->c, s, x->member_first + i, shards(p, x) ? 0 : 1, 1,
-                             BUFFERS_SIDE * sides(k->c, s), &need);
+                             PIPELINE_BUFFERS_SIDE * sides(k->c, s), &need);
         double left = (double)limit_of(p, m) - (double)need.total;
         double share = period / (price->forward_s + price->backward_s);
         if (left < 0) {
@@ -151,7 +148,8 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     const struct candidate *c = k->c;
     const struct member *m = &c->members[c->stages[s].member_first];
     struct memory_need need;
-    pipeline_member_need(p, c, s, c->stages[s].member_first, 1, 1, BUFFERS_SIDE * sides(c, s), &need);
+    pipeline_member_need(p, c, s, c->stages[s].member_first, 1, 1, PIPELINE_BUFFERS_SIDE * sides(c, s),
+                         &need);
     double left = (double)limit_of(p, m) - (double)need.total, boundary = (double)need.boundary_bytes;
     if (left < 0) {
         shortage_note(&k->bench->shortage[c->placement], m->device, need.total, limit_of(p, m));

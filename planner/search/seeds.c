@@ -3,6 +3,7 @@
 #include "planner/search/seeds.h"
 
 #include "planner/kind/cut.h"
+#include "planner/kind/tight.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -440,8 +441,56 @@ static int seed_orders(struct seeder *s, uint32_t most, uint32_t least)
     return 0;
 }
 
+/* Every order of every set of the devices at hand, behind those that are placed already. */
+static int seed_tight_orders(struct seeder *s, uint32_t placed)
+{
+    uint32_t sizes[MICRO_SIZES_MAX], asked = s->local->bench->problem->workload->stages;
+    double value;
+    if (placed > 1 && (!asked || placed == asked)) {
+        s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+        for (uint32_t i = 0; i < placed; i++) {
+            if (move_append(&s->c, s->local->kind, &s->order[i], 1, s->local->bench->err) < 0)
+                return -1;
+        }
+        micro_sizes(s->local->bench->problem, sizes);
+        s->c.micro_batch_rows = sizes[0];
+        s->c.schedule = SCHEDULE_1F1B;
+        if (tight_cut(s->local->bench, &s->c)) {
+            value = local_value(s->local, &s->c, MOVE_SETTLE, INFINITY);
+            if (value < 0 ||
+                (value < INFINITY && candidate_list_add(s->list, &s->c, s->local->bench->err) < 0))
+                return -1;
+        }
+    }
+    for (uint32_t i = placed; i < s->count && s->count <= SETS_ALL; i++) {
+        uint32_t held = s->order[placed];
+        s->order[placed] = s->order[i];
+        s->order[i] = held;
+        if (seed_tight_orders(s, placed + 1) < 0)
+            return -1;
+        s->order[i] = s->order[placed];
+        s->order[placed] = held;
+    }
+    return 0;
+}
+
+/* Nothing fitted with blocks cut by time: cut by memory. */
+static int seed_tight(struct seeder *s)
+{
+    s->c.placement = s->local->kind->placement;
+    for (int order = 0; order < SEED_ORDERS; order++) {
+        order_by(s, (enum seed_order)order);
+        if (seed_tight_orders(s, s->count <= SETS_ALL ? 0 : s->count) < 0)
+            return -1;
+        if (s->count <= SETS_ALL)
+            break;
+    }
+    return 0;
+}
+
 static int seed_stages(struct seeder *s)
 {
+    const struct kind *kind = s->local->kind;
     bool many = s->count > GROUPS_FIRST;
     if (many && seed_covers(s) < 0)
         return -1;
@@ -449,7 +498,9 @@ static int seed_stages(struct seeder *s)
         return -1;
     if (!many && s->count > 2 && seed_covers(s) < 0)
         return -1;
-    return seed_orders(s, s->count / 2 + 1, 2);
+    if (seed_orders(s, s->count / 2 + 1, 2) < 0)
+        return -1;
+    return s->list->count == 0 && kind->placement == PLACE_PIPELINE ? seed_tight(s) : 0;
 }
 
 static int seed_all(struct seeder *s)
