@@ -285,7 +285,7 @@ static int owner(const struct problem *p, struct candidate *c, uint32_t a, uint3
 static void rows_set(struct member *m, uint32_t total)
 {
     uint32_t best = total ? 1 : 0;
-    bool all = m->window == m->count; /* all at once stays all at once */
+    bool all = m->window == m->count && total; /* all at once stays all at once */
     for (uint32_t size = 1; size <= total; size++) {
         if (total % size == 0 && abs((int)size - (int)m->rows) < abs((int)best - (int)m->rows))
             best = size;
@@ -318,8 +318,10 @@ static int rows(const struct problem *p, const struct kind *kind, struct candida
         to->rows += given;
         return MOVE_AS_IS;
     }
-    bool full = p->workload->method == METHOD_FULL; /* then a member may keep state alone */
-    if (given == most && kind->stage_kind == STAGE_SHARDED && (c->gathered_layers == 0 || !full))
+    bool keeps = kind->stage_kind == STAGE_SERVER
+                     ? a == 0
+                     : p->workload->method == METHOD_FULL && c->gathered_layers > 0;
+    if (given == most && !keeps) /* only who keeps state is of use without rows */
         return MOVE_VOID;
     rows_set(from, most - given);
     rows_set(to, to->rows * to->count + given);
@@ -346,15 +348,16 @@ static int parts(struct candidate *c, uint32_t a, uint32_t b)
 
 static int place(const struct kind *kind, struct candidate *c, uint32_t a, uint32_t b)
 {
-    bool roles = kind->stage_kind == STAGE_EXPERT && !c->members[a].rows != !c->members[b].rows;
-    if (a >= b || stage_of(c, a) != stage_of(c, b) || roles) /* who has attention comes first */
-        return MOVE_VOID;
     struct member first = c->members[a], second = c->members[b];
+    bool server = kind->stage_kind == STAGE_SERVER;
+    if (a >= b || stage_of(c, a) != stage_of(c, b) || (server && (!first.count || !second.count)) ||
+        (kind->stage_kind == STAGE_EXPERT && !first.rows != !second.rows))
+        return MOVE_VOID; /* attention comes first, and workers work */
     c->members[a] = second;
     c->members[b] = first;
     c->members[a].tensor = first.tensor; /* parts of matrices stay in order */
     c->members[b].tensor = second.tensor;
-    if (kind->stage_kind == STAGE_SERVER) { /* the first holds all */
+    if (server) { /* the first holds all */
         c->members[a].state_share = first.state_share;
         c->members[b].state_share = second.state_share;
     }

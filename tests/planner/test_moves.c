@@ -77,6 +77,12 @@ static bool work_whole(const struct problem *p, const struct candidate *c)
         heads += x->tensor.kv_head_end - x->tensor.kv_head_begin;
         words += x->tensor.vocabulary_end - x->tensor.vocabulary_begin;
     }
+    bool keeps = p->workload->method == METHOD_FULL && c->gathered_layers; /* state alone, no rows */
+    for (uint32_t m = 0; m < c->member_count && (c->placement == PLACE_DATA || c->placement == PLACE_SERVER);
+         m++) {
+        if (c->members[m].count == 0 && !(c->placement == PLACE_SERVER ? m == 0 : keeps))
+            return false;
+    }
     const struct model_config *config = p->workload->config;
     uint32_t stages = c->stage_count, owned = stages * micro_count(p, c->micro_batch_rows);
     for (uint32_t i = 0; i < c->owner_count; i++) {
