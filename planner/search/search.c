@@ -22,8 +22,8 @@
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
 #define WITH_PART 4u        /* of the budget, for a device left out */
-#define NEAR_ESTIMATE 1.3   /* of the best of all kinds: what is searched on on the estimator */
-#define NEAR_SIMULATED 1.12 /* likewise on the simulator */
+#define NEAR_ESTIMATE 1.5   /* of the best of all kinds: what is searched on on the estimator */
+#define NEAR_SIMULATED 1.3 /* likewise on the simulator */
 #define FINALISTS 8u        /* of each kind that are simulated */
 #define LONG_CELLS                                                                                           \
     4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
