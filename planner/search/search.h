@@ -7,7 +7,7 @@
 
 #include "planner/kind/kind.h"
 
-#define EVALUATIONS_DEFAULT 20000u /* units of about 10 µs of a core */
+#define EVALUATIONS_DEFAULT 20000u /* how much work one is: UNITS in search.c */
 
 struct search_options {
     uint64_t evaluations; /* 0: the default */
