@@ -13,7 +13,7 @@ struct search_options {
     uint64_t evaluations; /* 0: the default */
     uint64_t seed;
     bool runnable_only; /* leave out what a worker of this release cannot run */
-    /* A candidate to begin with as well, and never to fall behind of; NULL: none. Borrowed. */
+    /* A candidate to begin with as well; what is found is never slower than it. NULL: none. Borrowed. */
     const struct candidate *from;
 };
 
