@@ -274,7 +274,7 @@ static int perturb(struct local *l, struct candidate *c, double *value)
         }
         if (now == INFINITY)
             continue;
-        *value = now;
+        *value = last ? now : INFINITY; /* before the last move it is an estimate */
         l->estimated = last ? l->looked : INFINITY;
         done++;
         struct candidate held = *c;
