@@ -1,6 +1,7 @@
 #include "planner/answer/alternatives.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,8 +124,20 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
 
 /* --- devices left out --- */
 
+struct with { /* a step with a device that is left out; 0: not known */
+    double step_s, value;
+};
+
+/* Of an objective, for a million tokens: money, or kWh. */
+static double per_million(const struct problem *p, const struct plan_answer *a, double value)
+{
+    double millions = a->tokens_per_s * a->step_s / 1e6;
+    return value / millions / (p->workload->objective == OBJECTIVE_ENERGY ? 3.6e6 : 1);
+}
+
+/* In text[size], where it has to be made. `without`: the answer. */
 static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
-                                double with_s)
+                                const struct with *with, const struct with *without, char *text, size_t size)
 {
     if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
         return "excluded";
@@ -134,36 +147,38 @@ static const char *why_left_out(const struct problem *p, const struct plan_answe
         return "nothing fits";
     if (p->workload->place == PLACE_SINGLE)
         return "one device is asked for (placement.kind)";
-    if (with_s > a->step_s * (1 + PROBLEM_SAME))
-        return "slower with it";
-    if (with_s > 0)
-        return p->workload->objective == OBJECTIVE_TIME ? "no faster with it" : "not needed";
+    if (with->step_s > 0 && p->workload->objective != OBJECTIVE_TIME) {
+        snprintf(text, size, "%.4g%s per million tokens with it, %.4g without",
+                 per_million(p, a, with->value), p->workload->objective == OBJECTIVE_COST ? "" : " kWh",
+                 per_million(p, a, without->value));
+        return text;
+    }
+    if (with->step_s > 0)
+        return with->step_s > without->step_s * (1 + PROBLEM_SAME) ? "slower with it" : "no faster with it";
     return p->device_count > LEFT_OUT_TRIED ? "not needed; in a cluster this large not tried one by one"
                                             : "nothing that was tried fits with it";
 }
 
-/* Seconds with a device that is left out; 0: not known. Of devices alike, the first one's. */
+/* Of devices alike, the first one's. */
 static int with_device(const struct problem *p, const struct search_options *options,
-                       const struct search_found *found, uint32_t d, double *with_s, struct candidate *faster,
-                       struct err *err)
+                       const struct search_found *found, uint32_t d, struct with *withs,
+                       struct candidate *faster, struct err *err)
 {
     struct candidate with;
     double best = faster->member_count ? faster->estimate_s : found->best[found->chosen].estimate_s;
     for (uint32_t other = 0; other < d; other++) {
-        if (with_s[other] > 0 && devices_alike(p, other, d)) {
-            with_s[d] = with_s[other];
+        if (withs[other].step_s > 0 && devices_alike(p, other, d)) {
+            withs[d] = withs[other];
             return 0;
         }
     }
-    if (search_with(p, options, found, d, &with, &with_s[d], err) < 0)
+    if (search_with(p, options, found, d, &with, &withs[d].step_s, err) < 0)
         return -1;
-    with_s[d] = with_s[d] < INFINITY ? with_s[d] : 0;
+    withs[d].value = with.estimate_s;
+    withs[d].step_s = withs[d].step_s < INFINITY ? withs[d].step_s : 0;
     int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
                      ? candidate_copy(faster, &with, err)
                      : 0;
-    if (faster->member_count && with.member_count && result == 0 &&
-        with.estimate_s < best * (1 - PROBLEM_SAME))
-        faster->estimate_s = with.estimate_s;
     candidate_fini(&with);
     return result;
 }
@@ -173,11 +188,12 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
                   struct err *err)
 {
     bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
-    double *with_s = calloc((size_t)p->device_count + 1, sizeof(*with_s));
-    bool search = found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
-                  p->workload->place != PLACE_SINGLE;
+    struct with *withs = calloc((size_t)p->device_count + 1, sizeof(*withs));
+    bool chosen = found && found->chosen >= 0;
+    bool search = chosen && p->device_count <= LEFT_OUT_TRIED && p->workload->place != PLACE_SINGLE;
+    struct with answer = {a->step_s, chosen ? found->best[found->chosen].estimate_s : 0}, first = answer;
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
-    int result = used && with_s && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = used && withs && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {
         uint32_t d = cluster_device_find(p->cluster, a->plan->ranks[r].device);
         if (d != UINT32_MAX)
@@ -185,20 +201,28 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
     }
     for (uint32_t d = 0; d < p->device_count && result == 0 && search; d++) {
         if (p->usable[d] && !used[d])
-            result = with_device(p, options, found, d, with_s, faster, err);
+            result = with_device(p, options, found, d, withs, faster, err);
+        if (withs[d].step_s > 0 && withs[d].value < answer.value && !options->from)
+            answer = withs[d];
+    }
+    for (uint32_t d = 0; d < p->device_count && result == 0 && faster->member_count && !options->from; d++) {
+        bool before = used[d]; /* that one will be the answer, and the first is one with what it leaves out */
+        used[d] = candidate_uses(faster, d);
+        withs[d] = before && !used[d] ? first : withs[d];
     }
     for (uint32_t i = 0; i < p->device_count && result == 0; i++) {
         uint32_t d = problem_listed(p, i);
+        char text[160];
         if (used[d])
             continue;
         struct plan_left_out *line = &a->left_out[a->left_out_count++];
-        line->step_s_with = a->plan ? with_s[d] : 0;
+        line->step_s_with = a->plan ? withs[d].step_s : 0;
         line->device = strdup(p->cluster->devices[d].name);
-        line->why = strdup(why_left_out(p, a, d, line->step_s_with));
+        line->why = strdup(why_left_out(p, a, d, &withs[d], &answer, text, sizeof(text)));
         if (!line->device || !line->why)
             result = err_set(err, ERR_NOMEM, "planner: out of memory");
     }
     free(used);
-    free(with_s);
+    free(withs);
     return result;
 }
