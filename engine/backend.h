@@ -65,7 +65,8 @@ uint32_t device_threads(const struct device *device);
 uint64_t device_cache_bytes(const struct device *device);
 
 /* Bytes held now and at most ever (since the last reset), by purpose and together. The peak of the total is
- * not the sum of the peaks. Sizes are counted as allocated: rounded up to BUFFER_GRANULE. */
+ * not the sum of the peaks. Sizes are counted as allocated: rounded up to FOOTPRINT_GRANULE
+ * (model/footprint.h). */
 struct mem_account {
     uint64_t held[MEM_PURPOSES], peak[MEM_PURPOSES];
     uint64_t held_total, peak_total;
@@ -74,9 +75,6 @@ struct mem_account {
 void device_memory(const struct device *device, struct mem_account *out);
 void device_memory_reset_peak(struct device *device);
 const char *mem_purpose_name(enum mem_purpose purpose); /* "weights", "adapters", "optimizer", … */
-
-enum { BUFFER_GRANULE = 4096 }; /* bytes; every buffer's accounted size is a multiple */
-uint64_t buffer_accounted_bytes(uint64_t bytes);
 
 /* A new buffer of `bytes` (0 is allowed and holds nothing), contents undefined, resident at once.
  * ERR_NOMEM names what was asked, for what, what is held and the limit; nothing is allocated then. */

@@ -70,7 +70,7 @@ struct backend {
 extern const struct backend backend_cpu;
 extern const struct backend backend_checked;
 
-/* Page-aligned memory, touched, in multiples of BUFFER_GRANULE. NULL when the system has none. */
+/* Page-aligned memory, touched, in multiples of FOOTPRINT_GRANULE. NULL when the system has none. */
 void *pages_alloc(uint64_t bytes);
 void pages_free(void *memory, uint64_t bytes);
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "model/footprint.h"
+
 enum { HUGE_PAGE_BYTES = 2 << 20 }; /* x86-64 and most others; elsewhere only the alignment is less apt */
 
 static const struct backend *const backends[] = {&backend_cpu, &backend_checked};
@@ -85,11 +87,6 @@ const char *mem_purpose_name(enum mem_purpose purpose)
     return (unsigned)purpose < MEM_PURPOSES ? names[purpose] : "unknown";
 }
 
-uint64_t buffer_accounted_bytes(uint64_t bytes)
-{
-    return (bytes + BUFFER_GRANULE - 1) / BUFFER_GRANULE * BUFFER_GRANULE;
-}
-
 /* A mapping that begins where a huge page may, so that large buffers take few entries of the address
  * translation's cache and are laid out alike in every process; NULL when refused. */
 static uint8_t *pages_map(uint64_t bytes)
@@ -100,7 +97,7 @@ static uint8_t *pages_map(uint64_t bytes)
         memory = mmap(NULL, bytes, protection, flags, -1, 0);
         return memory == MAP_FAILED ? NULL : memory;
     }
-    uint64_t whole = buffer_accounted_bytes(bytes);
+    uint64_t whole = footprint_counted(bytes);
     memory = mmap(NULL, whole + HUGE_PAGE_BYTES, protection, flags, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
@@ -121,7 +118,7 @@ void *pages_alloc(uint64_t bytes)
     if (memory == NULL)
         return NULL;
     /* Touch each page now: what the plan counts is then what the process holds, and no step pays for it. */
-    for (uint64_t at = 0; at < bytes; at += BUFFER_GRANULE)
+    for (uint64_t at = 0; at < bytes; at += FOOTPRINT_GRANULE)
         ((volatile uint8_t *)memory)[at] = 0;
     return memory;
 }
@@ -170,7 +167,7 @@ int buffer_create(struct device *device, uint64_t bytes, enum mem_purpose purpos
     buffer->device = device;
     buffer->purpose = purpose;
     buffer->bytes = bytes;
-    buffer->accounted = buffer_accounted_bytes(bytes);
+    buffer->accounted = footprint_counted(bytes);
     struct mem_account before = device->account;
     if (account_take(device, buffer, what, err) != 0)
         goto fail;

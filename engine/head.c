@@ -12,8 +12,8 @@ struct operand head_matrix(const struct stage *stage)
 void head_logits(struct pass *pass, struct operand x, uint32_t rows)
 {
     const struct stage *stage = pass->stage;
-    const struct stage_layout *l = &stage->layout;
-    uint32_t hidden = l->shape.hidden, vocab = l->shape.vocab;
+    const struct footprint *l = &stage->layout;
+    uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     queue_norm(&pass->queue, stage, rows, x, f32_at(stage->head_norm, 0), norm);
     queue_gemm(&pass->queue, GEMM_NT, rows, vocab, hidden, 1, norm, hidden, head_matrix(stage), hidden, 0,
@@ -23,8 +23,8 @@ void head_logits(struct pass *pass, struct operand x, uint32_t rows)
 static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint32_t rows, bool gradient)
 {
     const struct stage *stage = pass->stage;
-    const struct stage_layout *l = &stage->layout;
-    uint32_t hidden = l->shape.hidden, vocab = l->shape.vocab;
+    const struct footprint *l = &stage->layout;
+    uint32_t hidden = l->model->shape.hidden, vocab = l->model->shape.vocab;
     struct operand chosen = pass_workspace(pass, l->workspace.head_x);
     struct operand norm = pass_workspace(pass, l->workspace.head_n);
     struct operand logits = pass_workspace(pass, l->workspace.logits);
@@ -57,7 +57,7 @@ static void chunk_forward(struct pass *pass, struct operand x, uint32_t at, uint
                  .kind = OP_RMSNORM_BACKWARD,
                  .rmsnorm_backward = {.rows = rows,
                                       .width = hidden,
-                                      .eps = l->shape.norm_eps,
+                                      .eps = (float)stage->config.norm_eps,
                                       .x = chosen,
                                       .weight = f32_at(stage->head_norm, 0),
                                       .dy = norm,
@@ -73,11 +73,11 @@ void head_forward(struct pass *pass, struct operand x, bool gradient)
 
 void head_backward(struct pass *pass, float scale)
 {
-    const struct stage_layout *l = &pass->stage->layout;
+    const struct footprint *l = &pass->stage->layout;
     queue_op(&pass->queue,
              &(struct op){.kind = OP_SCATTER_ROWS,
                           .scatter_rows = {.rows = pass->slot->labelled,
-                                           .width = l->shape.hidden,
+                                           .width = l->model->shape.hidden,
                                            .y_rows = pass->tokens,
                                            .scale = scale,
                                            .x = f32_at(pass->slot->buffer, l->slot.head),

@@ -10,22 +10,22 @@
 static int infer_check(const struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
                        uint32_t tokens, const struct buffer *in, const struct buffer *out, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
-    uint64_t bytes = 4ull * tokens * l->shape.hidden;
+    const struct footprint *l = &stage->layout;
+    uint64_t bytes = 4ull * tokens * l->model->shape.hidden;
     if (cache->stage != stage)
         return err_set(err, ERR_INVALID, "a KV cache of another stage");
-    if (tokens == 0 || tokens > l->options.tokens_max)
+    if (tokens == 0 || tokens > stage->options.tokens_max)
         return err_set(err, ERR_TOO_BIG, "%u tokens at once; the stage was made for %u", tokens,
-                       l->options.tokens_max);
+                       stage->options.tokens_max);
     if (tokens > cache->tokens_max - cache->tokens)
         return err_set(err, ERR_TOO_BIG, "the KV cache holds %u of %u tokens, no room for %u more",
                        cache->tokens, cache->tokens_max, tokens);
     if (l->has_embedding && ids == NULL)
         return err_set(err, ERR_INVALID, "inference at block 0 without token ids");
     for (uint32_t i = 0; l->has_embedding && i < tokens; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= l->shape.vocab)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= l->model->shape.vocab)
             return err_set(err, ERR_INVALID, "token %u has id %d, the vocabulary is %u", i, ids[i],
-                           l->shape.vocab);
+                           l->model->shape.vocab);
     if ((!l->has_embedding && (in == NULL || buffer_bytes(in) < bytes)) ||
         (!l->has_head && (out == NULL || buffer_bytes(out) < bytes)))
         return err_set(err, ERR_INVALID, "the hidden states' buffer is absent or too small for %u tokens",
@@ -36,7 +36,7 @@ static int infer_check(const struct stage *stage, const struct kv_cache *cache, 
 static int infer_describe(struct stage *stage, const struct kv_cache *cache, const int32_t *ids,
                           uint32_t tokens, struct saved **out, struct err *err)
 {
-    const struct slot_layout *l = &stage->layout.slot;
+    const struct footprint_slot *l = &stage->layout.slot;
     struct saved *slot;
     if (slot_find(stage, &slot, err) != 0)
         return -1;
@@ -55,14 +55,14 @@ static int infer_describe(struct stage *stage, const struct kv_cache *cache, con
 static void infer_blocks(struct pass *pass, struct buffer *in, struct operand end)
 {
     const struct stage *stage = pass->stage;
-    const struct stage_layout *l = &stage->layout;
-    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    const struct footprint *l = &stage->layout;
+    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
     struct operand x = layers > 0 ? pass_x(pass, 0) : end;
     if (l->has_embedding)
         queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                             .embed = {.tokens = pass->tokens,
                                                       .hidden = hidden,
-                                                      .vocab = l->shape.vocab,
+                                                      .vocab = l->model->shape.vocab,
                                                       .ids = pass_meta(pass, l->slot.ids, DTYPE_I32),
                                                       .table = f32_at(stage->table, 0),
                                                       .out = x}});
@@ -75,14 +75,14 @@ static void infer_blocks(struct pass *pass, struct buffer *in, struct operand en
 int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,
                 struct buffer *in, struct buffer *out, float *logits, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     struct saved *slot;
     if (infer_check(stage, cache, ids, tokens, in, out, err) != 0 ||
         infer_describe(stage, cache, ids, tokens, &slot, err) != 0)
         return -1;
     struct pass pass = {
         .stage = stage,
-        .queue = {.device = stage->device, .err = err, .exact = stage->layout.exact},
+        .queue = {.device = stage->device, .err = err, .exact = stage->exact},
         .slot = slot,
         .tokens = tokens,
         .rows = 1,
@@ -92,13 +92,13 @@ int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids,
     struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
     infer_blocks(&pass, in, end);
     if (l->has_head && logits != NULL)
-        head_logits(&pass, operand_skip(end, (uint64_t)(tokens - 1) * l->shape.hidden), 1);
+        head_logits(&pass, operand_skip(end, (uint64_t)(tokens - 1) * l->model->shape.hidden), 1);
     if (pass.queue.failed)
         return -1;
     cache->tokens += tokens;
     if (!l->has_head || logits == NULL)
         return 0;
-    if (buffer_read(stage->workspace, l->workspace.logits, logits, 4ull * l->shape.vocab, err) != 0)
+    if (buffer_read(stage->workspace, l->workspace.logits, logits, 4ull * l->model->shape.vocab, err) != 0)
         return -1;
     return device_sync(stage->device, err);
 }

@@ -9,13 +9,13 @@
 static void drop(struct pass *pass, uint32_t layer, const struct lora_member *member, uint32_t width,
                  struct operand x, struct operand y)
 {
-    const struct stage_layout *l = &pass->stage->layout;
+    const struct footprint *l = &pass->stage->layout;
     queue_op(&pass->queue,
              &(struct op){.kind = OP_DROPOUT,
                           .dropout = {.tokens = pass->tokens,
                                       .width = width,
-                                      .p = (float)l->options.lora.dropout,
-                                      .seed = l->options.seed,
+                                      .p = (float)pass->stage->options.lora.dropout,
+                                      .seed = pass->stage->options.seed,
                                       .step = pass->slot->step,
                                       .layer = l->layer_begin + layer,
                                       .target = member->site,
@@ -28,13 +28,13 @@ static void drop(struct pass *pass, uint32_t layer, const struct lora_member *me
 static void drop_backward(struct pass *pass, uint32_t layer, const struct lora_member *member, uint32_t width,
                           struct operand x, struct operand t, struct operand dx)
 {
-    const struct stage_layout *l = &pass->stage->layout;
+    const struct footprint *l = &pass->stage->layout;
     queue_op(&pass->queue,
              &(struct op){.kind = OP_DROPOUT_BACKWARD,
                           .dropout_backward = {.tokens = pass->tokens,
                                                .width = width,
-                                               .p = (float)l->options.lora.dropout,
-                                               .seed = l->options.seed,
+                                               .p = (float)pass->stage->options.lora.dropout,
+                                               .seed = pass->stage->options.seed,
                                                .step = pass->slot->step,
                                                .layer = l->layer_begin + layer,
                                                .target = member->site,
@@ -54,11 +54,11 @@ void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, 
                   struct operand z, struct operand out, uint32_t ldo)
 {
     const struct stage *stage = pass->stage;
-    const struct lora_group *group = &stage->layout.groups[kind];
-    uint32_t rank = stage->layout.options.lora.rank, ldz = group->count * rank, tokens = pass->tokens;
+    const struct lora_group *group = &stage->layout.model->groups[kind];
+    uint32_t rank = stage->options.lora.rank, ldz = group->count * rank, tokens = pass->tokens;
     struct operand a = adapter_at(stage, stage->values, layer, group->a);
     struct queue *queue = &pass->queue;
-    float scale = lora_scale(&stage->layout.options.lora);
+    float scale = lora_scale(&stage->options.lora);
     if (group->count == 0)
         return;
     if (!pass->dropout)
@@ -85,7 +85,7 @@ static void dropped_backward(struct pass *pass, uint32_t layer, const struct lor
                              struct operand input, struct operand dz, struct operand dinput)
 {
     const struct stage *stage = pass->stage;
-    uint32_t rank = stage->layout.options.lora.rank, ldz = group->count * rank, width = group->inputs;
+    uint32_t rank = stage->options.lora.rank, ldz = group->count * rank, width = group->inputs;
     uint64_t a = group->a + (uint64_t)i * rank * width;
     struct operand dropped = pass_workspace(pass, stage->layout.workspace.drop);
     struct operand dz_i = operand_skip(dz, (uint64_t)i * rank);
@@ -103,11 +103,11 @@ void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind,
                    struct operand z, struct operand dout, uint32_t ldd, struct operand dinput)
 {
     const struct stage *stage = pass->stage;
-    const struct lora_group *group = &stage->layout.groups[kind];
-    uint32_t rank = stage->layout.options.lora.rank, ldz = group->count * rank, tokens = pass->tokens;
+    const struct lora_group *group = &stage->layout.model->groups[kind];
+    uint32_t rank = stage->options.lora.rank, ldz = group->count * rank, tokens = pass->tokens;
     struct operand dz = pass_workspace(pass, stage->layout.workspace.dz);
     struct queue *queue = &pass->queue;
-    float scale = lora_scale(&stage->layout.options.lora);
+    float scale = lora_scale(&stage->options.lora);
     for (uint32_t i = 0; i < group->count; i++) {
         const struct lora_member *member = &group->members[i];
         struct operand dout_i = operand_skip(dout, member->column);

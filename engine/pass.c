@@ -5,7 +5,7 @@
 
 static int batch_check(const struct stage *stage, const struct micro_batch *batch, struct err *err)
 {
-    const struct stage_options *o = &stage->layout.options;
+    const struct stage_options *o = &stage->options;
     uint32_t tokens = batch->row_start[batch->rows];
     if (batch->rows > o->rows_max || tokens > o->tokens_max)
         return err_set(err, ERR_TOO_BIG,
@@ -22,15 +22,15 @@ static int batch_check(const struct stage *stage, const struct micro_batch *batc
     }
     if (stage->layout.has_embedding)
         for (uint32_t i = 0; i < tokens; i++)
-            if (batch->ids[i] < 0 || (uint32_t)batch->ids[i] >= stage->layout.shape.vocab)
+            if (batch->ids[i] < 0 || (uint32_t)batch->ids[i] >= stage->layout.model->shape.vocab)
                 return err_set(err, ERR_INVALID, "micro-batch %u: token %u has id %d, the vocabulary is %u",
-                               batch->index, i, batch->ids[i], stage->layout.shape.vocab);
+                               batch->index, i, batch->ids[i], stage->layout.model->shape.vocab);
     return 0;
 }
 
 static int labels_collect(struct saved *slot, const struct micro_batch *batch, struct err *err)
 {
-    const struct stage_layout *l = &slot->stage->layout;
+    const struct footprint *l = &slot->stage->layout;
     uint32_t *index = (uint32_t *)(void *)(slot->staging + l->slot.label_index);
     int32_t *targets = (int32_t *)(void *)(slot->staging + l->slot.targets);
     slot->labelled = 0;
@@ -41,13 +41,13 @@ static int labels_collect(struct saved *slot, const struct micro_batch *batch, s
             int32_t label = batch->labels[t + 1];
             if (label == -100)
                 continue;
-            if (label < 0 || (uint32_t)label >= l->shape.vocab)
+            if (label < 0 || (uint32_t)label >= l->model->shape.vocab)
                 return err_set(err, ERR_INVALID,
                                "micro-batch %u: token %u has label %d, the vocabulary is %u", batch->index,
-                               t + 1, label, l->shape.vocab);
-            if (slot->labelled == l->options.labelled_max)
+                               t + 1, label, l->model->shape.vocab);
+            if (slot->labelled == slot->stage->options.labelled_max)
                 return err_set(err, ERR_TOO_BIG, "micro-batch %u: more than %u labelled tokens", batch->index,
-                               l->options.labelled_max);
+                               slot->stage->options.labelled_max);
             index[slot->labelled] = t;
             targets[slot->labelled++] = label;
         }
@@ -56,7 +56,7 @@ static int labels_collect(struct saved *slot, const struct micro_batch *batch, s
 
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err)
 {
-    const struct slot_layout *l = &stage->layout.slot;
+    const struct footprint_slot *l = &stage->layout.slot;
     struct saved *slot;
     if (batch_check(stage, batch, err) != 0 || slot_find(stage, &slot, err) != 0)
         return -1;
@@ -83,16 +83,16 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
 static int boundary_check(const struct stage *stage, const struct buffer *buffer, uint32_t tokens,
                           bool wanted, const char *what, struct err *err)
 {
-    uint64_t bytes = 4ull * tokens * stage->layout.shape.hidden;
+    uint64_t bytes = 4ull * tokens * stage->layout.model->shape.hidden;
     if (!wanted)
         return 0;
     if (buffer == NULL)
         return err_set(err, ERR_INVALID, "stage of blocks %u..%u: no buffer for %s",
-                       stage->layout.options.block_begin, stage->layout.options.block_end, what);
+                       stage->options.block_begin, stage->options.block_end, what);
     if (buffer_bytes(buffer) < bytes || buffer_device(buffer) != stage->device)
         return err_set(err, ERR_INVALID,
                        "stage of blocks %u..%u: the buffer for %s is too small or elsewhere",
-                       stage->layout.options.block_begin, stage->layout.options.block_end, what);
+                       stage->options.block_begin, stage->options.block_end, what);
     return 0;
 }
 
@@ -101,8 +101,8 @@ static void embed(struct pass *pass, struct operand out)
     const struct stage *stage = pass->stage;
     queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                         .embed = {.tokens = pass->tokens,
-                                                  .hidden = stage->layout.shape.hidden,
-                                                  .vocab = stage->layout.shape.vocab,
+                                                  .hidden = stage->layout.model->shape.hidden,
+                                                  .vocab = stage->layout.model->shape.vocab,
                                                   .ids = pass_meta(pass, stage->layout.slot.ids, DTYPE_I32),
                                                   .table = f32_at(stage->table, 0),
                                                   .out = out}});
@@ -111,8 +111,8 @@ static void embed(struct pass *pass, struct operand out)
 /* Through embedding and layers, to `out`: the caller's buffer, or the workspace's d before the head. */
 static void blocks_forward(struct pass *pass, struct buffer *in, struct operand out, bool keep)
 {
-    const struct stage_layout *l = &pass->stage->layout;
-    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    const struct footprint *l = &pass->stage->layout;
+    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
     struct operand first = layers > 0 ? pass_x(pass, 0) : out;
     if (l->has_embedding)
         embed(pass, first);
@@ -129,7 +129,7 @@ static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *
 {
     return (struct pass){
         .stage = stage,
-        .queue = {.device = stage->device, .err = err, .exact = stage->layout.exact},
+        .queue = {.device = stage->device, .err = err, .exact = stage->exact},
         .slot = slot,
         .tokens = slot->tokens,
         .rows = slot->rows,
@@ -139,19 +139,19 @@ static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *
 int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
                   struct saved **saved, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     uint32_t tokens = batch->row_start[batch->rows];
     struct saved *slot;
     if (saved != NULL)
         *saved = NULL;
-    if (saved != NULL && l->options.mode != STAGE_TRAIN)
+    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
         return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
     if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
         boundary_check(stage, out, tokens, !l->has_head, "its output", err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
     struct pass pass = pass_of(stage, slot, err);
-    pass.dropout = saved != NULL && l->options.lora.dropout > 0;
+    pass.dropout = saved != NULL && stage->options.lora.dropout > 0;
     struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
     if (tokens > 0)
         blocks_forward(&pass, in, end, saved != NULL);
@@ -169,8 +169,8 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
 
 static void blocks_backward(struct pass *pass, struct buffer *grad_in, struct buffer *grad_out, double scale)
 {
-    const struct stage_layout *l = &pass->stage->layout;
-    uint32_t layers = l->layer_end - l->layer_begin, hidden = l->shape.hidden;
+    const struct footprint *l = &pass->stage->layout;
+    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
     struct operand d = pass_workspace(pass, l->workspace.d);
     if (l->has_head)
         head_backward(pass, (float)scale);
@@ -185,11 +185,11 @@ static void blocks_backward(struct pass *pass, struct buffer *grad_in, struct bu
 int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                    struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     if (saved == NULL || !saved->taken || saved->stage != stage)
         return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
     struct pass pass = pass_of(stage, saved, err);
-    pass.dropout = l->options.lora.dropout > 0;
+    pass.dropout = stage->options.lora.dropout > 0;
     slot_give(saved);
     if (batch->row_start[batch->rows] != saved->tokens || batch->rows != saved->rows ||
         batch->step != saved->step)
@@ -212,8 +212,8 @@ void stage_saved_release(struct saved *saved)
 int stage_logits(struct stage *stage, const struct micro_batch *batch, struct buffer *in, float *logits,
                  struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
-    uint32_t tokens = batch->row_start[batch->rows], vocab = l->shape.vocab;
+    const struct footprint *l = &stage->layout;
+    uint32_t tokens = batch->row_start[batch->rows], vocab = l->model->shape.vocab;
     struct saved *slot;
     if (!l->has_head)
         return err_set(err, ERR_INVALID, "logits are asked of a stage without the head");
@@ -227,7 +227,7 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
     slot_give(slot);
     for (uint32_t at = 0; at < tokens && !pass.queue.failed; at += l->head_rows) {
         uint32_t rows = tokens - at < l->head_rows ? tokens - at : l->head_rows;
-        head_logits(&pass, operand_skip(end, (uint64_t)at * l->shape.hidden), rows);
+        head_logits(&pass, operand_skip(end, (uint64_t)at * l->model->shape.hidden), rows);
         if (pass.queue.failed ||
             buffer_read(stage->workspace, l->workspace.logits, logits + (size_t)at * vocab,
                         4ull * rows * vocab, err) != 0 ||

@@ -45,8 +45,8 @@ void queue_norm(struct queue *queue, const struct stage *stage, uint32_t rows, s
 {
     queue_op(queue, &(struct op){.kind = OP_RMSNORM,
                                  .rmsnorm = {.rows = rows,
-                                             .width = stage->layout.shape.hidden,
-                                             .eps = stage->layout.shape.norm_eps,
+                                             .width = stage->layout.model->shape.hidden,
+                                             .eps = (float)stage->config.norm_eps,
                                              .x = x,
                                              .weight = weight,
                                              .y = y}});
@@ -59,7 +59,7 @@ struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype)
 
 struct operand pass_x(const struct pass *pass, uint32_t layer)
 {
-    const struct slot_layout *slot = &pass->stage->layout.slot;
+    const struct footprint_slot *slot = &pass->stage->layout.slot;
     return f32_at(pass->slot->buffer, slot->x + slot->x_stride * layer);
 }
 
@@ -70,8 +70,8 @@ struct operand pass_workspace(const struct pass *pass, uint64_t at)
 
 struct layer_save pass_save(const struct pass *pass, uint32_t layer)
 {
-    const struct stage_layout *l = &pass->stage->layout;
-    struct save_layout at = save_layout_of(l, pass->tokens);
+    const struct footprint *l = &pass->stage->layout;
+    struct footprint_save at = footprint_save_of(l->model, pass->tokens);
     struct operand base = l->slot.save_stride != 0
                               ? f32_at(pass->slot->buffer, l->slot.saves + l->slot.save_stride * layer)
                               : f32_at(pass->stage->workspace, l->workspace.save);
@@ -94,7 +94,7 @@ struct operand layer_weight(const struct stage *stage, uint32_t layer, uint64_t 
 
 struct operand adapter_at(const struct stage *stage, struct buffer *buffer, uint32_t layer, uint64_t at)
 {
-    return f32_at(buffer, 4 * (stage->layout.adapter_floats * layer + at));
+    return f32_at(buffer, 4 * (stage->layout.model->adapter_floats * layer + at));
 }
 
 int slot_find(struct stage *stage, struct saved **out, struct err *err)
@@ -109,7 +109,7 @@ int slot_find(struct stage *stage, struct saved **out, struct err *err)
         return 0;
     }
     return err_set(err, ERR_BUSY, "stage of blocks %u..%u: all %u micro-batches are in flight",
-                   stage->layout.options.block_begin, stage->layout.options.block_end, stage->layout.slots);
+                   stage->options.block_begin, stage->options.block_end, stage->layout.slots);
 }
 
 int slot_write(struct saved *slot, struct err *err)

@@ -10,7 +10,12 @@
 #include "engine/rope.h"
 #include "model/tensors.h"
 
-enum { PIECE_BYTES = 1 << 20 }; /* of weights read at once */
+enum {
+    PIECE_BYTES = 1 << 20, /* of weights read at once */
+    /* Tiny models are trained to the last digit: Adam turns the noise of a gradient near zero into a full
+     * step. */
+    EXACT_HIDDEN_MAX = 256
+};
 
 struct loader {
     struct stage *stage;
@@ -18,11 +23,6 @@ struct loader {
     float *piece; /* PIECE_BYTES or one row, the larger */
     struct err *err;
 };
-
-static uint32_t stage_layers(const struct stage *stage)
-{
-    return stage->layout.layer_end - stage->layout.layer_begin;
-}
 
 static int finite_check(const char *name, const float *values, uint64_t count, struct err *err)
 {
@@ -50,23 +50,23 @@ static int tensor_load(const struct loader *loader, const char *name, uint64_t r
 
 static int layer_load(const struct loader *loader, uint32_t layer)
 {
-    const struct stage_layout *l = &loader->stage->layout;
-    const struct shape *s = &l->shape;
-    uint64_t up = l->layer.gate_up + 4ull * s->ffn * s->hidden;
-    uint64_t k = l->layer.qkv + 4ull * s->q_width * s->hidden, v = k + 4ull * s->kv_width * s->hidden;
+    const struct footprint *l = &loader->stage->layout;
+    const struct footprint_shape *s = &l->model->shape;
+    uint64_t up = l->model->layer.gate_up + 4ull * s->ffn * s->hidden;
+    uint64_t k = l->model->layer.qkv + 4ull * s->q_width * s->hidden, v = k + 4ull * s->kv_width * s->hidden;
     const struct {
         const char *name;
         uint64_t rows, columns, at;
     } tensors[] = {
-        {"input_layernorm", s->hidden, 1, l->layer.norm1},
-        {"self_attn.q_proj", s->q_width, s->hidden, l->layer.qkv},
+        {"input_layernorm", s->hidden, 1, l->model->layer.norm1},
+        {"self_attn.q_proj", s->q_width, s->hidden, l->model->layer.qkv},
         {"self_attn.k_proj", s->kv_width, s->hidden, k},
         {"self_attn.v_proj", s->kv_width, s->hidden, v},
-        {"self_attn.o_proj", s->hidden, s->q_width, l->layer.o},
-        {"post_attention_layernorm", s->hidden, 1, l->layer.norm2},
-        {"mlp.gate_proj", s->ffn, s->hidden, l->layer.gate_up},
+        {"self_attn.o_proj", s->hidden, s->q_width, l->model->layer.o},
+        {"post_attention_layernorm", s->hidden, 1, l->model->layer.norm2},
+        {"mlp.gate_proj", s->ffn, s->hidden, l->model->layer.gate_up},
         {"mlp.up_proj", s->ffn, s->hidden, up},
-        {"mlp.down_proj", s->hidden, s->ffn, l->layer.down},
+        {"mlp.down_proj", s->hidden, s->ffn, l->model->layer.down},
     };
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         char name[96];
@@ -81,12 +81,12 @@ static int layer_load(const struct loader *loader, uint32_t layer)
 static int rope_load(const struct loader *loader)
 {
     const struct stage *stage = loader->stage;
-    uint32_t head_dim = stage->layout.shape.head_dim;
+    uint32_t head_dim = stage->layout.model->shape.head_dim;
     float *inverse = malloc(4ull * head_dim);
     if (inverse == NULL)
         return err_set(loader->err, ERR_NOMEM, "out of memory for rotary frequencies");
     int status = rope_frequencies(&stage->config, inverse, loader->err);
-    for (uint32_t position = 0; position < stage->layout.options.positions_max && status == 0; position++) {
+    for (uint32_t position = 0; position < stage->options.positions_max && status == 0; position++) {
         rope_row(inverse, head_dim, position, loader->piece);
         if (buffer_write(stage->rope, 4ull * position * head_dim, loader->piece, 4ull * head_dim,
                          loader->err) != 0 ||
@@ -99,8 +99,8 @@ static int rope_load(const struct loader *loader)
 
 static int weights_load(struct stage *stage, const struct weight_source *source, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
-    const struct shape *s = &l->shape;
+    const struct footprint *l = &stage->layout;
+    const struct footprint_shape *s = &l->model->shape;
     uint64_t widest = s->hidden > s->ffn ? s->hidden : s->ffn;
     widest = widest > s->q_width ? widest : s->q_width;
     struct loader loader = {.stage = stage, .source = source, .err = err};
@@ -112,7 +112,7 @@ static int weights_load(struct stage *stage, const struct weight_source *source,
     int status = 0;
     if (l->has_embedding)
         status = tensor_load(&loader, "model.embed_tokens.weight", s->vocab, s->hidden, stage->table, 0);
-    for (uint32_t i = 0; i < stage_layers(stage) && status == 0; i++)
+    for (uint32_t i = 0; i < stage->layout.layers && status == 0; i++)
         status = layer_load(&loader, i);
     if (stage->rope != NULL && status == 0)
         status = rope_load(&loader);
@@ -146,7 +146,7 @@ static int adapters_init(struct stage *stage, struct err *err)
         float *values = malloc(4 * count);
         if (values == NULL)
             return err_set(err, ERR_NOMEM, "out of memory for the first values of %s", parameter.name);
-        rand_stream_init(&stream, stage->layout.options.seed, name_hash(parameter.name));
+        rand_stream_init(&stream, stage->options.seed, name_hash(parameter.name));
         for (uint64_t at = 0; at < count; at++)
             values[at] = (float)((2 * rand_stream_unit(&stream) - 1) * bound);
         int status = stage_state_write(stage, i, STATE_VALUE, values, err);
@@ -164,17 +164,17 @@ static const char *target_module(uint32_t target)
 
 static int names_make(struct stage *stage, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     uint32_t count = stage_parameter_count(stage), i = 0;
     stage->names = calloc(count + 1, sizeof *stage->names);
     stage->sums = calloc(count + 1, sizeof *stage->sums);
     if (stage->names == NULL || stage->sums == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for %u parameters' names", count);
-    for (uint32_t layer = l->layer_begin; layer < l->layer_end; layer++)
+    for (uint32_t layer = l->layer_begin; layer < l->layer_begin + l->layers; layer++)
         for (int g = 0; g < GROUP_COUNT; g++)
-            for (uint32_t m = 0; m < l->groups[g].count; m++)
+            for (uint32_t m = 0; m < l->model->groups[g].count; m++)
                 for (int which = 0; which < 2; which++) {
-                    uint32_t target = l->groups[g].members[m].target;
+                    uint32_t target = l->model->groups[g].members[m].target;
                     snprintf(stage->names[i++], sizeof stage->names[0],
                              "model.layers.%u.%s.%s.lora_%c.weight", layer, target_module(target),
                              lora_target_name(target), "AB"[which]);
@@ -184,17 +184,17 @@ static int names_make(struct stage *stage, struct err *err)
 
 static int weights_allocate(struct stage *stage, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     struct device *device = stage->device;
-    stage->layers = calloc(stage_layers(stage) + 1, sizeof(struct buffer *));
+    stage->layers = calloc(stage->layout.layers + 1, sizeof(struct buffer *));
     if (stage->layers == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for %u layers", stage_layers(stage));
+        return err_set(err, ERR_NOMEM, "out of memory for %u layers", stage->layout.layers);
     if (l->has_embedding &&
         buffer_create(device, l->table_bytes, MEM_WEIGHTS, "the embedding", &stage->table, err) != 0)
         return -1;
-    for (uint32_t i = 0; i < stage_layers(stage); i++)
-        if (buffer_create(device, l->layer.bytes, MEM_WEIGHTS, "a layer's weights", &stage->layers[i], err) !=
-            0)
+    for (uint32_t i = 0; i < stage->layout.layers; i++)
+        if (buffer_create(device, l->model->layer.bytes, MEM_WEIGHTS, "a layer's weights", &stage->layers[i],
+                          err) != 0)
             return -1;
     if (l->rope_bytes > 0 &&
         buffer_create(device, l->rope_bytes, MEM_WEIGHTS, "rotary tables", &stage->rope, err) != 0)
@@ -210,7 +210,7 @@ static int weights_allocate(struct stage *stage, struct err *err)
 
 static int adapters_allocate(struct stage *stage, struct err *err)
 {
-    uint64_t bytes = 4 * stage->layout.adapter_floats * stage_layers(stage);
+    uint64_t bytes = stage->layout.adapter_bytes;
     const struct {
         struct buffer **buffer;
         enum mem_purpose purpose;
@@ -221,7 +221,7 @@ static int adapters_allocate(struct stage *stage, struct err *err)
         {&stage->moment1, MEM_OPTIMIZER, "first moments"},
         {&stage->moment2, MEM_OPTIMIZER, "second moments"},
     };
-    int count = stage->layout.options.mode == STAGE_TRAIN ? 4 : 1;
+    int count = stage->options.mode == STAGE_TRAIN ? 4 : 1;
     for (int i = 0; i < count; i++)
         if (buffer_create(stage->device, bytes, parts[i].purpose, parts[i].what, parts[i].buffer, err) != 0 ||
             buffer_zero(*parts[i].buffer, 0, bytes, err) != 0)
@@ -231,7 +231,7 @@ static int adapters_allocate(struct stage *stage, struct err *err)
 
 static int slots_allocate(struct stage *stage, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     stage->slots = calloc(l->slots, sizeof *stage->slots);
     if (stage->slots == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for %u micro-batches", l->slots);
@@ -251,7 +251,7 @@ static int slots_allocate(struct stage *stage, struct err *err)
 
 static int stage_allocate(struct stage *stage, struct err *err)
 {
-    const struct stage_layout *l = &stage->layout;
+    const struct footprint *l = &stage->layout;
     if (weights_allocate(stage, err) != 0 || adapters_allocate(stage, err) != 0 ||
         slots_allocate(stage, err) != 0 ||
         buffer_create(stage->device, l->workspace.bytes, MEM_BUFFERS, "workspace", &stage->workspace, err) !=
@@ -270,11 +270,13 @@ int stage_create_from(struct device *device, const struct weight_source *source,
         return err_set(err, ERR_NOMEM, "out of memory for a stage");
     stage->device = device;
     stage->config = *options->config;
-    if (stage_layout_init(&stage->layout, options, err) != 0) {
+    stage->options = *options;
+    stage->options.config = &stage->config;
+    stage->exact = stage->config.hidden <= EXACT_HIDDEN_MAX;
+    if (stage_layout_init(&stage->options, &stage->model, &stage->layout, err) != 0) {
         free(stage);
         return -1;
     }
-    stage->layout.options.config = &stage->config;
     if (stage_allocate(stage, err) != 0 || names_make(stage, err) != 0 ||
         weights_load(stage, source, err) != 0 || adapters_init(stage, err) != 0 ||
         device_sync(device, err) != 0) {
@@ -306,7 +308,7 @@ void stage_destroy(struct stage *stage)
 {
     if (stage == NULL)
         return;
-    for (uint32_t i = 0; stage->layers != NULL && i < stage_layers(stage); i++)
+    for (uint32_t i = 0; stage->layers != NULL && i < stage->layout.layers; i++)
         buffer_destroy(stage->layers[i]);
     for (uint32_t i = 0; stage->slots != NULL && i < stage->layout.slots; i++) {
         buffer_destroy(stage->slots[i].buffer);
@@ -327,5 +329,5 @@ void stage_destroy(struct stage *stage)
 
 void stage_options_get(const struct stage *stage, struct stage_options *out)
 {
-    *out = stage->layout.options;
+    *out = stage->options;
 }

@@ -65,8 +65,6 @@ struct stage_memory {
     uint64_t total;
 };
 int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err);
-/* Bytes of a KV cache of this stage for tokens_max positions. Pure. */
-uint64_t kv_cache_bytes(const struct stage_options *options, uint32_t tokens_max);
 
 /* Where weights come from: rows [row_begin, row_end) of the named tensor (Hugging Face names) as f32 into
  * dst. A vector of n values has n rows of one value. */

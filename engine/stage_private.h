@@ -11,8 +11,8 @@
  */
 struct saved {
     struct stage *stage;
-    struct buffer *buffer; /* slot_layout */
-    uint8_t *staging; /* host copy of the description, [slot_layout.meta_bytes], while it is being copied */
+    struct buffer *buffer; /* layout.slot */
+    uint8_t *staging;      /* host copy of the description, [meta_bytes], while it is being copied */
     struct event *written; /* the description has arrived: staging may change */
     bool taken;
     uint32_t tokens, rows, labelled;
@@ -20,12 +20,15 @@ struct saved {
 };
 
 struct stage {
-    struct stage_layout layout;
-    struct model_config config; /* what layout.options.config points to */
+    struct footprint_model model;
+    struct footprint layout;      /* of model */
+    struct stage_options options; /* zeroes replaced by what they stand for */
+    struct model_config config;   /* what options.config points to */
+    bool exact;                   /* so narrow a model that all is done in double inside each op */
     struct device *device;
-    struct buffer **layers; /* weights, [layer_end - layer_begin] */
+    struct buffer **layers; /* weights, [layout.layers] */
     struct buffer *table, *head_table, *head_norm, *rope;
-    struct buffer *values, *gradients, *moment1, *moment2; /* adapters of all layers, adapter_floats each */
+    struct buffer *values, *gradients, *moment1, *moment2; /* [layout.adapter_bytes] each */
     struct buffer *workspace, *scalars; /* scalars: loss, then a sum of squares a parameter */
     struct saved *slots;
     char (*names)[96];

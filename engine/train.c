@@ -4,19 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-static uint32_t stage_layers(const struct stage *stage)
-{
-    return stage->layout.layer_end - stage->layout.layer_begin;
-}
-
-static uint64_t state_bytes(const struct stage *stage)
-{
-    return 4 * stage->layout.adapter_floats * stage_layers(stage);
-}
-
 static int train_check(const struct stage *stage, const char *what, struct err *err)
 {
-    if (stage->layout.options.mode == STAGE_TRAIN)
+    if (stage->options.mode == STAGE_TRAIN)
         return 0;
     return err_set(err, ERR_INVALID, "%s of a stage made for inference", what);
 }
@@ -26,20 +16,20 @@ int stage_step_begin(struct stage *stage, struct err *err)
     stage->labelled = 0;
     if (buffer_zero(stage->scalars, 0, 8, err) != 0)
         return -1;
-    if (stage->layout.options.mode != STAGE_TRAIN)
+    if (stage->options.mode != STAGE_TRAIN)
         return 0;
-    return buffer_zero(stage->gradients, 0, state_bytes(stage), err);
+    return buffer_zero(stage->gradients, 0, stage->layout.adapter_bytes, err);
 }
 
 /* Where parameter `index` lies: floats into the layer's adapter, and its shape. */
 static uint64_t parameter_place(const struct stage *stage, uint32_t index, uint32_t *layer, uint32_t *rows,
                                 uint32_t *columns)
 {
-    const struct stage_layout *l = &stage->layout;
-    uint32_t rank = l->options.lora.rank, within = index % l->parameters;
-    *layer = index / l->parameters;
+    const struct footprint *l = &stage->layout;
+    uint32_t rank = l->model->rank, within = index % l->model->parameters;
+    *layer = index / l->model->parameters;
     for (int g = 0; g < GROUP_COUNT; g++) {
-        const struct lora_group *group = &l->groups[g];
+        const struct lora_group *group = &l->model->groups[g];
         if (within >= 2 * group->count) {
             within -= 2 * group->count;
             continue;
@@ -56,7 +46,7 @@ static uint64_t parameter_place(const struct stage *stage, uint32_t index, uint3
 
 uint32_t stage_parameter_count(const struct stage *stage)
 {
-    return stage->layout.parameters * stage_layers(stage);
+    return stage->layout.model->parameters * stage->layout.layers;
 }
 
 struct parameter stage_parameter_at(const struct stage *stage, uint32_t index)
@@ -75,7 +65,7 @@ int stage_parameter_find(const struct stage *stage, const char *name, uint32_t *
             return 0;
         }
     return err_set(err, ERR_NOT_FOUND, "stage of blocks %u..%u trains no parameter '%s'",
-                   stage->layout.options.block_begin, stage->layout.options.block_end, name);
+                   stage->options.block_begin, stage->options.block_end, name);
 }
 
 /* Sums of squares of each parameter's part of `buffer` into stage->sums. Waits. */
@@ -137,7 +127,7 @@ int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct
 int stage_update(struct stage *stage, const struct step_update *update, struct err *err)
 {
     struct queue queue = {.device = stage->device, .err = err};
-    uint64_t count = state_bytes(stage) / 4;
+    uint64_t count = stage->layout.adapter_bytes / 4;
     if (train_check(stage, "an update", err) != 0)
         return -1;
     double step = (double)++stage->updates;
@@ -177,7 +167,7 @@ static int state_place(const struct stage *stage, uint32_t index, enum stage_sta
     if (*buffer == NULL)
         return err_set(err, ERR_INVALID, "a stage made for inference has no gradients or moments");
     uint64_t place = parameter_place(stage, index, &layer, &rows, &columns);
-    *at = 4 * (stage->layout.adapter_floats * layer + place);
+    *at = 4 * (stage->layout.model->adapter_floats * layer + place);
     *bytes = 4ull * rows * columns;
     return 0;
 }
@@ -220,7 +210,7 @@ void stage_update_count_set(struct stage *stage, uint64_t count)
 
 uint64_t stage_saved_place_bytes(const struct stage *stage)
 {
-    return buffer_accounted_bytes(stage->layout.slot.bytes);
+    return footprint_counted(stage->layout.slot.bytes);
 }
 
 uint64_t stage_saved_bytes(const struct stage *stage)

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/footprint.h"
+
 struct cpu {
     struct device base;
     struct cpu_runner runner;
@@ -18,7 +20,7 @@ int cpu_runner_init(struct cpu_runner *runner, const struct device_options *opti
     if (runner->kernels == NULL || blas_open(runner->kernels->isa, &runner->blas, err) != 0)
         return -1;
     runner->scratch_floats = (attention_scratch_floats() + 1023) / 1024 * 1024;
-    runner->scratch_bytes = buffer_accounted_bytes(threads * runner->scratch_floats * sizeof(float));
+    runner->scratch_bytes = footprint_counted(threads * runner->scratch_floats * sizeof(float));
     runner->scratch = pages_alloc(runner->scratch_bytes);
     if (runner->scratch == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for %u threads' scratch", threads);

@@ -1,10 +1,10 @@
 #include "planner/answer/alternatives.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/candidate/objective.h"
 #include "planner/cost/alike.h"
 
 #define SINGLES_MAX 64u /* lines of devices alone */
@@ -124,61 +124,63 @@ int alternatives_fill(const struct problem *p, const struct search_found *found,
 
 /* --- devices left out --- */
 
-struct with { /* a step with a device that is left out; 0: not known */
-    double step_s, value;
+/* With a device that is left out, as found; zeros: not known. */
+struct with_it {
+    double step_s, value; /* by the job's objective */
 };
 
-/* Of an objective, for a million tokens: money, or kWh. */
-static double per_million(const struct problem *p, const struct plan_answer *a, double value)
+static void why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
+                         const struct with_it *with, char *text, size_t size)
 {
+    int objective = (int)p->workload->objective;
     double millions = a->tokens_per_s * a->step_s / 1e6;
-    return value / millions / (p->workload->objective == OBJECTIVE_ENERGY ? 3.6e6 : 1);
-}
-
-/* In text[size], where it has to be made. `without`: the answer. */
-static const char *why_left_out(const struct problem *p, const struct plan_answer *a, uint32_t d,
-                                const struct with *with, const struct with *without, char *text, size_t size)
-{
+    const char *why = p->device_count > LEFT_OUT_TRIED
+                          ? "not needed; in a cluster this large not tried one by one"
+                          : "nothing that was tried fits with it";
     if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
-        return "excluded";
-    if (!p->usable[d])
-        return "not asked for";
-    if (!a->plan)
-        return "nothing fits";
-    if (p->workload->place == PLACE_SINGLE)
-        return "one device is asked for (placement.kind)";
-    if (with->step_s > 0 && p->workload->objective != OBJECTIVE_TIME) {
+        why = "excluded";
+    else if (!p->usable[d])
+        why = "not asked for";
+    else if (!a->plan)
+        why = "nothing fits";
+    else if (p->workload->place == PLACE_SINGLE)
+        why = "one device is asked for (placement.kind)";
+    else if (with->step_s > 0 && objective == OBJECTIVE_TIME)
+        why = with->step_s > a->step_s * (1 + PROBLEM_SAME) ? "slower with it" : "no faster with it";
+    else if (with->step_s > 0) {
+        bool cost = objective == OBJECTIVE_COST;
         snprintf(text, size, "%.4g%s per million tokens with it, %.4g without",
-                 per_million(p, a, with->value), p->workload->objective == OBJECTIVE_COST ? "" : " kWh",
-                 per_million(p, a, without->value));
-        return text;
+                 with->value / millions / (cost ? 1 : OBJECTIVE_KWH), cost ? "" : " kWh",
+                 cost ? a->cost_per_million_tokens : a->kwh_per_million_tokens);
+        return;
     }
-    if (with->step_s > 0)
-        return with->step_s > without->step_s * (1 + PROBLEM_SAME) ? "slower with it" : "no faster with it";
-    return p->device_count > LEFT_OUT_TRIED ? "not needed; in a cluster this large not tried one by one"
-                                            : "nothing that was tried fits with it";
+    snprintf(text, size, "%s", why);
 }
 
 /* Of devices alike, the first one's. */
 static int with_device(const struct problem *p, const struct search_options *options,
-                       const struct search_found *found, uint32_t d, struct with *withs,
+                       const struct search_found *found, uint32_t d, struct with_it *found_with,
                        struct candidate *faster, struct err *err)
 {
     struct candidate with;
     double best = faster->member_count ? faster->estimate_s : found->best[found->chosen].estimate_s;
     for (uint32_t other = 0; other < d; other++) {
-        if (withs[other].step_s > 0 && devices_alike(p, other, d)) {
-            withs[d] = withs[other];
+        if (found_with[other].step_s > 0 && devices_alike(p, other, d)) {
+            found_with[d] = found_with[other];
             return 0;
         }
     }
-    if (search_with(p, options, found, d, &with, &withs[d].step_s, err) < 0)
+    double seconds;
+    if (search_with(p, options, found, d, &with, &seconds, err) < 0)
         return -1;
-    withs[d].value = with.estimate_s;
-    withs[d].step_s = withs[d].step_s < INFINITY ? withs[d].step_s : 0;
+    if (seconds < INFINITY)
+        found_with[d] = (struct with_it){seconds, with.estimate_s};
     int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
                      ? candidate_copy(faster, &with, err)
                      : 0;
+    if (faster->member_count && with.member_count && result == 0 &&
+        with.estimate_s < best * (1 - PROBLEM_SAME))
+        faster->estimate_s = with.estimate_s;
     candidate_fini(&with);
     return result;
 }
@@ -188,12 +190,12 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
                   struct err *err)
 {
     bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
-    struct with *withs = calloc((size_t)p->device_count + 1, sizeof(*withs));
-    bool chosen = found && found->chosen >= 0;
-    bool search = chosen && p->device_count <= LEFT_OUT_TRIED && p->workload->place != PLACE_SINGLE;
-    struct with answer = {a->step_s, chosen ? found->best[found->chosen].estimate_s : 0}, first = answer;
+    struct with_it *with = calloc((size_t)p->device_count + 1, sizeof(*with));
+    char why[160];
+    bool search = found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
+                  p->workload->place != PLACE_SINGLE;
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
-    int result = used && withs && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
+    int result = used && with && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {
         uint32_t d = cluster_device_find(p->cluster, a->plan->ranks[r].device);
         if (d != UINT32_MAX)
@@ -201,28 +203,28 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
     }
     for (uint32_t d = 0; d < p->device_count && result == 0 && search; d++) {
         if (p->usable[d] && !used[d])
-            result = with_device(p, options, found, d, withs, faster, err);
-        if (withs[d].step_s > 0 && withs[d].value < answer.value && !options->from)
-            answer = withs[d];
+            result = with_device(p, options, found, d, with, faster, err);
     }
     for (uint32_t d = 0; d < p->device_count && result == 0 && faster->member_count && !options->from; d++) {
-        bool before = used[d]; /* that one will be the answer, and the first is one with what it leaves out */
+        bool before =
+            used[d]; /* that one will be the answer, and what was it first has who is left out now */
         used[d] = candidate_uses(faster, d);
-        withs[d] = before && !used[d] ? first : withs[d];
+        if (before && !used[d])
+            with[d] = (struct with_it){a->step_s, found->best[found->chosen].estimate_s};
     }
     for (uint32_t i = 0; i < p->device_count && result == 0; i++) {
         uint32_t d = problem_listed(p, i);
-        char text[160];
         if (used[d])
             continue;
         struct plan_left_out *line = &a->left_out[a->left_out_count++];
-        line->step_s_with = a->plan ? withs[d].step_s : 0;
+        line->step_s_with = a->plan ? with[d].step_s : 0;
+        why_left_out(p, a, d, &with[d], why, sizeof(why));
         line->device = strdup(p->cluster->devices[d].name);
-        line->why = strdup(why_left_out(p, a, d, &withs[d], &answer, text, sizeof(text)));
+        line->why = strdup(why);
         if (!line->device || !line->why)
             result = err_set(err, ERR_NOMEM, "planner: out of memory");
     }
     free(used);
-    free(withs);
+    free(with);
     return result;
 }

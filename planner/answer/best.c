@@ -99,6 +99,7 @@ static int plan_put(struct asking *q, const struct candidate *c)
     a->plan = plan;
     a->step_s = seconds;
     a->tokens_per_s = plan->costs.tokens_per_s;
+    answer_value(p->cluster, a);
     int rested = answer_rests(p, a, &run, q->err);
     price_run_fini(&run);
     return rested;
@@ -129,7 +130,6 @@ static int answer_fill(struct asking *q)
         if (alternatives_fill(p, &q->found, a, q->err) < 0 || problem_doubts(p, a, q->err) < 0)
             return -1;
     }
-    answer_value(p->cluster, a);
     return answer_words(p, q->found.shortage, a, q->err);
 }
 
@@ -142,7 +142,7 @@ static int fastest_say(const struct asking *q)
     char step[32], text[2400];
     if (w->objective == OBJECTIVE_TIME || !a->plan || q->found.fastest_s >= a->step_s * (1 - 1e-9))
         return 0;
-    paid /= w->objective == OBJECTIVE_ENERGY ? 3.6e6 : 1;
+    paid /= w->objective == OBJECTIVE_ENERGY ? OBJECTIVE_KWH : 1;
     snprintf(text, sizeof(text), "%s The fastest found takes %s a step, at %.4g%s.", a->words,
              units_seconds(step, q->found.fastest_s), paid, w->objective == OBJECTIVE_COST ? "" : " kWh");
     free(a->words);

@@ -24,7 +24,7 @@ void answer_value(const struct cluster *cluster, struct plan_answer *answer)
     double millions = answer->tokens_per_s * answer->step_s / 1e6;
     answer->cost_per_million_tokens = plan_step_price(cluster, answer->plan, answer->step_s) / millions;
     answer->kwh_per_million_tokens =
-        plan_step_joules(cluster, answer->plan, answer->step_s) / 3.6e6 / millions;
+        plan_step_joules(cluster, answer->plan, answer->step_s) / OBJECTIVE_KWH / millions;
 }
 
 /* Appends to text[size] as far as there is room. */

@@ -4,6 +4,8 @@
 
 #include "planner/candidate/candidate.h"
 
+#define OBJECTIVE_KWH 3.6e6 /* joules */
+
 /* Every usable device must say what is weighed: ERR_INVALID names the first that does not. */
 int objective_check(const struct problem *problem, struct err *err);
 /* What a second of a candidate's step counts: 1; the prices of its devices a second; their watts, as if all

@@ -49,7 +49,7 @@ static double dense_saved(const struct problem *p, const struct block *block, do
 static void attention_need(const struct problem *p, const struct expert_model *model, uint32_t rows,
                            uint32_t wave, bool recompute, struct expert_need *need)
 {
-    const struct memory_widths *s = &p->widths;
+    const struct footprint_shape *s = &p->footprint.shape;
     double tokens = problem_tokens_bound(p, rows), labelled = problem_labelled_bound(p, rows);
     double hidden = (double)p->blocks.boundary_per_token, range = 0;
     struct held held = {0};
@@ -79,13 +79,13 @@ static void attention_need(const struct problem *p, const struct expert_model *m
         (double)model->sparse_count * (double)(need->saved_attention_bytes + need->saved_router_bytes) +
         (double)need->saved_dense_total;
     need->all.purpose[PURPOSE_ACTIVATIONS] += (uint64_t)(wave * saved);
-    double logits = fmax(16, MEMORY_HEAD_LOGITS / (double)s->vocab);
-    double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q + s->qkv + s->heads)) +
-                       fmin(logits, tokens) * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) +
+    double head_rows = fmin(p->footprint.head_rows, tokens);
+    double workspace = tokens * FLOAT_BYTES * (2 * hidden + (double)(s->q_width + s->qkv_width + s->heads)) +
+                       head_rows * FLOAT_BYTES * ((double)s->vocab + 2 * hidden) +
                        (recompute ? attention : 0);
     double layers = (double)p->block_count - 2;
     need->all.cache_bytes = p->workload->sample_tokens
-                                ? (uint64_t)(layers * 2 * (double)s->kv * p->sequence_bound * FLOAT_BYTES)
+                                ? (uint64_t)(layers * 2 * s->kv_width * p->sequence_bound * FLOAT_BYTES)
                                 : 0;
     need->all.purpose[PURPOSE_BUFFERS] +=
         (uint64_t)(workspace + wave * (4 * (double)need->boundary_bytes + (double)need->routed_own_bytes)) +

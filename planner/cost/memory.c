@@ -1,110 +1,7 @@
-/* The engine's layout as sums. Each line mirrors one of engine/layout.c (stage_memory_predict); the names are
- * its. */
+/* What the engine runs is model/footprint.h; the rest stands on it and on docs/PLANNER.md, Memory. */
 #include "planner/cost/memory.h"
 
 #include <string.h>
-
-#define GRANULE 4096ull   /* BUFFER_GRANULE */
-#define HEAD_ROWS_MIN 16u /* engine/layout.c */
-
-static uint64_t granule(uint64_t bytes)
-{
-    return (bytes + GRANULE - 1) / GRANULE * GRANULE;
-}
-
-static void take(uint64_t *at, uint64_t bytes)
-{
-    *at += (bytes + 63) / 64 * 64;
-}
-
-static uint64_t floats(uint64_t rows, uint64_t width)
-{
-    return rows * width * 4;
-}
-
-static uint64_t save_bytes(const struct memory_widths *s, uint64_t tokens)
-{
-    uint64_t at = 0;
-    take(&at, floats(tokens, s->qkv));
-    take(&at, floats(tokens, s->q));
-    take(&at, floats(tokens, s->heads));
-    take(&at, floats(tokens, s->hidden));
-    take(&at, floats(tokens, 2 * s->ffn));
-    take(&at, floats(tokens, s->router));
-    for (int g = 0; g < 4; g++)
-        take(&at, floats(tokens, s->group_members[g] * s->rank));
-    return at;
-}
-
-struct sizes {
-    uint64_t tokens, rows, labelled, layers, positions;
-    bool embedding, head, recompute;
-};
-
-static uint64_t slot_place(const struct memory_widths *s, const struct sizes *z)
-{
-    uint64_t at = 0;
-    take(&at, 4 * z->tokens);
-    take(&at, 4 * z->tokens);
-    take(&at, 4 * z->tokens);
-    take(&at, 4 * z->rows + 4);
-    take(&at, 4 * z->labelled);
-    take(&at, 4 * z->labelled);
-    for (uint64_t i = 0; i < z->layers; i++)
-        take(&at, floats(z->tokens, s->hidden));
-    if (!z->recompute)
-        at += save_bytes(s, z->tokens) * z->layers;
-    if (z->head)
-        take(&at, floats(z->labelled, s->hidden));
-    return at;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t workspace(const struct memory_widths *s, const struct sizes *z)
-{
-    uint64_t wide = 0, members = 0, at = 0, tokens = z->tokens;
-    for (int g = 0; g < 4; g++) {
-        if (s->group_members[g] == 0)
-            continue;
-        wide = larger(wide, s->group_inputs[g]);
-        members = larger(members, s->group_members[g]);
-    }
-    bool layers = z->layers > 0;
-    take(&at, layers ? floats(tokens, s->hidden) : 0);
-    take(&at, floats(tokens, s->hidden));
-    uint64_t act = at, back = at;
-    take(&act, layers ? floats(tokens, s->ffn) : 0);
-    take(&back, layers ? floats(tokens, s->q) : 0);
-    take(&back, layers ? floats(tokens, s->qkv) : 0);
-    at = larger(act, back);
-    take(&at, layers ? floats(tokens, s->heads) : 0);
-    take(&at, layers ? floats(tokens, members * s->rank) : 0);
-    take(&at, layers && s->dropout ? floats(tokens, wide) : 0);
-    take(&at, layers && s->group_members[3] ? floats(tokens, s->ffn) : 0);
-    take(&at, layers && z->recompute ? save_bytes(s, tokens) : 0);
-    uint64_t rows = larger(HEAD_ROWS_MIN, MEMORY_HEAD_LOGITS / s->vocab / 16 * 16);
-    rows = rows < tokens ? rows : tokens;
-    take(&at, z->head ? floats(rows, s->vocab) : 0);
-    take(&at, z->head ? floats(rows, s->hidden) : 0);
-    take(&at, z->head ? floats(rows, s->hidden) : 0);
-    return at;
-}
-
-static uint64_t layer_weights(const struct memory_widths *s)
-{
-    uint64_t at = 0;
-    take(&at, floats(1, s->hidden));
-    take(&at, floats(s->qkv, s->hidden));
-    take(&at, floats(s->hidden, s->q));
-    take(&at, floats(1, s->hidden));
-    take(&at, floats(2 * s->ffn, s->hidden));
-    take(&at, floats(s->hidden, s->ffn));
-    return granule(at);
-}
 
 static bool engine_runs(const struct problem *p)
 {
@@ -113,27 +10,11 @@ static bool engine_runs(const struct problem *p)
            w->config->experts == 0 && !w->config->qkv_bias && !w->config->qk_norm && w->config->ffn > 0;
 }
 
-static void weights_exact(const struct problem *p, const struct memory_widths *s, const struct sizes *z,
-                          struct memory_need *need)
-{
-    const struct model_config *c = p->workload->config;
-    uint64_t table = granule(floats(s->vocab, s->hidden));
-    uint64_t adapters = granule(s->adapter_floats * z->layers * 4);
-    bool shares = z->embedding && z->head && c->tied;
-    uint64_t weights = z->layers * layer_weights(s);
-    weights += z->layers ? granule(floats(z->positions, c->head_dim)) : 0;
-    weights += z->head ? granule(floats(1, s->hidden)) : 0;
-    weights += z->embedding ? table : 0;
-    weights += z->head && !shares ? table : 0;
-    need->purpose[PURPOSE_WEIGHTS] = weights;
-    need->purpose[PURPOSE_ADAPTERS] = 2 * adapters;
-    need->purpose[PURPOSE_OPTIMIZER] = 2 * adapters;
-}
-
-static double frozen_bytes(const struct problem *p, const struct block *block, double params)
+/* Bytes of a frozen base: 4, 2 or 0.516 a parameter (docs/PLANNER.md, Memory). */
+static double frozen_bytes(const struct problem *p, double params, uint64_t matrix_params)
 {
     double each = p->workload->base == BASE_FP32 ? 4 : 2;
-    double packed = p->workload->base == BASE_NF4 ? (double)block->matrix_params : 0;
+    double packed = p->workload->base == BASE_NF4 ? (double)matrix_params : 0;
     return (params - packed) * each + packed * BLOCK_NF4_BYTES;
 }
 
@@ -148,26 +29,26 @@ double memory_state_bytes(const struct problem *problem)
     return value_bytes(problem) + 4 + 8;
 }
 
+static struct problem_params params_of(const struct problem *p, int32_t begin, int32_t end)
+{
+    const struct problem_params *a = &p->params[begin], *b = &p->params[end];
+    return (struct problem_params){
+        .all = b->all - a->all, .matrices = b->matrices - a->matrices, .adapters = b->adapters - a->adapters};
+}
+
 uint64_t memory_trained(const struct problem *problem, int32_t begin, int32_t end)
 {
-    bool full = problem->workload->method == METHOD_FULL;
-    uint64_t count = 0;
-    for (int32_t b = begin; b < end; b++)
-        count += full ? problem->blocks.blocks[b].params : problem->blocks.blocks[b].lora_params;
-    return count;
+    struct problem_params params = params_of(problem, begin, end);
+    return problem->workload->method == METHOD_FULL ? params.all : params.adapters;
 }
 
 uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int32_t end)
 {
     const struct workload *w = problem->workload;
-    double bytes = 0;
-    for (int32_t b = begin; b < end; b++) {
-        const struct block *block = &problem->blocks.blocks[b];
-        double params = (double)block->params;
-        bytes += w->method == METHOD_LORA ? frozen_bytes(problem, block, params)
-                                          : params * (w->compute == COMPUTE_BF16 ? 2 : 4);
-    }
-    return (uint64_t)bytes;
+    struct problem_params params = params_of(problem, begin, end);
+    if (w->method == METHOD_LORA)
+        return (uint64_t)frozen_bytes(problem, (double)params.all, params.matrices);
+    return params.all * (w->compute == COMPUTE_BF16 ? 2 : 4);
 }
 
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end)
@@ -175,35 +56,15 @@ uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int
     return 4 * memory_trained(problem, begin, end);
 }
 
-/* How many blocks from b on, before the end, are layers alike. */
-static int32_t alike(const struct problem *p, int32_t b, int32_t end)
-{
-    int32_t last = p->block_count - 1, layers = (end < last ? end : last) - b;
-    for (int cls = COST_LAYER; cls <= COST_LAYER_SPARSE && b > 0 && layers > 1; cls++) {
-        if (p->prefix[b + layers][cls] - p->prefix[b][cls] == (uint32_t)layers)
-            return layers;
-    }
-    return 1;
-}
-
-/* docs/PLANNER.md, Memory: frozen base 4, 2 or 0.516 bytes a parameter; 16 or 18 bytes a trained one. */
+/* docs/PLANNER.md, Memory: 16 or 18 bytes a trained parameter. */
 static void weights_estimated(const struct problem *p, const struct memory_stage *m, struct memory_need *need)
 {
-    const struct workload *w = p->workload;
-    double frozen = 0, trained = 0;
-    for (int32_t b = m->block_begin, times; b < m->block_end; b += times) {
-        const struct block *block = &p->blocks.blocks[b];
-        double params = (double)block->params;
-        times = alike(p, b, m->block_end);
-        bool copy = block->kind == BLOCK_HEAD && p->blocks.tied && m->block_begin > 0 && !m->sharded;
-        params += copy ? (double)p->blocks.tied_params : 0;
-        if (w->method == METHOD_FULL) {
-            trained += times * params;
-            continue;
-        }
-        frozen += times * frozen_bytes(p, block, params);
-        trained += times * (double)block->lora_params;
-    }
+    struct problem_params params = params_of(p, m->block_begin, m->block_end);
+    bool full = p->workload->method == METHOD_FULL;
+    if (m->block_end == p->block_count && m->block_begin > 0 && !m->sharded)
+        params.all += p->blocks.tied_params; /* the head's copy */
+    double frozen = full ? 0 : frozen_bytes(p, (double)params.all, params.matrices);
+    double trained = (double)(full ? params.all : params.adapters);
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
     need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * (m->sharded ? m->frozen_share : share) * cut);
     need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (value_bytes(p) + 4) * share * cut);
@@ -211,42 +72,44 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
 }
 
 /* docs/PLANNER.md, Memory: what is computed in bf16 is kept in bf16. The engine keeps fp32. */
-static uint64_t kept_bytes(const struct problem *p, uint64_t fp32_bytes)
+static uint64_t counted(const struct problem *p, uint64_t fp32_bytes)
 {
-    return p->workload->compute == COMPUTE_BF16 ? fp32_bytes / 2 : fp32_bytes;
+    return footprint_counted(p->workload->compute == COMPUTE_BF16 ? fp32_bytes / 2 : fp32_bytes);
 }
 
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
                        struct memory_need *need)
 {
-    const struct memory_widths *s = &problem->widths;
-    const struct workload *w = problem->workload;
-    int32_t last = problem->block_count - 1;
-    struct sizes z = {.tokens = problem_tokens_bound(problem, stage->micro_batch_rows),
-                      .rows = stage->micro_batch_rows,
-                      .labelled = problem_labelled_bound(problem, stage->micro_batch_rows),
-                      .positions = problem->sequence_bound,
-                      .embedding = stage->block_begin == 0,
-                      .head = stage->block_end > last,
-                      .recompute = stage->recompute};
+    struct footprint_options options = {.train = true,
+                                        .recompute = stage->recompute,
+                                        .block_begin = (uint32_t)stage->block_begin,
+                                        .block_end = (uint32_t)stage->block_end,
+                                        .slots = stage->window ? stage->window : 1,
+                                        .tokens = problem_tokens_bound(problem, stage->micro_batch_rows),
+                                        .rows = stage->micro_batch_rows,
+                                        .labelled = problem_labelled_bound(problem, stage->micro_batch_rows),
+                                        .positions = problem->sequence_bound};
+    struct footprint held;
     memset(need, 0, sizeof(*need));
     if (stage->block_end <= stage->block_begin)
         return;
-    int32_t first_layer = stage->block_begin > 1 ? stage->block_begin : 1;
-    int32_t end_layer = stage->block_end < last ? stage->block_end : last;
-    z.layers = end_layer > first_layer ? (uint64_t)(end_layer - first_layer) : 0;
+    footprint_of(&problem->footprint, &options, &held);
     need->exact =
         engine_runs(problem) && stage->state_share >= 1 && stage->tensor_share >= 1 && !stage->sharded;
-    if (need->exact)
-        weights_exact(problem, s, &z, need);
-    else
+    if (need->exact) {
+        need->purpose[PURPOSE_WEIGHTS] = held.weights;
+        need->purpose[PURPOSE_ADAPTERS] = held.adapters;
+        need->purpose[PURPOSE_OPTIMIZER] = held.optimizer;
+    } else {
         weights_estimated(problem, stage, need);
-    need->saved_bytes = granule(kept_bytes(problem, slot_place(s, &z)));
-    need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * (stage->window ? stage->window : 1);
-    need->cache_bytes = w->sample_tokens ? granule(floats(2 * z.layers * z.positions, s->kv)) : 0;
-    need->boundary_bytes = granule((uint64_t)(problem->bytes_per_token * (double)z.tokens));
+    }
+    need->saved_bytes = counted(problem, held.slot.bytes);
+    need->purpose[PURPOSE_ACTIVATIONS] = need->saved_bytes * options.slots;
+    if (problem->workload->sample_tokens)
+        need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
+    need->boundary_bytes = footprint_counted((uint64_t)(problem->bytes_per_token * options.tokens));
     need->purpose[PURPOSE_BUFFERS] =
-        granule(kept_bytes(problem, workspace(s, &z))) + granule(8 * (1 + s->parameters * z.layers)) +
+        counted(problem, held.workspace.bytes) + footprint_counted(held.scalar_bytes) +
         stage->boundary_buffers * need->boundary_bytes + need->cache_bytes + stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];

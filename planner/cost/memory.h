@@ -1,5 +1,5 @@
-/* What a rank's device must hold, by the engine's own formulas (engine/README.md): the engine allocates
- * everything when a stage is made, so the peak is a sum, and equals what the device's allocator will count.
+/* What a rank's device must hold. The engine lays a stage out by model/footprint.h and allocates everything
+ * when the stage is made; so does this, and the peak is a sum that equals what the allocator will count.
  *
  * Where the engine does not run a method or model yet (full fine-tuning, bf16 or NF4 bases, mixtures of
  * experts), the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
@@ -9,9 +9,6 @@
 
 #include "planner/cost/problem.h"
 #include "program/program.h"
-
-/* The head works through its rows in pieces of so many logits (engine/layout.c). */
-#define MEMORY_HEAD_LOGITS (6u << 20)
 
 struct memory_stage {
     int32_t block_begin, block_end;

@@ -160,12 +160,19 @@ static int blocks_init(struct problem *p, struct err *err)
     /* what is computed in bf16 crosses boundaries in it */
     p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
-    if (!p->prefix)
+    p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));
+    if (!p->prefix || !p->params)
         return err_set(err, ERR_NOMEM, "planner: out of memory");
     for (int32_t b = 0; b < p->block_count; b++) {
         memcpy(p->prefix[b + 1], p->prefix[b], sizeof(p->prefix[b]));
-        p->prefix[b + 1][cost_class_of(&p->blocks.blocks[b])]++;
+        const struct block *block = &p->blocks.blocks[b];
+        p->prefix[b + 1][cost_class_of(block)]++;
+        p->params[b + 1] = (struct problem_params){.all = p->params[b].all + block->params,
+                                                   .matrices = p->params[b].matrices + block->matrix_params,
+                                                   .adapters = p->params[b].adapters + block->lora_params};
     }
+    p->footprint = footprint_model_of(w->config, footprint_fp32, options.lora ? w->lora_rank : 0,
+                                      options.lora_targets, w->lora_dropout > 0);
     return 0;
 }
 
@@ -258,56 +265,6 @@ static int means_init(struct problem *p, struct err *err)
     return 0;
 }
 
-/* As the engine lays tensors out (cost/memory.c). */
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-/* Reads the widths off the model and method. */
-static void widths_init(struct memory_widths *s, const struct problem *p)
-{
-    const struct model_config *c = p->workload->config;
-    *s = (struct memory_widths){.hidden = c->hidden,
-                                .q = (uint64_t)c->heads * c->head_dim,
-                                .kv = (uint64_t)c->kv_heads * c->head_dim,
-                                .ffn = c->ffn,
-                                .router = c->experts ? c->experts + 2ull * c->experts_active : 0,
-                                .heads = c->heads,
-                                .vocab = c->vocab,
-                                .dropout = p->workload->lora_dropout > 0};
-    s->qkv = s->q + 2 * s->kv;
-    /* a token passes as many experts as are chosen; where layers differ, the wider kind counts for all */
-    uint64_t experts = (uint64_t)c->expert_ffn * c->experts_active;
-    s->ffn = c->experts && experts > s->ffn ? experts : s->ffn;
-    if (p->workload->method != METHOD_LORA)
-        return;
-    s->rank = p->workload->lora_rank;
-    const uint64_t inputs[4] = {s->hidden, s->q, s->hidden, s->ffn};
-    const struct {
-        uint32_t target, group;
-        uint64_t outputs;
-    } members[LORA_TARGET_COUNT] = {{LORA_Q, 0, s->q},        {LORA_K, 0, s->kv},     {LORA_V, 0, s->kv},
-                                    {LORA_O, 1, s->hidden},   {LORA_GATE, 2, s->ffn}, {LORA_UP, 2, s->ffn},
-                                    {LORA_DOWN, 3, s->hidden}};
-    uint64_t at = 0, b_bytes = 0;
-    for (uint32_t t = 0; t < p->workload->target_count; t++) {
-        uint32_t target = lora_target_from_name(p->workload->targets[t]);
-        for (uint32_t m = 0; m < LORA_TARGET_COUNT; m++) {
-            if (members[m].target != target)
-                continue;
-            s->group_members[members[m].group]++;
-            s->parameters += 2;
-            b_bytes += padded(4 * members[m].outputs * s->rank);
-        }
-    }
-    for (int g = 0; g < 4; g++) {
-        s->group_inputs[g] = inputs[g];
-        at += padded(4 * s->group_members[g] * s->rank * inputs[g]);
-    }
-    s->adapter_floats = (at + b_bytes) / 4;
-}
-
 int problem_init(struct problem *problem, const struct workload *workload, const struct cluster *cluster,
                  struct err *err)
 {
@@ -323,8 +280,6 @@ int problem_init(struct problem *problem, const struct workload *workload, const
     if (result == 0 && (blocks_init(problem, err) < 0 || usable_init(problem, err) < 0 ||
                         steps_init(problem, err) < 0 || tops_init(problem, err) < 0))
         result = -1;
-    if (result == 0)
-        widths_init(&problem->widths, problem);
     for (uint32_t d = 0; d < cluster->device_count && result == 0; d++) {
         if (problem->usable[d])
             result =
@@ -345,6 +300,7 @@ void problem_fini(struct problem *problem)
         free(problem->steps[s].sum);
     block_list_fini(&problem->blocks);
     free(problem->prefix);
+    free(problem->params);
     free(problem->costs);
     free(problem->usable);
     free(problem->steps);

@@ -7,6 +7,7 @@
 #define MOTLEY_PLANNER_COST_PROBLEM_H
 
 #include "model/blocks.h"
+#include "model/footprint.h"
 #include "planner/cost/cost.h"
 #include "planner/given/cluster_private.h"
 #include "planner/given/workload.h"
@@ -17,13 +18,9 @@ struct problem_step {
     struct cost_load *sum; /* [rows + 1] */
 };
 
-/* Widths of a dense layer and of its adapters, as memory.c sums them. */
-struct memory_widths {
-    uint64_t hidden, q, kv, qkv, ffn, heads, vocab;
-    uint64_t router;                            /* scores, and each chosen expert with its weight; 0: dense */
-    uint64_t group_inputs[4], group_members[4]; /* q+k+v, o, gate+up, down */
-    uint64_t rank, adapter_floats, parameters;
-    bool dropout;
+/* Parameters of all blocks before one: all, those of matrices that NF4 packs, adapters'. */
+struct problem_params {
+    uint64_t all, matrices, adapters;
 };
 
 /* Seconds of one block of each class on a device, at the mean micro-batch (of up to batch_rows rows). */
@@ -43,6 +40,7 @@ struct problem {
     struct block_list blocks;
     int32_t block_count;
     uint32_t (*prefix)[COST_CLASSES]; /* [block_count + 1]: how many of each class come before a block */
+    struct problem_params *params;    /* [block_count + 1] */
     uint32_t device_count;            /* of the cluster */
     const uint32_t *listed;           /* [device_count]: where the devices are, as they were given; borrowed;
                                          NULL: there */
@@ -57,7 +55,7 @@ struct problem {
     uint32_t longest;                    /* row, tokens */
     uint32_t sequence_bound;             /* longest row, or sample */
     double bytes_per_token;              /* of a boundary tensor */
-    struct memory_widths widths;
+    struct footprint_model footprint;
     struct micro_cost *means;   /* [sizes][device_count], by mean_of[rows of a micro-batch]; NULL: many */
     uint32_t *mean_of;          /* [batch_rows + 1] */
     struct problem_link *links; /* [node_count²], from row to column; NULL: too many nodes */

@@ -98,10 +98,10 @@ double tensor_sum_seconds(uint32_t members, double bytes, double latency_s, doub
  * is cut, or the norms. */
 static uint64_t layer_shared(const struct problem *p)
 {
-    uint64_t hidden = p->widths.hidden;
+    uint64_t hidden = p->footprint.shape.hidden;
     if (p->workload->method == METHOD_FULL)
         return 2 * hidden;
-    return p->widths.rank * hidden * (p->widths.parameters / 2);
+    return p->footprint.rank * hidden * p->workload->target_count;
 }
 
 /* Adds bytes of frozen weights, and trained parameters, of `count` blocks alike as a member keeps them. */
@@ -150,7 +150,7 @@ static void weights_need(const struct problem *p, int32_t begin, int32_t end, in
 void tensor_need_fill(const struct problem *p, int32_t begin, int32_t end, const struct plan_tensor *part,
                       uint32_t rows, bool recompute, struct tensor_need *out)
 {
-    const struct memory_widths *s = &p->widths;
+    const struct footprint_shape *s = &p->footprint.shape;
     struct tensor_shares share = tensor_shares(p, part);
     uint64_t tokens = problem_tokens_bound(p, rows);
     int32_t last = p->block_count - 1, first = begin > 1 ? begin : 1, after = end < last ? end : last;
@@ -166,9 +166,8 @@ void tensor_need_fill(const struct problem *p, int32_t begin, int32_t end, const
     struct memory_need all;
     memset(out, 0, sizeof(*out));
     memory_stage_need(p, &whole, &all);
-    uint64_t wide = s->qkv + s->q + s->heads;
-    out->saved_first =
-        4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + s->rank * s->parameters / 2);
+    uint64_t wide = s->qkv_width + s->q_width + s->heads, z = p->footprint.rank * p->workload->target_count;
+    out->saved_first = 4 * tokens * (s->hidden + (uint64_t)ceil(heads * (double)wide) + z);
     out->saved_second = 4 * tokens * (s->hidden + (uint64_t)ceil(columns * 2 * (double)s->ffn));
     out->saved_head = 4 * tokens * (s->hidden + 3);
     out->shared_gradients = 4 * layer_shared(p) * layers;

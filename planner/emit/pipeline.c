@@ -14,11 +14,11 @@
  * matrix's output. A rule: the engine does not split yet. */
 static uint64_t held_gradients(const struct problem *problem, const struct stage *stage, uint32_t tokens)
 {
-    const struct memory_widths *s = &problem->widths;
+    const struct footprint_shape *s = &problem->footprint.shape;
     int32_t first = stage->block_begin > 1 ? stage->block_begin : 1, last = problem->block_count - 1;
     last = stage->block_end < last ? stage->block_end : last;
     uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
-    return 4 * (s->qkv + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
+    return 4ull * (s->qkv_width + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
 }
 
 static uint32_t rows_bound(const struct problem *problem, const struct candidate *candidate)

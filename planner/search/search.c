@@ -379,6 +379,16 @@ static int join(struct search *s, struct local *l, uint32_t device, struct candi
     return result;
 }
 
+/* Where a device joins nowhere: the best beginnings that have it. */
+static int with_seeds(struct search *s, int placement)
+{
+    struct local l = local_of(s, placement, s->budget / WITH_PART);
+    int result = seeds_add(&l, &s->lists[placement]);
+    for (uint32_t i = 0; i < s->lists[placement].count && i < FINALISTS && result == 0; i++)
+        result = keep(s, &s->lists[placement].items[i]);
+    return result;
+}
+
 int search_with(const struct problem *problem, const struct search_options *options,
                 const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
                 struct err *err)
@@ -407,6 +417,8 @@ int search_with(const struct problem *problem, const struct search_options *opti
         if (result == 0 && value < INFINITY)
             result = keep(&s, &now);
     }
+    for (int k = 0; k < PLACE_COUNT && result == 0 && best_simulated(&s) == INFINITY; k++)
+        result = found->tried[k] ? with_seeds(&s, k) : 0;
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
         if (mine.best[k].estimate_s < least) {
             least = mine.best[k].estimate_s;
