@@ -1,11 +1,11 @@
 /* How long planning takes, how near to the lower bound it ends and how far ahead of one group a machine with
  * proportional layers, for Llama-3.1-405B's shape on unlike cards of the catalogue. CPU seconds of one core.
  *
- *   bench_planner_search survey [clusters [first [devices [evaluations [rows]]]]] | plan SEED | why SEED |
+ *   bench_planner_search survey [clusters [first [devices [evaluations [rows]]]]] | plan SEED |
  * write SEED DIR | growth [devices [rows [first]]]
  *
  * survey: seeded clusters of 64 devices (or so many) of several kinds, steps of 512 to 2,048 rows (or so
- * many); why: what the step of one is made of, over the bound; write: its specification, cluster and
+ * many); write: its specification, cluster and
  * config.json, for `motley plan DIR/spec.json --cluster DIR/cluster.json`; growth: 8 (or first) … devices,
  * twice as many each time
  * (`growth 10000 20000 10000`: those alone). */
@@ -21,10 +21,9 @@
 #include "model/spec.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
+#include "planner/answer/plan.h"
 #include "planner/given/from_spec.h"
-#include "planner/given/inputs.h"
-#include "planner/search/polish.h"
-#include "planner/simulate/timeline.h"
+#include "planner/search/local.h"
 #include "program/check/check.h"
 
 static double cpu_s(void)
@@ -130,8 +129,8 @@ struct baseline {
     const struct problem *p;
     uint32_t rows, micro_batches, count;
     struct machine *machines;
-    struct place_stage *stages;
-    struct place_member *members;
+    struct stage *stages;
+    struct member *members;
 };
 
 static double layer_seconds(const struct baseline *b, uint32_t device, bool recompute)
@@ -202,7 +201,7 @@ static bool members_fill(struct baseline *b, double factor, uint32_t *stage_coun
         if (m->layers == 0)
             continue;
         int32_t end = g == last ? b->p->block_count : (block ? block : 1) + m->layers;
-        b->stages[stages++] = (struct place_stage){block, end, members, m->count};
+        b->stages[stages++] = (struct stage){block, end, STAGE_REPLICAS, members, m->count};
         for (uint32_t d = m->first; d < m->first + m->count; d++) {
             double share = 1 / layer_seconds(b, d, false) / m->rate;
             uint32_t window = (uint32_t)ceil(factor * away / period * share) + 1;
@@ -210,8 +209,8 @@ static bool members_fill(struct baseline *b, double factor, uint32_t *stage_coun
             bool plain = device_holds(b, d, block, end, window, false);
             if (!plain && !device_holds(b, d, block, end, window, true))
                 return false;
-            b->members[members++] = (struct place_member){
-                .device = d, .micro_rows = b->rows, .state_share = 1, .window = window, .recompute = !plain};
+            b->members[members++] = (struct member){
+                .device = d, .rows = b->rows, .state_share = 1, .window = window, .recompute = !plain};
         }
         away -= m->count * period;
         block = end;
@@ -233,13 +232,14 @@ static double factors_try(struct baseline *b)
     double best = INFINITY;
     for (size_t f = 0; f < sizeof(factors) / sizeof(factors[0]); f++) {
         struct err err = {0};
-        struct place_choice choice = {.placement = PLACE_HYBRID,
+        struct candidate candidate = {.placement = PLACE_HYBRID,
+                                      .eager = true,
                                       .micro_batch_rows = b->rows,
                                       .stages = b->stages,
                                       .members = b->members};
-        if (!members_fill(b, factors[f], &choice.stage_count, &choice.member_count))
+        if (!members_fill(b, factors[f], &candidate.stage_count, &candidate.member_count))
             continue;
-        double seconds = choice_simulate(b->p, &choice, 1, &err);
+        double seconds = candidate_simulate(b->p, &candidate, 1, NULL, &err);
         if (seconds > 0)
             best = fmin(best, seconds);
     }
@@ -445,113 +445,6 @@ static int survey(uint32_t count, uint64_t first, uint32_t devices, uint64_t eva
     return 0;
 }
 
-/* --- what a step is made of, over the lower bound --- */
-
-/* Seconds of a step in which every micro-batch took as long as at the slowest stage, nothing waited, and
- * nothing had to fill: what whole layers and recomputation make of the bound. */
-static double slowest_stage(const struct problem *p, const struct plan *plan, const uint32_t *device)
-{
-    double slowest = 0, together = 0;
-    for (uint32_t r = 0; r < plan->rank_count; r++) {
-        const struct plan_rank *rank = &plan->ranks[r];
-        struct micro_cost cost;
-        micro_cost_init(&cost, p, device[r], plan->rows_bound);
-        bool same = r > 0 && rank->stage == plan->ranks[r - 1].stage;
-        together = (same ? together : 0) +
-                   1 / (micro_forward(p, &cost, rank->block_begin, rank->block_end) +
-                        micro_backward(p, &cost, rank->block_begin, rank->block_end, rank->recompute));
-        if (r + 1 == plan->rank_count || plan->ranks[r + 1].stage != rank->stage)
-            slowest = fmax(slowest, 1 / together);
-    }
-    return slowest * plan->micro_batch_count;
-}
-
-/* Shares of what all devices could have done in the step, in parts of what there was to do. */
-static int why_parts(const struct problem *p, const struct plan *plan, struct err *err)
-{
-    struct price price;
-    struct sim *sim = NULL;
-    double seconds = 0, rate = 0, used = 0, rows = plan->batch_rows, again = 0, ends = 0, waits = 0, busy = 0;
-    int result = price_init(&price, p, plan, err);
-    if (result == 0)
-        result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
-    struct sim_costs costs = price_costs(&price);
-    if (result == 0)
-        result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
-    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
-        struct micro_cost cost;
-        micro_cost_init(&cost, p, d, 1);
-        rate += 1 / (micro_forward(p, &cost, 0, p->block_count) +
-                     micro_backward(p, &cost, 0, p->block_count, false));
-    }
-    printf("rank device      blocks    layers window  memory GB     again  speed  busy  ends  waits\n");
-    for (uint32_t r = 0; r < plan->rank_count && result == 0; r++) {
-        const struct plan_rank *rank = &plan->ranks[r];
-        struct micro_cost cost;
-        micro_cost_init(&cost, p, price.device[r], 1);
-        double mine = 1 / (micro_forward(p, &cost, 0, p->block_count) +
-                           micro_backward(p, &cost, 0, p->block_count, false));
-        double first = seconds, last = 0, works = 0,
-               plain = micro_forward(p, &cost, 1, 2) + micro_backward(p, &cost, 1, 2, false);
-        double more = rank->recompute
-                          ? 1 - plain / (micro_forward(p, &cost, 1, 2) + micro_backward(p, &cost, 1, 2, true))
-                          : 0;
-        const struct plan_graph *graph = sim_graph(sim);
-        for (uint32_t n = graph->base[r]; n < graph->base[r + 1]; n++) {
-            if (graph_instr_of(graph, r, n)->queue != QUEUE_COMPUTE || sim_end(sim, n) <= sim_ready(sim, n))
-                continue;
-            first = fmin(first, sim_ready(sim, n));
-            last = fmax(last, sim_end(sim, n));
-            works += sim_end(sim, n) - sim_ready(sim, n);
-        }
-        used += mine;
-        again += works * more * mine / rows;
-        busy += works * (1 - more) * mine / rows;
-        ends += (first + seconds - last) * mine / rows;
-        waits += (last - first - works) * mine / rows;
-        printf("%4u %-10s %4d..%-4d %5d %6u  %5.1f of %-5.1f %s %6.2f %5.3f %5.3f %5.3f\n", r, rank->device,
-               rank->block_begin, rank->block_end, rank->block_end - rank->block_begin, rank->window,
-               (double)rank->memory_bytes / 1e9, (double)rank->memory_limit_bytes / 1e9,
-               rank->recompute ? "again" : "     ", mine / rate * p->device_count, works / seconds,
-               (first + seconds - last) / seconds, (last - first - works) / seconds);
-    }
-    if (result == 0)
-        printf("step / bound at one row %.3f: computing %.3f, recomputing %.3f, ends %.3f, waiting between "
-               "%.3f, left out %.3f; at the slowest stage's pace %.3f\n",
-               seconds * rate / rows, busy, again, ends, waits, seconds * (rate - used) / rows,
-               slowest_stage(p, plan, price.device) * rate / rows);
-    sim_destroy(sim);
-    price_fini(&price);
-    return result;
-}
-
-static int why(uint64_t seed)
-{
-    struct err err = {0};
-    struct scene scene = scene_make(seed);
-    struct plan_options options = {.programs = true};
-    struct plan_answer *answer = NULL;
-    struct plan_inputs inputs = {0};
-    json_t *cluster = cluster_json(&scene), *spec = spec_json(&scene), *config = config_json();
-    int result = plan_inputs_from_files(spec, cluster, config, &(struct plan_rows){0}, &inputs, &err);
-    if (result == 0)
-        result = plan_search(&inputs.workload, inputs.cluster, &options, &answer, &err);
-    struct problem problem;
-    if (result == 0 && answer->plan && problem_init(&problem, &inputs.workload, inputs.cluster, &err) == 0) {
-        result = why_parts(&problem, answer->plan, &err);
-        printf("step / bound %.3f\n", answer->step_s / answer->lower_bound_s);
-        problem_fini(&problem);
-    }
-    if (result < 0)
-        printf("seed %llu: %s\n", (unsigned long long)seed, err.text);
-    plan_answer_destroy(answer);
-    plan_inputs_fini(&inputs);
-    json_decref(cluster);
-    json_decref(spec);
-    json_decref(config);
-    return result;
-}
-
 static int write_files(uint64_t seed, const char *folder)
 {
     struct scene scene = scene_make(seed);
@@ -599,9 +492,7 @@ int main(int argc, char **argv)
         struct result one;
         result = scene_plan(&scene, false, &one);
         printf("%.3f s, %.6f of the bound, %s, plan %s\n", one.plan_s, one.ratio, one.words, one.digest);
-    } else if (strcmp(what, "why") == 0)
-        result = why(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
-    else if (strcmp(what, "write") == 0)
+    } else if (strcmp(what, "write") == 0)
         result = write_files(argc > 2 ? strtoull(argv[2], NULL, 10) : 0, argc > 3 ? argv[3] : ".");
     else if (strcmp(what, "survey") == 0)
         result = survey(

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "planner/cost/price.h"
-#include "planner/search/placement.h"
+#include "planner/kind/kind.h"
 #include "planner/simulate/steady.h"
 
 #define RUNS 7
@@ -65,28 +65,29 @@ static struct cluster *cluster_of(uint32_t devices, double nic, struct err *err)
 /* Stages of `width` devices each, blocks shared out evenly. */
 static struct plan *plan_of(const struct problem *problem, uint32_t stages, uint32_t width, struct err *err)
 {
-    struct place_choice choice = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE,
-                                  .micro_batch_rows = 1,
-                                  .stage_count = stages,
-                                  .member_count = stages * width};
-    choice.stages = calloc(stages, sizeof(*choice.stages));
-    choice.members = calloc((size_t)stages * width, sizeof(*choice.members));
-    for (uint32_t s = 0; choice.stages && choice.members && s < stages; s++) {
-        choice.stages[s] =
-            (struct place_stage){.block_begin = (int32_t)((uint64_t)problem->block_count * s / stages),
-                                 .block_end = (int32_t)((uint64_t)problem->block_count * (s + 1) / stages),
-                                 .member_first = s * width,
-                                 .member_count = width};
+    struct candidate c = {.placement = width > 1 ? PLACE_HYBRID : PLACE_PIPELINE, .micro_batch_rows = 1};
+    uint32_t count = problem->workload->batch_rows;
+    struct plan *plan = NULL;
+    if (candidate_reserve(&c, stages, stages * width, err) < 0)
+        return NULL;
+    c.stage_count = stages;
+    c.member_count = stages * width;
+    for (uint32_t s = 0; s < stages; s++) {
+        c.stages[s] =
+            (struct stage){.block_begin = (int32_t)((uint64_t)problem->block_count * s / stages),
+                           .block_end = (int32_t)((uint64_t)problem->block_count * (s + 1) / stages),
+                           .member_first = s * width,
+                           .member_count = width};
         for (uint32_t m = 0; m < width; m++)
-            choice.members[s * width + m] =
-                (struct place_member){.device = s * width + m,
-                                      .micro_rows = 1,
-                                      .micro_count = problem->workload->batch_rows / width,
-                                      .state_share = 1,
-                                      .window = stages - s + 2};
+            c.members[s * width + m] =
+                (struct member){.device = s * width + m, .state_share = 1, .window = stages - s + 2};
     }
-    struct plan *plan = placement_find(choice.placement)->emit(problem, &choice, true, err);
-    choice_fini(&choice);
+    if (width == 1 || candidate_own(&c, count, err) == 0) { /* in turn, in every other stage two at a time */
+        for (uint32_t i = 0; i < c.owner_count; i++)
+            c.owner[i] = (uint8_t)(i % count / (1 + i / count % 2) % width);
+        plan = kinds[c.placement]->emit(problem, &c, true, err);
+    }
+    candidate_fini(&c);
     return plan;
 }
 

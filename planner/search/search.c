@@ -21,10 +21,10 @@
 #define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
-#define WITH_PART 4u        /* of the budget, for a device left out */
-#define NEAR_ESTIMATE 1.5   /* of the best of all kinds: what is searched on on the estimator */
+#define WITH_PART 4u       /* of the budget, for a device left out: so much, or of many devices one each */
+#define NEAR_ESTIMATE 1.5  /* of the best of all kinds: what is searched on on the estimator */
 #define NEAR_SIMULATED 1.3 /* likewise on the simulator */
-#define FINALISTS 8u        /* of each kind that are simulated */
+#define FINALISTS 8u       /* of each kind that are simulated */
 #define LONG_CELLS                                                                                           \
     4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
 #define STEPS_CELLS 800u /* rank-micro-batches that are simulated of one candidate while searching */
@@ -394,7 +394,7 @@ int search_with(const struct problem *problem, const struct search_options *opti
     s.must_use = device + 1;
     for (int k = 0; k < PLACE_COUNT; k++)
         mine.best[k].estimate_s = INFINITY;
-    s.budget /= WITH_PART;
+    s.budget /= problem->device_count > WITH_PART ? problem->device_count : WITH_PART;
     if (result == 0)
         result = seeds_run(&s);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {

@@ -269,6 +269,11 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
             return -1;
         if (found == 0 || s->c.stage_count < kind->stages_least || (asked && s->c.stage_count != asked))
             break;
+        uint32_t most = 0;
+        for (uint32_t g = 0; g < s->c.stage_count; g++)
+            most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
+        if (most < kind->members_least) /* groups were of no use: it is a pipeline */
+            continue;
         if (seed_sizes(s, size, &value, &best_rows) < 0)
             return -1;
         *rows = value < *best ? best_rows : *rows;

@@ -25,7 +25,7 @@ static void walk_check(struct scene *s, const struct problem *p, const struct or
                        uint64_t seed, struct checked *sum)
 {
     static struct oracle all, pruned, warm;
-    const uint64_t most = 150000;
+    const uint64_t most = getenv("MOTLEY_LONG") ? 150000 : 40000;
     oracle_init(&all, p, s->uniform, INFINITY, most);
     all.unpruned = true;
     walk->run(&all);
