@@ -135,8 +135,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     int objective = (int)p->workload->objective;
     double millions = a->tokens_per_s * a->step_s / 1e6;
     const char *why = p->device_count > LEFT_OUT_TRIED
-                          ? "not needed; in a cluster this large not tried one by one"
-                          : "nothing that was tried fits with it";
+                          ? "not needed (not tried one by one in a cluster this large)"
+                          : "nothing was found that fits and has work for it";
     if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
         why = "excluded";
     else if (!p->usable[d])

@@ -174,6 +174,7 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
     problem.listed = listed;
+    problem.runnable_only = options->runnable_only;
     struct asking q = {.problem = &problem,
                        .options = options,
                        .search = {.evaluations = options->evaluations,

@@ -99,12 +99,12 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
     l->bench->rival_s = (l->simulate ? l->estimated * FILTER : rival) / weight;
     double seconds = estimate(l, c, level);
     l->looked = seconds * weight;
-    if (seconds < 0 || seconds >= l->bench->rival_s)
+    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settling may leave members out */
         return seconds < 0 ? -1 : INFINITY;
     c->estimate_s = l->looked;
     if (!l->simulate)
         return l->looked;
-    if (!allowed(l, c) || seen_before(l, c))
+    if (seen_before(l, c))
         return INFINITY;
     l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
     c->estimate_s = fit_simulate(l, c);
