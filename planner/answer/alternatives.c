@@ -135,8 +135,8 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     int objective = (int)p->workload->objective;
     double millions = a->tokens_per_s * a->step_s / 1e6;
     const char *why = p->device_count > LEFT_OUT_TRIED
-                          ? "not needed; in a cluster this large not tried one by one"
-                          : "nothing that was tried fits with it";
+                          ? "not needed (not tried one by one in a cluster this large)"
+                          : "nothing was found that fits and has work for it";
     if (workload_names(p->workload->exclude, p->workload->exclude_count, p->cluster->devices[d].name))
         why = "excluded";
     else if (!p->usable[d])
@@ -157,43 +157,52 @@ static void why_left_out(const struct problem *p, const struct plan_answer *a, u
     snprintf(text, size, "%s", why);
 }
 
-/* Of devices alike, the first one's. */
+/* Of devices alike, the first one's. Returns 1 when it is better than all that was found: *found has it. */
 static int with_device(const struct problem *p, const struct search_options *options,
-                       const struct search_found *found, uint32_t d, struct with_it *found_with,
-                       struct candidate *faster, struct err *err)
+                       struct search_found *found, uint32_t d, struct with_it *with, struct err *err)
 {
-    struct candidate with;
-    double best = faster->member_count ? faster->estimate_s : found->best[found->chosen].estimate_s;
+    struct candidate trial;
+    double seconds;
     for (uint32_t other = 0; other < d; other++) {
-        if (found_with[other].step_s > 0 && devices_alike(p, other, d)) {
-            found_with[d] = found_with[other];
+        if (with[other].step_s > 0 && devices_alike(p, other, d)) {
+            with[d] = with[other];
             return 0;
         }
     }
-    double seconds;
-    if (search_with(p, options, found, d, &with, &seconds, err) < 0)
+    if (search_with(p, options, found, d, &trial, &seconds, err) < 0)
         return -1;
+    int result = 0;
     if (seconds < INFINITY)
-        found_with[d] = (struct with_it){seconds, with.estimate_s};
-    int result = with.member_count && with.estimate_s < best * (1 - PROBLEM_SAME)
-                     ? candidate_copy(faster, &with, err)
-                     : 0;
-    if (faster->member_count && with.member_count && result == 0 &&
-        with.estimate_s < best * (1 - PROBLEM_SAME))
-        faster->estimate_s = with.estimate_s;
-    candidate_fini(&with);
+        with[d] = (struct with_it){seconds, trial.estimate_s};
+    if (seconds < INFINITY && !options->from &&
+        trial.estimate_s < found->best[found->chosen].estimate_s * (1 - PROBLEM_SAME)) {
+        found->chosen = (int)trial.placement;
+        found->seconds[trial.placement] = seconds;
+        result = candidate_copy(&found->best[trial.placement], &trial, err) < 0 ? -1 : 1;
+    }
+    candidate_fini(&trial);
     return result;
 }
 
-int left_out_fill(const struct problem *p, const struct search_options *options,
-                  const struct search_found *found, struct plan_answer *a, struct candidate *faster,
-                  struct err *err)
+/* Returns 1 as soon as something better was found with such a device. */
+static int left_out_search(const struct problem *p, const struct search_options *options,
+                           struct search_found *found, const bool *used, struct with_it *with,
+                           struct err *err)
+{
+    int result = 0;
+    for (uint32_t d = 0; d < p->device_count && result == 0; d++) {
+        if (p->usable[d] && !used[d])
+            result = with_device(p, options, found, d, with, err);
+    }
+    return result;
+}
+
+int left_out_fill(const struct problem *p, const struct search_options *options, struct search_found *found,
+                  struct plan_answer *a, struct err *err)
 {
     bool *used = calloc((size_t)p->device_count + 1, sizeof(*used));
     struct with_it *with = calloc((size_t)p->device_count + 1, sizeof(*with));
     char why[160];
-    bool search = found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
-                  p->workload->place != PLACE_SINGLE;
     a->left_out = calloc((size_t)p->device_count + 1, sizeof(*a->left_out));
     int result = used && with && a->left_out ? 0 : err_set(err, ERR_NOMEM, "planner: out of memory");
     for (uint32_t r = 0; result == 0 && a->plan && r < a->plan->rank_count; r++) {
@@ -201,17 +210,9 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
         if (d != UINT32_MAX)
             used[d] = true;
     }
-    for (uint32_t d = 0; d < p->device_count && result == 0 && search; d++) {
-        if (p->usable[d] && !used[d])
-            result = with_device(p, options, found, d, with, faster, err);
-    }
-    for (uint32_t d = 0; d < p->device_count && result == 0 && faster->member_count && !options->from; d++) {
-        bool before =
-            used[d]; /* that one will be the answer, and what was it first has who is left out now */
-        used[d] = candidate_uses(faster, d);
-        if (before && !used[d])
-            with[d] = (struct with_it){a->step_s, found->best[found->chosen].estimate_s};
-    }
+    if (result == 0 && found && found->chosen >= 0 && p->device_count <= LEFT_OUT_TRIED &&
+        p->workload->place != PLACE_SINGLE)
+        result = left_out_search(p, options, found, used, with, err);
     for (uint32_t i = 0; i < p->device_count && result == 0; i++) {
         uint32_t d = problem_listed(p, i);
         if (used[d])
@@ -223,6 +224,10 @@ int left_out_fill(const struct problem *p, const struct search_options *options,
         line->why = strdup(why);
         if (!line->device || !line->why)
             result = err_set(err, ERR_NOMEM, "planner: out of memory");
+    }
+    if (result > 0) {
+        free(a->left_out);
+        a->left_out = NULL;
     }
     free(used);
     free(with);

@@ -11,10 +11,9 @@
 /* Fills answer->alternatives. ERR_NOMEM. */
 int alternatives_fill(const struct problem *problem, const struct search_found *found,
                       struct plan_answer *answer, struct err *err);
-/* Fills answer->left_out; *faster: a candidate that turned out better with such a device (candidate_fini; no
- * members: none). found: NULL where nothing is to be searched. ERR_NOMEM. */
+/* Fills answer->left_out. Returns 0; 1, and nothing filled, when such a device turned out to make a better
+ * plan: *found has it as the best now; −1 ERR_NOMEM. */
 int left_out_fill(const struct problem *problem, const struct search_options *options,
-                  const struct search_found *found, struct plan_answer *answer, struct candidate *faster,
-                  struct err *err);
+                  struct search_found *found, struct plan_answer *answer, struct err *err);
 
 #endif

@@ -13,7 +13,7 @@
 
 struct plan_options {
     uint64_t evaluations; /* 0: the default, 20,000 */
-    uint64_t seed;        /* of the refinement's kicks; 0 is a seed like any other */
+    uint64_t seed;        /* of the search's perturbations; 0 is a seed like any other */
     bool programs;        /* emit step programs into answer->plan (what a worker needs); without, only the
                              assignment is filled and the answer is cheaper for thousands of devices */
     bool runnable_only;   /* leave out what a worker of this release cannot run */

@@ -23,8 +23,8 @@ struct asking {
     const struct plan_options *options;
     struct search_options search;
     struct search_found found;
-    struct candidate from, faster; /* options->from; what is better with a device left out at first */
-    struct plan *kept;             /* options->from as it is, while it may be answered */
+    struct candidate from; /* options->from */
+    struct plan *kept;     /* options->from as it is, while it may be answered */
     double kept_s, kept_value;
     struct plan_answer *answer;
     struct err *err;
@@ -123,9 +123,12 @@ static int answer_fill(struct asking *q)
     a->verdict = a->plan ? VERDICT_FITS : VERDICT_DOES_NOT_FIT;
     if (!q->options->brief) {
         bool kept = q->options->from && a->plan && q->found.chosen < 0;
-        if (left_out_fill(p, &q->search, kept ? NULL : &q->found, a, &q->faster, q->err) < 0)
-            return -1;
-        if (q->faster.member_count && !q->options->from && plan_put(q, &q->faster) < 0)
+        int better;
+        while ((better = left_out_fill(p, &q->search, kept ? NULL : &q->found, a, q->err)) > 0) {
+            if (plan_put(q, &q->found.best[q->found.chosen]) < 0)
+                return -1;
+        }
+        if (better < 0)
             return -1;
         if (alternatives_fill(p, &q->found, a, q->err) < 0 || problem_doubts(p, a, q->err) < 0)
             return -1;
@@ -171,6 +174,7 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
     if (problem_init(&problem, workload, cluster, err) < 0)
         return -1;
     problem.listed = listed;
+    problem.runnable_only = options->runnable_only;
     struct asking q = {.problem = &problem,
                        .options = options,
                        .search = {.evaluations = options->evaluations,
@@ -186,7 +190,6 @@ static int ask(const struct workload *workload, const struct cluster *cluster, c
         result = answer_end(&q);
     search_found_fini(&q.found);
     candidate_fini(&q.from);
-    candidate_fini(&q.faster);
     plan_destroy(q.kept);
     problem_fini(&problem);
     if (result < 0)

@@ -1,6 +1,6 @@
 /* What a plan's time rests on: how much of it was measured, imported, estimated, of devices and of links.
  * Links count with what the critical path spends on them (a transfer behind computation takes no time), the
- * rest is shared out by what every rank computes. For this room only; pure. */
+ * rest is shared out by what every rank computes. For planner/answer and plug; pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_PROVENANCE_H
 #define MOTLEY_PLANNER_ANSWER_PROVENANCE_H
 

@@ -1,4 +1,4 @@
-/* The verdict in words. For this room only; pure. */
+/* The verdict in words. For planner/answer and plug; pure. */
 #ifndef MOTLEY_PLANNER_ANSWER_VERDICT_H
 #define MOTLEY_PLANNER_ANSWER_VERDICT_H
 

@@ -1,4 +1,4 @@
-/* No plan can be faster than this. For this room only; pure. */
+/* No plan can be faster than this. For planner/ only; pure. */
 #ifndef MOTLEY_PLANNER_COST_BOUND_H
 #define MOTLEY_PLANNER_COST_BOUND_H
 

@@ -1,4 +1,4 @@
-/* Micro-batch sizes worth trying, and what blocks cost at their mean load. For this room only. */
+/* Micro-batch sizes worth trying, and what blocks cost at their mean load. For planner/ only. */
 #ifndef MOTLEY_PLANNER_COST_MICRO_H
 #define MOTLEY_PLANNER_COST_MICRO_H
 
@@ -17,7 +17,7 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
-/* The same, digit by digit, of `count` micro-batches: into forward and backward [count]. */
+/* The same seconds, to the last bit, of `count` micro-batches: into forward and backward [count]. */
 void micro_row(const struct problem *problem, const struct micro_cost *costs, uint32_t count, int32_t begin,
                int32_t end, bool recompute, double *forward, double *backward);
 

@@ -1,5 +1,5 @@
 /* Pricing a plan: what each instruction costs on the cluster, the bridge from cost tables to the simulator.
- * For this room only; pure. */
+ * For planner/ and replay/; pure. */
 #ifndef MOTLEY_PLANNER_COST_PRICE_H
 #define MOTLEY_PLANNER_COST_PRICE_H
 
@@ -50,7 +50,7 @@ int price_step(struct price *price, struct sim **sim, double *seconds, struct si
  * 0, or −1. */
 int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
                  struct err *err);
-/* What priced a plan last, for who wants to look at it: borrows the plan and its programs. */
+/* The run that priced a plan last, for callers that read its times: borrows the plan and its programs. */
 struct price_run {
     bool ran;
     uint32_t step;         /* priced step */

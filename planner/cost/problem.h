@@ -1,7 +1,7 @@
 /* A planning problem, prepared: the workload's blocks, the batches that are priced, and a cost table for
  * every device.
  *
- * Built once per search; read-only afterwards. For this room only.
+ * Built once per search; read-only afterwards. For planner/ and replay/.
  */
 #ifndef MOTLEY_PLANNER_COST_PROBLEM_H
 #define MOTLEY_PLANNER_COST_PROBLEM_H

@@ -1,4 +1,4 @@
-/* The cluster's inside, for this room only; what is asked of it: cluster.h. */
+/* The cluster's inside, for planner/given, cost and emit; the public functions are in cluster.h. */
 #ifndef MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 #define MOTLEY_PLANNER_GIVEN_CLUSTER_PRIVATE_H
 

@@ -99,12 +99,12 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
     l->bench->rival_s = (l->simulate ? l->estimated * FILTER : rival) / weight;
     double seconds = estimate(l, c, level);
     l->looked = seconds * weight;
-    if (seconds < 0 || seconds >= l->bench->rival_s)
+    if (seconds < 0 || seconds >= l->bench->rival_s || !allowed(l, c)) /* settling may leave members out */
         return seconds < 0 ? -1 : INFINITY;
     c->estimate_s = l->looked;
     if (!l->simulate)
         return l->looked;
-    if (!allowed(l, c) || seen_before(l, c))
+    if (seen_before(l, c))
         return INFINITY;
     l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
     c->estimate_s = fit_simulate(l, c);
@@ -253,7 +253,7 @@ static int perturb(struct local *l, struct candidate *c, double *value)
     struct candidate trial = {0};
     *value = l->estimated = INFINITY;
     for (uint32_t tries = 0; tries < 16 * wanted && done < wanted; tries++) {
-        enum move_kind move = (enum move_kind)rand_stream_below(&l->rand, MOVE_MICRO + 1);
+        enum move_kind move = (enum move_kind)rand_stream_below(&l->rand, l->simulate ? MOVE_KINDS : MOVE_MICRO + 1);
         uint32_t as, bs;
         move_range(l->bench->problem, l->kind, c, move, &as, &bs);
         if (as == 0 || bs == 0)
@@ -274,7 +274,7 @@ static int perturb(struct local *l, struct candidate *c, double *value)
         }
         if (now == INFINITY)
             continue;
-        *value = now;
+        *value = last ? now : INFINITY; /* before the last move it is an estimate */
         l->estimated = last ? l->looked : INFINITY;
         done++;
         struct candidate held = *c;

@@ -22,7 +22,7 @@ struct local {
     uint32_t steps;               /* priced steps that are simulated */
     uint32_t must_use;            /* only candidates with this device of the cluster, plus 1; 0: all */
     bool runnable_only;           /* only what workers of this release can run */
-    uint64_t spent, budget;       /* units of about 10 µs: see local.c */
+    uint64_t spent, budget;       /* units of work: SETTLE_UNITS in local.c */
     struct candidate_list *found; /* every local optimum is added, by its value; may be NULL */
     uint64_t *seen;               /* [LOCAL_SEEN] hashes of what was simulated */
     double looked;                /* estimated value of what was valued last */

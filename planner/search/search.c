@@ -21,10 +21,10 @@
 #define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
 #define ESTIMATED_PART 6u
 #define SIMULATED_PART 2u
-#define WITH_PART 10u       /* of the budget, for a device left out */
-#define NEAR_ESTIMATE 1.3   /* of the best of all kinds: what is searched on on the estimator */
-#define NEAR_SIMULATED 1.12 /* likewise on the simulator */
-#define FINALISTS 8u        /* of each kind that are simulated */
+#define WITH_PART 4u       /* of the budget, for a device left out: so much, or of many devices one each */
+#define NEAR_ESTIMATE 1.5  /* of the best of all kinds: what is searched on on the estimator */
+#define NEAR_SIMULATED 1.3 /* likewise on the simulator */
+#define FINALISTS 8u       /* of each kind that are simulated */
 #define LONG_CELLS                                                                                           \
     4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
 #define STEPS_CELLS 800u /* rank-micro-batches that are simulated of one candidate while searching */
@@ -379,16 +379,6 @@ static int join(struct search *s, struct local *l, uint32_t device, struct candi
     return result;
 }
 
-/* Where a device joins nowhere: the best beginnings that have it. */
-static int with_seeds(struct search *s, int placement)
-{
-    struct local l = local_of(s, placement, s->budget / WITH_PART);
-    int result = seeds_add(&l, &s->lists[placement]);
-    for (uint32_t i = 0; i < s->lists[placement].count && i < FINALISTS && result == 0; i++)
-        result = keep(s, &s->lists[placement].items[i]);
-    return result;
-}
-
 int search_with(const struct problem *problem, const struct search_options *options,
                 const struct search_found *found, uint32_t device, struct candidate *with, double *seconds,
                 struct err *err)
@@ -404,21 +394,25 @@ int search_with(const struct problem *problem, const struct search_options *opti
     s.must_use = device + 1;
     for (int k = 0; k < PLACE_COUNT; k++)
         mine.best[k].estimate_s = INFINITY;
+    s.budget /= problem->device_count > WITH_PART ? problem->device_count : WITH_PART;
+    if (result == 0)
+        result = seeds_run(&s);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
-        if (!(found->best[k].estimate_s < found->best[found->chosen].estimate_s * NEAR_ESTIMATE))
+        if (!(found->best[k].estimate_s < INFINITY))
             continue;
-        struct local l = local_of(&s, k, s.budget / WITH_PART);
+        struct local l = local_of(&s, k, s.budget);
         result = candidate_copy(&now, &found->best[k], err);
         if (result == 0)
             result = join(&s, &l, device, &now);
-        double value = now.estimate_s;
-        if (result == 0 && value < INFINITY)
-            result = local_search(&l, &now, &value, ROUNDS / 4);
-        if (result == 0 && value < INFINITY)
-            result = keep(&s, &now);
+        if (result == 0 && now.estimate_s < INFINITY)
+            result = candidate_list_add(&s.lists[k], &now, err);
     }
-    for (int k = 0; k < PLACE_COUNT && result == 0 && best_simulated(&s) == INFINITY; k++)
-        result = found->tried[k] ? with_seeds(&s, k) : 0;
+    if (result == 0)
+        result = estimated_run(&s);
+    if (result == 0)
+        result = finalists_run(&s);
+    if (result == 0)
+        result = simulated_run(&s);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
         if (mine.best[k].estimate_s < least) {
             least = mine.best[k].estimate_s;

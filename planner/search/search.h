@@ -7,13 +7,13 @@
 
 #include "planner/kind/kind.h"
 
-#define EVALUATIONS_DEFAULT 20000u /* units of about 10 µs of a core */
+#define EVALUATIONS_DEFAULT 20000u /* how much work one is: UNITS in search.c */
 
 struct search_options {
     uint64_t evaluations; /* 0: the default */
     uint64_t seed;
     bool runnable_only; /* leave out what a worker of this release cannot run */
-    /* A candidate to begin with as well, and never to fall behind of; NULL: none. Borrowed. */
+    /* A candidate to begin with as well; what is found is never slower than it. NULL: none. Borrowed. */
     const struct candidate *from;
 };
 
