@@ -3,8 +3,8 @@
  * digits of sums taken in another order.
  *
  * From scratch (up to six devices) the search is not exact, so that a better cluster may get a slightly worse
- * plan: how often and by how much is counted, bounded for more memory and for a device more, and giving the old
- * plan must mend every such case.
+ * plan: how often and by how much is counted, bounded for more memory and for a device more, and giving the
+ * old plan must mend every such case.
  *
  * MOTLEY_LONG: 2,000 changes; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
 #include "planner/plan_fixture.h"
