@@ -497,6 +497,8 @@ static int seed_stages(struct seeder *s)
 {
     const struct kind *kind = s->local->kind;
     bool many = s->count > GROUPS_FIRST;
+    if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
+        return -1;
     if (many && seed_covers(s) < 0)
         return -1;
     if (seed_orders(s, s->count, s->count) < 0 || seed_machines(s) < 0)
