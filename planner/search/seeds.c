@@ -513,12 +513,9 @@ static int seed_stages(struct seeder *s)
 static int seed_all(struct seeder *s)
 {
     const struct kind *kind = s->local->kind;
-    bool one = kind->stages_least == 1 && kind->members_most > 1; /* one stage of several may do */
-    if (one && seed_sets(s) < 0)
-        return -1;
     if (kind->look)
         return seed_stages(s);
-    return one ? 0 : seed_singles(s);
+    return kind->members_most == 1 ? seed_singles(s) : seed_sets(s);
 }
 
 int seeds_add(struct local *local, struct candidate_list *list)
