@@ -478,13 +478,12 @@ static void members_fill(const struct seek *s, const double *x, uint32_t wave)
     for (uint32_t m = 0; m < s->n; m++) {
         const struct seat *y = &s->seats[s->order[m]];
         double share = x[s->order[m]];
-        s->c->members[m] =
-            (struct member){.device = y->device,
-                            .rows = y->rows,
-                            .window = wave,
-                            .recompute = y->again,
-                            .state_share = 1,
-                            .expert_share = share < least ? 0 : share / kept};
+        s->c->members[m] = (struct member){.device = y->device,
+                                           .rows = y->rows,
+                                           .window = wave,
+                                           .recompute = y->again,
+                                           .state_share = 1,
+                                           .expert_share = share < least ? 0 : share / kept};
     }
 }
 
@@ -766,8 +765,8 @@ static int expert_from_plan(const struct problem *p, const struct plan *plan, st
         double total = 0;
         /* of a step's rows all ranks so far have min(end, size) of every micro-batch; the last is shorter */
         all_rows += rank->rows;
-        uint32_t end = all_rows <= count * rest || count == 1 ? all_rows / count
-                                                              : (all_rows - rest) / (count - 1);
+        uint32_t end =
+            all_rows <= count * rest || count == 1 ? all_rows / count : (all_rows - rest) / (count - 1);
         for (uint32_t i = 0; i < rank->expert_count; i++)
             total += rank->experts[i].end - rank->experts[i].begin;
         c->members[r] = (struct member){.device = cluster_device_find(p->cluster, rank->device),

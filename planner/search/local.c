@@ -253,7 +253,8 @@ static int perturb(struct local *l, struct candidate *c, double *value)
     struct candidate trial = {0};
     *value = l->estimated = INFINITY;
     for (uint32_t tries = 0; tries < 16 * wanted && done < wanted; tries++) {
-        enum move_kind move = (enum move_kind)rand_stream_below(&l->rand, l->simulate ? MOVE_KINDS : MOVE_MICRO + 1);
+        enum move_kind move =
+            (enum move_kind)rand_stream_below(&l->rand, l->simulate ? MOVE_KINDS : MOVE_MICRO + 1);
         uint32_t as, bs;
         move_range(l->bench->problem, l->kind, c, move, &as, &bs);
         if (as == 0 || bs == 0)

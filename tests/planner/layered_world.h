@@ -401,8 +401,8 @@ static inline int world_run(struct world *w)
 /* Small enough to be executed, and of whole backwards and one range of blocks a rank? */
 static inline bool world_holds(const struct plan *plan)
 {
-    bool holds = plan->schedule <= SCHEDULE_GPIPE && plan->rank_count <= WORLD_RANKS && plan->micro_batch_count < WORLD_MICRO &&
-                 plan->block_count <= WORLD_BLOCKS;
+    bool holds = plan->schedule <= SCHEDULE_GPIPE && plan->rank_count <= WORLD_RANKS &&
+                 plan->micro_batch_count < WORLD_MICRO && plan->block_count <= WORLD_BLOCKS;
     for (uint32_t r = 0; r < plan->rank_count; r++)
         holds = holds && plan->ranks[r].slot_count <= WORLD_SLOTS;
     return holds;

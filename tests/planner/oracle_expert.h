@@ -84,10 +84,10 @@ static inline void holder_add(struct expert_walk *w, uint32_t rows, uint32_t exp
             for (uint32_t way = take ? 0 : 2; way < 2 * (w->all - experts + 1); way++) {
                 uint32_t held = way / 2;
                 o->members[m] = (struct member){.device = d,
-                                                      .rows = take,
-                                                      .state_share = 1,
-                                                      .expert_share = (double)held / w->all,
-                                                      .recompute = way % 2};
+                                                .rows = take,
+                                                .state_share = 1,
+                                                .expert_share = (double)held / w->all,
+                                                .recompute = way % 2};
                 if (!allowed(p, way % 2) || hopeless(o, part_work(w, &o->members[m], rows, held, micro)))
                     continue;
                 o->taken[d] = true;

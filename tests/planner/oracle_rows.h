@@ -40,11 +40,11 @@ static inline void replica_add(struct oracle *o, uint32_t row)
                     hopeless(o, work_mean(p, d, recompute, row, rows, micro)))
                     continue;
                 o->members[m] = (struct member){.device = d,
-                                                      .rows = micro,
-                                                      .count = single ? 0 : rows / micro,
-                                                      .state_share = 1,
-                                                      .window = 1,
-                                                      .recompute = recompute};
+                                                .rows = micro,
+                                                .count = single ? 0 : rows / micro,
+                                                .state_share = 1,
+                                                .window = 1,
+                                                .recompute = recompute};
                 o->taken[d] = true;
                 o->c.member_count++;
                 replica_add(o, row + rows);
@@ -241,11 +241,11 @@ static inline void layered_add(struct layered_walk *w, uint32_t row)
                 uint32_t count = rows / micro;
                 w->work[m] = work_mean(p, d, recompute, row, rows, micro);
                 o->members[m] = (struct member){.device = d,
-                                                      .rows = micro,
-                                                      .count = count,
-                                                      .state_share = w->server && m == 0,
-                                                      .window = w->full && count ? count : 1,
-                                                      .recompute = recompute};
+                                                .rows = micro,
+                                                .count = count,
+                                                .state_share = w->server && m == 0,
+                                                .window = w->full && count ? count : 1,
+                                                .recompute = recompute};
                 if (!w->full && !w->server)
                     o->members[m].window = count;
                 if (hopeless(o, w->server ? worker_lower(w, m) : w->work[m]))

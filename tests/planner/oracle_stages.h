@@ -53,8 +53,8 @@ static inline double stage_work(const struct oracle *o, uint32_t device, const s
 
 /* The least time of a micro-batch from one stage to the next, or back. The next stage's members may not be
  * known yet; `device` is one of them, or of a later stage's. */
-static inline double hop_lower(const struct oracle *o, const struct stage *from,
-                               const struct stage *to, uint32_t t, uint32_t device)
+static inline double hop_lower(const struct oracle *o, const struct stage *from, const struct stage *to,
+                               uint32_t t, uint32_t device)
 {
     const struct problem *p = o->p;
     double least = INFINITY, bytes = INFINITY;
@@ -446,8 +446,8 @@ static inline void ranges_walk(struct oracle *o, uint32_t j, uint32_t laps, int3
     int32_t last = o->p->block_count - (int32_t)(stages - j - 1), first = j + 1 == stages ? last : begin + 1;
     double before = works[r];
     for (int32_t end = first; end <= last; end++) {
-        o->stages[j] = (struct stage){
-            .block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
+        o->stages[j] =
+            (struct stage){.block_begin = begin, .block_end = end, .member_first = r, .member_count = 1};
         works[r] = before + stage_work(o, o->members[r].device, &o->stages[j], o->members[r].recompute);
         if (!hopeless(o, works[r]))
             ranges_walk(o, j + 1, laps, end, works);
@@ -465,10 +465,8 @@ static inline void ranks_walk(struct oracle *o)
         uint32_t d = way / 2;
         if (o->taken[d] || !allowed(o->p, way % 2))
             continue;
-        o->members[ranks] = (struct member){.device = d,
-                                                  .rows = o->c.micro_batch_rows,
-                                                  .state_share = 1,
-                                                  .recompute = way % 2};
+        o->members[ranks] = (struct member){
+            .device = d, .rows = o->c.micro_batch_rows, .state_share = 1, .recompute = way % 2};
         o->taken[d] = true;
         o->c.member_count++;
         ranks_walk(o);

@@ -19,8 +19,8 @@ static inline struct cost_load tensor_load(const struct oracle *o, uint32_t t, u
     return problem_load(o->p, t, k * o->c.micro_batch_rows, (k + 1) * o->c.micro_batch_rows);
 }
 
-static inline bool tensor_fits(const struct oracle *o, const struct stage *stage, uint32_t m,
-                               uint32_t live, uint32_t partials)
+static inline bool tensor_fits(const struct oracle *o, const struct stage *stage, uint32_t m, uint32_t live,
+                               uint32_t partials)
 {
     struct tensor_need need;
     tensor_need_fill(o->p, stage->block_begin, stage->block_end, &o->members[m].tensor, o->c.micro_batch_rows,
@@ -67,8 +67,8 @@ static inline double mean_seconds(const struct oracle *o, const struct stage *st
 }
 
 /* Most columns a member holds; 0: not even one. */
-static inline uint32_t columns_most(struct oracle *o, const struct stage *stage, uint32_t m,
-                                    uint32_t most, uint32_t live, uint32_t partials)
+static inline uint32_t columns_most(struct oracle *o, const struct stage *stage, uint32_t m, uint32_t most,
+                                    uint32_t live, uint32_t partials)
 {
     uint32_t low = 0, high = most;
     while (low < high) {
@@ -127,8 +127,8 @@ static inline bool columns_level(struct column_line *lines, uint32_t n, uint32_t
 
 /* Columns so that the slowest half is soonest done, or (weight 1) all that a member does. live 0: whatever
  * memory there is. */
-static inline bool columns_fill(struct oracle *o, const struct stage *stage, double weight,
-                                uint32_t live, uint32_t partials)
+static inline bool columns_fill(struct oracle *o, const struct stage *stage, double weight, uint32_t live,
+                                uint32_t partials)
 {
     uint32_t n = stage->member_count, ffn = o->p->workload->config->ffn, columns[ORACLE_DEVICES];
     struct column_line lines[ORACLE_DEVICES];
@@ -366,8 +366,7 @@ static inline void group_open(struct tensor_walk *w, int32_t begin)
     if (o->c.member_count == o->p->device_count)
         return;
     for (int32_t end = one ? o->p->block_count : begin + 1; end <= o->p->block_count; end++) {
-        o->stages[o->c.stage_count++] =
-            (struct stage){begin, end, STAGE_TENSOR, o->c.member_count, 0};
+        o->stages[o->c.stage_count++] = (struct stage){begin, end, STAGE_TENSOR, o->c.member_count, 0};
         part_add(w, o->p->workload->config->kv_heads);
         o->c.stage_count--;
     }

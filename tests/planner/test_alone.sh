@@ -12,7 +12,7 @@ cc=${CC:-cc}
 command -v ccache >/dev/null && cc="ccache $cc"
 # Functions that nobody here calls (model_config_load, which opens files) drop out at the link.
 flags="-std=c17 -D_GNU_SOURCE ${MOTLEY_LONG:+-O2} -ffunction-sections -fdata-sections -I. -Itests"
-tests="bound catalogue kind_data named"
+tests="bound catalogue kind_data planner"
 [ -z "${MOTLEY_LONG:-}" ] || tests=$(cd tests/planner && grep -L '\"\(show\|replay\)/\|oracle' test_*.c | sed 's/^test_//; s/\.c$//')
 allowed="common/buf.c common/digest.c common/err.c common/json.c common/rand.c common/units.c
     model/block_cost.c model/blocks.c model/config.c model/footprint.c model/order.c model/spec.c model/spec_json.c"

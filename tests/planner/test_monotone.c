@@ -2,9 +2,9 @@
  * given as a start: it is kept, or beaten. Nothing but equality or better is accepted, but for the last
  * digits of sums taken in another order.
  *
- * From scratch (up to six devices) the search is not exact for groups of replicas and tensor groups, so that
- * a better cluster may get a slightly worse plan: how often and by how much is counted and bounded, and
- * giving the old plan must mend every such case.
+ * From scratch (up to six devices) the search is not exact, so that a better cluster may get a slightly worse
+ * plan: how often and by how much is counted, bounded for more memory and for a device more, and giving the
+ * old plan must mend every such case.
  *
  * MOTLEY_LONG: 2,000 changes; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
 #include "planner/plan_fixture.h"
@@ -15,8 +15,8 @@
 #define MIB ((uint64_t)1 << 20)
 #define DEVICES_MAX 12
 #define LAST_DIGITS 1e-9
-#define SCRATCH_SLOWER 0.02 /* of the changes, from scratch; measured: 13 of 1,650 (bench/results) */
-#define SCRATCH_WORST 1.03  /* measured there: 1.013 */
+#define SCRATCH_SLOWER 0.02 /* of the changes to more memory or devices, from scratch; */
+#define SCRATCH_WORST 1.02  /* by so much at most */
 
 /* A cluster as numbers, so that one of them can be changed. */
 struct numbers {
@@ -193,8 +193,9 @@ static void never_slower(bool large, uint32_t count, uint64_t first)
     print_message("seeds from %llu: %u changes, %u slower, worst ratio %.9f; %.1f s\n",
                   (unsigned long long)first, all.cases, all.slower, all.worst,
                   (double)(clock() - began) / CLOCKS_PER_SEC);
-    assert_true(large ? all.slower == 0
-                      : all.slower <= 1 + SCRATCH_SLOWER * all.cases && all.worst <= SCRATCH_WORST);
+    assert_true(!large || all.slower == 0);
+    assert_true(t[0].slower + t[4].slower <= 1 + SCRATCH_SLOWER * (t[0].cases + t[4].cases));
+    assert_true(fmax(t[0].worst, t[4].worst) <= SCRATCH_WORST);
 }
 
 static uint64_t first_seed(void)
@@ -212,7 +213,7 @@ static uint32_t how_many(uint32_t few, uint32_t full)
 static void more_is_seldom_slower_from_scratch_and_never_with_the_old_plan(void **state)
 {
     (void)state;
-    never_slower(false, how_many(12, 2000), first_seed());
+    never_slower(false, how_many(24, 2000), first_seed());
 }
 
 static void more_is_never_slower_when_the_old_plan_is_given(void **state)

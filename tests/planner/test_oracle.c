@@ -125,6 +125,8 @@ static void the_search_finds_what_looking_at_everything_finds(void **state)
     for (size_t i = 0; i < ORACLE_WALKS; i++)
         tally_print(oracle_walks[i].name, &l.by_walk[i]);
     tally_print("all", &l.all);
+    if (l.only && strcmp(l.only, "all") == 0)
+        return;
     assert_true(l.all.cases > 0 && l.all.missed == 0);
     assert_true(l.all.sum / l.all.cases <= 1.005 && l.all.worst <= 1.03);
 }

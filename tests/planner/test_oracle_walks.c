@@ -5,7 +5,8 @@
 #include "planner/oracle_scene.h"
 
 #define LIKE 1e-9
-#define GRID 0.01 /* what filling shares and columns on a grid may cost; of hybrids, deeper rings between stages */
+#define GRID                                                                                                 \
+    0.01 /* what filling shares and columns on a grid may cost; of hybrids, deeper rings between stages */
 
 struct checked {
     uint32_t compared, covered, failed;
@@ -15,8 +16,8 @@ struct checked {
 static bool continuous(const struct scene *s, const struct oracle_walk *walk)
 {
     bool full = s->workload.method == METHOD_FULL;
-    return walk->kind == PLACE_TENSOR || walk->kind == PLACE_HYBRID || walk->kind == PLACE_EXPERT || (walk->kind == PLACE_DATA && full) ||
-           (walk->kind == PLACE_DATA && s->workload.config->experts);
+    return walk->kind == PLACE_TENSOR || walk->kind == PLACE_HYBRID || walk->kind == PLACE_EXPERT ||
+           (walk->kind == PLACE_DATA && full) || (walk->kind == PLACE_DATA && s->workload.config->experts);
 }
 
 /* One walk over one cluster: without bounds, with bounds from scratch, with bounds from the planner's plan.

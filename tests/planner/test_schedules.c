@@ -111,14 +111,13 @@ static double made_run(const struct bench *t, const struct made *m)
     struct err err = {0};
     memset(members, 0, sizeof(members));
     for (uint32_t j = 0; j < m->stages; j++)
-        stages[j] =
-            (struct stage){.block_begin = (int32_t)j,
-                                 .block_end = j + 1 == m->stages ? t->problem.block_count : (int32_t)j + 1,
-                                 .member_first = j % m->ranks,
-                                 .member_count = 1};
+        stages[j] = (struct stage){.block_begin = (int32_t)j,
+                                   .block_end = j + 1 == m->stages ? t->problem.block_count : (int32_t)j + 1,
+                                   .member_first = j % m->ranks,
+                                   .member_count = 1};
     for (uint32_t r = 0; r < m->ranks; r++)
-        members[r] = (struct member){
-            .device = r, .state_share = 1, .window = m->window[r], .delay = m->delay[r]};
+        members[r] =
+            (struct member){.device = r, .state_share = 1, .window = m->window[r], .delay = m->delay[r]};
     struct candidate candidate = {.placement = PLACE_PIPELINE,
                                   .schedule = m->schedule,
                                   .micro_batch_rows = 1,
@@ -408,13 +407,14 @@ static void large_regular_programs_fold(void **state)
         uint32_t laps = schedules[i] == SCHEDULE_INTERLEAVED ? 2 : 1, each = 128 / (64 * laps);
         uint64_t instructions = 0;
         for (uint32_t j = 0; j < 64 * laps; j++)
-            stages[j] = (struct stage){(int32_t)(j * each), (int32_t)((j + 1) * each), STAGE_REPLICAS, j % 64, 1};
+            stages[j] =
+                (struct stage){(int32_t)(j * each), (int32_t)((j + 1) * each), STAGE_REPLICAS, j % 64, 1};
         for (uint32_t r = 0; r < 64; r++)
             members[r] = (struct member){.device = r,
-                                               .window = schedules[i] == SCHEDULE_GPIPE ? 256
-                                                         : laps == 2 ? 64 + 2 * (63 - r) + 1
-                                                                     : 64 - r,
-                                               .delay = r};
+                                         .window = schedules[i] == SCHEDULE_GPIPE ? 256
+                                                   : laps == 2                    ? 64 + 2 * (63 - r) + 1
+                                                                                  : 64 - r,
+                                         .delay = r};
         struct candidate candidate = {.placement = PLACE_PIPELINE,
                                       .schedule = schedules[i],
                                       .micro_batch_rows = 1,
@@ -532,11 +532,11 @@ static void a_short_last_batch_takes_less_on_every_schedule(void **state)
         struct stage stages[6];
         struct member members[3] = {0};
         for (uint32_t j = 0; j < 3 * laps; j++)
-            stages[j] =
-                (struct stage){(int32_t)(j * 4 / laps), (int32_t)((j + 1) * 4 / laps), STAGE_REPLICAS, j % 3, 1};
+            stages[j] = (struct stage){(int32_t)(j * 4 / laps), (int32_t)((j + 1) * 4 / laps), STAGE_REPLICAS,
+                                       j % 3, 1};
         for (uint32_t r = 0; r < 3; r++)
-            members[r] = (struct member){
-                .device = r, .window = schedule == SCHEDULE_GPIPE ? 5 : 3 - r, .delay = r};
+            members[r] =
+                (struct member){.device = r, .window = schedule == SCHEDULE_GPIPE ? 5 : 3 - r, .delay = r};
         struct candidate candidate = {.placement = PLACE_PIPELINE,
                                       .schedule = (enum plan_schedule)schedule,
                                       .micro_batch_rows = 2,

@@ -1,7 +1,7 @@
 /* What every answer of the search promises, on random clusters of 1 to 24 devices, dense models and mixtures,
- * adapters and full fine-tuning, tight and roomy: it fits, the checker accepts it, its step is what simulating
- * it again gives, not below the lower bound, not above any device alone; the same question gives the same plan,
- * and names and order decide nothing; the budget is kept.
+ * adapters and full fine-tuning, tight and roomy: it fits, the checker accepts it, its step is what
+ * simulating it again gives, not below the lower bound, not above any device alone; the same question gives
+ * the same plan, and names and order decide nothing; the budget is kept.
  *
  * MOTLEY_LONG: 600 clusters; MOTLEY_SEED: where they start; MOTLEY_CASES: how many. */
 #include "planner/expert_fixture.h"
@@ -41,7 +41,8 @@ static void scene_init(struct scene *s, uint64_t seed)
     s->workload.steps = 3;
     s->workload.seed = seed;
     /* what the model takes on one device, roughly; tight: it takes several */
-    double whole = (full ? 18 : 4) * (layers * (mixture ? 1.5e6 : 3.6e6) + 576.0 * s->config.vocab) + 30 * (double)MIB;
+    double whole =
+        (full ? 18 : 4) * (layers * (mixture ? 1.5e6 : 3.6e6) + 576.0 * s->config.vocab) + 30 * (double)MIB;
     double least = rand_stream_below(&r, 2) ? 1.2 : 0.25;
     for (uint32_t d = 0; d < s->devices; d++) {
         s->memory[d] = (uint64_t)(whole * (least + rand_stream_unit(&r)));

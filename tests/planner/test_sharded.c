@@ -627,10 +627,10 @@ static void uneven_beats_even_where_devices_are_unlike(void **state)
                                           .gathered_layers = 2};
             for (uint32_t d = 0; d < devices; d++)
                 members[d] = (struct member){.device = d,
-                                                   .rows = rows,
-                                                   .count = 8 / rows,
-                                                   .state_share = 1.0 / devices,
-                                                   .window = 8 / rows};
+                                             .rows = rows,
+                                             .count = 8 / rows,
+                                             .state_share = 1.0 / devices,
+                                             .window = 8 / rows};
             even = fmin(even, simulated(&p, &candidate));
         }
         assert_non_null(m.answer->plan);

@@ -277,10 +277,8 @@ static bool make(struct made *m, uint64_t seed, uint32_t micro_batches, bool rag
             .member_first = s * width,
             .member_count = width};
         for (uint32_t k = 0; k < width; k++)
-            candidate.members[s * width + k] = (struct member){
-                .device = s * width + k,
-                .state_share = 1,
-                .window = window + width};
+            candidate.members[s * width + k] =
+                (struct member){.device = s * width + k, .state_share = 1, .window = window + width};
     }
     if (width > 1) { /* in turn, in every other stage two at a time: all wait for all */
         assert_int_equal(candidate_own(&candidate, micro_batches, &err), 0);
