@@ -153,8 +153,8 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
         follower_read(follower);
     } else if (follower->closing || *follower->type) { /* of other types, it is not told of states */
         follower->reading = true;
-        if (store_job_get(follower->followers->app->store, follower->job, 0, follower_job, follower,
-                          &failed) < 0)
+        if (store_job_get(follower->followers->app->store, &follower->call->principal, follower->job,
+                          follower_job, follower, &failed) < 0)
             follower_end(follower, true);
     }
 }
@@ -170,7 +170,7 @@ static void follower_read(struct follower *follower)
     }
     follower->again = false;
     follower->reading = true;
-    if (store_event_list(follower->followers->app->store, follower->job, 0,
+    if (store_event_list(follower->followers->app->store, follower->job,
                          *follower->type ? follower->type : NULL, follower->last, EVENTS_PAGE, follower_page,
                          follower, &err) < 0) {
         follower->reading = false;
@@ -317,6 +317,6 @@ void jobs_events(struct call *call)
         return;
     }
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), follow_seen, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, follow_seen, call, &err) < 0)
         call_fail(call, &err);
 }
