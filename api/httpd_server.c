@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/bufferevent_ssl.h>
+#include <event2/bufferevent_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -24,6 +25,8 @@ enum {
     LINGER_BYTES_MAX =
         64 << 20, /* read over, so that a client that sends first and reads then gets its answer */
     LINGER_SECONDS_MAX = 5,
+    PRIORITY_HANDSHAKE = 2,        /* ordinary events have 1, the middle */
+    HANDSHAKES_AT_ONCE = 4,        /* before other events are looked at again */
     UNREAD_BYTES_MAX = 256 * 1024, /* of answers that the client has not taken: then no further request */
     CHUNK_LINE_BYTES_MAX = 256,
     TICK_SECONDS = 1,
@@ -531,6 +534,33 @@ static void address_read(const struct sockaddr *from, uint8_t to[ADDRESS_BYTES])
     }
 }
 
+struct event_base *httpd_event_base(struct err *err)
+{
+    struct event_config *config = event_config_new();
+    struct event_base *base = NULL;
+    if (config &&
+        event_config_set_max_dispatch_interval(config, NULL, HANDSHAKES_AT_ONCE, PRIORITY_HANDSHAKE) == 0)
+        base = event_base_new_with_config(config);
+    if (config)
+        event_config_free(config);
+    if (base && event_base_priority_init(base, PRIORITY_HANDSHAKE + 1) == 0)
+        return base;
+    if (base)
+        event_base_free(base);
+    err_set(err, ERR_NOMEM, "out of memory for an event loop");
+    return NULL;
+}
+
+/* Until the handshake is over; libevent gives the connection its ordinary events, of ordinary priority, then.
+ */
+static void prefer_others(struct bufferevent *bev)
+{
+    if (event_base_get_npriorities(bufferevent_get_base(bev)) > PRIORITY_HANDSHAKE) {
+        event_priority_set(&bev->ev_read, PRIORITY_HANDSHAKE);
+        event_priority_set(&bev->ev_write, PRIORITY_HANDSHAKE);
+    }
+}
+
 /* The buffers of an accepted socket. False: out of memory; the socket is closed. */
 static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evutil_socket_t fd)
 {
@@ -544,8 +574,10 @@ static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evut
         conn->bev = ssl ? bufferevent_openssl_socket_new(server->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
                                                          BEV_OPT_CLOSE_ON_FREE)
                         : NULL;
-        if (conn->bev)
+        if (conn->bev) {
             bufferevent_openssl_set_allow_dirty_shutdown(conn->bev, 1);
+            prefer_others(conn->bev);
+        }
     } else {
         conn->bev = bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     }

@@ -33,6 +33,10 @@
 struct httpd_server;
 struct httpd_request;
 
+/* An event base for servers: handshakes of TLS, which cost most and come from strangers, give way to
+ * everything else, a few at a time. Returns new, or NULL with ERR_NOMEM. */
+struct event_base *httpd_event_base(struct err *err);
+
 struct httpd_hooks {
     void (*head)(struct httpd_request *request, void *arg);
     void (*ready)(struct httpd_request *request, void *arg);

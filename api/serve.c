@@ -86,9 +86,9 @@ static int create_clients(struct serve *serve, struct err *err)
 static int create_parts(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
-    app->base = event_base_new();
+    app->base = httpd_event_base(err);
     if (!app->base)
-        return err_set(err, ERR_NOMEM, "out of memory for an event loop");
+        return -1;
     if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
         return -1;
     app->known = known_files_create(err);
