@@ -158,6 +158,9 @@ static void on_patience(evutil_socket_t fd, short what, void *arg)
 static int wait_for_database(struct serve *serve, struct err *err)
 {
     struct timeval patience = {(time_t)serve->app.config->start_seconds, 0};
+    int checked = store_session_check(serve->app.config->postgres, err);
+    if (checked < 0 && err->code == ERR_UNSUPPORTED)
+        return -1;
     event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
     ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
@@ -166,7 +169,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
         *err = serve->err;
         return -1;
     }
-    return 0;
+    return checked < 0 && !serve->app.stopping ? store_session_check(serve->app.config->postgres, err) : 0;
 }
 
 /* ---- stopping ---- */
