@@ -539,7 +539,7 @@ static void wrong_assignments_are_refused_by_name(void **state)
     fails_with(&fix, plan, spec, another_digest, "peer", false, "plan");
     fails_with(&fix, plan, spec, no_epoch, "invalid", true, "epoch");
     fails_with(&fix, plan, spec, missing_rows, "not-found", false, "data.train");
-    fails_with(&fix, plan, spec, little_memory, "no-memory", true, "300000");
+    fails_with(&fix, plan, spec, little_memory, "stale", false, "300000");
     fails_with(&fix, plan, full, NULL, "unsupported", true, "method.kind");
     fix.tokens_bound /= 2;
     fix.labelled_bound = fix.tokens_bound;
@@ -549,6 +549,36 @@ static void wrong_assignments_are_refused_by_name(void **state)
     plan_destroy(plan);
     json_decref(spec);
     json_decref(full);
+    fix_close(&fix);
+}
+
+/* A worker that the system gives so little that the stage cannot be made, though the device's limit is far.
+ */
+static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct err err;
+    char text[600], path[400];
+    const char *programs = getenv("MOTLEY_BIN");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: instrumented programs need more address space than this test leaves\n");
+    skip();
+#endif
+    fix_open(&fix, "llama");
+    snprintf(path, sizeof path, "%s", scratch_path(&fix.scratch, "worker.sh"));
+    snprintf(text, sizeof text, "#!/bin/sh\nulimit -v 1500000\nexec %s/motley-worker \"$@\"\n",
+             programs ? programs : "bin");
+    must(file_write_atomic(path, text, strlen(text), 0700, &err));
+    fix.program = path;
+    json_t *spec = fix_spec(&fix);
+    struct plan *plan = fix_plan(&fix, 1, 4);
+    plan->tokens_bound = 500000; /* gigabytes of activations, of the 16 that the plan allows */
+    plan->ranks[0].memory_limit_bytes = (uint64_t)16 << 30;
+    must(plan_seal(plan, &err));
+    fails_with(&fix, plan, spec, NULL, "no-memory", false, "the system refused");
+    plan_destroy(plan);
+    json_decref(spec);
     fix_close(&fix);
 }
 
@@ -636,6 +666,7 @@ int main(void)
         cmocka_unit_test(a_rank_alone_that_is_killed_ends_at_once),
         cmocka_unit_test(events_not_acknowledged_come_again_after_the_agent_returned),
         cmocka_unit_test(wrong_assignments_are_refused_by_name),
+        cmocka_unit_test(memory_that_the_node_lacks_is_not_the_jobs_fault),
         cmocka_unit_test(a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor),
         cmocka_unit_test(a_full_store_fails_the_last_checkpoint_and_not_the_steps),
     };
