@@ -306,6 +306,40 @@ static void the_next_checkpoint_waits_for_the_one_before(void **state)
     scene_close(&scene);
 }
 
+static void *release_much_later(void *arg)
+{
+    struct slow_store *slow = arg;
+    blob_server_await_put(slow->store);
+    struct timespec more_than_the_wait = {.tv_sec = 2, .tv_nsec = 500 * 1000 * 1000};
+    nanosleep(&more_than_the_wait, NULL);
+    blob_server_hold(slow->store, false);
+    return NULL;
+}
+
+static void wait_a_second(void *arg, json_t *assign)
+{
+    (void)arg;
+    set(assign, "limits", "wait", json_integer(1));
+}
+
+/* A rank that still stores its part is no rank that hangs. */
+static void a_slow_store_is_no_transfer_that_stands_still(void **state)
+{
+    (void)state;
+    struct scene scene;
+    pthread_t thread;
+    scene_open(&scene, "llama", 3, 4);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(2));
+    struct slow_store slow = {.store = &scene.fix.store};
+    blob_server_hold(&scene.fix.store, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_much_later, &slow), 0);
+    fix_run(&scene.fix, scene.plan, scene.spec, wait_a_second, NULL, NULL, &scene.out);
+    pthread_join(thread, NULL);
+    expect_success(&scene.out);
+    assert_int_equal(json_array_size(scene.out.checkpoints), 10);
+    scene_close(&scene);
+}
+
 static void a_checkpoint_under_way_is_kept_when_the_run_fails(void **state)
 {
     (void)state;
@@ -658,6 +692,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
+        cmocka_unit_test(a_slow_store_is_no_transfer_that_stands_still),
         cmocka_unit_test(a_checkpoint_under_way_is_kept_when_the_run_fails),
         cmocka_unit_test(two_runs_of_one_plan_are_bit_identical),
         cmocka_unit_test(a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint),
