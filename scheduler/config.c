@@ -34,6 +34,10 @@ static const struct scheduler_limits defaults = {
     .prune_ms = 600000,
     .leader_silent_ms = 15000,
     .leader_poll_ms = 250,
+    .wait_steps = 20,
+    .wait_ms_min = 60000,
+    .wait_ms_max = 86400000,
+    .save_wait_ms = 3600000,
     .start_wait_ms = 30000,
 };
 
@@ -83,6 +87,10 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "prune_ms", JR_OPTIONAL, 100, day, &limits->prune_ms);
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);
     jr_u32(&reader, "leader_poll_ms", JR_OPTIONAL, 10, 60000, &limits->leader_poll_ms);
+    jr_u32(&reader, "wait_steps", JR_OPTIONAL, 1, 1000000, &limits->wait_steps);
+    jr_u32(&reader, "wait_ms_min", JR_OPTIONAL, 1000, day, &limits->wait_ms_min);
+    jr_u32(&reader, "wait_ms_max", JR_OPTIONAL, 1000, day, &limits->wait_ms_max);
+    jr_u32(&reader, "save_wait_ms", JR_OPTIONAL, 1000, day, &limits->save_wait_ms);
     jr_u32(&reader, "start_wait_ms", JR_OPTIONAL, 0, day, &limits->start_wait_ms);
     if (jr_finish(&reader) < 0) {
         top->failed = true;

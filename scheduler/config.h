@@ -41,7 +41,11 @@ struct scheduler_limits {
     uint32_t prune_ms;           /* between two looks for what is too old; 600000 */
     uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */
     uint32_t leader_poll_ms;     /* how often a standby tries; 250 */
-    uint32_t start_wait_ms;      /* how long to wait for PostgreSQL and Redis at start; 30000 */
+    uint32_t wait_steps;    /* a transfer may stand still for so many of the plan's predicted steps; 20 */
+    uint32_t wait_ms_min;   /* … but not less than; 60000 */
+    uint32_t wait_ms_max;   /* … nor more; 86400000 */
+    uint32_t save_wait_ms;  /* ranks wait so long for one that stores its part of a checkpoint; 3600000 */
+    uint32_t start_wait_ms; /* how long to wait for PostgreSQL and Redis at start; 30000 */
 };
 
 struct scheduler_config {
