@@ -273,7 +273,7 @@ int journal_append(struct journal_stream *stream, json_t *event, bool final, str
     }
     struct buf document;
     struct buf record;
-    buf_init(&document, frame_limits_default.bytes_max);
+    buf_init(&document, JOURNAL_EVENT_MAX);
     buf_init(&record, RECORD_MAX);
     int result = -1;
     struct journal_event *kept = NULL;
