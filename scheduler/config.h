@@ -32,7 +32,7 @@ struct scheduler_limits {
     uint32_t profile_grace_ms;   /* answer awaited after that; 60000 */
     uint32_t links_ms;           /* a link measurement's answer awaited; 10000 */
     uint32_t measure_tries;      /* of one profile or link; 3 */
-    uint32_t queue_max;          /* queued jobs looked at in one pass; 64 */
+    uint32_t queue_max;          /* queued jobs read at once, twice that with a window; 64 */
     uint32_t batch_max;          /* events in one transaction; 512 */
     uint32_t event_days;         /* events and traces are kept; 30 */
     uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */

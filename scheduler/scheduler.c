@@ -11,6 +11,7 @@
 #include "common/redis.h"
 #include "common/tls.h"
 #include "scheduler/leader_note.h"
+#include "scheduler/waiting.h"
 
 #define TICK_MS 250
 /* Between passes that nothing but people ask for: short where a submit may start at once, longer while every
@@ -62,8 +63,8 @@ static void start_pass(struct scheduler *scheduler)
     scheduler->passed_ns = clock_mono_ns();
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
-    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, loaded, scheduler, &err) <
-        0) {
+    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, &scheduler->queue_mark,
+                         loaded, scheduler, &err) < 0) {
         scheduler->busy = false;
         scheduler_retry(scheduler, "load_failed", &err);
     }
@@ -398,7 +399,9 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
                                           scheduler->config->limits.redeliver_ms, err);
     scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
                                           facts_arrived, scheduler, err);
-    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL) {
+    scheduler->waiting = waiting_create(err);
+    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL ||
+        scheduler->waiting == NULL) {
         return -1;
     }
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
@@ -462,6 +465,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);
+    waiting_destroy(scheduler->waiting);
     redis_destroy(scheduler->commands);
     inlets_destroy(scheduler->inlets);
     store_view_destroy(scheduler->view);

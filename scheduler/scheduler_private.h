@@ -50,6 +50,8 @@ struct scheduler {
     struct dispatch *dispatch;
     struct facts *facts;
     struct planning *planning;
+    struct waiting *waiting;
+    struct store_queue_mark queue_mark; /* the queue's head was looked at, and it up to here */
     struct event *turn, *tick, *wake; /* turn: deferred scheduler_turn; tick: 500 ms; wake: next due time */
 
     int64_t epoch; /* 0: standing by */

@@ -106,12 +106,17 @@ static const struct pg_statement move_nodes = {
     " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
+/* What a hello does not name is missing, even where it names nothing; those it names are put back at once. */
+static const struct pg_statement lose_devices = {
+    "ingest_devices_gone",
+    "UPDATE devices d SET present = false FROM " RECORDS("node text, hello boolean")
+    " WHERE c.hello AND d.node = c.node AND d.present",
+    PG_WRITE};
+
 static const struct pg_statement put_devices = {
     "ingest_devices",
     "WITH c AS MATERIALIZED (SELECT * FROM "
-    RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") "), "
-    "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node FROM c) "
-    "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
+    RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") ") "
     "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, inventory) "
     "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
     "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = excluded.digest, present = true, "
@@ -196,6 +201,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
     json_t *followers = jobs_with_news(ingest);
     const struct store_part parts[] = {
         {&move_nodes, ingest->nodes},
+        {&lose_devices, ingest->nodes},
         {&put_devices, ingest->devices},
         {&see_nodes, ingest->seen},
         {&move_ranks, ingest->ranks},

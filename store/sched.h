@@ -121,9 +121,16 @@ struct store_view {
 
 /* Takes over the view (store_view_destroy it); NULL with err. */
 typedef void store_view_fn(void *arg, const struct err *err, struct store_view *view);
-/* At most `queue_max` queued jobs that are due, highest priority first, then oldest. */
-int store_sched_load(struct store *store, unsigned queue_max, store_view_fn *done, void *arg,
-                     struct err *err);
+/* A place in the queue: behind the job of this priority and id. */
+struct store_queue_mark {
+    bool set;
+    int32_t priority;
+    int64_t id;
+};
+/* At most `queue_max` queued jobs that are due, highest priority first, then oldest; and with a mark that is
+ * set as many that stand behind it. */
+int store_sched_load(struct store *store, unsigned queue_max, const struct store_queue_mark *behind,
+                     store_view_fn *done, void *arg, struct err *err);
 void store_view_destroy(struct store_view *view);
 
 /* The profile documents under `key`, valid for the devices' present inventories:

@@ -528,7 +528,7 @@ static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *
     call->expected = size;
     uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
     uint64_t tag = ops_tag(ops, instr);
-    uint32_t queue = instr->tag % OPS_QUEUE_GROUPS;
+    uint32_t queue = instr->tag;
     if (!send)
         return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
                          receive_done, call, err);

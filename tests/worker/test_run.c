@@ -138,11 +138,11 @@ static const json_t *checkpoint_at(const struct outcome *out, uint64_t step)
     return NULL;
 }
 
-static void resume_on(const struct scene *scene, uint32_t stages)
+static void resume_from(const struct scene *scene, json_t *blobs, uint32_t stages)
 {
     const struct outcome *whole = &scene->out;
     struct outcome rest;
-    struct resume resume = {.step = 8, .blobs = json_object_get(checkpoint_at(whole, 8), "blobs")};
+    struct resume resume = {.step = 8, .blobs = blobs};
     struct plan *plan = fix_plan(&scene->fix, stages, 2);
     fix_run(&scene->fix, plan, scene->spec, start_there, NULL, &resume, &rest);
     expect_success(&rest);
@@ -154,6 +154,11 @@ static void resume_on(const struct scene *scene, uint32_t stages)
                      rest.loss[t], whole->loss[t]);
     outcome_fini(&rest);
     plan_destroy(plan);
+}
+
+static void resume_on(const struct scene *scene, uint32_t stages)
+{
+    resume_from(scene, json_object_get(checkpoint_at(&scene->out, 8), "blobs"), stages);
 }
 
 static void a_checkpoint_resumes_on_any_split(void **state)
@@ -172,6 +177,50 @@ static void a_checkpoint_resumes_on_any_split(void **state)
         assert_non_null(json_object_get(blobs, files[f]));
     for (uint32_t stages = 1; stages <= 3; stages++)
         resume_on(&scene, stages);
+    scene_close(&scene);
+}
+
+/* As four ranks write it, two replicas of each of two stages: the second's files hold the same names. */
+static json_t *written_by_replicas(const json_t *blobs)
+{
+    json_t *copy = json_copy((json_t *)blobs);
+    json_t *first = json_object_get(blobs, "optimizer-0.safetensors"),
+           *second = json_object_get(blobs, "optimizer-1.safetensors");
+    json_object_del(copy, "optimizer-0.safetensors");
+    json_object_del(copy, "optimizer-1.safetensors");
+    json_object_set(copy, "optimizer-0.safetensors", first);
+    json_object_set(copy, "optimizer-1.safetensors", first);
+    json_object_set(copy, "optimizer-2.safetensors", second);
+    json_object_set(copy, "optimizer-3.safetensors", second);
+    return copy;
+}
+
+static void a_checkpoint_of_replicas_resumes_on_fewer_ranks(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct outcome out;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    json_t *blobs = written_by_replicas(json_object_get(checkpoint_at(&scene.out, 8), "blobs"));
+    resume_from(&scene, blobs, 1);
+    resume_from(&scene, blobs, 3);
+    json_object_del(blobs, "optimizer-2.safetensors");
+    json_object_del(blobs, "optimizer-3.safetensors");
+    struct resume resume = {.step = 8, .blobs = blobs};
+    struct plan *single = fix_plan(&scene.fix, 1, 2);
+    fix_run(&scene.fix, single, scene.spec, start_there, NULL, &resume, &out);
+    assert_int_equal(out.done, 0);
+    assert_int_equal(json_array_size(out.failures), 1);
+    const json_t *failed = json_array_get(out.failures, 0);
+    assert_string_equal(text_of(failed, "code"), "corrupt");
+    if (!strstr(text_of(failed, "text"), "model.layers.2.self_attn"))
+        fail_msg("it does not say what is missing: %s", text_of(failed, "text"));
+    outcome_fini(&out);
+    plan_destroy(single);
+    json_decref(blobs);
     scene_close(&scene);
 }
 
@@ -576,6 +625,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
+        cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
         cmocka_unit_test(a_checkpoint_under_way_is_kept_when_the_run_fails),
