@@ -53,34 +53,17 @@ static int create_tls(struct serve *serve, struct err *err)
         if (!serve->app.tls)
             return -1;
     }
-    if (config->has_redis && config->redis.has_tls) {
-        struct tls_files files = {config->redis.tls.ca, config->redis.tls.cert, config->redis.tls.key};
-        serve->app.redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (!serve->app.redis_tls)
-            return -1;
-    }
     return 0;
 }
 
-static int create_clients(struct serve *serve, struct err *err)
+static int create_store(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
     const struct api_config *config = app->config;
     struct store_config store = {.conninfo = config->postgres,
                                  .connections = config->connections,
                                  .statement_ms_max = config->wait_seconds * 1000};
-    if (store_create(app->base, &store, &app->store, err) < 0)
-        return -1;
-    if (config->has_redis) {
-        struct redis_config redis = {.address = config->redis.address,
-                                     .user = config->redis.user,
-                                     .password = config->redis.password,
-                                     .tls = app->redis_tls};
-        app->redis = redis_create(app->base, &redis, NULL, NULL, err);
-        if (!app->redis)
-            return -1;
-    }
-    return 0;
+    return store_create(app->base, &store, &app->store, err);
 }
 
 static int create_parts(struct serve *serve, struct err *err)
@@ -95,7 +78,7 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
-    if (!app->pool || create_clients(serve, err) < 0)
+    if (!app->pool || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -205,8 +188,6 @@ static void destroy_parts(struct serve *serve)
     struct app *app = &serve->app;
     if (app->pool)
         pool_stop(app->pool);
-    if (app->redis)
-        redis_destroy(app->redis);
     store_destroy(app->store);
     sweep_destroy(app->sweep);
     followers_destroy(app->followers);
@@ -219,7 +200,6 @@ static void destroy_parts(struct serve *serve)
     blob_dir_close(app->blobs);
     known_files_destroy(app->known);
     tls_context_free(app->tls);
-    tls_context_free(app->redis_tls);
     if (serve->term)
         event_free(serve->term);
     if (serve->interrupt)
