@@ -11,6 +11,7 @@
 #include "api/pool.h"
 #include "common/err.h"
 #include "common/redis.h"
+#include "parse/parse.h"
 #include "store/store.h"
 #include "store/users.h"
 
@@ -45,6 +46,7 @@ struct app {
     struct wrong *wrong;
     struct blob_dir *blobs;
     struct known_files *known;
+    struct parser parser;
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;

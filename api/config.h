@@ -34,6 +34,11 @@ struct api_config {
     uint32_t unused_seconds; /* files nobody refers to or asks for are removed after that; 0: never */
     char *ca_cert, *ca_key;  /* NULL: nobody can be enrolled */
     uint32_t threads;
+    struct {
+        char *program; /* NULL: motley-parse beside motley-api */
+        uint64_t memory_bytes;
+        uint32_t seconds;
+    } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
     uint32_t connections_max;
     uint32_t idle_seconds_max; /* a connection on which nothing moves is closed after that */
