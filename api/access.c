@@ -70,3 +70,8 @@ int access_priority(const struct principal *principal, int32_t priority, struct 
     return err_set(err, ERR_DENIED, "priority: %d is above %s's ceiling, which is %d", priority,
                    principal->name, principal->priority_max);
 }
+
+int64_t access_owner(const struct principal *principal)
+{
+    return principal->kind == PRINCIPAL_USER ? principal->id : -principal->token;
+}

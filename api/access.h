@@ -27,4 +27,8 @@ int access_token(const struct principal *maker, const char *user, unsigned *scop
 /* May it submit a job of this priority? ERR_DENIED names its ceiling. */
 int access_priority(const struct principal *principal, int32_t priority, struct err *err);
 
+/* A number that tells whoever uploads apart from everybody else: a user's id, or of an agent its token's,
+ * negative. */
+int64_t access_owner(const struct principal *principal);
+
 #endif

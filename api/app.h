@@ -11,7 +11,7 @@
 #include "api/pool.h"
 #include "common/err.h"
 #include "common/json.h"
-#include "common/redis.h"
+#include "parse/parse.h"
 #include "store/store.h"
 #include "store/users.h"
 
@@ -38,14 +38,14 @@ struct app {
     const struct api_config *config;
     struct event_base *base;
     struct store *store;
-    struct redis *redis; /* NULL: not configured */
-    SSL_CTX *tls, *redis_tls;
+    SSL_CTX *tls;
     struct pool *pool;
     struct httpd_server *server;
     struct auth *auth;
     struct wrong *wrong;
     struct blob_dir *blobs;
     struct known_files *known;
+    struct parser parser;
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;
@@ -66,6 +66,7 @@ struct call {
     struct httpd_request *request;
     const struct route *route;
     struct principal principal;                     /* who asks: nobody on routes without authentication */
+    uint8_t token_hash[32];                         /* SHA-256 of the token that was shown */
     char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */
     unsigned query_count;
     struct {

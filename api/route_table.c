@@ -4,6 +4,7 @@
 #include "api/access.h"
 #include "api/auth.h"
 #include "common/clock.h"
+#include "common/digest.h"
 #include "common/json.h"
 
 #include <arpa/inet.h>
@@ -40,7 +41,8 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/models", SCOPE_MODELS_WRITE, BODY_JSON, 0, "", models_add},
     {HTTP_GET, "/v1/models/{name}", SCOPE_MODELS_READ, BODY_NONE, 0, "", models_get},
     {HTTP_DELETE, "/v1/models/{name}", SCOPE_MODELS_WRITE, BODY_NONE, 0, "", models_remove},
-    {HTTP_PUT, "/v1/blobs/{sha256}", SCOPE_MODELS_WRITE | SCOPE_AGENT, BODY_STREAM, 0, "", blobs_put},
+    {HTTP_PUT, "/v1/blobs/{sha256}", SCOPE_MODELS_WRITE | SCOPE_AGENT, BODY_STREAM, 0, "offset size",
+     blobs_put},
     {HTTP_GET, "/v1/blobs/{sha256}", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "", blobs_get},
     {HTTP_GET, "/v1/blobs/{sha256}/manifest", SCOPE_MODELS_READ | SCOPE_AGENT, BODY_NONE, 0, "",
      blobs_manifest},
@@ -245,7 +247,11 @@ static void authenticate(struct call *call)
         value++;
     while (*value == ' ')
         value++;
-    auth_find(call->app->auth, value, identified, call);
+    struct err err = {0};
+    if (digest_sha256(value, strlen(value), call->token_hash, &err) < 0)
+        call_fail(call, &err);
+    else
+        auth_find(call->app->auth, call->token_hash, identified, call);
 }
 
 static bool method_fits(enum http_method route, enum http_method asked)

@@ -16,11 +16,13 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "common/process.h"
 #include "common/tls.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum {
@@ -29,10 +31,12 @@ enum {
     HEAD_SECONDS_MAX = 15,
     PENDING_BYTES_MAX = 8 << 20,
     PING_MS = 200,
+    FILES_BESIDE = 512, /* open files and sockets that are not clients' connections */
 };
 
 struct serve {
     struct app app;
+    char parser_path[4096];
     struct event *term, *interrupt, *timer;
     uint64_t deadline_ns; /* of the stop */
     bool ready;
@@ -51,49 +55,56 @@ static int create_tls(struct serve *serve, struct err *err)
         if (!serve->app.tls)
             return -1;
     }
-    if (config->has_redis && config->redis.has_tls) {
-        struct tls_files files = {config->redis.tls.ca, config->redis.tls.cert, config->redis.tls.key};
-        serve->app.redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (!serve->app.redis_tls)
-            return -1;
-    }
     return 0;
 }
 
-static int create_clients(struct serve *serve, struct err *err)
+static int create_store(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
     const struct api_config *config = app->config;
     struct store_config store = {.conninfo = config->postgres,
                                  .connections = config->connections,
                                  .statement_ms_max = config->wait_seconds * 1000};
-    if (store_create(app->base, &store, &app->store, err) < 0)
-        return -1;
-    if (config->has_redis) {
-        struct redis_config redis = {.address = config->redis.address,
-                                     .user = config->redis.user,
-                                     .password = config->redis.password,
-                                     .tls = app->redis_tls};
-        app->redis = redis_create(app->base, &redis, NULL, NULL, err);
-        if (!app->redis)
-            return -1;
-    }
-    return 0;
+    return store_create(app->base, &store, &app->store, err);
+}
+
+/* Asked once now: a machine on which it has no sandbox is told apart from a file that is wrong. */
+static int create_parser(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    const struct api_config *config = app->config;
+    json_t *answer = NULL, *question = json_pack("{s:s}", "do", "ready");
+    const struct parse_question ready = {.document = question};
+    app->parser = (struct parser){.program = serve->parser_path,
+                                  .memory_bytes = config->parser.memory_bytes,
+                                  .seconds = config->parser.seconds};
+    int rc = 0;
+    if (config->parser.program)
+        rc = file_path(serve->parser_path, sizeof serve->parser_path, err, "%s", config->parser.program);
+    else
+        rc = process_sibling("motley-parse", serve->parser_path, sizeof serve->parser_path, err);
+    if (rc == 0)
+        rc = parse_ask(&app->parser, &ready, NULL, NULL, &answer, err);
+    json_decref(answer);
+    json_decref(question);
+    return rc;
 }
 
 static int create_parts(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
-    app->base = event_base_new();
+    app->base = httpd_event_base(err);
     if (!app->base)
-        return err_set(err, ERR_NOMEM, "out of memory for an event loop");
+        return -1;
     if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
+        return -1;
+    if (create_parser(serve, err) < 0)
         return -1;
     app->known = known_files_create(err);
     if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
-    if (!app->pool || create_clients(serve, err) < 0)
+    if (!app->pool || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -156,6 +167,9 @@ static void on_patience(evutil_socket_t fd, short what, void *arg)
 static int wait_for_database(struct serve *serve, struct err *err)
 {
     struct timeval patience = {(time_t)serve->app.config->start_seconds, 0};
+    int checked = store_session_check(serve->app.config->postgres, err);
+    if (checked < 0 && err->code == ERR_UNSUPPORTED)
+        return -1;
     event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
     ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
@@ -164,7 +178,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
         *err = serve->err;
         return -1;
     }
-    return 0;
+    return checked < 0 && !serve->app.stopping ? store_session_check(serve->app.config->postgres, err) : 0;
 }
 
 /* ---- stopping ---- */
@@ -200,8 +214,6 @@ static void destroy_parts(struct serve *serve)
     struct app *app = &serve->app;
     if (app->pool)
         pool_stop(app->pool);
-    if (app->redis)
-        redis_destroy(app->redis);
     store_destroy(app->store);
     sweep_destroy(app->sweep);
     followers_destroy(app->followers);
@@ -214,7 +226,6 @@ static void destroy_parts(struct serve *serve)
     blob_dir_close(app->blobs);
     known_files_destroy(app->known);
     tls_context_free(app->tls);
-    tls_context_free(app->redis_tls);
     if (serve->term)
         event_free(serve->term);
     if (serve->interrupt)
@@ -225,10 +236,33 @@ static void destroy_parts(struct serve *serve)
         event_base_free(app->base);
 }
 
+/* How many connections this process may hold: as configured, or what its limit of open files leaves. */
+static int connections_possible(const struct api_config *config)
+{
+    struct rlimit files = {0};
+    rlim_t wanted = config->connections_max + (rlim_t)FILES_BESIDE;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return (int)config->connections_max;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
+        setrlimit(RLIMIT_NOFILE, &files); /* towards the hard limit: always allowed */
+    }
+    if (files.rlim_cur >= wanted)
+        return (int)config->connections_max;
+    int possible = files.rlim_cur > FILES_BESIDE ? (int)(files.rlim_cur - FILES_BESIDE) : 1;
+    log_event(LOG_LEVEL_WARN, "connections_limited",
+              "configured=%u possible=%d why=\"the limit of open files is %llu\"", config->connections_max,
+              possible, (unsigned long long)files.rlim_cur);
+    return possible;
+}
+
 static int begin_listening(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
-    struct httpd_limits limits = {.connections_max = (int)app->config->connections_max,
+    struct httpd_limits limits = {.connections_max = connections_possible(app->config),
+                                  .connections_per_address_max =
+                                      (int)app->config->connections_per_address_max,
+                                  .bytes_per_second_min = app->config->bytes_per_second_min,
                                   .head_seconds_max = HEAD_SECONDS_MAX,
                                   .idle_seconds_max = (int)app->config->idle_seconds_max,
                                   .pending_bytes_max = PENDING_BYTES_MAX};

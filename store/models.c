@@ -277,10 +277,13 @@ int store_hold_job(struct store *store, const struct principal *principal, const
 static const struct pg_statement put_dataset = {
     "dataset_put",
     "INSERT INTO datasets (key, blob, stats, sizes) VALUES ($1, $2, $3, $4) ON CONFLICT (key) DO UPDATE SET "
-    "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes",
+    "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes, used_at = now()",
     PG_WRITE};
-static const struct pg_statement get_dataset = {
-    "dataset_get", "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1", PG_READ};
+static const struct pg_statement get_dataset = {"dataset_get", /* who asks may be about to refer to it */
+                                                "WITH used AS (UPDATE datasets SET used_at = now() WHERE key "
+                                                "= $1 AND used_at < now() - interval '1 minute') "
+                                                "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1",
+                                                PG_READ};
 static const struct pg_statement may_dataset = {
     "dataset_may",
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM blobs WHERE sha256 = $4 AND motley_reads($4, $2, $3)) OR $3 "

@@ -8,7 +8,9 @@
 
 static const struct pg_statement list_nodes = {
     "node_list",
-    "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', n.state, "
+    "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "
+    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'why', n.mark, 'marked', "
+    " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
@@ -18,19 +20,18 @@ static const struct pg_statement list_nodes = {
 
 /* A device's own inventory keys lie beneath those of ours. $1, $2: who asks; the job that runs there is shown
  * to who may see it. */
+#define JOB_SEEN VISIBLE("j", "$1", "$2")
 #define DEVICES_SQL                                                                                          \
     "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \
     "d.kind, "                                                                                               \
     " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
-    " 'job', CASE WHEN " VISIBLE(                                                                            \
-        "j", "$1",                                                                                           \
-        "$2") " THEN r.job END, "                                                                            \
-              " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' THEN 'unreachable' "    \
-              "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "           \
-              "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "              \
-              "FROM devices d JOIN nodes n ON n.name = d.node "                                              \
-              "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "    \
-              "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
+    " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                                        \
+    " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
+    "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
+    "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
+    "FROM devices d JOIN nodes n ON n.name = d.node "                                                        \
+    "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
+    "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
 
 static const struct pg_statement list_devices = {
     "device_list", "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json))", PG_READ};

@@ -44,6 +44,7 @@ enum {
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
+#define DUE "SELECT id FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now())"
 #define JOB_COLUMNS \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, " \
     "j.used_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why"
@@ -61,15 +62,18 @@ static const struct pg_statement statements[Q_COUNT] = {
                   "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
                   "  (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
                   "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step) "
-                  "FROM (SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
-                  "      ORDER BY priority DESC, id LIMIT $1) j "
+                  "FROM (SELECT * FROM jobs WHERE id IN ((" DUE " ORDER BY priority DESC, id LIMIT $1) UNION ALL "
+                  "      (" DUE " AND (priority < $2 OR (priority = $2 AND id > $3)) "
+                  "       ORDER BY priority DESC, id LIMIT $1))) j "
                   "LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete "
                   "                   ORDER BY step DESC LIMIT 1) c ON true ORDER BY j.priority DESC, j.id",
                   PG_READ},
     [Q_RUNS] = {"sched_runs",
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
-                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why FROM runs WHERE state IN " ACTIVE
-                " ORDER BY id",
+                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why, "
+                "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
+                "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step) "
+                "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
@@ -77,7 +81,10 @@ static const struct pg_statement statements[Q_COUNT] = {
                  " ORDER BY a.run, a.rank",
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
-                 "SELECT name, boot, machine_id, address, state, last_seq FROM nodes ORDER BY name", PG_READ},
+                 "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred AND state <> 'removed' "
+                 "FROM nodes ORDER BY name",
+                 PG_READ},
     [Q_DEVICES] = {"sched_devices",
                    "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
                    "ORDER BY name",
@@ -278,6 +285,8 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->stopping_us = pg_i64(runs, row, 8);
         run->killed_us = pg_i64(runs, row, 9);
         run->why = text_of(runs, row, 10, true, bad);
+        run->advanced = pg_bool(runs, row, 11);
+        run->lost_before = (uint32_t)pg_i64(runs, row, 12);
         while (at < total && pg_i64(ranks, at, 0) < run->id) {
             at++;
         }
@@ -309,6 +318,11 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         node->reachable = strcmp(pg_text(nodes, (int)i, 4), "alive") == 0;
         node->joining = strcmp(pg_text(nodes, (int)i, 4), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, 5);
+        node->generation = pg_i64(nodes, (int)i, 6);
+        node->admitted = pg_bool(nodes, (int)i, 9) &&
+                         pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
+                         pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
+        node->reachable = node->reachable && node->admitted;
     }
     view->devices = rows_of(devices, sizeof(*view->devices), &view->device_count, bad);
     for (size_t i = 0; i < view->device_count; i++) {
@@ -391,12 +405,20 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
     done(call->arg, NULL, view);
 }
 
-int store_sched_load(struct store *store, unsigned queue_max, store_view_fn *done, void *arg, struct err *err)
+int store_sched_load(struct store *store, unsigned queue_max, const struct store_queue_mark *behind,
+                     store_view_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     struct pg_step steps[Q_COUNT];
     pg_params_init(&params);
     pg_param_i64(&params, queue_max);
+    if (behind->set) {
+        pg_param_i64(&params, behind->priority);
+        pg_param_i64(&params, behind->id);
+    } else {
+        pg_param_null(&params);
+        pg_param_null(&params);
+    }
     for (int i = 0; i < Q_COUNT; i++) {
         steps[i] = (struct pg_step){&statements[i], i == Q_QUEUED ? &params : NULL};
     }

@@ -1,4 +1,5 @@
 /* Users, tokens, joining, models, blobs, data sets, devices; migrations. */
+#include "store/migrations.h"
 #include "store_fixture.h"
 
 #include <pthread.h>
