@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import random
+import subprocess
 
-from api import LLAMA, Api, agent_token, expect, main, spec, token_rows
+from api import BIN, LLAMA, Api, agent_token, expect, main, spec, token_rows
 
 PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read"]
 
@@ -230,6 +231,43 @@ def every_change_leaves_a_row_that_says_who_and_what():
     api.refused(403, "GET", "/v1/audit", None, "admin", token=ada)
 
 
+def motley(token, *words, fails=False):
+    """The client as that person; what it printed."""
+    home = api.path(f"home-{hashlib.sha256(token.encode()).hexdigest()[:8]}")
+    os.makedirs(home, exist_ok=True)
+    with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
+        json.dump({"address": f"http://{api.address}", "token": token or api.token}, handle)
+    done = subprocess.run([os.path.join(BIN, "motley"), *words, "--home", home], capture_output=True, text=True, timeout=30, check=False)
+    expect((done.returncode != 0) == fails, f"motley {words}: {done.returncode} {done.stdout} {done.stderr}")
+    return done.stdout + done.stderr if fails else done.stdout
+
+
+def the_client_does_all_of_it():
+    made = json.loads(motley(ada, "token", "make", "--scopes", "jobs:read,models:read", "--expires", "12h", "--note", "from the shell", "--json"))
+    expect(made["scopes"] == ["jobs:read", "models:read"] and made["expires"], made)
+    expect("from the shell" in motley(made["token"], "token", "list"), "it lists itself")
+    expect("jobs:write" in motley(made["token"], "token", "make", "--scopes", "jobs:write", fails=True), "not more than it has")
+    motley(ada, "token", "revoke", str(made["id"]))
+    motley(made["token"], "jobs", fails=True)
+    motley("", "group", "set", "lab", "ada", "cem")
+    expect("ada,cem" in motley(cem, "group", "list"), "cem's group")
+    job = api.good("POST", "/v1/jobs", spec(api.upload_rows_as(ada), model="common", hold=True), token=ada)["id"]
+    motley(ada, "share", str(job), "group", "lab")
+    expect(status(f"/v1/jobs/{job}", cem) == 200, "shared")
+    motley(ada, "model", "add", "shell", LLAMA, "--visibility", "everyone")
+    expect("ada/shell" in motley(bob, "model", "list"), "with its owner")
+    motley("", "user", "set", "bob", "--priority-max", "50")
+    rows = api.path("rows.jsonl")
+    with open(rows, "w", encoding="utf-8") as handle:
+        handle.writelines(json.dumps(row) + "\n" for row in token_rows(4))
+    with open(api.path("spec.json"), "w", encoding="utf-8") as handle:
+        json.dump(spec(rows, model="ada/shell"), handle)
+    motley(bob, "submit", api.path("spec.json"))
+    said = motley("", "audit", "--limit", "10")
+    expect("job.share" in said and "user.set" in said and "job.submit" in said and "bob" in said, said)
+    motley(bob, "audit", fails=True)
+
+
 with Api() as api:
     api.upload_rows_as = lambda token: "sha256:" + api.upload("".join(json.dumps(row) + "\n" for row in token_rows(6)).encode(), token=token)
     ada, bob, cem = (api.token_for(name, PEOPLE) for name in ("ada", "bob", "cem"))
@@ -241,4 +279,4 @@ with Api() as api:
          a_node_reads_the_files_of_its_runs_while_they_last, naming_anothers_file_gives_it_to_nobody,
          a_bare_name_is_ones_own_then_the_oldest_one_may_see, sharing_is_with_a_group_one_is_in_and_ends_with_it,
          a_token_makes_none_that_may_more_or_lives_longer, nobody_submits_above_their_ceiling,
-         a_devices_job_is_shown_to_who_may_see_it, every_change_leaves_a_row_that_says_who_and_what)
+         a_devices_job_is_shown_to_who_may_see_it, every_change_leaves_a_row_that_says_who_and_what, the_client_does_all_of_it)
