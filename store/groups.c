@@ -19,31 +19,31 @@ static const struct pg_statement list_groups = {
 /* The first step makes the group, so that the second finds it; the count of members tells a name too many. */
 static const struct pg_statement make_group = {
     "group_make", "INSERT INTO groups (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", PG_WRITE};
+/* clang-format off */
 static const struct pg_statement set_group = {
     "group_set",
     "WITH g AS (SELECT id, name FROM groups WHERE name = $1 FOR UPDATE), "
     "wanted AS (SELECT DISTINCT u.id, u.name FROM users u WHERE u.name = ANY ($2::text[])), "
     "was AS (SELECT " MEMBERS_JSON " AS names FROM g), "
     "out AS (DELETE FROM group_members m USING g WHERE m.grp = g.id AND m.user_id NOT IN (SELECT id FROM "
-    "wanted)), "
-    "new AS (INSERT INTO group_members (grp, user_id) SELECT g.id, wanted.id FROM g, wanted ON CONFLICT DO "
-    "NOTHING), "
-    "said AS (" AUDIT("$3", "'group.put'", "g.name", "json_build_object('members', was.names)",
-                      "json_build_object('members', to_json($2::text[]))",
-                      "g, was") ") "
-                                "SELECT json_build_object('name', g.name, 'members', to_json($2::text[])), "
-                                "  motley_expect((SELECT count(*) FROM wanted), (SELECT count(DISTINCT n) "
-                                "FROM unnest($2::text[]) n), "
-                                "  'members of a group') FROM g",
+    "  wanted)), "
+    "new AS (INSERT INTO group_members (grp, user_id) "
+    "SELECT g.id, wanted.id FROM g, wanted ON CONFLICT DO NOTHING), "
+    "said AS ("
+    AUDIT("$3", "'group.put'", "g.name", "json_build_object('members', was.names)", "json_build_object('members', to_json($2::text[]))", "g, was")
+    "  ) "
+    "SELECT json_build_object('name', g.name, 'members', to_json($2::text[])), motley_expect((SELECT count(*) "
+    "  FROM wanted), (SELECT count(DISTINCT n) FROM unnest($2::text[]) n), 'members of a group') FROM g",
     PG_WRITE};
 static const struct pg_statement remove_group = {
     "group_remove",
     "WITH g AS (SELECT id, name, " MEMBERS_JSON " AS members FROM groups g WHERE name = $1 FOR UPDATE), "
     "out AS (DELETE FROM groups USING g WHERE groups.id = g.id RETURNING groups.name), "
-    "said AS (" AUDIT("$2", "'group.remove'", "g.name", "json_build_object('members', g.members)",
-                      "NULL::json", "g") ") "
-                                         "SELECT name FROM out",
+    "said AS ("
+    AUDIT("$2", "'group.remove'", "g.name", "json_build_object('members', g.members)", "NULL::json", "g") ") "
+    "SELECT name FROM out",
     PG_WRITE};
+/* clang-format on */
 
 int store_group_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                      struct err *err)

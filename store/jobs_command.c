@@ -12,78 +12,51 @@
     "told AS (" AUDIT(actor, name, "upd.id::text", "json_build_object('state', upd.before)",                 \
                       "json_build_object('state', upd.state, 'steps', upd.steps)", "upd") "), "
 
+/* clang-format off */
 static const struct pg_statement command_job = {
     "job_command",
-    "WITH old AS (SELECT id, state, stop_why, owner, " OWNED(
-        "j", "$2",
-        "$3") " AS owned FROM jobs j "
-              "  WHERE id = $1 AND " VISIBLE(
-                  "j", "$2",
-                  "$3") " FOR UPDATE), "
-                        "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), "
-                        "  stop_why = CASE WHEN e.t <> 'stopping' THEN NULL "
-                        "    WHEN o.stop_why IN ('fault', 'time') OR (o.stop_why = 'cancel' AND o.state = "
-                        "'stopping') THEN "
-                        "o.stop_why "
-                        "    ELSE $6 END, "
-                        "  why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, "
-                        "  ended_at = CASE WHEN e.t = 'cancelled' THEN coalesce(j.ended_at, now()) END "
-                        "  FROM old o, unnest($4::text[], $5::text[]) AS e(f, t) WHERE j.id = o.id AND "
-                        "o.state = e.f AND o.owned "
-                        "  RETURNING j.id, j.state, j.steps, j.stop_why, o.state AS before), " AUDITED(
-                            "$7", "$8::text") "said AS (INSERT INTO events (job, type, body) SELECT id, "
-                                              "'state', json_build_object('state', state, "
-                                              "  'from', before, 'why', stop_why) FROM upd WHERE state <> "
-                                              "before OR stop_why IS NOT NULL) "
-                                              "SELECT old.state, upd.id IS NOT NULL, json_build_object('id', "
-                                              "upd.id, 'state', upd.state, 'steps', "
-                                              "upd.steps), "
-                                              "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', "
-                                              "'') END, "
-                                              "  CASE WHEN upd.id IS NOT NULL THEN "
-                                              "pg_notify('motley_events', upd.id::text) END, "
-                                              "  old.owned, (SELECT name FROM users WHERE id = old.owner) "
-                                              "FROM old LEFT JOIN upd ON true",
+    "WITH old AS (SELECT id, state, stop_why, owner, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE id "
+    "  = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE), "
+    "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = CASE WHEN e.t <> 'stopping' THEN "
+    "  NULL WHEN o.stop_why IN ('fault', 'time') OR (o.stop_why = 'cancel' AND o.state = 'stopping') THEN "
+    "  o.stop_why ELSE $6 END, why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, ended_at = "
+    "  CASE WHEN e.t = 'cancelled' THEN coalesce(j.ended_at, now()) END FROM old o, unnest($4::text[], "
+    "  $5::text[]) AS e(f, t) WHERE j.id = o.id AND o.state = e.f AND o.owned RETURNING j.id, j.state, "
+    "  j.steps, j.stop_why, o.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO events (job, "
+    "  type, body) "
+    "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', stop_why) FROM upd WHERE "
+    "  state <> before OR stop_why IS NOT NULL) "
+    "SELECT old.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
+    "  upd.steps), CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, CASE WHEN upd.id IS NOT "
+    "  NULL THEN pg_notify('motley_events', upd.id::text) END, old.owned, (SELECT name FROM users WHERE id = "
+    "  old.owner) "
+    "FROM old LEFT JOIN upd ON true",
     PG_WRITE};
+/* clang-format on */
 
 /* As above, $6 more steps. */
+/* clang-format off */
 static const struct pg_statement resume_job = {
     "job_resume",
-    "WITH old AS (SELECT j.id, j.state, j.steps, coalesce((SELECT max(c.step) FROM checkpoints c "
-    "             WHERE c.job = j.id AND c.complete), 0) AS reached, j.owner, "
-    "             " OWNED(
-        "j", "$2",
-        "$3") " AS owned "
-              "             FROM jobs j WHERE j.id = $1 AND " VISIBLE(
-                  "j", "$2",
-                  "$3") " FOR UPDATE OF j), "
-                        "goal AS (SELECT *, CASE WHEN $6::bigint > 0 THEN reached + $6 ELSE steps END AS "
-                        "wanted FROM old), "
-                        "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = NULL, why = "
-                        "NULL, code = NULL, "
-                        "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, used_ms = 0, "
-                        "steps = g.wanted, "
-                        "  spec = CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', "
-                        "'{train,steps}', "
-                        "         to_jsonb(g.wanted))::json ELSE j.spec END "
-                        "  FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) "
-                        "  WHERE j.id = g.id AND g.owned AND g.state = e.f AND (g.wanted > g.reached OR "
-                        "g.wanted = 0) "
-                        "  RETURNING j.id, j.state, j.steps, j.stop_why, g.state AS before), " AUDITED(
-                            "$7", "$8::text") "said AS (INSERT INTO events (job, type, body) SELECT id, "
-                                              "'state', json_build_object('state', state, "
-                                              "  'from', before, 'why', 'resume') FROM upd) "
-                                              "SELECT g.state, upd.id IS NOT NULL, json_build_object('id', "
-                                              "upd.id, 'state', upd.state, 'steps', "
-                                              "upd.steps), "
-                                              "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', "
-                                              "'') END, "
-                                              "  CASE WHEN upd.id IS NOT NULL THEN "
-                                              "pg_notify('motley_events', upd.id::text) END, "
-                                              "  g.owned, (SELECT name FROM users WHERE id = g.owner), "
-                                              "g.reached, g.wanted "
-                                              "FROM goal g LEFT JOIN upd ON true",
+    "WITH old AS (SELECT j.id, j.state, j.steps, coalesce((SELECT max(c.step) FROM checkpoints c WHERE c.job = "
+    "  j.id AND c.complete), 0) AS reached, j.owner, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE "
+    "  j.id = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
+    "goal AS (SELECT *, CASE WHEN $6::bigint > 0 THEN reached + $6 ELSE steps END AS wanted FROM old), "
+    "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = NULL, why = NULL, code = NULL, "
+    "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, used_ms = 0, steps = g.wanted, spec = "
+    "  CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', '{train,steps}', "
+    "  to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
+    "  j.id = g.id AND g.owned AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) RETURNING j.id, "
+    "  j.state, j.steps, j.stop_why, g.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO "
+    "  events (job, type, body) "
+    "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', 'resume') FROM upd) "
+    "SELECT g.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
+    "  upd.steps), CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, CASE WHEN upd.id IS NOT "
+    "  NULL THEN pg_notify('motley_events', upd.id::text) END, g.owned, (SELECT name FROM users WHERE id = "
+    "  g.owner), g.reached, g.wanted "
+    "FROM goal g LEFT JOIN upd ON true",
     PG_WRITE};
+/* clang-format on */
 
 struct command_call {
     struct store_call call; /* first: what store_run frees */
@@ -197,27 +170,21 @@ int store_job_command(struct store *store, const struct principal *principal, in
 
 /* ---- who else may see it ---- */
 
+/* clang-format off */
 static const struct pg_statement share_job = {
     "job_share",
-    "WITH old AS (SELECT id, owner, visibility, grp, " OWNED(
-        "j", "$2",
-        "$3") " AS owned FROM jobs j "
-              "  WHERE id = $1 AND " VISIBLE(
-                  "j", "$2",
-                  "$3") " FOR UPDATE), "
-                        "upd AS (UPDATE jobs j SET visibility = $4, grp = motley_group($4, $5, $2, $3) FROM "
-                        "old "
-                        "  WHERE j.id = old.id AND old.owned RETURNING j.id, j.visibility, old.visibility AS "
-                        "was), "
-                        "said AS (" AUDIT(
-                            "$6", "'job.share'", "upd.id::text", "json_build_object('visibility', upd.was)",
-                            "json_build_object('visibility', upd.visibility, 'group', $5::text)",
-                            "upd") ") "
-                                   "SELECT old.owned, (SELECT name FROM users WHERE id = old.owner), "
-                                   "  json_build_object('id', upd.id, 'visibility', upd.visibility, 'group', "
-                                   "$5::text) "
-                                   "FROM old LEFT JOIN upd ON true",
+    "WITH old AS (SELECT id, owner, visibility, grp, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE id "
+    "  = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE), "
+    "upd AS (UPDATE jobs j SET visibility = $4, grp = motley_group($4, $5, $2, $3) FROM old WHERE j.id = "
+    "  old.id AND old.owned RETURNING j.id, j.visibility, old.visibility AS was), "
+    "said AS ("
+    AUDIT("$6", "'job.share'", "upd.id::text", "json_build_object('visibility', upd.was)", "json_build_object('visibility', upd.visibility, 'group', $5::text)", "upd")
+    "  ) "
+    "SELECT old.owned, (SELECT name FROM users WHERE id = old.owner), json_build_object('id', upd.id, "
+    "  'visibility', upd.visibility, 'group', $5::text) "
+    "FROM old LEFT JOIN upd ON true",
     PG_WRITE};
+/* clang-format on */
 
 int store_job_share(struct store *store, const struct principal *principal, int64_t id,
                     const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err)

@@ -10,25 +10,24 @@
     "'state', a.state, 'code', a.code, 'why', a.why, 'memory', a.memory) ORDER BY a.rank), '[]'::json) "     \
     "FROM assignments a WHERE a.run = r.id)"
 
+/* clang-format off */
 static const struct pg_statement get_job = {
     "job_get",
     "SELECT json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'visibility', j.visibility, "
-    " 'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, "
-    " 'priority', j.priority, 'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), "
-    " 'started', motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, "
-    " 'losses', j.losses, 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, "
-    " 'why', j.why, 'code', j.code, 'spec', j.spec, 'inputs', j.inputs, "
-    " 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, 'epoch', r.epoch, 'state', r.state, "
-    "         'why', r.why, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
-    "         'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) "
-    "         FROM runs r WHERE r.id = j.run), "
-    " 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
-    "         'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) "
-    "         FROM checkpoints c WHERE c.job = j.id AND c.complete), "
-    " 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', f.name, 'sha256', f.sha256, "
-    "         'size', f.size) ORDER BY f.name), '[]'::json) FROM artifacts f WHERE f.job = j.id)) "
-    "FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
+    "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
+    "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
+    "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
+    "  'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', j.why, 'code', j.code, "
+    "  'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
+    "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
+    "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "
+    "  j.run), 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
+    "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
+    "  WHERE c.job = j.id AND c.complete), 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', "
+    "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name), '[]'::json) FROM artifacts f WHERE f.job "
+    "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
     PG_READ};
+/* clang-format on */
 
 int store_job_get(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
                   void *arg, struct err *err)

@@ -18,22 +18,20 @@ static int check_sha256(const char *what, const char *text, struct err *err)
 
 /* ---- models ---- */
 
+/* clang-format off */
 static const struct pg_statement put_model = {
     "model_put",
-    "WITH kept AS (INSERT INTO models (content, config, files, info) VALUES ($2, $3, $4, $5) "
-    "  ON CONFLICT (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, "
-    "models.info) "
-    "  RETURNING content), "
+    "WITH kept AS (INSERT INTO models (content, config, files, info) VALUES ($2, $3, $4, $5) ON CONFLICT "
+    "  (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, models.info) RETURNING "
+    "  content), "
     "was AS (SELECT content, visibility FROM model_names WHERE owner = $6 AND name = $1), "
     "put AS (INSERT INTO model_names (name, content, owner, visibility, grp) "
-    "  SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7) FROM kept "
-    "  ON CONFLICT (owner, name) DO UPDATE SET content = excluded.content, created_at = now(), "
-    "    visibility = excluded.visibility, grp = excluded.grp RETURNING name, owner, content, "
-    "visibility) " AUDIT("$10", "'model.put'", "u.name || '/' || put.name",
-                         "(SELECT json_build_object('content', content, 'visibility', visibility) FROM was)",
-                         "json_build_object('content', put.content, 'visibility', put.visibility)",
-                         "put JOIN users u ON u.id = put.owner"),
+    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7) FROM kept ON CONFLICT (owner, name) DO UPDATE "
+    "  SET content = excluded.content, created_at = now(), visibility = excluded.visibility, grp = "
+    "  excluded.grp RETURNING name, owner, content, visibility) "
+    AUDIT("$10", "'model.put'", "u.name || '/' || put.name", "(SELECT json_build_object('content', content, 'visibility', visibility) FROM was)", "json_build_object('content', put.content, 'visibility', put.visibility)", "put JOIN users u ON u.id = put.owner"),
     PG_WRITE};
+/* clang-format on */
 
 /* $1: what it is called, $2, $3: who asks. A bare name is one's own first, then the oldest that one may see;
  * of what only an administrator's rights show, last. */
@@ -49,40 +47,36 @@ static const struct pg_statement put_model = {
     "n.grp), "                                                                                               \
     "'content', m.content, 'info', m.info"
 
+/* clang-format off */
 static const struct pg_statement get_model = {
     "model_get",
-    "WITH " NAMED_SQL ", "
-    "by_id AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp "
-    "  FROM model_names n JOIN users u ON u.id = n.owner WHERE n.content = $1 AND " VISIBLE(
-        "n", "$2", "$3") "  ORDER BY n.owner = $2 DESC, n.id LIMIT 1), "
-                         "n AS (SELECT * FROM named UNION ALL SELECT * FROM by_id WHERE NOT EXISTS (SELECT 1 "
-                         "FROM named) "
-                         "  UNION ALL SELECT NULL, content, content, NULL, NULL, NULL, NULL FROM models "
-                         "WHERE content = $1 "
-                         "    AND motley_uses($1, $2, $3) LIMIT 1) "
-                         "SELECT json_build_object('name', n.name, " MODEL_JSON
-                         ", 'config', m.config, 'files', m.files, "
-                         " 'created', motley_time(m.created_at)) FROM n JOIN models m USING (content)",
+    "WITH " NAMED_SQL ", by_id AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, "
+    "  n.visibility, n.grp FROM model_names n JOIN users u ON u.id = n.owner WHERE n.content = $1 AND "
+    VISIBLE("n", "$2", "$3") " ORDER BY n.owner = $2 DESC, n.id LIMIT 1), "
+    "n AS (SELECT * FROM named UNION ALL SELECT * FROM by_id WHERE NOT EXISTS (SELECT 1 FROM named) UNION ALL "
+    "  SELECT NULL, content, content, NULL, NULL, NULL, NULL FROM models WHERE content = $1 AND "
+    "  motley_uses($1, $2, $3) LIMIT 1) "
+    "SELECT json_build_object('name', n.name, " MODEL_JSON ", 'config', m.config, 'files', m.files, 'created', "
+    "  motley_time(m.created_at)) FROM n JOIN models m USING (content)",
     PG_READ};
 static const struct pg_statement list_models = {
     "model_list",
-    "SELECT json_build_object('models', coalesce(json_agg(json_build_object('name', n.name, " MODEL_JSON
-    ", 'created', motley_time(n.created_at)) ORDER BY n.name, n.owner_name), '[]'::json)) "
-    "FROM (SELECT n.*, u.name AS owner_name FROM model_names n JOIN users u ON u.id = n.owner "
-    "      WHERE " VISIBLE("n", "$1", "$2") ") n JOIN models m USING (content)",
+    "SELECT json_build_object('models', coalesce(json_agg(json_build_object('name', n.name, " MODEL_JSON ", "
+    "  'created', motley_time(n.created_at)) ORDER BY n.name, n.owner_name), '[]'::json)) FROM (SELECT n.*, "
+    "  u.name AS owner_name FROM model_names n JOIN users u ON u.id = n.owner WHERE " VISIBLE("n", "$1", "$2")
+    "  ) n JOIN models m USING (content)",
     PG_READ};
 static const struct pg_statement remove_model = {
     "model_remove",
-    "WITH " NAMED_SQL ", "
-    "gone AS (DELETE FROM model_names n USING named WHERE n.id = named.id AND " OWNED(
-        "n", "$2", "$3") "  RETURNING n.content), "
-                         "said AS (" AUDIT(
-                             "$4", "'model.remove'", "named.owner_name || '/' || named.name",
-                             "json_build_object('content', gone.content)", "NULL::json",
-                             "gone, named") ") "
-                                            "SELECT EXISTS (SELECT 1 FROM gone), owner_name, "
-                                            "json_build_object('name', name, 'owner', owner_name) FROM named",
+    "WITH " NAMED_SQL ", gone AS (DELETE FROM model_names n USING named WHERE n.id = named.id AND "
+    OWNED("n", "$2", "$3") " RETURNING n.content), "
+    "said AS ("
+    AUDIT("$4", "'model.remove'", "named.owner_name || '/' || named.name", "json_build_object('content', gone.content)", "NULL::json", "gone, named")
+    "  ) "
+    "SELECT EXISTS (SELECT 1 FROM gone), owner_name, json_build_object('name', name, 'owner', owner_name) FROM "
+    "  named",
     PG_WRITE};
+/* clang-format on */
 
 int store_model_put(struct store *store, const struct principal *owner, const struct store_model_new *model,
                     store_done_fn *done, void *arg, struct err *err)

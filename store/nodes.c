@@ -68,21 +68,20 @@ int store_cluster_get(struct store *store, const struct principal *principal, co
     return store_one_doc(store, &get_cluster, &params, NULL, done, arg, err);
 }
 
+/* clang-format off */
 static const struct pg_statement drain_device = {
     "device_drain",
     "WITH old AS (SELECT name, drained FROM devices WHERE name = $3 FOR UPDATE), "
     "upd AS (UPDATE devices d SET drained = $4 FROM old WHERE d.name = old.name RETURNING d.name, d.drained, "
     "  old.drained AS was), "
-    "said AS (" AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name",
-                      "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained)",
-                      "upd") ") "
-                             "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', "
-                             "  (SELECT j.id FROM assignments a JOIN runs r ON r.id = a.run JOIN jobs j ON "
-                             "j.id = r.job WHERE a.device = "
-                             "   u.name AND a.state IN ('sent', 'ready', 'running') AND " VISIBLE(
-                                 "j", "$1", "$2") ")), "
-                                                  "  pg_notify('motley_jobs', '') FROM upd u",
+    "said AS ("
+    AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained)", "upd")
+    "  ) "
+    "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', (SELECT j.id FROM assignments a "
+    "  JOIN runs r ON r.id = a.run JOIN jobs j ON j.id = r.job WHERE a.device = u.name AND a.state IN ('sent', "
+    "  'ready', 'running') AND " VISIBLE("j", "$1", "$2") ")), pg_notify('motley_jobs', '') FROM upd u",
     PG_WRITE};
+/* clang-format on */
 
 int store_device_drain(struct store *store, const struct principal *principal, const char *device,
                        bool drained, store_doc_fn *done, void *arg, struct err *err)

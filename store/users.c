@@ -89,29 +89,29 @@ static const struct pg_statement put_user = {
     "user_put",
     "INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
     PG_WRITE};
+/* clang-format off */
 static const struct pg_statement put_token = {
     "token_put",
     "WITH u AS (INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name "
     "  RETURNING id, name), "
-    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by) SELECT $2, id, $3, $4, "
-    "  CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END, nullif($6::bigint, 0) FROM u "
-    "  RETURNING id, scopes, note, expires_at), "
-    "said AS (" AUDIT("$7", "'token.make'", "t.id::text", "NULL::json",
-                      "json_build_object('user', u.name, 'scopes', t.scopes, 'note', t.note, 'expires', "
-                      "motley_time(t.expires_at))",
-                      "t, u") ") "
-                              "SELECT id FROM t",
+    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by) "
+    "SELECT $2, id, $3, $4, CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END, "
+    "  nullif($6::bigint, 0) FROM u RETURNING id, scopes, note, expires_at), "
+    "said AS ("
+    AUDIT("$7", "'token.make'", "t.id::text", "NULL::json", "json_build_object('user', u.name, 'scopes', t.scopes, 'note', t.note, 'expires', " "motley_time(t.expires_at))", "t, u")
+    "  ) "
+    "SELECT id FROM t",
     PG_WRITE};
 static const struct pg_statement revoke_token = {
     "token_revoke",
-    "WITH t AS (UPDATE tokens SET revoked_at = coalesce(revoked_at, now()) "
-    "  WHERE id = $1 AND motley_owns(user_id, $2, $3) RETURNING id, user_id, node), "
-    "said AS (" AUDIT(
-        "$4", "'token.revoke'", "t.id::text",
-        "json_build_object('user', (SELECT name FROM users WHERE id = t.user_id), 'node', t.node)",
-        "NULL::json", "t") ") "
-                           "SELECT id FROM t",
+    "WITH t AS (UPDATE tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1 AND "
+    "  motley_owns(user_id, $2, $3) RETURNING id, user_id, node), "
+    "said AS ("
+    AUDIT("$4", "'token.revoke'", "t.id::text", "json_build_object('user', (SELECT name FROM users WHERE id = t.user_id), 'node', t.node)", "NULL::json", "t")
+    "  ) "
+    "SELECT id FROM t",
     PG_WRITE};
+/* clang-format on */
 static const struct pg_statement list_users = {
     "user_list",
     "SELECT json_build_object('users', coalesce(json_agg(json_build_object('id', u.id, 'name', u.name, "
@@ -119,16 +119,18 @@ static const struct pg_statement list_users = {
     " (SELECT coalesce(json_agg(g.name ORDER BY g.name), '[]'::json) FROM group_members m "
     "  JOIN groups g ON g.id = m.grp WHERE m.user_id = u.id)) ORDER BY u.id), '[]'::json)) FROM users u",
     PG_READ};
+/* clang-format off */
 static const struct pg_statement set_user = {
     "user_set",
     "WITH old AS (SELECT id, name, priority_max FROM users WHERE name = $1 FOR UPDATE), "
     "u AS (UPDATE users SET priority_max = $2 FROM old WHERE users.id = old.id RETURNING users.name, "
     "  users.priority_max, old.priority_max AS was), "
-    "said AS (" AUDIT("$3", "'user.set'", "u.name", "json_build_object('priority_max', u.was)",
-                      "json_build_object('priority_max', u.priority_max)",
-                      "u") ") "
-                           "SELECT json_build_object('name', name, 'priority_max', priority_max) FROM u",
+    "said AS ("
+    AUDIT("$3", "'user.set'", "u.name", "json_build_object('priority_max', u.was)", "json_build_object('priority_max', u.priority_max)", "u")
+    "  ) "
+    "SELECT json_build_object('name', name, 'priority_max', priority_max) FROM u",
     PG_WRITE};
+/* clang-format on */
 static const struct pg_statement list_tokens = {
     "token_list",
     "SELECT json_build_object('tokens', coalesce(json_agg(json_build_object('id', t.id, 'user', u.name, "
@@ -247,14 +249,14 @@ int store_token_list(struct store *store, const struct principal *principal, sto
 
 /* ---- joining ---- */
 
+/* clang-format off */
 static const struct pg_statement put_join_token = {
     "join_token_put",
     "WITH j AS (INSERT INTO join_tokens (hash, expires_at, user_id) VALUES ($1, to_timestamp($2::bigint / "
-    "1e6), "
-    "  nullif($3::bigint, 0)) RETURNING hash, expires_at) " AUDIT(
-        "$4", "'join-token.make'", "left(encode(j.hash, 'hex'), 12)", "NULL::json",
-        "json_build_object('expires', motley_time(j.expires_at))", "j"),
+    "  1e6), nullif($3::bigint, 0)) RETURNING hash, expires_at) "
+    AUDIT("$4", "'join-token.make'", "left(encode(j.hash, 'hex'), 12)", "NULL::json", "json_build_object('expires', motley_time(j.expires_at))", "j"),
     PG_WRITE};
+/* clang-format on */
 
 int store_join_token_put(struct store *store, const struct principal *principal, const uint8_t hash[32],
                          int64_t expires_us, store_done_fn *done, void *arg, struct err *err)
@@ -272,7 +274,8 @@ int store_join_token_put(struct store *store, const struct principal *principal,
  * waits); the name second. Columns: token was good, name was free, generation. */
 static const struct pg_statement enrol_node = {
     "node_enrol",
-    "WITH good AS (SELECT hash FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
+    "WITH good AS (SELECT hash, user_id FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at "
+    "> now() "
     "              FOR UPDATE), "
     "made AS (INSERT INTO nodes (name, address, redis_hash, seal_key) SELECT $2, $3, $6, $7 FROM good "
     "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = nodes.generation + "
@@ -288,7 +291,9 @@ static const struct pg_statement enrol_node = {
     "old AS (UPDATE tokens SET revoked_at = now() FROM made WHERE tokens.node = made.name AND revoked_at IS "
     "NULL "
     "        RETURNING 1), "
-    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1) "
+    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1), "
+    "said AS (INSERT INTO audit (who, user_id, what, object, after) SELECT 'node:' || made.name, g.user_id, "
+    "  'node.enrol', made.name, json_build_object('generation', made.generation) FROM made, good g) "
     "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
     "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)", /* the scheduler reads the nodes again */
     PG_WRITE};
