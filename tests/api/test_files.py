@@ -109,7 +109,7 @@ def an_upload_in_parts_goes_on_where_it_was_cut():
         return api.call("PUT", f"/v1/blobs/{sha256}?offset={offset}&size={size}", body, **keywords)
 
     first = part(0, data[:MIB])
-    expect(first.status == 202 and first.json == {"sha256": sha256, "size": size, "received": MIB}, f"{first.status} {first.body}")
+    expect(first.status == 202 and first.json == {"sha256": sha256, "size": size, "received": MIB, "busy": False}, f"{first.status} {first.body}")
     cut_after(f"/v1/blobs/{sha256}?offset={MIB}&size={size}", data[MIB:], 2 * MIB + 5)
     received = wait_for(lambda: (lambda n: n > MIB and n)(part(0, b"").json["received"]), "what arrived is kept")
     received = wait_for(lambda: (lambda n: n == part(0, b"").json["received"] and n)(part(0, b"").json["received"]), "it settles")
