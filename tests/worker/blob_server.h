@@ -7,6 +7,7 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     char path[512];
     struct buf bytes;
     struct err err;
-    unsigned long long first = 0, last = 0;
+    unsigned long long first = 0, last = ULLONG_MAX;
     buf_init(&bytes, (size_t)1 << 30);
     snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
     if (file_read_all(path, bytes.limit, &bytes, &err) < 0) {
@@ -52,7 +53,7 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     const char *range = evhttp_find_header(evhttp_request_get_input_headers(request), "Range");
     struct evbuffer *out = evbuffer_new();
     int status = 200;
-    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) == 2 && first <= last &&
+    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) >= 1 && first <= last &&
         first < bytes.size) {
         char text[96];
         if (last >= bytes.size)
