@@ -62,12 +62,11 @@ int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err)
         free(made);
         return err_set(err, ERR_INVALID, "blobs: the path is longer than %zu bytes", sizeof made->path - 1);
     }
-    static const char *const parts[] = {"tmp", "models"};
-    for (int i = 0; i < 2 + 256; i++) {
-        if (i < 2)
-            snprintf(part, sizeof part, "%s/%s", made->path, parts[i]);
+    for (int i = -1; i < 256; i++) {
+        if (i < 0)
+            snprintf(part, sizeof part, "%s/tmp", made->path);
         else
-            snprintf(part, sizeof part, "%s/%02x", made->path, i - 2);
+            snprintf(part, sizeof part, "%s/%02x", made->path, i);
         if (file_mkdirs(part, 0700, err) < 0) {
             free(made);
             return err_wrap(err, "blobs");
@@ -300,19 +299,6 @@ void blob_writer_destroy(struct blob_writer *writer)
     free(writer);
 }
 
-int blob_put(const struct blob_dir *dir, const void *data, size_t size, struct manifest *manifest,
-             struct err *err)
-{
-    struct blob_writer *writer = NULL;
-    if (blob_writer_create(dir, &writer, err) < 0)
-        return -1;
-    int rc = blob_writer_add(writer, data, size, err);
-    if (rc == 0)
-        rc = blob_writer_finish(writer, NULL, manifest, err);
-    blob_writer_destroy(writer);
-    return rc;
-}
-
 bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
 {
     char path[BLOB_PATH_MAX], aside[BLOB_PATH_MAX];
@@ -330,49 +316,38 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
     return unlink(aside) == 0;
 }
 
-static int link_file(const struct blob_dir *dir, const char *folder, const json_t *file, struct err *err)
+int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blob_model *model,
+                     struct err *err)
 {
-    const char *name = json_string_value(json_object_get(file, "name"));
-    const char *sha256 = json_string_value(json_object_get(file, "sha256"));
-    const char *path = json_string_value(json_object_get(file, "path"));
-    char target[BLOB_PATH_MAX], link[BLOB_PATH_MAX];
-    if (!name || !sha256 || !blob_name_valid(sha256) || strchr(name, '/') || name[0] == '.')
-        return err_set(err, ERR_CORRUPT, "a registered model has a file without a proper name or hash");
-    if (!path) {
-        blob_path(dir, sha256, target);
-        char *real = realpath(target, NULL);
-        if (!real)
-            return err_set(err, ERR_NOT_FOUND, "the file %s of the model is gone from the server", name);
-        snprintf(target, sizeof target, "%s", real);
-        free(real);
-        path = target;
+    const size_t count = json_array_size(files);
+    *model = (struct blob_model){.paths = calloc(count + 1, sizeof *model->paths),
+                                 .text = malloc(count * BLOB_PATH_MAX + 1)};
+    if (!model->paths || !model->text) {
+        blob_model_fini(model);
+        return err_set(err, ERR_NOMEM, "out of memory for a model's files");
     }
-    if ((size_t)snprintf(link, sizeof link, "%s/%s", folder, name) >= sizeof link)
-        return err_set(err, ERR_TOO_BIG, "the model's file name %.80s is too long", name);
-    if (symlink(path, link) < 0) {
-        if (errno != EEXIST)
-            return write_failed(errno, err);
-        char old[BLOB_PATH_MAX];
-        ssize_t n = readlink(link, old, sizeof old - 1);
-        if (n < 0 || strncmp(old, path, (size_t)n) != 0 || path[n]) {
-            unlink(link); /* the same content was registered again, from elsewhere */
-            if (symlink(path, link) < 0 && errno != EEXIST)
-                return write_failed(errno, err);
+    for (; model->count < count; model->count++) {
+        const json_t *file = json_array_get(files, model->count);
+        const char *name = json_string_value(json_object_get(file, "name"));
+        const char *sha256 = json_string_value(json_object_get(file, "sha256"));
+        const char *path = json_string_value(json_object_get(file, "path"));
+        char *target = model->text + (size_t)model->count * BLOB_PATH_MAX;
+        if (!name || !sha256 || !blob_name_valid(sha256) || strchr(name, '/') || name[0] == '.' || !name[0]) {
+            blob_model_fini(model);
+            return err_set(err, ERR_CORRUPT, "a registered model has a file without a proper name or hash");
         }
+        if (path)
+            snprintf(target, BLOB_PATH_MAX, "%s", path);
+        else
+            blob_path(dir, sha256, target);
+        model->paths[model->count] = (struct model_path){name, target};
     }
     return 0;
 }
 
-int blob_model_dir(const struct blob_dir *dir, const char *content, const json_t *files,
-                   char path[BLOB_PATH_MAX], struct err *err)
+void blob_model_fini(struct blob_model *model)
 {
-    if (!blob_name_valid(content))
-        return err_set(err, ERR_CORRUPT, "a registered model has no proper content id");
-    snprintf(path, BLOB_PATH_MAX, "%s/models/%.64s", dir->path, content);
-    if (file_mkdirs(path, 0700, err) < 0)
-        return -1;
-    size_t index;
-    json_t *file;
-    json_array_foreach(files, index, file) if (link_file(dir, path, file, err) < 0) return -1;
-    return 0;
+    free(model->paths);
+    free(model->text);
+    *model = (struct blob_model){0};
 }

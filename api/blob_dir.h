@@ -1,7 +1,6 @@
 /* The content-addressed folder: every file under its SHA-256, complete or absent.
  *
- * DIR/xx/HEX is a file, DIR/tmp/ holds what is being written, DIR/models/CONTENT/ the files of a model by
- * their names (symbolic links), so that model/ can open it as a folder. Everything here blocks: pool threads
+ * DIR/xx/HEX is a file, DIR/tmp/ holds what is being written. Everything here blocks: pool threads
  * only. A struct blob_dir is immutable and shared; a struct blob_writer belongs to one thread at a time.
  */
 #ifndef MOTLEY_API_BLOB_DIR_H
@@ -14,6 +13,7 @@
 
 #include "common/err.h"
 #include "model/manifest.h"
+#include "model/source.h"
 
 struct blob_dir;
 struct blob_writer;
@@ -55,13 +55,14 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
 /* True when 'err' came from a full disk or quota: HTTP 507. */
 bool blob_is_full(const struct err *err);
 
-/* Bytes as a blob: the three above in one. */
-int blob_put(const struct blob_dir *dir, const void *data, size_t size, struct manifest *manifest,
-             struct err *err);
-
-/* A model's files as a folder: 'files' is [{"name","sha256","path"?}]. Idempotent. Writes the folder to
- * 'path'. */
-int blob_model_dir(const struct blob_dir *dir, const char *content, const json_t *files,
-                   char path[BLOB_PATH_MAX], struct err *err);
+/* Where a model's files lie: 'files' is [{"name","sha256","path"?}], borrowed as long as *model is used. */
+struct blob_model {
+    struct model_path *paths; /* with room for one more */
+    uint32_t count;
+    char *text; /* its own */
+};
+int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blob_model *model,
+                     struct err *err);
+void blob_model_fini(struct blob_model *model);
 
 #endif

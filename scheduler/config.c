@@ -28,6 +28,10 @@ static const struct scheduler_limits defaults = {
     .queue_max = 64,
     .batch_max = 512,
     .event_days = 30,
+    .history_days = 180,
+    .dataset_days = 90,
+    .prune_rows = 2000,
+    .prune_ms = 600000,
     .leader_silent_ms = 15000,
     .leader_poll_ms = 250,
     .wait_steps = 20,
@@ -77,6 +81,10 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "queue_max", JR_OPTIONAL, 1, 10000, &limits->queue_max);
     jr_u32(&reader, "batch_max", JR_OPTIONAL, 1, 4096, &limits->batch_max);
     jr_u32(&reader, "event_days", JR_OPTIONAL, 1, 36500, &limits->event_days);
+    jr_u32(&reader, "history_days", JR_OPTIONAL, 1, 36500, &limits->history_days);
+    jr_u32(&reader, "dataset_days", JR_OPTIONAL, 1, 36500, &limits->dataset_days);
+    jr_u32(&reader, "prune_rows", JR_OPTIONAL, 10, 100000, &limits->prune_rows);
+    jr_u32(&reader, "prune_ms", JR_OPTIONAL, 100, day, &limits->prune_ms);
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);
     jr_u32(&reader, "leader_poll_ms", JR_OPTIONAL, 10, 60000, &limits->leader_poll_ms);
     jr_u32(&reader, "wait_steps", JR_OPTIONAL, 1, 1000000, &limits->wait_steps);

@@ -130,33 +130,24 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
     return rc;
 }
 
-/* ---- bounded tables ---- */
+/* ---- what was refused ---- */
 
 /* clang-format off */
-static const struct pg_statement prune = {
-    "prune",
-    "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
-    "           WHERE at < now() - $1::integer * interval '1 day' ORDER BY id LIMIT 10000) RETURNING 1), "
-    "t AS (DELETE FROM traces WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM traces t JOIN runs r ON r.id = t.run "
-    "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT 10000)) RETURNING 1), "
-    "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
-    "q AS (DELETE FROM requests WHERE state = 'failed' AND deadline_at < now() - interval '10 minutes' RETURNING 1) "
-    "SELECT json_build_object('events', (SELECT count(*) FROM e), 'traces', (SELECT count(*) FROM t), "
-    "  'join_tokens', (SELECT count(*) FROM w), 'requests', (SELECT count(*) FROM q))",
+static const struct pg_statement mark_nodes = {
+    "mark_nodes",
+    "UPDATE nodes n SET refused = n.refused + c.refused, mark = c.why, marked_at = now(), barred = n.barred OR c.barred FROM "
+    RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")
+    " WHERE n.name = c.node AND n.generation = c.generation",
     PG_WRITE};
 /* clang-format on */
 
-int store_prune(struct store *store, int64_t leader, unsigned event_days, store_doc_fn *done, void *arg,
-                struct err *err)
+int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
+                    struct err *err)
 {
-    struct pg_params fenced, days;
-    pg_params_init(&fenced);
-    pg_params_init(&days);
-    pg_param_i64(&fenced, leader);
-    pg_param_i64(&days, event_days);
-    const struct pg_step steps[] = {{&store_fence, &fenced}, {&prune, &days}};
-    int rc = store_run_doc(store, steps, 2, STORE_ALONE, NULL, done, arg, err);
-    pg_params_fini(&fenced);
-    pg_params_fini(&days);
+    const struct store_part part = {&mark_nodes, marks};
+    struct store_work work;
+    store_work_init(&work, leader, &part, 1);
+    int rc = store_run_done(store, work.steps, work.count, STORE_ALONE, done, arg, err);
+    store_work_fini(&work);
     return rc;
 }

@@ -6,9 +6,11 @@
 
 #include <signal.h>
 
+#include "common/digest.h"
 #include "scheduler/fake_agent.h"
 #include "scheduler/scheduler.h"
 #include "store/store_fixture.h"
+#include "support/must.h"
 
 enum { WORLD_AGENTS = 2, WORLD_SCHEDULERS = 2 };
 
@@ -183,11 +185,19 @@ static inline void world_turn(struct world *world)
 static inline void world_enrol(struct world *world, const char *node, uint8_t mark)
 {
     struct answer answer;
-    uint8_t join[32] = {mark, 7}, token[32] = {mark, 8};
+    uint8_t join[32] = {mark, 7}, token[32] = {mark, 8}, key[32], hash[32];
+    fake_key(node, key);
+    struct err err;
+    assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0); /* its Redis password is its name */
     AWAIT_OK(world->fixture, answer,
              store_join_token_put(world->fixture->store, join, clock_wall_us() + 60000000, 0, on_done,
                                   &answer, E));
-    const struct store_enrol enrol = {.join_hash = join, .node = node, .address = "", .agent_hash = token};
+    const struct store_enrol enrol = {.join_hash = join,
+                                      .node = node,
+                                      .address = "",
+                                      .agent_hash = token,
+                                      .redis_hash = hash,
+                                      .seal_key = key};
     AWAIT_OK(world->fixture, answer, store_enrol(world->fixture->store, &enrol, on_id, &answer, E));
 }
 
@@ -204,6 +214,15 @@ static inline void world_data(struct world *world)
         .key = world_key, .blob = world_key, .sizes = sizes, .sizes_bytes = sizeof(sizes), .stats = stats};
     AWAIT_OK(world->fixture, answer, store_model_put(world->fixture->store, &model, on_done, &answer, E));
     AWAIT_OK(world->fixture, answer, store_dataset_put(world->fixture->store, &data, on_done, &answer, E));
+    /* The files that fake_blobs names: a checkpoint is taken only with its files. */
+    struct err err;
+    struct pg_conn *conn = pg_connect(world->fixture->postgres.conninfo, 5000, &err);
+    must(pg_script(conn,
+                   "INSERT INTO blobs (sha256, size) SELECT lpad(to_hex(n), 64, '0'), 1 FROM "
+                   "generate_series(0, 500) n",
+                   &err),
+         &err);
+    pg_disconnect(conn);
     json_decref(config);
     json_decref(files);
     json_decref(stats);
