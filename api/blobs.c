@@ -135,8 +135,9 @@ static void upload_record(struct upload *upload)
 /* A part is kept, or not the one that was due. */
 static void upload_partly(struct upload *upload)
 {
-    json_t *document = json_pack("{s:s, s:I, s:I}", "sha256", upload->sha256, "size",
-                                 (json_int_t)upload->size, "received", (json_int_t)upload->received);
+    json_t *document =
+        json_pack("{s:s, s:I, s:I, s:b}", "sha256", upload->sha256, "size", (json_int_t)upload->size,
+                  "received", (json_int_t)upload->received, "busy", (int)(upload->writer == NULL));
     call_json(upload->call, 202, document, NULL);
     upload_free(upload);
 }
