@@ -562,16 +562,25 @@ static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
     return ranks;
 }
 
+/* How long the ranks wait for each other: as the plan's own times have it. */
+static json_t *compose_limits(const struct pass *pass)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    double step_s = json_number_value(json_object_get(json_object_get(pass->answer.plan, "costs"), "step_s"));
+    uint32_t wait_ms = policy_wait_ms(step_s, limits->wait_steps, limits->wait_ms_min, limits->wait_ms_max);
+    return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
+}
+
 /* What is the same in every rank's assignment. */
 static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *ranks)
 {
     const struct store_sched_job *job = pass->placed;
-    json_t *common =
-        json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:{}}", "job", (json_int_t)job->id,
-                  "run", json_object_get(numbers, "run"), "attempt", (json_int_t)job->attempt + 1, "epoch",
-                  json_object_get(numbers, "epoch"), "ranks", ranks, "plan", pass->answer.plan, "spec",
-                  job->spec, "model", compose_model(pass), "data", compose_data(pass), "start",
-                  compose_start(job), "links", pass->scheduler->config->links, "limits");
+    json_t *common = json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:o}", "job",
+                               (json_int_t)job->id, "run", json_object_get(numbers, "run"), "attempt",
+                               (json_int_t)job->attempt + 1, "epoch", json_object_get(numbers, "epoch"),
+                               "ranks", ranks, "plan", pass->answer.plan, "spec", job->spec, "model",
+                               compose_model(pass), "data", compose_data(pass), "start", compose_start(job),
+                               "links", pass->scheduler->config->links, "limits", compose_limits(pass));
     json_t *sample = json_object_get(job->inputs, "sample");
     if (common != NULL && json_is_object(sample)) {
         json_object_set(common, "sample", sample);

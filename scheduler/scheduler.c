@@ -18,7 +18,6 @@
  * device is taken (one that becomes free is news of its own). */
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
-#define PRUNE_NS 600000000000u
 #define MARKER "motley:instance" /* gone: Redis was wiped */
 
 /* ---- one thing at a time ---- */
@@ -308,20 +307,29 @@ static void trouble(void *arg, const struct err *why)
 
 static void pruned(void *arg, const struct err *err, json_t *counts)
 {
-    (void)arg;
-    (void)counts;
+    struct scheduler *scheduler = arg;
+    scheduler->pruning = false;
+    scheduler->prune_more = json_is_true(json_object_get(counts, "more"));
     if (err != NULL && err->code != ERR_CANCELLED) {
         log_event(LOG_LEVEL_WARN, "prune_failed", "why=\"%s\"", err->text);
     }
 }
 
+/* A batch a tick while there is more to do, so that no other work waits for long. */
 static void prune(struct scheduler *scheduler, uint64_t now_ns)
 {
+    const struct scheduler_limits *limits = &scheduler->config->limits;
     struct err ignored; /* comes again */
-    if (now_ns - scheduler->pruned_ns > PRUNE_NS) {
+    bool due = scheduler->prune_more || now_ns - scheduler->pruned_ns > (uint64_t)limits->prune_ms * 1000000u;
+    if (due && !scheduler->pruning) {
+        const struct store_retention keep = {.event_days = limits->event_days,
+                                             .history_days = limits->history_days,
+                                             .dataset_days = limits->dataset_days,
+                                             .rows = limits->prune_rows};
         scheduler->pruned_ns = now_ns;
-        store_prune(scheduler->store, scheduler->epoch, scheduler->config->limits.event_days, pruned,
-                    scheduler, &ignored);
+        scheduler->prune_more = false;
+        scheduler->pruning =
+            store_prune(scheduler->store, scheduler->epoch, &keep, pruned, scheduler, &ignored) == 0;
     }
 }
 

@@ -87,6 +87,7 @@ struct scheduler {
     size_t missing_count;
     uint64_t listening_ns; /* since when silence counts */
     uint64_t pruned_ns, complained_ns;
+    bool pruning, prune_more;
     bool marker_asked;
 
     struct pass *pass; /* the decision under way */

@@ -65,6 +65,8 @@ struct store_sched_run { /* every active one */
     enum stop_why stop_why;
     int64_t created_us, started_us, stopping_us, killed_us; /* 0: not yet */
     char *why;                                              /* why it is being stopped, a sentence, or NULL */
+    bool advanced;        /* a checkpoint beyond the one it began with is complete */
+    uint32_t lost_before; /* lost runs of the same job that began with the same checkpoint */
     uint32_t rank_count;
     struct store_sched_rank *ranks; /* [rank_count], by rank */
 };
@@ -199,9 +201,16 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
 int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
                     struct err *err);
 
-/* Bounded tables: events older than `days` (and finished jobs' traces), spent join tokens, failed
- * measurements; at most 10,000 rows a table and call. {"events": n, …}. */
-int store_prune(struct store *store, int64_t leader, unsigned event_days, store_doc_fn *done, void *arg,
-                struct err *err);
+/* How long what grows for ever is kept, in days; and how much of it goes in one call. */
+struct store_retention {
+    unsigned event_days;   /* events and traces */
+    unsigned history_days; /* after a job's end: the lines of its single steps, its runs but the last */
+    unsigned dataset_days; /* encoded data sets that nobody used */
+    unsigned rows;         /* a table and call, 1.. */
+};
+/* One step of it, also of spent join tokens and failed measurements: {"more": whether there is more to do}.
+ */
+int store_prune(struct store *store, int64_t leader, const struct store_retention *keep, store_doc_fn *done,
+                void *arg, struct err *err);
 
 #endif

@@ -61,6 +61,7 @@ struct ops_step {
     double temperature; /* 0: greedy */
     uint64_t seed;      /* of sampling */
     uint64_t position;  /* of the token to be sampled */
+    uint64_t wait_ns;   /* instead of the options' wait_ns; 0: that */
     /* out */
     int32_t token;                /* sampled or received; -1 when this rank did not learn it */
     struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */

@@ -243,7 +243,7 @@ static int ring_step(struct reduce *reduce, struct err *err)
 {
     struct ops *ops = reduce->ops;
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
-    uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
+    uint64_t deadline_ns = clock_mono_ns() + ops->wait_ns;
     size_t begin, end;
     for (reduce->ring.open = 0; reduce->ring.step < 2 * (reduce->ring.count - 1); reduce->ring.step++) {
         size_t out_begin, out_end;
@@ -320,7 +320,7 @@ static int receive(struct reduce *reduce, struct neighbour peer, uint8_t *to, me
 {
     struct ops *ops = reduce->ops;
     return mesh_recv(ops->options.mesh, peer.rank, peer.queue, ops_tag(ops, reduce->instr), to, reduce->size,
-                     clock_mono_ns() + ops->options.wait_ns, done, reduce, err);
+                     clock_mono_ns() + ops->wait_ns, done, reduce, err);
 }
 
 static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *from, mesh_done_fn *done,
@@ -329,7 +329,7 @@ static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *fro
     struct ops *ops = reduce->ops;
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
     return mesh_send(ops->options.mesh, peer.rank, peer.queue, &meta, from, reduce->size,
-                     clock_mono_ns() + ops->options.wait_ns, done, reduce, err);
+                     clock_mono_ns() + ops->wait_ns, done, reduce, err);
 }
 
 /* The sum is with the parent. */

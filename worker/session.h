@@ -27,6 +27,8 @@
  * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
  * process's base. */
 enum { SESSION_RESIDENT_CHUNKS = 2 };
+/* How long an artifact store that does not answer is waited for when a model is read. */
+enum { SESSION_FETCH_PATIENCE_S = 120 };
 
 /* Set by the link's thread and by signals, read by the main thread between steps. */
 struct stop_request {
@@ -64,6 +66,7 @@ struct session {
     uint64_t process_base_bytes; /* VmRSS before anything was allocated */
     uint64_t steps_done;         /* by all attempts together */
     struct saver *saver;
+    bool just_saved;    /* since the last program: another rank may still be storing the checkpoint before */
     struct trace trace; /* of the step under way, if it is one of the sample */
     uint64_t alone_ns;  /* the run ends after so long without an agent */
 };

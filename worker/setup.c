@@ -37,6 +37,13 @@ static int check_supported(const struct assignment *assignment, struct err *err)
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);
+    const struct plan_rank *me = &assignment->plan->ranks[assignment->rank];
+    uint64_t allowed = assignment->local.memory_limit_bytes;
+    if (allowed != 0 && allowed < me->memory_limit_bytes)
+        return err_set(err, ERR_STALE,
+                       "the plan counts on %llu bytes of %s and %llu are allowed there now: plan again",
+                       (unsigned long long)me->memory_limit_bytes, assignment->local.device,
+                       (unsigned long long)allowed);
     return 0;
 }
 
@@ -53,7 +60,9 @@ static int open_model(struct session *session, struct err *err)
                                     .content = assignment->model.content,
                                     .cache_dir = local->cache,
                                     .cache_limit_bytes = local->cache_limit_bytes,
-                                    .resident_chunks = SESSION_RESIDENT_CHUNKS};
+                                    .resident_chunks = SESSION_RESIDENT_CHUNKS,
+                                    .patience_s = SESSION_FETCH_PATIENCE_S,
+                                    .stop = &session->stop->kill};
     if (fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err) < 0 ||
         model_source_open_fetched(&options, &transport, &source, err) < 0 ||
         model_open(source, &session->model, err) < 0)

@@ -200,7 +200,7 @@ static int put_optimizer(struct session *session, struct items *moments, json_t 
 
 static int receive_part(struct session *session, uint32_t child, struct buf *out, struct err *err)
 {
-    uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
+    uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
     struct mesh_done done;
     if (mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 1, &size, sizeof size, deadline_ns, &done,
                        err) < 0)
@@ -272,7 +272,7 @@ static void acknowledge_part(struct session *session, uint32_t child)
     uint64_t taken = 1;
     struct mesh_meta meta = {.tag = 3};
     (void)mesh_send_wait(session->mesh, child, OPS_QUEUE_WORKER, &meta, &taken, sizeof taken,
-                         clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
+                         clock_mono_ns() + session->assignment->save_wait_ns, NULL, &ignored);
 }
 
 /* To the parent: the size of our part (0: none comes, do not wait), the part; then it says that it has it.
@@ -280,7 +280,7 @@ static void acknowledge_part(struct session *session, uint32_t child)
 static int send_bytes(struct session *session, const struct buf *file, struct err *err)
 {
     uint64_t size = file ? file->size : 0, taken = 0,
-             deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
+             deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
     struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
     uint32_t parent = (uint32_t)session->parent;
     if (mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size, deadline_ns, NULL,

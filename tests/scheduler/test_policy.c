@@ -103,6 +103,17 @@ static const struct run_verdict *decide(struct life *life)
     return &life->verdict;
 }
 
+static void a_wait_follows_the_predicted_step_between_its_bounds(void **state)
+{
+    (void)state;
+    assert_int_equal(policy_wait_ms(0.5, 20, 60000, 86400000), 60000);
+    assert_int_equal(policy_wait_ms(1200, 20, 60000, 86400000),
+                     24000000); /* 600 s were too few for one step */
+    assert_int_equal(policy_wait_ms(1e9, 20, 60000, 86400000), 86400000);
+    assert_int_equal(policy_wait_ms(0, 20, 60000, 86400000), 60000);
+    assert_int_equal(policy_wait_ms(100, 20, 60000, 1000), 60000);
+}
+
 static void peers_are_told_when_the_last_rank_is_ready(void **state)
 {
     struct life life;
@@ -184,6 +195,35 @@ static void losses_are_bounded(void **state)
     }
 }
 
+static uint32_t pause_after(uint32_t losses, uint32_t lost_before, bool advanced, int64_t lasted_ms)
+{
+    struct life life;
+    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_LOST);
+    life.run.stop_why = life.job.stop_why = STOP_LOST;
+    life.job.retries_max = 1000;
+    life.job.losses = losses;
+    life.run.lost_before = lost_before;
+    life.run.advanced = advanced;
+    life.now_us += lasted_ms * 1000;
+    assert_int_equal(decide(&life)->job_event, JOB_EVENT_REQUEUE);
+    return life.verdict.delay_ms;
+}
+
+static void a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won(void **state)
+{
+    (void)state;
+    assert_int_equal(pause_after(0, 0, false, 0), 100);
+    assert_int_equal(pause_after(3, 3, false, 0), 800);
+    assert_int_equal(pause_after(40, 40, false, 0), 1000);
+    assert_int_equal(pause_after(40, 2, false, 0), 400); /* the others were lost before a later checkpoint */
+    assert_int_equal(pause_after(0, 9, false, 0), 100);  /* a person has let it begin anew */
+    assert_int_equal(pause_after(40, 40, true, 0), 0);
+    assert_int_equal(pause_after(40, 40, false, 300),
+                     700); /* attempts begin so far apart, whatever their length */
+    assert_int_equal(pause_after(40, 40, false, 5000), 0);
+    assert_int_equal(pause_after(40, 40, false, -5000), 1000); /* the clock was set back */
+}
+
 /* Whatever the facts: every verdict has its line in the tables, and a run that nobody lives in never just
  * waits. */
 static void any_facts_give_a_verdict_that_the_tables_know(void **state)
@@ -239,12 +279,14 @@ int main(void)
         cmocka_unit_test(the_order_is_priority_then_first_come),
         cmocka_unit_test(usable_is_free_and_not_reserved),
         cmocka_unit_test(back_off_doubles_up_to_its_bound),
+        cmocka_unit_test(a_wait_follows_the_predicted_step_between_its_bounds),
         cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),
         cmocka_unit_test(a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends),
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),
         cmocka_unit_test(losses_are_bounded),
+        cmocka_unit_test(a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won),
         cmocka_unit_test(any_facts_give_a_verdict_that_the_tables_know),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
