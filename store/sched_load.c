@@ -81,7 +81,10 @@ static const struct pg_statement statements[Q_COUNT] = {
                  " ORDER BY a.run, a.rank",
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
-                 "SELECT name, boot, machine_id, address, state, last_seq FROM nodes ORDER BY name", PG_READ},
+                 "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred AND state <> 'removed' "
+                 "FROM nodes ORDER BY name",
+                 PG_READ},
     [Q_DEVICES] = {"sched_devices",
                    "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
                    "ORDER BY name",
@@ -315,6 +318,11 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         node->reachable = strcmp(pg_text(nodes, (int)i, 4), "alive") == 0;
         node->joining = strcmp(pg_text(nodes, (int)i, 4), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, 5);
+        node->generation = pg_i64(nodes, (int)i, 6);
+        node->admitted = pg_bool(nodes, (int)i, 9) &&
+                         pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
+                         pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
+        node->reachable = node->reachable && node->admitted;
     }
     view->devices = rows_of(devices, sizeof(*view->devices), &view->device_count, bad);
     for (size_t i = 0; i < view->device_count; i++) {
