@@ -183,6 +183,7 @@ class Storm:
             "redis-wiped": self.redis_wiped,
             "redis-kept": self.redis_kept,
             "redis-flushed": self.redis_flushed,
+            "redis-users": self.redis_users,
             "postgres-immediate": lambda: self.kill("postgres", number=signal.SIGQUIT),
             "postgres": lambda: self.kill("postgres"),
             "postgres-backend": self.postgres_backend,
@@ -268,7 +269,7 @@ class Storm:
                 link.connect(os.path.join(self.motley.home, "run", "redis.sock"))
                 for command in (("AUTH", "admin", password), words):
                     link.sendall(f"*{len(command)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in command))
-                    if not link.recv(4096).startswith(b"+OK"):
+                    if not link.recv(4096).startswith((b"+OK", b":1")):
                         return False
             return True
         except OSError:
@@ -284,6 +285,11 @@ class Storm:
 
     def redis_flushed(self):
         return "emptied in place" if self.redis("FLUSHALL") else None
+
+    def redis_users(self):
+        """An agent's account is gone in place; a Redis that is killed has lost them all."""
+        name = "agent-" + self.random.choice(self.processes("agent"))["name"]
+        return f"{name} is unknown" if self.redis("ACL", "DELUSER", name) else None
 
     def postgres_backend(self):
         """One session's process: the server ends all the others and recovers."""
