@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LEFTOVER_SECONDS = 24 * 3600 };
+enum { LEFTOVER_SECONDS = 24 * 3600, READ_BYTES = 1 << 20 };
 static const char full_mark[] = "no space left for files on the server";
 
 struct blob_dir {
@@ -24,7 +25,8 @@ struct blob_dir {
 
 struct blob_writer {
     const struct blob_dir *dir;
-    int fd; /* -1: none */
+    int fd;              /* -1: none */
+    bool in_parts, keep; /* hashed at the end; what came stays for the next part */
     char temp[BLOB_PATH_MAX];
     struct digest *whole, *chunk;
     uint64_t chunk_fill;
@@ -32,7 +34,7 @@ struct blob_writer {
     uint32_t chunk_capacity;
 };
 
-static void remove_leftovers(const struct blob_dir *dir)
+void blob_dir_tidy(const struct blob_dir *dir)
 {
     char path[BLOB_PATH_MAX];
     snprintf(path, sizeof path, "%s/tmp", dir->path);
@@ -70,7 +72,7 @@ int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err)
             return err_wrap(err, "blobs");
         }
     }
-    remove_leftovers(made);
+    blob_dir_tidy(made);
     *dir = made;
     return 0;
 }
@@ -108,19 +110,14 @@ static int write_failed(int error, struct err *err)
     return err_set(err, ERR_IO, "could not write a file on the server: %s", strerror(error));
 }
 
-int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
+static int writer_make(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
 {
     struct blob_writer *made = calloc(1, sizeof *made);
+    *writer = NULL;
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for an upload");
     made->dir = dir;
-    snprintf(made->temp, sizeof made->temp, "%s/tmp/XXXXXX", dir->path);
-    made->fd = mkostemp(made->temp, O_CLOEXEC);
-    if (made->fd < 0) {
-        write_failed(errno, err);
-        free(made);
-        return -1;
-    }
+    made->fd = -1;
     made->whole = digest_create(err);
     made->chunk = made->whole ? digest_create(err) : NULL;
     if (!made->chunk) {
@@ -128,6 +125,49 @@ int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, 
         return -1;
     }
     *writer = made;
+    return 0;
+}
+
+int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
+{
+    if (writer_make(dir, writer, err) < 0)
+        return -1;
+    struct blob_writer *made = *writer;
+    snprintf(made->temp, sizeof made->temp, "%s/tmp/XXXXXX", dir->path);
+    made->fd = mkostemp(made->temp, O_CLOEXEC);
+    if (made->fd < 0) {
+        write_failed(errno, err);
+        blob_writer_destroy(made);
+        *writer = NULL;
+        return -1;
+    }
+    return 0;
+}
+
+int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
+                       struct blob_writer **writer, uint64_t *received, struct err *err)
+{
+    struct stat opened, named;
+    *received = 0;
+    if (writer_make(dir, writer, err) < 0)
+        return -1;
+    struct blob_writer *made = *writer;
+    made->in_parts = made->keep = true;
+    snprintf(made->temp, sizeof made->temp, "%s/tmp/part-%lld-%.64s", dir->path, (long long)owner, sha256);
+    made->fd = open(made->temp, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool good = made->fd >= 0 && fstat(made->fd, &opened) == 0;
+    if (!good)
+        write_failed(errno, err);
+    else
+        *received = (uint64_t)opened.st_size;
+    /* locked: another request's; no more by this name: another request's until a moment ago */
+    if (!good || flock(made->fd, LOCK_EX | LOCK_NB) < 0 || stat(made->temp, &named) < 0 ||
+        named.st_ino != opened.st_ino || fstat(made->fd, &opened) < 0) {
+        blob_writer_destroy(made);
+        *writer = NULL;
+        return good ? 0 : -1;
+    }
+    *received = (uint64_t)opened.st_size;
     return 0;
 }
 
@@ -173,12 +213,38 @@ int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, s
         ssize_t n = write(writer->fd, (const char *)data + done, size - done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
+        if (n <= 0) {
+            writer->keep = false;
             return write_failed(n < 0 ? errno : ENOSPC, err);
+        }
         done += (size_t)n;
     }
+    if (writer->in_parts)
+        return 0;
     writer->manifest.size += size;
     return hash_add(writer, data, size, err);
+}
+
+/* What all parts together are. */
+static int hash_all(struct blob_writer *writer, struct err *err)
+{
+    uint8_t *piece = malloc(READ_BYTES);
+    if (!piece)
+        return err_set(err, ERR_NOMEM, "out of memory for an upload");
+    int rc = 0;
+    while (rc == 0) {
+        ssize_t n = pread(writer->fd, piece, READ_BYTES, (off_t)writer->manifest.size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = err_set(err, ERR_IO, "could not read an upload's parts: %s", strerror(errno));
+        if (n <= 0)
+            break;
+        writer->manifest.size += (uint64_t)n;
+        rc = hash_add(writer, piece, (size_t)n, err);
+    }
+    free(piece);
+    return rc;
 }
 
 static int make_visible(struct blob_writer *writer, const char *name, struct err *err)
@@ -201,6 +267,9 @@ int blob_writer_finish(struct blob_writer *writer, const char *expected, struct 
                        struct err *err)
 {
     char name[DIGEST_HEX_SIZE];
+    if (writer->in_parts && hash_all(writer, err) < 0)
+        return -1;
+    writer->keep = false;
     if (writer->chunk_fill && chunk_end(writer, err) < 0)
         return -1;
     if (digest_final(writer->whole, writer->manifest.sha256, err) < 0)
@@ -220,7 +289,7 @@ void blob_writer_destroy(struct blob_writer *writer)
 {
     if (!writer)
         return;
-    if (writer->temp[0] && writer->fd >= 0)
+    if (writer->temp[0] && writer->fd >= 0 && !writer->keep)
         unlink(writer->temp);
     if (writer->fd >= 0)
         close(writer->fd);

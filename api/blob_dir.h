@@ -20,9 +20,11 @@ struct blob_writer;
 
 enum { BLOB_PATH_MAX = 4096 };
 
-/* Makes the folder if need be and removes leftovers of writers that died over a day ago. */
+/* Makes the folder if need be and tidies it. */
 int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err);
 void blob_dir_close(struct blob_dir *dir);
+/* Removes what writers that died, and parts that nobody went on with, left behind over a day ago. */
+void blob_dir_tidy(const struct blob_dir *dir);
 /* Bytes free on its file system; 0 when it cannot be told. */
 uint64_t blob_dir_free_bytes(const struct blob_dir *dir);
 
@@ -34,6 +36,11 @@ void blob_path(const struct blob_dir *dir, const char *sha256, char path[BLOB_PA
 /* A file to be. ERR_TOO_BIG with "no space" (blob_is_full) when the disk is full: nothing is left behind
  * then. */
 int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err);
+/* The same for a file that an owner sends in parts: DIR/tmp/part-OWNER-HEX stays when the writer is destroyed
+ * before it is finished, and is added to by the next. *received: its bytes so far. *writer is NULL while
+ * another request adds to it. The bytes are hashed when it is finished. */
+int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
+                       struct blob_writer **writer, uint64_t *received, struct err *err);
 int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, struct err *err);
 /* Sync and make it visible. 'expected' (hex) or NULL: any. ERR_CORRUPT when the bytes hash otherwise.
  * *manifest (manifest_fini) is filled on success. The writer is empty afterwards; destroy it all the same. */

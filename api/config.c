@@ -65,29 +65,16 @@ static int read_tls(struct json_reader *reader, const char *key, bool server, st
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
+/* What agents are told; the api itself has no business with Redis. */
 static int read_redis(struct json_reader *reader, struct api_config *config)
 {
-    struct json_reader sub, agents;
+    struct json_reader sub;
     int rc = jr_sub(reader, "redis", JR_OPTIONAL, &sub);
     if (rc != 1)
         return rc;
     config->has_redis = true;
     take(&sub, "address", JR_REQUIRED, &config->redis.address);
-    take(&sub, "user", JR_OPTIONAL, &config->redis.user);
-    take(&sub, "password", JR_OPTIONAL, &config->redis.password);
-    int tls = read_tls(&sub, "tls", false, &config->redis.tls);
-    if (tls < 0)
-        return -1;
-    config->redis.has_tls = config->redis.agents_tls = tls == 1;
-    rc = jr_sub(&sub, "agents", JR_OPTIONAL, &agents);
-    if (rc == 1) {
-        take(&agents, "address", JR_REQUIRED, &config->redis.agents_address);
-        jr_bool(&agents, "tls", JR_OPTIONAL, &config->redis.agents_tls);
-        if (jr_finish(&agents) < 0)
-            return -1;
-    } else if (config->redis.address) {
-        config->redis.agents_address = strdup(config->redis.address);
-    }
+    jr_bool(&sub, "tls", JR_OPTIONAL, &config->redis.tls);
     return jr_finish(&sub);
 }
 
@@ -201,14 +188,10 @@ void api_config_destroy(struct api_config *config)
     if (!config)
         return;
     tls_paths_fini(&config->tls);
-    tls_paths_fini(&config->redis.tls);
     free(config->host);
     free(config->address_file);
     free(config->postgres);
     free(config->redis.address);
-    free(config->redis.user);
-    free(config->redis.password);
-    free(config->redis.agents_address);
     free(config->blobs);
     free(config->parser.program);
     free(config->ca_cert);

@@ -24,12 +24,9 @@ struct api_config {
     uint32_t measure_seconds; /* how long a plan waits for devices to be measured */
     bool has_redis;
     struct {
-        char *address, *user, *password;
-        bool has_tls;
-        struct tls_paths tls;
-        char *agents_address; /* what agents are told */
-        bool agents_tls;
-    } redis;
+        char *address;
+        bool tls;
+    } redis; /* what agents are told */
     char *blobs;
     uint32_t unused_seconds; /* files nobody refers to or asks for are removed after that; 0: never */
     char *ca_cert, *ca_key;  /* NULL: nobody can be enrolled */

@@ -55,34 +55,17 @@ static int create_tls(struct serve *serve, struct err *err)
         if (!serve->app.tls)
             return -1;
     }
-    if (config->has_redis && config->redis.has_tls) {
-        struct tls_files files = {config->redis.tls.ca, config->redis.tls.cert, config->redis.tls.key};
-        serve->app.redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (!serve->app.redis_tls)
-            return -1;
-    }
     return 0;
 }
 
-static int create_clients(struct serve *serve, struct err *err)
+static int create_store(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
     const struct api_config *config = app->config;
     struct store_config store = {.conninfo = config->postgres,
                                  .connections = config->connections,
                                  .statement_ms_max = config->wait_seconds * 1000};
-    if (store_create(app->base, &store, &app->store, err) < 0)
-        return -1;
-    if (config->has_redis) {
-        struct redis_config redis = {.address = config->redis.address,
-                                     .user = config->redis.user,
-                                     .password = config->redis.password,
-                                     .tls = app->redis_tls};
-        app->redis = redis_create(app->base, &redis, NULL, NULL, err);
-        if (!app->redis)
-            return -1;
-    }
-    return 0;
+    return store_create(app->base, &store, &app->store, err);
 }
 
 /* Asked once now: a machine on which it has no sandbox is told apart from a file that is wrong. */
@@ -121,7 +104,7 @@ static int create_parts(struct serve *serve, struct err *err)
     if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
-    if (!app->pool || create_clients(serve, err) < 0)
+    if (!app->pool || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -184,6 +167,9 @@ static void on_patience(evutil_socket_t fd, short what, void *arg)
 static int wait_for_database(struct serve *serve, struct err *err)
 {
     struct timeval patience = {(time_t)serve->app.config->start_seconds, 0};
+    int checked = store_session_check(serve->app.config->postgres, err);
+    if (checked < 0 && err->code == ERR_UNSUPPORTED)
+        return -1;
     event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
     ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
@@ -192,7 +178,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
         *err = serve->err;
         return -1;
     }
-    return 0;
+    return checked < 0 && !serve->app.stopping ? store_session_check(serve->app.config->postgres, err) : 0;
 }
 
 /* ---- stopping ---- */
@@ -228,8 +214,6 @@ static void destroy_parts(struct serve *serve)
     struct app *app = &serve->app;
     if (app->pool)
         pool_stop(app->pool);
-    if (app->redis)
-        redis_destroy(app->redis);
     store_destroy(app->store);
     sweep_destroy(app->sweep);
     followers_destroy(app->followers);
@@ -242,7 +226,6 @@ static void destroy_parts(struct serve *serve)
     blob_dir_close(app->blobs);
     known_files_destroy(app->known);
     tls_context_free(app->tls);
-    tls_context_free(app->redis_tls);
     if (serve->term)
         event_free(serve->term);
     if (serve->interrupt)

@@ -219,11 +219,14 @@ static const struct pg_statement enrol_node = {
     "node_enrol",
     "WITH good AS (SELECT hash FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
     "              FOR UPDATE), "
-    "made AS (INSERT INTO nodes (name, address) SELECT $2, $3 FROM good "
+    "made AS (INSERT INTO nodes (name, address, redis_hash, seal_key) SELECT $2, $3, $6, $7 FROM good "
     "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = nodes.generation + "
     "1, "
-    "           boot = NULL, state = 'joining', last_seen = NULL, enrolled_at = now() "
-    "         WHERE nodes.last_seen IS NULL OR nodes.last_seen < now() - interval '60 s' RETURNING name, "
+    "           boot = NULL, state = 'joining', last_seen = NULL, enrolled_at = now(), "
+    "           redis_hash = excluded.redis_hash, seal_key = excluded.seal_key, refused = 0, mark = NULL, "
+    "           marked_at = NULL, barred = false "
+    "         WHERE nodes.last_seen IS NULL OR nodes.last_seen < now() - interval '60 s' OR nodes.barred "
+    "         RETURNING name, "
     "generation), "
     "used AS (UPDATE join_tokens SET used_at = now(), used_by = $2 "
     "         FROM good, made WHERE join_tokens.hash = good.hash RETURNING 1), "
@@ -276,6 +279,14 @@ int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_f
     pg_param_text(&params, enrol->address);
     pg_param_bytes(&params, enrol->agent_hash, DIGEST_SIZE);
     pg_param_i64(&params, SCOPE_AGENT);
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *secret = i == 0 ? enrol->redis_hash : enrol->seal_key;
+        if (secret != NULL) {
+            pg_param_bytes(&params, secret, DIGEST_SIZE);
+        } else {
+            pg_param_text(&params, NULL);
+        }
+    }
     const struct pg_step step = {&enrol_node, &params};
     int rc =
         store_run(store, &step, 1, STORE_ALONE,

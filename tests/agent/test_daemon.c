@@ -16,97 +16,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "agent/fake_api.h"
 #include "agent/fake_worker.h"
 #include "common/digest.h"
 #include "common/frame.h"
 #include "common/json.h"
-#include "support/cluster.h"
+#include "common/seal.h"
 #include "support/services.h"
-
-/* ================= the api ================= */
-
-struct api {
-    struct test_cluster *cluster;
-    const char *redis;
-    int listener;
-    char url[64];
-    atomic_int enrolments;
-    pthread_t thread;
-    atomic_bool stopping;
-};
-
-static void api_answer(struct api *api, int fd)
-{
-    struct err err;
-    struct buf text, cert;
-    buf_init(&text, 1 << 20);
-    buf_init(&cert, 65536);
-    char *body = NULL;
-    size_t want = 0;
-    while (body == NULL || text.size < want) {
-        assert_int_equal(buf_reserve(&text, 65536, &err), 0);
-        ssize_t got = recv(fd, text.data + text.size, 65536, 0);
-        if (got <= 0) {
-            goto out;
-        }
-        text.size += (size_t)got;
-        text.data[text.size] = '\0';
-        body = strstr((char *)text.data, "\r\n\r\n");
-        char *length = strstr((char *)text.data, "Content-Length: ");
-        if (body != NULL && length != NULL) {
-            want = (size_t)(body + 4 - (char *)text.data) + strtoul(length + 16, NULL, 10);
-        }
-    }
-    json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
-    char identity[100];
-    snprintf(identity, sizeof(identity), "agent:%s", json_string_value(json_object_get(asked, "node")));
-    const char *hosts[] = {"127.0.0.1"};
-    if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, hosts, 1, 10, &cert,
-                  &err) < 0) {
-        fprintf(stderr, "api: %s\n", err.text);
-        exit(1);
-    }
-    json_t *answer =
-        json_pack("{s:s, s:s, s:{s:s}, s:s}", "certificate", buf_str(&cert), "ca",
-                  buf_str(&api->cluster->ca_cert), "redis", "address", api->redis, "token", "bearer-1");
-    char *dumped = json_dumps(answer, JSON_COMPACT);
-    dprintf(fd, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-            strlen(dumped), dumped);
-    api->enrolments++;
-    free(dumped);
-    json_decref(answer);
-    json_decref(asked);
-out:
-    buf_fini(&text);
-    buf_fini(&cert);
-}
-
-static void *api_main(void *arg)
-{
-    struct api *api = arg;
-    while (!api->stopping) {
-        struct pollfd entry = {.fd = api->listener, .events = POLLIN};
-        if (poll(&entry, 1, 50) > 0) {
-            int fd = accept(api->listener, NULL, NULL);
-            api_answer(api, fd);
-            close(fd);
-        }
-    }
-    return NULL;
-}
-
-static void api_start(struct api *api)
-{
-    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(where);
-    api->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(api->listener, (struct sockaddr *)&where, sizeof(where)), 0);
-    assert_int_equal(listen(api->listener, 8), 0);
-    assert_int_equal(getsockname(api->listener, (struct sockaddr *)&where, &size), 0);
-    snprintf(api->url, sizeof(api->url), "http://127.0.0.1:%d", ntohs(where.sin_port));
-    assert_int_equal(pthread_create(&api->thread, NULL, api_main, api), 0);
-}
 
 /* ================= the scheduler ================= */
 
@@ -123,6 +39,7 @@ struct world {
     char after[64];
     json_t *events; /* taken from Redis, not yet asked for */
     int64_t message;
+    struct seal *seal;
     bool ack; /* acknowledge numbered events as they come */
 };
 
@@ -138,13 +55,26 @@ static void world_connect(struct world *world)
     snprintf(world->after, sizeof(world->after), "0");
 }
 
+static struct seal *seal_made(void)
+{
+    uint8_t key[SEAL_KEY_SIZE];
+    struct err err;
+    assert_int_equal(digest_unhex(seal_hex, key, sizeof(key)), 0);
+    struct seal *seal = seal_create(key, "left", &err);
+    assert_non_null(seal);
+    return seal;
+}
+
 static void say_quietly(struct world *world, json_t *message)
 {
     struct buf bytes;
     struct err err;
+    uint8_t mac[SEAL_SIZE];
     buf_init(&bytes, 1 << 20);
     assert_int_equal(frame_encode(message, &bytes, &err), 0);
-    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b", bytes.data, bytes.size);
+    assert_int_equal(seal_make(world->seal, SEAL_MESSAGES, bytes.data, bytes.size, mac, &err), 0);
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
+                                     bytes.size, mac, sizeof(mac));
     assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
     freeReplyObject(reply);
     buf_fini(&bytes);
@@ -181,7 +111,7 @@ static bool event_is(const json_t *event, const char *type, int64_t run)
 /* Take what Redis has (waiting up to block_ms for the first). */
 static void events_take(struct world *world, int block_ms)
 {
-    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events %s",
+    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events:left %s",
                                      block_ms, world->after);
     assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
     if (reply->type == REDIS_REPLY_ARRAY) {
@@ -189,6 +119,9 @@ static void events_take(struct world *world, int block_ms)
         for (size_t i = 0; i < entries->elements; i++) {
             struct err err;
             redisReply *payload = entries->element[i]->element[1]->element[1];
+            redisReply *mac = entries->element[i]->element[1]->element[3];
+            assert_true(seal_holds(world->seal, SEAL_EVENTS, payload->str, (size_t)payload->len, mac->str,
+                                   (size_t)mac->len));
             snprintf(world->after, sizeof(world->after), "%s", entries->element[i]->element[0]->str);
             json_t *event = frame_decode(payload->str, (size_t)payload->len, &frame_limits_default, &err);
             assert_non_null(event);
@@ -284,6 +217,7 @@ static void *world_make(const char *name)
     assert_int_equal(tls_join_token_format("secret", fingerprint, world->token, &err), 0);
     world->events = json_array();
     world->ack = true;
+    world->seal = seal_made();
     world_connect(world);
     return world;
 }
@@ -332,6 +266,7 @@ static int world_down(void **state)
     pthread_join(world->api.thread, NULL);
     close(world->api.listener);
     redisFree(world->client);
+    seal_destroy(world->seal);
     test_redis_kill(&world->redis);
     test_cluster_fini(&world->cluster);
     json_decref(world->events);
@@ -587,6 +522,93 @@ static void unacknowledged_events_come_again_after_an_agents_restart(void **stat
     await_whole_run(world, 11, "done", 50);
 }
 
+static void add_raw(struct world *world, json_t *message, struct seal *seal, enum seal_direction direction)
+{
+    struct buf bytes;
+    struct err err;
+    uint8_t mac[SEAL_SIZE] = {0};
+    buf_init(&bytes, 1 << 20);
+    assert_int_equal(frame_encode(message, &bytes, &err), 0);
+    if (seal != NULL) {
+        assert_int_equal(seal_make(seal, direction, bytes.data, bytes.size, mac, &err), 0);
+    }
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
+                                     bytes.size, mac, sizeof(mac));
+    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    freeReplyObject(reply);
+    buf_fini(&bytes);
+    json_decref(message);
+}
+
+static json_t *forged(int64_t id)
+{
+    json_t *message = assign(660, 660, "left/cpu0", "steps:3");
+    json_object_set_new(message, "id", json_integer(id));
+    return message;
+}
+
+static void messages_without_the_schedulers_seal_do_nothing(void **state)
+{
+    struct world *world = *state;
+    uint8_t key[SEAL_KEY_SIZE];
+    struct err err;
+    assert_int_equal(digest_unhex(seal_hex, key, sizeof(key)), 0);
+    struct seal *right = seal_create(key, "right", &err);
+    key[0] ^= 1;
+    struct seal *other = seal_create(key, "left", &err);
+    add_raw(world, forged(6601), NULL, SEAL_MESSAGES);
+    add_raw(world, forged(6602), other, SEAL_MESSAGES);
+    add_raw(world, forged(6603), right, SEAL_MESSAGES);     /* meant for another node */
+    add_raw(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own words sent back */
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %s", "no seal at all");
+    freeReplyObject(reply);
+    int64_t id = say(world, assign(914, 914, "left/cpu1", "steps:3"));
+    for (bool found = false; !found;) { /* what stood before it in the inbox was read by then */
+        json_t *event = await(world, "received", -1);
+        int64_t message = json_integer_value(json_object_get(event, "message"));
+        assert_false(message >= 6601 && message <= 6604);
+        found = message == id;
+        json_decref(event);
+    }
+    await_whole_run(world, 914, "done", 3);
+    char path[256];
+    snprintf(path, sizeof(path), "%s/journal/run-660-660-0.events", world->home);
+    assert_int_not_equal(access(path, F_OK), 0);
+    seal_destroy(right);
+    seal_destroy(other);
+}
+
+static size_t of_run_waiting(struct world *world, int64_t run)
+{
+    size_t i, count = 0;
+    json_t *event;
+    json_array_foreach(world->events, i, event)
+    {
+        const json_t *of = json_object_get(event, "run");
+        count += of != NULL && json_integer_value(of) == run;
+    }
+    return count;
+}
+
+/* Perhaps nobody leads: what waits in Redis must stay small. */
+static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
+{
+    struct world *world = *state;
+    world->ack = false;
+    say(world, assign(915, 915, "left/cpu1", "steps:500"));
+    json_decref(await(world, "done", 915));
+    json_array_clear(world->events);
+    uint64_t deadline_ns = clock_mono_ns() + 10000000000u;
+    while (of_run_waiting(world, 915) == 0) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        events_take(world, 500);
+    }
+    json_decref(await(world, "heartbeat", -1)); /* what was sent with it has come, too */
+    assert_int_equal(of_run_waiting(world, 915), 1);
+    world->ack = true;
+    await_whole_run(world, 915, "done", 500); /* one answer, and all come */
+}
+
 static bool file_is_big(void *arg)
 {
     struct stat status;
@@ -703,10 +725,10 @@ static void links_are_measured_through_tls(void **state)
 static void sigterm_leaves_no_process(void **state)
 {
     struct world *world = *state;
-    say(world, assign(18, 18, "left/cpu0", "wait"));
-    say(world, assign(16, 16, "left/cpu1", "stubborn"));
-    json_decref(await(world, "worker_ready", 18));
-    json_decref(await(world, "worker_ready", 16));
+    say(world, assign(1018, 1018, "left/cpu0", "wait"));
+    say(world, assign(1016, 1016, "left/cpu1", "stubborn"));
+    json_decref(await(world, "worker_ready", 1018));
+    json_decref(await(world, "worker_ready", 1016));
     agent_kill(world, SIGTERM);
     assert_int_equal(processes_of(world->home), 0);
 }
@@ -760,6 +782,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_worker_that_died_while_the_agent_was_away_is_reported),
         cmocka_unit_test(a_wiped_redis_loses_nothing),
         cmocka_unit_test(unacknowledged_events_come_again_after_an_agents_restart),
+        cmocka_unit_test(messages_without_the_schedulers_seal_do_nothing),
+        cmocka_unit_test(while_nobody_acknowledges_one_event_alone_comes_again),
         cmocka_unit_test(a_newer_epoch_replaces_the_worker_of_a_device),
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
