@@ -453,45 +453,6 @@ static void download_more(struct httpd_request *request, void *arg)
     download->busy = true;
 }
 
-/* "bytes=a-b", "bytes=a-", "bytes=-n". 0: take it; 1: no (single) range asked for: all; -1: not satisfiable.
- */
-static int parse_range(const char *text, uint64_t size, uint64_t *begin, uint64_t *count)
-{
-    if (!text || strncmp(text, "bytes=", 6) != 0 || strchr(text, ','))
-        return 1;
-    const char *at = text + 6;
-    char *end = NULL;
-    errno = 0;
-    if (*at == '-') {
-        unsigned long long n = strtoull(at + 1, &end, 10);
-        if (at[1] < '0' || at[1] > '9' || *end || errno)
-            return 1;
-        if (n == 0 || size == 0)
-            return -1;
-        *count = n < size ? n : size;
-        *begin = size - *count;
-        return 0;
-    }
-    if (*at < '0' || *at > '9')
-        return 1;
-    unsigned long long first = strtoull(at, &end, 10), last = size - 1;
-    if (*end++ != '-' || errno)
-        return 1;
-    if (*end) {
-        const char *digits = end;
-        last = strtoull(digits, &end, 10);
-        if (*digits < '0' || *digits > '9' || *end || errno || last < first)
-            return 1;
-    }
-    if (first >= size)
-        return -1;
-    if (last >= size)
-        last = size - 1;
-    *begin = first;
-    *count = last - first + 1;
-    return 0;
-}
-
 static void download_begin(void *arg, const struct err *err, json_t *doc)
 {
     struct download *download = arg;
@@ -520,7 +481,7 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
         return;
     }
     int asked =
-        parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
+        httpd_range_parse(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
     download->ranged = asked == 0;
     if (asked < 0) {
         call_problem(call, 416, "invalid", NULL, "the range \"%.80s\" lies outside the file's %llu bytes",
