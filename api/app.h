@@ -10,6 +10,7 @@
 #include "api/httpd_server.h"
 #include "api/pool.h"
 #include "common/err.h"
+#include "parse/parse.h"
 #include "store/store.h"
 #include "store/users.h"
 
@@ -43,6 +44,7 @@ struct app {
     struct wrong *wrong;
     struct blob_dir *blobs;
     struct known_files *known;
+    struct parser parser;
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;

@@ -80,7 +80,7 @@ static int read_redis(struct json_reader *reader, struct api_config *config)
 
 static int read_config(const json_t *document, struct api_config *config, struct err *err)
 {
-    struct json_reader reader, ca, limits;
+    struct json_reader reader, ca, limits, parser;
     jr_init(&reader, document, "", err);
     if (read_listen(&reader, config) < 0)
         return -1;
@@ -105,6 +105,13 @@ static int read_config(const json_t *document, struct api_config *config, struct
             return -1;
     }
     jr_u32(&reader, "threads", JR_OPTIONAL, 1, 64, &config->threads);
+    if (jr_sub(&reader, "parser", JR_OPTIONAL, &parser) == 1) {
+        take(&parser, "program", JR_OPTIONAL, &config->parser.program);
+        jr_bytes(&parser, "memory", JR_OPTIONAL, 16 << 20, UINT64_C(1) << 44, &config->parser.memory_bytes);
+        jr_u32(&parser, "seconds", JR_OPTIONAL, 1, 24 * 3600, &config->parser.seconds);
+        if (jr_finish(&parser) < 0)
+            return -1;
+    }
     jr_bytes(&reader, "max_rows_bytes", JR_OPTIONAL, 1 << 20, UINT64_C(1) << 44, &config->rows_bytes_max);
     if (jr_sub(&reader, "limits", JR_OPTIONAL, &limits) == 1) {
         jr_bytes(&limits, "upload", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->upload_bytes_max);
@@ -144,6 +151,8 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->measure_seconds = 60;
     config->unused_seconds = 24 * 3600;
     config->threads = 2;
+    config->parser.memory_bytes = UINT64_C(8) << 30;
+    config->parser.seconds = 600;
     config->rows_bytes_max = UINT64_C(2) << 30;
     config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;
     config->connections_max = 4096;
@@ -184,6 +193,7 @@ void api_config_destroy(struct api_config *config)
     free(config->postgres);
     free(config->redis.address);
     free(config->blobs);
+    free(config->parser.program);
     free(config->ca_cert);
     free(config->ca_key);
     free(config);

@@ -31,6 +31,11 @@ struct api_config {
     uint32_t unused_seconds; /* files nobody refers to or asks for are removed after that; 0: never */
     char *ca_cert, *ca_key;  /* NULL: nobody can be enrolled */
     uint32_t threads;
+    struct {
+        char *program; /* NULL: motley-parse beside motley-api */
+        uint64_t memory_bytes;
+        uint32_t seconds;
+    } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
     uint32_t connections_max, connections_per_address_max;
     uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/httpd_server.h) */

@@ -34,7 +34,7 @@ enum {
     SERVICES_BYTES = 1 << 20,
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 5000,
-    STABLE_MS = 20000, /* a process that lived so long starts over with the shortest back-off */
+    STABLE_MS = 2000, /* a process that lived so long starts over with the shortest back-off */
     TICK_MS = 100,
     HOUSEKEEPING_MS = 2000,
     STOP_GRACE_MS = 10000,
@@ -147,12 +147,14 @@ static size_t arguments_make(const struct service *s, const char **argv, struct 
     return count;
 }
 
+/* A pause bounds how often a process is started, so it counts from start to start: what dies again and again
+ * at once is started every BACKOFF_MS_MAX, what lived for a while at once. */
 static void backoff_grow(struct service *s, uint64_t now)
 {
     const bool stable = s->started_ns != 0 && now - s->started_ns > (uint64_t)STABLE_MS * 1000000u;
     s->backoff_ms = stable || s->backoff_ms == 0 ? BACKOFF_MS_MIN : 2 * s->backoff_ms;
     s->backoff_ms = s->backoff_ms > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : s->backoff_ms;
-    s->next_start_ns = now + (uint64_t)s->backoff_ms * 1000000u;
+    s->next_start_ns = s->started_ns + (uint64_t)s->backoff_ms * 1000000u;
 }
 
 static void service_start(struct supervisor *v, struct service *s, uint64_t now)

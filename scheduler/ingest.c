@@ -49,6 +49,7 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
         return 0;
     }
     inlet->taken_bytes += entry->size + 1;
+    inlet->allowance -= (double)entry->size;
     snprintf(inlet->taken, sizeof(inlet->taken), "%s", id);
     scheduler->taken = true;
     json_t *event = inlet_open(inlet, entry, err);
@@ -128,11 +129,12 @@ static size_t positions_fill(struct scheduler *scheduler, struct redis_position 
 {
     const size_t count = inlets_count(scheduler->inlets);
     const size_t first = count > 0 ? scheduler->read_next % count : 0;
+    const uint64_t now_ns = clock_mono_ns();
     size_t filled = 0;
     for (size_t k = 0; k < count && filled < most; k++) {
         struct inlet *inlet = inlets_at(scheduler->inlets, (first + k) % count);
         scheduler->read_next = first + k + 1;
-        if (inlet->seal != NULL) {
+        if (inlet->seal != NULL && inlet_may_read(inlet, now_ns)) {
             positions[filled++] = (struct redis_position){inlet->stream, inlet->after};
             snprintf(scheduler->read_only, sizeof(scheduler->read_only), "%s", inlet->node);
         }

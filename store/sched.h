@@ -65,6 +65,8 @@ struct store_sched_run { /* every active one */
     enum stop_why stop_why;
     int64_t created_us, started_us, stopping_us, killed_us; /* 0: not yet */
     char *why;                                              /* why it is being stopped, a sentence, or NULL */
+    bool advanced;        /* a checkpoint beyond the one it began with is complete */
+    uint32_t lost_before; /* lost runs of the same job that began with the same checkpoint */
     uint32_t rank_count;
     struct store_sched_rank *ranks; /* [rank_count], by rank */
 };

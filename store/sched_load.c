@@ -70,8 +70,10 @@ static const struct pg_statement statements[Q_COUNT] = {
                   PG_READ},
     [Q_RUNS] = {"sched_runs",
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
-                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why FROM runs WHERE state IN " ACTIVE
-                " ORDER BY id",
+                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why, "
+                "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
+                "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step) "
+                "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
@@ -283,6 +285,8 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->stopping_us = pg_i64(runs, row, 8);
         run->killed_us = pg_i64(runs, row, 9);
         run->why = text_of(runs, row, 10, true, bad);
+        run->advanced = pg_bool(runs, row, 11);
+        run->lost_before = (uint32_t)pg_i64(runs, row, 12);
         while (at < total && pg_i64(ranks, at, 0) < run->id) {
             at++;
         }

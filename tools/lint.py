@@ -19,6 +19,7 @@ MAY_INCLUDE = {
     "common": set(),
     "program": {"common"},
     "model": {"common"},
+    "parse": {"model", "common"},
     "planner": {"program", "model", "common"},
     "plug": {"planner", "program", "model", "common"},
     "profiles": {"planner", "common"},
@@ -31,7 +32,7 @@ MAY_INCLUDE = {
     "agent": {"common"},
     "store": {"common"},
     "scheduler": {"plug", "profiles", "planner", "program", "model", "store", "common"},
-    "api": {"show", "profiles", "planner", "program", "model", "store", "common"},
+    "api": {"show", "profiles", "planner", "program", "model", "parse", "store", "common"},
     "cli": {"show", "replay", "plug", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},
 }
