@@ -10,7 +10,6 @@
 #include "agent/flush.h"
 #include "agent/groups.h"
 #include "agent/seen.h"
-#include "common/buf.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -41,6 +40,7 @@ struct supervisor {
     struct feed *feed;
     struct links *links;
     struct seen *seen;
+    struct past *past;
     struct place places[AGENT_DEVICES_MAX];
     uint32_t place_count;
     bool paused;
@@ -78,50 +78,6 @@ static struct place *place_of_child(struct supervisor *supervisor, const struct 
 static void trouble(const char *event, const struct err *err)
 {
     log_event(LOG_LEVEL_WARN, event, "why=\"%s\"", err->text);
-}
-
-static int epochs_save(const struct supervisor *supervisor, struct err *err)
-{
-    char path[PATH_SIZE];
-    struct buf text;
-    buf_init(&text, 65536);
-    json_t *epochs = json_object();
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        json_object_set_new(epochs, supervisor->places[i].device->name,
-                            json_integer((json_int_t)supervisor->places[i].last_epoch));
-    }
-    int result = file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home);
-    result = result < 0 || json_print(epochs, true, &text, err) < 0
-                 ? -1
-                 : file_write_atomic(path, text.data, text.size, 0600, err);
-    json_decref(epochs);
-    buf_fini(&text);
-    return result;
-}
-
-/* A missing file is a new home; one that cannot be read stops the agent: executing twice is worse. */
-static int epochs_load(struct supervisor *supervisor, struct err *err)
-{
-    char path[PATH_SIZE];
-    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home) < 0) {
-        return -1;
-    }
-    if (!file_exists(path)) {
-        return 0;
-    }
-    struct buf text;
-    buf_init(&text, 65536);
-    json_t *epochs = file_read_all(path, 65535, &text, err) < 0
-                         ? NULL
-                         : json_parse_limited(buf_str(&text), text.size, 4, err);
-    for (uint32_t i = 0; epochs != NULL && i < supervisor->place_count; i++) {
-        const json_t *epoch = json_object_get(epochs, supervisor->places[i].device->name);
-        supervisor->places[i].last_epoch = json_is_integer(epoch) ? json_integer_value(epoch) : -1;
-    }
-    int result = epochs == NULL ? -1 : 0;
-    json_decref(epochs);
-    buf_fini(&text);
-    return result;
 }
 
 /* ---- events ---- */
@@ -440,7 +396,8 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
                   child_work(place->child)->run);
         child_end(place->child, 0);
     }
-    if (epochs_save(supervisor, &err) < 0) {
+    int64_t job = json_integer_value(json_object_get(message, "job"));
+    if (past_note(supervisor->past, work.device, work.epoch, job, work.run, &err) < 0) {
         json_decref(place->pending);
         place->pending = NULL;
         tell_failed(supervisor, &work, err.code, err.text);
@@ -766,13 +723,16 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     supervisor->worker = options->worker;
     supervisor->journal = options->journal;
     supervisor->groups = options->groups;
+    supervisor->past = options->past;
     supervisor->place_count = options->config->device_count;
     for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        supervisor->places[i] = (struct place){.device = &options->config->devices[i], .last_epoch = -1};
+        supervisor->places[i] =
+            (struct place){.device = &options->config->devices[i],
+                           .last_epoch = past_epoch(options->past, options->config->devices[i].name)};
     }
     char path[PATH_SIZE];
     if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
-        (supervisor->seen = seen_open(path, err)) == NULL || epochs_load(supervisor, err) < 0 ||
+        (supervisor->seen = seen_open(path, err)) == NULL ||
         (supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err)) ==
             NULL) {
         supervisor_destroy(supervisor);
