@@ -12,6 +12,7 @@
 #include "agent/config.h"
 #include "agent/enrol.h"
 #include "agent/feed.h"
+#include "agent/groups.h"
 #include "agent/inventory.h"
 #include "agent/journal.h"
 #include "agent/links.h"
@@ -38,6 +39,7 @@ struct agent {
     struct event *signals[SIGNALS];
     struct event *flush; /* gives the last events a moment to leave */
     struct journal *journal;
+    struct groups *groups;
     struct supervisor *supervisor;
     struct feed *feed;
     struct links *links;
@@ -299,7 +301,18 @@ static int parts_make(struct agent *agent, struct err *err)
                                             .identity = &agent->identity,
                                             .home = agent->options.home,
                                             .worker = agent->worker,
-                                            .journal = agent->journal};
+                                            .journal = agent->journal,
+                                            .groups = agent->groups};
+    struct err why = {0};
+    agent->groups = groups_open(&why);
+    if (agent->groups == NULL) {
+        log_event(LOG_LEVEL_INFO, "workers_without_group", "why=\"%s\"", why.text);
+    }
+    for (uint32_t i = 0; agent->groups != NULL && i < agent->config.device_count; i++) {
+        if (groups_worker(agent->groups, i, agent->config.devices[i].memory_limit_bytes, path, err) < 0) {
+            return -1;
+        }
+    }
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
     agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
     if (agent->supervisor == NULL || feed_make(agent, err) < 0) {
@@ -311,6 +324,7 @@ static int parts_make(struct agent *agent, struct err *err)
 static void agent_fini(struct agent *agent)
 {
     supervisor_destroy(agent->supervisor);
+    groups_close(agent->groups);
     feed_destroy(agent->feed);
     links_destroy(agent->links);
     journal_close(agent->journal);

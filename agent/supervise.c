@@ -8,6 +8,7 @@
 
 #include "agent/child.h"
 #include "agent/flush.h"
+#include "agent/groups.h"
 #include "agent/seen.h"
 #include "common/buf.h"
 #include "common/file.h"
@@ -35,6 +36,7 @@ struct supervisor {
     const char *home;
     const char *worker;
     struct journal *journal;
+    struct groups *groups;
     struct flush *flush;
     struct feed *feed;
     struct links *links;
@@ -327,6 +329,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
     char omp[48];
     char isa[40];
     char core[48];
+    char group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
@@ -338,12 +341,17 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                                work->run, work->rank)
                    : file_path(dir, sizeof(dir), err, "%s/run/request-%" PRId64 "-%u", supervisor->home,
                                work->request, (unsigned)(place - supervisor->places));
+    if (made == 0 && supervisor->groups != NULL) {
+        made = groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
+                             place->device->memory_limit_bytes, group, err);
+    }
     json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
     }
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
+    options.group = supervisor->groups != NULL ? group : NULL;
     place->finished = false;
     place->taken = place->number = place->told = 0;
     place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
@@ -757,6 +765,7 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     supervisor->home = options->home;
     supervisor->worker = options->worker;
     supervisor->journal = options->journal;
+    supervisor->groups = options->groups;
     supervisor->place_count = options->config->device_count;
     for (uint32_t i = 0; i < supervisor->place_count; i++) {
         supervisor->places[i] = (struct place){.device = &options->config->devices[i], .last_epoch = -1};

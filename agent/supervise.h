@@ -27,6 +27,7 @@ struct supervisor_options {
     const char *home;
     const char *worker; /* path of motley-worker */
     struct journal *journal;
+    struct groups *groups; /* NULL: workers have none */
 };
 
 /* ERR_IO, ERR_CORRUPT. supervisor_connect must follow before the base runs. */

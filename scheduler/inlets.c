@@ -11,6 +11,8 @@
 
 #define LOG_NS 1000000000u
 #define ID_MS_MAX ((uint64_t)1 << 62)
+#define ALLOWANCE_BYTES ((double)(16 << 20)) /* at most at once, and each second */
+#define REFUSED_BYTES 4096.0                 /* what one refused entry costs beside its size */
 #define EVENT_NUMBER_MAX ((int64_t)1 << 53)
 
 /* An agent's journal takes no larger event (agent/journal.h). */
@@ -210,15 +212,28 @@ bool inlet_id_is_sane(const char *id)
            *end == '-';
 }
 
+bool inlet_may_read(struct inlet *inlet, uint64_t now_ns)
+{
+    const double more = ALLOWANCE_BYTES * (double)(now_ns - inlet->allowance_ns) / 1e9;
+    inlet->allowance_ns = now_ns;
+    inlet->allowance = inlet->allowance + more < ALLOWANCE_BYTES ? inlet->allowance + more : ALLOWANCE_BYTES;
+    return inlet->allowance > 0;
+}
+
 /* ---- what was refused ---- */
 
 void inlet_refuse(struct inlet *inlet, uint64_t now_ns, const char *why)
 {
+    inlet->allowance -= REFUSED_BYTES;
     inlet->refused++;
     inlet->unlogged++;
     snprintf(inlet->why, sizeof(inlet->why), "%.*s", INLET_WHY_SIZE - 1, why);
     for (char *at = inlet->why; *at != '\0'; at++) { /* people read it, and a part of it may be a rogue's */
-        *at = (unsigned char)*at < ' ' || *at == '"' || *at == 127 ? '?' : *at;
+        if (*at == '"') {
+            *at = '\'';
+        } else if ((unsigned char)*at < ' ' || *at == 127) {
+            *at = '?';
+        }
     }
     if (inlet->logged_ns == 0 || now_ns - inlet->logged_ns > LOG_NS) {
         log_event(LOG_LEVEL_WARN, "event_refused", "node=%s count=%" PRId64 " why=\"%s\"", inlet->node,

@@ -30,9 +30,12 @@ struct inlet {
     char after[INLET_ID_SIZE]; /* read up to here */
     char taken[INLET_ID_SIZE]; /* the last entry of the batch under way; "": none */
     size_t taken_bytes;        /* of this read */
-    bool cut;                  /* the rest of what was read is read again */
-    char boot[80];             /* the newest start of its agent, */
-    int64_t beat;              /* and the last of its numbered signs of life */
+    uint32_t taken_count;
+    double allowance;          /* bytes that may still be read; grows with time */
+    uint64_t allowance_ns;
+    bool cut;      /* the rest of what was read is read again */
+    char boot[80]; /* the newest start of its agent, */
+    int64_t beat;  /* and the last of its numbered signs of life */
 
     int64_t refused; /* not yet written to the node's row */
     char why[INLET_WHY_SIZE];
@@ -77,6 +80,9 @@ json_t *inlet_open(struct inlet *inlet, const struct redis_entry *entry, struct 
 /* Whether Redis could have given this id in the next million years: beyond, a stream takes no more entries.
  */
 bool inlet_id_is_sane(const char *id);
+
+/* Whether it may be read now: so many bytes a second and no more. What it adds beyond them stays in Redis. */
+bool inlet_may_read(struct inlet *inlet, uint64_t now_ns);
 
 /* Counts one more, with a line in the log once a second. */
 void inlet_refuse(struct inlet *inlet, uint64_t now_ns, const char *why);

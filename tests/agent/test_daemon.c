@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -167,12 +168,15 @@ static void await_received(struct world *world, int64_t id)
 
 static void agent_start(struct world *world)
 {
-    char program[600], log[200];
+    char program[600], log[200], token[200];
     const char *bin = getenv("MOTLEY_BIN");
     snprintf(program, sizeof(program), "%s/motley-agent", bin != NULL ? bin : "build/bin");
     snprintf(log, sizeof(log), "%s/agent.log", world->dir.path);
-    const char *argv[] = {program,     "--api",    world->api.url, "--join",   world->token, "--home",
-                          world->home, "--config", world->config,  "--worker", self,         NULL};
+    snprintf(token, sizeof(token), "%s/join-token", world->dir.path);
+    struct err err;
+    assert_int_equal(file_write_atomic(token, world->token, strlen(world->token), 0600, &err), 0);
+    const char *argv[] = {program,     "--api",    world->api.url, "--join-file", token, "--home",
+                          world->home, "--config", world->config,  "--worker",    self,  NULL};
     world->agent = test_spawn(argv, log, NULL);
 }
 
@@ -764,6 +768,9 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--socket") == 0) {
+            if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) {
+                _exit(78); /* every worker is started without a way to new privileges */
+            }
             _exit(fake_main(argv[i + 1])); /* without a leak check, which would change the status */
         }
     }
