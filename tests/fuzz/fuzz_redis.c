@@ -6,12 +6,15 @@
 #include "common/frame.h"
 #include "common/redis.h"
 
-static int entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static int take(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                struct err *err)
 {
     (void)arg;
+    (void)stream;
     if (!id)
         __builtin_trap();
-    json_decref(payload ? frame_decode(payload, size, &frame_limits_default, err) : NULL);
+    json_decref(entry->payload ? frame_decode(entry->payload, entry->size, &frame_limits_default, err)
+                               : NULL);
     return 0;
 }
 
@@ -22,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     redisReader *reader = redisReaderCreate();
     if (reader && redisReaderFeed(reader, (const char *)data, size) == REDIS_OK)
         while (redisReaderGetReply(reader, &reply) == REDIS_OK && reply) {
-            redis_stream_entries(reply, entry, NULL, &err);
+            redis_stream_entries(reply, take, NULL, &err);
             freeReplyObject(reply);
         }
     redisReaderFree(reader);
