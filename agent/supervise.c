@@ -279,13 +279,10 @@ void supervisor_acked(struct supervisor *supervisor)
 
 static const char *core_type(const char *isa)
 {
-    static const char *const table[][2] = {{"avx512", "SKYLAKEX"}, {"avx2", "HASWELL"}, {"sse42", "NEHALEM"}};
-    for (size_t i = 0; i < 3; i++) {
-        if (strcmp(table[i][0], isa) == 0) {
-            return table[i][1];
-        }
-    }
-    return NULL; /* native: OpenBLAS looks for itself */
+    return strcmp(isa, "avx512") == 0  ? "SKYLAKEX"
+           : strcmp(isa, "avx2") == 0  ? "HASWELL"
+           : strcmp(isa, "sse42") == 0 ? "NEHALEM"
+                                       : NULL; /* native: OpenBLAS looks for itself */
 }
 
 /* "host" or "[v6]" */
@@ -401,8 +398,15 @@ static void pending_start(struct supervisor *supervisor, struct place *place)
     json_decref(message);
 }
 
+static bool runs(const struct place *place, int64_t run, int64_t epoch)
+{
+    return place->child != NULL && child_work(place->child)->run == run &&
+           child_work(place->child)->epoch == epoch;
+}
+
 static void take_assign(struct supervisor *supervisor, const json_t *message)
 {
+    char key[JOURNAL_KEY_SIZE];
     struct child_work work;
     struct err err;
     if (assign_fields(message, &work, &err) < 0) {
@@ -419,6 +423,13 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
         log_event(LOG_LEVEL_WARN, "assignment_stale",
                   "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
                   work.epoch, place->last_epoch);
+        feed_key(key, work.run, work.epoch, work.rank);
+        if (work.epoch == place->last_epoch && place->pending == NULL && !runs(place, work.run, work.epoch) &&
+            journal_find(supervisor->journal, key) == NULL) {
+            /* Noted by an agent that ended before it had started the worker, of which nobody else will ever
+             * speak; or executed: then the number of what is told here is past. */
+            tell_failed(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
+        }
         return;
     }
     place->last_epoch = work.epoch;
@@ -436,12 +447,6 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
     } else if (place->child == NULL) {
         pending_start(supervisor, place);
     }
-}
-
-static bool runs(const struct place *place, int64_t run, int64_t epoch)
-{
-    return place->child != NULL && child_work(place->child)->run == run &&
-           child_work(place->child)->epoch == epoch;
 }
 
 static void take_peers(struct supervisor *supervisor, const json_t *message)
@@ -501,6 +506,8 @@ static void take_profile(struct supervisor *supervisor, const json_t *message)
     struct place *place = place_of_device(supervisor, device);
     if (place == NULL) {
         tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
+    } else if (place->child != NULL && child_work(place->child)->request == work.request) {
+        return; /* told again after an agent's death: its worker was adopted and measures */
     } else if (place->child != NULL || supervisor->ending) {
         tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
     } else if (work_start(supervisor, place, &work, message, &err) < 0) {

@@ -135,7 +135,13 @@ static int model_list(struct cli *cli, struct err *err)
         return err_set(err, ERR_INVALID, "usage: motley model list");
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/models") < 0)
         return -1;
-    return show_list(cli, answer, "models", "NAME:name:s CONTENT:content:s REGISTERED:created:w", err);
+    size_t index;
+    json_t *model;
+    if (!cli->json)
+        json_array_foreach(json_object_get(answer, "models"), index, model) json_object_set_new(
+            model, "called", json_sprintf("%s/%s", show_str(model, "owner"), show_str(model, "name")));
+    return show_list(cli, answer, "models",
+                     "NAME:called:s VISIBLE-TO:visibility:s CONTENT:content:s REGISTERED:created:w", err);
 }
 
 int command_model(struct cli *cli, struct err *err)
@@ -143,7 +149,8 @@ int command_model(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "list") == 0)
         return model_list(cli, err);
     if (strcmp(cli->words[0], "add") != 0 || cli->word_count != 3)
-        return err_set(err, ERR_INVALID, "usage: motley model add NAME PATH, or motley model list");
+        return err_set(err, ERR_INVALID,
+                       "usage: motley model add NAME PATH [--visibility WHO], or motley model list");
     char path[PATH_MAX];
     if (!realpath(cli->words[2], path))
         return err_errno(err, ERR_INVALID, 0, "could not open the model %s", cli->words[2]);

@@ -23,9 +23,16 @@
 
 /* ---- reading ---- */
 
+/* What one of the nodes that have something to say may take of a batch. */
+static uint32_t share_entries(const struct scheduler *scheduler)
+{
+    const uint32_t share = scheduler->config->limits.batch_max / (uint32_t)scheduler->read_busy;
+    return share > SHARE_ENTRIES_MIN ? share : SHARE_ENTRIES_MIN;
+}
+
 static size_t share_bytes(const struct scheduler *scheduler)
 {
-    size_t share = BATCH_BYTES_MAX / (inlets_count(scheduler->inlets) + 1);
+    const size_t share = BATCH_BYTES_MAX / scheduler->read_busy;
     return share > SHARE_BYTES_MIN ? share : SHARE_BYTES_MIN;
 }
 
@@ -44,11 +51,13 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
         inlet->cut = true;
         return 0;
     }
-    if (inlet->taken_bytes > 0 && inlet->taken_bytes + entry->size > share_bytes(scheduler)) {
+    if (inlet->taken_count > 0 && (inlet->taken_count >= share_entries(scheduler) ||
+                                   inlet->taken_bytes + entry->size > share_bytes(scheduler))) {
         inlet->cut = true;
         return 0;
     }
-    inlet->taken_bytes += entry->size + 1;
+    inlet->taken_bytes += entry->size;
+    inlet->taken_count++;
     inlet->allowance -= (double)entry->size;
     snprintf(inlet->taken, sizeof(inlet->taken), "%s", id);
     scheduler->taken = true;
@@ -105,10 +114,12 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
     }
     for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
         inlets_at(scheduler->inlets, i)->taken_bytes = 0;
+        inlets_at(scheduler->inlets, i)->taken_count = 0;
         inlets_at(scheduler->inlets, i)->cut = false;
     }
     scheduler->pending = json_array();
     scheduler->taken = false;
+    scheduler->read_busy = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 ? reply->elements : 1;
     if (scheduler->pending == NULL || redis_stream_entries(reply, take_entry, scheduler, &err) < 0) {
         pending_drop(scheduler);
         read_failed(scheduler, &err);
@@ -159,11 +170,7 @@ void ingest_read(struct scheduler *scheduler)
     if (filled == 0) {
         return;
     }
-    uint32_t entries = scheduler->config->limits.batch_max / (uint32_t)filled;
-    if (entries < SHARE_ENTRIES_MIN) {
-        entries = SHARE_ENTRIES_MIN;
-    }
-    scheduler->reading = redis_streams_read(scheduler->reader, positions, filled, entries,
+    scheduler->reading = redis_streams_read(scheduler->reader, positions, filled, share_entries(scheduler),
                                             turns ? 1 : BLOCK_MS, read_done, scheduler, &err) == 0;
     if (scheduler->reading && alone) {
         scheduler->read_alone--;

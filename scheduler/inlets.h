@@ -30,6 +30,7 @@ struct inlet {
     char after[INLET_ID_SIZE]; /* read up to here */
     char taken[INLET_ID_SIZE]; /* the last entry of the batch under way; "": none */
     size_t taken_bytes;        /* of this read */
+    uint32_t taken_count;
     double allowance;          /* bytes that may still be read; grows with time */
     uint64_t allowance_ns;
     bool cut;      /* the rest of what was read is read again */

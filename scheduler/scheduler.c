@@ -429,6 +429,7 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
     scheduler->config = config;
     scheduler->placer = placer;
     scheduler->pruned_ns = clock_mono_ns();
+    scheduler->read_busy = 1;
     scheduler->inlets = inlets_create(err);
     if (scheduler->inlets == NULL) {
         free(scheduler);

@@ -68,6 +68,7 @@ struct scheduler {
     struct inlets *inlets; /* the nodes' streams; empty until the first view */
     bool reading;          /* an XREAD is under way */
     size_t read_next;      /* the inlet whose turn it is, where not all are read at once */
+    size_t read_busy;      /* streams that had entries the last time, at least 1 */
     size_t read_alone;     /* so many reads of one stream each */
     char read_only[72];    /* the node whose stream alone is read; "": several */
     json_t *pending;       /* events read and not yet ingested, or NULL */

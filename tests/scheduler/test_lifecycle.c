@@ -140,7 +140,8 @@ static void cancel_writes_a_checkpoint_and_resume_goes_on_from_it(void **state)
     world_check_metrics(&world, id, 50);
     struct answer answer;
     AWAIT(world.fixture, answer,
-          store_job_command(world.fixture->store, id, 0, JOB_EVENT_RESUME, 0, on_doc, &answer, E));
+          store_job_command(world.fixture->store, &principal_service, id, JOB_EVENT_RESUME, 0, on_doc,
+                            &answer, E));
     assert_int_equal(answer.err.code, ERR_INVALID); /* nothing is left to do */
 }
 

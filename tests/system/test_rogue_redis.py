@@ -31,10 +31,10 @@ class Liar:
 
     def __enter__(self):
         os.rename(self.front, self.real)
-        self.thread.start()
-        self.ready.wait(10)
         with admin(self.motley, "real.sock") as redis:
             redis.say("CLIENT", "KILL", "TYPE", "normal")  # everybody comes in through us now
+        self.thread.start()
+        self.ready.wait(10)
         return self
 
     def __exit__(self, kind, value, trace):
@@ -46,9 +46,12 @@ class Liar:
         server = await asyncio.start_unix_server(self.client, self.front)
         lying = asyncio.ensure_future(self.lie())
         self.ready.set()
-        await self.over
-        lying.cancel()
+        await asyncio.wait([self.over, lying], return_when=asyncio.FIRST_COMPLETED)
         server.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     async def client(self, reader, writer):
         down, up = await asyncio.open_unix_connection(self.real)
@@ -85,12 +88,12 @@ class Liar:
             fields = words[words.index(b"*") + 1:]
             self.seen.append((words[1], fields))
             luck = self.random.random()
-            if luck < 0.08:
+            if luck < 0.03:
                 return self.instead("dropped")
-            if luck < 0.16:
-                self.later.append((time.monotonic() + self.random.random() * 1.5, words[1], fields))
+            if luck < 0.07:
+                self.later.append((time.monotonic() + self.random.random(), words[1], fields))
                 return self.instead("held back")
-            if luck < 0.26:
+            if luck < 0.15:
                 self.told["repeated"] += 1
                 self.later.append((time.monotonic() + self.random.random() * 3, words[1], fields))
         return b"".join(raw)
