@@ -253,10 +253,7 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 {
     const struct agent_device *device = place->device;
     const struct agent_identity *identity = supervisor->identity;
-    char host[300];
-    char listen[320];
-    char cache[PATH_SIZE];
-    char name[96];
+    char host[300], listen[320], cache[PATH_SIZE], name[96];
     host_text(supervisor->config->host, host, sizeof(host));
     snprintf(listen, sizeof(listen), "%s:0", host);
     snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
@@ -280,12 +277,7 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
                       const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE];
-    char threads[48];
-    char omp[48];
-    char isa[40];
-    char core[48];
-    char group[4096];
+    char dir[PATH_SIZE], threads[48], omp[48], isa[40], core[48], group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
@@ -297,17 +289,16 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                                work->run, work->rank)
                    : file_path(dir, sizeof(dir), err, "%s/run/request-%" PRId64 "-%u", supervisor->home,
                                work->request, (unsigned)(place - supervisor->places));
-    if (made == 0 && supervisor->groups != NULL) {
-        made = groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
-                             place->device->memory_limit_bytes, group, err);
-    }
+    made = made < 0 ? -1
+                    : groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
+                                    place->device->memory_limit_bytes, group, err);
     json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
     }
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
-    options.group = supervisor->groups != NULL ? group : NULL;
+    options.group = group[0] != '\0' ? group : NULL;
     place->finished = false;
     place->taken = place->number = place->told = 0;
     place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
