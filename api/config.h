@@ -31,8 +31,8 @@ struct api_config {
         bool agents_tls;
     } redis;
     char *blobs;
-    uint32_t unused_seconds; /* files nobody refers to or asks for are removed after that; 0: never */
-    char *ca_cert, *ca_key;  /* NULL: nobody can be enrolled */
+    uint32_t unused_seconds;   /* files nobody refers to or asks for are removed after that; 0: never */
+    char *ca_cert, *ca_signer; /* of the CA; socket of the signing process. NULL: nobody can be enrolled */
     uint32_t threads;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
     uint32_t connections_max;

@@ -317,8 +317,12 @@ static int tokens_offer(struct coming_up *u)
         if (file_exists(enrolled) || file_exists(join)) {
             continue;
         }
+        /* The configuration names it: it may have the name even where another machine had it before. */
         json_t *answer = NULL;
-        if (http_json(u->http, "POST", "/v1/join-tokens", NULL, 5000, &answer, u->err) < 0) {
+        json_t *wish = json_pack("{s:s, s:b}", "node", name, "replace", 1);
+        int made = http_json(u->http, "POST", "/v1/join-tokens", wish, 5000, &answer, u->err);
+        json_decref(wish);
+        if (made < 0) {
             return err_wrap(u->err, "a join token for agent %s", name);
         }
         const char *token = json_string_value(json_object_get(answer, "token"));

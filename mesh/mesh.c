@@ -145,7 +145,7 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
         goto fail;
     mesh->server = tls_context_create(&files, TLS_ROLE_SERVER_MUTUAL, err);
     if (mesh->server)
-        mesh->client = tls_context_create(&files, TLS_ROLE_CLIENT, err);
+        mesh->client = tls_context_create(&files, TLS_ROLE_PEER, err);
     if (!mesh->client)
         goto fail;
     mesh->options.cert_file = mesh->options.key_file = mesh->options.ca_file =

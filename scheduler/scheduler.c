@@ -36,6 +36,7 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
+    identities_tell(scheduler);
     pass_start(scheduler);
 }
 
@@ -113,6 +114,8 @@ static void redis_is_empty(struct scheduler *scheduler)
 {
     snprintf(scheduler->after, sizeof(scheduler->after), "0");
     dispatch_again(scheduler->dispatch);
+    identities_forget(scheduler);
+    scheduler_mark(scheduler);
     log_event(LOG_LEVEL_INFO, "redis_refilled", "messages=%zu", dispatch_kept(scheduler->dispatch));
 }
 
@@ -148,6 +151,8 @@ static void redis_connected(void *arg)
     log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
     if (scheduler->dispatch != NULL && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
+        identities_forget(scheduler); /* what was said meanwhile was heard by nobody */
+        scheduler_mark(scheduler);
         ask_marker(scheduler);
     }
 }
@@ -247,6 +252,7 @@ static void forget(struct scheduler *scheduler)
     pass_forget(scheduler);
     ingest_forget(scheduler);
     liveness_forget(scheduler);
+    identities_forget(scheduler);
     dispatch_clear(scheduler->dispatch);
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
@@ -423,6 +429,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     pass_forget(scheduler);
     ingest_forget(scheduler);
     liveness_forget(scheduler);
+    identities_forget(scheduler);
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);

@@ -13,7 +13,7 @@ static const struct pg_statement list_nodes = {
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
     "'[]'::json)) "
-    "FROM nodes n",
+    "FROM nodes n WHERE n.removed_at IS NULL",
     PG_READ};
 
 /* A device's own inventory keys lie beneath those of ours. */
@@ -25,7 +25,7 @@ static const struct pg_statement list_nodes = {
     " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' THEN 'unreachable' "              \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
     "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
-    "FROM devices d JOIN nodes n ON n.name = d.node "                                                        \
+    "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
     "LEFT JOIN runs r ON r.id = a.run"
 

@@ -77,10 +77,11 @@ static const struct pg_statement statements[Q_COUNT] = {
                  " ORDER BY a.run, a.rank",
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
-                 "SELECT name, boot, machine_id, address, state, last_seq FROM nodes ORDER BY name", PG_READ},
+                 "SELECT name, boot, machine_id, address, state, last_seq, generation FROM nodes "
+                 "WHERE removed_at IS NULL ORDER BY name", PG_READ},
     [Q_DEVICES] = {"sched_devices",
-                   "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
-                   "ORDER BY name",
+                   "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained FROM devices d "
+                   "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
     [Q_REQUESTS] = {"sched_requests",
                     "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at")
@@ -309,6 +310,7 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         node->reachable = strcmp(pg_text(nodes, (int)i, 4), "alive") == 0;
         node->joining = strcmp(pg_text(nodes, (int)i, 4), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, 5);
+        node->generation = pg_i64(nodes, (int)i, 6);
     }
     view->devices = rows_of(devices, sizeof(*view->devices), &view->device_count, bad);
     for (size_t i = 0; i < view->device_count; i++) {

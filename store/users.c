@@ -1,4 +1,4 @@
-/* Users, tokens, enrolment. */
+/* Users and tokens. */
 #include "store/store_private.h"
 #include "store/users.h"
 
@@ -190,96 +190,6 @@ int store_token_list(struct store *store, int64_t user, store_doc_fn *done, void
     int rc =
         store_run(store, &step, 1, 0,
                   store_call_create(tokens_deliver, tokens_fail, (void (*)(void))done, arg, NULL, err), err);
-    pg_params_fini(&params);
-    return rc;
-}
-
-/* ---- joining ---- */
-
-static const struct pg_statement put_join_token = {
-    "join_token_put",
-    "INSERT INTO join_tokens (hash, expires_at, user_id) VALUES ($1, to_timestamp($2::bigint / 1e6), "
-    "nullif($3::bigint, 0))",
-    PG_WRITE};
-
-int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t expires_us, int64_t user,
-                         store_done_fn *done, void *arg, struct err *err)
-{
-    struct pg_params params;
-    pg_params_init(&params);
-    pg_param_bytes(&params, hash, DIGEST_SIZE);
-    pg_param_i64(&params, expires_us);
-    pg_param_i64(&params, user);
-    return store_one_done(store, &put_join_token, &params, done, arg, err);
-}
-
-/* The token's row is taken first (and with it everybody who has the same one
- * waits); the name second. Columns: token was good, name was free, generation. */
-static const struct pg_statement enrol_node = {
-    "node_enrol",
-    "WITH good AS (SELECT hash FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
-    "              FOR UPDATE), "
-    "made AS (INSERT INTO nodes (name, address) SELECT $2, $3 FROM good "
-    "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = nodes.generation + "
-    "1, "
-    "           boot = NULL, state = 'joining', last_seen = NULL, enrolled_at = now() "
-    "         WHERE nodes.last_seen IS NULL OR nodes.last_seen < now() - interval '60 s' RETURNING name, "
-    "generation), "
-    "used AS (UPDATE join_tokens SET used_at = now(), used_by = $2 "
-    "         FROM good, made WHERE join_tokens.hash = good.hash RETURNING 1), "
-    "old AS (UPDATE tokens SET revoked_at = now() FROM made WHERE tokens.node = made.name AND revoked_at IS "
-    "NULL "
-    "        RETURNING 1), "
-    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1) "
-    "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
-    "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)", /* the scheduler reads the nodes again */
-    PG_WRITE};
-
-static void enrol_fail(struct store_call *call, const struct err *err)
-{
-    ((store_id_fn *)call->done)(call->arg, err, 0);
-}
-
-static void enrol_deliver(struct store_call *call, const struct pg_result *const *results, int count)
-{
-    store_id_fn *done = (store_id_fn *)call->done;
-    const struct pg_result *answer = results[count - 1];
-    struct err err;
-    if (!pg_bool(answer, 0, 0)) {
-        err_set(&err, ERR_AUTH, "the join token is not known, has expired or was used already");
-        done(call->arg, &err, 0);
-        return;
-    }
-    if (pg_is_null(answer, 0, 1)) {
-        err_set(&err, ERR_CONFLICT, "%s", call->missing);
-        done(call->arg, &err, 0);
-        return;
-    }
-    done(call->arg, NULL, pg_i64(answer, 0, 1));
-}
-
-int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done, void *arg,
-                struct err *err)
-{
-    char taken[160];
-    size_t size = strlen(enrol->node);
-    if (size < 1 || size > 64 || strspn(enrol->node, "abcdefghijklmnopqrstuvwxyz0123456789-") != size ||
-        enrol->node[0] == '-') {
-        return err_set(err, ERR_INVALID,
-                       "node: \"%.80s\" is no node name (1 to 64 of a-z, 0-9 and -, not first)", enrol->node);
-    }
-    snprintf(taken, sizeof(taken), "a node named \"%s\" is alive: give this one another name", enrol->node);
-    struct pg_params params;
-    pg_params_init(&params);
-    pg_param_bytes(&params, enrol->join_hash, DIGEST_SIZE);
-    pg_param_text(&params, enrol->node);
-    pg_param_text(&params, enrol->address);
-    pg_param_bytes(&params, enrol->agent_hash, DIGEST_SIZE);
-    pg_param_i64(&params, SCOPE_AGENT);
-    const struct pg_step step = {&enrol_node, &params};
-    int rc =
-        store_run(store, &step, 1, STORE_ALONE,
-                  store_call_create(enrol_deliver, enrol_fail, (void (*)(void))done, arg, taken, err), err);
     pg_params_fini(&params);
     return rc;
 }

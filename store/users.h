@@ -1,5 +1,4 @@
-/* Users, tokens with scopes, join tokens, enrolment. Tokens themselves never
- * reach the database: only their SHA-256.
+/* Users and tokens with scopes. Tokens themselves never reach the database: only their SHA-256.
  */
 #ifndef MOTLEY_STORE_USERS_H
 #define MOTLEY_STORE_USERS_H
@@ -53,23 +52,5 @@ int store_token_revoke(struct store *store, int64_t token, store_done_fn *done, 
 /* {"users":[{"id","name","created"}]}; {"tokens":[{"id","user","scopes","note","created","expires"}]} */
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 int store_token_list(struct store *store, int64_t user, store_doc_fn *done, void *arg, struct err *err);
-
-/* A join token, good once until expires_us. */
-int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t expires_us, int64_t user,
-                         store_done_fn *done, void *arg, struct err *err);
-
-/* Takes the join token and makes the node, in one statement: of two callers
- * with one token exactly one wins, the other gets ERR_AUTH, as does an expired
- * or unknown one. `node` 1..64 of [a-z0-9-]. A node of that name that is
- * alive (seen within 60 s) is ERR_CONFLICT and the token stays good;
- * an older one is replaced: its agent token is revoked, `generation` rises. */
-struct store_enrol {
-    const uint8_t *join_hash; /* 32 bytes */
-    const char *node;
-    const char *address;
-    const uint8_t *agent_hash; /* 32 bytes: SHA-256 of the agent's new bearer token */
-};
-int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done /* generation */,
-                void *arg, struct err *err);
 
 #endif

@@ -56,11 +56,10 @@ static void api_answer(struct api *api, int fd)
         }
     }
     json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
-    char identity[100];
-    snprintf(identity, sizeof(identity), "agent:%s", json_string_value(json_object_get(asked, "node")));
-    const char *hosts[] = {"127.0.0.1"};
+    char identity[TLS_IDENTITY_SIZE];
+    tls_agent_identity(json_string_value(json_object_get(asked, "node")), 1, identity);
     if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, hosts, 1, 10, &cert,
+                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, 600, &cert,
                   &err) < 0) {
         fprintf(stderr, "api: %s\n", err.text);
         exit(1);
@@ -617,7 +616,7 @@ static void profiles_are_measured_by_a_worker_of_the_device(void **state)
     assert_int_equal(json_integer_value(json_object_get(profile, "request")), 77);
     assert_non_null(json_object_get(profile, "boot"));
     const json_t *local = json_object_get(json_object_get(profile, "document"), "local");
-    assert_string_equal(json_string_value(json_object_get(local, "identity")), "agent:left");
+    assert_string_equal(json_string_value(json_object_get(local, "identity")), "agent:left:1");
     assert_string_equal(json_string_value(json_object_get(json_object_get(local, "device"), "isa")), "sse42");
     json_decref(profile);
     json_object_set_new(ask, "method", json_string("crash"));
@@ -638,6 +637,7 @@ static void links_are_measured_through_tls(void **state)
     json_t *ask = json_pack("{s:s, s:i, s:[{s:s, s:O}, {s:s, s:s}]}", "type", "links", "request", 5, "to",
                             "node", "left", "address", json_object_get(hello, "address"), "node", "right",
                             "address", "127.0.0.1:1");
+    say_quietly(world, json_pack("{s:s, s:{s:i, s:i}}", "type", "nodes", "nodes", "left", 1, "right", 1));
     say(world, ask);
     json_t *link = await(world, "link", -1);
     const json_t *document = json_object_get(link, "document");

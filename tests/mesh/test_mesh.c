@@ -489,7 +489,7 @@ static void liar(void (*lie)(struct wire_frame *frame, uint8_t header[WIRE_HEADE
     assert_int_equal(pthread_create(&thread, NULL, group_connect_run, &member), 0);
     struct tls_files files = {
         .ca_file = g.cluster.ca_file, .cert_file = g.certs[0].cert_file, .key_file = g.certs[0].key_file};
-    SSL_CTX *context = tls_context_create(&files, TLS_ROLE_CLIENT, &err);
+    SSL_CTX *context = tls_context_create(&files, TLS_ROLE_PEER, &err);
     assert_non_null(context);
     struct mesh_conn_options options = {.deadline_ns = in_seconds(20), .peer_silence_ns = 1000000000};
     for (int way = 0; way < 2; way++) {

@@ -8,6 +8,7 @@
 
 #include "scheduler/fake_agent.h"
 #include "scheduler/scheduler.h"
+#include "store/enrol.h"
 #include "store/store_fixture.h"
 
 enum { WORLD_AGENTS = 2, WORLD_SCHEDULERS = 2 };
@@ -185,9 +186,17 @@ static inline void world_enrol(struct world *world, const char *node, uint8_t ma
     struct answer answer;
     uint8_t join[32] = {mark, 7}, token[32] = {mark, 8};
     AWAIT_OK(world->fixture, answer,
-             store_join_token_put(world->fixture->store, join, clock_wall_us() + 60000000, 0, on_done,
-                                  &answer, E));
-    const struct store_enrol enrol = {.join_hash = join, .node = node, .address = "", .agent_hash = token};
+             store_join_token_put(
+                 world->fixture->store,
+                 &(struct store_join_token){.hash = join, .expires_us = clock_wall_us() + 60000000}, on_done,
+                 &answer, E));
+    const struct store_enrol enrol = {.join_hash = join,
+                                      .node = node,
+                                      .address = "",
+                                      .agent_hash = token,
+                                      .key_hash = token,
+                                      .generation = 1,
+                                      .certified_until_s = INT32_MAX};
     AWAIT_OK(world->fixture, answer, store_enrol(world->fixture->store, &enrol, on_id, &answer, E));
 }
 
