@@ -409,6 +409,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     agent->lock = -1;
     int result = -1;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of the write, as a full disk is */
     if (home_make(options->home, home, err) < 0 ||
         file_path(path, sizeof(path), err, "%s/agent.lock", home) < 0 ||
         (agent->lock = file_lock(path, err)) < 0) {

@@ -1,5 +1,8 @@
 /* A file per stream: records of 4-byte big-endian length, 8-byte number, 1-byte flags, document. A mark
- * record (no document) stands first after a rewrite and tells up to where all was acknowledged. */
+ * record (no document) tells up to where all was acknowledged, whatever stands before it.
+ *
+ * Invariant: behind file_bytes the file is empty, or the next write begins by emptying it; so a record is
+ * either whole and follows the one before it, or it is not there. */
 #include "agent/journal.h"
 
 #include <dirent.h>
@@ -22,6 +25,8 @@ struct journal {
     char dir[512];
     uint64_t bytes_max;
     uint64_t bytes;
+    uint64_t ids;
+    int folder; /* open, to be synced */
     unsigned stream_count;
     struct journal_stream *streams;
 };
@@ -54,15 +59,46 @@ static int record_append(struct buf *out, uint64_t seq, unsigned flags, const vo
     return buf_append(out, head, sizeof(head), err) < 0 || buf_append(out, data, size, err) < 0 ? -1 : 0;
 }
 
-static int stream_write(struct journal_stream *stream, const struct buf *bytes, struct err *err)
+/* What lies behind the last whole record goes: a record written later must not be followed by the rest of a
+ * longer one that failed. */
+static int record_write(struct journal_stream *stream, uint64_t seq, unsigned flags, const void *data,
+                        size_t size, struct err *err)
 {
-    if (stream->fd < 0) {
-        return err_set(err, ERR_IO, "the journal's file of %s is not open", stream->key);
+    struct buf record;
+    buf_init(&record, RECORD_MAX);
+    int result = record_append(&record, seq, flags, data, size, err);
+    if (result == 0 &&
+        file_pwrite_all(stream->fd, record.data, record.size, stream->file_bytes, stream->key, err) < 0) {
+        result = -1;
+        stream->suspect = ftruncate(stream->fd, (off_t)stream->file_bytes) < 0;
+    } else if (result == 0) {
+        stream->file_bytes += record.size;
+        stream->written = seq;
     }
-    if (file_pwrite_all(stream->fd, bytes->data, bytes->size, stream->file_bytes, stream->key, err) < 0) {
-        return -1; /* what was written behind file_bytes is overwritten by the next record */
+    buf_fini(&record);
+    return result;
+}
+
+/* All that the file lacks. What was acknowledged before it could be written is skipped by a mark. */
+static int stream_write(struct journal_stream *stream, struct err *err)
+{
+    if (stream->suspect) {
+        return err_set(err, ERR_IO, "the journal's file of %s could not be brought to the disk", stream->key);
     }
-    stream->file_bytes += bytes->size;
+    if (stream->acked > stream->written &&
+        record_write(stream, stream->acked,
+                     FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0,
+                     err) < 0) {
+        return -1;
+    }
+    while (stream->unwritten != NULL) {
+        const struct journal_event *event = stream->unwritten;
+        if (record_write(stream, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, err) <
+            0) {
+            return -1;
+        }
+        stream->unwritten = event->next;
+    }
     return 0;
 }
 
@@ -80,6 +116,7 @@ static void events_free(struct journal_stream *stream)
         free(event);
     }
     stream->tail = NULL;
+    stream->unwritten = NULL;
     stream->held_bytes = 0;
 }
 
@@ -106,6 +143,8 @@ static struct journal_stream *stream_make(struct journal *journal, const char *k
         free(stream);
         return NULL;
     }
+    stream->fresh = true;
+    stream->id = ++journal->ids;
     stream->next = journal->streams;
     journal->streams = stream;
     journal->stream_count++;
@@ -146,6 +185,10 @@ static size_t record_load(struct journal_stream *stream, const uint8_t *at, size
     uint64_t seq = number_get(at + 4, 8);
     bool final = (at[12] & FLAG_FINAL) != 0;
     if (at[12] & FLAG_MARK) {
+        if (seq < stream->last) {
+            return 0;
+        }
+        events_free(stream);
         stream->acked = seq;
         stream->last = seq;
         stream->final = final;
@@ -182,6 +225,8 @@ static int stream_load(struct journal *journal, const char *key, struct err *err
     }
     if (stream != NULL) {
         stream->sent = stream->acked;
+        stream->durable = stream->acked; /* the rest is on its way to the disk, at best */
+        stream->written = stream->last;
     }
     buf_fini(&bytes);
     return stream != NULL ? 0 : -1;
@@ -194,11 +239,16 @@ struct journal *journal_open(const char *dir, uint64_t bytes_max, struct err *er
     }
     struct journal *journal = calloc(1, sizeof(*journal));
     DIR *folder = journal == NULL ? NULL : opendir(dir);
-    if (folder == NULL) {
+    int kept = folder == NULL ? -1 : fcntl(dirfd(folder), F_DUPFD_CLOEXEC, 0);
+    if (kept < 0) {
         err_errno(err, ERR_IO, errno, "could not open folder \"%s\"", dir);
+        if (folder != NULL) {
+            closedir(folder);
+        }
         free(journal);
         return NULL;
     }
+    journal->folder = kept;
     snprintf(journal->dir, sizeof(journal->dir), "%s", dir);
     journal->bytes_max = bytes_max;
     struct dirent *entry;
@@ -238,6 +288,7 @@ void journal_close(struct journal *journal)
         journal->streams = stream->next;
         stream_free(stream);
     }
+    close(journal->folder);
     free(journal);
 }
 
@@ -272,10 +323,9 @@ int journal_append(struct journal_stream *stream, json_t *event, bool final, str
         return err_set(err, ERR_CONFLICT, "an event behind the last one of %s", stream->key);
     }
     struct buf document;
-    struct buf record;
     buf_init(&document, frame_limits_default.bytes_max);
-    buf_init(&record, RECORD_MAX);
     int result = -1;
+    bool whole = stream->unwritten == NULL && !stream->suspect;
     struct journal_event *kept = NULL;
     uint64_t seq = stream->last + 1;
     if (json_object_set_new(event, "seq", json_integer((json_int_t)seq)) < 0 ||
@@ -288,43 +338,99 @@ int journal_append(struct journal_stream *stream, json_t *event, bool final, str
         goto out;
     }
     event_keep(stream, kept);
-    result = record_append(&record, seq, final ? FLAG_FINAL : 0, document.data, document.size, err);
-    result = result < 0 ? -1 : stream_write(stream, &record, err);
+    stream->unwritten = stream->unwritten == NULL ? kept : stream->unwritten;
+    result = stream_write(stream, err) < 0 && whole ? -1 : 0;
 out:
     buf_fini(&document);
-    buf_fini(&record);
     return result;
 }
 
-/* Start the file anew with a mark and what is still held. On an error the old file stays as it is. */
-static void stream_rewrite(struct journal_stream *stream)
+/* Start the file anew with a mark and what is still held, on the disk before it takes the old one's place. On
+ * an error the old file stays as it is. */
+static int stream_rewrite(struct journal_stream *stream, struct err *err)
 {
-    struct err err;
     struct buf bytes;
     buf_init(&bytes, (size_t)stream->held_bytes * 2 + RECORD_MAX);
     int result =
         record_append(&bytes, stream->acked,
-                      FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0, &err);
+                      FLAG_MARK | (stream->final && stream->first == NULL ? FLAG_FINAL : 0u), NULL, 0, err);
     for (struct journal_event *event = stream->first; result == 0 && event != NULL; event = event->next) {
         result =
-            record_append(&bytes, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, &err);
+            record_append(&bytes, event->seq, event->final ? FLAG_FINAL : 0, event->bytes, event->size, err);
     }
     char path[1024];
     char beside[1040];
     path_of(stream->journal, stream->key, path, sizeof(path));
     snprintf(beside, sizeof(beside), "%s.new", path);
     int fd = result == 0 ? open(beside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
+    if (result == 0 && fd < 0) {
+        result = err_errno(err, ERR_IO, errno, "could not create file \"%s\"", beside);
+    }
     if (fd >= 0) {
-        if (file_pwrite_all(fd, bytes.data, bytes.size, 0, beside, &err) == 0 && rename(beside, path) == 0) {
-            close(stream->fd);
-            stream->fd = fd;
-            stream->file_bytes = bytes.size;
-        } else {
-            close(fd);
-            unlink(beside);
+        result = file_pwrite_all(fd, bytes.data, bytes.size, 0, beside, err);
+        if (result == 0 && (fdatasync(fd) < 0 || rename(beside, path) < 0)) {
+            result = err_errno(err, ERR_IO, errno, "could not put file \"%s\" in place", path);
         }
     }
+    if (result == 0) {
+        close(stream->fd);
+        stream->fd = fd;
+        stream->file_bytes = bytes.size;
+        stream->written = stream->last;
+        stream->unwritten = NULL;
+        stream->suspect = false;
+        stream->fresh = true;
+    } else if (fd >= 0) {
+        close(fd);
+        unlink(beside);
+    }
     buf_fini(&bytes);
+    return result;
+}
+
+/* ---- to the disk ---- */
+
+int journal_sync_begin(struct journal_stream *stream, struct journal_sync *sync, struct err *err)
+{
+    if (stream->durable == stream->last) {
+        return 0;
+    }
+    if ((stream->suspect ? stream_rewrite(stream, err) : stream_write(stream, err)) < 0) {
+        return -1;
+    }
+    *sync = (struct journal_sync){.id = stream->id,
+                                  .upto = stream->written,
+                                  .fd = fcntl(stream->fd, F_DUPFD_CLOEXEC, 0),
+                                  .folder = stream->fresh ? stream->journal->folder : -1};
+    return sync->fd >= 0 ? 1
+                         : err_errno(err, ERR_IO, errno, "could not keep the file of %s open", stream->key);
+}
+
+int journal_sync_run(const struct journal_sync *sync, struct err *err)
+{
+    if (fdatasync(sync->fd) < 0 || (sync->folder >= 0 && fsync(sync->folder) < 0)) {
+        return err_errno(err, ERR_IO, errno, "could not bring the journal to the disk");
+    }
+    return 0;
+}
+
+void journal_sync_end(struct journal *journal, struct journal_sync *sync, int result)
+{
+    close(sync->fd);
+    sync->fd = -1;
+    struct journal_stream *stream = journal->streams;
+    while (stream != NULL && stream->id != sync->id) {
+        stream = stream->next;
+    }
+    if (stream == NULL) {
+        return;
+    }
+    if (result < 0) {
+        stream->suspect = true;
+        return;
+    }
+    stream->fresh = stream->fresh && sync->folder < 0;
+    stream->durable = sync->upto > stream->durable ? sync->upto : stream->durable;
 }
 
 void journal_ack(struct journal_stream *stream, uint64_t seq)
@@ -333,6 +439,7 @@ void journal_ack(struct journal_stream *stream, uint64_t seq)
     while (stream->first != NULL && stream->first->seq <= seq) {
         struct journal_event *event = stream->first;
         stream->first = event->next;
+        stream->unwritten = stream->unwritten == event ? event->next : stream->unwritten;
         stream->journal->bytes -= event->size;
         stream->held_bytes -= event->size;
         free(event);
@@ -343,7 +450,8 @@ void journal_ack(struct journal_stream *stream, uint64_t seq)
     if (stream->closed && stream->first == NULL) {
         journal_stream_drop(stream);
     } else if (stream->file_bytes > REWRITE_BYTES && stream->held_bytes < stream->file_bytes / 2) {
-        stream_rewrite(stream);
+        struct err ignored; /* the file goes on as it is */
+        stream_rewrite(stream, &ignored);
     }
 }
 

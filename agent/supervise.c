@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/child.h"
+#include "agent/flush.h"
 #include "agent/seen.h"
 #include "common/buf.h"
 #include "common/file.h"
@@ -21,7 +22,9 @@ struct place {
     int64_t last_epoch; /* of the last assignment accepted; -1: none */
     struct child *child;
     bool finished;   /* its worker has sent its last event */
-    uint64_t acked;  /* of the events that a measuring worker sent (they get numbers of the node) */
+    uint64_t taken;  /* of the events that a measuring worker sent (they get numbers of the node) */
+    uint64_t number; /* the node's number of the last of them */
+    uint64_t told;   /* acknowledged to the worker up to here */
     json_t *pending; /* assignment to start when the child is gone; or NULL */
 };
 
@@ -32,6 +35,7 @@ struct supervisor {
     const char *home;
     const char *worker;
     struct journal *journal;
+    struct flush *flush;
     struct feed *feed;
     struct links *links;
     struct seen *seen;
@@ -156,6 +160,7 @@ static void tell(struct supervisor *supervisor, const struct child_work *work, c
     if (feed_event(supervisor->feed, stream, type, event, final && work->run >= 0, &err) < 0) {
         trouble("event_not_on_disk", &err);
     }
+    flush_wanted(supervisor->flush);
 }
 
 static void tell_failed(struct supervisor *supervisor, const struct child_work *work, enum err_code code,
@@ -173,21 +178,45 @@ static bool is_final(const char *type)
     return strcmp(type, "done") == 0 || strcmp(type, "failed") == 0 || strcmp(type, "stopped") == 0;
 }
 
-static void child_ack(struct child *child, const struct child_work *work, uint64_t seq)
+/* Acknowledge what the disk has, so that a worker forgets nothing that could still be lost. */
+static void child_ack(struct supervisor *supervisor, struct place *place)
 {
+    const struct child_work *work = child_work(place->child);
+    const struct journal_stream *stream = stream_of(supervisor, work);
     struct err err;
+    uint64_t seq = place->told;
+    if (stream != NULL && work->run >= 0) {
+        seq = stream->durable;
+    } else if (stream != NULL && stream->durable >= place->number) {
+        seq = place->taken;
+    }
+    if (seq <= place->told) {
+        return;
+    }
     json_t *ack = json_pack("{s:s, s:I}", "type", "ack", "seq", (json_int_t)seq);
     if (work->run >= 0) {
         json_object_set_new(ack, "run", json_integer((json_int_t)work->run));
     }
-    if (child_send(child, ack, &err) < 0) {
+    if (child_send(place->child, ack, &err) < 0) {
         trouble("ack_not_sent", &err);
+    } else {
+        place->told = seq;
     }
     json_decref(ack);
 }
 
-/* An event of a worker: into the journal, then acknowledged downwards; a repeated one is acknowledged again.
- */
+static void journal_durable(void *arg)
+{
+    struct supervisor *supervisor = arg;
+    for (uint32_t i = 0; i < supervisor->place_count; i++) {
+        if (supervisor->places[i].child != NULL) {
+            child_ack(supervisor, &supervisor->places[i]);
+        }
+    }
+}
+
+/* An event of a worker: into the journal, and acknowledged downwards once it is durable; a repeated one is
+ * acknowledged again, since the worker comes with it after its connection broke. */
 static void child_event(void *arg, struct child *child, json_t *event)
 {
     struct supervisor *supervisor = arg;
@@ -208,19 +237,19 @@ static void child_event(void *arg, struct child *child, json_t *event)
     char name[40];
     snprintf(name, sizeof(name), "%s", type);
     struct journal_stream *stream = stream_of(supervisor, work);
-    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : place->acked;
+    uint64_t have = work->run >= 0 ? (stream == NULL ? UINT64_MAX : stream->last) : place->taken;
     bool next = work->run >= 0 ? (uint64_t)seq == have + 1 : (uint64_t)seq > have;
     if (next) {
         tell(supervisor, work, name, event, is_final(name));
         place->finished =
             place->finished || is_final(name) || (work->run < 0 && strcmp(name, "profile") == 0);
-        place->acked = (uint64_t)seq;
-        child_ack(child, work, (uint64_t)seq);
+        place->taken = (uint64_t)seq;
+        place->number = stream != NULL ? stream->last : 0;
     } else {
         json_decref(event);
-        if ((uint64_t)seq <= have && have != UINT64_MAX) {
-            child_ack(child, work, have);
-        }
+        place->told = (uint64_t)seq <= place->told ? 0 : place->told;
+        child_ack(supervisor, place);
+        flush_wanted(supervisor->flush);
     }
     if (!supervisor->paused && journal_is_full(supervisor->journal)) {
         supervisor->paused = true;
@@ -318,7 +347,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
     place->finished = false;
-    place->acked = 0;
+    place->taken = place->number = place->told = 0;
     place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
     json_decref(document);
     if (place->child == NULL) {
@@ -726,7 +755,9 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     }
     char path[PATH_SIZE];
     if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
-        (supervisor->seen = seen_open(path, err)) == NULL || epochs_load(supervisor, err) < 0) {
+        (supervisor->seen = seen_open(path, err)) == NULL || epochs_load(supervisor, err) < 0 ||
+        (supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err)) ==
+            NULL) {
         supervisor_destroy(supervisor);
         return NULL;
     }
@@ -753,6 +784,7 @@ void supervisor_destroy(struct supervisor *supervisor)
         child_destroy(supervisor->places[i].child);
         json_decref(supervisor->places[i].pending);
     }
+    flush_destroy(supervisor->flush);
     seen_close(supervisor->seen);
     free(supervisor);
 }

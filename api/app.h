@@ -66,6 +66,7 @@ struct call {
     const struct route *route;
     /* who: user 0 and no scopes on routes without authentication */
     int64_t user, token;
+    uint8_t token_hash[32]; /* SHA-256 of the token that was shown */
     unsigned scopes;
     char who[128];
     char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */

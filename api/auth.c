@@ -61,6 +61,12 @@ static void found(void *arg, const struct err *err, const struct store_identity 
     struct auth_query *query = arg;
     if (!err || err->code == ERR_AUTH) {
         struct auth_slot *slot = slot_of(query->auth, query->hash);
+        bool wanted = identity || !slot->known || slot->until_ns <= clock_mono_ns();
+        if (!wanted) { /* guesses push out nobody who is known */
+            query->done(query->arg, err, identity);
+            free(query);
+            return;
+        }
         memcpy(slot->hash, query->hash, sizeof slot->hash);
         slot->until_ns = clock_mono_ns() + AUTH_KEEP_SECONDS * UINT64_C(1000000000);
         slot->known = identity != NULL;
@@ -76,16 +82,11 @@ static void found(void *arg, const struct err *err, const struct store_identity 
 
 static const struct err nobody = {ERR_AUTH, "this token is not valid: unknown, expired or revoked"};
 
-void auth_find(struct auth *auth, const char *token, store_identity_fn *done, void *arg)
+void auth_find(struct auth *auth, const uint8_t hash[32], store_identity_fn *done, void *arg)
 {
     struct err err = {0};
-    uint8_t hash[32];
-    if (digest_sha256(token, strlen(token), hash, &err) < 0) {
-        done(arg, &err, NULL);
-        return;
-    }
     struct auth_slot *slot = slot_of(auth, hash);
-    if (slot->until_ns > clock_mono_ns() && digest_equal(slot->hash, hash, sizeof hash) &&
+    if (slot->until_ns > clock_mono_ns() && digest_equal(slot->hash, hash, 32) &&
         !(slot->known && slot->identity.expires_us && slot->identity.expires_us <= clock_wall_us())) {
         if (slot->known)
             done(arg, NULL, &slot->identity);
@@ -100,7 +101,7 @@ void auth_find(struct auth *auth, const char *token, store_identity_fn *done, vo
         return;
     }
     query->auth = auth;
-    memcpy(query->hash, hash, sizeof hash);
+    memcpy(query->hash, hash, sizeof query->hash);
     query->done = done;
     query->arg = arg;
     if (store_token_find(auth->store, hash, found, query, &err) < 0) {

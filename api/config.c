@@ -123,6 +123,11 @@ static int read_config(const json_t *document, struct api_config *config, struct
         jr_bytes(&limits, "upload", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->upload_bytes_max);
         jr_bytes(&limits, "model", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->model_bytes_max);
         jr_u32(&limits, "connections", JR_OPTIONAL, 1, 60000, &config->connections_max);
+        jr_u32(&limits, "connections_per_address", JR_OPTIONAL, 1, 60000,
+               &config->connections_per_address_max);
+        jr_u32(&limits, "streams_per_user", JR_OPTIONAL, 1, 512, &config->streams_per_user_max);
+        jr_bytes(&limits, "bytes_per_second", JR_OPTIONAL, 1, UINT64_C(1) << 30,
+                 &config->bytes_per_second_min);
         jr_u32(&limits, "idle_seconds", JR_OPTIONAL, 1, 3600, &config->idle_seconds_max);
         if (jr_finish(&limits) < 0)
             return -1;
@@ -154,7 +159,10 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->threads = 2;
     config->rows_bytes_max = UINT64_C(2) << 30;
     config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;
-    config->connections_max = 1024;
+    config->connections_max = 4096;
+    config->connections_per_address_max = 512;
+    config->bytes_per_second_min = 8192;
+    config->streams_per_user_max = 64;
     config->idle_seconds_max = 75;
     if (file_read_all(path, CONFIG_BYTES_MAX, &text, err) < 0)
         goto out;

@@ -35,7 +35,9 @@ struct api_config {
     char *ca_cert, *ca_signer; /* of the CA; socket of the signing process. NULL: nobody can be enrolled */
     uint32_t threads;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
-    uint32_t connections_max;
+    uint32_t connections_max, connections_per_address_max;
+    uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/httpd_server.h) */
+    uint32_t streams_per_user_max; /* event streams that one user may have open at this server */
     uint32_t idle_seconds_max; /* a connection on which nothing moves is closed after that */
 };
 

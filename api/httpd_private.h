@@ -2,6 +2,7 @@
 #ifndef MOTLEY_API_HTTPD_PRIVATE_H
 #define MOTLEY_API_HTTPD_PRIVATE_H
 
+#include "api/address.h"
 #include "api/httpd_server.h"
 
 #include <event2/bufferevent.h>
@@ -29,7 +30,7 @@ struct httpd_conn {
     bool processing; /* conn_process is on the stack: do not free, do not recurse */
     bool dead;       /* free when it is not */
     bool is_tls;
-    uint8_t address[16]; /* of the other end, IPv4 mapped into IPv6; zeros: unknown */
+    uint8_t address[ADDRESS_BYTES]; /* of the other end, IPv4 mapped into IPv6; zeros: unknown */
 };
 
 struct httpd_request {
@@ -66,6 +67,7 @@ struct httpd_server {
     struct httpd_limits limits;
     struct httpd_hooks hooks;
     struct httpd_conns conns;
+    struct address_counts addresses;
     int conn_count, request_count;
     uint16_t port;
     bool stopping;
@@ -80,7 +82,10 @@ void httpd_request_free(struct httpd_request *request);
 void httpd_conn_process(struct httpd_conn *conn);
 /* The connection is over; its request, if any, learns that the client has gone. */
 void httpd_conn_gone(struct httpd_conn *conn);
+/* The connection must be further within that time from now; 0: no deadline. */
 void httpd_conn_deadline(struct httpd_conn *conn, int seconds);
+/* That many bytes have moved: its deadline, if it has one, recedes by what they buy. */
+void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes);
 void httpd_server_date(struct httpd_server *server);
 
 #endif

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/bufferevent_ssl.h>
+#include <event2/bufferevent_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -24,6 +25,9 @@ enum {
     LINGER_BYTES_MAX =
         64 << 20, /* read over, so that a client that sends first and reads then gets its answer */
     LINGER_SECONDS_MAX = 5,
+    PRIORITY_HANDSHAKE = 2,        /* ordinary events have 1, the middle */
+    HANDSHAKES_AT_ONCE = 4,        /* before other events are looked at again */
+    UNREAD_BYTES_MAX = 256 * 1024, /* of answers that the client has not taken: then no further request */
     CHUNK_LINE_BYTES_MAX = 256,
     TICK_SECONDS = 1,
 };
@@ -31,6 +35,16 @@ enum {
 void httpd_conn_deadline(struct httpd_conn *conn, int seconds)
 {
     conn->deadline_ns = seconds ? clock_mono_ns() + (uint64_t)seconds * 1000000000u : 0;
+}
+
+void httpd_conn_moved(struct httpd_conn *conn, uint64_t bytes)
+{
+    const struct httpd_limits *limits = &conn->server->limits;
+    if (!conn->deadline_ns || !bytes)
+        return;
+    uint64_t latest_ns = clock_mono_ns() + (uint64_t)limits->idle_seconds_max * 1000000000u;
+    uint64_t bought_ns = (uint64_t)((double)bytes * 1e9 / (double)limits->bytes_per_second_min);
+    conn->deadline_ns = bought_ns < latest_ns - conn->deadline_ns ? conn->deadline_ns + bought_ns : latest_ns;
 }
 
 void httpd_request_free(struct httpd_request *request)
@@ -49,6 +63,7 @@ static void conn_free(struct httpd_conn *conn)
 {
     TAILQ_REMOVE(&conn->server->conns, conn, link);
     conn->server->conn_count--;
+    address_release(&conn->server->addresses, conn->address);
     bufferevent_free(conn->bev);
     free(conn);
 }
@@ -218,13 +233,14 @@ static bool body_read(struct httpd_conn *conn)
     if (request->paused)
         return false;
     if (!request->body_done) {
+        uint64_t before = request->body_seen;
         if (request->head.chunked)
             status = body_read_chunked(request, input, &why);
         else if (body_take(request, input) < 0)
             status = 503;
         else
             request->body_done = request->body_left == 0;
-        httpd_conn_deadline(conn, request->server->limits.idle_seconds_max);
+        httpd_conn_moved(conn, request->body_seen - before);
     }
     if (status) {
         refuse_body(request, status, why);
@@ -336,6 +352,8 @@ static bool head_read(struct httpd_conn *conn)
     struct evbuffer *input = bufferevent_get_input(conn->bev);
     size_t size = evbuffer_get_length(input);
     unsigned char first[2];
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > UNREAD_BYTES_MAX)
+        return false; /* who sends requests without reading answers waits; on_written goes on */
     if (size >= 2 && evbuffer_copyout(input, first, 2) == 2 && first[0] == '\r' && first[1] == '\n') {
         evbuffer_drain(input, 2); /* an empty line before a request line is to be read over, RFC 9112 2.2 */
         return true;
@@ -478,6 +496,10 @@ static void on_written(struct bufferevent *bev, void *arg)
         httpd_conn_deadline(conn, LINGER_SECONDS_MAX);
         return;
     }
+    if (conn->state == CONN_HEAD) {
+        httpd_conn_process(conn);
+        return;
+    }
     struct httpd_request *request = conn->request;
     if (request && request->streaming) {
         httpd_conn_deadline(conn, 0);
@@ -486,12 +508,12 @@ static void on_written(struct bufferevent *bev, void *arg)
     }
 }
 
-/* Some of what waits was taken: who reads slowly is not idle. */
+/* Some of what waits was taken: who reads slowly is not idle, unless it is by drips. */
 static void on_taken(struct evbuffer *output, const struct evbuffer_cb_info *info, void *arg)
 {
     struct httpd_conn *conn = arg;
-    if (info->n_deleted && conn->deadline_ns && evbuffer_get_length(output))
-        httpd_conn_deadline(conn, conn->server->limits.idle_seconds_max);
+    if (evbuffer_get_length(output))
+        httpd_conn_moved(conn, info->n_deleted);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -501,7 +523,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         httpd_conn_gone(arg);
 }
 
-static void address_take(const struct sockaddr *from, uint8_t to[16])
+static void address_read(const struct sockaddr *from, uint8_t to[ADDRESS_BYTES])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     if (from->sa_family == AF_INET6) {
@@ -512,41 +534,83 @@ static void address_take(const struct sockaddr *from, uint8_t to[16])
     }
 }
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int size,
-                      void *arg)
+struct event_base *httpd_event_base(struct err *err)
 {
-    (void)listener, (void)size;
-    struct httpd_server *server = arg;
-    struct httpd_conn *conn = calloc(1, sizeof *conn);
-    if (server->conn_count >= server->limits.connections_max || server->stopping || !conn) {
-        free(conn);
-        close(fd);
-        return;
+    struct event_config *config = event_config_new();
+    struct event_base *base = NULL;
+    if (config &&
+        event_config_set_max_dispatch_interval(config, NULL, HANDSHAKES_AT_ONCE, PRIORITY_HANDSHAKE) == 0)
+        base = event_base_new_with_config(config);
+    if (config)
+        event_config_free(config);
+    if (base && event_base_priority_init(base, PRIORITY_HANDSHAKE + 1) == 0)
+        return base;
+    if (base)
+        event_base_free(base);
+    err_set(err, ERR_NOMEM, "out of memory for an event loop");
+    return NULL;
+}
+
+/* Until the handshake is over; libevent gives the connection its ordinary events, of ordinary priority, then.
+ */
+static void prefer_others(struct bufferevent *bev)
+{
+    if (event_base_get_npriorities(bufferevent_get_base(bev)) > PRIORITY_HANDSHAKE) {
+        event_priority_set(&bev->ev_read, PRIORITY_HANDSHAKE);
+        event_priority_set(&bev->ev_write, PRIORITY_HANDSHAKE);
     }
+}
+
+/* The buffers of an accepted socket. False: out of memory; the socket is closed. */
+static bool conn_open(struct httpd_server *server, struct httpd_conn *conn, evutil_socket_t fd)
+{
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    conn->server = server;
+    conn->is_tls = server->tls != NULL;
     if (server->tls) {
         SSL *ssl = SSL_new(server->tls);
         conn->bev = ssl ? bufferevent_openssl_socket_new(server->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
                                                          BEV_OPT_CLOSE_ON_FREE)
                         : NULL;
-        if (conn->bev)
+        if (conn->bev) {
             bufferevent_openssl_set_allow_dirty_shutdown(conn->bev, 1);
-        conn->is_tls = true;
+            prefer_others(conn->bev);
+        }
     } else {
         conn->bev = bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     }
-    if (!conn->bev || !evbuffer_add_cb(bufferevent_get_output(conn->bev), on_taken, conn)) {
-        if (conn->bev)
-            bufferevent_free(conn->bev); /* and its socket */
-        else
-            close(fd);
+    if (conn->bev && evbuffer_add_cb(bufferevent_get_output(conn->bev), on_taken, conn))
+        return true;
+    if (conn->bev)
+        bufferevent_free(conn->bev); /* and its socket */
+    else
+        close(fd);
+    return false;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int size,
+                      void *arg)
+{
+    (void)listener, (void)size;
+    struct httpd_server *server = arg;
+    uint8_t from[ADDRESS_BYTES] = {0};
+    address_read(address, from);
+    if (server->conn_count >= server->limits.connections_max || server->stopping ||
+        !address_take(&server->addresses, from, server->limits.connections_per_address_max)) {
+        close(fd);
+        return;
+    }
+    struct httpd_conn *conn = calloc(1, sizeof *conn);
+    if (!conn)
+        close(fd);
+    if (!conn || !conn_open(server, conn, fd)) {
+        address_release(&server->addresses, from);
         free(conn);
         return;
     }
-    conn->server = server;
-    address_take(address, conn->address);
+    memcpy(conn->address, from, sizeof from);
     TAILQ_INSERT_TAIL(&server->conns, conn, link);
     server->conn_count++;
     httpd_conn_deadline(conn, server->limits.head_seconds_max);

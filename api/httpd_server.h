@@ -33,6 +33,10 @@
 struct httpd_server;
 struct httpd_request;
 
+/* An event base for servers: handshakes of TLS, which cost most and come from strangers, give way to
+ * everything else, a few at a time. Returns new, or NULL with ERR_NOMEM. */
+struct event_base *httpd_event_base(struct err *err);
+
 struct httpd_hooks {
     void (*head)(struct httpd_request *request, void *arg);
     void (*ready)(struct httpd_request *request, void *arg);
@@ -53,9 +57,13 @@ struct httpd_sink {
 };
 
 struct httpd_limits {
-    int connections_max;      /* more are closed at once */
-    int head_seconds_max;     /* from the first byte of a head to its last */
-    int idle_seconds_max;     /* keep-alive without a request; a body or a reader without any progress */
+    int connections_max;             /* more are closed at once */
+    int connections_per_address_max; /* the same of one address (api/address.h) */
+    int head_seconds_max;            /* from the first byte of a head to its last */
+    /* Keep-alive without a request; a body or a reader without any progress. What moves buys time only at
+     * bytes_per_second_min, and never more than this: a drip of bytes keeps no connection alive. */
+    int idle_seconds_max;
+    uint64_t bytes_per_second_min;
     size_t pending_bytes_max; /* of a stream's reply not yet taken by the client: then it is cut off */
 };
 

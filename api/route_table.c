@@ -3,6 +3,7 @@
 
 #include "api/auth.h"
 #include "common/clock.h"
+#include "common/digest.h"
 #include "common/json.h"
 
 #include <stdio.h>
@@ -238,7 +239,11 @@ static void authenticate(struct call *call)
         value++;
     while (*value == ' ')
         value++;
-    auth_find(call->app->auth, value, identified, call);
+    struct err err = {0};
+    if (digest_sha256(value, strlen(value), call->token_hash, &err) < 0)
+        call_fail(call, &err);
+    else
+        auth_find(call->app->auth, call->token_hash, identified, call);
 }
 
 static bool method_fits(enum http_method route, enum http_method asked)

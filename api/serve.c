@@ -21,6 +21,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum {
@@ -29,6 +30,7 @@ enum {
     HEAD_SECONDS_MAX = 15,
     PENDING_BYTES_MAX = 8 << 20,
     PING_MS = 200,
+    FILES_BESIDE = 512, /* open files and sockets that are not clients' connections */
 };
 
 struct serve {
@@ -84,9 +86,9 @@ static int create_clients(struct serve *serve, struct err *err)
 static int create_parts(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
-    app->base = event_base_new();
+    app->base = httpd_event_base(err);
     if (!app->base)
-        return err_set(err, ERR_NOMEM, "out of memory for an event loop");
+        return -1;
     if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
         return -1;
     app->known = known_files_create(err);
@@ -225,10 +227,33 @@ static void destroy_parts(struct serve *serve)
         event_base_free(app->base);
 }
 
+/* How many connections this process may hold: as configured, or what its limit of open files leaves. */
+static int connections_possible(const struct api_config *config)
+{
+    struct rlimit files = {0};
+    rlim_t wanted = config->connections_max + (rlim_t)FILES_BESIDE;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return (int)config->connections_max;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
+        setrlimit(RLIMIT_NOFILE, &files); /* towards the hard limit: always allowed */
+    }
+    if (files.rlim_cur >= wanted)
+        return (int)config->connections_max;
+    int possible = files.rlim_cur > FILES_BESIDE ? (int)(files.rlim_cur - FILES_BESIDE) : 1;
+    log_event(LOG_LEVEL_WARN, "connections_limited",
+              "configured=%u possible=%d why=\"the limit of open files is %llu\"", config->connections_max,
+              possible, (unsigned long long)files.rlim_cur);
+    return possible;
+}
+
 static int begin_listening(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
-    struct httpd_limits limits = {.connections_max = (int)app->config->connections_max,
+    struct httpd_limits limits = {.connections_max = connections_possible(app->config),
+                                  .connections_per_address_max =
+                                      (int)app->config->connections_per_address_max,
+                                  .bytes_per_second_min = app->config->bytes_per_second_min,
                                   .head_seconds_max = HEAD_SECONDS_MAX,
                                   .idle_seconds_max = (int)app->config->idle_seconds_max,
                                   .pending_bytes_max = PENDING_BYTES_MAX};

@@ -4,7 +4,8 @@
  * nothing. A follower is woken by NOTIFY, reads pages after its last id until one is short, and then sleeps.
  * One that takes its events slowly waits too: while more than UNSENT_BYTES_MAX are on their way nothing more
  * is read for it, so that it costs no more memory than that and one event, and misses nothing. One that takes
- * nothing at all for httpd's idle time is cut off and may come again with its last id.
+ * nothing at all for httpd's idle time is cut off and may come again with its last id. A user has a bounded
+ * number of streams at a server, and each ends soon after the token it was opened with is not valid any more.
  *
  * The stream of a finished job ends with the event "end": after the job was seen to be over one more page is
  * read, since what was said before that may have become visible after the page before. Nothing of this waits
@@ -12,6 +13,7 @@
  */
 #include "api/stream.h"
 
+#include "api/auth.h"
 #include "api/route.h"
 #include "store/jobs.h"
 
@@ -20,19 +22,26 @@
 #include <string.h>
 #include <sys/queue.h>
 
-enum { FOLLOWERS_MAX = 512, EVENTS_PAGE = 500, UNSENT_BYTES_MAX = 256 << 10, HEARTBEAT_SECONDS = 15 };
+enum {
+    FOLLOWERS_MAX = 512,
+    EVENTS_PAGE = 500,
+    UNSENT_BYTES_MAX = 256 << 10,
+    CHECK_SECONDS = 5,
+    CHECKS_PER_BEAT = 3
+};
 
 struct follower {
     LIST_ENTRY(follower) link;
     struct followers *followers;
     struct call *call;
-    int64_t job, last;
-    char type[32]; /* "" all */
-    json_t *over;  /* the job as it was seen to be over, or NULL; owned */
-    bool reading;  /* a query is under way */
-    bool waiting;  /* until the client has taken what was sent; then it reads on */
-    bool again;    /* something happened meanwhile */
-    bool closing;  /* a state event that may be the last has been seen */
+    int64_t job, last, user;
+    uint8_t token_hash[32]; /* of what it was opened with */
+    char type[32];          /* "" all */
+    json_t *over;           /* the job as it was seen to be over, or NULL; owned */
+    bool reading;           /* a query is under way */
+    bool waiting;           /* until the client has taken what was sent; then it reads on */
+    bool again;             /* something happened meanwhile */
+    bool closing;           /* a state event that may be the last has been seen */
     bool gone;
 };
 
@@ -40,6 +49,7 @@ struct followers {
     struct app *app;
     LIST_HEAD(, follower) all;
     struct event *heartbeat;
+    unsigned checks;
 };
 
 static void follower_read(struct follower *follower);
@@ -204,11 +214,54 @@ static void on_notify(void *arg, const char *channel, const char *payload)
     }
 }
 
-static void on_heartbeat(evutil_socket_t fd, short what, void *arg)
+/* A question whether a token is still valid. */
+struct token_check {
+    struct followers *followers;
+    uint8_t hash[32];
+};
+
+static void token_checked(void *arg, const struct err *err, const struct store_identity *identity)
+{
+    struct token_check *check = arg;
+    struct follower *next;
+    if (!identity && err->code == ERR_AUTH)
+        for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
+            next = LIST_NEXT(follower, link);
+            if (memcmp(follower->token_hash, check->hash, sizeof check->hash) != 0)
+                continue;
+            follower->gone = true; /* a query that is under way ends it */
+            if (!follower->reading)
+                follower_end(follower, true);
+        }
+    free(check);
+}
+
+static void check_tokens(struct followers *followers)
+{
+    struct token_check *checks[FOLLOWERS_MAX];
+    size_t count = 0;
+    const struct follower *follower;
+    LIST_FOREACH(follower, &followers->all, link)
+    {
+        struct token_check *check = count < FOLLOWERS_MAX ? malloc(sizeof *check) : NULL;
+        if (!check)
+            break;
+        check->followers = followers;
+        memcpy(check->hash, follower->token_hash, sizeof check->hash);
+        checks[count++] = check;
+    }
+    for (size_t i = 0; i < count; i++) /* an answer from the cache comes at once, and may end followers */
+        auth_find(followers->app->auth, checks[i]->hash, token_checked, checks[i]);
+}
+
+static void on_check(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct followers *followers = arg;
     struct follower *next;
+    check_tokens(followers);
+    if (++followers->checks % CHECKS_PER_BEAT)
+        return;
     for (struct follower *follower = LIST_FIRST(&followers->all); follower; follower = next) {
         next = LIST_NEXT(follower, link);
         if (httpd_stream_unsent(follower->call->request) > 0)
@@ -221,12 +274,12 @@ static void on_heartbeat(evutil_socket_t fd, short what, void *arg)
 int followers_create(struct app *app, struct followers **followers, struct err *err)
 {
     struct followers *made = calloc(1, sizeof *made);
-    struct timeval beat = {HEARTBEAT_SECONDS, 0};
+    struct timeval beat = {CHECK_SECONDS, 0};
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for followers");
     made->app = app;
     LIST_INIT(&made->all);
-    made->heartbeat = event_new(app->base, -1, EV_PERSIST, on_heartbeat, made);
+    made->heartbeat = event_new(app->base, -1, EV_PERSIST, on_check, made);
     if (!made->heartbeat || event_add(made->heartbeat, &beat) < 0 ||
         store_listen(app->store, "motley_events", on_notify, made, err) < 0) {
         if (!err->code)
@@ -249,10 +302,24 @@ void followers_destroy(struct followers *followers)
     free(followers);
 }
 
+static unsigned streams_of(const struct followers *followers, int64_t user)
+{
+    unsigned count = 0;
+    const struct follower *follower;
+    LIST_FOREACH(follower, &followers->all, link)
+    count += follower->user == user;
+    return count;
+}
+
 static void follow(struct call *call, json_t *job, int64_t after)
 {
     struct followers *followers = call->app->followers;
     const char *type = call_query(call, "type");
+    if (streams_of(followers, call->user) >= call->app->config->streams_per_user_max) {
+        call_problem(call, 429, "busy", NULL, "%s has %u event streams open, the limit of one user",
+                     call->who, call->app->config->streams_per_user_max);
+        return;
+    }
     struct follower *follower =
         followers->app->counters.followers < FOLLOWERS_MAX ? calloc(1, sizeof *follower) : NULL;
     if (!follower) {
@@ -264,6 +331,8 @@ static void follow(struct call *call, json_t *job, int64_t after)
     follower->call = call;
     follower->job = json_integer_value(json_object_get(job, "id"));
     follower->last = after;
+    follower->user = call->user;
+    memcpy(follower->token_hash, call->token_hash, sizeof follower->token_hash);
     if (is_final(json_object_get(job, "state")))
         follower->over = json_incref(job);
     snprintf(follower->type, sizeof follower->type, "%s", type ? type : "");

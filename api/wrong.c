@@ -30,15 +30,6 @@ void wrong_destroy(struct wrong *wrong)
     free(wrong);
 }
 
-/* One host of IPv6 has a whole /64 to choose addresses from. */
-static void key_of(const uint8_t address[WRONG_ADDRESS_BYTES], uint8_t key[WRONG_ADDRESS_BYTES])
-{
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    memcpy(key, address, WRONG_ADDRESS_BYTES);
-    if (memcmp(address, mapped, sizeof mapped) != 0)
-        memset(key + 8, 0, 8);
-}
-
 /* The entry of an address: its own, or the one of its set that owes least. */
 static struct entry *entry_of(struct wrong *wrong, const uint8_t key[WRONG_ADDRESS_BYTES], uint64_t now_ns)
 {
@@ -61,7 +52,7 @@ unsigned wrong_note(struct wrong *wrong, const uint8_t address[WRONG_ADDRESS_BYT
                     bool *first)
 {
     uint8_t key[WRONG_ADDRESS_BYTES];
-    key_of(address, key);
+    address_key(address, key);
     struct entry *entry = entry_of(wrong, key, now_ns);
     uint64_t owed_ns = entry->paid_ns - now_ns + EACH_NS;
     *first = false;

@@ -11,9 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api/address.h"
 #include "common/err.h"
 
-enum { WRONG_BURST = 20, WRONG_SECONDS_EACH = 2, WRONG_ADDRESS_BYTES = 16 };
+enum { WRONG_BURST = 20, WRONG_SECONDS_EACH = 2, WRONG_ADDRESS_BYTES = ADDRESS_BYTES };
 
 struct wrong;
 

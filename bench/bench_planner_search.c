@@ -239,7 +239,7 @@ static double factors_try(struct baseline *b)
                                       .members = b->members};
         if (!members_fill(b, factors[f], &candidate.stage_count, &candidate.member_count))
             continue;
-        double seconds = candidate_simulate(b->p, &candidate, 1, NULL, &err);
+        double seconds = candidate_simulate(b->p, &candidate, 1, 0, NULL, &err);
         if (seconds > 0)
             best = fmin(best, seconds);
     }

@@ -77,7 +77,8 @@ void device_memory_reset_peak(struct device *device);
 const char *mem_purpose_name(enum mem_purpose purpose); /* "weights", "adapters", "optimizer", … */
 
 /* A new buffer of `bytes` (0 is allowed and holds nothing), contents undefined, resident at once.
- * ERR_NOMEM names what was asked, for what, what is held and the limit; nothing is allocated then. */
+ * ERR_NOFIT (beyond the limit) or ERR_NOMEM (the system has no more now) names what was asked, for what, what
+ * is held and the limit; nothing is allocated then. */
 int buffer_create(struct device *device, uint64_t bytes, enum mem_purpose purpose, const char *what,
                   struct buffer **out, struct err *err);
 void buffer_destroy(struct buffer *buffer);         /* waits for what is queued; NULL is a no-op */

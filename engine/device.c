@@ -135,7 +135,7 @@ static int account_take(struct device *device, const struct buffer *buffer, cons
     uint64_t held = account->held_total;
     if (account->limit != 0 && (held > account->limit || buffer->accounted > account->limit - held))
         return err_set(
-            err, ERR_NOMEM,
+            err, ERR_NOFIT,
             "device %s is out of memory: %s (%s) asked for %llu bytes, %llu are held, %llu are allowed",
             device->name, what, mem_purpose_name(buffer->purpose), (unsigned long long)buffer->accounted,
             (unsigned long long)held, (unsigned long long)account->limit);

@@ -155,6 +155,11 @@ static int step_time(struct profile *profile, struct kind *kind, struct stage *s
     return 0;
 }
 
+static bool is_short_of_memory(const struct err *err)
+{
+    return err->code == ERR_NOFIT || err->code == ERR_NOMEM;
+}
+
 /* In a run the layers' weights pass through the cache between two passes of the head. As much of them as the
  * cache holds is put by, less where memory is short, and read before each of its samples: with few labels it
  * was else measured up to a fifth too quick. */
@@ -174,7 +179,7 @@ static int layers_make(struct profile *profile)
             return 0;
         }
         profile->layers = NULL;
-        if (profile->err->code != ERR_NOMEM)
+        if (!is_short_of_memory(profile->err))
             return -1;
     }
     return 0;
@@ -246,8 +251,8 @@ static int kind_stage(struct profile *profile, struct kind *kind, struct stage *
     *stage = NULL;
     while (stage_create_from(profile->device, &source, &options, stage, profile->err) != 0) {
         *stage = NULL;
-        if (profile->err->code != ERR_NOMEM || kind->layers <= 1)
-            return profile->err->code == ERR_NOMEM ? 0 : -1;
+        if (!is_short_of_memory(profile->err) || kind->layers <= 1)
+            return is_short_of_memory(profile->err) ? 0 : -1;
         options.block_end = options.block_begin + --kind->layers;
     }
     return 0;

@@ -15,7 +15,7 @@
  * stage, random numbers are keyed by (seed, step, row id, layer, target, position, feature), initial adapters
  * by parameter name. Equal calls give bit-identical results.
  *
- * Threads: the device's. Errors: -1 with *err; ERR_NOMEM from creation; ERR_NOT_FINITE names a tensor;
+ * Threads: the device's. Errors: -1 with *err; ERR_NOFIT, ERR_NOMEM from creation; ERR_NOT_FINITE names a tensor;
  * ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a micro-batch
  * beyond the stage's limits.
  */

@@ -28,8 +28,16 @@ static const struct scheduler_limits defaults = {
     .queue_max = 64,
     .batch_max = 512,
     .event_days = 30,
+    .history_days = 180,
+    .dataset_days = 90,
+    .prune_rows = 2000,
+    .prune_ms = 600000,
     .leader_silent_ms = 15000,
     .leader_poll_ms = 250,
+    .wait_steps = 20,
+    .wait_ms_min = 60000,
+    .wait_ms_max = 86400000,
+    .save_wait_ms = 3600000,
     .start_wait_ms = 30000,
 };
 
@@ -73,8 +81,16 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "queue_max", JR_OPTIONAL, 1, 10000, &limits->queue_max);
     jr_u32(&reader, "batch_max", JR_OPTIONAL, 1, 4096, &limits->batch_max);
     jr_u32(&reader, "event_days", JR_OPTIONAL, 1, 36500, &limits->event_days);
+    jr_u32(&reader, "history_days", JR_OPTIONAL, 1, 36500, &limits->history_days);
+    jr_u32(&reader, "dataset_days", JR_OPTIONAL, 1, 36500, &limits->dataset_days);
+    jr_u32(&reader, "prune_rows", JR_OPTIONAL, 10, 100000, &limits->prune_rows);
+    jr_u32(&reader, "prune_ms", JR_OPTIONAL, 100, day, &limits->prune_ms);
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);
     jr_u32(&reader, "leader_poll_ms", JR_OPTIONAL, 10, 60000, &limits->leader_poll_ms);
+    jr_u32(&reader, "wait_steps", JR_OPTIONAL, 1, 1000000, &limits->wait_steps);
+    jr_u32(&reader, "wait_ms_min", JR_OPTIONAL, 1000, day, &limits->wait_ms_min);
+    jr_u32(&reader, "wait_ms_max", JR_OPTIONAL, 1000, day, &limits->wait_ms_max);
+    jr_u32(&reader, "save_wait_ms", JR_OPTIONAL, 1000, day, &limits->save_wait_ms);
     jr_u32(&reader, "start_wait_ms", JR_OPTIONAL, 0, day, &limits->start_wait_ms);
     if (jr_finish(&reader) < 0) {
         top->failed = true;

@@ -32,12 +32,20 @@ struct scheduler_limits {
     uint32_t profile_grace_ms;   /* answer awaited after that; 60000 */
     uint32_t links_ms;           /* a link measurement's answer awaited; 10000 */
     uint32_t measure_tries;      /* of one profile or link; 3 */
-    uint32_t queue_max;          /* queued jobs looked at in one pass; 64 */
+    uint32_t queue_max;          /* queued jobs read at once, twice that with a window; 64 */
     uint32_t batch_max;          /* events in one transaction; 512 */
     uint32_t event_days;         /* events and traces are kept; 30 */
+    uint32_t history_days;       /* of finished jobs: lines of single steps, earlier attempts; 180 */
+    uint32_t dataset_days;       /* encoded data sets that nobody used; 90 */
+    uint32_t prune_rows;         /* removed from a table in one transaction, at most; 2000 */
+    uint32_t prune_ms;           /* between two looks for what is too old; 600000 */
     uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */
     uint32_t leader_poll_ms;     /* how often a standby tries; 250 */
-    uint32_t start_wait_ms;      /* how long to wait for PostgreSQL and Redis at start; 30000 */
+    uint32_t wait_steps;    /* a transfer may stand still for so many of the plan's predicted steps; 20 */
+    uint32_t wait_ms_min;   /* … but not less than; 60000 */
+    uint32_t wait_ms_max;   /* … nor more; 86400000 */
+    uint32_t save_wait_ms;  /* ranks wait so long for one that stores its part of a checkpoint; 3600000 */
+    uint32_t start_wait_ms; /* how long to wait for PostgreSQL and Redis at start; 30000 */
 };
 
 struct scheduler_config {

@@ -33,7 +33,7 @@ struct facts {
     struct store *store;
     void (*arrived)(void *arg);
     void *arg;
-    uint64_t pass;
+    uint64_t pass, profiles_seen;
     size_t count;
     struct entry *entries[ENTRIES_MAX];
 };
@@ -87,8 +87,14 @@ void facts_begin(struct facts *facts)
     facts->pass++;
 }
 
+uint64_t facts_profiles_seen(const struct facts *facts)
+{
+    return facts->profiles_seen;
+}
+
 void facts_forget_profiles(struct facts *facts)
 {
+    facts->profiles_seen++;
     for (size_t i = facts->count; i-- > 0;) {
         if (facts->entries[i]->kind == FACT_PROFILES) {
             drop(facts, i);

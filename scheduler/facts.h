@@ -35,5 +35,7 @@ int facts_get(struct facts *facts, enum fact_kind kind, const char *key, struct 
 
 /* Profiles have changed. */
 void facts_forget_profiles(struct facts *facts);
+/* How often they have. */
+uint64_t facts_profiles_seen(const struct facts *facts);
 
 #endif

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "scheduler/policy.h"
+#include "scheduler/waiting.h"
 
-enum { PLANS_MAX = 16 }; /* searches in one pass */
 #define RETRY_US 5000000
+#define QUEUE_NS_MAX 50000000u /* of one pass for the queue; the next goes on where it ended */
 
 /* What considering a job came to. */
 enum outcome {
@@ -22,8 +24,10 @@ struct candidate {
     const struct store_sched_job *job;
     struct fact model, train, eval, profiles;
     char key[DIGEST_HEX_SIZE];
-    bool *allowed, *usable; /* [device_count] */
-    size_t allowed_count, usable_count;
+    /* [device_count]: ever seen and allowed by the specification; of these those that are there; of these
+     * those that are free; those that it would take of all */
+    bool *known, *allowed, *usable, *wanted;
+    size_t known_count, allowed_count, usable_count;
 };
 
 /* ---- devices ---- */
@@ -73,9 +77,10 @@ static void find_allowed(const struct pass *pass, struct candidate *candidate)
     const json_t *exclude = json_object_get(placement, "exclude");
     for (size_t i = 0; i < pass->view->device_count; i++) {
         const struct store_sched_device *device = &pass->view->devices[i];
-        candidate->allowed[i] = device->present &&
-                                (!json_is_array(devices) || names(devices, device->name)) &&
-                                !names(exclude, device->name);
+        candidate->known[i] =
+            (!json_is_array(devices) || names(devices, device->name)) && !names(exclude, device->name);
+        candidate->allowed[i] = candidate->known[i] && device->present;
+        candidate->known_count += candidate->known[i] ? 1 : 0;
         candidate->allowed_count += candidate->allowed[i] ? 1 : 0;
     }
     policy_usable(pass->free_devices, pass->reserved, pass->view->device_count, candidate->usable);
@@ -204,14 +209,24 @@ static enum outcome give_up(struct pass *pass, const struct store_sched_job *job
     return OUTCOME_SETTLED;
 }
 
-static void reserve(struct pass *pass, const struct placer_answer *ideal)
+static bool is_there(const struct pass *pass, size_t i)
+{
+    const struct store_sched_device *device = &pass->view->devices[i];
+    const struct store_sched_node *node = pass_node(pass, device->node);
+    return device->present && !device->drained && node != NULL && node->reachable;
+}
+
+/* A job that waits keeps what it would use from those behind it, but only while all of that will be free by
+ * itself: nobody knows when a device that is away comes back. */
+static void reserve(struct pass *pass, const struct candidate *candidate)
 {
     for (size_t i = 0; i < pass->view->device_count; i++) {
-        for (size_t k = 0; k < ideal->rank_count; k++) {
-            if (strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0) {
-                pass->reserved[i] = true;
-            }
+        if (candidate->wanted[i] && !is_there(pass, i)) {
+            return;
         }
+    }
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        pass->reserved[i] = pass->reserved[i] || candidate->wanted[i];
     }
 }
 
@@ -222,6 +237,9 @@ static const char *why_not_usable(const struct pass *pass, size_t i)
     if (node == NULL || !node->reachable) {
         return "unreachable";
     }
+    if (!device->present) {
+        return "missing: its agent no longer names it";
+    }
     if (device->drained) {
         return "drained";
     }
@@ -231,16 +249,12 @@ static const char *why_not_usable(const struct pass *pass, size_t i)
     return pass->reserved[i] && pass->free_devices[i] ? "kept for a job in front" : "busy";
 }
 
-static void say_busy(struct pass *pass, const struct candidate *candidate, const struct placer_answer *ideal)
+static void say_waits(struct pass *pass, const struct candidate *candidate)
 {
     char text[300] = "";
     size_t used = 0;
     for (size_t i = 0; i < pass->view->device_count && used < sizeof(text); i++) {
-        bool wanted = false;
-        for (size_t k = 0; k < ideal->rank_count; k++) {
-            wanted = wanted || strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0;
-        }
-        if (wanted && !candidate->usable[i]) {
+        if (candidate->wanted[i] && !candidate->usable[i]) {
             int more = snprintf(text + used, sizeof(text) - used, "%s%s (%s)", used > 0 ? ", " : "",
                                 pass->view->devices[i].name, why_not_usable(pass, i));
             used += more > 0 ? (size_t)more : 0;
@@ -249,58 +263,83 @@ static void say_busy(struct pass *pass, const struct candidate *candidate, const
     pass_wait(pass, candidate->job, "waits for %s", text[0] != '\0' ? text : "devices");
 }
 
-/* It does not fit on what is free: would it on all there is? */
-static enum outcome not_now(struct pass *pass, const struct candidate *candidate, const char *words)
+/* It waits for the devices of `ideal`, and is not planned again while nothing more is free for it. */
+static enum outcome waits_for(struct pass *pass, const struct candidate *candidate,
+                              const struct placer_answer *ideal)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        for (size_t k = 0; k < ideal->rank_count; k++) {
+            candidate->wanted[i] =
+                candidate->wanted[i] || strcmp(ideal->ranks[k].device, pass->view->devices[i].name) == 0;
+        }
+    }
+    say_waits(pass, candidate);
+    reserve(pass, candidate);
+    waiting_put(pass->scheduler->waiting, candidate->job->id, candidate->usable, candidate->wanted);
+    return OUTCOME_SETTLED;
+}
+
+/* Would it fit on `mask`? Then it waits. *fits is false when it does not, with why in err. */
+static enum outcome would_fit(struct pass *pass, const struct candidate *candidate, const bool *mask,
+                              bool *fits, struct err *err)
 {
     struct placer_answer ideal;
-    struct err err;
-    if (candidate->usable_count == candidate->allowed_count) {
-        refuse(pass, candidate->job, ERR_NOFIT, words);
-        return OUTCOME_SETTLED;
+    enum outcome outcome = OUTCOME_SETTLED;
+    int planned = plan_on(pass, candidate, mask, &ideal, err);
+    *fits = planned == 0 || (planned > 0 && ideal.fits);
+    if (planned == 0) {
+        return OUTCOME_PENDING;
     }
-    int planned = plan_on(pass, candidate, candidate->allowed, &ideal, &err);
-    if (planned <= 0) {
-        return planned < 0 ? give_up(pass, candidate->job, &err) : OUTCOME_PENDING;
-    }
-    if (!ideal.fits) {
-        refuse(pass, candidate->job, ERR_NOFIT, ideal.words);
-    } else {
-        say_busy(pass, candidate, &ideal);
-        reserve(pass, &ideal);
+    if (*fits) {
+        outcome = waits_for(pass, candidate, &ideal);
+    } else if (planned > 0) {
+        err_set(err, ERR_NOFIT, "%s", ideal.words);
     }
     placer_answer_fini(&ideal);
-    return OUTCOME_SETTLED;
+    return outcome;
+}
+
+/* It does not fit on what is free, for the reason in `why`: would it on all that is there, or on that and
+ * what was there once? */
+static enum outcome not_now(struct pass *pass, const struct candidate *candidate, const struct err *why)
+{
+    struct err err = *why;
+    bool fits = false;
+    enum outcome outcome = OUTCOME_SETTLED;
+    if (candidate->usable_count < candidate->allowed_count) {
+        outcome = would_fit(pass, candidate, candidate->allowed, &fits, &err);
+    }
+    if (!fits && err.code != ERR_NOMEM && candidate->allowed_count < candidate->known_count) {
+        outcome = would_fit(pass, candidate, candidate->known, &fits, &err);
+    }
+    return fits ? outcome : give_up(pass, candidate->job, &err);
 }
 
 static enum outcome try_to_plan(struct pass *pass, const struct candidate *candidate)
 {
     struct err err;
-    if (candidate->allowed_count == 0) {
+    if (candidate->known_count == 0) {
         pass_wait(pass, candidate->job,
                   pass->view->device_count == 0 ? "no device has joined the cluster yet"
                                                 : "none of the devices it may use is there");
         return OUTCOME_SETTLED;
     }
     if (candidate->usable_count == 0) {
-        struct placer_answer none = {.fits = false};
-        return not_now(pass, candidate, none.words);
+        err_set(&err, ERR_NOFIT, "nothing is free");
+        return not_now(pass, candidate, &err);
     }
     int planned = plan_on(pass, candidate, candidate->usable, &pass->answer, &err);
     if (planned == 0) {
         return OUTCOME_PENDING;
     }
-    if (planned < 0) {
-        /* "a pipeline needs two devices": it may be possible once more of them are free. */
-        return candidate->usable_count < candidate->allowed_count && err.code != ERR_NOMEM
-                   ? not_now(pass, candidate, err.text)
-                   : give_up(pass, candidate->job, &err);
-    }
-    if (!pass->answer.fits) {
-        struct placer_answer small = pass->answer;
+    if (planned > 0 && !pass->answer.fits) {
+        err_set(&err, ERR_NOFIT, "%s", pass->answer.words);
+        placer_answer_fini(&pass->answer);
         pass->answer = (struct placer_answer){0};
-        enum outcome outcome = not_now(pass, candidate, small.words);
-        placer_answer_fini(&small);
-        return outcome;
+        planned = -1;
+    }
+    if (planned < 0) { /* "a pipeline needs two devices": it may be possible once more of them are free */
+        return err.code != ERR_NOMEM ? not_now(pass, candidate, &err) : give_up(pass, candidate->job, &err);
     }
     pass->placed = candidate->job;
     pass->placed_model = json_incref((json_t *)candidate->model.document);
@@ -309,32 +348,52 @@ static enum outcome try_to_plan(struct pass *pass, const struct candidate *candi
     return OUTCOME_PLACED;
 }
 
-static enum outcome consider(struct pass *pass, const struct store_sched_job *job, unsigned *plans)
+static void candidate_fini(struct candidate *candidate)
 {
-    struct candidate candidate = {.job = job};
+    free(candidate->known);
+    free(candidate->allowed);
+    free(candidate->usable);
+    free(candidate->wanted);
+}
+
+static int candidate_init(struct pass *pass, const struct store_sched_job *job, struct candidate *candidate)
+{
+    *candidate = (struct candidate){.job = job};
+    bool **const masks[] = {&candidate->known, &candidate->allowed, &candidate->usable, &candidate->wanted};
+    for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
+        *masks[i] = calloc(pass->view->device_count + 1, sizeof(bool));
+        pass->failed = pass->failed || *masks[i] == NULL;
+    }
+    if (pass->failed) {
+        candidate_fini(candidate);
+        return -1;
+    }
+    find_allowed(pass, candidate);
+    return 0;
+}
+
+static enum outcome consider(struct pass *pass, const struct store_sched_job *job)
+{
+    struct candidate candidate;
     struct err err;
     enum outcome outcome = OUTCOME_SETTLED;
+    if (candidate_init(pass, job, &candidate) < 0) {
+        return OUTCOME_SETTLED;
+    }
+    if (waiting_get(pass->scheduler->waiting, job->id, candidate.usable, candidate.wanted)) {
+        say_waits(pass, &candidate);
+        reserve(pass, &candidate);
+        candidate_fini(&candidate);
+        return OUTCOME_SETTLED;
+    }
     int there = get_facts(pass, &candidate, &err);
-    if (there < 0) {
-        return give_up(pass, job, &err);
+    if (there <= 0) {
+        outcome = there < 0 ? give_up(pass, job, &err) : OUTCOME_PENDING;
+    } else if (pass_profiles(pass, job, candidate.allowed, candidate.usable, candidate.key,
+                             candidate.profiles.document, candidate.model.document)) {
+        outcome = try_to_plan(pass, &candidate);
     }
-    if (there == 0) {
-        return OUTCOME_PENDING;
-    }
-    candidate.allowed = calloc(pass->view->device_count + 1, sizeof(bool));
-    candidate.usable = calloc(pass->view->device_count + 1, sizeof(bool));
-    if (candidate.allowed == NULL || candidate.usable == NULL) {
-        pass->failed = true;
-    } else {
-        find_allowed(pass, &candidate);
-        if (pass_profiles(pass, job, candidate.allowed, candidate.usable, candidate.key,
-                          candidate.profiles.document, candidate.model.document)) {
-            *plans += 1;
-            outcome = try_to_plan(pass, &candidate);
-        }
-    }
-    free(candidate.allowed);
-    free(candidate.usable);
+    candidate_fini(&candidate);
     return outcome;
 }
 
@@ -344,19 +403,69 @@ static void measure_wanted(struct pass *pass)
     for (size_t i = 0; i < pass->view->measure_count && pass->placed == NULL; i++) {
         const struct store_sched_job asked = {.spec = pass->view->measures[i].spec,
                                               .inputs = pass->view->measures[i].inputs};
-        struct candidate candidate = {.job = &asked};
+        struct candidate candidate;
         struct err err;
-        candidate.allowed = calloc(pass->view->device_count + 1, sizeof(bool));
-        candidate.usable = calloc(pass->view->device_count + 1, sizeof(bool));
-        if (candidate.allowed == NULL || candidate.usable == NULL) {
-            pass->failed = true;
-        } else if (get_facts(pass, &candidate, &err) == 1) {
-            find_allowed(pass, &candidate);
+        if (candidate_init(pass, &asked, &candidate) < 0) {
+            return;
+        }
+        if (get_facts(pass, &candidate, &err) == 1) {
             pass_profiles(pass, &asked, candidate.allowed, candidate.usable, candidate.key,
                           candidate.profiles.document, candidate.model.document);
         }
-        free(candidate.allowed);
-        free(candidate.usable);
+        candidate_fini(&candidate);
+    }
+}
+
+/* Whether anything is left for those behind. */
+static bool something_is_left(const struct pass *pass)
+{
+    for (size_t i = 0; i < pass->view->device_count; i++) {
+        if (pass->free_devices[i] && !pass->reserved[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All jobs of this view wait, and devices are left over: those behind them in the queue are looked at in the
+ * next pass, a window at a time, until one of them takes the devices or the queue is through. */
+static void look_further(struct pass *pass, const struct policy_job *queue, const size_t *order, size_t count)
+{
+    struct scheduler *scheduler = pass->scheduler;
+    struct store_queue_mark *mark = &scheduler->queue_mark;
+    size_t behind = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct policy_job *job = &queue[order[i]];
+        bool further = !mark->set || job->priority < mark->priority ||
+                       (job->priority == mark->priority && job->id > mark->id);
+        behind += further ? 1 : 0;
+    }
+    if (behind < scheduler->config->limits.queue_max) {
+        mark->set = false;
+        return;
+    }
+    const struct policy_job *last = &queue[order[count - 1]];
+    *mark = (struct store_queue_mark){.set = true, .priority = last->priority, .id = last->id};
+    pass_check_at(pass, pass->view->now_us);
+}
+
+/* The queue in order, bounded by time: what was found of a job that waits is remembered, so that the next
+ * pass comes further. */
+static void walk(struct pass *pass, const struct policy_job *queue, const size_t *index, const size_t *order,
+                 size_t count)
+{
+    uint64_t until_ns = clock_mono_ns() + QUEUE_NS_MAX;
+    for (size_t i = 0; i < count; i++) {
+        if (consider(pass, &pass->view->jobs[index[order[i]]]) != OUTCOME_SETTLED) {
+            return;
+        }
+        if (clock_mono_ns() > until_ns && i + 1 < count) {
+            pass_check_at(pass, pass->view->now_us);
+            return;
+        }
+    }
+    if (count > 0 && something_is_left(pass)) {
+        look_further(pass, queue, order, count);
     }
 }
 
@@ -367,7 +476,6 @@ void pass_queue(struct pass *pass)
     size_t *index = calloc(view->job_count + 1, sizeof(*index));
     size_t *order = calloc(view->job_count + 1, sizeof(*order));
     size_t count = 0;
-    unsigned plans = 0;
     if (queue == NULL || index == NULL || order == NULL) {
         pass->failed = true;
         goto out;
@@ -379,12 +487,9 @@ void pass_queue(struct pass *pass)
         }
     }
     find_free(pass);
+    waiting_begin(pass->scheduler->waiting, view, facts_profiles_seen(pass->scheduler->facts));
     policy_order(queue, count, order);
-    for (size_t i = 0; i < count && plans < PLANS_MAX; i++) {
-        if (consider(pass, &view->jobs[index[order[i]]], &plans) != OUTCOME_SETTLED) {
-            break;
-        }
-    }
+    walk(pass, queue, index, order, count);
     measure_wanted(pass);
     pass->scheduler->devices_free = false;
     for (size_t i = 0; i < view->device_count; i++) {
@@ -457,16 +562,25 @@ static json_t *compose_ranks(struct pass *pass, const json_t *assignments)
     return ranks;
 }
 
+/* How long the ranks wait for each other: as the plan's own times have it. */
+static json_t *compose_limits(const struct pass *pass)
+{
+    const struct scheduler_limits *limits = &pass->scheduler->config->limits;
+    double step_s = json_number_value(json_object_get(json_object_get(pass->answer.plan, "costs"), "step_s"));
+    uint32_t wait_ms = policy_wait_ms(step_s, limits->wait_steps, limits->wait_ms_min, limits->wait_ms_max);
+    return json_pack("{s:f, s:f}", "wait", wait_ms / 1e3, "save", limits->save_wait_ms / 1e3);
+}
+
 /* What is the same in every rank's assignment. */
 static json_t *compose_common(struct pass *pass, const json_t *numbers, json_t *ranks)
 {
     const struct store_sched_job *job = pass->placed;
-    json_t *common =
-        json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:{}}", "job", (json_int_t)job->id,
-                  "run", json_object_get(numbers, "run"), "attempt", (json_int_t)job->attempt + 1, "epoch",
-                  json_object_get(numbers, "epoch"), "ranks", ranks, "plan", pass->answer.plan, "spec",
-                  job->spec, "model", compose_model(pass), "data", compose_data(pass), "start",
-                  compose_start(job), "links", pass->scheduler->config->links, "limits");
+    json_t *common = json_pack("{s:I, s:O, s:I, s:O, s:O, s:O, s:O, s:o, s:o, s:o, s:O, s:o}", "job",
+                               (json_int_t)job->id, "run", json_object_get(numbers, "run"), "attempt",
+                               (json_int_t)job->attempt + 1, "epoch", json_object_get(numbers, "epoch"),
+                               "ranks", ranks, "plan", pass->answer.plan, "spec", job->spec, "model",
+                               compose_model(pass), "data", compose_data(pass), "start", compose_start(job),
+                               "links", pass->scheduler->config->links, "limits", compose_limits(pass));
     json_t *sample = json_object_get(job->inputs, "sample");
     if (common != NULL && json_is_object(sample)) {
         json_object_set(common, "sample", sample);

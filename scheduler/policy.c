@@ -40,3 +40,12 @@ uint32_t policy_backoff_ms(uint32_t losses, uint32_t min_ms, uint32_t max_ms)
     }
     return wait < max_ms ? (uint32_t)wait : max_ms;
 }
+
+uint32_t policy_wait_ms(double step_s, uint32_t steps, uint32_t min_ms, uint32_t max_ms)
+{
+    double wait_ms = step_s * 1e3 * (double)steps;
+    if (!(wait_ms > (double)min_ms) || max_ms < min_ms) {
+        return min_ms;
+    }
+    return wait_ms < (double)max_ms ? (uint32_t)wait_ms : max_ms;
+}

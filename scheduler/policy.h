@@ -27,4 +27,8 @@ size_t policy_usable(const bool *free_devices, const bool *reserved, size_t coun
  * min * 2^(losses-1), at most max. */
 uint32_t policy_backoff_ms(uint32_t losses, uint32_t min_ms, uint32_t max_ms);
 
+/* Milliseconds that a transfer or a step of a run may stand still: `steps` times the plan's predicted step,
+ * between min and max (min where the two contradict). */
+uint32_t policy_wait_ms(double step_s, uint32_t steps, uint32_t min_ms, uint32_t max_ms);
+
 #endif

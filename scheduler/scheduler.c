@@ -11,13 +11,13 @@
 #include "common/redis.h"
 #include "common/tls.h"
 #include "scheduler/leader_note.h"
+#include "scheduler/waiting.h"
 
 #define TICK_MS 250
 /* Between passes that nothing but people ask for: short where a submit may start at once, longer while every
  * device is taken (one that becomes free is news of its own). */
 #define PASS_PAUSE_NS_MIN 10000000u
 #define PASS_PAUSE_NS_MAX 100000000u
-#define PRUNE_NS 600000000000u
 #define MARKER "motley:instance" /* gone: Redis was wiped */
 
 /* ---- one thing at a time ---- */
@@ -48,8 +48,8 @@ static void start_pass(struct scheduler *scheduler)
     scheduler->passed_ns = clock_mono_ns();
     scheduler->busy = true;
     scheduler->chain = scheduler->epoch;
-    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, loaded, scheduler, &err) <
-        0) {
+    if (store_sched_load(scheduler->store, scheduler->config->limits.queue_max, &scheduler->queue_mark,
+                         loaded, scheduler, &err) < 0) {
         scheduler->busy = false;
         scheduler_retry(scheduler, "load_failed", &err);
     }
@@ -285,20 +285,29 @@ static void trouble(void *arg, const struct err *why)
 
 static void pruned(void *arg, const struct err *err, json_t *counts)
 {
-    (void)arg;
-    (void)counts;
+    struct scheduler *scheduler = arg;
+    scheduler->pruning = false;
+    scheduler->prune_more = json_is_true(json_object_get(counts, "more"));
     if (err != NULL && err->code != ERR_CANCELLED) {
         log_event(LOG_LEVEL_WARN, "prune_failed", "why=\"%s\"", err->text);
     }
 }
 
+/* A batch a tick while there is more to do, so that no other work waits for long. */
 static void prune(struct scheduler *scheduler, uint64_t now_ns)
 {
+    const struct scheduler_limits *limits = &scheduler->config->limits;
     struct err ignored; /* comes again */
-    if (now_ns - scheduler->pruned_ns > PRUNE_NS) {
+    bool due = scheduler->prune_more || now_ns - scheduler->pruned_ns > (uint64_t)limits->prune_ms * 1000000u;
+    if (due && !scheduler->pruning) {
+        const struct store_retention keep = {.event_days = limits->event_days,
+                                             .history_days = limits->history_days,
+                                             .dataset_days = limits->dataset_days,
+                                             .rows = limits->prune_rows};
         scheduler->pruned_ns = now_ns;
-        store_prune(scheduler->store, scheduler->epoch, scheduler->config->limits.event_days, pruned,
-                    scheduler, &ignored);
+        scheduler->prune_more = false;
+        scheduler->pruning =
+            store_prune(scheduler->store, scheduler->epoch, &keep, pruned, scheduler, &ignored) == 0;
     }
 }
 
@@ -373,7 +382,9 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
         dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
     scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
                                           facts_arrived, scheduler, err);
-    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL) {
+    scheduler->waiting = waiting_create(err);
+    if (scheduler->facts == NULL || scheduler->dispatch == NULL || scheduler->planning == NULL ||
+        scheduler->waiting == NULL) {
         return -1;
     }
     scheduler->candidate = store_leader_create(scheduler->base, &candidate, &events, scheduler, err);
@@ -433,6 +444,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);
+    waiting_destroy(scheduler->waiting);
     redis_destroy(scheduler->commands);
     store_view_destroy(scheduler->view);
     tls_context_free(scheduler->tls);

@@ -51,6 +51,8 @@ struct scheduler {
     struct dispatch *dispatch;
     struct facts *facts;
     struct planning *planning;
+    struct waiting *waiting;
+    struct store_queue_mark queue_mark; /* the queue's head was looked at, and it up to here */
     struct event *turn, *tick, *wake; /* turn: deferred scheduler_turn; tick: 500 ms; wake: next due time */
 
     int64_t epoch; /* 0: standing by */
@@ -78,6 +80,7 @@ struct scheduler {
     json_t *told;          /* identities.c: {"NODE": generation} as agents were told, or NULL */
     uint64_t listening_ns; /* since when silence counts */
     uint64_t pruned_ns, complained_ns;
+    bool pruning, prune_more;
     bool marker_asked;
 
     struct pass *pass; /* the decision under way */

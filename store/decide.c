@@ -129,34 +129,3 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
     store_work_fini(&work);
     return rc;
 }
-
-/* ---- bounded tables ---- */
-
-/* clang-format off */
-static const struct pg_statement prune = {
-    "prune",
-    "WITH e AS (DELETE FROM events WHERE id IN (SELECT id FROM events "
-    "           WHERE at < now() - $1::integer * interval '1 day' ORDER BY id LIMIT 10000) RETURNING 1), "
-    "t AS (DELETE FROM traces WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM traces t JOIN runs r ON r.id = t.run "
-    "      WHERE r.ended_at < now() - $1::integer * interval '1 day' LIMIT 10000)) RETURNING 1), "
-    "w AS (DELETE FROM join_tokens WHERE expires_at < now() - interval '7 days' RETURNING 1), "
-    "q AS (DELETE FROM requests WHERE state = 'failed' AND deadline_at < now() - interval '10 minutes' RETURNING 1) "
-    "SELECT json_build_object('events', (SELECT count(*) FROM e), 'traces', (SELECT count(*) FROM t), "
-    "  'join_tokens', (SELECT count(*) FROM w), 'requests', (SELECT count(*) FROM q))",
-    PG_WRITE};
-/* clang-format on */
-
-int store_prune(struct store *store, int64_t leader, unsigned event_days, store_doc_fn *done, void *arg,
-                struct err *err)
-{
-    struct pg_params fenced, days;
-    pg_params_init(&fenced);
-    pg_params_init(&days);
-    pg_param_i64(&fenced, leader);
-    pg_param_i64(&days, event_days);
-    const struct pg_step steps[] = {{&store_fence, &fenced}, {&prune, &days}};
-    int rc = store_run_doc(store, steps, 2, STORE_ALONE, NULL, done, arg, err);
-    pg_params_fini(&fenced);
-    pg_params_fini(&days);
-    return rc;
-}

@@ -46,13 +46,25 @@ static const struct pg_statement add_events = {
     RECORDS("job bigint, type text, body json"),
     PG_WRITE};
 
-/* A part of a newer attempt starts an incomplete checkpoint of an older one anew; a complete one stays. */
+/* The files of a checkpoint that is told late (its node was cut off for a day) may have been removed since: it is
+ * taken only when all of them are here, which makes them count as used now, so that a removal under way looks again.
+ * A part of a newer attempt starts an incomplete checkpoint of an older one anew; a complete one stays. */
 static const struct pg_statement add_checkpoints = {
     "ingest_checkpoints",
-    "WITH one AS (SELECT c.job, c.step, max(c.run) AS run, max(c.parts) AS parts, array_agg(DISTINCT c.rank) AS ranks, "
-    "    jsonb_object_agg(b.key, b.value) FILTER (WHERE b.key IS NOT NULL) AS blobs, bool_or(c.best) AS best FROM "
-    RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs jsonb")
-    "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true GROUP BY c.job, c.step), "
+    "WITH c AS MATERIALIZED (SELECT * FROM "
+    RECORDS("job bigint, run bigint, step bigint, rank integer, parts integer, best boolean, blobs jsonb") "), "
+    "here AS MATERIALIZED (SELECT sha256 FROM blobs WHERE sha256 IN (SELECT b.value #>> '{}' FROM c, "
+    "    jsonb_each(c.blobs) b) ORDER BY sha256 FOR NO KEY UPDATE), "
+    "used AS (UPDATE blobs b SET used_at = now() FROM here WHERE b.sha256 = here.sha256 RETURNING 1), "
+    "lacking AS MATERIALIZED (SELECT c.job, c.step, c.rank, count(*) AS n FROM c, jsonb_each(c.blobs) b "
+    "  WHERE b.value #>> '{}' NOT IN (SELECT sha256 FROM here) GROUP BY c.job, c.step, c.rank), "
+    "said AS (INSERT INTO events (job, type, body) SELECT job, 'log', json_build_object('level', 'warn', 'text', "
+    "    format('the checkpoint after step %s is not taken: %s of its files are no longer kept', step, n), "
+    "    'rank', rank) FROM lacking RETURNING 1), "
+    "one AS (SELECT c.job, c.step, max(c.run) AS run, max(c.parts) AS parts, array_agg(DISTINCT c.rank) AS ranks, "
+    "    jsonb_object_agg(b.key, b.value) FILTER (WHERE b.key IS NOT NULL) AS blobs, bool_or(c.best) AS best FROM c "
+    "  LEFT JOIN LATERAL jsonb_each(c.blobs) b ON true "
+    "  WHERE NOT EXISTS (SELECT 1 FROM lacking l WHERE l.job = c.job AND l.step = c.step) GROUP BY c.job, c.step), "
     "put AS (INSERT INTO checkpoints AS k (job, step, run, parts, ranks, blobs, best, complete) "
     "  SELECT job, step, run, parts, ranks, coalesce(blobs, '{}'), coalesce(best, false), "
     "         cardinality(ranks) >= parts FROM one "
@@ -106,12 +118,17 @@ static const struct pg_statement move_nodes = {
     " WHERE n.name = c.node AND n.removed_at IS NULL AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
+/* What a hello does not name is missing, even where it names nothing; those it names are put back at once. */
+static const struct pg_statement lose_devices = {
+    "ingest_devices_gone",
+    "UPDATE devices d SET present = false FROM " RECORDS("node text, hello boolean")
+    " WHERE c.hello AND d.node = c.node AND d.present",
+    PG_WRITE};
+
 static const struct pg_statement put_devices = {
     "ingest_devices",
     "WITH c AS MATERIALIZED (SELECT * FROM "
-    RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") "), "
-    "gone AS (UPDATE devices d SET present = false WHERE d.node IN (SELECT node FROM c) "
-    "         AND d.name NOT IN (SELECT name FROM c) AND d.present RETURNING 1) "
+    RECORDS("name text, node text, kind text, digest text, memory_limit_bytes bigint, inventory json") ") "
     "INSERT INTO devices (name, node, kind, digest, memory_limit_bytes, inventory) "
     "SELECT name, node, kind, digest, memory_limit_bytes, inventory FROM c "
     "ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, digest = excluded.digest, present = true, "
@@ -196,6 +213,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
     json_t *followers = jobs_with_news(ingest);
     const struct store_part parts[] = {
         {&move_nodes, ingest->nodes},
+        {&lose_devices, ingest->nodes},
         {&put_devices, ingest->devices},
         {&see_nodes, ingest->seen},
         {&move_ranks, ingest->ranks},

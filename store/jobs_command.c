@@ -38,7 +38,7 @@ static const struct pg_statement resume_job = {
     "             FROM jobs j WHERE j.id = $1 AND ($2::bigint = 0 OR j.owner = $2) FOR UPDATE OF j), "
     "goal AS (SELECT *, CASE WHEN $5::bigint > 0 THEN reached + $5 ELSE steps END AS wanted FROM old), "
     "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = NULL, why = NULL, code = NULL, "
-    "  not_before = NULL, ended_at = NULL, losses = 0, used_ms = 0, steps = g.wanted, "
+    "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, used_ms = 0, steps = g.wanted, "
     "  spec = CASE WHEN $5 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', '{train,steps}', "
     "         to_jsonb(g.wanted))::json ELSE j.spec END "
     "  FROM goal g, unnest($3::text[], $4::text[]) AS e(f, t) "

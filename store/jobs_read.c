@@ -87,7 +87,7 @@ int store_job_page(struct store *store, const struct store_job_filter *filter, s
 static const struct pg_statement count_jobs = {
     "job_counts",
     "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "
-    "LEFT JOIN (SELECT state, count(*) AS n FROM jobs GROUP BY state) c USING (state)",
+    "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)",
     PG_READ};
 
 int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)

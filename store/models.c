@@ -171,10 +171,13 @@ int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, 
 static const struct pg_statement put_dataset = {
     "dataset_put",
     "INSERT INTO datasets (key, blob, stats, sizes) VALUES ($1, $2, $3, $4) ON CONFLICT (key) DO UPDATE SET "
-    "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes",
+    "blob = excluded.blob, stats = excluded.stats, sizes = excluded.sizes, used_at = now()",
     PG_WRITE};
-static const struct pg_statement get_dataset = {
-    "dataset_get", "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1", PG_READ};
+static const struct pg_statement get_dataset = {"dataset_get", /* who asks may be about to refer to it */
+                                                "WITH used AS (UPDATE datasets SET used_at = now() WHERE key "
+                                                "= $1 AND used_at < now() - interval '1 minute') "
+                                                "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1",
+                                                PG_READ};
 
 int store_dataset_put(struct store *store, const struct store_dataset_new *dataset, store_done_fn *done,
                       void *arg, struct err *err)

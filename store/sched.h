@@ -119,9 +119,16 @@ struct store_view {
 
 /* Takes over the view (store_view_destroy it); NULL with err. */
 typedef void store_view_fn(void *arg, const struct err *err, struct store_view *view);
-/* At most `queue_max` queued jobs that are due, highest priority first, then oldest. */
-int store_sched_load(struct store *store, unsigned queue_max, store_view_fn *done, void *arg,
-                     struct err *err);
+/* A place in the queue: behind the job of this priority and id. */
+struct store_queue_mark {
+    bool set;
+    int32_t priority;
+    int64_t id;
+};
+/* At most `queue_max` queued jobs that are due, highest priority first, then oldest; and with a mark that is
+ * set as many that stand behind it. */
+int store_sched_load(struct store *store, unsigned queue_max, const struct store_queue_mark *behind,
+                     store_view_fn *done, void *arg, struct err *err);
 void store_view_destroy(struct store_view *view);
 
 /* The profile documents under `key`, valid for the devices' present inventories:
@@ -185,9 +192,16 @@ struct store_decision {
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
 
-/* Bounded tables: events older than `days` (and finished jobs' traces), spent join tokens, failed
- * measurements; at most 10,000 rows a table and call. {"events": n, …}. */
-int store_prune(struct store *store, int64_t leader, unsigned event_days, store_doc_fn *done, void *arg,
-                struct err *err);
+/* How long what grows for ever is kept, in days; and how much of it goes in one call. */
+struct store_retention {
+    unsigned event_days;   /* events and traces */
+    unsigned history_days; /* after a job's end: the lines of its single steps, its runs but the last */
+    unsigned dataset_days; /* encoded data sets that nobody used */
+    unsigned rows;         /* a table and call, 1.. */
+};
+/* One step of it, also of spent join tokens and failed measurements: {"more": whether there is more to do}.
+ */
+int store_prune(struct store *store, int64_t leader, const struct store_retention *keep, store_doc_fn *done,
+                void *arg, struct err *err);
 
 #endif

@@ -44,6 +44,7 @@ enum {
 
 /* clang-format off */
 #define ACTIVE "('starting', 'running', 'stopping')"
+#define DUE "SELECT id FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now())"
 #define JOB_COLUMNS \
     "j.id, j.owner, j.priority, j.state, j.stop_why, j.attempt, j.losses, j.retries_max, j.time_limit_ms, " \
     "j.used_ms, " MICROS("j.not_before") ", j.steps, coalesce(j.run, 0), j.why"
@@ -61,8 +62,9 @@ static const struct pg_statement statements[Q_COUNT] = {
                   "SELECT " JOB_COLUMNS ", j.spec, j.inputs, coalesce(c.step, -1), c.blobs, j.step, "
                   "  (SELECT min((m.document ->> 'loss')::float8) FROM metrics m "
                   "   WHERE m.job = j.id AND m.kind = 'eval' AND m.step <= c.step) "
-                  "FROM (SELECT * FROM jobs WHERE state = 'queued' AND (not_before IS NULL OR not_before <= now()) "
-                  "      ORDER BY priority DESC, id LIMIT $1) j "
+                  "FROM (SELECT * FROM jobs WHERE id IN ((" DUE " ORDER BY priority DESC, id LIMIT $1) UNION ALL "
+                  "      (" DUE " AND (priority < $2 OR (priority = $2 AND id > $3)) "
+                  "       ORDER BY priority DESC, id LIMIT $1))) j "
                   "LEFT JOIN LATERAL (SELECT step, blobs FROM checkpoints WHERE job = j.id AND complete "
                   "                   ORDER BY step DESC LIMIT 1) c ON true ORDER BY j.priority DESC, j.id",
                   PG_READ},
@@ -393,12 +395,20 @@ static void view_deliver(struct store_call *call, const struct pg_result *const 
     done(call->arg, NULL, view);
 }
 
-int store_sched_load(struct store *store, unsigned queue_max, store_view_fn *done, void *arg, struct err *err)
+int store_sched_load(struct store *store, unsigned queue_max, const struct store_queue_mark *behind,
+                     store_view_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     struct pg_step steps[Q_COUNT];
     pg_params_init(&params);
     pg_param_i64(&params, queue_max);
+    if (behind->set) {
+        pg_param_i64(&params, behind->priority);
+        pg_param_i64(&params, behind->id);
+    } else {
+        pg_param_null(&params);
+        pg_param_null(&params);
+    }
     for (int i = 0; i < Q_COUNT; i++) {
         steps[i] = (struct pg_step){&statements[i], i == Q_QUEUED ? &params : NULL};
     }

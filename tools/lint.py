@@ -58,6 +58,8 @@ LIBRARY_ONLY_BANNED = {
 # Rooms whose business is to speak to a person.
 MAY_PRINT = {"cli", "local"}
 SQL = re.compile(r'"\s*(SELECT\s|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX)|ALTER\s+TABLE|WITH\s+\w+\s+AS)', re.I)
+# What tools leave behind: it is never part of the tree.
+LEFT_BEHIND = re.compile(r"(^|/)(\.(?!ci/)[^/]+/|__pycache__/|node_modules/|(crash|leak|oom|slow-unit|timeout)-[0-9a-f]{40}$)")
 CALL = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)\s*\(")
 
 
@@ -209,6 +211,8 @@ def main():
     files = tracked()
     rooms = {f.split("/")[0] for f in files if f.endswith(".c")}
     for path in files:
+        if LEFT_BEHIND.search(path):
+            report(path, 1, "left", "a tool left it behind; it belongs in .gitignore")
         if not path.endswith((".c", ".h", ".inc")):
             continue
         with open(os.path.join(ROOT, path), encoding="utf-8") as handle:

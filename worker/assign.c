@@ -193,7 +193,7 @@ static int read_fields(struct assignment *assignment, struct err *err)
 {
     struct json_reader top, data, limits, sample;
     const json_t *plan = NULL, *spec = NULL, *model = NULL;
-    double wait_s = 600;
+    double wait_s = 600, save_s = 3600;
     jr_init(&top, assignment->document, "", err);
     jr_i64(&top, "job", JR_REQUIRED, 0, EPOCH_MAX, &assignment->job);
     jr_i64(&top, "run", JR_REQUIRED, 0, EPOCH_MAX, &assignment->run);
@@ -211,11 +211,13 @@ static int read_fields(struct assignment *assignment, struct err *err)
     jr_array(&sample, "ids", JR_OPTIONAL, 1, 1 << 20, &assignment->sample_ids);
     jr_sub(&top, "limits", JR_OPTIONAL, &limits);
     jr_seconds(&limits, "wait", JR_OPTIONAL, 1, 86400, &wait_s);
+    jr_seconds(&limits, "save", JR_OPTIONAL, 1, 86400, &save_s);
     if (jr_finish_loose(&data) < 0 || jr_finish_loose(&sample) < 0 || jr_finish_loose(&limits) < 0 ||
         read_start(&top, assignment) < 0 || read_ranks(&top, assignment, err) < 0 ||
         jr_finish_loose(&top) < 0)
         return -1;
     assignment->wait_ns = (uint64_t)(wait_s * 1e9);
+    assignment->save_wait_ns = (uint64_t)((save_s > wait_s ? save_s : wait_s) * 1e9);
     if (local_read(assignment->document, &assignment->local, err) < 0 ||
         model_part_read(model, &assignment->model, err) < 0)
         return -1;

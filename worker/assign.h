@@ -54,6 +54,7 @@ struct assignment {
     double best_loss;         /* held-out loss of the best checkpoint so far; infinite: none */
     const json_t *adapter;    /* {file name: sha256} to start from, or NULL */
     uint64_t wait_ns;         /* of one transfer, and of a step without progress */
+    uint64_t save_wait_ns;    /* … where another rank may be storing its part of a checkpoint */
     uint32_t rank_count;
     const char **nodes; /* [rank_count] node of each rank */
 };

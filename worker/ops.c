@@ -526,9 +526,9 @@ static int begin_transfer(struct ops *ops, uint32_t number, const struct instr *
     if (!ops->options.mesh)
         return err_set(err, ERR_INTERNAL, "there is no mesh to rank %d", (int)instr->peer);
     call->expected = size;
-    uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
+    uint64_t deadline_ns = clock_mono_ns() + ops->wait_ns;
     uint64_t tag = ops_tag(ops, instr);
-    uint32_t queue = instr->tag % OPS_QUEUE_GROUPS;
+    uint32_t queue = instr->tag;
     if (!send)
         return mesh_recv(ops->options.mesh, (uint32_t)instr->peer, queue, tag, data, size, deadline_ns,
                          receive_done, call, err);
@@ -567,6 +567,7 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     ops->kind = kind;
     ops->batch = batch;
     ops->step = step;
+    ops->wait_ns = step->wait_ns ? step->wait_ns : ops->options.wait_ns;
     ops->run_number++;
     ops->scalars_reduced = ops->norm_reduced = false;
     ops->norm_square = 0;
@@ -577,7 +578,7 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     err_clear(&step->not_finite);
     if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) && stage_step_begin(ops->options.stage, err) < 0)
         return -1;
-    if (exec_run(ops->programs[kind].exec, ops->options.wait_ns, err) < 0)
+    if (exec_run(ops->programs[kind].exec, ops->wait_ns, err) < 0)
         return -1;
     if (kind == PROGRAM_EVALUATE && !ops->scalars_reduced)
         return ops_own_scalars(ops, &step->sum, err);

@@ -30,8 +30,13 @@
 
 struct ops;
 
-/* Mesh queues: tags use their own number, groups 16 and up, the worker itself the last. */
-enum { OPS_QUEUE_GROUPS = 16, OPS_QUEUE_GROUP_COUNT = 40, OPS_QUEUE_WORKER = 63 };
+/* Mesh queues of a pair: tags use their own number, the groups that hold both ranks 16 and up in the plan's
+ * order (more than OPS_QUEUE_GROUP_COUNT of a pair are refused), the worker itself the last. */
+enum { OPS_QUEUE_GROUPS = 16, OPS_QUEUE_GROUP_COUNT = 47, OPS_QUEUE_WORKER = 63 };
+_Static_assert((int)TAG_COUNT <= (int)OPS_QUEUE_GROUPS, "each tag has a queue");
+_Static_assert(OPS_QUEUE_GROUPS + OPS_QUEUE_GROUP_COUNT <= OPS_QUEUE_WORKER &&
+                   (int)OPS_QUEUE_WORKER < (int)MESH_QUEUES,
+               "no queue has two uses");
 
 struct ops_options {
     const struct plan *plan; /* borrowed until ops_destroy; already checked */
@@ -56,6 +61,7 @@ struct ops_step {
     double temperature; /* 0: greedy */
     uint64_t seed;      /* of sampling */
     uint64_t position;  /* of the token to be sampled */
+    uint64_t wait_ns;   /* instead of the options' wait_ns; 0: that */
     /* out */
     int32_t token;                /* sampled or received; -1 when this rank did not learn it */
     struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */

@@ -49,6 +49,7 @@ struct ops {
     enum program_kind kind;
     const struct batch *batch;
     struct ops_step *step;
+    uint64_t wait_ns;    /* deadline of a transfer */
     uint64_t run_number; /* executions so far, any program: in every tag */
     bool scalars_reduced, norm_reduced;
     double norm_square; /* Σ g², unscaled */

@@ -17,27 +17,32 @@
 #include "common/clock.h"
 #include "worker/ops_private.h"
 
+/* A member that this one exchanges with, and the mesh queue that the two have for the group. */
+struct neighbour {
+    uint32_t rank, queue;
+};
+
 struct reduce {
     struct ops *ops;
     uint32_t number; /* of the instruction */
     const struct instr *instr;
-    uint8_t kind;   /* enum slot_kind */
-    int32_t slot;   /* read and, if slot_out is not another one, written */
-    int32_t parent; /* rank, or PLAN_NONE at the root */
-    uint32_t *children;
+    uint8_t kind; /* enum slot_kind */
+    int32_t slot; /* read and, if slot_out is not another one, written */
+    bool is_root; /* without a parent */
+    struct neighbour parent, *children;
     uint32_t child_count;
     uint32_t own_at; /* how many children's contributions come before this rank's own */
     bool up, down;   /* contributions are collected; the result is handed out */
-    uint32_t queue;  /* of the mesh */
     size_t size;     /* bytes of a contribution */
     uint8_t *own, *sum, *from;
     uint32_t next; /* contribution to be added next, 0 .. child_count */
     bool arrived;  /* `from` holds it */
     uint32_t sent; /* children that have the result */
     struct exec_item start, advance, finish;
-    struct {                                      /* of an ALL_REDUCE of parameters */
-        uint32_t count, position, next, previous; /* members, our place, ranks beside us */
-        uint32_t step, open;                      /* of 2(count - 1) steps; transfers of it under way */
+    struct {                      /* of an ALL_REDUCE of parameters */
+        uint32_t count, position; /* members, our place */
+        struct neighbour next, previous;
+        uint32_t step, open; /* of 2(count - 1) steps; transfers of it under way */
         struct exec_item sent, got;
     } ring;
 };
@@ -238,19 +243,20 @@ static int ring_step(struct reduce *reduce, struct err *err)
 {
     struct ops *ops = reduce->ops;
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
-    uint64_t deadline_ns = clock_mono_ns() + ops->options.wait_ns;
+    uint64_t deadline_ns = clock_mono_ns() + ops->wait_ns;
     size_t begin, end;
     for (reduce->ring.open = 0; reduce->ring.step < 2 * (reduce->ring.count - 1); reduce->ring.step++) {
         size_t out_begin, out_end;
         ring_part(reduce, ring_sends(reduce), &out_begin, &out_end);
         ring_part(reduce, ring_sends(reduce) + reduce->ring.count - 1, &begin, &end);
         reduce->ring.open = (out_end > out_begin) + (end > begin);
-        if (end > begin && mesh_recv(ops->options.mesh, reduce->ring.previous, reduce->queue, meta.tag,
-                                     reduce->from, end - begin, deadline_ns, ring_got, reduce, err) < 0)
+        if (end > begin &&
+            mesh_recv(ops->options.mesh, reduce->ring.previous.rank, reduce->ring.previous.queue, meta.tag,
+                      reduce->from, end - begin, deadline_ns, ring_got, reduce, err) < 0)
             return -1;
         if (out_end > out_begin &&
-            mesh_send(ops->options.mesh, reduce->ring.next, reduce->queue, &meta, reduce->own + out_begin,
-                      out_end - out_begin, deadline_ns, ring_sent, reduce, err) < 0)
+            mesh_send(ops->options.mesh, reduce->ring.next.rank, reduce->ring.next.queue, &meta,
+                      reduce->own + out_begin, out_end - out_begin, deadline_ns, ring_sent, reduce, err) < 0)
             return -1;
         if (reduce->ring.open > 0)
             return 0;
@@ -309,20 +315,21 @@ static void result_arrived(const struct mesh_done *done)
         exec_post(executor(reduce), &reduce->finish);
 }
 
-static int receive(struct reduce *reduce, uint32_t peer, uint8_t *to, mesh_done_fn *done, struct err *err)
+static int receive(struct reduce *reduce, struct neighbour peer, uint8_t *to, mesh_done_fn *done,
+                   struct err *err)
 {
     struct ops *ops = reduce->ops;
-    return mesh_recv(ops->options.mesh, peer, reduce->queue, ops_tag(ops, reduce->instr), to, reduce->size,
-                     clock_mono_ns() + ops->options.wait_ns, done, reduce, err);
+    return mesh_recv(ops->options.mesh, peer.rank, peer.queue, ops_tag(ops, reduce->instr), to, reduce->size,
+                     clock_mono_ns() + ops->wait_ns, done, reduce, err);
 }
 
-static int send(struct reduce *reduce, uint32_t peer, const uint8_t *from, mesh_done_fn *done,
+static int send(struct reduce *reduce, struct neighbour peer, const uint8_t *from, mesh_done_fn *done,
                 struct err *err)
 {
     struct ops *ops = reduce->ops;
     struct mesh_meta meta = {.tag = ops_tag(ops, reduce->instr)};
-    return mesh_send(ops->options.mesh, peer, reduce->queue, &meta, from, reduce->size,
-                     clock_mono_ns() + ops->options.wait_ns, done, reduce, err);
+    return mesh_send(ops->options.mesh, peer.rank, peer.queue, &meta, from, reduce->size,
+                     clock_mono_ns() + ops->wait_ns, done, reduce, err);
 }
 
 /* The sum is with the parent. */
@@ -334,7 +341,7 @@ static void sent_up(const struct mesh_done *done)
         exec_done(executor(reduce), reduce->number, &done->err);
     else if (!reduce->down)
         exec_done(executor(reduce), reduce->number, NULL);
-    else if (receive(reduce, (uint32_t)reduce->parent, reduce->sum, result_arrived, &err) < 0)
+    else if (receive(reduce, reduce->parent, reduce->sum, result_arrived, &err) < 0)
         exec_done(executor(reduce), reduce->number, &err);
 }
 
@@ -378,17 +385,16 @@ static int advance(void *arg, struct err *err)
             reduce->arrived = false;
         reduce->next++;
     }
-    if (reduce->parent != PLAN_NONE)
-        return send(reduce, (uint32_t)reduce->parent, reduce->sum, sent_up, err);
+    if (!reduce->is_root)
+        return send(reduce, reduce->parent, reduce->sum, sent_up, err);
     return finish(reduce, err);
 }
 
 static int start(void *arg, struct err *err)
 {
     struct reduce *reduce = arg;
-    bool root = reduce->parent == PLAN_NONE;
-    if (!reduce->up && !root)
-        return receive(reduce, (uint32_t)reduce->parent, reduce->sum, result_arrived, err);
+    if (!reduce->up && !reduce->is_root)
+        return receive(reduce, reduce->parent, reduce->sum, result_arrived, err);
     if (read_own(reduce, err) < 0)
         return -1;
     reduce->ring.step = 0;
@@ -411,44 +417,78 @@ int reduce_begin(struct reduce *reduce, struct err *err)
 
 /* --- made once --- */
 
+/* The queue of a pair of ranks for a group of both: how many groups before it have both. So each group of a
+ * pair has its own, and both ends number alike. */
+static int set_neighbour(struct reduce *reduce, uint32_t rank, struct neighbour *out, struct err *err)
+{
+    const struct plan *plan = reduce->ops->options.plan;
+    uint32_t before = 0;
+    for (int32_t g = 0; g < reduce->instr->group; g++)
+        before += plan_group_position(&plan->groups[g], rank) >= 0 &&
+                  plan_group_position(&plan->groups[g], reduce->ops->options.rank) >= 0;
+    if (before >= OPS_QUEUE_GROUP_COUNT)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "group %d is the %uth that ranks %u and %u share, and this worker keeps apart %d",
+                       (int)reduce->instr->group, before + 1, reduce->ops->options.rank, rank,
+                       OPS_QUEUE_GROUP_COUNT);
+    *out = (struct neighbour){.rank = rank, .queue = OPS_QUEUE_GROUPS + before};
+    return 0;
+}
+
+static int add_child(struct reduce *reduce, uint32_t rank, struct err *err)
+{
+    return set_neighbour(reduce, rank, &reduce->children[reduce->child_count++], err);
+}
+
+static int set_parent(struct reduce *reduce, uint32_t rank, struct err *err)
+{
+    reduce->is_root = false;
+    return set_neighbour(reduce, rank, &reduce->parent, err);
+}
+
+static int find_in_tree(struct reduce *reduce, const struct plan_group *group, uint32_t position,
+                        struct err *err)
+{
+    int32_t parent, children[2];
+    plan_group_tree(group, position, &parent, children);
+    for (int c = 0; c < 2; c++)
+        if (children[c] != PLAN_NONE && add_child(reduce, (uint32_t)children[c], err) < 0)
+            return -1;
+    return parent == PLAN_NONE ? 0 : set_parent(reduce, (uint32_t)parent, err);
+}
+
 static int find_neighbours(struct reduce *reduce, const struct plan_group *group, bool tree, struct err *err)
 {
     const struct instr *instr = reduce->instr;
-    uint32_t rank = reduce->ops->options.rank;
+    uint32_t rank = reduce->ops->options.rank, n = group->rank_count;
     int position = plan_group_position(group, rank);
+    reduce->is_root = true;
     if (position < 0)
         return err_set(err, ERR_INVALID, "rank %u is no member of group %d", rank, (int)instr->group);
-    reduce->children = calloc((size_t)group->rank_count + 1, sizeof *reduce->children);
+    reduce->children = calloc((size_t)n + 1, sizeof *reduce->children);
     if (!reduce->children)
-        return err_set(err, ERR_NOMEM, "no memory for a group of %u", group->rank_count);
-    if (tree) {
-        int32_t children[2];
-        plan_group_tree(group, (uint32_t)position, &reduce->parent, children);
-        for (int c = 0; c < 2; c++)
-            if (children[c] != PLAN_NONE)
-                reduce->children[reduce->child_count++] = (uint32_t)children[c];
-        return 0;
-    }
-    uint32_t n = group->rank_count;
+        return err_set(err, ERR_NOMEM, "no memory for a group of %u", n);
+    if (tree)
+        return find_in_tree(reduce, group, (uint32_t)position, err);
     if (instr->op == OP_ALL_REDUCE && n > 1) {
+        uint32_t next = group->ranks[((uint32_t)position + 1) % n],
+                 previous = group->ranks[((uint32_t)position + n - 1) % n];
         reduce->ring.count = n;
         reduce->ring.position = (uint32_t)position;
-        reduce->ring.next = group->ranks[((uint32_t)position + 1) % n];
-        reduce->ring.previous = group->ranks[((uint32_t)position + n - 1) % n];
-        return 0;
+        if (set_neighbour(reduce, next, &reduce->ring.next, err) < 0)
+            return -1;
+        return set_neighbour(reduce, previous, &reduce->ring.previous, err);
     }
     uint32_t root = instr->op == OP_ALL_REDUCE ? group->ranks[0] : (uint32_t)instr->peer;
     if (plan_group_position(group, root) < 0)
         return err_set(err, ERR_INVALID, "its root %d is no member of group %d", (int)root,
                        (int)instr->group);
-    if (rank != root) {
-        reduce->parent = (int32_t)root;
-        return 0;
-    }
+    if (rank != root)
+        return set_parent(reduce, root, err);
     reduce->own_at = (uint32_t)position;
-    for (uint32_t p = 0; p < group->rank_count; p++)
-        if (group->ranks[p] != root)
-            reduce->children[reduce->child_count++] = group->ranks[p];
+    for (uint32_t p = 0; p < n; p++)
+        if (group->ranks[p] != root && add_child(reduce, group->ranks[p], err) < 0)
+            return -1;
     return 0;
 }
 
@@ -483,10 +523,8 @@ int reduce_create(struct ops *ops, uint32_t number, const struct instr *instr, s
     reduce->instr = instr;
     reduce->slot = slot;
     reduce->kind = ops->me->slots[slot].kind;
-    reduce->parent = PLAN_NONE;
     reduce->up = instr->op != OP_BROADCAST;
     reduce->down = instr->op != OP_REDUCE;
-    reduce->queue = OPS_QUEUE_GROUPS + (uint32_t)instr->group % OPS_QUEUE_GROUP_COUNT;
     reduce->start = (struct exec_item){.fn = start, .arg = reduce};
     reduce->advance = (struct exec_item){.fn = advance, .arg = reduce};
     reduce->finish = (struct exec_item){.fn = finish, .arg = reduce};

@@ -64,6 +64,7 @@ struct session {
     uint64_t process_base_bytes; /* VmRSS before anything was allocated */
     uint64_t steps_done;         /* by all attempts together */
     struct saver *saver;
+    bool just_saved;    /* since the last program: another rank may still be storing the checkpoint before */
     struct trace trace; /* of the step under way, if it is one of the sample */
     uint64_t alone_ns;  /* the run ends after so long without an agent */
 };

@@ -37,6 +37,13 @@ static int check_supported(const struct assignment *assignment, struct err *err)
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);
+    const struct plan_rank *me = &assignment->plan->ranks[assignment->rank];
+    uint64_t allowed = assignment->local.memory_limit_bytes;
+    if (allowed != 0 && allowed < me->memory_limit_bytes)
+        return err_set(err, ERR_STALE,
+                       "the plan counts on %llu bytes of %s and %llu are allowed there now: plan again",
+                       (unsigned long long)me->memory_limit_bytes, assignment->local.device,
+                       (unsigned long long)allowed);
     return 0;
 }
 

@@ -200,7 +200,7 @@ static int put_optimizer(struct session *session, struct items *moments, json_t 
 
 static int receive_part(struct session *session, uint32_t child, struct buf *out, struct err *err)
 {
-    uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
+    uint64_t size = 0, deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
     struct mesh_done done;
     if (mesh_recv_wait(session->mesh, child, OPS_QUEUE_WORKER, 1, &size, sizeof size, deadline_ns, &done,
                        err) < 0)
@@ -272,7 +272,7 @@ static void acknowledge_part(struct session *session, uint32_t child)
     uint64_t taken = 1;
     struct mesh_meta meta = {.tag = 3};
     (void)mesh_send_wait(session->mesh, child, OPS_QUEUE_WORKER, &meta, &taken, sizeof taken,
-                         clock_mono_ns() + session->assignment->wait_ns, NULL, &ignored);
+                         clock_mono_ns() + session->assignment->save_wait_ns, NULL, &ignored);
 }
 
 /* To the parent: the size of our part (0: none comes, do not wait), the part; then it says that it has it.
@@ -280,7 +280,7 @@ static void acknowledge_part(struct session *session, uint32_t child)
 static int send_bytes(struct session *session, const struct buf *file, struct err *err)
 {
     uint64_t size = file ? file->size : 0, taken = 0,
-             deadline_ns = clock_mono_ns() + session->assignment->wait_ns;
+             deadline_ns = clock_mono_ns() + session->assignment->save_wait_ns;
     struct mesh_meta first = {.tag = 1}, second = {.tag = 2};
     uint32_t parent = (uint32_t)session->parent;
     if (mesh_send_wait(session->mesh, parent, OPS_QUEUE_WORKER, &first, &size, sizeof size, deadline_ns, NULL,
@@ -436,22 +436,49 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     return result > 0 ? 0 : -1;
 }
 
-/* What this part holds of our parameters' moments; counts the tensors found. */
-static int load_moments(struct session *session, const struct buf *bytes, uint32_t *found, struct err *err)
+/* The moments of the stage's parameters: two bits each, set once a file gave that one. */
+enum { HAS_MOMENT1 = 1, HAS_MOMENT2 = 2, HAS_BOTH = 3 };
+
+static bool moments_complete(const struct session *session, const uint8_t *has)
 {
+    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+        if (has[p] != HAS_BOTH)
+            return false;
+    return true;
+}
+
+/* What this part holds of them. Replicas wrote the same names: what is here already is not read again. */
+static int load_moments(struct session *session, const struct buf *bytes, uint8_t *has, struct err *err)
+{
+    static const struct {
+        enum stage_state state;
+        const char *suffix;
+        uint8_t bit;
+    } moments[] = {{STATE_MOMENT1, ".exp_avg", HAS_MOMENT1}, {STATE_MOMENT2, ".exp_avg_sq", HAS_MOMENT2}};
     struct safetensors *file = NULL;
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result >= 0; p++) {
-        result = load_state(session, file, p, STATE_MOMENT1, "", ".exp_avg", err);
-        *found += result > 0;
-        if (result >= 0)
-            result = load_state(session, file, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
-        *found += result > 0;
-    }
+    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result >= 0; p++)
+        for (size_t m = 0; m < sizeof moments / sizeof *moments && result >= 0; m++) {
+            if (has[p] & moments[m].bit)
+                continue;
+            result = load_state(session, file, p, moments[m].state, "", moments[m].suffix, err);
+            if (result > 0)
+                has[p] |= moments[m].bit;
+        }
     safetensors_close(file);
     return result < 0 ? -1 : 0;
+}
+
+static int check_moments(const struct session *session, const uint8_t *has, struct err *err)
+{
+    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+        if (has[p] != HAS_BOTH)
+            return err_set(err, ERR_CORRUPT, "none of the optimiser's parts holds %s%s",
+                           stage_parameter_at(session->stage, p).name,
+                           has[p] & HAS_MOMENT1 ? ".exp_avg_sq" : ".exp_avg");
+    return 0;
 }
 
 static int fetch_named(struct session *session, const json_t *blobs, const char *name, uint64_t limit,
@@ -490,6 +517,29 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     return 0;
 }
 
+/* Every part that may hold a moment of ours, until all are here. */
+static int load_optimizer(struct session *session, const json_t *blobs, struct err *err)
+{
+    uint8_t *has = calloc((size_t)stage_parameter_count(session->stage) + 1, 1);
+    int result = has ? 0 : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)blobs, name, value)
+    {
+        struct buf bytes;
+        if (result < 0 || strncmp(name, "optimizer-", 10) != 0 || moments_complete(session, has))
+            continue;
+        result = fetch_named(session, blobs, name, PART_BYTES_MAX, &bytes, err);
+        if (result == 0 && load_moments(session, &bytes, has, err) < 0)
+            result = err_wrap(err, "%s", name);
+        buf_fini(&bytes);
+    }
+    if (result == 0)
+        result = check_moments(session, has, err);
+    free(has);
+    return result;
+}
+
 static int load_checkpoint(struct session *session, const json_t *blobs, struct err *err)
 {
     struct buf bytes;
@@ -497,22 +547,9 @@ static int load_checkpoint(struct session *session, const json_t *blobs, struct 
     if (result == 0)
         result = load_adapter(session, &bytes, err);
     buf_fini(&bytes);
-    const char *name;
-    json_t *value;
-    uint32_t found = 0, wanted = 2 * stage_parameter_count(session->stage);
-    json_object_foreach((json_t *)blobs, name, value)
-    {
-        if (result < 0 || strncmp(name, "optimizer-", 10) != 0 || found == wanted)
-            continue;
-        result = fetch_named(session, blobs, name, PART_BYTES_MAX, &bytes, err);
-        if (result == 0 && load_moments(session, &bytes, &found, err) < 0)
-            result = err_wrap(err, "%s", name);
-        buf_fini(&bytes);
-    }
-    if (result == 0 && found != wanted)
-        result = err_set(err, ERR_CORRUPT, "the optimiser's parts hold %u of the %u tensors needed here",
-                         found, wanted);
-    return result < 0 ? -1 : load_position(session, blobs, err);
+    if (result < 0 || load_optimizer(session, blobs, err) < 0)
+        return -1;
+    return load_position(session, blobs, err);
 }
 
 int state_load(struct session *session, struct err *err)

@@ -52,6 +52,9 @@ static int run_program(struct session *session, enum program_kind kind, struct o
 {
     if (atomic_load(&session->stop->kill))
         return err_set(err, ERR_CANCELLED, "told to end at once");
+    if (session->just_saved || kind == PROGRAM_SAVE)
+        step->wait_ns = session->assignment->save_wait_ns;
+    session->just_saved = false;
     return ops_run(session->ops, kind, &session->batch, step, err);
 }
 
@@ -173,6 +176,7 @@ static int save(struct session *session, const struct save_wish *wish, struct er
         if (run_program(session, PROGRAM_SAVE, &step, err) < 0)
             return -1;
     }
+    session->just_saved = true;
     return saver_start(session->saver, err);
 }
 

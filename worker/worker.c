@@ -109,11 +109,13 @@ void worker_destroy(struct worker *worker)
 /* --- a run --- */
 
 /* Whose fault an error is: the job's own is not tried again. ERR_CORRUPT is the model's, the adapter's or the
- * checkpoint's: what is damaged on the way (a chunk, a frame) is fetched again or is the peer's. */
+ * checkpoint's: what is damaged on the way (a chunk, a frame) is fetched again or is the peer's. ERR_NOFIT is
+ * more than the device may hold, which the plan must know; ERR_NOMEM is memory that the node has not got now:
+ * another time or another node may have it. */
 static bool is_own_fault(enum err_code code)
 {
-    return code == ERR_INVALID || code == ERR_UNSUPPORTED || code == ERR_NOFIT || code == ERR_NOMEM ||
-           code == ERR_TOO_BIG || code == ERR_NOT_FINITE || code == ERR_CORRUPT;
+    return code == ERR_INVALID || code == ERR_UNSUPPORTED || code == ERR_NOFIT || code == ERR_TOO_BIG ||
+           code == ERR_NOT_FINITE || code == ERR_CORRUPT;
 }
 
 static int emit_failed(struct worker *worker, const struct err *failure, struct err *err)

@@ -125,6 +125,17 @@ TILE_STRIPS(2)
 #endif
 TILE_STRIPS(1)
 
+/* x * y + sum, rounded alike wherever it stands: left to itself the compiler fuses it in one copy of a loop
+ * and not in another. */
+INLINE float add_product(float sum, float x, float y)
+{
+#ifdef __FMA__
+    return __builtin_fmaf(x, y, sum);
+#else
+    return sum + x * y;
+#endif
+}
+
 static void tile_scalar(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col,
                         const float *b, size_t ldb, float *c, size_t ldc, bool accumulate)
 {
@@ -132,7 +143,7 @@ static void tile_scalar(size_t m, size_t n, size_t k, const float *a, size_t a_r
         for (size_t j = 0; j < n; j++) {
             float sum = 0.0f;
             for (size_t p = 0; p < k; p++)
-                sum += a[i * a_row + p * a_col] * b[p * ldb + j];
+                sum = add_product(sum, a[i * a_row + p * a_col], b[p * ldb + j]);
             c[i * ldc + j] = accumulate ? c[i * ldc + j] + sum : sum;
         }
 }
@@ -171,7 +182,7 @@ static void tile(size_t m, size_t n, size_t k, const float *a, size_t a_row, siz
             for (int j = 0; j < COLUMNS; j++) {                                                              \
                 float total = LANES_SUM(sum[i][j]);                                                          \
                 for (size_t q = p; q < k; q++)                                                               \
-                    total += a[(size_t)i * lda + q] * b[(size_t)j * ldb + q];                                \
+                    total = add_product(total, a[(size_t)i * lda + q], b[(size_t)j * ldb + q]);              \
                 float *at = c + (size_t)i * ldc + j;                                                         \
                 *at = alpha * total + (beta == 0.0f ? 0.0f : beta * *at);                                    \
             }                                                                                                \

@@ -10,13 +10,15 @@
 #include <string.h>
 
 enum {
-    ROWS_PER_PART = 16,          /* of row kernels */
-    GEMM_COLUMNS_MAX = 4096,     /* of one call: bounds what the library packs, and keeps it in cache */
-    THIN_ROWS_MAX = 192,         /* of products done by our own kernels, */
-    THIN_COLUMNS_MAX = 64,       /* or columns */
-    CROSS_ENTROPY_ROWS = 256,    /* whose losses are held before they are added */
-    FLAT_PER_PART = 1 << 16,     /* values of elementwise ops on flat arrays */
-    EXACT_SIDE_MAX = 512,        /* products with n and k up to this … */
+    ROWS_PER_PART = 16,       /* of row kernels */
+    GEMM_COLUMNS_MAX = 4096,  /* of one call: bounds what the library packs, and keeps it in cache */
+    LIBRARY_SIDE_MIN = 256,   /* rows and columns of a piece that the library multiplies, if there are more */
+    LIBRARY_PIECES = 8,       /* rows are cut until there are so many pieces: it costs more than columns do */
+    THIN_ROWS_MAX = 192,      /* of products done by our own kernels, */
+    THIN_COLUMNS_MAX = 64,    /* or columns */
+    CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
+    FLAT_PER_PART = 1 << 16,  /* values of elementwise ops on flat arrays */
+    EXACT_SIDE_MAX = 512,     /* products with n and k up to this … */
     EXACT_PRODUCTS_MAX = 1 << 24 /* … and so many multiplications sum in double */
 };
 
@@ -71,12 +73,14 @@ static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_
     *end = *begin + per_part < rows ? *begin + per_part : rows;
 }
 
-/* Few rows or columns: our own product packs little; the library's is made for large ones. */
-static bool gemm_is_thin(const struct op_gemm *op, uint32_t rows)
+/* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
+ * decides, never a part's: the two round differently. */
+static bool gemm_is_own(const struct op *op)
 {
-    bool scaled = op->alpha == 1.0f || op->beta == 0.0f;
-    return (rows <= THIN_ROWS_MAX || op->n <= THIN_COLUMNS_MAX) && scaled &&
-           !(op->transpose_a && op->transpose_b) && (op->beta == 0.0f || op->beta == 1.0f);
+    const struct op_gemm *gemm = &op->gemm;
+    bool scaled = gemm->alpha == 1.0f || gemm->beta == 0.0f, twice = gemm->transpose_a && gemm->transpose_b;
+    bool thin = gemm->m <= THIN_ROWS_MAX || gemm->n <= THIN_COLUMNS_MAX;
+    return !twice && (op->exact || (thin && scaled && (gemm->beta == 0.0f || gemm->beta == 1.0f)));
 }
 
 /* Rows and columns of c, at [row, rows) x [column, columns). */
@@ -93,36 +97,38 @@ static void gemm_piece(const struct job *job, uint32_t thread, uint32_t row, uin
                  at = column + done;
         const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
         float *to = c + (size_t)row * op->ldc + at;
-        if (job->op->exact && !(op->transpose_a && op->transpose_b))
-            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
-                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
-        else if (gemm_is_thin(op, rows))
-            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                                  part, op->ldb, op->beta, to, op->ldc, scratch);
-        else
+        if (!gemm_is_own(job->op))
             runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
                               op->ldb, op->beta, to, op->ldc);
+        else if (job->op->exact)
+            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
+                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
+        else
+            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
+                                  part, op->ldb, op->beta, to, op->ldc, scratch);
     }
 }
 
-/* Part `index` of `parts` of `total`, on a multiple of `unit`. */
+/* Part `index` of `parts` of `total`, on a multiple of `unit`; what is left over goes with the last unit, so
+ * that no part is smaller than a unit unless all of it is. */
 static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
                        uint32_t *end)
 {
-    uint32_t units = (total + unit - 1) / unit;
-    uint32_t first = (uint32_t)((uint64_t)units * index / parts) * unit;
-    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts) * unit;
-    *begin = first < total ? first : total;
-    *end = last < total ? last : total;
+    uint32_t units = total / unit ? total / unit : 1;
+    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts);
+    *begin = (uint32_t)((uint64_t)units * index / parts) * unit;
+    *end = last == units ? total : last * unit;
 }
 
-static void gemm_part(void *context, uint32_t index, uint32_t thread)
+/* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
+ * evenly: whole strips of 4 and 6 rows, whole panels of 64 columns. */
+static void own_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct job *job = context;
     const struct op_gemm *op = &job->op->gemm;
     uint32_t begin, end;
     if (op->m >= op->n) {
-        even_range(op->m, 48, job->parts, index, &begin, &end); /* whole strips of 4 and 6 rows */
+        even_range(op->m, 48, job->parts, index, &begin, &end);
         if (end > begin)
             gemm_piece(job, thread, begin, end - begin, 0, op->n);
     } else {
@@ -132,13 +138,51 @@ static void gemm_part(void *context, uint32_t index, uint32_t thread)
     }
 }
 
+/* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
+static uint32_t side_pieces(uint32_t side, uint32_t most)
+{
+    uint32_t pieces = 1;
+    while (2 * pieces <= most && side / (2 * pieces) >= LIBRARY_SIDE_MIN)
+        pieces *= 2;
+    return pieces;
+}
+
+static uint32_t library_column_pieces(const struct op_gemm *op)
+{
+    return side_pieces(op->n, UINT32_MAX / 2);
+}
+
+static uint32_t library_row_pieces(const struct op_gemm *op)
+{
+    return side_pieces(op->m, LIBRARY_PIECES / library_column_pieces(op));
+}
+
+/* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
+ * alone, however many threads share them. */
+static void library_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct job *job = context;
+    const struct op_gemm *op = &job->op->gemm;
+    uint32_t rows = library_row_pieces(op), row, row_end, column, column_end;
+    even_range(op->m, 48, rows, index % rows, &row, &row_end);
+    even_range(op->n, 16, library_column_pieces(op), index / rows, &column, &column_end);
+    gemm_piece(job, thread, row, row_end - row, column, column_end - column);
+}
+
 static void run_gemm(struct cpu_runner *runner, const struct op *op)
 {
-    if (op->gemm.m == 0 || op->gemm.n == 0)
+    const struct op_gemm *gemm = &op->gemm;
+    struct job job = {.runner = runner, .op = op, .parts = 1};
+    if (gemm->m == 0 || gemm->n == 0)
         return;
-    bool small = (uint64_t)op->gemm.m * op->gemm.n * op->gemm.k < 1u << 16;
-    struct job job = {.runner = runner, .op = op, .parts = small ? 1 : pool_threads(runner->pool)};
-    pool_run(runner->pool, job.parts, gemm_part, &job);
+    if (!gemm_is_own(op)) {
+        job.parts = library_row_pieces(gemm) * library_column_pieces(gemm);
+        pool_run(runner->pool, job.parts, library_part, &job);
+        return;
+    }
+    if ((uint64_t)gemm->m * gemm->n * gemm->k >= 1u << 16)
+        job.parts = pool_threads(runner->pool);
+    pool_run(runner->pool, job.parts, own_part, &job);
 }
 
 static void run_copy(struct cpu_runner *runner, const struct op *op)

@@ -7,7 +7,7 @@
 #define WINDOW_MORE                                                                                          \
     2u                 /* beyond what means ask for: a step's first and last micro-batches fill these (as in \
                           tensor.c, where 16 clusters gained up to 8 %) */
-#define PACE_ROUNDS 3u /* of the largest window, run before and while the pace is taken */
+#define LONG_ROUNDS 3u /* micro-batches a stage of a long step, whose filling hardly counts */
 
 static uint32_t price_at(const struct candidate *c, uint32_t s)
 {
@@ -81,48 +81,81 @@ bool chain_windows(struct workbench *bench, const struct candidate *c, const str
     return true;
 }
 
-/* The pace of the last stage's forwards in the later part of a run: the filling is over, nothing drains yet.
- */
-static double pace_of(const struct schedule *s)
+/* Micro-batches of the whole stage that are under way: of a group one fewer a member, as windows_fill gives
+ * one more where they need not come regularly. */
+static double under_way(const struct candidate *c, uint32_t s)
 {
-    const double *ends = &s->forward_end[(size_t)(s->stages - 1) * s->micro_batches];
-    uint32_t last = s->micro_batches - 1, middle = last - last / PACE_ROUNDS;
-    double first = 0, end = 0;
-    for (uint32_t k = 0; k <= last; k++) { /* of groups, micro-batches may overtake each other */
-        first = k <= middle ? fmax(first, ends[k]) : first;
-        end = fmax(end, ends[k]);
+    uint32_t count = price_count(c, s), sum = 0;
+    for (uint32_t m = 0; m < count; m++)
+        sum += c->members[c->stages[s].member_first + m].window;
+    return count > 1 && sum > count ? sum - count : sum;
+}
+
+/* What windows too short for the links add to a step. In the strict order stage s waits for what comes back
+ * from j once w_s are under way, w_j of them behind j (docs/PLANNER.md, Time); eager, only for its own. */
+static double stall_seconds(const struct candidate *c, const double *pass, const double *hop,
+                            uint32_t micro_batches, double period)
+{
+    double most = 0;
+    for (uint32_t s = 0; s + 1 < c->stage_count; s++) {
+        double cycle = pass[s], windows = under_way(c, s), left = micro_batches - windows;
+        for (uint32_t j = s + 1; j < c->stage_count && left > 0; j++) {
+            cycle += hop[j - 1] + pass[j];
+            double behind = c->eager ? 1 : fmin(under_way(c, j), windows);
+            if (!c->eager || j + 1 == c->stage_count)
+                most = fmax(most, left * (cycle / (windows - behind + 1) - period));
+        }
     }
-    return (end - first) / (last - middle);
+    return most;
+}
+
+double chain_closed(struct workbench *bench, const struct candidate *c, const struct stage_price *prices,
+                    uint32_t micro_batches)
+{
+    double *ends = bench->ends, *pass = ends, *hop = ends + c->stage_count, way = 0, period = 0, before = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        pass[s] = chain_pass(c, prices, s);
+        hop[s] = s + 1 < c->stage_count ? 2 * chain_hop(bench->problem, c, s) : 0;
+        period = fmax(period, fmax(chain_period(c, prices, s), hop[s] / 2));
+        way += pass[s] + hop[s];
+    }
+    way += stall_seconds(c, pass, hop, micro_batches, period);
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        double own = pass[s] + hop[s];
+        ends[s] = way + (micro_batches - 1) * period - before / 2;
+        before += own;
+    }
+    bench->spent += c->stage_count * (c->stage_count + 20u) / 200;
+    return ends[0];
 }
 
 int chain_run(struct workbench *bench, const struct candidate *c, const struct stage_price *prices,
-              uint32_t micro_batches, double *ends)
+              uint32_t micro_batches)
 {
+    double *ends = bench->ends;
     struct schedule *s = &bench->schedule;
-    uint32_t run = micro_batches, widest = 1;
-    double more = 0;
-    for (uint32_t m = 0; m < c->member_count; m++)
-        widest = c->members[m].window > widest ? c->members[m].window : widest;
-    for (uint32_t g = 0; g < c->stage_count; g++) {
-        uint32_t all = widest * price_count(c, g);
-        widest = all > widest ? all : widest;
+    uint64_t cells = (uint64_t)c->stage_count * micro_batches;
+    bool group = c->stages[0].kind == STAGE_TENSOR; /* its prices know the shorter last unit */
+    bool turns = c->schedule == SCHEDULE_1F1B && c->stage_count <= c->member_count;
+    if (turns && cells > WHOLE_CELLS && micro_batches > LONG_ROUNDS * c->stage_count) {
+        chain_closed(bench, c, prices, micro_batches);
+        s->ranks = 0;
+        if (group || c->member_count == c->stage_count)
+            return 0;
+        bench->spent += cells / 20;
+        return schedule_deal(s, bench->problem, c, prices, micro_batches, bench->err);
     }
-    if ((uint64_t)c->stage_count * run > WHOLE_CELLS && (uint64_t)2 * PACE_ROUNDS * widest < run)
-        run = 2 * PACE_ROUNDS * widest;
-    if (schedule_run(s, bench->problem, c, prices, run, bench->err) < 0)
+    if (schedule_run(s, bench->problem, c, prices, micro_batches, bench->err) < 0)
         return -1;
-    bench->spent += (uint64_t)c->stage_count * run / 5;
-    const double *scale = workbench_scale(bench, c->micro_batch_rows);
+    const double *scale = group ? NULL : workbench_scale(bench, c->micro_batch_rows);
     if (scale && schedule_follow(s, bench->problem, c, prices, scale, bench->err) < 0)
         return -1;
-    bench->spent += scale ? (uint64_t)c->stage_count * run / 5 : 0;
-    if (run < micro_batches)
-        more = (micro_batches - run) * pace_of(s);
+    bench->spent += cells / 5 * (scale ? 2 : 1);
     for (uint32_t g = 0; g < c->stage_count; g++) {
         const struct stage *x = &c->stages[g];
         ends[g] = 0;
         for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
-            ends[g] = fmax(ends[g], s->rank_end[m] + more);
+            ends[g] = fmax(ends[g], s->rank_end[m]);
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-/* What kinds with several stages share: how many micro-batches are under way, and long steps estimated from
- * their first part. For planner/kind only; pure. */
+/* What kinds with several stages share: how many micro-batches are under way, and what a step takes. For
+ * planner/kind only; pure. */
 #ifndef MOTLEY_PLANNER_KIND_CHAIN_H
 #define MOTLEY_PLANNER_KIND_CHAIN_H
 
@@ -26,10 +26,15 @@ struct chain_windows {
 bool chain_windows(struct workbench *bench, const struct candidate *candidate,
                    const struct stage_price *prices, const struct chain_windows *rule, bool *capped);
 
-/* Runs the schedule of a step of `micro_batches` (of units of `together`), a long one from its first part and
- * the pace that it has reached by then, and writes the seconds of its end to ends[stage_count]. Returns 0, −1
- * with ERR_NOFIT or ERR_NOMEM. */
+/* A step of `micro_batches` (of units of `together`) in closed form (docs/PLANNER.md, Time): 1F1B's period,
+ * and what windows add that are too short. Within a tenth or so of what its schedule takes (kind/README.md).
+ * Writes the seconds at which each stage ends to bench->ends and returns the first one's. */
+double chain_closed(struct workbench *bench, const struct candidate *candidate,
+                    const struct stage_price *prices, uint32_t micro_batches);
+/* Runs the schedule of a step, or takes a long one, which is nearly all period, in closed form: then
+ * bench->schedule says only who takes which micro-batch, and where nobody shares any, ranks is 0. Writes the
+ * seconds of its end to bench->ends[stage_count]. Returns 0, −1 with ERR_NOFIT or ERR_NOMEM. */
 int chain_run(struct workbench *bench, const struct candidate *candidate, const struct stage_price *prices,
-              uint32_t micro_batches, double *ends);
+              uint32_t micro_batches);
 
 #endif

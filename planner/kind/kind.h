@@ -7,9 +7,11 @@
 #define MOTLEY_PLANNER_KIND_KIND_H
 
 #include "planner/candidate/candidate.h"
+#include "planner/cost/memory.h"
 #include "planner/cost/micro.h"
 #include "planner/schedule/schedule.h"
 
+#define NEEDS_KEPT 1024u
 /* What settling and estimating need beside the problem; made once for a search. */
 struct workbench {
     const struct problem *problem;
@@ -24,6 +26,10 @@ struct workbench {
     /* of every device, by the micro-batches of a step; made when first asked for */
     uint32_t cost_count, cost_micro_batches[MICRO_SIZES_MAX];
     struct micro_cost *costs[MICRO_SIZES_MAX];
+    struct { /* what stages need, by their blocks: the same again and again (replicas.c) */
+        uint64_t key;
+        struct memory_need need;
+    } needs[NEEDS_KEPT];
     struct shortage shortage[PLACE_COUNT];
     struct candidate best; /* scratch */
     uint64_t spent;        /* work so far, in units of about a microsecond of a core */

@@ -6,6 +6,7 @@
 #include "planner/emit/pipeline.h"
 #include "planner/kind/chain.h"
 
+#define SURE 1.15        /* the closed form's excess over a schedule at most, but for 2 in 100 (README.md) */
 #define WINDOW_LOOKED 4u /* beyond the window that a stage should have: more is of no use */
 
 static bool shards(const struct problem *p, const struct stage *stage)
@@ -31,16 +32,31 @@ static uint32_t window_part(uint32_t window, double share, uint32_t members)
 
 /* --- cutting --- */
 
+/* What a member needs with one micro-batch under way. Depends on no device. */
+static const struct memory_need *need_of(struct workbench *bench, const struct candidate *c, uint32_t s,
+                                         uint32_t m)
+{
+    const struct stage *x = &c->stages[s];
+    bool shared = shards(bench->problem, x), last = s > 0 && s + 1 == c->stage_count;
+    uint64_t key = (uint64_t)c->micro_batch_rows << 40 | (uint64_t)x->block_begin << 24 |
+                   (uint64_t)x->block_end << 8 | sides(c, s) << 3 | c->members[m].recompute << 2 |
+                   shared << 1 | last;
+    uint32_t at = (key ^ key >> 20 ^ key >> 37) * 2654435761u >> 8 & (NEEDS_KEPT - 1);
+    if (bench->needs[at].key != key)
+        pipeline_member_need(bench->problem, c, s, m, shared ? 0 : 1, 1, PIPELINE_BUFFERS_SIDE * sides(c, s),
+                             &bench->needs[at].need);
+    bench->needs[at].key = key;
+    return &bench->needs[at].need;
+}
+
 /* Bytes that a member lacks (negative: has left) with so many micro-batches under way. */
 static double lacks(struct workbench *bench, const struct candidate *c, uint32_t s, uint32_t m,
                     uint32_t window)
 {
     const struct problem *p = bench->problem;
-    struct memory_need need;
-    uint32_t buffers = PIPELINE_BUFFERS_SIDE * sides(c, s), all = micro_count(p, c->micro_batch_rows);
-    double share = shards(p, &c->stages[s]) ? 0 : 1;
-    pipeline_member_need(p, c, s, m, share, window < all ? window : all, buffers, &need);
-    return (double)need.total - (double)limit_of(p, &c->members[m]);
+    const struct memory_need *need = need_of(bench, c, s, m);
+    uint32_t all = micro_count(p, c->micro_batch_rows), more = (window < all ? window : all) - 1;
+    return (double)(need->total + more * need->saved_bytes) - (double)limit_of(p, &c->members[m]);
 }
 
 /* What summing a group's gradients, or moving its shards, adds to a step, for each micro-batch. */
@@ -115,16 +131,14 @@ static uint32_t group_most(struct capping *k, uint32_t s)
     for (uint32_t i = 0; i < x->member_count; i++) {
         const struct member *m = &k->c->members[x->member_first + i];
         const struct stage_price *price = &k->prices[x->member_first + i];
-        struct memory_need need;
-        pipeline_member_need(p, k->c, s, x->member_first + i, shards(p, x) ? 0 : 1, 1,
-                             PIPELINE_BUFFERS_SIDE * sides(k->c, s), &need);
-        double left = (double)limit_of(p, m) - (double)need.total;
+        const struct memory_need *need = need_of(k->bench, k->c, s, x->member_first + i);
+        double left = (double)limit_of(p, m) - (double)need->total;
         double share = period / (price->forward_s + price->backward_s);
         if (left < 0) {
-            shortage_note(&k->bench->shortage[k->c->placement], m->device, need.total, limit_of(p, m));
+            shortage_note(&k->bench->shortage[k->c->placement], m->device, need->total, limit_of(p, m));
             return 0;
         }
-        uint64_t each = need.saved_bytes + 2 * need.boundary_bytes;
+        uint64_t each = need->saved_bytes + 2 * need->boundary_bytes;
         room += left;
         saved += each;
         if (!shards(p, x))
@@ -147,12 +161,10 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
     const struct problem *p = k->bench->problem;
     const struct candidate *c = k->c;
     const struct member *m = &c->members[c->stages[s].member_first];
-    struct memory_need need;
-    pipeline_member_need(p, c, s, c->stages[s].member_first, 1, 1, PIPELINE_BUFFERS_SIDE * sides(c, s),
-                         &need);
-    double left = (double)limit_of(p, m) - (double)need.total, boundary = (double)need.boundary_bytes;
+    const struct memory_need *need = need_of(k->bench, c, s, c->stages[s].member_first);
+    double left = (double)limit_of(p, m) - (double)need->total, boundary = (double)need->boundary_bytes;
     if (left < 0) {
-        shortage_note(&k->bench->shortage[c->placement], m->device, need.total, limit_of(p, m));
+        shortage_note(&k->bench->shortage[c->placement], m->device, need->total, limit_of(p, m));
         return 0;
     }
     /* window w: w − 1 more places for activations, and rings to the stage behind deeper by w − w' − 1 */
@@ -165,12 +177,12 @@ static uint32_t single_most(struct capping *k, uint32_t s, uint32_t wish, const 
         uint32_t w = most + 1, held = w < k->micro_batches ? w : k->micro_batches;
         double ring = single_next && w > next + 1 ? w - next - 1 : 0;
         ring = fmin(ring, k->micro_batches);
-        if ((held - 1) * (double)need.saved_bytes + ring * boundary > left)
+        if ((held - 1) * (double)need->saved_bytes + ring * boundary > left)
             break;
         most = w;
     }
     double used =
-        (double)(most < k->micro_batches ? most - 1 : k->micro_batches - 1) * (double)need.saved_bytes;
+        (double)(most < k->micro_batches ? most - 1 : k->micro_batches - 1) * (double)need->saved_bytes;
     double deeper = boundary > 0 ? floor((left - used) / boundary) : 1e6;
     k->behind_next = most + 1 + (uint32_t)fmin(fmax(deeper, 0), 1e6);
     return most;
@@ -230,10 +242,9 @@ static int chain_estimate(struct workbench *bench, struct candidate *c)
     double end = 0, updates = 0;
     int result = prices_fill(bench, c, &prices, &syncs) < 0 ? -1 : 1;
     c->estimate_s = INFINITY;
-    if (result > 0 &&
-        chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c), bench->ends) < 0)
+    if (result > 0 && chain_run(bench, c, prices, candidate_micro_batches(bench->problem, c)) < 0)
         result = bench->err->code == ERR_NOMEM ? -1 : 0;
-    for (uint32_t m = 0; m < c->member_count && result > 0; m++) /* a member without work is none */
+    for (uint32_t m = 0; m < bench->schedule.ranks && result > 0; m++) /* a member without work is none */
         result = bench->schedule.first[m + 1] > bench->schedule.first[m];
     for (uint32_t s = 0; s < c->stage_count && result > 0; s++) {
         end = fmax(end, bench->ends[s] + syncs[s].after_s);
@@ -287,22 +298,11 @@ static int windows_fill(struct workbench *bench, struct candidate *c, bool spare
     return 1;
 }
 
-/* The schedule's relaxation: a stage works on all micro-batches at its full rate, after the first of them has
- * passed the stages before it and before the last one has passed them again. */
-static double relaxed_seconds(struct workbench *bench, const struct candidate *c)
+/* Is it surely slower than that, by the closed form? */
+static bool surely_slower(struct workbench *bench, const struct candidate *c, double rival_s)
 {
-    const struct stage_price *prices = bench->prices;
     uint32_t count = micro_count(bench->problem, c->micro_batch_rows);
-    double way = 0, least = 0;
-    for (uint32_t s = 0; s < c->stage_count; s++) {
-        const struct stage *x = &c->stages[s];
-        double pass = INFINITY;
-        for (uint32_t m = x->member_first; m < x->member_first + x->member_count; m++)
-            pass = fmin(pass, prices[m].forward_s + prices[m].backward_s);
-        least = fmax(least, way + count * chain_period(c, prices, s));
-        way += pass + (s + 1 < c->stage_count ? 2 * chain_hop(bench->problem, c, s) : 0);
-    }
-    return least;
+    return rival_s < INFINITY && chain_closed(bench, c, bench->prices, count) >= rival_s * SURE;
 }
 
 /* Takes out of their groups the members that have nothing to do in the schedule. Returns whether there are
@@ -358,7 +358,8 @@ static int chain_settle(struct workbench *bench, struct candidate *c)
         c->eager = ways[w].eager;
         result = windows_fill(bench, c, ways[w].spare, ways[w].more, &cut_short);
         capped |= cut_short || result == 0;
-        if (result > 0 && relaxed_seconds(bench, c) >= bench->rival_s)
+        if (result > 0 &&
+            surely_slower(bench, c, found ? fmin(best->estimate_s, bench->rival_s) : bench->rival_s))
             result = 0;
         if (result > 0) {
             result = chain_estimate(bench, c);

@@ -14,7 +14,7 @@
 #include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
 #include "planner/emit/tensor.h"
-#include "planner/kind/kind.h"
+#include "planner/kind/chain.h"
 
 #define GROUP_MAX 64u
 #define TURNS_MAX 16u  /* micro-batches in turns; more hide hardly anything that is left */
@@ -192,18 +192,6 @@ static void part_need(const struct cut *t, const struct group *g, const struct p
                      need);
 }
 
-static int prices_reserve(struct workbench *bench, uint32_t count)
-{
-    if (count > bench->price_capacity) {
-        struct stage_price *grown = realloc(bench->prices, count * sizeof(*grown));
-        if (!grown)
-            return err_set(bench->err, ERR_NOMEM, "planner: out of memory");
-        bench->prices = grown;
-        bench->price_capacity = count;
-    }
-    return 0;
-}
-
 /* To the schedule a unit is a micro-batch, and a group its first member. Then come sums of what members train
  * alike, two scalars up and down the tree of all ranks, and the optimiser. */
 static int cut_estimate(const struct cut *t)
@@ -212,14 +200,16 @@ static int cut_estimate(const struct cut *t)
     struct candidate units = *t->c;
     double step_s = 0, end = 0, latency = 0;
     units.micro_batch_rows *= t->together;
-    if (prices_reserve(bench, 2 * t->c->stage_count) < 0)
+    units.together = 1;
+    struct stage_price *prices = workbench_prices(bench, 2 * t->c->stage_count);
+    if (!prices)
         return -1;
-    struct stage_price *tails = bench->prices + t->c->stage_count;
+    struct stage_price *tails = prices + t->c->stage_count;
     for (uint32_t s = 0; s < t->c->stage_count; s++) {
         struct tensor_need need;
         struct group g;
         group_init(t, s, &g);
-        group_price(t, &g, g.members[0].recompute, &bench->prices[s]);
+        group_price(t, &g, g.members[0].recompute, &prices[s]);
         part_need(t, &g, &g.members[0].tensor, false, &need);
         tails[s].forward_s = 0;
         if (g.count > 1 && g.layers)
@@ -234,11 +224,11 @@ static int cut_estimate(const struct cut *t)
             latency = fmax(latency, whole - busy);
         }
     }
-    bench->spent += 5 + (uint64_t)t->c->stage_count * t->units / 5;
-    if (schedule_run(&bench->schedule, t->p, &units, bench->prices, t->units, bench->err) < 0)
+    bench->spent += 5;
+    if (chain_run(bench, &units, prices, t->units) < 0)
         return bench->err->code == ERR_NOMEM ? -1 : 0;
     for (uint32_t s = 0; s < t->c->stage_count; s++)
-        end = fmax(end, bench->schedule.rank_end[t->c->stages[s].member_first] + tails[s].forward_s);
+        end = fmax(end, bench->ends[s] + tails[s].forward_s);
     t->c->estimate_s = end + step_s + 4 * floor(log2(t->c->member_count)) * latency;
     return 1;
 }

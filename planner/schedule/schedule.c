@@ -342,37 +342,32 @@ static int make_room(struct run *r, struct err *err)
     return 0;
 }
 
-/* How many micro-batches each rank has; eager: which. */
+/* How many micro-batches each rank has; eager: which; the room of its events. */
 static void share_out(struct run *r)
 {
     struct schedule *s = r->s;
     size_t cells = (size_t)s->stages * s->micro_batches;
-    uint32_t at = 0;
+    uint32_t at = 0, each = r->c->schedule == SCHEDULE_SPLIT ? 3 : 2;
     for (size_t i = 0; i < cells; i++)
         r->runners[s->owner[i]].count++;
     for (uint32_t rank = 0; rank < s->ranks; rank++) {
+        s->first[rank] = each * at;
         r->runners[rank].mine = at;
         r->runners[rank].limit = r->c->members[rank].window ? r->c->members[rank].window : s->micro_batches;
         at += r->runners[rank].count;
         r->runners[rank].count = 0;
     }
+    s->first[s->ranks] = each * at;
     for (size_t i = 0; i < cells; i++) {
         struct runner *x = &r->runners[s->owner[i]];
         r->mine[x->mine + x->count++] = (uint32_t)(i % s->micro_batches);
     }
 }
 
-/* The room of each rank's events; strict orders are written down beforehand. */
+/* Strict orders are written down beforehand. */
 static void orders_fill(struct run *r)
 {
     struct schedule *s = r->s;
-    uint32_t at = 0, each = r->c->schedule == SCHEDULE_SPLIT ? 3 : 2;
-    for (uint32_t rank = 0; rank < s->ranks; rank++) {
-        const struct runner *x = &r->runners[rank];
-        s->first[rank] = at;
-        at += each * x->count;
-    }
-    s->first[s->ranks] = at;
     for (uint32_t stage = 0; stage < s->stages && !r->c->eager; stage++) {
         const struct stage *x = &r->c->stages[stage];
         bool group = x->kind == STAGE_TENSOR;
@@ -437,16 +432,32 @@ static void run_init(struct run *r, struct schedule *schedule, const struct prob
                (candidate->together > 1 ? candidate->together : 1);
 }
 
+static int deal_all(struct run *r, struct schedule *schedule, const struct problem *problem,
+                    const struct candidate *candidate, const struct stage_price *prices,
+                    uint32_t micro_batches, struct err *err)
+{
+    schedule->micro_batches = micro_batches;
+    run_init(r, schedule, problem, candidate, prices);
+    if (make_room(r, err) < 0)
+        return -1;
+    deal(r);
+    share_out(r);
+    return 0;
+}
+
+int schedule_deal(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
+                  const struct stage_price *prices, uint32_t micro_batches, struct err *err)
+{
+    struct run r;
+    return deal_all(&r, schedule, problem, candidate, prices, micro_batches, err);
+}
+
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                  const struct stage_price *prices, uint32_t micro_batches, struct err *err)
 {
     struct run r;
-    schedule->micro_batches = micro_batches;
-    run_init(&r, schedule, problem, candidate, prices);
-    if (make_room(&r, err) < 0)
+    if (deal_all(&r, schedule, problem, candidate, prices, micro_batches, err) < 0)
         return -1;
-    deal(&r);
-    share_out(&r);
     orders_fill(&r);
     return run_all(&r, err);
 }

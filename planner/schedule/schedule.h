@@ -45,6 +45,9 @@ struct schedule {
  * no limit. Returns 0; −1 with ERR_NOFIT when the order would stand still (interleaved), ERR_NOMEM. */
 int schedule_run(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
                  const struct stage_price *prices, uint32_t micro_batches, struct err *err);
+/* Fills only owner and first: who takes which micro-batch, and how many events each rank has. ERR_NOMEM. */
+int schedule_deal(struct schedule *schedule, const struct problem *problem, const struct candidate *candidate,
+                  const struct stage_price *prices, uint32_t micro_batches, struct err *err);
 /* Times the order that the last schedule_run found once more, micro-batch k taking scale[k] times its mean:
  * rows differ in length, and an order does not change with them. As schedule_run, with the same candidate and
  * prices. */

@@ -7,6 +7,7 @@
 #include "planner/candidate/objective.h"
 #include "planner/cost/price.h"
 #include "planner/kind/cut.h"
+#include "program/check/check.h"
 
 #define BETTER (1 - 1e-9) /* of the seconds before: a gain that is more than rounding */
 #define FILTER                                                                                               \
@@ -25,16 +26,18 @@
     20u /* and emitting and simulating, beside one for each rank and micro-batch of a step */
 
 double candidate_simulate(const struct problem *problem, const struct candidate *c, uint32_t steps_max,
-                          double *seconds, struct err *err)
+                          double checked, double *seconds, struct err *err)
 {
     struct err why = {0};
     double step_s = INFINITY, value = INFINITY;
     struct plan *plan = kinds[c->placement]->emit(problem, c, true, &why);
     if (plan && price_plan(problem, plan, steps_max, &step_s, &why) == 0)
         value = objective_value(problem, plan, step_s);
+    if (value < checked && plan_check(plan, &why) < 0)
+        value = INFINITY;
     plan_destroy(plan);
     if (seconds)
-        *seconds = step_s;
+        *seconds = value < INFINITY ? step_s : INFINITY;
     if (why.code == ERR_NOMEM) {
         *err = why;
         return -1;
@@ -44,18 +47,22 @@ double candidate_simulate(const struct problem *problem, const struct candidate 
 
 /* Rings of groups are read off the schedule, deeper than settling reckons with: with fewer under way it may
  * fit. */
-static double fit_simulate(struct local *l, struct candidate *c)
+int candidate_fit(const struct problem *problem, struct candidate *c, struct err *err)
 {
-    double value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
     bool groups = c->member_count > c->stage_count && c->stage_count > 1;
-    for (uint32_t i = 0; i < FIT_TRIES && groups && value == INFINITY; i++) {
-        for (uint32_t m = 0; m < c->member_count; m++)
+    for (uint32_t i = 0; groups && i <= FIT_TRIES; i++) {
+        struct err why = {0};
+        struct plan *plan = kinds[c->placement]->emit(problem, c, false, &why);
+        plan_destroy(plan);
+        if (why.code == ERR_NOMEM)
+            *err = why;
+        if (plan || why.code == ERR_NOMEM)
+            return plan ? 1 : -1;
+        for (uint32_t m = 0; m < c->member_count && i < FIT_TRIES; m++)
             c->members[m].window -= c->members[m].window / FIT_PART +
                                     (c->members[m].window > 1 && c->members[m].window < FIT_PART);
-        value = candidate_simulate(l->bench->problem, c, l->steps, NULL, l->bench->err);
-        l->spent += SIMULATE_UNITS;
     }
-    return value;
+    return !groups;
 }
 
 static bool allowed(const struct local *l, const struct candidate *c)
@@ -107,7 +114,9 @@ double local_value(struct local *l, struct candidate *c, enum move_level level, 
     if (seen_before(l, c))
         return INFINITY;
     l->spent += SIMULATE_UNITS + candidate_cells(p, c) * l->steps;
-    c->estimate_s = fit_simulate(l, c);
+    c->estimate_s = candidate_simulate(p, c, l->steps, 0, NULL, l->bench->err);
+    if (c->estimate_s == INFINITY && candidate_fit(p, c, l->bench->err) > 0)
+        c->estimate_s = candidate_simulate(p, c, l->steps, 0, NULL, l->bench->err);
     return c->estimate_s;
 }
 

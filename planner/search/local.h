@@ -39,8 +39,12 @@ double local_value(struct local *local, struct candidate *candidate, enum move_l
  * found nothing. Returns 0, −1 on ERR_NOMEM. */
 int local_search(struct local *local, struct candidate *candidate, double *value, uint32_t rounds);
 /* The value by emitting, and simulating over at most so many priced steps (*seconds: of a step; may be NULL);
- * INFINITY when it does not fit. Negative: ERR_NOMEM. */
+ * INFINITY when it does not fit, or is below `checked` and not a plan that passes the checker. Negative:
+ * ERR_NOMEM. */
 double candidate_simulate(const struct problem *problem, const struct candidate *candidate,
-                          uint32_t steps_max, double *seconds, struct err *err);
+                          uint32_t steps_max, double checked, double *seconds, struct err *err);
+/* Lets a candidate with groups have fewer micro-batches under way until its plan fits. Returns 1; 0 when it
+ * does not; −1 ERR_NOMEM. Candidates without groups are left as they are. */
+int candidate_fit(const struct problem *problem, struct candidate *candidate, struct err *err);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "planner/search/local.h"
 #include "planner/search/seeds.h"
-#include "program/check/check.h"
 
 /* Parts of the budget: of each kind's seeds, of its local search on the estimator, and of the simulated one;
  * kinds that are behind give theirs up. */
@@ -19,12 +18,11 @@
 #define LEAST_UNITS 40000u /* that fewer devices than many never go below, if as much was given */
 #define SEEDS_PART 8u
 #define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
-#define ESTIMATED_PART 6u
+#define ESTIMATED_PART 4u
 #define SIMULATED_PART 2u
-#define WITH_PART 4u       /* of the budget, for a device left out: so much, or of many devices one each */
-#define NEAR_ESTIMATE 1.5  /* of the best of all kinds: what is searched on on the estimator */
-#define NEAR_SIMULATED 1.3 /* likewise on the simulator */
-#define FINALISTS 8u       /* of each kind that are simulated */
+#define WITH_PART 4u /* of the budget, for a device left out: so much, or of many devices one each */
+#define NEAR 1.3     /* of the best of all placements: what is searched on */
+#define FINALISTS 8u /* of each kind that are simulated */
 #define LONG_CELLS                                                                                           \
     4000u /* rank-micro-batches from which simulating is dear: two finalists, one step, no search */
 #define STEPS_CELLS 800u /* rank-micro-batches that are simulated of one candidate while searching */
@@ -59,12 +57,43 @@ static struct local local_of(struct search *s, int placement, uint64_t budget)
     return l;
 }
 
-static double best_estimate(const struct search *s)
+static double drafted(const struct search *s, int k)
+{
+    return s->lists[k].count ? s->lists[k].items[0].estimate_s : INFINITY;
+}
+
+static double simulated(const struct search *s, int k)
+{
+    return s->found->best[k].estimate_s;
+}
+
+static double best_of(const struct search *s, double (*value)(const struct search *, int))
 {
     double best = INFINITY;
     for (int k = 0; k < PLACE_COUNT; k++)
-        best = s->lists[k].count ? fmin(best, s->lists[k].items[0].estimate_s) : best;
+        best = fmin(best, value(s, k));
     return best;
+}
+
+/* Searches placements on that are near the best, the best first, each with half of what the one before had.
+ */
+static int in_turn(struct search *s, uint64_t budget, double (*value)(const struct search *, int),
+                   int (*run)(struct search *, int, uint64_t))
+{
+    bool done[PLACE_COUNT] = {0};
+    for (;; budget /= 2) {
+        int pick = -1;
+        for (int k = 0; k < PLACE_COUNT; k++) {
+            if (!done[k] && value(s, k) < best_of(s, value) * NEAR + 1e-300 &&
+                (pick < 0 || value(s, k) < value(s, pick)))
+                pick = k;
+        }
+        if (pick < 0)
+            return 0;
+        done[pick] = true;
+        if (run(s, pick, budget) < 0)
+            return -1;
+    }
 }
 
 static int seeds_run(struct search *s)
@@ -89,21 +118,16 @@ static int seeds_run(struct search *s)
     return 0;
 }
 
-/* Iterated local search on the estimator from each kind's best seed. */
-static int estimated_run(struct search *s)
+/* Iterated local search on the estimator from a placement's best seed. */
+static int drafts_search(struct search *s, int k, uint64_t budget)
 {
     struct candidate now = {0};
-    int result = 0;
-    for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
-        if (s->lists[k].count == 0 || s->lists[k].items[0].estimate_s > best_estimate(s) * NEAR_ESTIMATE)
-            continue;
-        struct local l = local_of(s, k, s->budget / ESTIMATED_PART);
-        result = candidate_copy(&now, &s->lists[k].items[0], s->err);
-        double seconds = now.estimate_s;
-        if (result == 0)
-            result = local_search(&l, &now, &seconds, ROUNDS);
-        s->found->evaluations += l.spent / UNITS;
-    }
+    struct local l = local_of(s, k, budget);
+    int result = candidate_copy(&now, &s->lists[k].items[0], s->err);
+    double seconds = now.estimate_s;
+    if (result == 0)
+        result = local_search(&l, &now, &seconds, ROUNDS);
+    s->found->evaluations += l.spent / UNITS;
     candidate_fini(&now);
     return result;
 }
@@ -112,16 +136,6 @@ static uint32_t steps_of(const struct problem *p, uint64_t cells)
 {
     uint64_t steps = cells ? STEPS_CELLS / cells : 1;
     return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
-}
-
-/* Does its plan pass the checker? Everything that is answered does. */
-static bool candidate_checks(const struct problem *p, const struct candidate *c)
-{
-    struct err why = {0};
-    struct plan *plan = kinds[c->placement]->emit(p, c, true, &why);
-    bool passes = plan && plan_check(plan, &why) == 0;
-    plan_destroy(plan);
-    return passes;
 }
 
 static bool runs(const struct search *s, const struct candidate *c)
@@ -136,10 +150,9 @@ static int keep(struct search *s, const struct candidate *c)
     struct search_found *f = s->found;
     if (s->options->runnable_only && !runs(s, c))
         return 0;
-    double seconds, value = candidate_simulate(s->problem, c, f->steps, &seconds, s->err);
+    double best = f->best[c->placement].estimate_s, seconds;
+    double value = candidate_simulate(s->problem, c, f->steps, best, &seconds, s->err);
     int result = value < 0 ? -1 : 0;
-    if (result == 0 && value < f->best[c->placement].estimate_s && !candidate_checks(s->problem, c))
-        return 0;
     if (result == 0 && seconds < f->fastest_s) {
         f->fastest_s = seconds;
         f->fastest_value = value;
@@ -157,50 +170,34 @@ static int keep(struct search *s, const struct candidate *c)
     return result;
 }
 
-static double best_simulated(const struct search *s)
-{
-    double best = INFINITY;
-    for (int k = 0; k < PLACE_COUNT; k++)
-        best = fmin(best, s->found->best[k].estimate_s);
-    return best;
-}
-
-/* Simulates the best few of every kind, those of the fastest estimates first. */
+/* Simulates the best few of every kind, those of the fastest estimates first; of long programs, whose
+ * estimates are near, only what promises to be better than all before. */
 static int finalists_run(struct search *s)
 {
-    const struct problem *p = s->problem;
     uint32_t next[PLACE_COUNT] = {0};
     struct candidate now = {0};
-    for (;;) {
-        int pick = -1;
+    int result = 0, pick = 0;
+    while (pick >= 0 && result >= 0) {
+        pick = -1;
         for (int k = 0; k < PLACE_COUNT; k++) {
-            struct candidate_list *list = &s->lists[k];
-            uint64_t cells = list->count ? candidate_cells(p, &list->items[0]) : 0;
-            if (next[k] >= list->count || next[k] >= (cells >= LONG_CELLS ? 2 : FINALISTS))
-                continue;
-            if (pick < 0 || list->items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s)
+            if (next[k] < s->lists[k].count && next[k] < FINALISTS &&
+                (pick < 0 ||
+                 s->lists[k].items[next[k]].estimate_s < s->lists[pick].items[next[pick]].estimate_s))
                 pick = k;
         }
-        if (pick < 0) {
-            candidate_fini(&now);
-            return 0;
-        }
+        if (pick < 0)
+            break;
         const struct candidate *c = &s->lists[pick].items[next[pick]++];
-        bool known = s->found->best[pick].estimate_s < INFINITY;
-        if (known && c->estimate_s > best_simulated(s) * NEAR_SIMULATED)
+        bool known =
+            s->found->best[pick].estimate_s<INFINITY, dear = candidate_cells(s->problem, c)> LONG_CELLS;
+        if ((known || dear) && c->estimate_s > best_of(s, simulated) * (dear ? 1 : NEAR))
             continue;
-        /* what does not fit as estimated may with less under way */
-        struct local l = local_of(s, pick, s->budget / SEEDS_PART);
-        l.simulate = true;
-        l.found = NULL;
-        int result = candidate_copy(&now, c, s->err);
-        double value = result < 0 ? -1 : local_value(&l, &now, MOVE_AS_IS, INFINITY);
-        result = value < 0 ? -1 : value < INFINITY ? keep(s, &now) : 0;
-        if (result < 0) {
-            candidate_fini(&now);
-            return -1;
-        }
+        result = candidate_copy(&now, c, s->err);
+        result = result < 0 ? -1 : candidate_fit(s->problem, &now, s->err);
+        result = result > 0 ? keep(s, &now) : result;
     }
+    candidate_fini(&now);
+    return result < 0 ? -1 : 0;
 }
 
 /* The same local search on what the simulator says. */
@@ -216,7 +213,7 @@ static int simulated_search(struct search *s, const struct candidate *from, uint
     if (cells > LONG_CELLS)
         return 0;
     int result = candidate_copy(&now, from, s->err);
-    double value = result == 0 ? candidate_simulate(p, &now, l.steps, NULL, s->err) : -1;
+    double value = result == 0 ? candidate_simulate(p, &now, l.steps, 0, NULL, s->err) : -1;
     if (result == 0 && value < INFINITY)
         result = value < 0 ? -1 : local_search(&l, &now, &value, ROUNDS);
     if (result == 0 && value < INFINITY)
@@ -248,24 +245,11 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
     return result;
 }
 
-static int simulated_run(struct search *s)
+static int placement_search(struct search *s, int k, uint64_t budget)
 {
-    bool done[PLACE_COUNT] = {0};
-    for (uint64_t budget = s->budget / SIMULATED_PART;; budget /= 2) {
-        int pick = -1;
-        for (int k = 0; k < PLACE_COUNT; k++) {
-            double seconds = s->found->best[k].estimate_s;
-            if (!done[k] && seconds < best_simulated(s) * NEAR_SIMULATED + 1e-300 &&
-                (pick < 0 || seconds < s->found->best[pick].estimate_s))
-                pick = k;
-        }
-        if (pick < 0)
-            return 0;
-        done[pick] = true;
-        if (schedules_search(s, pick, budget) < 0 ||
-            simulated_search(s, &s->found->best[pick], 3 * budget / 4) < 0)
-            return -1;
-    }
+    if (schedules_search(s, k, budget) < 0)
+        return -1;
+    return simulated_search(s, &s->found->best[k], 3 * budget / 4);
 }
 
 /* The candidate that one begins with stands as it is, and is searched on from. */
@@ -322,12 +306,12 @@ int search_run(const struct problem *problem, const struct search_options *optio
     if (result == 0)
         result = seeds_run(&s);
     if (result == 0)
-        result = estimated_run(&s);
+        result = in_turn(&s, s.budget / ESTIMATED_PART, drafted, drafts_search);
     steps_choose(&s);
     if (result == 0)
         result = finalists_run(&s);
     if (result == 0)
-        result = simulated_run(&s);
+        result = in_turn(&s, s.budget / SIMULATED_PART, simulated, placement_search);
     if (result == 0 && options->from)
         result = from_run(&s);
     memcpy(found->shortage, s.bench.shortage, sizeof(found->shortage));
@@ -408,11 +392,11 @@ int search_with(const struct problem *problem, const struct search_options *opti
             result = candidate_list_add(&s.lists[k], &now, err);
     }
     if (result == 0)
-        result = estimated_run(&s);
+        result = in_turn(&s, s.budget / ESTIMATED_PART, drafted, drafts_search);
     if (result == 0)
         result = finalists_run(&s);
     if (result == 0)
-        result = simulated_run(&s);
+        result = in_turn(&s, s.budget / SIMULATED_PART, simulated, placement_search);
     for (int k = 0; k < PLACE_COUNT && result == 0; k++) {
         if (mine.best[k].estimate_s < least) {
             least = mine.best[k].estimate_s;
@@ -442,7 +426,7 @@ int search_single(const struct problem *problem, uint32_t device, struct candida
     *seconds = INFINITY;
     if (result == 0 && s.lists[PLACE_SINGLE].count) {
         result = candidate_copy(single, &s.lists[PLACE_SINGLE].items[0], err);
-        if (result == 0 && candidate_simulate(problem, single, problem->step_count, seconds, err) < 0)
+        if (result == 0 && candidate_simulate(problem, single, problem->step_count, 0, seconds, err) < 0)
             result = -1;
     }
     search_fini(&s);

@@ -182,8 +182,8 @@ static int seed_sizes(struct seeder *s, uint32_t rows, double *best, uint32_t *b
         first++;
     for (int way = -1; way <= 1; way += 2) {
         uint32_t worse = 0;
-        for (int64_t at = way < 0 ? first : (int64_t)first + 1; at >= 0 && at < count && worse < 2;
-             at += way) {
+        for (int64_t at = way < 0 ? first : (int64_t)first + 1;
+             at >= 0 && at < count && worse < 2 && s->local->spent < s->local->budget; at += way) {
             double value;
             s->c.micro_batch_rows = sizes[at];
             if (seed_value(s, &value) < 0)
@@ -274,8 +274,15 @@ static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, b
             most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
         if (most < kind->members_least) /* groups were of no use: it is a pipeline */
             continue;
-        if (seed_sizes(s, size, &value, &best_rows) < 0)
+        if (slack_count == 1) { /* a first look, with the blocks as they were covered */
+            best_rows = size;
+            value = local_value(s->local, &s->c, MOVE_SETTLE, INFINITY);
+            if (value < 0 ||
+                (value < INFINITY && candidate_list_add(s->list, &s->c, s->local->bench->err) < 0))
+                return -1;
+        } else if (seed_sizes(s, size, &value, &best_rows) < 0) {
             return -1;
+        }
         *rows = value < *best ? best_rows : *rows;
         *best = fmin(*best, value);
     }
@@ -291,7 +298,7 @@ static int seed_covers(struct seeder *s)
     int best = -1;
     double least = INFINITY, value;
     for (int order = 0; order < SEED_ORDERS; order++) {
-        uint32_t rows = size_first(s, s->count / widest + 1);
+        uint32_t rows = size_first(s, s->count);
         order_by(s, (enum seed_order)order);
         reverse(s->order, s->count);
         if (seed_cover(s, widest, 1, false, &value, &rows) < 0)
@@ -496,14 +503,14 @@ static int seed_tight(struct seeder *s)
 static int seed_stages(struct seeder *s)
 {
     const struct kind *kind = s->local->kind;
-    bool many = s->count > GROUPS_FIRST;
+    bool many = s->count > GROUPS_FIRST, cover = kind->stage_kind == STAGE_REPLICAS && s->count > 2;
     if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
         return -1;
-    if (many && seed_covers(s) < 0)
+    if (many && cover && seed_covers(s) < 0)
         return -1;
     if (seed_orders(s, s->count, s->count) < 0 || seed_machines(s) < 0)
         return -1;
-    if (!many && s->count > 2 && seed_covers(s) < 0)
+    if (!many && cover && seed_covers(s) < 0)
         return -1;
     if (seed_orders(s, s->count / 2 + 1, 2) < 0)
         return -1;

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "agent/fake_worker.h"
@@ -581,6 +582,46 @@ static void unacknowledged_events_come_again_after_an_agents_restart(void **stat
     await_whole_run(world, 11, "done", 50);
 }
 
+static bool file_is_big(void *arg)
+{
+    struct stat status;
+    return stat(arg, &status) == 0 && status.st_size > 7000; /* to the last whole record */
+}
+
+/* The agent's files end at 8 KiB, as on a full disk, while a worker goes through 500 steps and the scheduler
+ * is away; then there is room again, and the agent is killed. The worker must not have ended meanwhile: it
+ * still has what the journal could not take. */
+static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(void **state)
+{
+    struct world *world = *state;
+    struct rlimit was, now;
+    char path[256];
+    snprintf(path, sizeof(path), "%s/journal/run-17-17-0.events", world->home);
+    assert_int_equal(prlimit(world->agent, RLIMIT_FSIZE, NULL, &was), 0);
+    now = was;
+    now.rlim_cur = 8192;
+    world->ack = false;
+    assert_int_equal(prlimit(world->agent, RLIMIT_FSIZE, &now, NULL), 0);
+    say(world, assign(17, 17, "left/cpu0", "steps:500"));
+    json_decref(await(world, "done", 17)); /* it is told at once; it is not safe */
+    assert_true(test_wait_until(file_is_big, path, 5000));
+    json_array_clear(world->events);
+    say_quietly(world, json_pack("{s:s}", "type", "hello"));
+    json_t *hello = await(world, "node_hello", -1);
+    assert_int_equal(json_array_size(json_object_get(hello, "workers")), 1);
+    json_decref(hello);
+    agent_kill(world, SIGKILL);
+    json_array_clear(world->events);
+    redisFree(world->client);
+    world->client = NULL;
+    test_redis_kill(&world->redis); /* whatever it has heard is gone */
+    test_redis_start(&world->redis, world->dir.path);
+    world_connect(world);
+    world->ack = true;
+    agent_start(world);
+    await_whole_run(world, 17, "done", 500);
+}
+
 static void a_newer_epoch_replaces_the_worker_of_a_device(void **state)
 {
     struct world *world = *state;
@@ -658,9 +699,9 @@ static void links_are_measured_through_tls(void **state)
 static void sigterm_leaves_no_process(void **state)
 {
     struct world *world = *state;
-    say(world, assign(15, 15, "left/cpu0", "wait"));
+    say(world, assign(18, 18, "left/cpu0", "wait"));
     say(world, assign(16, 16, "left/cpu1", "stubborn"));
-    json_decref(await(world, "worker_ready", 15));
+    json_decref(await(world, "worker_ready", 18));
     json_decref(await(world, "worker_ready", 16));
     agent_kill(world, SIGTERM);
     assert_int_equal(processes_of(world->home), 0);
@@ -716,6 +757,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
         cmocka_unit_test(links_are_measured_through_tls),
+        cmocka_unit_test(what_the_journal_could_not_take_is_not_acknowledged_and_not_lost),
         cmocka_unit_test(sigterm_leaves_no_process),
     };
     const struct CMUnitTest joining[] = {cmocka_unit_test(a_server_of_another_cluster_is_refused)};

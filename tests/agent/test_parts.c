@@ -5,6 +5,8 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "agent/config.h"
 #include "agent/inventory.h"
@@ -180,6 +182,73 @@ static void a_full_journal_says_so_and_is_full_no_more_when_acknowledged(void **
     journal_close(journal);
 }
 
+/* Files of this process cannot grow beyond so many bytes: writes fail part of the way, as on a full disk. */
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* As the agent's flush does it. */
+static int sync_stream(struct journal *journal, struct journal_stream *stream)
+{
+    struct err err;
+    struct journal_sync sync;
+    int begun = journal_sync_begin(stream, &sync, &err);
+    if (begun > 0) {
+        journal_sync_end(journal, &sync, journal_sync_run(&sync, &err));
+    }
+    return begun < 0 ? -1 : 0;
+}
+
+static void a_failed_write_leaves_no_hole_and_nothing_is_durable_before_it_is_written(void **state)
+{
+    struct test_dir *dir = *state;
+    struct err err = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    struct journal *journal = reopen(NULL, dir, 1 << 20);
+    struct journal_stream *stream = journal_stream(journal, "run-4-4-4", &err);
+    append(stream, "one", false);
+    assert_int_equal(sync_stream(journal, stream), 0);
+    assert_int_equal(stream->durable, 1);
+    for (rlim_t room = 0; room < 40; room += 3) { /* cut in the head, and in the document */
+        uint64_t last = stream->last;
+        limit_files(stream->file_bytes + room);
+        json_t *event = json_pack("{s:s}", "text", "an event of a good length, so that none of it fits");
+        assert_int_equal(journal_append(stream, event, false, &err), -1);
+        assert_int_equal(err.code, ERR_IO);
+        assert_int_equal(journal_append(stream, event, false, &err), 0); /* said once */
+        json_decref(event);
+        assert_int_equal(stream->last, last + 2); /* held in memory */
+        assert_int_equal(sync_stream(journal, stream), -1);
+        assert_int_equal(stream->durable, last);
+        if (room % 2 == 1) { /* the scheduler has it: nobody needs it from here any more */
+            journal_ack(stream, last + 1);
+            assert_int_equal(stream->durable, last); /* the next agent would not know it */
+        }
+        limit_files(RLIM_INFINITY);
+        append(stream, "good", false); /* shorter than the bytes that lie behind the last good record */
+        assert_int_equal(sync_stream(journal, stream), 0);
+        assert_int_equal(stream->durable, last + 3);
+        uint64_t first = stream->first->seq;
+        journal = reopen(journal, dir, 1 << 20);
+        stream = journal_find(journal, "run-4-4-4");
+        assert_int_equal(stream->last, last + 3);
+        assert_int_equal(sync_stream(journal, stream), 0);
+        assert_int_equal(stream->durable, last + 3);
+        uint64_t next = stream->first->seq;
+        assert_true(next <= first);
+        for (struct journal_event *each = stream->first; each != NULL; each = each->next) {
+            assert_int_equal(each->seq, next++);
+        }
+        assert_int_equal(next, last + 4);
+    }
+    journal_stream_drop(stream);
+    journal_close(journal);
+}
+
 static void messages_seen_are_remembered_over_restarts(void **state)
 {
     struct test_dir *dir = *state;
@@ -284,6 +353,7 @@ int main(void)
         cmocka_unit_test(events_outlive_the_agent_until_acknowledged),
         cmocka_unit_test(a_journal_holds_exactly_what_was_not_acknowledged),
         cmocka_unit_test(a_torn_record_is_dropped_and_numbers_go_on),
+        cmocka_unit_test(a_failed_write_leaves_no_hole_and_nothing_is_durable_before_it_is_written),
         cmocka_unit_test(a_full_journal_says_so_and_is_full_no_more_when_acknowledged),
         cmocka_unit_test(messages_seen_are_remembered_over_restarts),
         cmocka_unit_test(configurations_are_read_and_wrong_ones_named),

@@ -383,7 +383,7 @@ static void a_device_too_small_says_what_was_asked_held_and_allowed(void **state
     options.memory_limit_bytes = predicted.total - 1;
     check(device_open(&options, &device, &err));
     assert_int_equal(stage_create_from(device, &small_source, &o, &stage, &err), -1);
-    assert_int_equal(err.code, ERR_NOMEM);
+    assert_int_equal(err.code, ERR_NOFIT);
     assert_non_null(strstr(err.text, "left/cpu0"));
     assert_non_null(strstr(err.text, "asked for"));
     assert_non_null(strstr(err.text, "are held"));

@@ -29,7 +29,7 @@ static void estimates_are_near_the_simulation(void **state)
     for (uint32_t i = 0; i < 100; i++) {
         struct candidate c = {0};
         if (any_candidate(&p, kinds[PLACE_PIPELINE], &r, &c)) {
-            double seconds = candidate_simulate(&p, &c, 32, NULL, &err);
+            double seconds = candidate_simulate(&p, &c, 32, 0, NULL, &err);
             if (seconds < INFINITY) {
                 worst = fmax(worst, fabs(seconds / c.estimate_s - 1));
                 looked++;

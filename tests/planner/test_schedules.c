@@ -465,10 +465,10 @@ static void full_fine_tuning_gains_from_a_split_backward(void **state)
         c.stages[d].block_end = (int32_t)(3 * (d + 1));
     }
     assert_int_equal(kind->settle(&bench, &c), 1);
-    double whole = candidate_simulate(&p, &c, 32, NULL, &err);
+    double whole = candidate_simulate(&p, &c, 32, 0, NULL, &err);
     assert_int_equal(move_apply(&p, kind, &c, MOVE_SCHEDULE, 1, 0, &err), MOVE_AS_IS);
     assert_int_equal(c.schedule, SCHEDULE_SPLIT);
-    double split = candidate_simulate(&p, &c, 32, NULL, &err);
+    double split = candidate_simulate(&p, &c, 32, 0, NULL, &err);
     print_message("full fine-tuning on 4 equal devices, 8 rows: 1F1B %.3f s, split %.3f\n", whole, split);
     assert_true(split < whole);
     candidate_fini(&c);

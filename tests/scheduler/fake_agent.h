@@ -55,6 +55,7 @@ struct fake_agent {
     json_t *acted; /* ids of messages acted on */
     unsigned assigns, kills, stops, profiles, repeats, link_requests;
     size_t links_told;  /* emulated links in the last assignment */
+    double wait_told;   /* its limits.wait */
     uint64_t assign_ns; /* when the last assign came */
     char last_stop[40]; /* of a worker that lived: what comes late, of a run that is over, is told "lost" */
 };
@@ -184,6 +185,7 @@ static inline void fake_assign(struct fake_agent *agent, const json_t *message)
     const json_t *spec = json_object_get(message, "spec");
     agent->assigns++;
     agent->links_told = json_array_size(json_object_get(message, "links"));
+    agent->wait_told = json_number_value(json_object_get(json_object_get(message, "limits"), "wait"));
     agent->assign_ns = clock_mono_ns();
     if (agent->worker_count == FAKE_WORKERS_MAX) {
         return;

@@ -210,6 +210,63 @@ static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **
     WORLD_UNTIL(&world, world_is(&world, b, "succeeded"));
 }
 
+static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **state)
+{
+    fresh_agents(state);
+    world.agents[1]->devices = 0; /* its agent came back without the card */
+    fake_hello(world.agents[1]);
+    const struct world_job both = {.name = "needs-two", .devices = BOTH, .steps = 4, .every = 2};
+    const struct world_job alone = {.name = "alone", .devices = "right/cpu0", .steps = 4, .every = 2};
+    const struct world_job big = {.name = "too-big", .devices = BOTH, .steps = 5};
+    const struct world_job small = {.name = "small", .devices = "left/cpu0", .steps = 4, .every = 2};
+    const char *why = "waits for right/cpu0 (missing: its agent no longer names it)";
+    int64_t none =
+        world_submit(&world, &(struct world_job){.name = "n", .devices = "right/cpu9", .steps = 1});
+    WORLD_UNTIL(&world, world_says(&world, none, "none of the devices it may use is there"));
+    int64_t a = world_submit(&world, &both), b = world_submit(&world, &alone);
+    WORLD_UNTIL(&world, world_says(&world, a, why) && world_says(&world, b, why));
+    int64_t c = world_submit(&world, &big);
+    WORLD_UNTIL(&world, world_is(&world, c, "failed")); /* not even with all there ever was */
+    assert_true(world_says(&world, c, "needs 9.0 GiB"));
+    run_to_success(&small);
+    assert_true(world_is(&world, a, "queued") && world_is(&world, b, "queued"));
+    world.agents[1]->devices = 1;
+    fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, world_is(&world, a, "succeeded"));
+    WORLD_UNTIL(&world, world_is(&world, b, "succeeded"));
+    json_decref(world_command(&world, none, JOB_EVENT_CANCEL, 0));
+}
+
+enum { WAITING = 150 }; /* more than a pass reads at once */
+
+static void any_number_of_jobs_that_wait_hide_none_that_fits(void **state)
+{
+    fresh_agents(state);
+    int64_t ids[WAITING];
+    world.agents[1]->steps_max = 2;
+    const struct world_job first = {.name = "first", .devices = "right/cpu0", .steps = 6, .every = 3};
+    const struct world_job last = {.name = "last", .devices = "left/cpu0", .steps = 6, .every = 3};
+    int64_t holder = world_submit(&world, &first);
+    WORLD_UNTIL(&world, world_is(&world, holder, "running"));
+    for (int i = 0; i < WAITING; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "waits-%d",
+                 i); /* another question each: the planner's answers are few */
+        const struct world_job job = {.name = name, .devices = "right/cpu0", .steps = 6, .every = 3};
+        ids[i] = world_submit(&world, &job);
+    }
+    uint64_t begin_ns = clock_mono_ns();
+    run_to_success(&last);
+    print_message("a job behind %d that wait: done after %.2f s\n", WAITING,
+                  (double)(clock_mono_ns() - begin_ns) / 1e9);
+    for (int i = 0; i < WAITING; i++) {
+        assert_true(world_is(&world, ids[i], "queued"));
+        json_decref(world_command(&world, ids[i], JOB_EVENT_CANCEL, 0));
+    }
+    world.agents[1]->steps_max = 0;
+    WORLD_UNTIL(&world, world_is(&world, holder, "succeeded"));
+}
+
 static void higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices(void **state)
 {
     fresh_agents(state);
@@ -286,6 +343,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_drained_device_is_left_and_not_used),
         cmocka_unit_test(a_job_that_needs_a_drained_device_waits_for_it),
         cmocka_unit_test(what_fits_nowhere_fails_with_numbers_and_what_waits_says_why),
+        cmocka_unit_test(a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody),
+        cmocka_unit_test(any_number_of_jobs_that_wait_hide_none_that_fits),
         cmocka_unit_test(higher_priority_goes_first_and_nobody_overtakes_onto_reserved_devices),
         cmocka_unit_test(a_time_limit_ends_the_job_after_a_checkpoint),
         cmocka_unit_test(failed_measurements_do_not_stop_a_job),

@@ -103,6 +103,17 @@ static const struct run_verdict *decide(struct life *life)
     return &life->verdict;
 }
 
+static void a_wait_follows_the_predicted_step_between_its_bounds(void **state)
+{
+    (void)state;
+    assert_int_equal(policy_wait_ms(0.5, 20, 60000, 86400000), 60000);
+    assert_int_equal(policy_wait_ms(1200, 20, 60000, 86400000),
+                     24000000); /* 600 s were too few for one step */
+    assert_int_equal(policy_wait_ms(1e9, 20, 60000, 86400000), 86400000);
+    assert_int_equal(policy_wait_ms(0, 20, 60000, 86400000), 60000);
+    assert_int_equal(policy_wait_ms(100, 20, 60000, 1000), 60000);
+}
+
 static void peers_are_told_when_the_last_rank_is_ready(void **state)
 {
     struct life life;
@@ -239,6 +250,7 @@ int main(void)
         cmocka_unit_test(the_order_is_priority_then_first_come),
         cmocka_unit_test(usable_is_free_and_not_reserved),
         cmocka_unit_test(back_off_doubles_up_to_its_bound),
+        cmocka_unit_test(a_wait_follows_the_predicted_step_between_its_bounds),
         cmocka_unit_test(peers_are_told_when_the_last_rank_is_ready),
         cmocka_unit_test(a_run_that_was_done_before_it_was_told_its_peers_runs_first_and_then_ends),
         cmocka_unit_test(a_start_that_takes_too_long_is_a_loss),

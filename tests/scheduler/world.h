@@ -10,6 +10,7 @@
 #include "scheduler/scheduler.h"
 #include "store/enrol.h"
 #include "store/store_fixture.h"
+#include "support/must.h"
 
 enum { WORLD_AGENTS = 2, WORLD_SCHEDULERS = 2 };
 
@@ -213,6 +214,15 @@ static inline void world_data(struct world *world)
         .key = world_key, .blob = world_key, .sizes = sizes, .sizes_bytes = sizeof(sizes), .stats = stats};
     AWAIT_OK(world->fixture, answer, store_model_put(world->fixture->store, &model, on_done, &answer, E));
     AWAIT_OK(world->fixture, answer, store_dataset_put(world->fixture->store, &data, on_done, &answer, E));
+    /* The files that fake_blobs names: a checkpoint is taken only with its files. */
+    struct err err;
+    struct pg_conn *conn = pg_connect(world->fixture->postgres.conninfo, 5000, &err);
+    must(pg_script(conn,
+                   "INSERT INTO blobs (sha256, size) SELECT lpad(to_hex(n), 64, '0'), 1 FROM "
+                   "generate_series(0, 500) n",
+                   &err),
+         &err);
+    pg_disconnect(conn);
     json_decref(config);
     json_decref(files);
     json_decref(stats);

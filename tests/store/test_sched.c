@@ -29,6 +29,8 @@ static int64_t number(struct fixture *fixture, const char *query)
     return value;
 }
 
+#define FILE_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
 /* A run of job 1 on two devices, epoch 5, as the scheduler would have written it. */
 static int setup(void **state)
 {
@@ -42,6 +44,7 @@ static int setup(void **state)
                  "INSERT INTO runs (job, attempt, epoch, state, plan) VALUES (1, 1, 5, 'running', '{}');"
                  "INSERT INTO assignments (run, rank, node, device, state, last_seq) VALUES "
                  "(1, 0, 'left', 'left/cpu0', 'running', 3), (1, 1, 'right', 'right/cpu0', 'running', 3);"
+                 "INSERT INTO blobs (sha256, size) VALUES ('" FILE_A "', 1);"
                  "UPDATE jobs SET run = 1; UPDATE leader SET epoch = 7;");
     return 0;
 }
@@ -99,13 +102,24 @@ static void a_step_once_reported_is_not_new_again(void **state)
     assert_int_equal(number(fixture, "SELECT step FROM jobs WHERE id = 1"), 21); /* never goes back */
 }
 
+static bool prune(struct fixture *fixture, unsigned rows)
+{
+    struct answer answer;
+    const struct store_retention keep = {
+        .event_days = 30, .history_days = 60, .dataset_days = 90, .rows = rows};
+    AWAIT_OK(fixture, answer, store_prune(fixture->store, 7, &keep, on_doc, &answer, E));
+    bool more = json_is_true(json_object_get(answer.doc, "more"));
+    json_decref(answer.doc);
+    return more;
+}
+
 static void checkpoint(struct fixture *fixture, int64_t step, int rank, int parts, bool best,
                        const char *name)
 {
     struct answer answer;
     json_t *rows =
         json_pack("[{s:i, s:i, s:I, s:i, s:i, s:b, s:{s:s}}]", "job", 1, "run", 1, "step", (json_int_t)step,
-                  "rank", rank, "parts", parts, "best", (int)best, "blobs", name, "aa");
+                  "rank", rank, "parts", parts, "best", (int)best, "blobs", name, FILE_A);
     const struct store_ingest batch = {.leader = 7, .checkpoints = rows};
     AWAIT_OK(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
     json_decref(rows);
@@ -114,7 +128,6 @@ static void checkpoint(struct fixture *fixture, int64_t step, int rank, int part
 static void a_checkpoint_is_complete_or_absent(void **state)
 {
     struct fixture *fixture = *state;
-    struct answer answer;
     checkpoint(fixture, 10, 0, 2, false, "part0");
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE complete"), 0);
     checkpoint(fixture, 10, 0, 2, false, "part0"); /* the same part twice is one part */
@@ -131,9 +144,90 @@ static void a_checkpoint_is_complete_or_absent(void **state)
     /* keep: 2, and the best beside the last */
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints"), 3);
     assert_int_equal(number(fixture, "SELECT min(step) FROM checkpoints"), 20);
-    AWAIT_OK(fixture, answer, store_prune(fixture->store, 7, 30, on_doc, &answer, E));
-    json_decref(answer.doc);
+    while (prune(fixture, 100)) {
+    }
     assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints"), 3);
+}
+
+static void a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_stays(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    int64_t before = number(fixture, "SELECT max(step) FROM checkpoints WHERE complete");
+    sql(fixture, "UPDATE blobs SET used_at = now() - interval '2 days'");
+    json_t *rows = json_pack("[{s:i, s:i, s:i, s:i, s:i, s:b, s:{s:s, s:s}}]", "job", 1, "run", 1, "step", 90,
+                             "rank", 0, "parts", 1, "best", 1, "blobs", "one", FILE_A, "two",
+                             "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
+    const struct store_ingest batch = {.leader = 7, .checkpoints = rows};
+    AWAIT_OK(fixture, answer, store_ingest(fixture->store, &batch, on_done, &answer, E));
+    json_decref(rows);
+    assert_int_equal(number(fixture, "SELECT max(step) FROM checkpoints WHERE complete"), before);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM checkpoints WHERE best"), 1);
+    assert_int_equal(number(fixture,
+                            "SELECT count(*) FROM events WHERE job = 1 AND type = 'log' AND "
+                            "body ->> 'text' LIKE 'the checkpoint after step 90 is not taken: 1 of its%'"),
+                     1);
+    checkpoint(fixture, 91, 0, 1, false, "one"); /* and one that is taken is not swept a moment later */
+    assert_int_equal(
+        number(fixture, "SELECT count(*) FROM blobs WHERE used_at > now() - interval '1 minute'"), 1);
+}
+
+static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(void **state)
+{
+    struct fixture *fixture = *state;
+    sql(fixture,
+        "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, ended_at) SELECT n, 1, "
+        "'old', "
+        "  'succeeded', '{}', '{\"train\":\"x\"}', 300, 3, now() - interval '61 days' FROM "
+        "generate_series(1001, 1003) n;"
+        "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, ended_at) VALUES "
+        "  (1004, 1, 'young', 'succeeded', '{}', '{}', 300, 1, now() - interval '59 days'),"
+        "  (1005, 1, 'waits', 'queued', '{}', json_build_object('train', repeat('5', 64)), 300, 0, NULL);"
+        "INSERT INTO runs (id, job, attempt, epoch, state, plan, ended_at) SELECT 2000 + n * 10 + a, n, a, "
+        "2000 + n * 10 "
+        "  + a, 'done', '{}', now() - interval '61 days' FROM generate_series(1001, 1004) n, "
+        "generate_series(1, 3) a;"
+        "INSERT INTO assignments (run, rank, node, device, state) SELECT id, 0, 'left', 'left/cpu0', 'done' "
+        "FROM runs "
+        "  WHERE id > 2000;"
+        "UPDATE jobs SET run = 2000 + id * 10 + 3 WHERE id BETWEEN 1001 AND 1004;"
+        "INSERT INTO metrics (job, kind, step, rank, document) SELECT n, k, s, 0, '{}' FROM "
+        "generate_series(1001, 1004) n,"
+        "  unnest(ARRAY['step', 'eval', 'ranks']) k, generate_series(0, 299) s;"
+        "INSERT INTO traces (run, rank, seq, document) SELECT id, 0, 1, '{}' FROM runs WHERE id > 2000;"
+        "INSERT INTO events (job, type, body, at) SELECT 1001, 'step', '{}', now() - interval '31 days' "
+        "  FROM generate_series(1, 500);"
+        "INSERT INTO datasets (key, blob, stats, sizes, used_at) SELECT repeat(n::text, 64), 'b', '{}', '', "
+        "  now() - interval '91 days' FROM generate_series(3, 5) n;"
+        "UPDATE datasets SET used_at = now() - interval '89 days' WHERE key = repeat('3', 64);");
+    int64_t all = number(fixture, "SELECT count(*) FROM metrics");
+    assert_true(prune(fixture, 100)); /* no more than that at a time */
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), all - 100);
+    int calls = 1;
+    while (prune(fixture, 100)) {
+        assert_true(++calls < 100);
+    }
+    prune(fixture, 100);
+    for (int job = 1001; job <= 1003; job++) {
+        char query[200];
+        snprintf(query, sizeof(query), "SELECT count(*) FROM metrics WHERE job = %d AND kind <> 'eval'", job);
+        assert_int_equal(number(fixture, query), 1);
+        snprintf(query, sizeof(query), "SELECT step FROM metrics WHERE job = %d AND kind <> 'eval'", job);
+        assert_int_equal(number(fixture, query), 299);
+        snprintf(query, sizeof(query), "SELECT count(*) FROM metrics WHERE job = %d AND kind = 'eval'", job);
+        assert_int_equal(number(fixture, query), 300);
+        snprintf(query, sizeof(query), "SELECT count(*) FROM runs WHERE job = %d", job);
+        assert_int_equal(number(fixture, query), 1);
+    }
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1004"), 900);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM runs WHERE job = 1004"), 3);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM events WHERE job = 1001"), 0);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM traces WHERE run > 2000"), 0);
+    /* used lately; needed by a job in the queue */
+    assert_int_equal(
+        number(fixture, "SELECT count(*) FROM datasets WHERE key IN (repeat('3', 64), repeat('5', 64))"), 2);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM datasets WHERE key = repeat('4', 64)"), 0);
+    sql(fixture, "DELETE FROM jobs WHERE id = 1005");
 }
 
 static void one_device_has_one_living_rank(void **state)
@@ -260,6 +354,8 @@ int main(void)
         cmocka_unit_test(a_stale_epoch_writes_nothing_at_all),
         cmocka_unit_test(a_step_once_reported_is_not_new_again),
         cmocka_unit_test(a_checkpoint_is_complete_or_absent),
+        cmocka_unit_test(a_checkpoint_whose_files_are_gone_is_not_taken_and_the_older_one_stays),
+        cmocka_unit_test(what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary),
         cmocka_unit_test(one_device_has_one_living_rank),
         cmocka_unit_test(a_decision_rests_on_what_it_saw_or_is_not_made),
         cmocka_unit_test(one_leads_and_the_next_has_a_higher_epoch),

@@ -19,6 +19,27 @@ static void check_golden(struct fixture *fix, struct plan *plan)
     json_decref(spec);
 }
 
+/* The device buffers of a ring whose bytes are enough for one go from cell to cell: what an instruction was
+ * given (its slots are two, or one and the same cell) is never taken from it, and what it read or wrote is in
+ * the transport's memory by then. */
+static void a_ring_with_bytes_for_one_buffer_keeps_the_numbers(void **state)
+{
+    struct fixture fix;
+    struct err err;
+    (void)state;
+    fix_open(&fix, "llama");
+    struct plan *plan = fix_plan(&fix, 3, 1);
+    for (uint32_t r = 0; r < 3; r++)
+        for (int s = HAND_ACT_IN; s <= HAND_GRAD_OUT; s++)
+            plan->ranks[r].slots[s].bytes_total = plan->ranks[r].slots[s].bytes_bound =
+                (uint64_t)fix.config.hidden * 4 * 40; /* a row has at most 40 tokens */
+    must(plan_seal(plan, &err));
+    must(plan_check(plan, &err));
+    check_golden(&fix, plan);
+    plan_destroy(plan);
+    fix_close(&fix);
+}
+
 /* op, micro-batch, in, out, save, after: one line of a program. */
 struct line {
     int op, in, out, save, after[2];
@@ -89,22 +110,32 @@ static void ten_lines_run_on_two_workers(void **state)
     fix_close(&fix);
 }
 
-/* Replicas of the whole model, micro-batches dealt in turn; gradients are added round the ring of all of
- * them. */
-static void replicas_reduce(uint32_t replicas)
+static int32_t add_group(struct plan *plan, uint32_t ranks)
 {
-    struct fixture fix;
-    struct err err;
-    fix_open(&fix, "llama");
-    struct plan *plan = fix_plan(&fix, replicas, 1);
-    plan->placement = PLACE_DATA;
     struct plan_group *groups = realloc(plan->groups, (plan->group_count + 1) * sizeof *groups);
     assert_non_null(groups);
     plan->groups = groups;
+    struct plan_group *group = &groups[plan->group_count];
+    *group = (struct plan_group){.rank_count = ranks, .ranks = calloc(ranks, sizeof *group->ranks)};
+    for (uint32_t r = 0; r < ranks; r++)
+        group->ranks[r] = r;
+    return (int32_t)plan->group_count++;
+}
+
+/* Replicas of the whole model, micro-batches dealt in turn; gradients are added round the ring of all of
+ * them. Gradients go over group `gradients`, beside the scalars' group 0; when there are two, every other
+ * rank begins with the gradients and the others with the scalars. Groups between those have `between` ranks.
+ */
+static struct plan *replicas_plan(const struct fixture *fix, uint32_t replicas, int32_t gradients,
+                                  uint32_t between)
+{
+    struct err err;
+    struct plan *plan = fix_plan(fix, replicas, 1);
+    plan->placement = PLACE_DATA;
     const int32_t counting =
-        (int32_t)plan->group_count; /* rank 0 alone counts for the norm: the replicas are equal */
-    groups[plan->group_count++] =
-        (struct plan_group){.rank_count = 1, .ranks = calloc(1, sizeof *groups[0].ranks)};
+        add_group(plan, 1); /* rank 0 alone counts for the norm: the replicas are equal */
+    while ((int32_t)plan->group_count <= gradients)
+        add_group(plan, (int32_t)plan->group_count < gradients ? between : replicas);
     for (uint32_t r = 0; r < replicas; r++) {
         struct plan_rank *rank = &plan->ranks[r];
         struct program_builder b = {0};
@@ -132,13 +163,20 @@ static void replicas_reduce(uint32_t replicas)
             x.flags = INSTR_FREES_SAVE;
             last = program_add(&b, &x, NULL, 0);
         }
-        int32_t after[2] = {hand_reduce(&b, HAND_SCALARS, TAG_STEP_SCALARS, last), PLAN_NONE};
+        struct instr sum = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
+        sum.group = 0;
+        sum.tag = TAG_STEP_SCALARS;
+        sum.slot_in = sum.slot_out = HAND_SCALARS;
+        bool later = gradients > 0 && r % 2 == 1;
+        int32_t after[2] = {later ? PLAN_NONE : program_add(&b, &sum, &last, 1), PLAN_NONE};
         struct instr reduce = instr_init(OP_ALL_REDUCE, QUEUE_GROUP);
-        reduce.group = 0;
+        reduce.group = gradients;
         reduce.tag = TAG_PARAMETER_GRADIENTS;
         reduce.slot_in = reduce.slot_out = HAND_GRAD_OUT;
         reduce.block_end = plan->block_count;
         int32_t reduced = program_add(&b, &reduce, &last, 1);
+        if (later)
+            after[0] = program_add(&b, &sum, &last, 1);
         reduce.tag = TAG_NORM;
         reduce.slot_in = reduce.slot_out = HAND_NORM;
         reduce.block_end = 0;
@@ -156,6 +194,14 @@ static void replicas_reduce(uint32_t replicas)
     }
     must(plan_seal(plan, &err));
     must(plan_check(plan, &err));
+    return plan;
+}
+
+static void replicas_reduce(uint32_t replicas, int32_t gradients)
+{
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    struct plan *plan = replicas_plan(&fix, replicas, gradients, 1);
     check_golden(&fix, plan);
     plan_destroy(plan);
     fix_close(&fix);
@@ -165,7 +211,37 @@ static void replicas_reduce_their_gradients(void **state)
 {
     (void)state;
     for (uint32_t replicas = 2; replicas <= 4; replicas++)
-        replicas_reduce(replicas);
+        replicas_reduce(replicas, 0);
+}
+
+/* As many groups as a large plan has: two of them between the same ranks must not meet on the wire. */
+static void groups_of_the_same_ranks_do_not_mix(void **state)
+{
+    (void)state;
+    static const int32_t numbers[] = {2, 40, 47, 48, 80, 94};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        replicas_reduce(2, numbers[i]);
+    replicas_reduce(3, 40);
+}
+
+static void more_groups_than_a_pair_can_keep_apart_are_refused(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct outcome out;
+    fix_open(&fix, "llama");
+    json_t *spec = fix_spec(&fix);
+    struct plan *plan = replicas_plan(&fix, 2, 60, 2);
+    fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
+    assert_int_equal(out.done, 0);
+    const char *text = json_string_value(
+        json_object_get(json_array_get(out.failures, 0), "text")); /* group 1 has one rank */
+    if (!text || !strstr(text, "group 60 is the 60th that ranks"))
+        fail_msg("not as expected: %s", text ? text : "no failure");
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+    fix_close(&fix);
 }
 
 static void an_op_that_is_not_done_here_is_refused_by_name(void **state)
@@ -212,7 +288,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_lines_run_on_two_workers),
+        cmocka_unit_test(a_ring_with_bytes_for_one_buffer_keeps_the_numbers),
         cmocka_unit_test(replicas_reduce_their_gradients),
+        cmocka_unit_test(groups_of_the_same_ranks_do_not_mix),
+        cmocka_unit_test(more_groups_than_a_pair_can_keep_apart_are_refused),
         cmocka_unit_test(an_op_that_is_not_done_here_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

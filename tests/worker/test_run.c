@@ -138,11 +138,11 @@ static const json_t *checkpoint_at(const struct outcome *out, uint64_t step)
     return NULL;
 }
 
-static void resume_on(const struct scene *scene, uint32_t stages)
+static void resume_from(const struct scene *scene, json_t *blobs, uint32_t stages)
 {
     const struct outcome *whole = &scene->out;
     struct outcome rest;
-    struct resume resume = {.step = 8, .blobs = json_object_get(checkpoint_at(whole, 8), "blobs")};
+    struct resume resume = {.step = 8, .blobs = blobs};
     struct plan *plan = fix_plan(&scene->fix, stages, 2);
     fix_run(&scene->fix, plan, scene->spec, start_there, NULL, &resume, &rest);
     expect_success(&rest);
@@ -154,6 +154,11 @@ static void resume_on(const struct scene *scene, uint32_t stages)
                      rest.loss[t], whole->loss[t]);
     outcome_fini(&rest);
     plan_destroy(plan);
+}
+
+static void resume_on(const struct scene *scene, uint32_t stages)
+{
+    resume_from(scene, json_object_get(checkpoint_at(&scene->out, 8), "blobs"), stages);
 }
 
 static void a_checkpoint_resumes_on_any_split(void **state)
@@ -172,6 +177,50 @@ static void a_checkpoint_resumes_on_any_split(void **state)
         assert_non_null(json_object_get(blobs, files[f]));
     for (uint32_t stages = 1; stages <= 3; stages++)
         resume_on(&scene, stages);
+    scene_close(&scene);
+}
+
+/* As four ranks write it, two replicas of each of two stages: the second's files hold the same names. */
+static json_t *written_by_replicas(const json_t *blobs)
+{
+    json_t *copy = json_copy((json_t *)blobs);
+    json_t *first = json_object_get(blobs, "optimizer-0.safetensors"),
+           *second = json_object_get(blobs, "optimizer-1.safetensors");
+    json_object_del(copy, "optimizer-0.safetensors");
+    json_object_del(copy, "optimizer-1.safetensors");
+    json_object_set(copy, "optimizer-0.safetensors", first);
+    json_object_set(copy, "optimizer-1.safetensors", first);
+    json_object_set(copy, "optimizer-2.safetensors", second);
+    json_object_set(copy, "optimizer-3.safetensors", second);
+    return copy;
+}
+
+static void a_checkpoint_of_replicas_resumes_on_fewer_ranks(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct outcome out;
+    scene_open(&scene, "llama", 2, 2);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    json_t *blobs = written_by_replicas(json_object_get(checkpoint_at(&scene.out, 8), "blobs"));
+    resume_from(&scene, blobs, 1);
+    resume_from(&scene, blobs, 3);
+    json_object_del(blobs, "optimizer-2.safetensors");
+    json_object_del(blobs, "optimizer-3.safetensors");
+    struct resume resume = {.step = 8, .blobs = blobs};
+    struct plan *single = fix_plan(&scene.fix, 1, 2);
+    fix_run(&scene.fix, single, scene.spec, start_there, NULL, &resume, &out);
+    assert_int_equal(out.done, 0);
+    assert_int_equal(json_array_size(out.failures), 1);
+    const json_t *failed = json_array_get(out.failures, 0);
+    assert_string_equal(text_of(failed, "code"), "corrupt");
+    if (!strstr(text_of(failed, "text"), "model.layers.2.self_attn"))
+        fail_msg("it does not say what is missing: %s", text_of(failed, "text"));
+    outcome_fini(&out);
+    plan_destroy(single);
+    json_decref(blobs);
     scene_close(&scene);
 }
 
@@ -253,6 +302,40 @@ static void the_next_checkpoint_waits_for_the_one_before(void **state)
     pthread_join(thread, NULL);
     expect_success(&scene.out);
     assert_true(slow.last_step <= 3); /* 4 steps are done: the second checkpoint is due */
+    assert_int_equal(json_array_size(scene.out.checkpoints), 10);
+    scene_close(&scene);
+}
+
+static void *release_much_later(void *arg)
+{
+    struct slow_store *slow = arg;
+    blob_server_await_put(slow->store);
+    struct timespec more_than_the_wait = {.tv_sec = 2, .tv_nsec = 500 * 1000 * 1000};
+    nanosleep(&more_than_the_wait, NULL);
+    blob_server_hold(slow->store, false);
+    return NULL;
+}
+
+static void wait_a_second(void *arg, json_t *assign)
+{
+    (void)arg;
+    set(assign, "limits", "wait", json_integer(1));
+}
+
+/* A rank that still stores its part is no rank that hangs. */
+static void a_slow_store_is_no_transfer_that_stands_still(void **state)
+{
+    (void)state;
+    struct scene scene;
+    pthread_t thread;
+    scene_open(&scene, "llama", 3, 4);
+    set(scene.spec, "checkpoint", "every_steps", json_integer(2));
+    struct slow_store slow = {.store = &scene.fix.store};
+    blob_server_hold(&scene.fix.store, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_much_later, &slow), 0);
+    fix_run(&scene.fix, scene.plan, scene.spec, wait_a_second, NULL, NULL, &scene.out);
+    pthread_join(thread, NULL);
+    expect_success(&scene.out);
     assert_int_equal(json_array_size(scene.out.checkpoints), 10);
     scene_close(&scene);
 }
@@ -490,7 +573,7 @@ static void wrong_assignments_are_refused_by_name(void **state)
     fails_with(&fix, plan, spec, another_digest, "peer", false, "plan");
     fails_with(&fix, plan, spec, no_epoch, "invalid", true, "epoch");
     fails_with(&fix, plan, spec, missing_rows, "not-found", false, "data.train");
-    fails_with(&fix, plan, spec, little_memory, "no-memory", true, "300000");
+    fails_with(&fix, plan, spec, little_memory, "stale", false, "300000");
     fails_with(&fix, plan, full, NULL, "unsupported", true, "method.kind");
     fix.tokens_bound /= 2;
     fix.labelled_bound = fix.tokens_bound;
@@ -500,6 +583,36 @@ static void wrong_assignments_are_refused_by_name(void **state)
     plan_destroy(plan);
     json_decref(spec);
     json_decref(full);
+    fix_close(&fix);
+}
+
+/* A worker that the system gives so little that the stage cannot be made, though the device's limit is far.
+ */
+static void memory_that_the_node_lacks_is_not_the_jobs_fault(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct err err;
+    char text[600], path[400];
+    const char *programs = getenv("MOTLEY_BIN");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: instrumented programs need more address space than this test leaves\n");
+    skip();
+#endif
+    fix_open(&fix, "llama");
+    snprintf(path, sizeof path, "%s", scratch_path(&fix.scratch, "worker.sh"));
+    snprintf(text, sizeof text, "#!/bin/sh\nulimit -v 1500000\nexec %s/motley-worker \"$@\"\n",
+             programs ? programs : "bin");
+    must(file_write_atomic(path, text, strlen(text), 0700, &err));
+    fix.program = path;
+    json_t *spec = fix_spec(&fix);
+    struct plan *plan = fix_plan(&fix, 1, 4);
+    plan->tokens_bound = 500000; /* gigabytes of activations, of the 16 that the plan allows */
+    plan->ranks[0].memory_limit_bytes = (uint64_t)16 << 30;
+    must(plan_seal(plan, &err));
+    fails_with(&fix, plan, spec, NULL, "no-memory", false, "the system refused");
+    plan_destroy(plan);
+    json_decref(spec);
     fix_close(&fix);
 }
 
@@ -576,8 +689,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
+        cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
+        cmocka_unit_test(a_slow_store_is_no_transfer_that_stands_still),
         cmocka_unit_test(a_checkpoint_under_way_is_kept_when_the_run_fails),
         cmocka_unit_test(two_runs_of_one_plan_are_bit_identical),
         cmocka_unit_test(a_stop_of_one_rank_stops_all_in_one_step_with_a_checkpoint),
@@ -586,6 +701,7 @@ int main(void)
         cmocka_unit_test(a_rank_alone_that_is_killed_ends_at_once),
         cmocka_unit_test(events_not_acknowledged_come_again_after_the_agent_returned),
         cmocka_unit_test(wrong_assignments_are_refused_by_name),
+        cmocka_unit_test(memory_that_the_node_lacks_is_not_the_jobs_fault),
         cmocka_unit_test(a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor),
         cmocka_unit_test(a_full_store_fails_the_last_checkpoint_and_not_the_steps),
     };
