@@ -28,8 +28,11 @@ struct api {
     struct test_cluster *cluster;
     const char *redis;
     int listener;
-    char url[64];
-    atomic_int enrolments;
+    char url[64], node[72];
+    atomic_int enrolments, renewals;
+    atomic_uint lifetime_s;                /* of the certificates it gives */
+    atomic_bool forgot;                    /* it knows no node any more */
+    uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* of the first two enrolments */
     pthread_t thread;
     atomic_bool stopping;
 };
@@ -57,10 +60,22 @@ static void api_answer(struct api *api, int fd)
         }
     }
     json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
-    char identity[TLS_IDENTITY_SIZE];
-    tls_agent_identity(json_string_value(json_object_get(asked, "node")), 1, identity);
+    char identity[TLS_IDENTITY_SIZE], ignored[TLS_IDENTITY_SIZE];
+    const char *node = json_string_value(json_object_get(asked, "node"));
+    bool renews = node == NULL;
+    if (renews && api->forgot) {
+        dprintf(fd, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        json_decref(asked);
+        goto out;
+    }
+    tls_agent_identity(renews ? api->node : node, 1, identity);
+    if (!renews) {
+        snprintf(api->node, sizeof(api->node), "%s", node);
+        tls_request_read(json_string_value(json_object_get(asked, "csr")), ignored,
+                         api->keys[api->enrolments == 0 ? 0 : 1], &err);
+    }
     if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, 600, &cert,
+                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, api->lifetime_s, &cert,
                   &err) < 0) {
         fprintf(stderr, "api: %s\n", err.text);
         exit(1);
@@ -71,7 +86,7 @@ static void api_answer(struct api *api, int fd)
     char *dumped = json_dumps(answer, JSON_COMPACT);
     dprintf(fd, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
             strlen(dumped), dumped);
-    api->enrolments++;
+    *(renews ? &api->renewals : &api->enrolments) += 1;
     free(dumped);
     json_decref(answer);
     json_decref(asked);
@@ -98,6 +113,7 @@ static void api_start(struct api *api)
 {
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof(where);
+    api->lifetime_s = 600;
     api->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(api->listener, (struct sockaddr *)&where, sizeof(where)), 0);
     assert_int_equal(listen(api->listener, 8), 0);
@@ -237,8 +253,9 @@ static void agent_start(struct world *world)
     const char *bin = getenv("MOTLEY_BIN");
     snprintf(program, sizeof(program), "%s/motley-agent", bin != NULL ? bin : "build/bin");
     snprintf(log, sizeof(log), "%s/agent.log", world->dir.path);
-    const char *argv[] = {program,     "--api",    world->api.url, "--join",   world->token, "--home",
-                          world->home, "--config", world->config,  "--worker", self,         NULL};
+    const char *join = world->token[0] != '\0' ? "--join" : NULL;
+    const char *argv[] = {program,       "--api",    world->api.url, "--home", world->home,  "--config",
+                          world->config, "--worker", self,           join,     world->token, NULL};
     world->agent = test_spawn(argv, log, NULL);
 }
 
@@ -732,6 +749,104 @@ static void a_server_of_another_cluster_is_refused(void **state)
     world_down(&done);
 }
 
+static char *log_of(const struct world *world)
+{
+    char path[256];
+    struct buf text;
+    struct err err;
+    buf_init(&text, 1 << 20);
+    snprintf(path, sizeof(path), "%s/agent.log", world->dir.path);
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &err), 0);
+    char *copy = strdup(buf_str(&text));
+    buf_fini(&text);
+    return copy;
+}
+
+static void await_end(struct world *world, int wanted)
+{
+    int status = 0;
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (waitpid(world->agent, &status, WNOHANG) != world->agent) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        poll(NULL, 0, 2);
+    }
+    world->agent = 0;
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), wanted);
+}
+
+static bool has_ended(void *arg)
+{
+    const int64_t *ends_s = arg;
+    return clock_wall_us() / 1000000 > *ends_s;
+}
+
+/* Off for longer than its certificate lives: not without a token, and with one by the key it had. */
+static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    char token[TLS_JOIN_TOKEN_SIZE];
+    world->api.lifetime_s = 2;
+    int64_t ends_s = clock_wall_us() / 1000000 + 60;
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    assert_true(world->api.enrolments == 1);
+    agent_kill(world, SIGTERM);
+    ends_s = clock_wall_us() / 1000000 + 2;
+    assert_true(test_wait_until(has_ended, &ends_s, 10000));
+    world->api.lifetime_s = 600;
+    memcpy(token, world->token, sizeof(token));
+    world->token[0] = '\0';
+    agent_start(world);
+    await_end(world, 4);
+    char *log = log_of(world);
+    assert_non_null(strstr(log, "motley join-token --node left"));
+    free(log);
+    memcpy(world->token, token, sizeof(token));
+    json_array_clear(world->events);
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    assert_true(world->api.enrolments == 2);
+    assert_memory_equal(world->api.keys[0], world->api.keys[1], TLS_FINGERPRINT_SIZE);
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
+/* A hint through Redis makes it ask; the api's word, twice, counts. */
+static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    char path[256];
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    say(world, assign(1, 1, "left/cpu0", "wait"));
+    json_decref(await(world, "worker_ready", 1));
+    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* a lie: the api knows it */
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (world->api.renewals == 0) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        poll(NULL, 0, 2);
+    }
+    assert_int_equal(kill(world->agent, 0), 0);
+    agent_kill(world, SIGUSR2); /* the next one may ask at once */
+    world->api.forgot = true;
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    say_quietly(world, json_pack("{s:s}", "type", "removed"));
+    await_end(world, 4);
+    char *log = log_of(world);
+    assert_non_null(strstr(log, "node_removed node=left"));
+    free(log);
+    snprintf(path, sizeof(path), "%s/agent.json.removed", world->home);
+    assert_true(file_exists(path));
+    snprintf(path, sizeof(path), "%s/tls/node.key", world->home);
+    assert_false(file_exists(path));
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i++) {
@@ -760,7 +875,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_the_journal_could_not_take_is_not_acknowledged_and_not_lost),
         cmocka_unit_test(sigterm_leaves_no_process),
     };
-    const struct CMUnitTest joining[] = {cmocka_unit_test(a_server_of_another_cluster_is_refused)};
+    const struct CMUnitTest joining[] = {
+        cmocka_unit_test(a_server_of_another_cluster_is_refused),
+        cmocka_unit_test(a_machine_that_was_away_for_long_comes_back_with_its_old_key),
+        cmocka_unit_test(an_agent_that_was_removed_says_so_and_ends_with_its_workers),
+    };
     int failed = cmocka_run_group_tests(tests, world_up, world_down);
     return failed + cmocka_run_group_tests(joining, NULL, NULL);
 }
