@@ -162,22 +162,28 @@ static struct greeting *free_greeting(struct mesh *mesh)
     return NULL;
 }
 
-/* All places are taken: whoever has taken longest to say a word gives way, one at a time. It may be anybody:
- * a machine that is no node at all can dial and be silent. Lock held. */
+/* All places are taken: those that have taken longest to say a word give way, some at a time. It may be
+ * anybody: a machine that is no node at all can dial and be silent. One of ours that is slow dials again.
+ * Lock held. */
 static void hurry_greetings(struct mesh *mesh)
 {
-    struct greeting *oldest = NULL;
-    for (int i = 0; i < MESH_GREETINGS; i++) {
-        struct greeting *g = &mesh->greetings[i];
-        if (g->introduced)
-            continue;
-        if (atomic_load(&g->cancel))
-            return;
-        if (!oldest || g->begin_ns < oldest->begin_ns)
-            oldest = g;
+    for (int given = 0; given < MESH_HURRIED; given++) {
+        struct greeting *oldest = NULL;
+        for (int i = 0; i < MESH_GREETINGS; i++) {
+            struct greeting *g = &mesh->greetings[i];
+            if (g->introduced)
+                continue;
+            if (atomic_load(&g->cancel)) {
+                if (given == 0)
+                    return; /* those of the last time are still going */
+                continue;
+            }
+            if (!oldest || g->begin_ns < oldest->begin_ns)
+                oldest = g;
+        }
+        if (oldest)
+            atomic_store(&oldest->cancel, true);
     }
-    if (oldest)
-        atomic_store(&oldest->cancel, true);
 }
 
 /* Start greeting; when all places are taken wait for one, so that the rest stands in the listen queue. */
@@ -325,16 +331,27 @@ static int say_hello(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_
     return 0;
 }
 
+static int dial_once(struct mesh_peer_state *p, bool we_send, const struct mesh_conn_options *options,
+                     struct mesh_conn **conn, struct err *err)
+{
+    if (mesh_conn_dial(p->mesh->client, p->address, p->name, options, conn, err) < 0)
+        return -1;
+    if (mesh_conn_check(*conn, p->identity, err) == 0 && say_hello(p, *conn, we_send, err) == 0)
+        return 0;
+    mesh_conn_close(*conn);
+    return -1;
+}
+
+/* A peer that had to send us away without a word, because strangers throng at its door, is dialled again. */
 static int dial(struct mesh_peer_state *p, bool we_send, uint64_t deadline_ns, const atomic_bool *cancel,
                 struct err *err)
 {
     struct mesh_conn_options options = conn_options(p->mesh, deadline_ns, cancel);
     struct mesh_conn *conn;
-    if (mesh_conn_dial(p->mesh->client, p->address, p->name, &options, &conn, err) < 0)
-        return -1;
-    if (mesh_conn_check(conn, p->identity, err) < 0 || say_hello(p, conn, we_send, err) < 0) {
-        mesh_conn_close(conn);
-        return -1;
+    while (dial_once(p, we_send, &options, &conn, err) < 0) {
+        if (err->code != ERR_NET || clock_left_ms(deadline_ns, 1) == 0 || (cancel && atomic_load(cancel)))
+            return -1;
+        poll(NULL, 0, POLL_MS);
     }
     mesh_conn_steady(conn);
     return attach(p, conn, we_send, err);

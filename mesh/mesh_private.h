@@ -117,7 +117,7 @@ struct greeting {
     bool used, over;
 };
 
-enum { MESH_GREETINGS = 32 };
+enum { MESH_GREETINGS = 32, MESH_HURRIED = 8 };
 
 struct mesh {
     struct mesh_options options;
