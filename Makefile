@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 TEST_LOG := build/Testing/Temporary/LastTest.log
 
-.PHONY: build demo test bench lint sanitize fuzz clean
+.PHONY: build demo test bench lint sanitize fuzz chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -38,6 +38,10 @@ sanitize:
 fuzz:
 	@tools/packages.sh sanitize
 	@tests/fuzz/run.sh
+
+# A storm over a running service: CHAOS_KILLS disturbances (200) chosen by CHAOS_SEED (1).
+chaos: build
+	@MOTLEY_BIN=$(CURDIR)/build/bin python3 tests/system/chaos.py --kills $(or $(CHAOS_KILLS),200) --seed $(or $(CHAOS_SEED),1)
 
 clean:
 	rm -rf build

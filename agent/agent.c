@@ -1,6 +1,7 @@
 #include "agent/agent.h"
 
 #include <event2/event.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include "agent/links.h"
 #include "agent/renew.h"
 #include "agent/supervise.h"
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -215,6 +217,31 @@ static int worker_find(struct agent *agent, struct err *err)
     return file_path(agent->worker, sizeof(agent->worker), err, "%s", agent->options.worker);
 }
 
+/* The id of this start: the wall clock in microseconds and 8 random bytes, in hex, greater than that of the
+ * last start even where the clock went back. Who sends an older start's events again is found out by it. */
+static int boot_make(struct agent *agent, struct err *err)
+{
+    char path[4096], last[17] = "", random[17];
+    struct buf text;
+    if (file_path(path, sizeof(path), err, "%s/boot", agent->options.home) < 0) {
+        return -1;
+    }
+    buf_init(&text, 4096);
+    if (file_exists(path) && file_read_all(path, 4096, &text, err) == 0) {
+        snprintf(last, sizeof(last), "%s", buf_str(&text));
+    }
+    buf_fini(&text);
+    uint64_t now_us = (uint64_t)clock_wall_us(), last_us = strtoull(last, NULL, 16);
+    if (last_us >= now_us && last_us < UINT64_MAX) {
+        now_us = last_us + 1;
+    }
+    if (random_hex(random, 8, err) < 0) {
+        return -1;
+    }
+    snprintf(agent->boot, sizeof(agent->boot), "%016" PRIx64 "%s", now_us, random);
+    return file_write_atomic(path, agent->boot, strlen(agent->boot), 0600, err);
+}
+
 /* Configuration and identity: load what is kept, or join. */
 static int identity_make(struct agent *agent, struct err *err)
 {
@@ -307,6 +334,7 @@ static int feed_make(struct agent *agent, struct err *err)
         .tls = agent->redis_tls,
         .node = agent->config.name,
         .boot = agent->boot,
+        .seal_key = identity->seal_key,
     };
     static const struct feed_events events = {
         .message = feed_message, .connected = feed_connected, .acked = feed_acked, .trouble = feed_trouble};
@@ -416,8 +444,8 @@ int agent_run(const struct agent_options *options, struct err *err)
         goto out;
     }
     agent->options.home = home;
-    if (worker_find(agent, err) < 0 || random_hex(agent->boot, 16, err) < 0 ||
-        identity_make(agent, err) < 0 || parts_make(agent, err) < 0) {
+    if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
+        parts_make(agent, err) < 0) {
         goto out;
     }
     log_event(LOG_LEVEL_INFO, "agent_started", "node=%s devices=%u boot=%s", agent->config.name,

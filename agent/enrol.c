@@ -66,6 +66,20 @@ static int certificate_load(struct agent_identity *identity, struct err *err)
     return result < 0 ? err_wrap(err, "\"%s\"", identity->cert_file) : 0;
 }
 
+/* Messages are sealed with it. A home without one is of a version before seals. */
+static int seal_read(struct json_reader *reader, struct agent_identity *identity)
+{
+    char text[2 * SEAL_KEY_SIZE + 1];
+    if (field_copy(reader, "seal", JR_REQUIRED, text, sizeof(text)) < 0) {
+        return -1;
+    }
+    int result = digest_unhex(text, identity->seal_key, SEAL_KEY_SIZE) == 0
+                     ? 0
+                     : err_set(reader->err, ERR_INVALID, "seal: no key of %d bytes in hex", SEAL_KEY_SIZE);
+    explicit_bzero(text, sizeof(text));
+    return result;
+}
+
 int agent_identity_load(const char *home, struct agent_identity *identity, struct err *err)
 {
     char path[1024];
@@ -89,7 +103,7 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
         field_copy(&reader, "api", JR_REQUIRED, identity->api, sizeof(identity->api));
         field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
         redis_read(&reader, identity);
-        result = document == NULL ? -1 : jr_finish_loose(&reader);
+        result = document == NULL || seal_read(&reader, identity) < 0 ? -1 : jr_finish_loose(&reader);
         if (result < 0) {
             err->code = ERR_CORRUPT;
             err_wrap(err, "\"%s\"", path);
@@ -126,7 +140,7 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     jr_str(&reader, "ca", JR_REQUIRED, 1, DOCUMENT_MAX, &ca);
     field_copy(&reader, "token", JR_REQUIRED, identity->token, sizeof(identity->token));
     redis_read(&reader, identity);
-    if (jr_finish_loose(&reader) < 0) {
+    if (seal_read(&reader, identity) < 0 || jr_finish_loose(&reader) < 0) {
         return err_wrap(err, "the server's answer");
     }
     char folder[1024];
@@ -143,6 +157,7 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     if (json_object_get(answer, "redis") != NULL) {
         json_object_set(kept, "redis", json_object_get(answer, "redis"));
     }
+    json_object_set(kept, "seal", json_object_get(answer, "seal"));
     struct buf text;
     buf_init(&text, DOCUMENT_MAX);
     int result = json_print(kept, false, &text, err);

@@ -1,9 +1,10 @@
 /* Joining a cluster, once: a key and a request of our own, a certificate and credentials in return; later a
  * new certificate for the same key.
  *
- * Kept under HOME (0700): agent.json (0600: node, api, redis, token), tls/ca.crt, tls/node.crt, tls/node.key
- * (0600). agent.json is written last: while it is missing the node is not enrolled. The join token pins the
- * cluster's CA, so the server is known before the first byte of the token is sent. Blocking. Thread: any.
+ * Kept under HOME (0700): agent.json (0600: node, api, redis, token, seal), tls/ca.crt, tls/node.crt,
+ * tls/node.key (0600). agent.json is written last: while it is missing the node is not enrolled. The join
+ * token pins the cluster's CA, so the server is known before the first byte of the token is sent. Blocking.
+ * Thread: any.
  */
 #ifndef MOTLEY_AGENT_ENROL_H
 #define MOTLEY_AGENT_ENROL_H
@@ -12,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "common/seal.h"
 #include "common/tls.h"
 
 /* What node.crt says. */
@@ -28,6 +30,7 @@ struct agent_identity {
     char user[128];     /* "" : none */
     char password[256]; /* "": none */
     bool redis_tls;
+    uint8_t seal_key[SEAL_KEY_SIZE]; /* of messages from and to the scheduler */
     char ca_file[640], cert_file[640], key_file[640];
     struct agent_certificate certificate;
 };

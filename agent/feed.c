@@ -9,22 +9,23 @@
 #include "common/clock.h"
 #include "common/frame.h"
 #include "common/redis.h"
+#include "common/seal.h"
 
 enum {
     TICK_MS = 250,
     HEARTBEAT_TICKS = 4, /* one a second */
     BLOCK_MS = 5000,
     READ_COUNT = 64,
-    STREAM_LENGTH_MAX = 50000, /* of motley:events, should nobody read it */
+    STREAM_LENGTH_MAX = 50000, /* should nobody read it */
     WINDOW_EVENTS = 4096,
-    WINDOW_BYTES = 16 << 20,
+    WINDOW_BYTES = 6 << 20,      /* of all sequences: sent twice it is less than a node's stream may hold */
+    WINDOW_BYTES_MIN = 64 << 10, /* of one sequence */
     SEND_MS = 10000,
     AGAIN_MS_SOON = 500,
     AGAIN_MS_MIN = 2000,
     AGAIN_MS_MAX = 30000
 };
 
-static const char events_stream[] = "motley:events";
 static const char node_key[] = "node";
 
 struct feed {
@@ -37,8 +38,12 @@ struct feed {
     void *arg;
     char node[80];
     char boot[64];
+    char outbox[128];
     char inbox[128];
     char after[64]; /* last entry read on this connection */
+    struct seal *seal;
+    int64_t beat;      /* of the last unnumbered event */
+    uint64_t unsealed; /* messages dropped */
     unsigned ticks;
     bool reading; /* an XREAD is out */
 };
@@ -73,6 +78,30 @@ static void event_answered(void *arg, const redisReply *reply, const struct err 
     }
 }
 
+static int send_sealed(struct feed *feed, const void *bytes, size_t size, redis_reply_fn *answered,
+                       struct err *err)
+{
+    uint8_t mac[SEAL_SIZE];
+    const struct redis_entry entry = {.payload = bytes, .size = size, .seal = mac, .seal_size = sizeof(mac)};
+    return seal_make(feed->seal, SEAL_EVENTS, bytes, size, mac, err) < 0 ||
+                   redis_stream_add(feed->writer, feed->outbox, STREAM_LENGTH_MAX, &entry, SEND_MS, answered,
+                                    feed, err) < 0
+               ? -1
+               : 0;
+}
+
+/* Of one sequence: all of them together stay within the node's share. */
+static uint64_t window_bytes(const struct feed *feed)
+{
+    uint64_t count = 0;
+    for (const struct journal_stream *stream = journal_first(feed->journal); stream != NULL;
+         stream = stream->next) {
+        count += stream->first != NULL ? 1 : 0;
+    }
+    uint64_t share = WINDOW_BYTES / (count > 0 ? count : 1);
+    return share > WINDOW_BYTES_MIN ? share : WINDOW_BYTES_MIN;
+}
+
 /* Send what the window allows, from sent + 1 on. */
 static void stream_send(struct feed *feed, struct journal_stream *stream)
 {
@@ -80,16 +109,17 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
         return;
     }
     struct err err;
+    const uint64_t window = window_bytes(feed);
+    const uint64_t last = stream->probing ? stream->acked + 1 : UINT64_MAX;
     uint64_t out_bytes = 0; /* not acknowledged, up to this event */
     for (struct journal_event *event = stream->first; event != NULL; event = event->next) {
         out_bytes += event->size;
         if (event->seq <= stream->sent) {
             continue;
         }
-        bool beyond = event->seq > stream->acked + WINDOW_EVENTS ||
-                      (out_bytes > WINDOW_BYTES && event != stream->first);
-        if (beyond || redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, event->bytes,
-                                       event->size, SEND_MS, event_answered, feed, &err) < 0) {
+        bool beyond = event->seq > last || event->seq > stream->acked + WINDOW_EVENTS ||
+                      (out_bytes > window && event != stream->first);
+        if (beyond || send_sealed(feed, event->bytes, event->size, event_answered, &err) < 0) {
             break; /* the next tick goes on */
         }
         if (stream->sent == stream->acked) {
@@ -101,6 +131,8 @@ static void stream_send(struct feed *feed, struct journal_stream *stream)
 
 static void stream_again(struct feed *feed, struct journal_stream *stream)
 {
+    stream->probing = !stream->gap;
+    stream->gap = false;
     stream->sent = stream->acked;
     again_later(stream, stream->again_ms == 0 ? AGAIN_MS_MIN : stream->again_ms * 2);
     stream_send(feed, stream);
@@ -136,10 +168,10 @@ void feed_note(struct feed *feed, const char *type, json_t *event)
         json_object_set_new(event, "node", json_string(feed->node));
         json_object_set_new(event, "boot", json_string(feed->boot));
         json_object_set_new(event, "seq", json_integer(0));
+        json_object_set_new(event, "beat", json_integer(++feed->beat));
         json_object_set_new(event, "at", json_integer((json_int_t)clock_wall_us()));
         if (frame_encode(event, &bytes, &err) == 0) {
-            redis_stream_add(feed->writer, events_stream, STREAM_LENGTH_MAX, bytes.data, bytes.size, SEND_MS,
-                             NULL, NULL, &err);
+            send_sealed(feed, bytes.data, bytes.size, NULL, &err);
         }
     }
     json_decref(event);
@@ -167,6 +199,7 @@ static void ack_take(struct feed *feed, const json_t *message)
         return;
     }
     uint64_t before = stream->acked;
+    stream->probing = false;
     if ((uint64_t)seq > before) {
         bool last = stream->closed && (uint64_t)seq >= stream->last;
         stream->again_ms = 0;
@@ -182,6 +215,7 @@ static void ack_take(struct feed *feed, const json_t *message)
         /* Nothing moved although events are out: perhaps a gap. Soon, but not at each of a burst of answers.
          */
         uint64_t soon_ns = clock_mono_ns() + (uint64_t)TICK_MS * 1000000;
+        stream->gap = true;
         stream->again_ns = stream->again_ns < soon_ns ? stream->again_ns : soon_ns;
     }
 }
@@ -210,15 +244,25 @@ static void tick_due(evutil_socket_t fd, short what, void *arg)
 
 /* ---- in ---- */
 
-static int entry_take(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static int entry_take(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                      struct err *err)
 {
     struct feed *feed = arg;
+    (void)stream;
     snprintf(feed->after, sizeof(feed->after), "%s", id);
-    json_t *message = payload == NULL ? NULL : frame_decode(payload, size, &frame_limits_default, err);
+    if (entry->payload == NULL ||
+        !seal_holds(feed->seal, SEAL_MESSAGES, entry->payload, entry->size, entry->seal, entry->seal_size)) {
+        struct err why;
+        err_set(&why, ERR_DENIED, "entry %.40s of %s is not sealed by the scheduler: %" PRIu64 " refused", id,
+                feed->inbox, ++feed->unsealed);
+        feed->events.trouble(feed->arg, &why);
+        return 0;
+    }
+    json_t *message = frame_decode(entry->payload, entry->size, &frame_limits_default, err);
     const char *type = json_string_value(json_object_get(message, "type"));
     if (type == NULL) {
         struct err why;
-        err_set(&why, ERR_CORRUPT, "entry %s of %s is no message", id, feed->inbox);
+        err_set(&why, ERR_CORRUPT, "entry %.40s of %s is no message", id, feed->inbox);
         feed->events.trouble(feed->arg, &why); /* skipped: the scheduler publishes again what it misses */
     } else if (strcmp(type, "ack") == 0) {
         ack_take(feed, message);
@@ -250,8 +294,8 @@ static void inbox_read(struct feed *feed)
 {
     struct err err;
     feed->reading = true;
-    if (redis_stream_read(feed->reader, feed->inbox, feed->after, READ_COUNT, BLOCK_MS, inbox_answered, feed,
-                          &err) < 0) {
+    const struct redis_position inbox = {feed->inbox, feed->after};
+    if (redis_streams_read(feed->reader, &inbox, 1, READ_COUNT, BLOCK_MS, inbox_answered, feed, &err) < 0) {
         feed->events.trouble(feed->arg, &err);
     }
 }
@@ -271,6 +315,7 @@ static void writer_connected(void *arg)
          stream = stream->next) {
         stream->sent = stream->acked;
         stream->again_ms = 0;
+        stream->probing = false;
         stream_send(feed, stream);
     }
 }
@@ -295,17 +340,23 @@ struct feed *feed_create(struct event_base *base, const struct feed_config *conf
     feed->arg = arg;
     snprintf(feed->node, sizeof(feed->node), "%s", config->node);
     snprintf(feed->boot, sizeof(feed->boot), "%s", config->boot);
+    snprintf(feed->outbox, sizeof(feed->outbox), "motley:events:%.70s", config->node);
     snprintf(feed->inbox, sizeof(feed->inbox), "motley:agent:%.70s", config->node);
     struct redis_config redis = {
         .address = config->address,
         .user = config->user,
         .password = config->password,
         .tls = config->tls,
-        .backoff_ms_max = 1000,
+        .backoff_ms_max = 500, /* also while its user is not made yet */
         .queue_max = 65536,
     };
     static const struct redis_events writer = {.connected = writer_connected, .disconnected = writer_lost};
     static const struct redis_events reader = {.connected = reader_connected};
+    feed->seal = seal_create(config->seal_key, config->node, err);
+    if (feed->seal == NULL) {
+        free(feed);
+        return NULL;
+    }
     feed->tick = event_new(base, -1, EV_PERSIST, tick_due, feed);
     feed->writer = redis_create(base, &redis, &writer, feed, err);
     feed->reader = feed->writer == NULL ? NULL : redis_create(base, &redis, &reader, feed, err);
@@ -324,6 +375,7 @@ void feed_destroy(struct feed *feed)
     }
     redis_destroy(feed->writer);
     redis_destroy(feed->reader);
+    seal_destroy(feed->seal);
     if (feed->tick != NULL) {
         event_free(feed->tick);
     }

@@ -1,11 +1,13 @@
-/* Between journal and Redis: events out on "motley:events", messages in from "motley:agent:NODE".
+/* Between journal and Redis: events out on "motley:events:NODE", messages in from "motley:agent:NODE", both
+ * sealed with the node's key; what comes without a seal that holds is counted, told and dropped unread.
  *
  * Events with a number go out in order, as far as a window beyond what is acknowledged allows, and again from
- * the last acknowledged one after a reconnection, after an acknowledgement that did not move although events
- * were out, or after silence (2 s, doubling to 30 s). Unnumbered ones (heartbeat, node_hello, received) go
- * out once, if Redis is there. Reading begins with all that the stream still holds after each (re)connection:
- * messages are taken by id, so reading one twice does nothing; a Redis that was wiped or whose clock went
- * back loses nothing. Thread: the event base's.
+ * the last acknowledged one after a reconnection or after an acknowledgement that did not move although
+ * events were out. After silence (2 s, doubling to 30 s) one of each sequence goes out again: perhaps nobody
+ * leads, and what waits in Redis must stay small. Unnumbered ones (heartbeat, node_hello, received) go out
+ * once, if Redis is there, with a rising `beat`. Reading begins with all that the stream still holds after
+ * each (re)connection: messages are taken by id, so reading one twice does nothing; a Redis that was wiped or
+ * whose clock went back loses nothing. Thread: the event base's.
  */
 #ifndef MOTLEY_AGENT_FEED_H
 #define MOTLEY_AGENT_FEED_H
@@ -23,7 +25,8 @@ struct feed_config {
     const char *address, *user, *password; /* of Redis; user and password may be NULL */
     SSL_CTX *tls;                          /* borrowed; or NULL */
     const char *node;
-    const char *boot; /* id of this start of the agent */
+    const char *boot; /* id of this start of the agent, greater than that of any before */
+    const uint8_t *seal_key;
 };
 
 struct feed_events {

@@ -323,7 +323,7 @@ int journal_append(struct journal_stream *stream, json_t *event, bool final, str
         return err_set(err, ERR_CONFLICT, "an event behind the last one of %s", stream->key);
     }
     struct buf document;
-    buf_init(&document, frame_limits_default.bytes_max);
+    buf_init(&document, JOURNAL_EVENT_MAX);
     int result = -1;
     bool whole = stream->unwritten == NULL && !stream->suspect;
     struct journal_event *kept = NULL;

@@ -18,7 +18,7 @@
 
 #include "common/err.h"
 
-enum { JOURNAL_KEY_SIZE = 96, JOURNAL_STREAMS_MAX = 1024 };
+enum { JOURNAL_KEY_SIZE = 96, JOURNAL_STREAMS_MAX = 1024, JOURNAL_EVENT_MAX = 8 << 20 /* the scheduler's */ };
 
 struct journal;
 
@@ -43,6 +43,8 @@ struct journal_stream {
     uint64_t sent;     /* handed to Redis up to here on this connection */
     uint64_t again_ns; /* when to send again what nobody acknowledged */
     uint32_t again_ms; /* back-off */
+    bool probing;      /* nobody has answered: the first one alone goes out again */
+    bool gap;          /* somebody listens, and lacks some: all go out again */
     /* of the journal */
     struct journal *journal;
     struct journal_event *tail;
@@ -71,8 +73,9 @@ struct journal_stream *journal_find(struct journal *journal, const char *key);
 /* Found or made. NULL: ERR_BUSY with JOURNAL_STREAMS_MAX streams, ERR_IO. */
 struct journal_stream *journal_stream(struct journal *journal, const char *key, struct err *err);
 
-/* Append 'event' as number last + 1 (its "seq" is set). ERR_CONFLICT on a final stream, ERR_TOO_BIG, ERR_IO
- * (full disk: it is kept in memory all the same, and written later; said once until the file is whole again).
+/* Append 'event' as number last + 1 (its "seq" is set). ERR_CONFLICT on a final stream, ERR_TOO_BIG beyond
+ * JOURNAL_EVENT_MAX bytes, ERR_IO (full disk: it is kept in memory all the same, and written later; said once
+ * until the file is whole again).
  */
 int journal_append(struct journal_stream *stream, json_t *event, bool final, struct err *err);
 

@@ -10,7 +10,7 @@
 #include "api/httpd_server.h"
 #include "api/pool.h"
 #include "common/err.h"
-#include "common/redis.h"
+#include "parse/parse.h"
 #include "store/store.h"
 #include "store/users.h"
 
@@ -37,14 +37,14 @@ struct app {
     const struct api_config *config;
     struct event_base *base;
     struct store *store;
-    struct redis *redis; /* NULL: not configured */
-    SSL_CTX *tls, *redis_tls;
+    SSL_CTX *tls;
     struct pool *pool;
     struct httpd_server *server;
     struct auth *auth;
     struct wrong *wrong;
     struct blob_dir *blobs;
     struct known_files *known;
+    struct parser parser;
     struct datasets *datasets;
     struct followers *followers;
     struct submits *submits;

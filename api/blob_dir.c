@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LEFTOVER_SECONDS = 24 * 3600 };
+enum { LEFTOVER_SECONDS = 24 * 3600, READ_BYTES = 1 << 20 };
 static const char full_mark[] = "no space left for files on the server";
 
 struct blob_dir {
@@ -24,7 +25,8 @@ struct blob_dir {
 
 struct blob_writer {
     const struct blob_dir *dir;
-    int fd; /* -1: none */
+    int fd;              /* -1: none */
+    bool in_parts, keep; /* hashed at the end; what came stays for the next part */
     char temp[BLOB_PATH_MAX];
     struct digest *whole, *chunk;
     uint64_t chunk_fill;
@@ -32,7 +34,7 @@ struct blob_writer {
     uint32_t chunk_capacity;
 };
 
-static void remove_leftovers(const struct blob_dir *dir)
+void blob_dir_tidy(const struct blob_dir *dir)
 {
     char path[BLOB_PATH_MAX];
     snprintf(path, sizeof path, "%s/tmp", dir->path);
@@ -60,18 +62,17 @@ int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err)
         free(made);
         return err_set(err, ERR_INVALID, "blobs: the path is longer than %zu bytes", sizeof made->path - 1);
     }
-    static const char *const parts[] = {"tmp", "models"};
-    for (int i = 0; i < 2 + 256; i++) {
-        if (i < 2)
-            snprintf(part, sizeof part, "%s/%s", made->path, parts[i]);
+    for (int i = -1; i < 256; i++) {
+        if (i < 0)
+            snprintf(part, sizeof part, "%s/tmp", made->path);
         else
-            snprintf(part, sizeof part, "%s/%02x", made->path, i - 2);
+            snprintf(part, sizeof part, "%s/%02x", made->path, i);
         if (file_mkdirs(part, 0700, err) < 0) {
             free(made);
             return err_wrap(err, "blobs");
         }
     }
-    remove_leftovers(made);
+    blob_dir_tidy(made);
     *dir = made;
     return 0;
 }
@@ -109,19 +110,14 @@ static int write_failed(int error, struct err *err)
     return err_set(err, ERR_IO, "could not write a file on the server: %s", strerror(error));
 }
 
-int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
+static int writer_make(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
 {
     struct blob_writer *made = calloc(1, sizeof *made);
+    *writer = NULL;
     if (!made)
         return err_set(err, ERR_NOMEM, "out of memory for an upload");
     made->dir = dir;
-    snprintf(made->temp, sizeof made->temp, "%s/tmp/XXXXXX", dir->path);
-    made->fd = mkostemp(made->temp, O_CLOEXEC);
-    if (made->fd < 0) {
-        write_failed(errno, err);
-        free(made);
-        return -1;
-    }
+    made->fd = -1;
     made->whole = digest_create(err);
     made->chunk = made->whole ? digest_create(err) : NULL;
     if (!made->chunk) {
@@ -129,6 +125,49 @@ int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, 
         return -1;
     }
     *writer = made;
+    return 0;
+}
+
+int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err)
+{
+    if (writer_make(dir, writer, err) < 0)
+        return -1;
+    struct blob_writer *made = *writer;
+    snprintf(made->temp, sizeof made->temp, "%s/tmp/XXXXXX", dir->path);
+    made->fd = mkostemp(made->temp, O_CLOEXEC);
+    if (made->fd < 0) {
+        write_failed(errno, err);
+        blob_writer_destroy(made);
+        *writer = NULL;
+        return -1;
+    }
+    return 0;
+}
+
+int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
+                       struct blob_writer **writer, uint64_t *received, struct err *err)
+{
+    struct stat opened, named;
+    *received = 0;
+    if (writer_make(dir, writer, err) < 0)
+        return -1;
+    struct blob_writer *made = *writer;
+    made->in_parts = made->keep = true;
+    snprintf(made->temp, sizeof made->temp, "%s/tmp/part-%lld-%.64s", dir->path, (long long)owner, sha256);
+    made->fd = open(made->temp, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool good = made->fd >= 0 && fstat(made->fd, &opened) == 0;
+    if (!good)
+        write_failed(errno, err);
+    else
+        *received = (uint64_t)opened.st_size;
+    /* locked: another request's; no more by this name: another request's until a moment ago */
+    if (!good || flock(made->fd, LOCK_EX | LOCK_NB) < 0 || stat(made->temp, &named) < 0 ||
+        named.st_ino != opened.st_ino || fstat(made->fd, &opened) < 0) {
+        blob_writer_destroy(made);
+        *writer = NULL;
+        return good ? 0 : -1;
+    }
+    *received = (uint64_t)opened.st_size;
     return 0;
 }
 
@@ -174,12 +213,38 @@ int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, s
         ssize_t n = write(writer->fd, (const char *)data + done, size - done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
+        if (n <= 0) {
+            writer->keep = false;
             return write_failed(n < 0 ? errno : ENOSPC, err);
+        }
         done += (size_t)n;
     }
+    if (writer->in_parts)
+        return 0;
     writer->manifest.size += size;
     return hash_add(writer, data, size, err);
+}
+
+/* What all parts together are. */
+static int hash_all(struct blob_writer *writer, struct err *err)
+{
+    uint8_t *piece = malloc(READ_BYTES);
+    if (!piece)
+        return err_set(err, ERR_NOMEM, "out of memory for an upload");
+    int rc = 0;
+    while (rc == 0) {
+        ssize_t n = pread(writer->fd, piece, READ_BYTES, (off_t)writer->manifest.size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = err_set(err, ERR_IO, "could not read an upload's parts: %s", strerror(errno));
+        if (n <= 0)
+            break;
+        writer->manifest.size += (uint64_t)n;
+        rc = hash_add(writer, piece, (size_t)n, err);
+    }
+    free(piece);
+    return rc;
 }
 
 static int make_visible(struct blob_writer *writer, const char *name, struct err *err)
@@ -202,6 +267,9 @@ int blob_writer_finish(struct blob_writer *writer, const char *expected, struct 
                        struct err *err)
 {
     char name[DIGEST_HEX_SIZE];
+    if (writer->in_parts && hash_all(writer, err) < 0)
+        return -1;
+    writer->keep = false;
     if (writer->chunk_fill && chunk_end(writer, err) < 0)
         return -1;
     if (digest_final(writer->whole, writer->manifest.sha256, err) < 0)
@@ -221,7 +289,7 @@ void blob_writer_destroy(struct blob_writer *writer)
 {
     if (!writer)
         return;
-    if (writer->temp[0] && writer->fd >= 0)
+    if (writer->temp[0] && writer->fd >= 0 && !writer->keep)
         unlink(writer->temp);
     if (writer->fd >= 0)
         close(writer->fd);
@@ -229,19 +297,6 @@ void blob_writer_destroy(struct blob_writer *writer)
     digest_destroy(writer->chunk);
     free(writer->manifest.chunks);
     free(writer);
-}
-
-int blob_put(const struct blob_dir *dir, const void *data, size_t size, struct manifest *manifest,
-             struct err *err)
-{
-    struct blob_writer *writer = NULL;
-    if (blob_writer_create(dir, &writer, err) < 0)
-        return -1;
-    int rc = blob_writer_add(writer, data, size, err);
-    if (rc == 0)
-        rc = blob_writer_finish(writer, NULL, manifest, err);
-    blob_writer_destroy(writer);
-    return rc;
 }
 
 bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
@@ -261,49 +316,38 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
     return unlink(aside) == 0;
 }
 
-static int link_file(const struct blob_dir *dir, const char *folder, const json_t *file, struct err *err)
+int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blob_model *model,
+                     struct err *err)
 {
-    const char *name = json_string_value(json_object_get(file, "name"));
-    const char *sha256 = json_string_value(json_object_get(file, "sha256"));
-    const char *path = json_string_value(json_object_get(file, "path"));
-    char target[BLOB_PATH_MAX], link[BLOB_PATH_MAX];
-    if (!name || !sha256 || !blob_name_valid(sha256) || strchr(name, '/') || name[0] == '.')
-        return err_set(err, ERR_CORRUPT, "a registered model has a file without a proper name or hash");
-    if (!path) {
-        blob_path(dir, sha256, target);
-        char *real = realpath(target, NULL);
-        if (!real)
-            return err_set(err, ERR_NOT_FOUND, "the file %s of the model is gone from the server", name);
-        snprintf(target, sizeof target, "%s", real);
-        free(real);
-        path = target;
+    const size_t count = json_array_size(files);
+    *model = (struct blob_model){.paths = calloc(count + 1, sizeof *model->paths),
+                                 .text = malloc(count * BLOB_PATH_MAX + 1)};
+    if (!model->paths || !model->text) {
+        blob_model_fini(model);
+        return err_set(err, ERR_NOMEM, "out of memory for a model's files");
     }
-    if ((size_t)snprintf(link, sizeof link, "%s/%s", folder, name) >= sizeof link)
-        return err_set(err, ERR_TOO_BIG, "the model's file name %.80s is too long", name);
-    if (symlink(path, link) < 0) {
-        if (errno != EEXIST)
-            return write_failed(errno, err);
-        char old[BLOB_PATH_MAX];
-        ssize_t n = readlink(link, old, sizeof old - 1);
-        if (n < 0 || strncmp(old, path, (size_t)n) != 0 || path[n]) {
-            unlink(link); /* the same content was registered again, from elsewhere */
-            if (symlink(path, link) < 0 && errno != EEXIST)
-                return write_failed(errno, err);
+    for (; model->count < count; model->count++) {
+        const json_t *file = json_array_get(files, model->count);
+        const char *name = json_string_value(json_object_get(file, "name"));
+        const char *sha256 = json_string_value(json_object_get(file, "sha256"));
+        const char *path = json_string_value(json_object_get(file, "path"));
+        char *target = model->text + (size_t)model->count * BLOB_PATH_MAX;
+        if (!name || !sha256 || !blob_name_valid(sha256) || strchr(name, '/') || name[0] == '.' || !name[0]) {
+            blob_model_fini(model);
+            return err_set(err, ERR_CORRUPT, "a registered model has a file without a proper name or hash");
         }
+        if (path)
+            snprintf(target, BLOB_PATH_MAX, "%s", path);
+        else
+            blob_path(dir, sha256, target);
+        model->paths[model->count] = (struct model_path){name, target};
     }
     return 0;
 }
 
-int blob_model_dir(const struct blob_dir *dir, const char *content, const json_t *files,
-                   char path[BLOB_PATH_MAX], struct err *err)
+void blob_model_fini(struct blob_model *model)
 {
-    if (!blob_name_valid(content))
-        return err_set(err, ERR_CORRUPT, "a registered model has no proper content id");
-    snprintf(path, BLOB_PATH_MAX, "%s/models/%.64s", dir->path, content);
-    if (file_mkdirs(path, 0700, err) < 0)
-        return -1;
-    size_t index;
-    json_t *file;
-    json_array_foreach(files, index, file) if (link_file(dir, path, file, err) < 0) return -1;
-    return 0;
+    free(model->paths);
+    free(model->text);
+    *model = (struct blob_model){0};
 }

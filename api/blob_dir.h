@@ -1,7 +1,6 @@
 /* The content-addressed folder: every file under its SHA-256, complete or absent.
  *
- * DIR/xx/HEX is a file, DIR/tmp/ holds what is being written, DIR/models/CONTENT/ the files of a model by
- * their names (symbolic links), so that model/ can open it as a folder. Everything here blocks: pool threads
+ * DIR/xx/HEX is a file, DIR/tmp/ holds what is being written. Everything here blocks: pool threads
  * only. A struct blob_dir is immutable and shared; a struct blob_writer belongs to one thread at a time.
  */
 #ifndef MOTLEY_API_BLOB_DIR_H
@@ -14,15 +13,18 @@
 
 #include "common/err.h"
 #include "model/manifest.h"
+#include "model/source.h"
 
 struct blob_dir;
 struct blob_writer;
 
 enum { BLOB_PATH_MAX = 4096 };
 
-/* Makes the folder if need be and removes leftovers of writers that died over a day ago. */
+/* Makes the folder if need be and tidies it. */
 int blob_dir_open(const char *path, struct blob_dir **dir, struct err *err);
 void blob_dir_close(struct blob_dir *dir);
+/* Removes what writers that died, and parts that nobody went on with, left behind over a day ago. */
+void blob_dir_tidy(const struct blob_dir *dir);
 /* Bytes free on its file system; 0 when it cannot be told. */
 uint64_t blob_dir_free_bytes(const struct blob_dir *dir);
 
@@ -34,6 +36,11 @@ void blob_path(const struct blob_dir *dir, const char *sha256, char path[BLOB_PA
 /* A file to be. ERR_TOO_BIG with "no space" (blob_is_full) when the disk is full: nothing is left behind
  * then. */
 int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, struct err *err);
+/* The same for a file that an owner sends in parts: DIR/tmp/part-OWNER-HEX stays when the writer is destroyed
+ * before it is finished, and is added to by the next. *received: its bytes so far. *writer is NULL while
+ * another request adds to it. The bytes are hashed when it is finished. */
+int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
+                       struct blob_writer **writer, uint64_t *received, struct err *err);
 int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, struct err *err);
 /* Sync and make it visible. 'expected' (hex) or NULL: any. ERR_CORRUPT when the bytes hash otherwise.
  * *manifest (manifest_fini) is filled on success. The writer is empty afterwards; destroy it all the same. */
@@ -48,13 +55,14 @@ bool blob_remove(const struct blob_dir *dir, const char *sha256, int64_t before)
 /* True when 'err' came from a full disk or quota: HTTP 507. */
 bool blob_is_full(const struct err *err);
 
-/* Bytes as a blob: the three above in one. */
-int blob_put(const struct blob_dir *dir, const void *data, size_t size, struct manifest *manifest,
-             struct err *err);
-
-/* A model's files as a folder: 'files' is [{"name","sha256","path"?}]. Idempotent. Writes the folder to
- * 'path'. */
-int blob_model_dir(const struct blob_dir *dir, const char *content, const json_t *files,
-                   char path[BLOB_PATH_MAX], struct err *err);
+/* Where a model's files lie: 'files' is [{"name","sha256","path"?}], borrowed as long as *model is used. */
+struct blob_model {
+    struct model_path *paths; /* with room for one more */
+    uint32_t count;
+    char *text; /* its own */
+};
+int blob_model_paths(const struct blob_dir *dir, const json_t *files, struct blob_model *model,
+                     struct err *err);
+void blob_model_fini(struct blob_model *model);
 
 #endif

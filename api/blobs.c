@@ -2,7 +2,8 @@
  *
  * An upload flows: what arrives is handed to a pool task that writes and hashes it; while a task is busy and
  * enough waits, reading from the client pauses. Nothing is visible before the last byte was verified and
- * synced.
+ * synced. An upload in parts (?offset=&size=) keeps what arrived, also of a request that is cut: the answer
+ * says how far the file has come, and the next part begins there.
  */
 #include "api/route.h"
 
@@ -35,7 +36,9 @@ struct upload {
     struct evbuffer *pending; /* loop thread */
     struct evbuffer *working; /* the task's while busy */
     bool busy, ended, gone, there, finishing, finished;
-    uint64_t bytes;
+    bool in_parts, elsewhere; /* elsewhere: this part does not begin where the file ends, and is not kept */
+    int64_t owner;
+    uint64_t bytes, offset, size, received; /* received: of all parts */
     struct manifest manifest;
     struct err err;
 };
@@ -63,11 +66,26 @@ static void upload_fail(struct upload *upload)
     upload_free(upload);
 }
 
+static int upload_open(struct upload *upload)
+{
+    if (!upload->in_parts)
+        return blob_writer_create(upload->app->blobs, &upload->writer, &upload->err);
+    if (blob_writer_resume(upload->app->blobs, upload->owner, upload->sha256, &upload->writer,
+                           &upload->received, &upload->err) < 0)
+        return -1;
+    upload->elsewhere = !upload->writer || upload->received != upload->offset;
+    return 0;
+}
+
 static void upload_work(struct pool_task *task)
 {
     struct upload *upload = (struct upload *)task;
-    if (!upload->writer && blob_writer_create(upload->app->blobs, &upload->writer, &upload->err) < 0)
+    if (!upload->writer && !upload->elsewhere && upload_open(upload) < 0)
         return;
+    if (upload->elsewhere) {
+        evbuffer_drain(upload->working, evbuffer_get_length(upload->working));
+        return;
+    }
     while (evbuffer_get_length(upload->working)) {
         size_t size = evbuffer_get_contiguous_space(upload->working);
         if (!size)
@@ -76,8 +94,9 @@ static void upload_work(struct pool_task *task)
         if (blob_writer_add(upload->writer, data, size, &upload->err) < 0)
             return;
         evbuffer_drain(upload->working, size);
+        upload->received += size;
     }
-    if (upload->finishing &&
+    if (upload->finishing && (!upload->in_parts || upload->received == upload->size) &&
         blob_writer_finish(upload->writer, upload->sha256, &upload->manifest, &upload->err) == 0)
         upload->finished = true;
 }
@@ -110,6 +129,16 @@ static void upload_record(struct upload *upload)
     json_decref(manifest);
 }
 
+/* A part is kept, or not the one that was due. */
+static void upload_partly(struct upload *upload)
+{
+    json_t *document =
+        json_pack("{s:s, s:I, s:I, s:b}", "sha256", upload->sha256, "size", (json_int_t)upload->size,
+                  "received", (json_int_t)upload->received, "busy", (int)(upload->writer == NULL));
+    call_json(upload->call, 202, document, NULL);
+    upload_free(upload);
+}
+
 static void upload_step(struct upload *upload);
 
 static void upload_done(struct pool_task *task)
@@ -125,6 +154,10 @@ static void upload_done(struct pool_task *task)
         upload_record(upload);
         return;
     }
+    if (upload->finishing) {
+        upload_partly(upload);
+        return;
+    }
     upload_step(upload);
 }
 
@@ -133,12 +166,13 @@ static void upload_step(struct upload *upload)
 {
     if (upload->busy)
         return;
-    if (upload->gone) {
+    bool waits = evbuffer_get_length(upload->pending) > 0;
+    if (upload->gone && !(upload->in_parts && waits)) {
         call_problem(upload->call, 400, "invalid", NULL, "the body ended early: the file was not kept");
         upload_free(upload);
         return;
     }
-    if (!upload->ended && evbuffer_get_length(upload->pending) == 0) {
+    if (!upload->ended && !waits) {
         httpd_body_resume(upload->call->request);
         return;
     }
@@ -151,7 +185,7 @@ static void upload_step(struct upload *upload)
         return;
     }
     upload->busy = true;
-    if (!upload->ended)
+    if (!upload->ended && !upload->gone)
         httpd_body_resume(upload->call->request);
 }
 
@@ -214,7 +248,8 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
         return;
     }
     uint64_t free_bytes = blob_dir_free_bytes(upload->app->blobs);
-    if (!upload->there && head->content_bytes > free_bytes) {
+    if (!upload->there &&
+        (upload->in_parts ? upload->size - upload->offset : head->content_bytes) > free_bytes) {
         call_problem(call, 507, "io", NULL,
                      "no space left for files on the server: %llu bytes asked for, %llu free",
                      (unsigned long long)head->content_bytes, (unsigned long long)free_bytes);
@@ -222,6 +257,34 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
         return;
     }
     httpd_accept_stream(call->request, upload->app->config->upload_bytes_max, &upload_sink, upload);
+}
+
+/* ?offset=&size=: a part of a file of that size. -1: the call was answered. */
+static int take_part(struct call *call, struct upload *upload)
+{
+    struct err err = {0};
+    int64_t offset, size, most = (int64_t)call->app->config->upload_bytes_max;
+    if (call_query_i64(call, "offset", 0, most, -1, &offset, &err) < 0 ||
+        call_query_i64(call, "size", 0, most, -1, &size, &err) < 0) {
+        call_fail(call, &err);
+        return -1;
+    }
+    uint64_t bytes = httpd_request_head(call->request)->content_bytes;
+    if (offset < 0 && size < 0)
+        return 0;
+    if (offset < 0 || size < 0 || httpd_request_head(call->request)->chunked || offset > size ||
+        bytes > (uint64_t)(size - offset)) {
+        call_problem(call, 400, "invalid", NULL,
+                     "a part needs offset, size and Content-Length, and ends within the file: %llu bytes at "
+                     "%lld of %lld",
+                     (unsigned long long)bytes, (long long)offset, (long long)size);
+        return -1;
+    }
+    upload->in_parts = true;
+    upload->owner = call->user;
+    upload->offset = (uint64_t)offset;
+    upload->size = (uint64_t)size;
+    return 0;
 }
 
 static int take_sha256(struct call *call, char sha256[65])
@@ -267,6 +330,10 @@ void blobs_put(struct call *call)
     upload->app = call->app;
     upload->call = call;
     memcpy(upload->sha256, sha256, sizeof sha256);
+    if (take_part(call, upload) < 0) {
+        upload_free(upload);
+        return;
+    }
     if (store_blob_get(call->app->store, sha256, upload_begin, upload, &upload->err) < 0)
         upload_fail(upload);
 }

@@ -65,35 +65,22 @@ static int read_tls(struct json_reader *reader, const char *key, bool server, st
     return jr_finish(&sub) < 0 ? -1 : 1;
 }
 
+/* What agents are told; the api itself has no business with Redis. */
 static int read_redis(struct json_reader *reader, struct api_config *config)
 {
-    struct json_reader sub, agents;
+    struct json_reader sub;
     int rc = jr_sub(reader, "redis", JR_OPTIONAL, &sub);
     if (rc != 1)
         return rc;
     config->has_redis = true;
     take(&sub, "address", JR_REQUIRED, &config->redis.address);
-    take(&sub, "user", JR_OPTIONAL, &config->redis.user);
-    take(&sub, "password", JR_OPTIONAL, &config->redis.password);
-    int tls = read_tls(&sub, "tls", false, &config->redis.tls);
-    if (tls < 0)
-        return -1;
-    config->redis.has_tls = config->redis.agents_tls = tls == 1;
-    rc = jr_sub(&sub, "agents", JR_OPTIONAL, &agents);
-    if (rc == 1) {
-        take(&agents, "address", JR_REQUIRED, &config->redis.agents_address);
-        jr_bool(&agents, "tls", JR_OPTIONAL, &config->redis.agents_tls);
-        if (jr_finish(&agents) < 0)
-            return -1;
-    } else if (config->redis.address) {
-        config->redis.agents_address = strdup(config->redis.address);
-    }
+    jr_bool(&sub, "tls", JR_OPTIONAL, &config->redis.tls);
     return jr_finish(&sub);
 }
 
 static int read_config(const json_t *document, struct api_config *config, struct err *err)
 {
-    struct json_reader reader, ca, limits;
+    struct json_reader reader, ca, limits, parser;
     jr_init(&reader, document, "", err);
     if (read_listen(&reader, config) < 0)
         return -1;
@@ -118,6 +105,13 @@ static int read_config(const json_t *document, struct api_config *config, struct
             return -1;
     }
     jr_u32(&reader, "threads", JR_OPTIONAL, 1, 64, &config->threads);
+    if (jr_sub(&reader, "parser", JR_OPTIONAL, &parser) == 1) {
+        take(&parser, "program", JR_OPTIONAL, &config->parser.program);
+        jr_bytes(&parser, "memory", JR_OPTIONAL, 16 << 20, UINT64_C(1) << 44, &config->parser.memory_bytes);
+        jr_u32(&parser, "seconds", JR_OPTIONAL, 1, 24 * 3600, &config->parser.seconds);
+        if (jr_finish(&parser) < 0)
+            return -1;
+    }
     jr_bytes(&reader, "max_rows_bytes", JR_OPTIONAL, 1 << 20, UINT64_C(1) << 44, &config->rows_bytes_max);
     if (jr_sub(&reader, "limits", JR_OPTIONAL, &limits) == 1) {
         jr_bytes(&limits, "upload", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->upload_bytes_max);
@@ -157,6 +151,8 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->measure_seconds = 60;
     config->unused_seconds = 24 * 3600;
     config->threads = 2;
+    config->parser.memory_bytes = UINT64_C(8) << 30;
+    config->parser.seconds = 600;
     config->rows_bytes_max = UINT64_C(2) << 30;
     config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;
     config->connections_max = 4096;
@@ -192,15 +188,12 @@ void api_config_destroy(struct api_config *config)
     if (!config)
         return;
     tls_paths_fini(&config->tls);
-    tls_paths_fini(&config->redis.tls);
     free(config->host);
     free(config->address_file);
     free(config->postgres);
     free(config->redis.address);
-    free(config->redis.user);
-    free(config->redis.password);
-    free(config->redis.agents_address);
     free(config->blobs);
+    free(config->parser.program);
     free(config->ca_cert);
     free(config->ca_signer);
     free(config);

@@ -24,16 +24,18 @@ struct api_config {
     uint32_t measure_seconds; /* how long a plan waits for devices to be measured */
     bool has_redis;
     struct {
-        char *address, *user, *password;
-        bool has_tls;
-        struct tls_paths tls;
-        char *agents_address; /* what agents are told */
-        bool agents_tls;
-    } redis;
+        char *address;
+        bool tls;
+    } redis; /* what agents are told */
     char *blobs;
     uint32_t unused_seconds;   /* files nobody refers to or asks for are removed after that; 0: never */
     char *ca_cert, *ca_signer; /* of the CA; socket of the signing process. NULL: nobody can be enrolled */
     uint32_t threads;
+    struct {
+        char *program; /* NULL: motley-parse beside motley-api */
+        uint64_t memory_bytes;
+        uint32_t seconds;
+    } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
     uint32_t connections_max, connections_per_address_max;
     uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/httpd_server.h) */

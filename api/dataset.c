@@ -3,22 +3,14 @@
 #include "api/dataset.h"
 
 #include "api/blob_dir.h"
+#include "api/parsed.h"
 #include "common/digest.h"
-#include "common/file.h"
 #include "common/json.h"
-#include "model/rows.h"
-#include "model/tensors.h"
-#include "model/tokenizer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/queue.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { ENCODINGS_MAX = 256 };
 
@@ -36,19 +28,13 @@ struct encoding {
     STAILQ_HEAD(, waiter) waiters;
     char key[DIGEST_HEX_SIZE];
     char sha256[DIGEST_HEX_SIZE];
-    char content[DIGEST_HEX_SIZE];
     char source_path[BLOB_PATH_MAX];
     json_t *files; /* of the model; a copy of its own */
     json_t *chat;
     enum spec_format format;
     enum spec_learn learn;
-    uint32_t sequence_tokens, vocab;
-    uint64_t rows_bytes_max;
-    const struct blob_dir *blobs;
-    struct manifest manifest; /* of the encoded file */
-    json_t *stats;
-    struct row_size *sizes;
-    size_t sizes_bytes;
+    uint32_t sequence_tokens;
+    struct parsed_rows rows;
     struct err err;
 };
 
@@ -77,9 +63,9 @@ static void encoding_free(struct encoding *encoding)
     }
     json_decref(encoding->files);
     json_decref(encoding->chat);
-    json_decref(encoding->stats);
-    free(encoding->sizes);
-    manifest_fini(&encoding->manifest);
+    json_decref(encoding->rows.stats);
+    free(encoding->rows.sizes);
+    manifest_fini(&encoding->rows.manifest);
     free(encoding);
 }
 
@@ -118,126 +104,15 @@ static void encoding_end(struct encoding *encoding, const struct err *err,
 
 /* ---- on the pool ---- */
 
-struct source_map {
-    void *data;
-    size_t size;
-};
-
-static int map_source(const char *path, struct source_map *map, struct err *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int saved = errno;
-        if (fd >= 0)
-            close(fd);
-        return err_set(err, saved == ENOENT ? ERR_NOT_FOUND : ERR_IO, "the uploaded file cannot be read: %s",
-                       strerror(saved));
-    }
-    map->size = (size_t)st.st_size;
-    map->data = map->size ? mmap(NULL, map->size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-    close(fd);
-    if (map->data == MAP_FAILED) {
-        map->data = NULL;
-        return err_set(err, ERR_NOMEM, "the uploaded file cannot be mapped");
-    }
-    return 0;
-}
-
-static int sizes_of(struct encoding *encoding, const struct rows *rows, struct err *err)
-{
-    encoding->sizes_bytes = (size_t)rows->count * sizeof *encoding->sizes;
-    if (encoding->sizes_bytes > STORE_SIZES_MAX)
-        return err_set(err, ERR_TOO_BIG, "%u rows are over the limit of %u", rows->count,
-                       (unsigned)(STORE_SIZES_MAX / sizeof *encoding->sizes));
-    encoding->sizes = malloc(encoding->sizes_bytes + 1);
-    if (!encoding->sizes)
-        return err_set(err, ERR_NOMEM, "out of memory for row sizes");
-    rows_sizes(rows, encoding->sizes);
-    return 0;
-}
-
-static json_t *stats_of(const struct rows *rows, const struct rows_report *report, struct err *err)
-{
-    struct rows_histogram histogram;
-    rows_histogram(rows, &histogram);
-    json_t *lengths = json_array();
-    for (uint32_t i = 0; lengths && i < histogram.bins; i++)
-        json_array_append_new(lengths, json_integer(histogram.count[i]));
-    json_t *stats = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "rows", (json_int_t)rows->count,
-        "tokens", (json_int_t)report->tokens, "labelled", (json_int_t)report->labelled_tokens, "sum_sq",
-        (json_int_t)histogram.sum_sq, "longest", (json_int_t)report->longest, "truncated",
-        (json_int_t)report->truncated, "dropped", (json_int_t)report->dropped, "format",
-        spec_format_name(report->format), "first_truncated_line", (json_int_t)report->first_truncated_line,
-        "first_dropped_line", (json_int_t)report->first_dropped_line, "bin_tokens",
-        (json_int_t)histogram.bin_tokens, "lengths", lengths);
-    if (!stats)
-        err_set(err, ERR_NOMEM, "out of memory for the data set's statistics");
-    return stats;
-}
-
-static int encode_with(struct encoding *encoding, struct model *model, const struct tokenizer *tokenizer,
-                       struct err *err)
-{
-    struct chat_template *chat = NULL;
-    struct err chat_err = {0};
-    struct source_map map = {0};
-    struct rows *rows = NULL;
-    struct rows_report report = {0};
-    struct buf file;
-    buf_init(&file, SIZE_MAX / 2);
-    int rc = -1;
-    if (chat_template_choose(encoding->chat, tokenizer ? tokenizer_chat_template(tokenizer) : NULL, &chat,
-                             &chat_err) < 0 &&
-        encoding->chat) {
-        *err = chat_err; /* the specification's own template is wrong: say so whatever the rows are */
-        err_wrap(err, "data.chat_template");
-        goto out;
-    }
-    struct rows_options options = {
-        .format = encoding->format,
-        .learn = encoding->learn,
-        .sequence_tokens = encoding->sequence_tokens,
-        .vocab = model_get_config(model)->vocab,
-        .tokenizer = tokenizer,
-        .chat = chat,
-        .chat_error = chat ? (struct err){0} : chat_err,
-        .bytes_max = (size_t)encoding->rows_bytes_max,
-    };
-    if (map_source(encoding->source_path, &map, err) < 0 ||
-        rows_encode(map.data ? map.data : "", map.size, &options, &rows, &report, err) < 0 ||
-        sizes_of(encoding, rows, err) < 0 || rows_save(rows, &file, err) < 0 ||
-        blob_put(encoding->blobs, file.data, file.size, &encoding->manifest, err) < 0)
-        goto out;
-    encoding->stats = stats_of(rows, &report, err);
-    rc = encoding->stats ? 0 : -1;
-out:
-    if (map.data)
-        munmap(map.data, map.size);
-    buf_fini(&file);
-    rows_destroy(rows);
-    chat_template_destroy(chat);
-    return rc;
-}
-
 static void encoding_work(struct pool_task *task)
 {
     struct encoding *encoding = (struct encoding *)task;
-    struct err *err = &encoding->err;
-    char folder[BLOB_PATH_MAX];
-    struct model *model = NULL;
-    struct tokenizer *tokenizer = NULL;
-    if (blob_model_dir(encoding->blobs, encoding->content, encoding->files, folder, err) < 0 ||
-        model_open_path(folder, &model, err) < 0)
-        return;
-    struct err none = {0};
-    if (tokenizer_open(model, &tokenizer, &none) < 0 && none.code != ERR_NOT_FOUND)
-        *err = none;
-    else
-        encode_with(encoding, model, tokenizer, err);
-    tokenizer_destroy(tokenizer);
-    model_close(model);
+    const struct parsed_text text = {.files = encoding->files,
+                                     .chat = encoding->chat,
+                                     .format = encoding->format,
+                                     .learn = encoding->learn,
+                                     .sequence_tokens = encoding->sequence_tokens};
+    parsed_rows(encoding->datasets->app, &text, encoding->source_path, &encoding->rows, &encoding->err);
 }
 
 /* ---- on the loop ---- */
@@ -246,12 +121,12 @@ static void dataset_recorded(void *arg, const struct err *err)
 {
     struct encoding *encoding = arg;
     char blob[DIGEST_HEX_SIZE];
-    digest_hex(encoding->manifest.sha256, 32, blob);
+    digest_hex(encoding->rows.manifest.sha256, 32, blob);
     struct store_dataset dataset = {.key = encoding->key,
                                     .blob = blob,
-                                    .stats = encoding->stats,
-                                    .sizes = (const uint8_t *)encoding->sizes,
-                                    .sizes_bytes = encoding->sizes_bytes};
+                                    .stats = encoding->rows.stats,
+                                    .sizes = (const uint8_t *)encoding->rows.sizes,
+                                    .sizes_bytes = encoding->rows.sizes_bytes};
     encoding_end(encoding, err, &dataset);
 }
 
@@ -263,12 +138,12 @@ static void blob_recorded(void *arg, const struct err *err)
         return;
     }
     char blob[DIGEST_HEX_SIZE];
-    digest_hex(encoding->manifest.sha256, 32, blob);
+    digest_hex(encoding->rows.manifest.sha256, 32, blob);
     struct store_dataset_new dataset = {.key = encoding->key,
                                         .blob = blob,
-                                        .sizes = encoding->sizes,
-                                        .sizes_bytes = encoding->sizes_bytes,
-                                        .stats = encoding->stats};
+                                        .sizes = encoding->rows.sizes,
+                                        .sizes_bytes = encoding->rows.sizes_bytes,
+                                        .stats = encoding->rows.stats};
     if (store_dataset_put(encoding->datasets->app->store, &dataset, dataset_recorded, encoding,
                           &encoding->err) < 0)
         encoding_end(encoding, &encoding->err, NULL);
@@ -285,9 +160,10 @@ static void encoding_done(struct pool_task *task)
     }
     encoding->datasets->app->counters.datasets_encoded++;
     char name[DIGEST_HEX_SIZE];
-    digest_hex(encoding->manifest.sha256, 32, name);
-    json_t *manifest = manifest_to_json(&encoding->manifest, err);
-    struct store_blob blob = {.sha256 = name, .size = (int64_t)encoding->manifest.size, .manifest = manifest};
+    digest_hex(encoding->rows.manifest.sha256, 32, name);
+    json_t *manifest = manifest_to_json(&encoding->rows.manifest, err);
+    struct store_blob blob = {
+        .sha256 = name, .size = (int64_t)encoding->rows.manifest.size, .manifest = manifest};
     if (!manifest || store_blob_put(encoding->datasets->app->store, &blob, blob_recorded, encoding, err) < 0)
         encoding_end(encoding, err, NULL);
     json_decref(manifest);
@@ -307,7 +183,7 @@ static void source_found(void *arg, const struct err *err, json_t *doc)
     if (path)
         snprintf(encoding->source_path, sizeof encoding->source_path, "%s", path);
     else
-        blob_path(encoding->blobs, encoding->sha256, encoding->source_path);
+        blob_path(encoding->datasets->app->blobs, encoding->sha256, encoding->source_path);
     encoding->task.work = encoding_work;
     encoding->task.done = encoding_done;
     if (pool_run(encoding->datasets->app->pool, &encoding->task, &encoding->err) < 0)
@@ -365,15 +241,12 @@ static struct encoding *encoding_create(struct datasets *datasets, const struct 
     encoding->datasets = datasets;
     snprintf(encoding->key, sizeof encoding->key, "%s", key);
     snprintf(encoding->sha256, sizeof encoding->sha256, "%s", want->sha256);
-    snprintf(encoding->content, sizeof encoding->content, "%s", content);
     encoding->files =
         json_deep_copy(json_object_get(want->model, "files")); /* reference counts are not atomic */
     encoding->chat = json_deep_copy(want->spec->data.chat_template);
     encoding->format = want->spec->data.format;
     encoding->learn = want->spec->data.learn;
     encoding->sequence_tokens = want->spec->data.sequence_tokens;
-    encoding->rows_bytes_max = datasets->app->config->rows_bytes_max;
-    encoding->blobs = datasets->app->blobs;
     LIST_INSERT_HEAD(&datasets->under_way, encoding, link);
     datasets->count++;
     return encoding;

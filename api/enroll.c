@@ -1,10 +1,10 @@
-/* Joining: a join token, good once, becomes a certificate, a Redis user and a bearer token for one node.
- * Renewing: a node's bearer token and its key become a new certificate.
+/* Joining: a join token, good once, becomes a certificate, a Redis user, a key to seal messages with and a
+ * bearer token for one node. Renewing: a node's bearer token and its key become a new certificate.
  *
  * Order of joining: the token is looked at before anything else is done for the caller, then its request,
  * then the certificate is made, then the token is taken and the node made (one statement: of two callers
- * exactly one wins), then the Redis user. Should the last step fail, the agent is told, and enrols again with
- * a new token.
+ * exactly one wins). The scheduler makes the Redis user from the node's row, within moments, and whenever
+ * Redis has lost it.
  */
 #include "api/route.h"
 
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600, REDIS_MS = 5000 };
+enum { PEM_BYTES_MAX = 65536, JOIN_SECONDS = 3600 };
 
 struct enrolment {
     struct pool_task task; /* first */
@@ -33,7 +33,8 @@ struct enrolment {
     uint8_t join_hash[32];
     char token[65];
     uint8_t token_hash[32];
-    char redis_password[65];
+    char redis_password[65], seal[65]; /* 32 random bytes each, in hex */
+    uint8_t redis_hash[32], seal_key[32];
     struct buf certificate, ca;
     int64_t generation;
     struct err err;
@@ -44,6 +45,7 @@ static void enrolment_free(struct enrolment *e)
     buf_fini(&e->certificate);
     buf_fini(&e->ca);
     free(e->csr);
+    explicit_bzero(e, sizeof *e);
     free(e);
 }
 
@@ -86,66 +88,16 @@ static void enrolment_answer(struct enrolment *e)
     char user[80];
     snprintf(user, sizeof user, "agent-%s", e->node);
     json_t *redis = config->has_redis
-                        ? json_pack("{s:s, s:s, s:s, s:b}", "address", config->redis.agents_address, "user",
-                                    user, "password", e->redis_password, "tls", (int)config->redis.agents_tls)
+                        ? json_pack("{s:s, s:s, s:s, s:b}", "address", config->redis.address, "user", user,
+                                    "password", e->redis_password, "tls", (int)config->redis.tls)
                         : json_null();
     struct httpd_field fields[] = {{"Cache-Control", "no-store"}, {NULL, NULL}};
     call_json(e->call, 201,
-              json_pack("{s:s, s:s, s:s, s:o, s:s, s:I}", "node", e->node, "certificate",
+              json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:I}", "node", e->node, "certificate",
                         buf_str(&e->certificate), "ca", buf_str(&e->ca), "redis", redis, "token", e->token,
-                        "generation", (json_int_t)e->generation),
+                        "seal", e->seal, "generation", (json_int_t)e->generation),
               fields);
     enrolment_free(e);
-}
-
-/* A Redis without an ACL file cannot save its users; whoever runs it so keeps them in another way. */
-static void redis_user_saved(void *arg, const redisReply *reply, const struct err *err)
-{
-    (void)reply;
-    (void)err;
-    enrolment_answer(arg);
-}
-
-static void redis_user_made(void *arg, const redisReply *reply, const struct err *err)
-{
-    (void)reply;
-    struct enrolment *e = arg;
-    static const char *const save[] = {"ACL", "SAVE"};
-    struct err mine = *err;
-    if (!err->code &&
-        redis_command(e->call->app->redis, REDIS_MS, redis_user_saved, e, 2, save, NULL, &mine) == 0)
-        return;
-    err_wrap(&mine, "the node's Redis user could not be made");
-    mine.code = ERR_BUSY;
-    enrolment_fail(e, &mine);
-}
-
-/* A node may read its own stream and write the events stream, and nothing else. */
-static void make_redis_user(struct enrolment *e)
-{
-    struct app *app = e->call->app;
-    char user[80], password[72], inbox[100];
-    snprintf(user, sizeof user, "agent-%s", e->node);
-    snprintf(password, sizeof password, ">%s", e->redis_password);
-    snprintf(inbox, sizeof inbox, "%%R~motley:agent:%s", e->node);
-    const char *argv[] = {"ACL",
-                          "SETUSER",
-                          user,
-                          "reset",
-                          "on",
-                          password,
-                          inbox,
-                          "%RW~motley:events",
-                          "+xadd",
-                          "+xread",
-                          "+xrange",
-                          "+ping",
-                          "+auth",
-                          "+hello",
-                          "+client|setname"};
-    if (redis_command(app->redis, REDIS_MS, redis_user_made, e, sizeof argv / sizeof argv[0], argv, NULL,
-                      &e->err) < 0)
-        enrolment_fail(e, &e->err);
 }
 
 static void enrolled(void *arg, const struct err *err, int64_t generation)
@@ -154,8 +106,6 @@ static void enrolled(void *arg, const struct err *err, int64_t generation)
     (void)generation; /* the one that was signed for, or the store would not have made the node */
     if (err)
         enrolment_refuse(e, err);
-    else if (e->call->app->redis)
-        make_redis_user(e);
     else
         enrolment_answer(e);
 }
@@ -195,6 +145,8 @@ static void signed_for(void *arg, const struct err *err, const char *certificate
                                 .address = e->address,
                                 .agent_hash = e->token_hash,
                                 .key_hash = e->key_hash,
+                                .redis_hash = e->redis_hash,
+                                .seal_key = e->seal_key,
                                 .generation = e->generation,
                                 .certified_until_s = ends_s};
     if (store_enrol(store, &enrol, enrolled, e, &e->err) < 0)
@@ -234,8 +186,11 @@ static void request_work(struct pool_task *task)
         err_set(err, ERR_INVALID, "csr: it asks for the identity \"%s\", the node's is \"%s\"", asked,
                 identity);
     } else if (file_read_all(e->call->app->config->ca_cert, PEM_BYTES_MAX, &e->ca, err) == 0 &&
-               auth_token_make(e->token, e->token_hash, err) == 0) {
-        random_hex(e->redis_password, 32, err);
+               auth_token_make(e->token, e->token_hash, err) == 0 &&
+               random_hex(e->redis_password, 32, err) == 0 &&
+               digest_sha256(e->redis_password, strlen(e->redis_password), e->redis_hash, err) == 0 &&
+               random_hex(e->seal, sizeof e->seal_key, err) == 0) {
+        digest_unhex(e->seal, e->seal_key, sizeof e->seal_key);
     }
 }
 

@@ -6,14 +6,11 @@
 #include "api/blob_dir.h"
 #include "api/check/check.h"
 #include "api/known.h"
+#include "api/parsed.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
-#include "model/blocks.h"
-#include "model/config.h"
 #include "model/manifest.h"
-#include "model/tensors.h"
-#include "model/tokenizer.h"
 #include "store/jobs.h"
 #include "store/models.h"
 
@@ -134,39 +131,13 @@ static int content_of(struct registration *r, struct err *err)
     return rc;
 }
 
-/* Open it as any reader will, so that a bad file is refused here and not on a worker. */
-static int inspect(struct registration *r, struct err *err)
-{
-    char folder[BLOB_PATH_MAX];
-    struct model *model = NULL;
-    struct tokenizer *tokenizer = NULL;
-    struct err none = {0};
-    if (blob_model_dir(r->call->app->blobs, r->content, r->files, folder, err) < 0 ||
-        model_open_path(folder, &model, err) < 0)
-        return -1;
-    const struct model_config *config = model_get_config(model);
-    int rc = tokenizer_open(model, &tokenizer, &none);
-    if (rc < 0 && none.code != ERR_NOT_FOUND) {
-        *err = none;
-        model_close(model);
-        return -1;
-    }
-    r->config = model_config_to_json(config, err);
-    r->info = json_pack("{s:s, s:I, s:i, s:i, s:b}", "architecture", model_arch_name(config->arch),
-                        "parameters", (json_int_t)model_config_params(config), "layers", (int)config->layers,
-                        "hidden", (int)config->hidden, "tokenizer", rc == 0);
-    tokenizer_destroy(tokenizer);
-    model_close(model);
-    return r->config && r->info ? 0 : err_set(err, ERR_NOMEM, "out of memory for a model's config");
-}
-
 static void register_work(struct pool_task *task)
 {
     struct registration *r = (struct registration *)task;
     if (r->path && hash_local(r, r->call->app->config->model_bytes_max, &r->err) < 0)
         return;
     if (content_of(r, &r->err) == 0)
-        inspect(r, &r->err);
+        parsed_model(r->call->app, r->files, &r->config, &r->info, &r->err);
 }
 
 /* ---- on the loop ---- */

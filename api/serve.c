@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "common/process.h"
 #include "common/tls.h"
 
 #include <signal.h>
@@ -35,6 +36,7 @@ enum {
 
 struct serve {
     struct app app;
+    char parser_path[4096];
     struct event *term, *interrupt, *timer;
     uint64_t deadline_ns; /* of the stop */
     bool ready;
@@ -53,34 +55,39 @@ static int create_tls(struct serve *serve, struct err *err)
         if (!serve->app.tls)
             return -1;
     }
-    if (config->has_redis && config->redis.has_tls) {
-        struct tls_files files = {config->redis.tls.ca, config->redis.tls.cert, config->redis.tls.key};
-        serve->app.redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
-        if (!serve->app.redis_tls)
-            return -1;
-    }
     return 0;
 }
 
-static int create_clients(struct serve *serve, struct err *err)
+static int create_store(struct serve *serve, struct err *err)
 {
     struct app *app = &serve->app;
     const struct api_config *config = app->config;
     struct store_config store = {.conninfo = config->postgres,
                                  .connections = config->connections,
                                  .statement_ms_max = config->wait_seconds * 1000};
-    if (store_create(app->base, &store, &app->store, err) < 0)
-        return -1;
-    if (config->has_redis) {
-        struct redis_config redis = {.address = config->redis.address,
-                                     .user = config->redis.user,
-                                     .password = config->redis.password,
-                                     .tls = app->redis_tls};
-        app->redis = redis_create(app->base, &redis, NULL, NULL, err);
-        if (!app->redis)
-            return -1;
-    }
-    return 0;
+    return store_create(app->base, &store, &app->store, err);
+}
+
+/* Asked once now: a machine on which it has no sandbox is told apart from a file that is wrong. */
+static int create_parser(struct serve *serve, struct err *err)
+{
+    struct app *app = &serve->app;
+    const struct api_config *config = app->config;
+    json_t *answer = NULL, *question = json_pack("{s:s}", "do", "ready");
+    const struct parse_question ready = {.document = question};
+    app->parser = (struct parser){.program = serve->parser_path,
+                                  .memory_bytes = config->parser.memory_bytes,
+                                  .seconds = config->parser.seconds};
+    int rc = 0;
+    if (config->parser.program)
+        rc = file_path(serve->parser_path, sizeof serve->parser_path, err, "%s", config->parser.program);
+    else
+        rc = process_sibling("motley-parse", serve->parser_path, sizeof serve->parser_path, err);
+    if (rc == 0)
+        rc = parse_ask(&app->parser, &ready, NULL, NULL, &answer, err);
+    json_decref(answer);
+    json_decref(question);
+    return rc;
 }
 
 static int create_parts(struct serve *serve, struct err *err)
@@ -91,11 +98,13 @@ static int create_parts(struct serve *serve, struct err *err)
         return -1;
     if (create_tls(serve, err) < 0 || blob_dir_open(app->config->blobs, &app->blobs, err) < 0)
         return -1;
+    if (create_parser(serve, err) < 0)
+        return -1;
     app->known = known_files_create(err);
     if (!app->known)
         return -1;
     app->pool = pool_create(app->base, app->config->threads, POOL_QUEUE_MAX, err);
-    if (!app->pool || create_clients(serve, err) < 0)
+    if (!app->pool || create_store(serve, err) < 0)
         return -1;
     app->auth = auth_create(app->store, err);
     app->wrong = app->auth ? wrong_create(err) : NULL;
@@ -158,6 +167,9 @@ static void on_patience(evutil_socket_t fd, short what, void *arg)
 static int wait_for_database(struct serve *serve, struct err *err)
 {
     struct timeval patience = {(time_t)serve->app.config->start_seconds, 0};
+    int checked = store_session_check(serve->app.config->postgres, err);
+    if (checked < 0 && err->code == ERR_UNSUPPORTED)
+        return -1;
     event_base_once(serve->app.base, -1, EV_TIMEOUT, on_patience, serve, &patience);
     ping(-1, 0, serve);
     while (!serve->ready && !serve->err.code && !serve->app.stopping)
@@ -166,7 +178,7 @@ static int wait_for_database(struct serve *serve, struct err *err)
         *err = serve->err;
         return -1;
     }
-    return 0;
+    return checked < 0 && !serve->app.stopping ? store_session_check(serve->app.config->postgres, err) : 0;
 }
 
 /* ---- stopping ---- */
@@ -202,8 +214,6 @@ static void destroy_parts(struct serve *serve)
     struct app *app = &serve->app;
     if (app->pool)
         pool_stop(app->pool);
-    if (app->redis)
-        redis_destroy(app->redis);
     store_destroy(app->store);
     sweep_destroy(app->sweep);
     followers_destroy(app->followers);
@@ -216,7 +226,6 @@ static void destroy_parts(struct serve *serve)
     blob_dir_close(app->blobs);
     known_files_destroy(app->known);
     tls_context_free(app->tls);
-    tls_context_free(app->redis_tls);
     if (serve->term)
         event_free(serve->term);
     if (serve->interrupt)

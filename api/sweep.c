@@ -36,6 +36,7 @@ static void remove_files(struct pool_task *task)
     struct sweep *sweep = (struct sweep *)task;
     size_t index;
     json_t *name;
+    blob_dir_tidy(sweep->app->blobs);
     json_array_foreach(sweep->dropped, index, name)
     {
         const char *sha256 = json_string_value(name);
@@ -71,9 +72,9 @@ static void forgotten(void *arg, const struct err *err, json_t *doc)
     sweep->removed = 0;
     sweep->task.work = remove_files;
     sweep->task.done = removed;
-    if (json_array_size(sweep->dropped) > 0 && pool_run(sweep->app->pool, &sweep->task, &busy) == 0)
+    if (pool_run(sweep->app->pool, &sweep->task, &busy) == 0)
         return;
-    if (busy.code) /* forgotten and still on disk: better than a stall, and told */
+    if (json_array_size(sweep->dropped) > 0) /* forgotten and still on disk: better than a stall, and told */
         log_event(LOG_LEVEL_WARN, "sweep_failed", "why=\"%s\" files=%zu", busy.text,
                   json_array_size(sweep->dropped));
     json_decref(sweep->dropped);

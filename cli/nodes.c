@@ -24,7 +24,9 @@ int command_nodes(struct cli *cli, struct err *err)
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/nodes") < 0)
         return -1;
     return show_list(cli, answer, "nodes",
-                     "NODE:name:s STATE:state:s ADDRESS:address:s LAST-SEEN:last_seen:w", err);
+                     "NODE:name:s STATE:state:s ADDRESS:address:s LAST-SEEN:last_seen:w REFUSED:refused:n "
+                     "WHY:why:s",
+                     err);
 }
 
 /* "35.6", "120" of an amount in units of `unit`; "-" for none. */

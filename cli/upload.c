@@ -13,13 +13,15 @@
 #include "common/buf.h"
 #include "common/digest.h"
 #include "common/file.h"
+#include "common/upload.h"
 #include "model/source.h"
 #include "model/spec.h"
 
 enum {
-    UPLOAD_IDLE_MS = 60000,
     MODEL_CALL_MS = 6 * 3600 * 1000, /* the server hashes all of the model before it answers */
 };
+
+#define UPLOAD_PATIENCE_NS ((uint64_t)120 * 1000000000u)
 
 /* The path a word of the specification means: as it is, else beside the specification; "" when there is no
  * such file. */
@@ -38,18 +40,15 @@ static void find_file(const char *spec_path, const char *word, char out[PATH_MAX
     out[0] = '\0';
 }
 
-struct upload {
+struct source {
     int fd;
     const char *path;
 };
 
-static int64_t read_some(void *arg, void *dst, size_t size, struct err *err)
+static int read_source(void *arg, uint64_t offset, void *dst, size_t size, struct err *err)
 {
-    struct upload *upload = arg;
-    ssize_t got = read(upload->fd, dst, size);
-    if (got < 0)
-        return err_errno(err, ERR_IO, 0, "could not read %s", upload->path);
-    return got;
+    const struct source *source = arg;
+    return file_pread_all(source->fd, dst, size, offset, source->path, err);
 }
 
 int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes, struct err *err)
@@ -66,19 +65,16 @@ int upload_file(struct cli *cli, const char *path, char hex[65], uint64_t *bytes
         *err = absent;
         return -1;
     }
-    struct upload upload = {open(path, O_RDONLY | O_CLOEXEC), path};
-    if (upload.fd < 0)
+    struct source source = {open(path, O_RDONLY | O_CLOEXEC), path};
+    if (source.fd < 0)
         return err_errno(err, ERR_IO, 0, "could not open %s", path);
-    struct http_request put = {.method = "PUT",
-                               .path = route,
-                               .content_type = "application/octet-stream",
-                               .upload = read_some,
-                               .upload_arg = &upload,
-                               .upload_bytes = *bytes,
-                               .timeout_ms = UINT32_MAX,
-                               .idle_ms = UPLOAD_IDLE_MS};
-    int result = http_perform(cli->http, &put, NULL, err);
-    close(upload.fd);
+    struct upload_file file = {.sha256 = hex,
+                               .size = *bytes,
+                               .read = read_source,
+                               .arg = &source,
+                               .patience_ns = UPLOAD_PATIENCE_NS};
+    int result = upload_in_parts(cli->http, &file, err);
+    close(source.fd);
     return result < 0 ? err_wrap(err, "uploading %s", path) : 0;
 }
 

@@ -148,4 +148,7 @@ void pg_result_free(struct pg_result *result);
 /* Run a script of several statements, as migrations are: one implicit transaction unless it has its own. */
 int pg_script(struct pg_conn *conn, const char *sql, struct err *err);
 
+/* The number that a plain statement answers with: nothing is prepared, so that it works through any proxy. */
+int pg_ask(struct pg_conn *conn, const char *sql, int64_t *value, struct err *err);
+
 #endif

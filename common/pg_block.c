@@ -168,3 +168,22 @@ int pg_script(struct pg_conn *conn, const char *sql, struct err *err)
     PQclear(result);
     return result == NULL ? -1 : 0;
 }
+
+int pg_ask(struct pg_conn *conn, const char *sql, int64_t *value, struct err *err)
+{
+    if (PQsendQuery(conn->conn, sql) == 0) {
+        return pg_error_conn(conn->conn, err);
+    }
+    PGresult *result = results_wait(conn, err);
+    if (result == NULL) {
+        return -1;
+    }
+    int rc = 0;
+    if (PQntuples(result) != 1 || PQgetisnull(result, 0, 0)) {
+        rc = err_set(err, ERR_INTERNAL, "PostgreSQL answered nothing to \"%.80s\"", sql);
+    } else {
+        *value = pg_i64((const struct pg_result *)result, 0, 0);
+    }
+    PQclear(result);
+    return rc;
+}

@@ -32,12 +32,21 @@ enum {
     BACKOFF_MIN_MS = 50,
     BACKOFF_MAX_MS = 2000,
     COMMAND_MS = 5000,
-    SWEEP_MS = 50, /* how late a passed deadline may be told */
-    ARGS_MAX = 1024,
+    SWEEP_MS = 50,      /* how late a passed deadline may be told */
+    STREAMS_MAX = 1000, /* read by one command */
+    ARGS_MAX = 2 * STREAMS_MAX + 6,
+    ELEMENTS_MAX = 4096, /* of one array of a reply */
     REPLY_BYTES_MAX = 512 << 20
 };
 
 enum state { STATE_DOWN, STATE_CONNECTING, STATE_GREETING, STATE_READY };
+
+#if HIREDIS_MAJOR >= 1
+typedef size_t array_size;
+#else
+typedef int array_size;
+#endif
+typedef void *array_create_fn(const redisReadTask *task, array_size count);
 
 struct command {
     struct command *next;
@@ -57,6 +66,8 @@ struct redis {
     struct event *sweep; /* deadlines */
     struct bufferevent *stream;
     redisReader *reader;
+    redisReplyObjectFunctions making; /* hiredis' own, but for arrays */
+    array_create_fn *array_create;    /* hiredis' own */
     enum state state;
     struct redis_events events;
     void *arg;
@@ -487,7 +498,7 @@ static void connection_lost(struct redis *redis, const struct err *why)
     }
     timer_arm(redis, redis->backoff_ms);
     struct err err;
-    err_set(&err, ERR_NET, "%s", why->text);
+    err_set(&err, why->code == ERR_PEER ? ERR_PEER : ERR_NET, "%s", why->text);
     while (!redis->destroyed && redis->head != NULL && redis->head->sent) {
         command_answer(head_take(redis), NULL, &err);
     }
@@ -509,11 +520,30 @@ static int stream_connect(struct redis *redis)
                                                redis->port);
 }
 
+/* An element costs us some hundred times what its sender paid: refuse an array before it is made. */
+static void *array_create_bounded(const redisReadTask *task, array_size count)
+{
+    struct redis *redis = task->privdata;
+    return count > ELEMENTS_MAX ? NULL : redis->array_create(task, count);
+}
+
+static void arrays_bound(struct redis *redis)
+{
+    if (redis->reader != NULL) {
+        redis->making = *redis->reader->fn;
+        redis->array_create = redis->making.createArray;
+        redis->making.createArray = array_create_bounded;
+        redis->reader->fn = &redis->making;
+        redis->reader->privdata = redis;
+    }
+}
+
 static void connection_start(struct redis *redis)
 {
     struct err why;
     redisReaderFree(redis->reader);
     redis->reader = redisReaderCreate();
+    arrays_bound(redis);
     SSL *ssl = NULL;
     if (redis->tls != NULL &&
         (ssl = tls_client_create(redis->tls, redis->is_unix ? NULL : redis->host, &why)) == NULL) {
@@ -630,13 +660,14 @@ struct redis *redis_create(struct event_base *base, const struct redis_config *c
 
 /* ---- streams ---- */
 
-int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max, const void *payload,
-                     size_t size, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, struct err *err)
+int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max,
+                     const struct redis_entry *entry, uint32_t timeout_ms, redis_reply_fn *reply, void *arg,
+                     struct err *err)
 {
     char limit[16];
     snprintf(limit, sizeof(limit), "%u", length_max);
-    const char *argv[8] = {"XADD", stream};
-    size_t lengths[8];
+    const char *argv[10] = {"XADD", stream};
+    size_t lengths[10];
     int argc = 2;
     if (length_max > 0) {
         argv[argc++] = "MAXLEN";
@@ -648,20 +679,35 @@ int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_ma
     for (int i = 0; i < argc; i++) {
         lengths[i] = strlen(argv[i]);
     }
-    argv[argc] = payload;
-    lengths[argc++] = size;
+    argv[argc] = entry->payload;
+    lengths[argc++] = entry->size;
+    if (entry->seal != NULL) {
+        argv[argc] = "a";
+        lengths[argc++] = 1;
+        argv[argc] = entry->seal;
+        lengths[argc++] = entry->seal_size;
+    }
     return redis_command(redis, timeout_ms, reply, arg, argc, argv, lengths, err);
 }
 
-int redis_stream_read(struct redis *redis, const char *stream, const char *after, uint32_t count,
-                      uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err)
+int redis_streams_read(struct redis *redis, const struct redis_position *positions, size_t stream_count,
+                       uint32_t count, uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err)
 {
     char number[16];
     char block[16];
     snprintf(number, sizeof(number), "%u", count);
     snprintf(block, sizeof(block), "%u", block_ms);
-    const char *argv[] = {"XREAD", "COUNT", number, "BLOCK", block, "STREAMS", stream, after};
-    return redis_command(redis, block_ms + COMMAND_MS, reply, arg, 8, argv, NULL, err);
+    const char *argv[ARGS_MAX] = {"XREAD", "COUNT", number, "BLOCK", block, "STREAMS"};
+    if (stream_count < 1 || stream_count > STREAMS_MAX) {
+        return err_set(err, ERR_TOO_BIG, "%zu streams to read at once, the limit is %d", stream_count,
+                       STREAMS_MAX);
+    }
+    for (size_t i = 0; i < stream_count; i++) {
+        argv[6 + i] = positions[i].stream;
+        argv[6 + stream_count + i] = positions[i].after;
+    }
+    return redis_command(redis, block_ms + COMMAND_MS, reply, arg, (int)(6 + 2 * stream_count), argv, NULL,
+                         err);
 }
 
 int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
@@ -676,8 +722,27 @@ static int entries_fail(struct err *err)
     return err_set(err, ERR_CORRUPT, "Redis sent a stream entry that is none");
 }
 
+static void fields_read(const redisReply *fields, struct redis_entry *entry)
+{
+    for (size_t j = 0; fields->type == REDIS_REPLY_ARRAY && j + 1 < fields->elements; j += 2) {
+        const redisReply *name = fields->element[j];
+        const redisReply *value = fields->element[j + 1];
+        if (name->type != REDIS_REPLY_STRING || name->len != 1 || value->type != REDIS_REPLY_STRING) {
+            continue;
+        }
+        if (name->str[0] == 'm') {
+            entry->payload = value->str;
+            entry->size = value->len;
+        } else if (name->str[0] == 'a') {
+            entry->seal = value->str;
+            entry->seal_size = value->len;
+        }
+    }
+}
+
 /* [[id, [field, value, …]], …] */
-static int entries_walk(const redisReply *list, redis_entry_fn *entry, void *arg, struct err *err)
+static int entries_walk(const char *stream, const redisReply *list, redis_entry_fn *entry, void *arg,
+                        struct err *err)
 {
     if (list->type != REDIS_REPLY_ARRAY) {
         return entries_fail(err);
@@ -688,16 +753,9 @@ static int entries_walk(const redisReply *list, redis_entry_fn *entry, void *arg
             pair->element[0]->type != REDIS_REPLY_STRING) {
             return entries_fail(err);
         }
-        const redisReply *fields = pair->element[1];
-        const redisReply *payload = NULL;
-        for (size_t j = 0; fields->type == REDIS_REPLY_ARRAY && j + 1 < fields->elements; j += 2) {
-            if (fields->element[j]->type == REDIS_REPLY_STRING && strcmp(fields->element[j]->str, "m") == 0 &&
-                fields->element[j + 1]->type == REDIS_REPLY_STRING) {
-                payload = fields->element[j + 1];
-            }
-        }
-        if (entry(arg, pair->element[0]->str, payload == NULL ? NULL : payload->str,
-                  payload == NULL ? 0 : (size_t)payload->len, err) < 0) {
+        struct redis_entry fields = {0};
+        fields_read(pair->element[1], &fields);
+        if (entry(arg, stream, pair->element[0]->str, &fields, err) < 0) {
             return -1;
         }
     }
@@ -719,14 +777,15 @@ int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *a
                       (reply->element[0]->element[1]->elements == 0 ||
                        reply->element[0]->element[1]->element[0]->type == REDIS_REPLY_ARRAY);
     if (!of_streams) {
-        return entries_walk(reply, entry, arg, err);
+        return entries_walk(NULL, reply, entry, arg, err);
     }
     for (size_t i = 0; i < reply->elements; i++) {
         const redisReply *stream = reply->element[i];
-        if (stream->type != REDIS_REPLY_ARRAY || stream->elements != 2) {
+        if (stream->type != REDIS_REPLY_ARRAY || stream->elements != 2 ||
+            stream->element[0]->type != REDIS_REPLY_STRING) {
             return entries_fail(err);
         }
-        if (entries_walk(stream->element[1], entry, arg, err) < 0) {
+        if (entries_walk(stream->element[0]->str, stream->element[1], entry, arg, err) < 0) {
             return -1;
         }
     }

@@ -2,7 +2,8 @@
  * that plain TCP, unix sockets and TLS are one path.
  *
  * Order: commands are sent and answered in the order given. While not connected they wait in a bounded queue;
- * a connection that breaks fails those already sent with ERR_NET (done or not: unknown) and keeps the rest.
+ * a connection that breaks fails those already sent with ERR_NET (done or not: unknown; ERR_PEER when what
+ * came is no reply, or has more than 4096 elements in one array) and keeps the rest.
  * Reconnection backs off from backoff_ms_min to backoff_ms_max and goes on for ever; a command's own deadline
  * ends its wait. A command that blocks in Redis (XREAD BLOCK) blocks those behind it: use a second client for
  * it. A reply is borrowed for the call; a Redis error reply ("-ERR …") arrives as err (ERR_INVALID, ERR_AUTH
@@ -57,22 +58,32 @@ bool redis_is_connected(const struct redis *redis);
 int redis_command(struct redis *redis, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, int argc,
                   const char *const *argv, const size_t *lengths, struct err *err);
 
-/* The streams of this system have one field, "m". XADD stream [MAXLEN ~ length_max] * m payload; the reply is
- * the id. */
-int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max, const void *payload,
-                     size_t size, uint32_t timeout_ms, redis_reply_fn *reply, void *arg, struct err *err);
+/* The streams of this system have two fields: "m", the document, and "a", its seal (common/seal.h). */
+struct redis_entry {
+    const void *payload, *seal; /* NULL with size 0: the field is missing */
+    size_t size, seal_size;
+};
 
-/* XREAD COUNT count BLOCK block_ms STREAMS stream after ("0": from the start, "$": only new ones). */
-int redis_stream_read(struct redis *redis, const char *stream, const char *after, uint32_t count,
-                      uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err);
+/* XADD stream [MAXLEN ~ length_max] * m payload [a seal]; the reply is the id. */
+int redis_stream_add(struct redis *redis, const char *stream, uint32_t length_max,
+                     const struct redis_entry *entry, uint32_t timeout_ms, redis_reply_fn *reply, void *arg,
+                     struct err *err);
+
+struct redis_position {
+    const char *stream, *after; /* "0": from the start, "$": only new ones */
+};
+/* XREAD COUNT count (of each stream) BLOCK block_ms STREAMS stream… after…; at most 1000 streams. */
+int redis_streams_read(struct redis *redis, const struct redis_position *positions, size_t stream_count,
+                       uint32_t count, uint32_t block_ms, redis_reply_fn *reply, void *arg, struct err *err);
 
 /* XTRIM stream MINID id: drop entries before 'id'. */
 int redis_stream_trim(struct redis *redis, const char *stream, const char *id, redis_reply_fn *reply,
                       void *arg, struct err *err);
 
-/* Call 'entry' for each entry of an XREAD or XRANGE reply (nil: none), oldest first, until it returns -1
- * (passed on). An entry without the field "m" has payload NULL, size 0. Malformed replies: ERR_CORRUPT. */
-typedef int redis_entry_fn(void *arg, const char *id, const void *payload, size_t size, struct err *err);
+/* Call 'entry' for each entry of an XREAD or XRANGE reply (nil: none; 'stream' is NULL of an XRANGE), stream
+ * by stream, oldest first, until it returns -1 (passed on). Malformed replies: ERR_CORRUPT. */
+typedef int redis_entry_fn(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                           struct err *err);
 int redis_stream_entries(const redisReply *reply, redis_entry_fn *entry, void *arg, struct err *err);
 
 #endif

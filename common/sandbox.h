@@ -61,6 +61,13 @@ struct sandbox_command {
     uint32_t deadline_ms; /* from now until it has ended */
     uint64_t memory_bytes;
     int cancel_fd; /* > 2: once readable, the program is killed and ERR_CANCELLED; else 0 */
+    /* A program of ours, which calls sandbox_enter before it looks at what it does not trust: it is started
+     * outside, with its standard error going nowhere else and memory_bytes for it to keep. */
+    bool enters_itself;
+    /* Takes its standard output instead of `out`, piece by piece as it comes; −1 ends the program and is the
+     * result. NULL: `out`. */
+    int (*take)(void *arg, const void *bytes, size_t size, struct err *err);
+    void *take_arg;
 };
 
 /* Runs a program in the sandbox, blocking, and appends what it wrote on its standard output to `out`. Its

@@ -25,6 +25,7 @@ enum {
     LINE_BYTES = 160,
     SHEBANG_BYTES = 256,
     WORDS_MAX = 64,
+    PIPE_BYTES = 1 << 20,
     REAP_MS = 5000, /* after SIGKILL */
 };
 
@@ -215,7 +216,7 @@ static int start(struct running *run, struct err *err)
                                             .stdio_fd = {run->input, run->out[1], run->said[1]},
                                             .own_group = true,
                                             .die_with_parent = true,
-                                            .execute = execute,
+                                            .execute = run->command->enters_itself ? NULL : execute,
                                             .execute_arg = run};
     if (process_spawn(&options, &run->pid, err) < 0) {
         return -1;
@@ -231,6 +232,7 @@ static int start(struct running *run, struct err *err)
         ends[1] = -1;
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
     }
+    fcntl(run->out[0], F_SETPIPE_SZ, PIPE_BYTES); /* else it stays as it is */
     return 0;
 }
 
@@ -262,7 +264,7 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
         *fd = -1;
         return 0;
     }
-    if (out == NULL) {
+    if (fd == &run->said[0]) {
         said_keep(run, bytes, (size_t)got);
         return 0;
     }
@@ -270,7 +272,9 @@ static int take(struct running *run, int *fd, struct buf *out, size_t *taken, st
     if (*taken > run->command->output_bytes_max) {
         return err_set(err, ERR_TOO_BIG, "wrote more than %zu bytes", run->command->output_bytes_max);
     }
-    return buf_append(out, bytes, (size_t)got, err);
+    const struct sandbox_command *command = run->command;
+    return command->take != NULL ? command->take(command->take_arg, bytes, (size_t)got, err)
+                                 : buf_append(out, bytes, (size_t)got, err);
 }
 
 /* Until it has ended and both pipes have. */

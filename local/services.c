@@ -13,6 +13,9 @@
 #include "common/process.h"
 #include "local/home.h"
 
+/* Redis never evicts: what an agent floods it with (64 MiB before its node is barred) must leave room. */
+enum { REDIS_MB = 1024, REDIS_AGENT_MB = 64 };
+
 /* One list being made. */
 struct making {
     const char *home;
@@ -100,24 +103,6 @@ static int postgres_add(const struct making *m)
                      m->postgres->dir, "phase", 0, "stop_signal", SIGINT, "dir", m->postgres->dir));
 }
 
-/* Users outlive a restart: the file is Redis's own, the supervisor keeps a copy of it beside. */
-static int acl_write(const struct making *m)
-{
-    char path[2 * HOME_PATH_BYTES];
-    char digest[DIGEST_HEX_SIZE];
-    char line[256];
-    snprintf(path, sizeof(path), "%s/redis/users.acl", m->home);
-    if (file_exists(path)) {
-        return 0;
-    }
-    if (digest_sha256_hex(m->password, strlen(m->password), digest, m->err) < 0) {
-        return -1;
-    }
-    const int size =
-        snprintf(line, sizeof(line), "user default off\nuser admin on #%s ~* &* +@all\n", digest);
-    return file_write_atomic(path, line, (size_t)size, 0600, m->err);
-}
-
 static int redis_find(char *out, size_t size, struct err *err)
 {
     static const char *const folders[] = {"/usr/bin", "/usr/local/bin", "/opt/redis/bin"};
@@ -138,9 +123,11 @@ static int redis_add(struct making *m)
 {
     char program[HOME_PATH_BYTES];
     char path[2 * HOME_PATH_BYTES];
+    char digest[DIGEST_HEX_SIZE];
     struct buf text = {.limit = 65536};
     uint16_t port = 0;
-    if (redis_find(program, sizeof(program), m->err) < 0 || acl_write(m) < 0) {
+    if (redis_find(program, sizeof(program), m->err) < 0 ||
+        digest_sha256_hex(m->password, strlen(m->password), digest, m->err) < 0) {
         return -1;
     }
     snprintf(m->redis_address, sizeof(m->redis_address), "unix:%s/run/redis.sock", m->home);
@@ -152,12 +139,13 @@ static int redis_add(struct making *m)
                  strchr(m->config->host, ':') ? "[%s]:%u" : "%s:%u", m->config->host, port);
     }
     if (status == 0) {
-        status =
-            buf_printf(&text, m->err,
-                       "port 0\nunixsocket %s/run/redis.sock\nunixsocketperm 700\nsave \"\"\nappendonly no\n"
-                       "dir %s/redis\ndaemonize no\naclfile %s/redis/users.acl\nmaxmemory 1gb\n"
-                       "maxmemory-policy noeviction\nmaxclients 4096\n",
-                       m->home, m->home, m->home);
+        status = buf_printf(
+            &text, m->err,
+            "port 0\nunixsocket %s/run/redis.sock\nunixsocketperm 700\nsave \"\"\nappendonly no\n"
+            "dir %s/redis\ndaemonize no\nuser default off\nuser admin on #%s ~* &* +@all\n"
+            "maxmemory %zumb\nmaxmemory-policy noeviction\nmaxmemory-clients 256mb\n"
+            "proto-max-bulk-len 64mb\nclient-query-buffer-limit 128mb\nmaxclients 4096\n",
+            m->home, m->home, digest, REDIS_MB + REDIS_AGENT_MB * json_array_size(m->config->agents));
     }
     if (status == 0 && m->config->tls) {
         status =
@@ -202,10 +190,7 @@ static int api_add(struct making *m)
     char shown[300];
     address_print(shown, m->config->advertise, port);
     snprintf(m->url, sizeof(m->url), "%s://%.280s", m->config->tls ? "https" : "http", shown);
-    json_t *redis = redis_json(m);
-    if (redis != NULL && m->config->tls) {
-        json_object_set_new(redis, "agents", json_pack("{s:s, s:b}", "address", m->agents_address, "tls", 1));
-    }
+    json_t *redis = json_pack("{s:s, s:b}", "address", m->agents_address, "tls", m->config->tls);
     json_t *document =
         json_pack("{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o}", "listen", m->api_address, "address_file",
                   path_json(m, "run/api.address"), "postgres", m->postgres->conninfo, "redis", redis, "blobs",

@@ -34,7 +34,7 @@ enum {
     SERVICES_BYTES = 1 << 20,
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 5000,
-    STABLE_MS = 20000, /* a process that lived so long starts over with the shortest back-off */
+    STABLE_MS = 2000, /* a process that lived so long starts over with the shortest back-off */
     TICK_MS = 100,
     HOUSEKEEPING_MS = 2000,
     STOP_GRACE_MS = 10000,
@@ -104,34 +104,6 @@ static void state_write(const struct supervisor *v)
     json_decref(state);
 }
 
-/* Redis's users live in its own folder, which may be wiped: keep a copy, and put it back. */
-static void acl_keep(const struct supervisor *v, bool restore)
-{
-    char own[HOME_PATH_BYTES];
-    char copy[HOME_PATH_BYTES];
-    struct err err;
-    struct buf text = {.limit = 16 << 20};
-    snprintf(own, sizeof(own), "%s/redis/users.acl", v->home);
-    snprintf(copy, sizeof(copy), "%s/run/users.acl", v->home);
-    if (restore && !file_exists(own)) {
-        snprintf(own, sizeof(own), "%s/redis", v->home);
-        if (file_mkdirs(own, 0700, &err) == 0 && file_read_all(copy, 16 << 20, &text, &err) == 0) {
-            snprintf(own, sizeof(own), "%s/redis/users.acl", v->home);
-            file_write_atomic(own, text.data, text.size, 0600, &err);
-        }
-    } else if (!restore) {
-        struct stat a;
-        struct stat b;
-        const bool newer = stat(own, &a) == 0 &&
-                           (stat(copy, &b) < 0 || a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
-                            (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec > b.st_mtim.tv_nsec));
-        if (newer && file_read_all(own, 16 << 20, &text, &err) == 0 && text.size > 0) {
-            file_write_atomic(copy, text.data, text.size, 0600, &err);
-        }
-    }
-    buf_fini(&text);
-}
-
 /* May it start now? Services of a later phase wait until those that run once are done; an agent waits for its
  * token. */
 static bool may_start(const struct supervisor *v, const struct service *s, uint64_t now)
@@ -175,12 +147,14 @@ static size_t arguments_make(const struct service *s, const char **argv, struct 
     return count;
 }
 
+/* A pause bounds how often a process is started, so it counts from start to start: what dies again and again
+ * at once is started every BACKOFF_MS_MAX, what lived for a while at once. */
 static void backoff_grow(struct service *s, uint64_t now)
 {
     const bool stable = s->started_ns != 0 && now - s->started_ns > (uint64_t)STABLE_MS * 1000000u;
     s->backoff_ms = stable || s->backoff_ms == 0 ? BACKOFF_MS_MIN : 2 * s->backoff_ms;
     s->backoff_ms = s->backoff_ms > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : s->backoff_ms;
-    s->next_start_ns = now + (uint64_t)s->backoff_ms * 1000000u;
+    s->next_start_ns = s->started_ns + (uint64_t)s->backoff_ms * 1000000u;
 }
 
 static void service_start(struct supervisor *v, struct service *s, uint64_t now)
@@ -194,7 +168,8 @@ static void service_start(struct supervisor *v, struct service *s, uint64_t now)
     if (strcmp(s->role, "postgres") == 0) {
         postgres_clear_stale(text_of(s, "dir"));
     } else if (strcmp(s->role, "redis") == 0) {
-        acl_keep(v, true);
+        file_mkdirs(text_of(s, "dir"), 0700,
+                    &err); /* it may have been wiped; Redis itself says if it is not there */
     }
     arguments_make(s, argv, &token);
     const struct process_options options = {.argv = argv,
@@ -276,7 +251,6 @@ static void log_bound(const char *path)
 static void housekeeping(struct supervisor *v)
 {
     char path[HOME_PATH_BYTES];
-    acl_keep(v, false);
     for (size_t i = 0; i < v->count; i++) {
         const struct service *s = &v->services[i];
         snprintf(path, sizeof(path), "%s/logs/%s%s.log", v->home,

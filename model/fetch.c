@@ -15,10 +15,11 @@
 #include "common/file.h"
 #include "common/http.h"
 #include "common/json.h"
+#include "common/retry.h"
 #include "model/chunk_cache.h"
 #include "model/manifest.h"
 
-enum { RESIDENT_DEFAULT = 4, RESIDENT_MAX = 256 };
+enum { RESIDENT_DEFAULT = 4, RESIDENT_MAX = 256, WRONG_CHUNKS_MAX = 3 };
 
 struct resident {
     uint32_t file, chunk;
@@ -37,6 +38,8 @@ struct fetched_file {
 struct fetch {
     pthread_mutex_t lock; /* everything below */
     struct fetch_transport transport;
+    uint64_t patience_ns;
+    const atomic_bool *stop;
     struct chunk_cache *cache;
     struct fetched_file *files;
     uint32_t file_count;
@@ -104,25 +107,58 @@ static bool load_cached(struct fetch *f, const struct fetched_file *file, uint32
     return false;
 }
 
+static bool is_stopped(const void *arg)
+{
+    const struct fetch *f = arg;
+    return f->stop && atomic_load(f->stop);
+}
+
+/* The transport, asked again while what is wrong may pass. */
+static int get_patiently(struct fetch *f, const char *path, uint64_t offset, uint64_t size, uint64_t limit,
+                         struct buf *out, struct err *err)
+{
+    struct retry retry = {.patience_ns = f->patience_ns, .stopped = is_stopped, .arg = f};
+    size_t before = out->size;
+    retry_moved(&retry);
+    while (f->transport.get(f->transport.self, path, offset, size, limit, out, err) < 0) {
+        if (out->size > before)
+            retry_moved(&retry);
+        out->size = before;
+        if (retry_pause(&retry, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Chunk `chunk` from the store, verified, appended to body. */
+static int get_chunk(struct fetch *f, const struct fetched_file *file, uint32_t chunk, size_t size,
+                     struct buf *body, struct err *err)
+{
+    char path[128];
+    if (file_path(path, sizeof(path), err, "/v1/blobs/%s", file->sha256) < 0 ||
+        get_patiently(f, path, (uint64_t)chunk * MANIFEST_CHUNK_BYTES, size, size, body, err) < 0)
+        return -1;
+    if (body->size != size)
+        return err_set(err, ERR_PEER, "chunk %u: %zu bytes came where %zu were asked for", chunk, body->size,
+                       size);
+    f->stats.fetched_bytes += size;
+    f->stats.fetched_chunks++;
+    if (verified(f, file, chunk, body->data, size, err))
+        return 0;
+    err->code = ERR_PEER; /* the store's answer is wrong, not the model: worth another attempt */
+    return -1;
+}
+
 static int load_remote(struct fetch *f, const struct fetched_file *file, uint32_t chunk, uint8_t *dst,
                        size_t size, struct err *err)
 {
-    char path[128];
     struct buf body = {.limit = size};
-    int status = file_path(path, sizeof(path), err, "/v1/blobs/%s", file->sha256);
-    if (status == 0)
-        status = f->transport.get(f->transport.self, path, (uint64_t)chunk * MANIFEST_CHUNK_BYTES, size, size,
-                                  &body, err);
-    if (status == 0 && body.size != size)
-        status = err_set(err, ERR_PEER, "chunk %u: %zu bytes came where %zu were asked for", chunk, body.size,
-                         size);
-    if (status == 0) {
-        f->stats.fetched_bytes += size;
-        f->stats.fetched_chunks++;
-        if (!verified(f, file, chunk, body.data, size, err)) {
-            err->code = ERR_PEER; /* the store's answer is wrong, not the model: worth another attempt */
-            status = -1;
-        }
+    int status = -1;
+    for (int tries = 1; status < 0; tries++) {
+        buf_clear(&body);
+        status = get_chunk(f, file, chunk, size, &body, err);
+        if (status < 0 && (err->code != ERR_PEER || f->patience_ns == 0 || tries == WRONG_CHUNKS_MAX))
+            break;
     }
     if (status == 0) {
         memcpy(dst, body.data, size);
@@ -212,7 +248,7 @@ static int load_manifest(struct fetch *f, const struct fetch_file *wanted, struc
     memcpy(file->name, wanted->name, strlen(wanted->name) + 1);
     digest_hex(sha256, DIGEST_SIZE, file->sha256);
     if (file_path(path, sizeof(path), err, "/v1/blobs/%s/manifest", file->sha256) < 0 ||
-        f->transport.get(f->transport.self, path, 0, 0, body.limit, &body, err) < 0)
+        get_patiently(f, path, 0, 0, body.limit, &body, err) < 0)
         goto out;
     f->stats.fetched_bytes += body.size;
     document = json_parse_limited((const char *)body.data, body.size, JSON_DEPTH_MAX, err);
@@ -300,6 +336,8 @@ int model_source_open_fetched(const struct fetch_options *options, struct fetch_
     }
     pthread_mutex_init(&f->lock, NULL);
     f->transport = *transport;
+    f->patience_ns = options->patience_s > 0 ? (uint64_t)(options->patience_s * 1e9) : 0;
+    f->stop = options->stop;
     if (options->file_count > MODEL_FILES_MAX) {
         err_set(err, ERR_TOO_BIG, "a model of %u files is beyond the limit of %d", options->file_count,
                 MODEL_FILES_MAX);
@@ -323,7 +361,7 @@ fail:
 
 struct http_transport {
     struct http *http;
-    uint32_t timeout_ms;
+    uint32_t idle_ms;
 };
 
 static int transport_get(void *self, const char *path, uint64_t offset, uint64_t size, uint64_t limit,
@@ -331,7 +369,7 @@ static int transport_get(void *self, const char *path, uint64_t offset, uint64_t
 {
     struct http_transport *t = self;
     struct http_request request = {
-        .method = "GET", .path = path, .response = out, .timeout_ms = t->timeout_ms};
+        .method = "GET", .path = path, .response = out, .timeout_ms = UINT32_MAX, .idle_ms = t->idle_ms};
     if (size > 0) {
         request.range_begin = offset;
         request.range_bytes = size;
@@ -347,14 +385,14 @@ static void transport_destroy(void *self)
     free(t);
 }
 
-int fetch_transport_http(const char *base_url, const char *token, const char *ca_file, double timeout_s,
+int fetch_transport_http(const char *base_url, const char *token, const char *ca_file, double idle_s,
                          struct fetch_transport *transport, struct err *err)
 {
     struct http_options options = {.url = base_url, .bearer = token, .ca_file = ca_file};
     struct http_transport *t = calloc(1, sizeof(*t));
     if (!t)
         return err_set(err, ERR_NOMEM, "no memory for a connection");
-    t->timeout_ms = timeout_s > 0 && timeout_s < 4e6 ? (uint32_t)(timeout_s * 1000) : 60000;
+    t->idle_ms = idle_s > 0 && idle_s < 4e6 ? (uint32_t)(idle_s * 1000) : 60000;
     t->http = http_create(&options, err);
     if (!t->http) {
         free(t);

@@ -13,6 +13,7 @@
 #ifndef MOTLEY_MODEL_FETCH_H
 #define MOTLEY_MODEL_FETCH_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "common/buf.h"
@@ -42,11 +43,15 @@ struct fetch_options {
     const char *cache_dir;      /* or NULL: no cache on disk */
     uint64_t cache_limit_bytes; /* >= 64 MiB when there is a cache */
     uint32_t resident_chunks;   /* chunks kept in memory; 0: 4 (16 MiB) */
+    /* A request that fails for the moment (common/retry.h) is made again, with growing pauses, until so long
+     * nothing was got or *stop is true. */
+    double patience_s;       /* 0: it is not */
+    const atomic_bool *stop; /* borrowed until the source is closed; or NULL */
 };
 
-/* A transport over common/http.h: base URL "https://host:port", bearer token and CA file (or NULL), seconds a
- * request may take. Strings are copied. */
-int fetch_transport_http(const char *base_url, const char *token, const char *ca_file, double timeout_s,
+/* A transport over common/http.h: base URL "https://host:port", bearer token and CA file (or NULL), seconds
+ * that a request may go without a byte. Strings are copied. */
+int fetch_transport_http(const char *base_url, const char *token, const char *ca_file, double idle_s,
                          struct fetch_transport *transport, struct err *err);
 
 /* Fetch the manifests and open. Takes the transport, also on error. Errors: ERR_CORRUPT (a manifest that

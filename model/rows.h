@@ -81,6 +81,12 @@ void rows_destroy(struct rows *rows);
  * checked at load (offsets rising, ids >= 0 and < vocab if vocab > 0, labels ROWS_IGNORE or the id at that
  * place or another id in range, each row with something to learn and at least two tokens). */
 int rows_save(const struct rows *rows, struct buf *out, struct err *err);
+/* The same, piece by piece: 'put' takes each in order and returns 0 or -1. */
+int rows_save_to(const struct rows *rows,
+                 int (*put)(void *arg, const void *bytes, size_t size, struct err *err), void *arg,
+                 struct err *err);
+/* How many bytes that is. */
+uint64_t rows_saved_bytes(const struct rows *rows);
 /* 'bytes' are borrowed for the call; the rows are a copy. ERR_CORRUPT says what is wrong where. */
 int rows_load(const void *bytes, size_t size, uint32_t vocab, struct rows **rows, struct err *err);
 

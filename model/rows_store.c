@@ -138,23 +138,53 @@ void rows_destroy(struct rows *rows)
     free(owned);
 }
 
+uint64_t rows_saved_bytes(const struct rows *rows)
+{
+    return ROWS_HEAD_BYTES + ((uint64_t)rows->count + 1) * sizeof(uint64_t) +
+           rows->offset[rows->count] * 2 * sizeof(int32_t) + DIGEST_SIZE;
+}
+
+int rows_save_to(const struct rows *rows,
+                 int (*put)(void *arg, const void *bytes, size_t size, struct err *err), void *arg,
+                 struct err *err)
+{
+    const uint64_t tokens = rows->offset[rows->count];
+    uint8_t head[ROWS_HEAD_BYTES], digest[DIGEST_SIZE];
+    const uint32_t numbers[2] = {ROWS_VERSION, rows->count};
+    memcpy(head, rows_magic, sizeof(rows_magic));
+    memcpy(head + 8, numbers, sizeof(numbers));
+    memcpy(head + 16, &tokens, sizeof(tokens));
+    const struct {
+        const void *bytes;
+        size_t size;
+    } parts[] = {{head, sizeof(head)},
+                 {rows->offset, ((size_t)rows->count + 1) * sizeof(uint64_t)},
+                 {rows->ids, tokens * sizeof(int32_t)},
+                 {rows->labels, tokens * sizeof(int32_t)}};
+    struct digest *whole = digest_create(err);
+    int result = whole != NULL ? 0 : -1;
+    for (size_t i = 0; result == 0 && i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (digest_update(whole, parts[i].bytes, parts[i].size, err) < 0 ||
+            put(arg, parts[i].bytes, parts[i].size, err) < 0) {
+            result = -1;
+        }
+    }
+    if (result == 0) {
+        result = digest_final(whole, digest, err) < 0 ? -1 : put(arg, digest, sizeof(digest), err);
+    }
+    digest_destroy(whole);
+    return result;
+}
+
+static int put_buf(void *arg, const void *bytes, size_t size, struct err *err)
+{
+    return buf_append(arg, bytes, size, err);
+}
+
 int rows_save(const struct rows *rows, struct buf *out, struct err *err)
 {
     const size_t begin = out->size;
-    const uint64_t tokens = rows->offset[rows->count];
-    const uint32_t head[2] = {ROWS_VERSION, rows->count};
-    uint8_t digest[DIGEST_SIZE];
-    if (buf_reserve(out,
-                    ROWS_HEAD_BYTES + (rows->count + 1) * sizeof(uint64_t) + tokens * 2 * sizeof(int32_t) +
-                        DIGEST_SIZE,
-                    err) < 0 ||
-        buf_append(out, rows_magic, sizeof(rows_magic), err) < 0 ||
-        buf_append(out, head, sizeof(head), err) < 0 || buf_append(out, &tokens, sizeof(tokens), err) < 0 ||
-        buf_append(out, rows->offset, ((size_t)rows->count + 1) * sizeof(uint64_t), err) < 0 ||
-        buf_append(out, rows->ids, tokens * sizeof(int32_t), err) < 0 ||
-        buf_append(out, rows->labels, tokens * sizeof(int32_t), err) < 0 ||
-        digest_sha256(out->data + begin, out->size - begin, digest, err) < 0 ||
-        buf_append(out, digest, sizeof(digest), err) < 0) {
+    if (buf_reserve(out, rows_saved_bytes(rows), err) < 0 || rows_save_to(rows, put_buf, out, err) < 0) {
         out->size = begin;
         return -1;
     }

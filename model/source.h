@@ -49,6 +49,14 @@ int model_source_create(const struct model_source_ops *ops, void *self, const st
  * reading process with SIGBUS, as mmap does; a worker is expendable in that way. */
 int model_source_open_local(const char *path, struct model_source **source, struct err *err);
 
+/* The files at these paths as a model's, by these names (plain, no slash), mapped read-only and closed again:
+ * nothing is opened later. An error names the file, never its path. */
+struct model_path {
+    const char *name, *path;
+};
+int model_source_open_files(const struct model_path *paths, uint32_t count, struct model_source **source,
+                            struct err *err);
+
 /* One file that lies in memory, borrowed until close. */
 int model_source_open_memory(const char *name, const void *data, size_t size, struct model_source **source,
                              struct err *err);

@@ -66,21 +66,21 @@ static int local_read(void *self, uint32_t file, uint64_t offset, size_t size, v
 
 static const struct model_source_ops local_ops = {.read = local_read, .destroy = local_destroy};
 
-/* Map one regular file. */
-static int map_file(const char *path, struct mapping *map, struct err *err)
+/* Map one regular file; 'shown' is what errors call it. */
+static int map_file(const char *path, const char *shown, struct mapping *map, struct err *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, errno, "could not open file \"%s\"",
-                         path);
+                         shown);
     int status = -1;
     if (fstat(fd, &st) < 0) {
-        err_errno(err, ERR_IO, errno, "could not look at file \"%s\"", path);
+        err_errno(err, ERR_IO, errno, "could not look at file \"%s\"", shown);
         goto out;
     }
     if (!S_ISREG(st.st_mode)) {
-        err_set(err, ERR_INVALID, "\"%s\" is no regular file", path);
+        err_set(err, ERR_INVALID, "\"%s\" is no regular file", shown);
         goto out;
     }
     map->size = (size_t)st.st_size;
@@ -88,7 +88,7 @@ static int map_file(const char *path, struct mapping *map, struct err *err)
         map->data = mmap(NULL, map->size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map->data == MAP_FAILED) {
             map->data = NULL;
-            err_errno(err, ERR_IO, errno, "could not map file \"%s\"", path);
+            err_errno(err, ERR_IO, errno, "could not map file \"%s\"", shown);
             goto out;
         }
     }
@@ -223,26 +223,26 @@ static int list_folder(const char *dir, struct names *list, struct err *err)
     return 0;
 }
 
-static int open_list(const char *dir, const struct names *list, struct model_source **source, struct err *err)
+int model_source_open_files(const struct model_path *paths, uint32_t count, struct model_source **source,
+                            struct err *err)
 {
     struct local *local = calloc(1, sizeof(*local));
-    struct model_file *files = calloc(list->count, sizeof(*files));
+    struct model_file *files = calloc(count, sizeof(*files));
+    *source = NULL;
     if (local)
-        local->maps = calloc(list->count, sizeof(*local->maps));
+        local->maps = calloc(count, sizeof(*local->maps));
     if (!local || !files || !local->maps) {
         err_set(err, ERR_NOMEM, "no memory for a model's list of files");
         goto fail;
     }
-    local->count = list->count;
-    for (uint32_t i = 0; i < list->count; i++) {
-        char path[PATH_BYTES];
-        if (file_path(path, sizeof(path), err, "%s/%s", dir, list->names[i]) < 0 ||
-            map_file(path, &local->maps[i], err) < 0)
+    local->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (file_path(files[i].name, sizeof(files[i].name), err, "%s", paths[i].name) < 0 ||
+            map_file(paths[i].path, paths[i].name, &local->maps[i], err) < 0)
             goto fail;
-        memcpy(files[i].name, list->names[i], sizeof(files[i].name));
         files[i].size = local->maps[i].size;
     }
-    int status = model_source_create(&local_ops, local, files, list->count, source, err);
+    int status = model_source_create(&local_ops, local, files, count, source, err);
     free(files);
     return status;
 fail:
@@ -250,6 +250,22 @@ fail:
     if (local)
         local_destroy(local);
     return -1;
+}
+
+static int open_list(const char *dir, const struct names *list, struct model_source **source, struct err *err)
+{
+    struct model_path *paths = calloc(list->count, sizeof(*paths));
+    char *text = malloc((size_t)list->count * PATH_BYTES);
+    int status = paths && text ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's list of files");
+    for (uint32_t i = 0; status == 0 && i < list->count; i++) {
+        paths[i] = (struct model_path){list->names[i], text + (size_t)i * PATH_BYTES};
+        status = file_path(text + (size_t)i * PATH_BYTES, PATH_BYTES, err, "%s/%s", dir, list->names[i]);
+    }
+    if (status == 0 && model_source_open_files(paths, list->count, source, err) < 0)
+        status = err_wrap(err, "%.300s", dir);
+    free(text);
+    free(paths);
+    return status;
 }
 
 /* Split a file's path into folder and name. */

@@ -1,7 +1,7 @@
 /* The outbox's way to the agents.
  *
  * Invariant: `kept` is sorted by id. A message is encoded once and published
- * from the same bytes every time, so repeats are byte-equal.
+ * from the same bytes every time, so repeats are byte-equal; the seal is made anew (the key may be).
  */
 #include "scheduler/dispatch.h"
 
@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/frame.h"
 #include "common/redis.h"
+#include "scheduler/inlets.h"
 
 #define STREAM_LENGTH_MAX 2000 /* entries of one agent's stream */
 #define MESSAGE_BYTES_MAX ((size_t)64 << 20)
@@ -30,25 +31,37 @@ struct kept_message {
 
 struct dispatch {
     struct redis *redis;
+    struct inlets *inlets;
     struct event *timer;
     uint64_t pause_ns;
     struct kept_message *kept;
     size_t count, capacity;
 };
 
-static void publish_bytes(struct dispatch *dispatch, const char *node, const void *bytes, size_t size)
+/* False: the node has no key (yet, or any more). */
+static bool publish_bytes(struct dispatch *dispatch, const char *node, const void *bytes, size_t size)
 {
     char stream[96];
+    uint8_t mac[SEAL_SIZE];
     struct err ignored; /* a message not sent is sent again, or asked for again */
+    const struct inlet *inlet = inlets_find(dispatch->inlets, node);
+    if (inlet == NULL || inlet->seal == NULL ||
+        seal_make(inlet->seal, SEAL_MESSAGES, bytes, size, mac, &ignored) < 0) {
+        return false;
+    }
+    const struct redis_entry entry = {.payload = bytes, .size = size, .seal = mac, .seal_size = sizeof(mac)};
     snprintf(stream, sizeof(stream), "motley:agent:%s", node);
-    redis_stream_add(dispatch->redis, stream, STREAM_LENGTH_MAX, bytes, size, 0, NULL, NULL, &ignored);
+    redis_stream_add(dispatch->redis, stream, STREAM_LENGTH_MAX, &entry, 0, NULL, NULL, &ignored);
+    return true;
 }
 
 static void publish(struct dispatch *dispatch, struct kept_message *message, uint64_t now_ns)
 {
-    publish_bytes(dispatch, message->node, message->bytes, message->size);
+    bool sent = publish_bytes(dispatch, message->node, message->bytes, message->size);
     message->due_ns = now_ns + message->pause_ns;
-    message->pause_ns = message->pause_ns * 2 < PAUSE_NS_MAX ? message->pause_ns * 2 : PAUSE_NS_MAX;
+    if (sent) {
+        message->pause_ns = message->pause_ns * 2 < PAUSE_NS_MAX ? message->pause_ns * 2 : PAUSE_NS_MAX;
+    }
 }
 
 static void arm(struct dispatch *dispatch)
@@ -73,12 +86,13 @@ static void scan(evutil_socket_t fd, short what, void *arg)
     arm(dispatch);
 }
 
-struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, uint32_t redeliver_ms,
-                                 struct err *err)
+struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, struct inlets *inlets,
+                                 uint32_t redeliver_ms, struct err *err)
 {
     struct dispatch *dispatch = calloc(1, sizeof(*dispatch));
     if (dispatch != NULL) {
         dispatch->redis = redis;
+        dispatch->inlets = inlets;
         dispatch->pause_ns = (uint64_t)redeliver_ms * 1000000u;
         dispatch->timer = evtimer_new(base, scan, dispatch);
     }

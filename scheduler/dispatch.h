@@ -2,7 +2,8 @@
  *
  * Kept messages mirror the outbox table: each is published, and again with
  * growing pauses until the agent's `received` comes, and all at once after Redis
- * was restarted or wiped. Passing ones (ack, hello, kill) are sent once; who
+ * was restarted or wiped. Each is sealed with its node's key; to a node that has none nothing is sent, kept
+ * ones wait. Passing ones (ack, hello, kill) are sent once; who
  * needs them asks again. Thread: the event base's.
  */
 #ifndef MOTLEY_SCHEDULER_DISPATCH_H
@@ -15,12 +16,14 @@
 #include "common/err.h"
 
 struct event_base;
+struct inlets;
 struct redis;
 struct dispatch;
 
-/* 'redis' is borrowed until destroy. redeliver_ms: first pause before a message is sent again. */
-struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, uint32_t redeliver_ms,
-                                 struct err *err);
+/* 'redis' and 'inlets' (whose keys seal what is sent) are borrowed until destroy. redeliver_ms: first pause
+ * before a message is sent again. */
+struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, struct inlets *inlets,
+                                 uint32_t redeliver_ms, struct err *err);
 void dispatch_destroy(struct dispatch *dispatch);
 
 /* Keeps and publishes outbox row 'id' for 'node'. The message gets "type" and "id". Ids must rise. run 0:

@@ -147,7 +147,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
         json_object_set_new(move->change, "address", json_string(address));
     }
     json_object_set(batch->hellos, node->name, workers != NULL ? (json_t *)workers : json_null());
-    batch->accepted++;
+    event_accept(batch, node->name);
     return 0;
 }
 
@@ -164,6 +164,7 @@ static int on_heartbeat(struct event_batch *batch, struct store_sched_node *node
     if (boot == NULL) {
         return err_set(err, ERR_INVALID, "a heartbeat of node %s without its boot", node->name);
     }
+    json_object_set_new(batch->heard, node->name, json_true());
     if (known == NULL || strcmp(known, boot) != 0) {
         return event_reply(batch, node->name, json_pack("{s:s}", "type", "hello"), err);
     }
@@ -244,7 +245,7 @@ static int add_node_event(struct event_batch *batch, struct store_sched_node *no
         return 0;
     }
     move->seq = head->seq;
-    batch->accepted++;
+    event_accept(batch, node->name);
     return on_measured(batch, head, event, err);
 }
 
@@ -263,7 +264,6 @@ int event_batch_add(struct event_batch *batch, const json_t *event, struct err *
     if (node == NULL) {
         return err_set(err, ERR_NOT_FOUND, "%s of node \"%s\", which is not enrolled", head.type, head.node);
     }
-    json_object_set_new(batch->heard, head.node, json_true());
     if (strcmp(head.type, "node_hello") == 0) {
         return on_hello(batch, node, event, err);
     }

@@ -3,8 +3,9 @@
  *
  * An event of a run counts when its run is active in the view, its epoch is the
  * run's, its node is the rank's, and its seq is the next one. A repeated one is
- * dropped; one beyond a gap is dropped and comes again; one of another epoch is
- * acknowledged and answered with a kill. See docs/CONTRACTS.md, Events.
+ * dropped; one beyond a gap is dropped and comes again; one of a run that is over
+ * is acknowledged and answered with a kill; one of an active run, epoch or rank
+ * that its node does not hold is refused. See docs/CONTRACTS.md, Events.
  */
 #ifndef MOTLEY_SCHEDULER_EVENTS_H
 #define MOTLEY_SCHEDULER_EVENTS_H
@@ -34,7 +35,7 @@ struct event_batch {
     struct store_ingest ingest;
     json_t *owned[14]; /* the arrays of ingest */
     json_t *replies;   /* after the commit: [{"node","message"}] */
-    json_t *heard;     /* {node: true}: any sign of life */
+    json_t *heard;     /* {node: true}: a sign of life that is new */
     json_t *hellos;    /* {node: [{"run","epoch","rank"}…]}: living workers of agents that said hello */
     struct rank_move *moves;
     size_t move_count, move_capacity;

@@ -50,6 +50,12 @@ void event_batch_fini(struct event_batch *batch)
     *batch = (struct event_batch){0};
 }
 
+void event_accept(struct event_batch *batch, const char *node)
+{
+    json_object_set_new(batch->heard, node, json_true());
+    batch->accepted++;
+}
+
 int event_append(json_t *array, json_t *row, struct err *err)
 {
     if (row == NULL || json_array_append_new(array, row) < 0) {

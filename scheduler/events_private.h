@@ -30,6 +30,8 @@ struct event_head {
     int64_t seq;
 };
 
+/* The event was taken: its node lives. One that comes again is no sign of life. */
+void event_accept(struct event_batch *batch, const char *node);
 /* Takes 'row' over; NULL is ERR_NOMEM. */
 int event_append(json_t *array, json_t *row, struct err *err);
 /* Takes 'message' over. */

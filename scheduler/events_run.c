@@ -10,10 +10,10 @@
 
 #define STEP_MAX ((int64_t)1 << 40)
 
-static struct store_sched_run *find_run(struct store_view *view, int64_t id, int64_t epoch)
+static struct store_sched_run *find_run(struct store_view *view, int64_t id)
 {
     for (size_t i = 0; i < view->run_count; i++) {
-        if (view->runs[i].id == id && view->runs[i].epoch == epoch) {
+        if (view->runs[i].id == id) {
             return &view->runs[i];
         }
     }
@@ -379,13 +379,14 @@ int event_add_of_run(struct event_batch *batch, const struct event_head *head, c
     if (jr_finish_loose(&reader) < 0) {
         return -1;
     }
-    struct store_sched_run *run = find_run(batch->view, id, epoch);
+    struct store_sched_run *run = find_run(batch->view, id);
     if (run == NULL) {
         return refuse_stale(batch, head, id, epoch, rank, err);
     }
-    if (rank >= (int64_t)run->rank_count || strcmp(run->ranks[rank].node, head->node) != 0) {
-        return err_set(err, ERR_DENIED, "%s of run %lld rank %lld does not belong to node %s", head->type,
-                       (long long)id, (long long)rank, head->node);
+    if (epoch != run->epoch || rank >= (int64_t)run->rank_count ||
+        strcmp(run->ranks[rank].node, head->node) != 0) {
+        return err_set(err, ERR_DENIED, "%s of run %lld epoch %lld rank %lld, which node %s does not hold",
+                       head->type, (long long)id, (long long)epoch, (long long)rank, head->node);
     }
     struct rank_move *move = move_of(batch, run, &run->ranks[rank], err);
     if (move == NULL) {
@@ -399,7 +400,7 @@ int event_add_of_run(struct event_batch *batch, const struct event_head *head, c
         return -1;
     }
     move->seq = head->seq; /* taken, whatever is in it: a bad event must not hold up those behind it */
-    batch->accepted++;
+    event_accept(batch, head->node);
     struct run_event_context context = {batch, event, run, &run->ranks[rank], move};
     const struct run_event_kind *kind = run_kind(head->type);
     return kind != NULL ? kind->take(&context, err)

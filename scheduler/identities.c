@@ -45,6 +45,15 @@ static void tell_removed(struct scheduler *scheduler, const json_t *nodes)
     json_decref(message);
 }
 
+void identities_leave(struct scheduler *scheduler)
+{
+    json_t *nodes = list_nodes(scheduler->view);
+    if (nodes != NULL) {
+        tell_removed(scheduler, nodes);
+    }
+    json_decref(nodes);
+}
+
 void identities_tell(struct scheduler *scheduler)
 {
     json_t *nodes = list_nodes(scheduler->view);
@@ -52,7 +61,6 @@ void identities_tell(struct scheduler *scheduler)
         json_decref(nodes);
         return;
     }
-    tell_removed(scheduler, nodes);
     for (size_t i = 0; i < scheduler->view->node_count; i++) {
         if (!scheduler->view->nodes[i].joining) {
             tell(scheduler, scheduler->view->nodes[i].name, nodes);

@@ -1,7 +1,8 @@
-/* Events in: read a batch from the stream, commit it, acknowledge it, read the next.
+/* Events in: read a batch from the nodes' streams, commit it, acknowledge it, read the next.
  *
- * The stream is read from its start by every new leader; what was committed
+ * The streams are read from their start by every new leader; what was committed
  * before is recognised by its seq. An entry is trimmed only after its commit.
+ * Each node has its share of a batch: one that floods does not starve the others.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -10,40 +11,83 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/frame.h"
 #include "common/log.h"
 #include "common/redis.h"
 
-#define BLOCK_MS 2000
+#define BLOCK_MS 200 /* how late a node that has just joined is heard */
 #define BATCH_BYTES_MAX ((size_t)32 << 20)
+#define SHARE_BYTES_MIN ((size_t)256 << 10)
+#define SHARE_ENTRIES_MIN 64u
+#define STREAMS_MAX 1000u    /* of one read; more take turns */
 #define SEEN_NS 15000000000u /* how often last_seen is written */
 
 /* ---- reading ---- */
 
-struct reading {
-    struct scheduler *scheduler;
-    size_t bytes;
-};
-
-static int take_entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static size_t share_bytes(const struct scheduler *scheduler)
 {
-    struct reading *reading = arg;
-    struct scheduler *scheduler = reading->scheduler;
-    if (reading->bytes > 0 && reading->bytes + size > BATCH_BYTES_MAX) {
-        return 0; /* read again from pending_last */
+    size_t share = BATCH_BYTES_MAX / (inlets_count(scheduler->inlets) + 1);
+    return share > SHARE_BYTES_MIN ? share : SHARE_BYTES_MIN;
+}
+
+static int take_entry(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                      struct err *err)
+{
+    struct scheduler *scheduler = arg;
+    struct inlet *inlet = inlets_of_stream(scheduler->inlets, stream);
+    if (inlet == NULL || inlet->seal == NULL || inlet->cut) {
+        return 0; /* not ours, or read again from where it was cut */
     }
-    reading->bytes += size + 1;
-    if (reading->bytes > BATCH_BYTES_MAX) {
-        reading->bytes = BATCH_BYTES_MAX;
-    }
-    snprintf(scheduler->pending_last, sizeof(scheduler->pending_last), "%s", id);
-    json_t *event = payload != NULL ? frame_decode(payload, size, &frame_limits_default, err) : NULL;
-    if (event == NULL) {
-        log_event(LOG_LEVEL_WARN, "event_refused", "id=%s why=\"%s\"", id,
-                  payload != NULL ? err->text : "the entry has no field m");
+    if (!inlet_id_is_sane(id)) {
+        char why[128];
+        snprintf(why, sizeof(why), "its stream was emptied: an entry with the id %.48s", id);
+        floods_empty(scheduler, inlet, 1, why);
+        inlet->cut = true;
         return 0;
     }
-    return json_array_append_new(scheduler->pending, event);
+    if (inlet->taken_bytes > 0 && inlet->taken_bytes + entry->size > share_bytes(scheduler)) {
+        inlet->cut = true;
+        return 0;
+    }
+    inlet->taken_bytes += entry->size + 1;
+    inlet->allowance -= (double)entry->size;
+    snprintf(inlet->taken, sizeof(inlet->taken), "%s", id);
+    scheduler->taken = true;
+    json_t *event = inlet_open(inlet, entry, err);
+    if (event != NULL) {
+        return json_array_append_new(scheduler->pending, event);
+    }
+    if (err->code != ERR_STALE) {
+        inlet_refuse(inlet, clock_mono_ns(), err->text);
+    }
+    return 0;
+}
+
+static void pending_drop(struct scheduler *scheduler)
+{
+    json_decref(scheduler->pending);
+    scheduler->pending = NULL;
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        inlets_at(scheduler->inlets, i)->taken[0] = '\0';
+    }
+}
+
+/* A reply that cannot be read: the streams are read one by one, until the one is found whose fault it is. */
+static void read_failed(struct scheduler *scheduler, const struct err *why)
+{
+    if (why->code != ERR_PEER && why->code != ERR_INVALID && why->code != ERR_CORRUPT) {
+        return; /* the tick reads again */
+    }
+    struct inlet *only = inlets_find(scheduler->inlets, scheduler->read_only);
+    log_event(LOG_LEVEL_WARN, "events_unreadable", "node=%s why=\"%s\"", only != NULL ? only->node : "?",
+              why->text);
+    if (only != NULL) {
+        char text[600];
+        snprintf(text, sizeof(text), "its stream was emptied: it cannot be read: %s", why->text);
+        floods_empty(scheduler, only, 1, text);
+    }
+    if (scheduler->read_alone == 0) {
+        scheduler->read_alone = inlets_count(scheduler->inlets);
+    }
 }
 
 static void read_done(void *arg, const redisReply *reply, const struct err *why)
@@ -56,36 +100,74 @@ static void read_done(void *arg, const redisReply *reply, const struct err *why)
         return;
     }
     if (why->code != ERR_NONE) {
-        return; /* the tick reads again */
-    }
-    struct reading reading = {.scheduler = scheduler};
-    scheduler->pending = json_array();
-    scheduler->pending_last[0] = '\0';
-    if (scheduler->pending == NULL || redis_stream_entries(reply, take_entry, &reading, &err) < 0) {
-        json_decref(scheduler->pending);
-        scheduler->pending = NULL;
-        log_event(LOG_LEVEL_ERROR, "events_unreadable", "after=%s", scheduler->after);
+        read_failed(scheduler, why);
         return;
     }
-    if (scheduler->pending_last[0] == '\0') {
-        json_decref(scheduler->pending);
-        scheduler->pending = NULL;
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        inlets_at(scheduler->inlets, i)->taken_bytes = 0;
+        inlets_at(scheduler->inlets, i)->cut = false;
+    }
+    scheduler->pending = json_array();
+    scheduler->taken = false;
+    if (scheduler->pending == NULL || redis_stream_entries(reply, take_entry, scheduler, &err) < 0) {
+        pending_drop(scheduler);
+        read_failed(scheduler, &err);
+        return;
+    }
+    floods_look(scheduler, true);
+    if (!scheduler->taken) {
+        pending_drop(scheduler);
         ingest_read(scheduler);
         return;
     }
     scheduler_turn(scheduler);
 }
 
+/* The next streams in turn; how many there are, 0: no node may speak. */
+static size_t positions_fill(struct scheduler *scheduler, struct redis_position positions[STREAMS_MAX],
+                             size_t most)
+{
+    const size_t count = inlets_count(scheduler->inlets);
+    const size_t first = count > 0 ? scheduler->read_next % count : 0;
+    const uint64_t now_ns = clock_mono_ns();
+    size_t filled = 0;
+    for (size_t k = 0; k < count && filled < most; k++) {
+        struct inlet *inlet = inlets_at(scheduler->inlets, (first + k) % count);
+        scheduler->read_next = first + k + 1;
+        if (inlet->seal != NULL && inlet_may_read(inlet, now_ns)) {
+            positions[filled++] = (struct redis_position){inlet->stream, inlet->after};
+            snprintf(scheduler->read_only, sizeof(scheduler->read_only), "%s", inlet->node);
+        }
+    }
+    if (filled != 1) {
+        scheduler->read_only[0] = '\0';
+    }
+    return filled;
+}
+
 void ingest_read(struct scheduler *scheduler)
 {
     struct err err;
+    struct redis_position positions[STREAMS_MAX];
     if (scheduler->epoch == 0 || !scheduler->ready || scheduler->reading || scheduler->pending != NULL ||
         !redis_is_connected(scheduler->reader)) {
         return;
     }
-    scheduler->reading =
-        redis_stream_read(scheduler->reader, EVENTS_STREAM, scheduler->after,
-                          scheduler->config->limits.batch_max, BLOCK_MS, read_done, scheduler, &err) == 0;
+    const bool alone = scheduler->read_alone > 0;
+    const bool turns = alone || inlets_count(scheduler->inlets) > STREAMS_MAX;
+    const size_t filled = positions_fill(scheduler, positions, alone ? 1 : STREAMS_MAX);
+    if (filled == 0) {
+        return;
+    }
+    uint32_t entries = scheduler->config->limits.batch_max / (uint32_t)filled;
+    if (entries < SHARE_ENTRIES_MIN) {
+        entries = SHARE_ENTRIES_MIN;
+    }
+    scheduler->reading = redis_streams_read(scheduler->reader, positions, filled, entries,
+                                            turns ? 1 : BLOCK_MS, read_done, scheduler, &err) == 0;
+    if (scheduler->reading && alone) {
+        scheduler->read_alone--;
+    }
 }
 
 /* ---- committing ---- */
@@ -148,11 +230,15 @@ static void learn(struct scheduler *scheduler)
 static void all_committed(struct scheduler *scheduler)
 {
     struct err ignored; /* what is not trimmed now is trimmed next time */
-    json_decref(scheduler->pending);
-    scheduler->pending = NULL;
     scheduler->solo = false;
-    snprintf(scheduler->after, sizeof(scheduler->after), "%s", scheduler->pending_last);
-    redis_stream_trim(scheduler->commands, EVENTS_STREAM, scheduler->after, NULL, NULL, &ignored);
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        struct inlet *inlet = inlets_at(scheduler->inlets, i);
+        if (inlet->taken[0] != '\0') {
+            snprintf(inlet->after, sizeof(inlet->after), "%s", inlet->taken);
+            redis_stream_trim(scheduler->commands, inlet->stream, inlet->after, NULL, NULL, &ignored);
+        }
+    }
+    pending_drop(scheduler);
     ingest_read(scheduler);
 }
 
@@ -184,12 +270,22 @@ static bool is_poison(const struct err *err)
     return err->code == ERR_INVALID || err->code == ERR_INTERNAL || err->code == ERR_TOO_BIG;
 }
 
+static void refuse(struct scheduler *scheduler, const json_t *event, const char *why)
+{
+    struct inlet *inlet = inlets_find(scheduler->inlets, json_string_value(json_object_get(event, "node")));
+    if (inlet != NULL) {
+        inlet_refuse(inlet, clock_mono_ns(), why);
+    }
+}
+
 /* Keeps the event's place in its sequence, says why in its stead; drops it if even that is refused. */
 static void defuse(struct scheduler *scheduler, const struct err *why)
 {
     const json_t *event = json_array_get(scheduler->pending, 0);
     const char *type = json_string_value(json_object_get(event, "type"));
-    log_event(LOG_LEVEL_ERROR, "event_refused", "type=%s why=\"%s\"", type != NULL ? type : "?", why->text);
+    char text[600];
+    snprintf(text, sizeof(text), "%.40s: %s", type != NULL ? type : "?", why->text);
+    refuse(scheduler, event, text);
     json_t *place = json_object_get(event, "refused") == NULL && json_object_get(event, "run") != NULL
                         ? json_pack("{s:s, s:s, s:s, s:b}", "type", "log", "level", "error", "text",
                                     "an event of this worker was refused by the database", "refused", 1)
@@ -268,12 +364,7 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
             if (err->code == ERR_NOMEM) {
                 return -1;
             }
-            if (err->code == ERR_NOT_FOUND) {
-                /* A node that joined after the view was read: its next heartbeat will find it. */
-                scheduler->view_stale = true;
-                scheduler->dirty = true;
-            }
-            log_event(LOG_LEVEL_WARN, "event_refused", "why=\"%s\"", err->text);
+            refuse(scheduler, event, err->text);
         }
     }
     return event_batch_close(batch, err);
@@ -307,7 +398,6 @@ void ingest_start(struct scheduler *scheduler)
 void ingest_forget(struct scheduler *scheduler)
 {
     event_batch_fini(&scheduler->batch);
-    json_decref(scheduler->pending);
-    scheduler->pending = NULL;
+    pending_drop(scheduler);
     scheduler->solo = false;
 }

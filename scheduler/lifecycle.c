@@ -186,9 +186,22 @@ static void decide_stopping(const struct store_sched_run *run, const struct sche
     }
 }
 
+/* The pause before the next attempt. It bounds how often attempts that come to nothing begin, so it counts
+ * from this one's beginning, grows with the losses in a row that left the job where it was, and forgets them
+ * once a checkpoint was won: there are only so many of those. */
+static uint32_t pause_ms(const struct store_sched_run *run, const struct store_sched_job *job,
+                         const struct scheduler_limits *limits, int64_t now_us)
+{
+    const uint32_t before = run->lost_before < job->losses ? run->lost_before : job->losses;
+    const int64_t lasted_ms = (now_us - run->created_us) / 1000;
+    const int64_t whole_ms = policy_backoff_ms(before + 1, limits->retry_ms_min, limits->retry_ms_max);
+    return run->advanced || lasted_ms >= whole_ms ? 0
+                                                  : (uint32_t)(whole_ms - (lasted_ms > 0 ? lasted_ms : 0));
+}
+
 /* The cause: a rank that was lost itself, else what was seen first (run->why). */
 static void finish_lost(const struct store_sched_run *run, const struct store_sched_job *job,
-                        const struct tally *tally, const struct scheduler_limits *limits,
+                        const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                         struct run_verdict *verdict)
 {
     char cause[300] = "a worker was lost";
@@ -207,13 +220,13 @@ static void finish_lost(const struct store_sched_run *run, const struct store_sc
         return;
     }
     verdict->job_event = JOB_EVENT_REQUEUE;
-    verdict->delay_ms = policy_backoff_ms(job->losses + 1, limits->retry_ms_min, limits->retry_ms_max);
+    verdict->delay_ms = pause_ms(run, job, limits, now_us);
     say(verdict, "attempt %u ended (%s); goes on from its last checkpoint", job->attempt, cause);
 }
 
 /* Everybody has ended after a stop: what becomes of the job. */
 static void decide_finish(const struct store_sched_run *run, const struct store_sched_job *job,
-                          const struct tally *tally, const struct scheduler_limits *limits,
+                          const struct tally *tally, const struct scheduler_limits *limits, int64_t now_us,
                           struct run_verdict *verdict)
 {
     enum stop_why why = job->stop_why != STOP_NONE ? job->stop_why : run->stop_why;
@@ -240,7 +253,7 @@ static void decide_finish(const struct store_sched_run *run, const struct store_
         verdict->job_event = JOB_EVENT_REQUEUE;
         say(verdict, "moves to other devices");
     } else {
-        finish_lost(run, job, tally, limits, verdict);
+        finish_lost(run, job, tally, limits, now_us, verdict);
     }
 }
 
@@ -258,6 +271,6 @@ void lifecycle_decide(const struct store_sched_run *run, const struct store_sche
         decide_stopping(run, limits, now_us, verdict);
     }
     if (tally.living == 0 || verdict->action == RUN_ACTION_FINISH) {
-        decide_finish(run, job, &tally, limits, verdict);
+        decide_finish(run, job, &tally, limits, now_us, verdict);
     }
 }

@@ -188,6 +188,22 @@ out:
     return rc;
 }
 
+/* Before anything else is asked, since a proxy that pools transactions fails in many ways; and again when the
+ * database was not there yet. */
+static int check_servers(const struct scheduler_config *config)
+{
+    struct err err;
+    int checked = store_session_check(config->postgres, &err);
+    if (checked < 0 && err.code == ERR_UNSUPPORTED) {
+        return fail("PostgreSQL", &err);
+    }
+    int rc = probe_servers(config);
+    if (rc == 0 && checked < 0 && store_session_check(config->postgres, &err) < 0) {
+        rc = fail("PostgreSQL", &err);
+    }
+    return rc;
+}
+
 /* ---- running ---- */
 
 static void stop(evutil_socket_t signal_number, short what, void *arg)
@@ -233,7 +249,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    rc = options.migrate ? migrate(&config) : probe_servers(&config);
+    rc = options.migrate ? migrate(&config) : check_servers(&config);
     if (rc == 0 && !options.migrate) {
         rc = run(&config);
     }

@@ -22,6 +22,20 @@
 
 /* ---- one thing at a time ---- */
 
+/* The view's nodes are those that are listened to and that have users in Redis. */
+static void sync_inlets(struct scheduler *scheduler)
+{
+    struct err err;
+    int changed = inlets_sync(scheduler->inlets, scheduler->view, &err);
+    if (changed < 0) {
+        scheduler_retry(scheduler, "load_failed", &err);
+    } else if (changed > 0) {
+        keeper_check(scheduler);
+        dispatch_again(scheduler->dispatch); /* what could not be sealed before */
+        ingest_read(scheduler);
+    }
+}
+
 static void loaded(void *arg, const struct err *err, struct store_view *view)
 {
     struct scheduler *scheduler = arg;
@@ -36,6 +50,8 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
+    identities_leave(scheduler); /* sealed with the keys of those that leave */
+    sync_inlets(scheduler);
     identities_tell(scheduler);
     pass_start(scheduler);
 }
@@ -112,7 +128,7 @@ static void notified(void *arg, const char *channel, const char *payload)
 /* Everything Redis held is gone. */
 static void redis_is_empty(struct scheduler *scheduler)
 {
-    snprintf(scheduler->after, sizeof(scheduler->after), "0");
+    inlets_rewind(scheduler->inlets);
     dispatch_again(scheduler->dispatch);
     identities_forget(scheduler);
     scheduler_mark(scheduler);
@@ -143,12 +159,24 @@ static void ask_marker(struct scheduler *scheduler)
     }
 }
 
+/* Where Redis ends the fullest connections for want of memory (maxmemory-clients), ours are not among them.
+ */
+static void stay(struct redis *redis)
+{
+    static const char *const argv[] = {"CLIENT", "NO-EVICT", "on"};
+    struct err ignored;
+    redis_command(redis, 0, NULL, NULL, 3, argv, NULL, &ignored);
+}
+
 static void redis_connected(void *arg)
 {
     struct scheduler *scheduler = arg;
     scheduler->redis_up = true;
     scheduler->listening_ns = clock_mono_ns();
+    stay(scheduler->commands);
     log_event(LOG_LEVEL_INFO, "redis_connected", "address=%s", scheduler->config->redis_address);
+    keeper_forget(scheduler);
+    keeper_check(scheduler);
     if (scheduler->dispatch != NULL && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
         identities_forget(scheduler); /* what was said meanwhile was heard by nobody */
@@ -168,7 +196,9 @@ static void redis_disconnected(void *arg, const struct err *why)
 
 static void reader_connected(void *arg)
 {
-    ingest_read(arg);
+    struct scheduler *scheduler = arg;
+    stay(scheduler->reader);
+    ingest_read(scheduler);
 }
 
 /* ---- leading ---- */
@@ -217,8 +247,7 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
     log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu", scheduler->config->name,
               (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch));
     ask_marker(scheduler);
-    ingest_read(scheduler);
-    scheduler_mark(scheduler);
+    scheduler_mark(scheduler); /* the view says whose streams there are */
 }
 
 static void load_outbox(struct scheduler *scheduler)
@@ -240,7 +269,6 @@ static void gained(void *arg, int64_t epoch)
     scheduler->epoch = epoch;
     scheduler->ready = false;
     scheduler->listening_ns = clock_mono_ns();
-    snprintf(scheduler->after, sizeof(scheduler->after), "0");
     load_outbox(scheduler);
 }
 
@@ -251,6 +279,7 @@ static void forget(struct scheduler *scheduler)
     scheduler->ready = false;
     pass_forget(scheduler);
     ingest_forget(scheduler);
+    inlets_clear(scheduler->inlets);
     liveness_forget(scheduler);
     identities_forget(scheduler);
     dispatch_clear(scheduler->dispatch);
@@ -326,6 +355,9 @@ static void tick(evutil_socket_t fd, short what, void *arg)
     }
     ask_marker(scheduler);
     ingest_read(scheduler);
+    floods_look(scheduler, false);
+    floods_mark(scheduler);
+    keeper_tick(scheduler, now_ns);
     prune(scheduler, now_ns);
     liveness_ask_again(scheduler, now_ns);
     if (liveness_changed(scheduler, now_ns)) {
@@ -378,8 +410,8 @@ static int connect_store(struct scheduler *scheduler, struct err *err)
         return -1;
     }
     scheduler->facts = facts_create(scheduler->store, facts_arrived, scheduler, err);
-    scheduler->dispatch =
-        dispatch_create(scheduler->base, scheduler->commands, scheduler->config->limits.redeliver_ms, err);
+    scheduler->dispatch = dispatch_create(scheduler->base, scheduler->commands, scheduler->inlets,
+                                          scheduler->config->limits.redeliver_ms, err);
     scheduler->planning = planning_create(scheduler->base, scheduler->placer, &scheduler->config->planners,
                                           facts_arrived, scheduler, err);
     scheduler->waiting = waiting_create(err);
@@ -404,6 +436,11 @@ struct scheduler *scheduler_create(struct event_base *base, const struct schedul
     scheduler->config = config;
     scheduler->placer = placer;
     scheduler->pruned_ns = clock_mono_ns();
+    scheduler->inlets = inlets_create(err);
+    if (scheduler->inlets == NULL) {
+        free(scheduler);
+        return NULL;
+    }
     scheduler->turn = event_new(base, -1, 0, turn, scheduler);
     scheduler->tick = event_new(base, -1, EV_PERSIST, tick, scheduler);
     scheduler->wake = evtimer_new(base, wake, scheduler);
@@ -446,6 +483,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     planning_destroy(scheduler->planning);
     waiting_destroy(scheduler->waiting);
     redis_destroy(scheduler->commands);
+    inlets_destroy(scheduler->inlets);
     store_view_destroy(scheduler->view);
     tls_context_free(scheduler->tls);
     free_event(scheduler->turn);

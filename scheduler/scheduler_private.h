@@ -14,12 +14,11 @@
 #include "scheduler/dispatch.h"
 #include "scheduler/events.h"
 #include "scheduler/facts.h"
+#include "scheduler/inlets.h"
 #include "scheduler/planning.h"
 #include "scheduler/scheduler.h"
 #include "store/leader.h"
 #include "store/sched.h"
-
-#define EVENTS_STREAM "motley:events"
 
 struct event;
 struct redis;
@@ -65,13 +64,21 @@ struct scheduler {
     uint64_t passed_ns; /* when the last pass began */
     struct store_view *view;
 
-    uint64_t read_ns; /* when the last XREAD came back: nothing after it was heard yet */
-    bool reading;     /* an XREAD is under way */
-    char after[40];   /* stream id read up to */
-    json_t *pending;  /* events read and not yet ingested, or NULL */
-    bool solo;        /* pending events go one by one: one of them was refused by the database */
-    char pending_last[40];
+    uint64_t read_ns;      /* when the last XREAD came back: nothing after it was heard yet */
+    struct inlets *inlets; /* the nodes' streams; empty until the first view */
+    bool reading;          /* an XREAD is under way */
+    size_t read_next;      /* the inlet whose turn it is, where not all are read at once */
+    size_t read_alone;     /* so many reads of one stream each */
+    char read_only[72];    /* the node whose stream alone is read; "": several */
+    json_t *pending;       /* events read and not yet ingested, or NULL */
+    bool taken;            /* an entry was read, be it refused */
+    bool solo;             /* pending events go one by one: one of them was refused by the database */
     struct event_batch batch;
+    bool marking; /* what was refused is being written */
+
+    bool users_asked, users_due; /* keeper.c: an ACL LIST is under way; a new comparison shall follow */
+    bool users_second;           /* it is the second of its comparison */
+    uint64_t users_ns;           /* when the last one began */
 
     struct node_life *lives;
     size_t life_count;
@@ -103,6 +110,21 @@ void ingest_start(struct scheduler *scheduler);  /* pending events → database 
 void ingest_read(struct scheduler *scheduler);   /* next XREAD if none is under way */
 void ingest_forget(struct scheduler *scheduler); /* leadership lost */
 
+/* floods.c: a node's stream stays small, or is emptied: its agent's journal sends again. */
+/* Asks how large the streams are; cut: only of those whose last read was cut. */
+void floods_look(struct scheduler *scheduler, bool cut);
+/* Empties the node's stream and counts 'strikes' against it; many in a while bar it. */
+void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned strikes, const char *why);
+/* Writes what was refused to the nodes' rows. */
+void floods_mark(struct scheduler *scheduler);
+
+/* keeper.c: Redis's users `agent-…` are those of the view's nodes. Compares now, or once more after the
+ * comparison under way. */
+void keeper_check(struct scheduler *scheduler);
+void keeper_tick(struct scheduler *scheduler, uint64_t now_ns);
+/* A new connection: perhaps to a Redis without users. */
+void keeper_forget(struct scheduler *scheduler);
+
 /* pass.c: takes the view that was just loaded; ends in scheduler_turn. */
 void pass_start(struct scheduler *scheduler);
 void pass_forget(struct scheduler *scheduler);
@@ -121,7 +143,9 @@ bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t r
 void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns);
 void liveness_forget(struct scheduler *scheduler);
 
-/* identities.c. Tell whoever must know of nodes that came, left or were enrolled anew since the last view. */
+/* identities.c. Tell those that left, while they can still be told. */
+void identities_leave(struct scheduler *scheduler);
+/* Tell whoever must know of nodes that came, left or were enrolled anew since the last view. */
 void identities_tell(struct scheduler *scheduler);
 void identities_hello(struct scheduler *scheduler, const char *node); /* its agent is new */
 void identities_forget(struct scheduler *scheduler);

@@ -129,3 +129,25 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
     store_work_fini(&work);
     return rc;
 }
+
+/* ---- what was refused ---- */
+
+/* clang-format off */
+static const struct pg_statement mark_nodes = {
+    "mark_nodes",
+    "UPDATE nodes n SET refused = n.refused + c.refused, mark = c.why, marked_at = now(), barred = n.barred OR c.barred FROM "
+    RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")
+    " WHERE n.name = c.node AND n.generation = c.generation",
+    PG_WRITE};
+/* clang-format on */
+
+int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
+                    struct err *err)
+{
+    const struct store_part part = {&mark_nodes, marks};
+    struct store_work work;
+    store_work_init(&work, leader, &part, 1);
+    int rc = store_run_done(store, work.steps, work.count, STORE_ALONE, done, arg, err);
+    store_work_fini(&work);
+    return rc;
+}

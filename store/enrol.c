@@ -69,10 +69,12 @@ static const struct pg_statement check_join = {
 static const struct pg_statement enrol_node = {
     "node_enrol",
     "WITH good AS (SELECT t.hash, t.node, t.replace FROM join_tokens t WHERE " GOOD_TOKEN " FOR UPDATE), "
-    "made AS (INSERT INTO nodes AS n (name, address, key_hash, certified_until) "
-    "         SELECT $2, $3, $6, to_timestamp($8::bigint) FROM good "
+    "made AS (INSERT INTO nodes AS n (name, address, key_hash, certified_until, redis_hash, seal_key) "
+    "         SELECT $2, $3, $6, to_timestamp($8::bigint), $9, $10 FROM good "
     "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = n.generation + 1, "
     "           key_hash = excluded.key_hash, certified_until = excluded.certified_until, removed_at = NULL, "
+    "           redis_hash = excluded.redis_hash, seal_key = excluded.seal_key, refused = 0, mark = NULL, "
+    "           marked_at = NULL, barred = false, "
     "           boot = NULL, state = 'joining', enrolled_at = now() "
     "         WHERE n.generation + 1 = $7 AND ((n.last_seen IS NULL AND n.removed_at IS NULL) "
     "           OR (SELECT replace OR (node IS NOT NULL AND n.key_hash = $6) FROM good)) "
@@ -164,6 +166,14 @@ int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_f
     pg_param_bytes(&params, enrol->key_hash, DIGEST_SIZE);
     pg_param_i64(&params, enrol->generation);
     pg_param_i64(&params, enrol->certified_until_s);
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *secret = i == 0 ? enrol->redis_hash : enrol->seal_key;
+        if (secret != NULL) {
+            pg_param_bytes(&params, secret, DIGEST_SIZE);
+        } else {
+            pg_param_text(&params, NULL);
+        }
+    }
     return run_join(store, &enrol_node, &params, enrol_deliver, enrol->node, done, arg, err);
 }
 
@@ -217,7 +227,7 @@ int store_node_renew(struct store *store, const char *node, const uint8_t key_ha
 static const struct pg_statement remove_node = {
     "node_remove",
     "WITH gone AS (UPDATE nodes SET removed_at = now(), generation = generation + 1, key_hash = NULL, "
-    "certified_until = NULL, "
+    "certified_until = NULL, redis_hash = NULL, seal_key = NULL, "
     "    boot = NULL, state = 'unreachable' WHERE name = $1 AND removed_at IS NULL RETURNING name, "
     "generation), "
     "old AS (UPDATE tokens SET revoked_at = now() FROM gone WHERE tokens.node = gone.name "

@@ -37,6 +37,9 @@ struct store_enrol {
     const char *node;
     const char *address;
     const uint8_t *agent_hash; /* 32 bytes: SHA-256 of the agent's new bearer token */
+    const uint8_t *redis_hash; /* 32 bytes: SHA-256 of its Redis password; the scheduler makes the user */
+    const uint8_t *seal_key;   /* 32 bytes: of the seal on its messages (common/seal.h); NULL, or a NULL
+                                  redis_hash: the node can do nothing */
     const uint8_t *key_hash;   /* 32 bytes: SHA-256 of the public key that its request was signed by */
     int64_t generation;        /* as store_join_check answered: its certificate names it already */
     int64_t certified_until_s; /* when that certificate ends, seconds since 1970 */

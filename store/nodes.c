@@ -8,7 +8,9 @@
 
 static const struct pg_statement list_nodes = {
     "node_list",
-    "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', n.state, "
+    "SELECT json_build_object('nodes', coalesce(json_agg(json_build_object('name', n.name, 'state', "
+    " CASE WHEN n.barred THEN 'barred' ELSE n.state END, 'refused', n.refused, 'why', n.mark, 'marked', "
+    " motley_time(n.marked_at), "
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
@@ -22,7 +24,7 @@ static const struct pg_statement list_nodes = {
     "d.kind, "                                                                                               \
     " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'job', r.job, 'machine_id', "        \
     "n.machine_id, "                                                                                         \
-    " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' THEN 'unreachable' "              \
+    " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
     "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
     "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \

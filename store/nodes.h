@@ -7,7 +7,9 @@
 #include "store/store.h"
 
 /* {"nodes":[{"name","state"
- * (joining|alive|unreachable),"address","machine_id","last_seen"|null,"enrolled","devices":n}]} */
+ * (joining|alive|unreachable|barred),"address","machine_id","last_seen"|null,"enrolled","devices":n,
+ * "refused":n,"why"|null,"marked"|null}]}: messages of it that were refused since it joined, why the last one
+ * was, and when that was noted; barred: it flooded Redis and has no user there until it is enrolled anew. */
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* {"devices":[{"name","node","kind","state" (free|busy|drained|draining|unreachable|gone),"drained",

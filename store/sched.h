@@ -65,16 +65,20 @@ struct store_sched_run { /* every active one */
     enum stop_why stop_why;
     int64_t created_us, started_us, stopping_us, killed_us; /* 0: not yet */
     char *why;                                              /* why it is being stopped, a sentence, or NULL */
+    bool advanced;        /* a checkpoint beyond the one it began with is complete */
+    uint32_t lost_before; /* lost runs of the same job that began with the same checkpoint */
     uint32_t rank_count;
     struct store_sched_rank *ranks; /* [rank_count], by rank */
 };
 
 struct store_sched_node { /* removed ones are not there */
     char *name, *boot /* or NULL */, *machine_id /* "" */, *address /* "" */;
-    bool reachable; /* nodes.state = alive */
+    bool reachable; /* nodes.state = alive, and admitted */
     bool joining;   /* has never said hello since its enrolment */
     int64_t last_seq;
     int64_t generation; /* named by its certificate */
+    bool admitted; /* has a Redis user and a key: false once barred or removed */
+    uint8_t redis_hash[32], seal_key[32];
 };
 
 struct store_sched_device {
@@ -191,6 +195,11 @@ struct store_decision {
  */
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
+
+/* What was refused of nodes: [{"node","generation","refused": so many more,"why","barred": bool}]; another
+ * generation than the node's present one changes nothing. Repeating it counts twice. */
+int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
+                    struct err *err);
 
 /* How long what grows for ever is kept, in days; and how much of it goes in one call. */
 struct store_retention {

@@ -70,8 +70,10 @@ static const struct pg_statement statements[Q_COUNT] = {
                   PG_READ},
     [Q_RUNS] = {"sched_runs",
                 "SELECT id, job, epoch, attempt, state, stop_why, " MICROS("created_at") ", " MICROS("started_at")
-                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why FROM runs WHERE state IN " ACTIVE
-                " ORDER BY id",
+                ", " MICROS("stopping_at") ", " MICROS("killed_at") ", why, "
+                "EXISTS (SELECT 1 FROM checkpoints c WHERE c.job = r.job AND c.complete AND c.step > r.start_step), "
+                "(SELECT count(*) FROM runs p WHERE p.job = r.job AND p.state = 'lost' AND p.start_step = r.start_step) "
+                "FROM runs r WHERE state IN " ACTIVE " ORDER BY id",
                 PG_READ},
     [Q_RANKS] = {"sched_ranks",
                  "SELECT a.run, a.id, a.rank, a.node, a.device, a.state, a.last_seq, a.address, a.identity, a.code, "
@@ -79,8 +81,10 @@ static const struct pg_statement statements[Q_COUNT] = {
                  " ORDER BY a.run, a.rank",
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
-                 "SELECT name, boot, machine_id, address, state, last_seq, generation FROM nodes "
-                 "WHERE removed_at IS NULL ORDER BY name", PG_READ},
+                 "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred "
+                 "FROM nodes WHERE removed_at IS NULL ORDER BY name",
+                 PG_READ},
     [Q_DEVICES] = {"sched_devices",
                    "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained FROM devices d "
                    "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
@@ -281,6 +285,8 @@ static void read_runs(struct store_view *view, const struct pg_result *runs, con
         run->stopping_us = pg_i64(runs, row, 8);
         run->killed_us = pg_i64(runs, row, 9);
         run->why = text_of(runs, row, 10, true, bad);
+        run->advanced = pg_bool(runs, row, 11);
+        run->lost_before = (uint32_t)pg_i64(runs, row, 12);
         while (at < total && pg_i64(ranks, at, 0) < run->id) {
             at++;
         }
@@ -313,6 +319,10 @@ static void read_cluster(struct store_view *view, const struct pg_result *nodes,
         node->joining = strcmp(pg_text(nodes, (int)i, 4), "joining") == 0;
         node->last_seq = pg_i64(nodes, (int)i, 5);
         node->generation = pg_i64(nodes, (int)i, 6);
+        node->admitted = pg_bool(nodes, (int)i, 9) &&
+                         pg_bytes(nodes, (int)i, 7, node->redis_hash, 32) == 32 &&
+                         pg_bytes(nodes, (int)i, 8, node->seal_key, 32) == 32;
+        node->reachable = node->reachable && node->admitted;
     }
     view->devices = rows_of(devices, sizeof(*view->devices), &view->device_count, bad);
     for (size_t i = 0; i < view->device_count; i++) {

@@ -82,6 +82,11 @@ int store_listen(struct store *store, const char *channel, store_notify_fn *noti
  * ERR_UNSUPPORTED (database newer than the program). Forward only. */
 int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, struct err *err);
 
+/* Whether connections to `conninfo` are sessions of their own. Behind a proxy that lends the server's
+ * sessions out transaction by transaction, the leader's lock, LISTEN and prepared statements come and go:
+ * ERR_UNSUPPORTED then, with what was seen. ERR_NET, ERR_TIMEOUT: nothing can be said. Connects six times. */
+int store_session_check(const char *conninfo, struct err *err);
+
 /* The number of the newest migration in this program. */
 unsigned store_schema_version(void);
 

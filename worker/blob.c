@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "common/clock.h"
 #include "common/digest.h"
 #include "common/http.h"
+#include "common/retry.h"
+#include "common/upload.h"
 
-enum { PAUSE_FIRST_MS = 50, PAUSE_MAX_MS = 2000, REQUEST_MS = 120000, CONNECT_MS = 5000 };
+enum { IDLE_MS = 60000, CONNECT_MS = 5000 };
 #define PATIENCE_NS ((uint64_t)120 * 1000000000u)
 
 struct blobs {
@@ -53,78 +53,87 @@ void blobs_give_up(struct blobs *blobs)
     atomic_store(&blobs->gave_up, true);
 }
 
-static bool cancelled(const struct blobs *blobs)
+static bool cancelled(const void *arg)
 {
+    const struct blobs *blobs = arg;
     return atomic_load(&blobs->gave_up) || (blobs->cancel && atomic_load(blobs->cancel));
 }
 
-static bool may_pass(enum err_code code)
+struct download {
+    const struct blobs *blobs;
+    struct buf *out;
+};
+
+static int take_bytes(void *arg, const void *data, size_t size, struct err *err)
 {
-    return code == ERR_NET || code == ERR_TIMEOUT || code == ERR_BUSY;
+    struct download *download = arg;
+    if (cancelled(download->blobs))
+        return err_set(err, ERR_CANCELLED, "cancelled while it was fetched");
+    return buf_append(download->out, data, size, err);
 }
 
-/* Wait before asking again. Returns -1 when there is no patience left. */
-static int pause_before_retry(const struct blobs *blobs, uint64_t deadline_ns, unsigned attempt,
-                              struct err *err)
+/* Appends what is missing of a blob that begins at `begin` of out. */
+static int get_rest(struct blobs *blobs, const char *path, struct buf *out, size_t begin, struct err *err)
 {
-    uint64_t pause_ms = (uint64_t)PAUSE_FIRST_MS << (attempt < 6 ? attempt : 6);
-    if (pause_ms > PAUSE_MAX_MS)
-        pause_ms = PAUSE_MAX_MS;
-    if (!may_pass(err->code) || clock_mono_ns() + pause_ms * 1000000u > deadline_ns)
-        return -1;
-    for (uint64_t slept_ms = 0; slept_ms < pause_ms; slept_ms += PAUSE_FIRST_MS) {
-        if (cancelled(blobs))
-            return err_set(err, ERR_CANCELLED, "cancelled while the artifact store did not answer");
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_FIRST_MS * 1000000L}, NULL);
+    char range[64];
+    struct download download = {blobs, out};
+    struct http_answer answer;
+    size_t had = out->size - begin;
+    const char *headers[] = {range, NULL};
+    snprintf(range, sizeof range, "Range: bytes=%zu-", had);
+    struct http_request request = {.method = "GET",
+                                   .path = path,
+                                   .headers = had > 0 ? headers : NULL,
+                                   .sink = take_bytes,
+                                   .sink_arg = &download,
+                                   .timeout_ms = UINT32_MAX,
+                                   .idle_ms = IDLE_MS};
+    int result = http_perform(blobs->http, &request, &answer, err);
+    if (had > 0 && answer.status == 200) { /* all of it, once more */
+        memmove(out->data + begin, out->data + begin + had, out->size - begin - had);
+        out->size -= had;
     }
-    return 0;
-}
-
-static int perform(struct blobs *blobs, const struct http_request *request, struct err *err)
-{
-    uint64_t deadline_ns = clock_mono_ns() + blobs->patience_ns;
-    for (unsigned attempt = 0;; attempt++) {
-        size_t before = request->response ? request->response->size : 0;
-        if (http_perform(blobs->http, request, NULL, err) == 0)
-            return 0;
-        if (request->response)
-            request->response->size = before;
-        if (pause_before_retry(blobs, deadline_ns, attempt, err) < 0)
-            return -1;
-    }
+    return result;
 }
 
 int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct err *err)
 {
     char path[96], found[DIGEST_HEX_SIZE];
+    struct retry retry = {.patience_ns = blobs->patience_ns, .stopped = cancelled, .arg = blobs};
+    size_t begin = out->size;
     snprintf(path, sizeof path, "/v1/blobs/%.64s", sha256);
-    struct http_request request = {.method = "GET", .path = path, .response = out, .timeout_ms = REQUEST_MS};
-    size_t before = out->size;
-    if (perform(blobs, &request, err) < 0)
-        return err_wrap(err, "could not fetch %.12s…", sha256);
-    if (digest_sha256_hex(out->data + before, out->size - before, found, err) < 0)
+    retry_moved(&retry);
+    for (size_t before = begin; get_rest(blobs, path, out, begin, err) < 0; before = out->size) {
+        if (out->size > before)
+            retry_moved(&retry);
+        if (retry_pause(&retry, err) < 0)
+            return err_wrap(err, "could not fetch %.12s…", sha256);
+    }
+    if (digest_sha256_hex(out->data + begin, out->size - begin, found, err) < 0)
         return -1;
     if (strcmp(found, sha256) != 0)
         return err_set(err, ERR_PEER, "the artifact store answered other bytes than %.12s…", sha256);
     return 0;
 }
 
+static int copy_bytes(void *arg, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    (void)err;
+    memcpy(dst, (const uint8_t *)arg + offset, size);
+    return 0;
+}
+
 int blobs_put(struct blobs *blobs, const void *data, size_t size, char sha256[65], struct err *err)
 {
-    char path[96];
     if (digest_sha256_hex(data, size, sha256, err) < 0)
         return -1;
-    snprintf(path, sizeof path, "/v1/blobs/%.64s", sha256);
-    struct buf answer;
-    buf_init(&answer, 1 << 16);
-    struct http_request request = {.method = "PUT",
-                                   .path = path,
-                                   .content_type = "application/octet-stream",
-                                   .body = data,
-                                   .body_bytes = size,
-                                   .response = &answer,
-                                   .timeout_ms = REQUEST_MS};
-    int result = perform(blobs, &request, err);
-    buf_fini(&answer);
-    return result < 0 ? err_wrap(err, "could not store %zu bytes", size) : 0;
+    struct upload_file file = {.sha256 = sha256,
+                               .size = size,
+                               .read = copy_bytes,
+                               .arg = (void *)(uintptr_t)data,
+                               .patience_ns = blobs->patience_ns,
+                               .stopped = cancelled,
+                               .stopped_arg = blobs};
+    return upload_in_parts(blobs->http, &file, err) < 0 ? err_wrap(err, "could not store %zu bytes", size)
+                                                        : 0;
 }

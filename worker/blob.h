@@ -1,7 +1,8 @@
 /* Blobs of the artifact store: bytes by SHA-256, over HTTPS with the agent's token.
  *
- * A server that is away for a while (restarted, overloaded) is asked again, with growing pauses, until
- * patience_ns has passed or *cancel is true. Blocking; one thread. */
+ * A server that is away for a while (restarted, overloaded, behind a link that breaks) is asked again, with
+ * growing pauses, until patience_ns have passed without a byte more or *cancel is true; what came across is
+ * not sent again. However slow, what moves goes on. Blocking; one thread. */
 #ifndef MOTLEY_WORKER_BLOB_H
 #define MOTLEY_WORKER_BLOB_H
 
@@ -25,10 +26,10 @@ int blobs_open(const struct blobs_options *options, struct blobs **out, struct e
 /* NULL is a no-op. */
 void blobs_close(struct blobs *blobs);
 
-/* No patience from now on: a request that fails is not made again. Any thread. */
+/* No patience from now on: what is under way ends with the next bytes that move. Any thread. */
 void blobs_give_up(struct blobs *blobs);
 
-/* Appends the blob to `out` (its limit holds). ERR_CORRUPT when the bytes do not hash as asked. */
+/* Appends the blob to `out` (its limit holds). ERR_PEER when the bytes do not hash as asked. */
 int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct err *err);
 
 /* Stores the bytes and writes their name to sha256. Storing what is there already is success. */

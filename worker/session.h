@@ -27,6 +27,8 @@
  * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
  * process's base. */
 enum { SESSION_RESIDENT_CHUNKS = 2 };
+/* How long an artifact store that does not answer is waited for when a model is read. */
+enum { SESSION_FETCH_PATIENCE_S = 120 };
 
 /* Set by the link's thread and by signals, read by the main thread between steps. */
 struct stop_request {

@@ -60,7 +60,9 @@ static int open_model(struct session *session, struct err *err)
                                     .content = assignment->model.content,
                                     .cache_dir = local->cache,
                                     .cache_limit_bytes = local->cache_limit_bytes,
-                                    .resident_chunks = SESSION_RESIDENT_CHUNKS};
+                                    .resident_chunks = SESSION_RESIDENT_CHUNKS,
+                                    .patience_s = SESSION_FETCH_PATIENCE_S,
+                                    .stop = &session->stop->kill};
     if (fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err) < 0 ||
         model_source_open_fetched(&options, &transport, &source, err) < 0 ||
         model_open(source, &session->model, err) < 0)

@@ -2,19 +2,13 @@
 #include "api/check/check_private.h"
 
 #include "api/dataset.h"
-#include "common/file.h"
-#include "common/json.h"
+#include "api/parsed.h"
 #include "model/config.h"
-#include "model/peft.h"
-#include "model/tensors.h"
-#include "model/tokenizer.h"
 #include "store/models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20 };
 
 static void fail(struct check *check)
 {
@@ -58,37 +52,18 @@ void check_model(struct check *check)
 
 /* ---- the adapter to start from ---- */
 
-static json_t *read_json(const char *path, size_t bytes_max, struct err *err)
-{
-    struct buf text;
-    buf_init(&text, bytes_max);
-    struct err reading = {0};
-    json_t *document = NULL;
-    if (file_read_all(path, bytes_max, &text, &reading) < 0)
-        err_set(err, reading.code,
-                reading.code == ERR_TOO_BIG ? "a file of the adapter is over %zu bytes"
-                                            : "a file of the adapter is gone from the server",
-                bytes_max);
-    else
-        document = json_parse_limited((const char *)text.data, text.size, 16, err);
-    buf_fini(&text);
-    return document;
-}
-
 static void adapter_config_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    struct peft_config config;
     const struct spec_method_part *method = &check->spec.method;
-    json_t *document = read_json(check->adapter_path, ADAPTER_CONFIG_BYTES_MAX, &check->err);
-    if (document && peft_config_parse(document, &config, &check->err) == 0) {
-        if (config.rank != method->rank)
-            err_set(&check->err, ERR_INVALID, "its rank is %u, method.rank is %u", config.rank, method->rank);
-        else if (config.alpha != method->alpha)
-            err_set(&check->err, ERR_INVALID, "its alpha is %g, method.alpha is %g", config.alpha,
-                    method->alpha);
+    uint32_t rank;
+    double alpha;
+    if (parsed_adapter(check->app, check->adapter_path, &rank, &alpha, &check->err) == 0) {
+        if (rank != method->rank)
+            err_set(&check->err, ERR_INVALID, "its rank is %u, method.rank is %u", rank, method->rank);
+        else if (alpha != method->alpha)
+            err_set(&check->err, ERR_INVALID, "its alpha is %g, method.alpha is %g", alpha, method->alpha);
     }
-    json_decref(document);
     if (check->err.code)
         err_wrap(&check->err, "method.start_from");
 }
@@ -147,18 +122,7 @@ static void adapter_file_found(void *arg, const struct err *err, json_t *doc)
 static void adapter_list_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    check->adapter = read_json(check->adapter_path, ADAPTER_LIST_BYTES_MAX, &check->err);
-    struct json_reader reader;
-    struct err err = {0};
-    jr_init(&reader, check->adapter, "", &err);
-    for (int i = 0; i < 2; i++) {
-        const char *sha256 = "";
-        if (jr_str(&reader, adapter_files[i], JR_REQUIRED, 64, 64, &sha256) == 1 && !blob_name_valid(sha256))
-            jr_fail(&reader, adapter_files[i], "it is not a SHA-256");
-    }
-    if (!check->err.code && jr_finish(&reader) < 0)
-        check->err = err;
-    if (check->err.code) {
+    if (parsed_adapter_files(check->app, check->adapter_path, &check->adapter, &check->err) < 0) {
         if (check->err.code == ERR_TOO_BIG)
             check->err.code = ERR_INVALID;
         err_wrap(&check->err, "method.start_from: the file is not a list of an adapter's two files");
@@ -291,50 +255,19 @@ static enum spec_format data_format(const struct check *check)
     return SPEC_FORMAT_TEXT;
 }
 
-static int render(struct check *check, struct model *model, struct ids *ids, struct err *err)
-{
-    struct tokenizer *tokenizer = NULL;
-    struct chat_template *chat = NULL;
-    struct err chat_err = {0};
-    if (tokenizer_open(model, &tokenizer, err) < 0)
-        return -1;
-    if (chat_template_choose(check->spec.data.chat_template, tokenizer_chat_template(tokenizer), &chat,
-                             &chat_err) < 0)
-        chat = NULL; /* rows_render_prompt says so if this format needs one */
-    struct rows_options options = {.format = check->sample_format,
-                                   .learn = check->spec.data.learn,
-                                   .sequence_tokens = check->spec.data.sequence_tokens,
-                                   .vocab = model_get_config(model)->vocab,
-                                   .tokenizer = tokenizer,
-                                   .chat = chat,
-                                   .chat_error = chat_err};
-    int rc = rows_render_prompt(check->spec.sample.prompt, options.format, &options, ids, err);
-    chat_template_destroy(chat);
-    tokenizer_destroy(tokenizer);
-    return rc;
-}
-
 static void sample_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    char folder[BLOB_PATH_MAX];
-    struct model *model = NULL;
-    struct ids ids = {0};
-    const char *content = json_string_value(json_object_get(check->model, "content"));
-    if (blob_model_dir(check->app->blobs, content, json_object_get(check->model, "files"), folder,
-                       &check->err) == 0 &&
-        model_open_path(folder, &model, &check->err) == 0 && render(check, model, &ids, &check->err) == 0) {
-        check->sample_ids = json_array();
-        for (size_t i = 0; i < ids.count; i++)
-            json_array_append_new(check->sample_ids, json_integer(ids.data[i]));
-    }
-    if (check->err.code) {
+    const struct parsed_text text = {.files = json_object_get(check->model, "files"),
+                                     .chat = check->spec.data.chat_template,
+                                     .format = check->sample_format,
+                                     .learn = check->spec.data.learn,
+                                     .sequence_tokens = check->spec.data.sequence_tokens};
+    if (parsed_prompt(check->app, &text, check->spec.sample.prompt, &check->sample_ids, &check->err) < 0) {
         if (check->err.code == ERR_NOT_FOUND)
             check->err.code = ERR_INVALID;
         err_wrap(&check->err, "sample.prompt");
     }
-    ids_fini(&ids);
-    model_close(model);
 }
 
 static void sample_done(struct pool_task *task)

@@ -1,6 +1,6 @@
 /* The agent daemon as a process, against a real Redis, with the test's own program as its worker (when run
  * with
- * --socket) and as the api that it joins. The test plays the scheduler. */
+ * --socket) and a fake api that it joins. The test plays the scheduler. */
 #pragma once
 
 #include <setjmp.h>
@@ -18,112 +18,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "agent/fake_api.h"
 #include "agent/fake_worker.h"
 #include "common/digest.h"
 #include "common/frame.h"
 #include "common/json.h"
-#include "support/cluster.h"
+#include "common/seal.h"
 #include "support/services.h"
-
-/* ================= the api ================= */
-
-struct api {
-    struct test_cluster *cluster;
-    const char *redis;
-    int listener;
-    char url[64], node[72];
-    atomic_int enrolments, renewals;
-    atomic_uint lifetime_s;                /* of the certificates it gives */
-    atomic_bool forgot;                    /* it knows no node any more */
-    uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* of the first two enrolments */
-    pthread_t thread;
-    atomic_bool stopping;
-};
-
-static inline void api_answer(struct api *api, int fd)
-{
-    struct err err;
-    struct buf text, cert;
-    buf_init(&text, 1 << 20);
-    buf_init(&cert, 65536);
-    char *body = NULL;
-    size_t want = 0;
-    while (body == NULL || text.size < want) {
-        assert_int_equal(buf_reserve(&text, 65536, &err), 0);
-        ssize_t got = recv(fd, text.data + text.size, 65536, 0);
-        if (got <= 0) {
-            goto out;
-        }
-        text.size += (size_t)got;
-        text.data[text.size] = '\0';
-        body = strstr((char *)text.data, "\r\n\r\n");
-        char *length = strstr((char *)text.data, "Content-Length: ");
-        if (body != NULL && length != NULL) {
-            want = (size_t)(body + 4 - (char *)text.data) + strtoul(length + 16, NULL, 10);
-        }
-    }
-    json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
-    char identity[TLS_IDENTITY_SIZE], ignored[TLS_IDENTITY_SIZE];
-    const char *node = json_string_value(json_object_get(asked, "node"));
-    bool renews = node == NULL;
-    if (renews && api->forgot) {
-        dprintf(fd, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
-        json_decref(asked);
-        goto out;
-    }
-    tls_agent_identity(renews ? api->node : node, 1, identity);
-    if (!renews) {
-        snprintf(api->node, sizeof(api->node), "%s", node);
-        tls_request_read(json_string_value(json_object_get(asked, "csr")), ignored,
-                         api->keys[api->enrolments == 0 ? 0 : 1], &err);
-    }
-    if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, api->lifetime_s, &cert,
-                  &err) < 0) {
-        fprintf(stderr, "api: %s\n", err.text);
-        exit(1);
-    }
-    json_t *answer =
-        json_pack("{s:s, s:s, s:{s:s}, s:s}", "certificate", buf_str(&cert), "ca",
-                  buf_str(&api->cluster->ca_cert), "redis", "address", api->redis, "token", "bearer-1");
-    char *dumped = json_dumps(answer, JSON_COMPACT);
-    dprintf(fd, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-            strlen(dumped), dumped);
-    *(renews ? &api->renewals : &api->enrolments) += 1;
-    free(dumped);
-    json_decref(answer);
-    json_decref(asked);
-out:
-    buf_fini(&text);
-    buf_fini(&cert);
-}
-
-static inline void *api_main(void *arg)
-{
-    struct api *api = arg;
-    while (!api->stopping) {
-        struct pollfd entry = {.fd = api->listener, .events = POLLIN};
-        if (poll(&entry, 1, 50) > 0) {
-            int fd = accept(api->listener, NULL, NULL);
-            api_answer(api, fd);
-            close(fd);
-        }
-    }
-    return NULL;
-}
-
-static inline void api_start(struct api *api)
-{
-    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(where);
-    api->lifetime_s = 600;
-    api->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(api->listener, (struct sockaddr *)&where, sizeof(where)), 0);
-    assert_int_equal(listen(api->listener, 8), 0);
-    assert_int_equal(getsockname(api->listener, (struct sockaddr *)&where, &size), 0);
-    snprintf(api->url, sizeof(api->url), "http://127.0.0.1:%d", ntohs(where.sin_port));
-    assert_int_equal(pthread_create(&api->thread, NULL, api_main, api), 0);
-}
 
 /* ================= the scheduler ================= */
 
@@ -140,6 +41,7 @@ struct world {
     char after[64];
     json_t *events; /* taken from Redis, not yet asked for */
     int64_t message;
+    struct seal *seal;
     bool ack; /* acknowledge numbered events as they come */
 };
 
@@ -155,13 +57,26 @@ static inline void world_connect(struct world *world)
     snprintf(world->after, sizeof(world->after), "0");
 }
 
+static inline struct seal *seal_made(void)
+{
+    uint8_t key[SEAL_KEY_SIZE];
+    struct err err;
+    assert_int_equal(digest_unhex(seal_hex, key, sizeof(key)), 0);
+    struct seal *seal = seal_create(key, "left", &err);
+    assert_non_null(seal);
+    return seal;
+}
+
 static inline void say_quietly(struct world *world, json_t *message)
 {
     struct buf bytes;
     struct err err;
+    uint8_t mac[SEAL_SIZE];
     buf_init(&bytes, 1 << 20);
     assert_int_equal(frame_encode(message, &bytes, &err), 0);
-    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b", bytes.data, bytes.size);
+    assert_int_equal(seal_make(world->seal, SEAL_MESSAGES, bytes.data, bytes.size, mac, &err), 0);
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
+                                     bytes.size, mac, sizeof(mac));
     assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
     freeReplyObject(reply);
     buf_fini(&bytes);
@@ -198,7 +113,7 @@ static inline bool event_is(const json_t *event, const char *type, int64_t run)
 /* Take what Redis has (waiting up to block_ms for the first). */
 static inline void events_take(struct world *world, int block_ms)
 {
-    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events %s",
+    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events:left %s",
                                      block_ms, world->after);
     assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
     if (reply->type == REDIS_REPLY_ARRAY) {
@@ -206,6 +121,9 @@ static inline void events_take(struct world *world, int block_ms)
         for (size_t i = 0; i < entries->elements; i++) {
             struct err err;
             redisReply *payload = entries->element[i]->element[1]->element[1];
+            redisReply *mac = entries->element[i]->element[1]->element[3];
+            assert_true(seal_holds(world->seal, SEAL_EVENTS, payload->str, (size_t)payload->len, mac->str,
+                                   (size_t)mac->len));
             snprintf(world->after, sizeof(world->after), "%s", entries->element[i]->element[0]->str);
             json_t *event = frame_decode(payload->str, (size_t)payload->len, &frame_limits_default, &err);
             assert_non_null(event);
@@ -299,6 +217,7 @@ static inline void *world_make(const char *name)
     assert_int_equal(tls_join_token_format("secret", fingerprint, world->token, &err), 0);
     world->events = json_array();
     world->ack = true;
+    world->seal = seal_made();
     world_connect(world);
     return world;
 }
@@ -347,6 +266,7 @@ static inline int world_down(void **state)
     pthread_join(world->api.thread, NULL);
     close(world->api.listener);
     redisFree(world->client);
+    seal_destroy(world->seal);
     test_redis_kill(&world->redis);
     test_cluster_fini(&world->cluster);
     json_decref(world->events);

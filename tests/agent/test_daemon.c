@@ -237,6 +237,93 @@ static void unacknowledged_events_come_again_after_an_agents_restart(void **stat
     await_whole_run(world, 11, "done", 50);
 }
 
+static void add_raw(struct world *world, json_t *message, struct seal *seal, enum seal_direction direction)
+{
+    struct buf bytes;
+    struct err err;
+    uint8_t mac[SEAL_SIZE] = {0};
+    buf_init(&bytes, 1 << 20);
+    assert_int_equal(frame_encode(message, &bytes, &err), 0);
+    if (seal != NULL) {
+        assert_int_equal(seal_make(seal, direction, bytes.data, bytes.size, mac, &err), 0);
+    }
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
+                                     bytes.size, mac, sizeof(mac));
+    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
+    freeReplyObject(reply);
+    buf_fini(&bytes);
+    json_decref(message);
+}
+
+static json_t *forged(int64_t id)
+{
+    json_t *message = assign(660, 660, "left/cpu0", "steps:3");
+    json_object_set_new(message, "id", json_integer(id));
+    return message;
+}
+
+static void messages_without_the_schedulers_seal_do_nothing(void **state)
+{
+    struct world *world = *state;
+    uint8_t key[SEAL_KEY_SIZE];
+    struct err err;
+    assert_int_equal(digest_unhex(seal_hex, key, sizeof(key)), 0);
+    struct seal *right = seal_create(key, "right", &err);
+    key[0] ^= 1;
+    struct seal *other = seal_create(key, "left", &err);
+    add_raw(world, forged(6601), NULL, SEAL_MESSAGES);
+    add_raw(world, forged(6602), other, SEAL_MESSAGES);
+    add_raw(world, forged(6603), right, SEAL_MESSAGES);     /* meant for another node */
+    add_raw(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own words sent back */
+    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %s", "no seal at all");
+    freeReplyObject(reply);
+    int64_t id = say(world, assign(914, 914, "left/cpu1", "steps:3"));
+    for (bool found = false; !found;) { /* what stood before it in the inbox was read by then */
+        json_t *event = await(world, "received", -1);
+        int64_t message = json_integer_value(json_object_get(event, "message"));
+        assert_false(message >= 6601 && message <= 6604);
+        found = message == id;
+        json_decref(event);
+    }
+    await_whole_run(world, 914, "done", 3);
+    char path[256];
+    snprintf(path, sizeof(path), "%s/journal/run-660-660-0.events", world->home);
+    assert_int_not_equal(access(path, F_OK), 0);
+    seal_destroy(right);
+    seal_destroy(other);
+}
+
+static size_t of_run_waiting(struct world *world, int64_t run)
+{
+    size_t i, count = 0;
+    json_t *event;
+    json_array_foreach(world->events, i, event)
+    {
+        const json_t *of = json_object_get(event, "run");
+        count += of != NULL && json_integer_value(of) == run;
+    }
+    return count;
+}
+
+/* Perhaps nobody leads: what waits in Redis must stay small. */
+static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
+{
+    struct world *world = *state;
+    world->ack = false;
+    say(world, assign(915, 915, "left/cpu1", "steps:500"));
+    json_decref(await(world, "done", 915));
+    json_array_clear(world->events);
+    uint64_t deadline_ns = clock_mono_ns() + 10000000000u;
+    while (of_run_waiting(world, 915) == 0) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        events_take(world, 500);
+    }
+    json_decref(await(world, "heartbeat", -1)); /* what was sent with it has come, too */
+    assert_int_equal(of_run_waiting(world, 915), 1);
+    world->ack = true;
+    await_whole_run(world, 915, "done", 500); /* one answer, and all come */
+}
+
 static bool file_is_big(void *arg)
 {
     struct stat status;
@@ -354,10 +441,10 @@ static void links_are_measured_through_tls(void **state)
 static void sigterm_leaves_no_process(void **state)
 {
     struct world *world = *state;
-    say(world, assign(18, 18, "left/cpu0", "wait"));
-    say(world, assign(16, 16, "left/cpu1", "stubborn"));
-    json_decref(await(world, "worker_ready", 18));
-    json_decref(await(world, "worker_ready", 16));
+    say(world, assign(1018, 1018, "left/cpu0", "wait"));
+    say(world, assign(1016, 1016, "left/cpu1", "stubborn"));
+    json_decref(await(world, "worker_ready", 1018));
+    json_decref(await(world, "worker_ready", 1016));
     agent_kill(world, SIGTERM);
     assert_int_equal(processes_of(world->home), 0);
 }
@@ -377,6 +464,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_worker_that_died_while_the_agent_was_away_is_reported),
         cmocka_unit_test(a_wiped_redis_loses_nothing),
         cmocka_unit_test(unacknowledged_events_come_again_after_an_agents_restart),
+        cmocka_unit_test(messages_without_the_schedulers_seal_do_nothing),
+        cmocka_unit_test(while_nobody_acknowledges_one_event_alone_comes_again),
         cmocka_unit_test(a_newer_epoch_replaces_the_worker_of_a_device),
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),

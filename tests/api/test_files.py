@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import threading
+import time
 
 from api import Api, expect, main, spec, token_rows, wait_for
 
@@ -89,6 +90,56 @@ def an_upload_without_a_length_or_in_chunks():
     expect(api.call("GET", f"/v1/blobs/{sha256}").body == data, "chunks come back")
 
 
+def cut_after(path, data, count):
+    """Send the head and only so many bytes of the body, then cut the connection."""
+    connection = api.connection()
+    connection.putrequest("PUT", path)
+    connection.putheader("Authorization", f"Bearer {api.token}")
+    connection.putheader("Content-Length", str(len(data)))
+    connection.endheaders()
+    connection.send(data[:count])
+    connection.close()
+
+
+def an_upload_in_parts_goes_on_where_it_was_cut():
+    data = noise(5 * MIB + 7, 30)
+    size, sha256 = len(data), hashlib.sha256(data).hexdigest()
+    other = api.token_for("parts", ["models:write", "models:read"])
+
+    def part(offset, body, **keywords):
+        return api.call("PUT", f"/v1/blobs/{sha256}?offset={offset}&size={size}", body, **keywords)
+
+    first = part(0, data[:MIB])
+    expect(first.status == 202 and first.json == {"sha256": sha256, "size": size, "received": MIB, "busy": False}, f"{first.status} {first.body}")
+
+    def cut_on_the_way():
+        """Where the connection ends before its token was looked up, nothing of it is kept: once more."""
+        cut_after(f"/v1/blobs/{sha256}?offset={MIB}&size={size}", data[MIB:], 2 * MIB + 5)
+        time.sleep(0.1)
+        return part(0, b"").json["received"] > MIB
+    wait_for(cut_on_the_way, "what arrived is kept")
+    received = wait_for(lambda: (lambda n: n == part(0, b"").json["received"] and n)(part(0, b"").json["received"]), "it settles")
+    expect(received <= 3 * MIB + 5, f"{received} of {3 * MIB + 5} sent")
+    elsewhere = part(received + 1, b"x")
+    expect(elsewhere.status == 202 and elsewhere.json["received"] == received, "a part that begins elsewhere is not kept")
+    expect(part(0, b"", token=other).json["received"] == 0, "another owner's parts are his own")
+    api.refused(400, "PUT", f"/v1/blobs/{sha256}?offset=0", b"x", "size")
+    api.refused(400, "PUT", f"/v1/blobs/{sha256}?offset={size}&size={size}", b"x", "within the file")
+    api.refused(404, "GET", f"/v1/blobs/{sha256}")
+    last = part(received, data[received:])
+    expect(last.status == 201 and last.json == {"sha256": sha256, "size": size}, f"{last.status} {last.body}")
+    expect(api.call("GET", f"/v1/blobs/{sha256}").body == data, "it comes back")
+    expect(part(0, b"").status == 200, "and is known from now on")
+    manifest = api.good("GET", f"/v1/blobs/{sha256}/manifest")
+    expect(manifest["chunks"] == [hashlib.sha256(data[i:i + 4 * MIB]).hexdigest() for i in range(0, size, 4 * MIB)], "its chunks")
+    wrong = "c" * 64
+    expect(api.call("PUT", f"/v1/blobs/{wrong}?offset=0&size=9", b"12345").status == 202, "a part of another file")
+    api.refused(422, "PUT", f"/v1/blobs/{wrong}?offset=5&size=9", b"6789", wrong)
+    expect(api.call("PUT", f"/v1/blobs/{wrong}?offset=0&size=9", b"").json["received"] == 0, "parts that hash otherwise go")
+    for name in kept(api.config["blobs"])[1]:
+        os.unlink(os.path.join(api.config["blobs"], "tmp", name))
+
+
 def the_same_file_from_many_at_once_is_kept_once():
     data = noise(3 * MIB, 6)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -149,7 +200,7 @@ def a_full_disk_answers_507_and_leaves_nothing():
 
 
 def what_nothing_refers_to_goes_and_the_rest_stays():
-    with Api(unused_seconds=1) as swept:
+    with Api(unused_seconds=4) as swept:
         swept.tiny_model()
         rows = swept.upload_rows(token_rows(20))
         job = swept.good("POST", "/v1/jobs", spec(rows))["id"]
@@ -177,5 +228,6 @@ def what_nothing_refers_to_goes_and_the_rest_stays():
 with Api() as api:
     main(what_was_uploaded_comes_back_by_any_range, the_manifest_holds_every_chunks_hash,
          an_upload_that_hashes_otherwise_is_not_kept, an_upload_cut_short_is_not_kept, an_upload_without_a_length_or_in_chunks,
+         an_upload_in_parts_goes_on_where_it_was_cut,
          the_same_file_from_many_at_once_is_kept_once, an_agents_token_reaches_files_and_nothing_else,
          a_full_disk_answers_507_and_leaves_nothing, what_nothing_refers_to_goes_and_the_rest_stays)

@@ -153,14 +153,17 @@ static void commands_are_answered_in_order(void **state)
     base_end(probe.base);
 }
 
-static int note_entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static int note_entry(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                      struct err *err)
 {
     struct probe *probe = arg;
     (void)err;
+    assert_true(stream[1] == '\0' && (stream[0] == 's' || stream[0] == 't'));
     assert_non_null(strchr(id, '-'));
-    assert_non_null(payload);
+    assert_non_null(entry->payload);
+    assert_true(entry->seal == NULL || memcmp(entry->seal, "seal", 4) == 0);
     probe->entries++;
-    probe->bytes += size;
+    probe->bytes += entry->size + entry->seal_size;
     return 0;
 }
 
@@ -183,17 +186,56 @@ static void a_blocked_reader_gets_an_entry_at_once(void **state)
     struct redis *writer = client(&probe, &(struct redis_config){.address = server.address});
     struct err err = {0};
     uint64_t start_ns = clock_mono_ns();
-    assert_int_equal(redis_stream_read(reader, "s", "0", 10, 4000, stream_reply, &probe, &err), 0);
+    const struct redis_position both[] = {{"t", "0"}, {"s", "0"}};
+    assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
     while (!redis_is_connected(reader)) {
         event_base_loop(probe.base, EVLOOP_ONCE);
     }
-    assert_int_equal(redis_stream_add(writer, "s", 100, "\0binary\r\n", 9, 0, NULL, NULL, &err), 0);
+    const struct redis_entry entry = {.payload = "\0binary\r\n", .size = 9};
+    assert_int_equal(redis_stream_add(writer, "s", 100, &entry, 0, NULL, NULL, &err), 0);
     loop(probe.base, 6000);
     assert_int_equal(probe.entries, 1);
     assert_int_equal(probe.bytes, 9);
     assert_true(clock_mono_ns() - start_ns < 2000000000u);
+    const struct redis_entry sealed = {.payload = "\0binary\r\n", .size = 9, .seal = "seal", .seal_size = 4};
+    assert_int_equal(redis_stream_add(writer, "t", 100, &sealed, 0, NULL, NULL, &err), 0);
+    assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
+    loop(probe.base, 6000);
+    if (probe.entries == 2) { /* the read came before the write */
+        assert_int_equal(redis_streams_read(reader, both, 2, 10, 4000, stream_reply, &probe, &err), 0);
+        loop(probe.base, 6000);
+    }
+    assert_true(probe.entries >= 3 && probe.bytes >= 9 + 9 + 13);
     redis_destroy(reader);
     redis_destroy(writer);
+    base_end(probe.base);
+}
+
+/* One million of fields in an entry is cheap to send and dear to read: the connection ends instead. */
+static void an_entry_of_very_many_fields_is_no_reply(void **state)
+{
+    (void)state;
+    struct probe probe = {.base = event_base_new()};
+    struct redis *redis = client(&probe, &(struct redis_config){.address = server.address});
+    const char *argv[1003] = {"XADD", "many", "*"};
+    struct err err;
+    for (int i = 3; i < 1003; i++) {
+        argv[i] = "f";
+    }
+    probe.waited++;
+    assert_int_equal(redis_command(redis, 0, probe_reply, &probe, 1003, argv, NULL, &err), 0);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 1);
+    SAY(redis, &probe, 0, "XRANGE", "many", "-", "+");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 2); /* 1000 elements are fine */
+    SAY(redis, &probe, 0, "EVAL", "local t = {} for i = 1, 5000 do t[i] = i end return t", "0");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.last, ERR_PEER);
+    SAY(redis, &probe, 0, "PING");
+    loop(probe.base, 5000);
+    assert_int_equal(probe.good, 3); /* and the next connection works */
+    redis_destroy(redis);
     base_end(probe.base);
 }
 
@@ -339,10 +381,11 @@ static int secure_up(void **state)
     test_cert_make(&secure->stranger, &secure->theirs, secure->dir.path, "agent:stranger");
     test_cert_make(&secure->poser, &secure->ours, secure->dir.path, "client:poser");
     int port = 20000 + getpid() % 20000;
-    snprintf(secure->server.acl, sizeof(secure->server.acl),
-             "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n"
-             "user left on >secret ~motley:agent:left ~motley:events +xread +xadd +ping\nuser default off\n",
-             port, cert.cert_file, cert.key_file, secure->ours.ca_file);
+    snprintf(
+        secure->server.acl, sizeof(secure->server.acl),
+        "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n"
+        "user left on >secret ~motley:agent:left ~motley:events:left +xread +xadd +ping\nuser default off\n",
+        port, cert.cert_file, cert.key_file, secure->ours.ca_file);
     snprintf(secure->address, sizeof(secure->address), "127.0.0.1:%d", port);
     test_redis_start(&secure->server, secure->dir.path);
     *state = secure;
@@ -379,14 +422,14 @@ static void tls_and_acl_work_together(void **state)
     struct redis_config config = {
         .address = secure->address, .user = "left", .password = "secret", .tls = tls};
     struct redis *redis = client(&probe, &config);
-    SAY(redis, &probe, 0, "XADD", "motley:events", "*", "m", "x");
+    SAY(redis, &probe, 0, "XADD", "motley:events:left", "*", "m", "x");
     loop(probe.base, 5000);
     assert_int_equal(probe.good, 1);
     char big[300000];
     memset(big, 'x', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';
     for (int i = 0; i < 30; i++) {
-        SAY(redis, &probe, 0, "XADD", "motley:events", "*", "m", big);
+        SAY(redis, &probe, 0, "XADD", "motley:events:left", "*", "m", big);
     }
     loop(probe.base, 10000);
     assert_int_equal(probe.good, 31);
@@ -477,6 +520,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commands_are_answered_in_order),
+        cmocka_unit_test(an_entry_of_very_many_fields_is_no_reply),
         cmocka_unit_test(a_blocked_reader_gets_an_entry_at_once),
         cmocka_unit_test(waiting_commands_survive_a_restart_and_sent_ones_are_unknown),
         cmocka_unit_test(deadlines_hold_while_nobody_answers),

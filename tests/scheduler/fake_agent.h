@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/frame.h"
 #include "common/redis.h"
+#include "common/seal.h"
 
 enum { FAKE_WORKERS_MAX = 32, FAKE_TICK_MS = 5 };
 
@@ -39,7 +40,9 @@ struct fake_agent {
     struct event_base *base;
     struct redis *commands, *reader;
     struct event *timer;
-    char node[40], boot[40], after[40];
+    struct seal *seal;
+    char node[40], boot[40], after[40], stream[80];
+    int64_t beat;
     int devices;
     int64_t node_seq;
     json_t *node_journal;
@@ -53,7 +56,7 @@ struct fake_agent {
     int64_t steps_max; /* workers freeze there; 0: no */
     bool reading;
     json_t *acted; /* ids of messages acted on */
-    unsigned assigns, kills, stops, profiles, repeats, link_requests;
+    unsigned assigns, kills, stops, profiles, repeats, link_requests, unsealed;
     size_t links_told;  /* emulated links in the last assignment */
     double wait_told;   /* its limits.wait */
     uint64_t assign_ns; /* when the last assign came */
@@ -73,6 +76,24 @@ static inline bool fake_chance(struct fake_agent *agent, int percent)
     return percent > 0 && (int)(fake_random(agent) % 100) < percent;
 }
 
+/* The key that world_enrol gives a node of this name. */
+static inline void fake_key(const char *node, uint8_t key[SEAL_KEY_SIZE])
+{
+    memset(key, 7, SEAL_KEY_SIZE);
+    memcpy(key, node, strlen(node) < SEAL_KEY_SIZE ? strlen(node) : SEAL_KEY_SIZE);
+}
+
+/* Bytes as they are, sealed, into the agent's stream. */
+static inline void fake_add(struct fake_agent *agent, const void *bytes, size_t size)
+{
+    uint8_t mac[SEAL_SIZE];
+    struct err err;
+    const struct redis_entry entry = {.payload = bytes, .size = size, .seal = mac, .seal_size = sizeof(mac)};
+    if (seal_make(agent->seal, SEAL_EVENTS, bytes, size, mac, &err) == 0) {
+        redis_stream_add(agent->commands, agent->stream, 100000, &entry, 0, NULL, NULL, &err);
+    }
+}
+
 static inline void fake_send(struct fake_agent *agent, const json_t *event)
 {
     struct buf out;
@@ -84,8 +105,7 @@ static inline void fake_send(struct fake_agent *agent, const json_t *event)
     if (frame_encode(event, &out, &err) == 0) {
         int times = fake_chance(agent, agent->double_percent) ? 2 : 1;
         while (times-- > 0) {
-            redis_stream_add(agent->commands, "motley:events", 100000, out.data, out.size, 0, NULL, NULL,
-                             &err);
+            fake_add(agent, out.data, out.size);
         }
     }
     buf_fini(&out);
@@ -117,6 +137,7 @@ static inline void fake_pass(struct fake_agent *agent, const char *type, json_t 
 {
     fake_envelope(agent, type, body);
     json_object_set_new(body, "seq", json_integer(0));
+    json_object_set_new(body, "beat", json_integer(++agent->beat));
     fake_send(agent, body);
     json_decref(body);
 }
@@ -334,11 +355,17 @@ static inline void fake_message(struct fake_agent *agent, const json_t *message)
     }
 }
 
-static inline int fake_entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static inline int fake_entry(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                             struct err *err)
 {
     struct fake_agent *agent = arg;
+    (void)stream;
     snprintf(agent->after, sizeof(agent->after), "%s", id);
-    json_t *message = frame_decode(payload, size, &frame_limits_default, err);
+    if (!seal_holds(agent->seal, SEAL_MESSAGES, entry->payload, entry->size, entry->seal, entry->seal_size)) {
+        agent->unsealed++;
+        return 0;
+    }
+    json_t *message = frame_decode(entry->payload, entry->size, &frame_limits_default, err);
     if (message != NULL) {
         fake_message(agent, message);
         json_decref(message);
@@ -370,8 +397,8 @@ static inline void fake_read(struct fake_agent *agent)
         return;
     }
     snprintf(stream, sizeof(stream), "motley:agent:%s", agent->node);
-    agent->reading =
-        redis_stream_read(agent->reader, stream, agent->after, 100, 500, fake_read_done, agent, &err) == 0;
+    const struct redis_position inbox = {stream, agent->after};
+    agent->reading = redis_streams_read(agent->reader, &inbox, 1, 100, 500, fake_read_done, agent, &err) == 0;
 }
 
 static inline void fake_step(struct fake_agent *agent, struct fake_worker *worker)
@@ -446,6 +473,14 @@ static inline void fake_tick(evutil_socket_t fd, short what, void *arg)
     }
 }
 
+/* A new start of the same agent; starts are in order. */
+static inline void fake_boot(struct fake_agent *agent)
+{
+    snprintf(agent->boot, sizeof(agent->boot), "%016llx", (unsigned long long)clock_wall_us());
+    agent->node_seq = 0;
+    agent->beat = 0;
+}
+
 static inline struct fake_agent *fake_agent_start(struct event_base *base, const char *address,
                                                   const char *node, int devices, uint64_t seed)
 {
@@ -461,7 +496,11 @@ static inline struct fake_agent *fake_agent_start(struct event_base *base, const
     agent->node_journal = json_array();
     agent->acted = json_object();
     snprintf(agent->node, sizeof(agent->node), "%s", node);
-    snprintf(agent->boot, sizeof(agent->boot), "boot-%s-1", node);
+    fake_boot(agent);
+    snprintf(agent->stream, sizeof(agent->stream), "motley:events:%s", node);
+    uint8_t key[SEAL_KEY_SIZE];
+    fake_key(node, key);
+    agent->seal = seal_create(key, node, &err);
     snprintf(agent->after, sizeof(agent->after), "0");
     agent->commands = redis_create(base, &config, &events, agent, &err);
     agent->reader = redis_create(base, &config, &events, agent, &err);
@@ -487,6 +526,7 @@ static inline void fake_agent_end(struct fake_agent *agent)
     event_free(agent->timer);
     redis_destroy(agent->reader);
     redis_destroy(agent->commands);
+    seal_destroy(agent->seal);
     fake_forget(agent);
     json_decref(agent->node_journal);
     json_decref(agent->acted);

@@ -226,8 +226,7 @@ static void an_agent_that_comes_back_without_its_worker_costs_the_attempt(void *
     WORLD_UNTIL(&world, all_reached(12));
     struct fake_agent *agent = world.agents[1];
     fake_forget(agent); /* its journal is gone too */
-    snprintf(agent->boot, sizeof(agent->boot), "boot-right-2");
-    agent->node_seq = 0;
+    fake_boot(agent);
     fake_hello(agent);
     WORLD_UNTIL(&world, world_number(&world, id, "losses") == 1);
     world.agents[0]->steps_max = 0;
@@ -240,8 +239,7 @@ static void an_agent_that_comes_back_with_its_worker_costs_nothing(void **state)
     int64_t id = start("reborn", 100);
     WORLD_UNTIL(&world, all_reached(12));
     struct fake_agent *agent = world.agents[1];
-    snprintf(agent->boot, sizeof(agent->boot), "boot-right-3");
-    agent->node_seq = 0;
+    fake_boot(agent);
     finish(id, 100, 1); /* its heartbeat's new boot is asked for a hello */
 }
 
@@ -269,11 +267,9 @@ static void garbage_on_the_stream_is_refused_and_nothing_stops(void **state)
 {
     (void)state;
     static const char *const junk[] = {"", "x", "\xff\xff\xff\xff", "\x93\x01\x02\x03"};
-    struct err err;
     int64_t id = start("garbage", 30);
     for (size_t i = 0; i < 4; i++) {
-        redis_stream_add(world.agents[0]->commands, "motley:events", 100000, junk[i], strlen(junk[i]), 0,
-                         NULL, NULL, &err);
+        fake_add(world.agents[0], junk[i], strlen(junk[i]));
     }
     fake_pass(world.agents[0], "heartbeat", json_pack("{s:i}", "boot", 7));
     fake_pass(world.agents[0], "worker_ready", json_object());

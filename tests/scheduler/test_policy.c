@@ -195,6 +195,35 @@ static void losses_are_bounded(void **state)
     }
 }
 
+static uint32_t pause_after(uint32_t losses, uint32_t lost_before, bool advanced, int64_t lasted_ms)
+{
+    struct life life;
+    life_make(&life, RUN_STOPPING, JOB_STOPPING, ASSIGNMENT_LOST);
+    life.run.stop_why = life.job.stop_why = STOP_LOST;
+    life.job.retries_max = 1000;
+    life.job.losses = losses;
+    life.run.lost_before = lost_before;
+    life.run.advanced = advanced;
+    life.now_us += lasted_ms * 1000;
+    assert_int_equal(decide(&life)->job_event, JOB_EVENT_REQUEUE);
+    return life.verdict.delay_ms;
+}
+
+static void a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won(void **state)
+{
+    (void)state;
+    assert_int_equal(pause_after(0, 0, false, 0), 100);
+    assert_int_equal(pause_after(3, 3, false, 0), 800);
+    assert_int_equal(pause_after(40, 40, false, 0), 1000);
+    assert_int_equal(pause_after(40, 2, false, 0), 400); /* the others were lost before a later checkpoint */
+    assert_int_equal(pause_after(0, 9, false, 0), 100);  /* a person has let it begin anew */
+    assert_int_equal(pause_after(40, 40, true, 0), 0);
+    assert_int_equal(pause_after(40, 40, false, 300),
+                     700); /* attempts begin so far apart, whatever their length */
+    assert_int_equal(pause_after(40, 40, false, 5000), 0);
+    assert_int_equal(pause_after(40, 40, false, -5000), 1000); /* the clock was set back */
+}
+
 /* Whatever the facts: every verdict has its line in the tables, and a run that nobody lives in never just
  * waits. */
 static void any_facts_give_a_verdict_that_the_tables_know(void **state)
@@ -257,6 +286,7 @@ int main(void)
         cmocka_unit_test(a_fault_wins_over_the_losses_it_causes),
         cmocka_unit_test(a_stop_is_killed_and_then_given_up),
         cmocka_unit_test(losses_are_bounded),
+        cmocka_unit_test(a_pause_grows_in_a_loop_of_crashes_and_forgets_losses_once_a_checkpoint_is_won),
         cmocka_unit_test(any_facts_give_a_verdict_that_the_tables_know),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,6 +136,67 @@ static void a_wrong_redis_password_is_told_at_once(void **state)
     assert_true(clock_mono_ns() - begin_ns < 15000000000u);
 }
 
+static bool port_answers(void *arg)
+{
+    struct err err;
+    struct pg_conn *conn = pg_connect(arg, 1000, &err);
+    pg_disconnect(conn);
+    return conn != NULL;
+}
+
+/* A real pgbouncer in front of the server, pooling `mode`; its pid. */
+static pid_t bouncer_start(const char *mode, const char *more)
+{
+    char text[1200], config[160], log[160], conninfo[256];
+    const struct passwd *user = test_plain_user();
+    snprintf(text, sizeof(text),
+             "[databases]\npostgres = host=%s dbname=postgres user=motley\n[pgbouncer]\nlisten_addr =\n"
+             "unix_socket_dir = %s\nlisten_port = 6432\nauth_type = any\npool_mode = %s\n"
+             "ignore_startup_parameters = options,extra_float_digits\n%s\n",
+             postgres.dir, postgres.dir, mode, more);
+    write_file("bouncer.ini", text);
+    snprintf(config, sizeof(config), "%s/bouncer.ini", dir.path);
+    snprintf(log, sizeof(log), "%s/bouncer.log", dir.path);
+    assert_int_equal(chmod(config, 0644), 0);
+    const char *argv[] = {"pgbouncer", config, NULL};
+    pid_t pid = test_spawn(argv, log, user);
+    snprintf(conninfo, sizeof(conninfo), "host=%s port=6432 dbname=postgres user=motley", postgres.dir);
+    assert_true(test_wait_until(port_answers, conninfo, 5000));
+    return pid;
+}
+
+static void bouncer_end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static void a_proxy_that_pools_transactions_is_refused_and_named(void **state)
+{
+    static const char *const kinds[] = {"", "server_round_robin = 1\nmin_pool_size = 3"};
+    char said[2000], conninfo[256];
+    struct err err;
+    (void)state;
+    if (access("/usr/sbin/pgbouncer", X_OK) != 0) {
+        print_message("SKIP: pgbouncer is not installed\n");
+        skip();
+    }
+    snprintf(conninfo, sizeof(conninfo), "host=%s port=6432 dbname=postgres user=motley", postgres.dir);
+    for (size_t i = 0; i < 2; i++) {
+        pid_t pid = bouncer_start("transaction", kinds[i]);
+        write_config(conninfo, redis.address, "");
+        uint64_t begin_ns = clock_mono_ns();
+        assert_int_equal(run(NULL, said, sizeof(said)), 1);
+        expect_says(said, "a proxy that pools transactions");
+        assert_true(clock_mono_ns() - begin_ns < 5000000000u);
+        bouncer_end(pid);
+    }
+    pid_t pid = bouncer_start("session", ""); /* a session of one's own is all that is needed */
+    assert_int_equal(store_session_check(conninfo, &err), 0);
+    bouncer_end(pid);
+    assert_int_equal(store_session_check(postgres.conninfo, &err), 0);
+}
+
 static int setup(void **state)
 {
     const char *bin = getenv("MOTLEY_BIN");
@@ -169,6 +230,7 @@ int main(void)
         cmocka_unit_test(postgresql_down_at_the_start_is_a_clear_error),
         cmocka_unit_test(redis_down_at_the_start_is_a_clear_error),
         cmocka_unit_test(a_wrong_redis_password_is_told_at_once),
+        cmocka_unit_test(a_proxy_that_pools_transactions_is_refused_and_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 
+#include "common/digest.h"
 #include "scheduler/fake_agent.h"
 #include "scheduler/scheduler.h"
 #include "store/enrol.h"
@@ -185,7 +186,10 @@ static inline void world_turn(struct world *world)
 static inline void world_enrol(struct world *world, const char *node, uint8_t mark)
 {
     struct answer answer;
-    uint8_t join[32] = {mark, 7}, token[32] = {mark, 8};
+    uint8_t join[32] = {mark, 7}, token[32] = {mark, 8}, key[32], hash[32];
+    fake_key(node, key);
+    struct err err;
+    assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0); /* its Redis password is its name */
     AWAIT_OK(world->fixture, answer,
              store_join_token_put(
                  world->fixture->store,
@@ -195,9 +199,12 @@ static inline void world_enrol(struct world *world, const char *node, uint8_t ma
                                       .node = node,
                                       .address = "",
                                       .agent_hash = token,
+                                      .redis_hash = hash,
+                                      .seal_key = key,
                                       .key_hash = token,
                                       .generation = 1,
                                       .certified_until_s = INT32_MAX};
+
     AWAIT_OK(world->fixture, answer, store_enrol(world->fixture->store, &enrol, on_id, &answer, E));
 }
 

@@ -1,11 +1,13 @@
 /* The artifact store's routes for workers, over plain HTTP on loopback, on a thread of its own: GET (with
- * Range) and PUT of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the test's. */
+ * Range) and PUT (also in parts) of /v1/blobs/SHA256, GET of its manifest. Blobs are files in a folder of the
+ * test's. */
 #ifndef MOTLEY_TESTS_BLOB_SERVER_H
 #define MOTLEY_TESTS_BLOB_SERVER_H
 
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@ struct blob_server {
     int stop[2];
     atomic_ulong sent_bytes, puts;
     atomic_bool full; /* answer PUT with 507 */
+    atomic_uint away; /* so many requests to come are answered with 503 */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool held;        /* PUT waits; change it with blob_server_hold */
@@ -39,7 +42,7 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     char path[512];
     struct buf bytes;
     struct err err;
-    unsigned long long first = 0, last = 0;
+    unsigned long long first = 0, last = ULLONG_MAX;
     buf_init(&bytes, (size_t)1 << 30);
     snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
     if (file_read_all(path, bytes.limit, &bytes, &err) < 0) {
@@ -50,7 +53,7 @@ static inline void blob_answer_file(struct blob_server *server, struct evhttp_re
     const char *range = evhttp_find_header(evhttp_request_get_input_headers(request), "Range");
     struct evbuffer *out = evbuffer_new();
     int status = 200;
-    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) == 2 && first <= last &&
+    if (range && sscanf(range, "bytes=%llu-%llu", &first, &last) >= 1 && first <= last &&
         first < bytes.size) {
         char text[96];
         if (last >= bytes.size)
@@ -90,18 +93,14 @@ static inline void blob_answer_manifest(struct blob_server *server, struct evhtt
     manifest_fini(&manifest);
 }
 
-static inline void blob_put(struct blob_server *server, struct evhttp_request *request, const char *name)
+static inline void blob_kept(struct blob_server *server, struct evhttp_request *request, const char *name,
+                             const void *data, size_t size)
 {
     char path[512], hash[65];
     struct err err;
-    struct evbuffer *in = evhttp_request_get_input_buffer(request);
-    size_t size = evbuffer_get_length(in);
-    const void *data = evbuffer_pullup(in, -1);
     snprintf(path, sizeof path, "%s/%.64s", server->dir, name);
     digest_sha256_hex(size ? data : "", size, hash, &err);
-    if (atomic_load(&server->full)) {
-        evhttp_send_error(request, 507, "the disk is full");
-    } else if (strncmp(hash, name, 64) != 0) {
+    if (strncmp(hash, name, 64) != 0) {
         evhttp_send_error(request, 400, "other bytes");
     } else if (file_write_atomic(path, data, size, 0600, &err) < 0) {
         evhttp_send_error(request, 500, "not written");
@@ -109,6 +108,38 @@ static inline void blob_put(struct blob_server *server, struct evhttp_request *r
         atomic_fetch_add(&server->puts, 1);
         evhttp_send_reply(request, 201, "Created", NULL);
     }
+}
+
+/* A part that begins where the file ends is added to it. */
+static inline void blob_put(struct blob_server *server, struct evhttp_request *request, const char *name)
+{
+    char path[512];
+    struct err err;
+    struct evbuffer *in = evhttp_request_get_input_buffer(request);
+    size_t size = evbuffer_get_length(in);
+    const void *data = evbuffer_pullup(in, -1);
+    unsigned long long offset = 0, total = size;
+    struct buf all;
+    buf_init(&all, (size_t)1 << 30);
+    snprintf(path, sizeof path, "%s/part-%.64s", server->dir, name);
+    bool part = sscanf(name + 64, "?offset=%llu&size=%llu", &offset, &total) == 2;
+    if (part && file_exists(path))
+        file_read_all(path, all.limit, &all, &err);
+    if (offset == all.size)
+        buf_append(&all, data, size, &err);
+    if (atomic_load(&server->full)) {
+        evhttp_send_error(request, 507, "the disk is full");
+    } else if (all.size < total) {
+        struct evbuffer *out = evbuffer_new();
+        file_write_atomic(path, all.data, all.size, 0600, &err);
+        evbuffer_add_printf(out, "{\"received\": %zu}", all.size);
+        evhttp_send_reply(request, 202, "Accepted", out);
+        evbuffer_free(out);
+    } else {
+        blob_kept(server, request, name, all.data, all.size);
+        unlink(path);
+    }
+    buf_fini(&all);
 }
 
 /* Hold PUTs until told otherwise. */
@@ -144,6 +175,12 @@ static inline void blob_request(struct evhttp_request *request, void *arg)
 {
     static const char prefix[] = "/v1/blobs/";
     const char *uri = evhttp_request_get_uri(request), *name = uri + sizeof prefix - 1;
+    struct blob_server *server = arg;
+    if (atomic_load(&server->away) > 0) {
+        atomic_fetch_sub(&server->away, 1);
+        evhttp_send_error(request, 503, "away");
+        return;
+    }
     if (strncmp(uri, prefix, sizeof prefix - 1) != 0 || strlen(name) < 64)
         evhttp_send_error(request, 404, "no such route");
     else if (evhttp_request_get_command(request) == EVHTTP_REQ_PUT) {

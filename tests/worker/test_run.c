@@ -668,6 +668,19 @@ static void a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor(void
     scene_close(&scene);
 }
 
+static void a_store_that_does_not_answer_for_a_moment_fails_nothing(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_open(&scene, "llama", 1, 4);
+    atomic_store(&scene.fix.store.away, 4); /* the first is for a manifest of the model's files */
+    scene_run(&scene, NULL, NULL);
+    expect_success(&scene.out);
+    assert_int_equal(scene.out.steps, 20);
+    assert_int_equal(atomic_load(&scene.fix.store.away), 0);
+    scene_close(&scene);
+}
+
 static void a_full_store_fails_the_last_checkpoint_and_not_the_steps(void **state)
 {
     (void)state;
@@ -703,6 +716,7 @@ int main(void)
         cmocka_unit_test(wrong_assignments_are_refused_by_name),
         cmocka_unit_test(memory_that_the_node_lacks_is_not_the_jobs_fault),
         cmocka_unit_test(a_value_that_is_not_finite_stops_all_ranks_with_step_and_tensor),
+        cmocka_unit_test(a_store_that_does_not_answer_for_a_moment_fails_nothing),
         cmocka_unit_test(a_full_store_fails_the_last_checkpoint_and_not_the_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

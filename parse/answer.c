@@ -1,0 +1,253 @@
+/* Each kind of question, a row of a table. Runs in the sandbox; what it calls is the same as everywhere. */
+#include "parse/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/json.h"
+#include "model/chat.h"
+#include "model/config.h"
+#include "model/peft.h"
+#include "model/tensors.h"
+#include "model/tokenizer.h"
+#include "parse/parse.h"
+
+enum { ADAPTER_LIST_BYTES_MAX = 4096, ADAPTER_CONFIG_BYTES_MAX = 1 << 20, ADAPTER_DEPTH_MAX = 16 };
+
+struct asked {
+    const json_t *question;
+    struct parse_files *files;
+    struct model *model;         /* of questions about one */
+    struct tokenizer *tokenizer; /* NULL: it has none */
+    struct rows **rows;
+};
+
+/* ---- a model ---- */
+
+static json_t *answer_model(struct asked *asked, struct err *err)
+{
+    json_t *config = model_config_to_json(model_get_config(asked->model), err);
+    json_t *answer = config != NULL
+                         ? json_pack("{s:o, s:b}", "config", config, "tokenizer", asked->tokenizer != NULL)
+                         : NULL;
+    if (config != NULL && answer == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for a model's config");
+    }
+    return answer;
+}
+
+/* ---- rows and prompts ---- */
+
+struct text_options {
+    struct spec_data_part data;
+    struct rows_options rows;
+    struct chat_template *chat;
+    uint32_t rows_max;
+    const char *prompt;
+};
+
+static int options_read(const struct asked *asked, struct text_options *options, struct err *err)
+{
+    struct json_reader reader;
+    const char *kind = NULL;
+    const json_t *chat = NULL;
+    uint32_t format = 0, learn = 0;
+    uint64_t memory = 0;
+    *options = (struct text_options){.prompt = NULL};
+    jr_init(&reader, asked->question, "question", err);
+    jr_str(&reader, "do", JR_REQUIRED, 1, 32, &kind);
+    jr_u32(&reader, "format", JR_REQUIRED, SPEC_FORMAT_AUTO, SPEC_FORMAT_TOKENS, &format);
+    jr_u32(&reader, "learn", JR_REQUIRED, SPEC_LEARN_ANSWER, SPEC_LEARN_ALL, &learn);
+    jr_u32(&reader, "sequence_tokens", JR_REQUIRED, 0, UINT32_MAX, &options->data.sequence_tokens);
+    jr_any(&reader, "chat", JR_OPTIONAL, &chat);
+    jr_str(&reader, "prompt", JR_OPTIONAL, 0, PARSE_PROMPT_BYTES_MAX, &options->prompt);
+    jr_bytes(&reader, "memory", JR_OPTIONAL, 0, UINT64_C(1) << 50, &memory);
+    jr_u32(&reader, "rows_max", JR_OPTIONAL, 1, UINT32_MAX, &options->rows_max);
+    if (jr_finish(&reader) < 0) {
+        return -1;
+    }
+    options->data.format = (enum spec_format)format;
+    options->data.learn = (enum spec_learn)learn;
+    options->data.chat_template = (json_t *)(uintptr_t)chat;
+    if (rows_options_from_spec(&options->data, asked->tokenizer, model_get_config(asked->model)->vocab,
+                               &options->rows, &options->chat, err) < 0) {
+        return err_wrap(err, "data.chat_template");
+    }
+    options->rows.bytes_max = (size_t)memory;
+    return 0;
+}
+
+static json_t *stats_of(const struct rows *rows, const struct rows_report *report, struct err *err)
+{
+    struct rows_histogram histogram;
+    rows_histogram(rows, &histogram);
+    json_t *lengths = json_array();
+    for (uint32_t i = 0; lengths != NULL && i < histogram.bins; i++) {
+        json_array_append_new(lengths, json_integer(histogram.count[i]));
+    }
+    json_t *stats = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "rows", (json_int_t)rows->count,
+        "tokens", (json_int_t)report->tokens, "labelled", (json_int_t)report->labelled_tokens, "sum_sq",
+        (json_int_t)histogram.sum_sq, "longest", (json_int_t)report->longest, "truncated",
+        (json_int_t)report->truncated, "dropped", (json_int_t)report->dropped, "format",
+        spec_format_name(report->format), "first_truncated_line", (json_int_t)report->first_truncated_line,
+        "first_dropped_line", (json_int_t)report->first_dropped_line, "bin_tokens",
+        (json_int_t)histogram.bin_tokens, "lengths", lengths);
+    json_t *answer = json_pack("{s:o, s:I}", "stats", stats, "rows", (json_int_t)rows->count);
+    if (answer == NULL) {
+        err_set(err, ERR_NOMEM, "no memory for the data set's statistics");
+    }
+    return answer;
+}
+
+static json_t *answer_rows(struct asked *asked, struct err *err)
+{
+    struct text_options options;
+    struct rows_report report = {0};
+    json_t *answer = NULL;
+    const struct parse_files *files = asked->files;
+    if (options_read(asked, &options, err) == 0 &&
+        rows_encode(files->upload_bytes > 0 ? files->upload : "", files->upload_bytes, &options.rows,
+                    asked->rows, &report, err) == 0) {
+        if (options.rows_max > 0 && (*asked->rows)->count > options.rows_max) {
+            err_set(err, ERR_TOO_BIG, "%u rows are over the limit of %u", (*asked->rows)->count,
+                    options.rows_max);
+        } else {
+            answer = stats_of(*asked->rows, &report, err);
+        }
+    }
+    chat_template_destroy(options.chat);
+    return answer;
+}
+
+static json_t *answer_prompt(struct asked *asked, struct err *err)
+{
+    struct text_options options;
+    struct ids ids = {0};
+    json_t *answer = NULL;
+    if (options_read(asked, &options, err) == 0 &&
+        rows_render_prompt(options.prompt != NULL ? options.prompt : "", options.data.format, &options.rows,
+                           &ids, err) == 0) {
+        json_t *list = json_array();
+        for (size_t i = 0; list != NULL && i < ids.count; i++) {
+            json_array_append_new(list, json_integer(ids.data[i]));
+        }
+        answer = json_pack("{s:o}", "ids", list);
+        if (answer == NULL) {
+            err_set(err, ERR_NOMEM, "no memory for a prompt's ids");
+        }
+    }
+    ids_fini(&ids);
+    chat_template_destroy(options.chat);
+    return answer;
+}
+
+/* ---- an adapter to start from ---- */
+
+static json_t *upload_document(const struct asked *asked, size_t bytes_max, struct err *err)
+{
+    if (asked->files->upload_bytes > bytes_max) {
+        err_set(err, ERR_TOO_BIG, "a file of the adapter is over %zu bytes", bytes_max);
+        return NULL;
+    }
+    return json_parse_limited(asked->files->upload_bytes > 0 ? asked->files->upload : "",
+                              asked->files->upload_bytes, ADAPTER_DEPTH_MAX, err);
+}
+
+static json_t *answer_adapter_files(struct asked *asked, struct err *err)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    json_t *list = upload_document(asked, ADAPTER_LIST_BYTES_MAX, err);
+    struct json_reader reader;
+    if (list == NULL) {
+        return NULL;
+    }
+    jr_init(&reader, list, "", err);
+    for (int i = 0; i < 2; i++) {
+        const char *sha256 = "";
+        jr_str(&reader, names[i], JR_REQUIRED, 64, 64, &sha256);
+    }
+    if (jr_finish(&reader) < 0) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+static json_t *answer_adapter(struct asked *asked, struct err *err)
+{
+    struct peft_config config;
+    json_t *document = upload_document(asked, ADAPTER_CONFIG_BYTES_MAX, err);
+    json_t *answer = NULL;
+    if (document != NULL && peft_config_parse(document, &config, err) == 0) {
+        answer = json_pack("{s:I, s:f}", "rank", (json_int_t)config.rank, "alpha", config.alpha);
+        if (answer == NULL) {
+            err_set(err, ERR_NOMEM, "no memory for an adapter's config");
+        }
+    }
+    json_decref(document);
+    return answer;
+}
+
+static json_t *answer_ready(struct asked *asked, struct err *err)
+{
+    (void)asked;
+    (void)err;
+    return json_object();
+}
+
+/* ---- all of them ---- */
+
+static const struct kind {
+    const char *name;
+    json_t *(*answer)(struct asked *asked, struct err *err);
+    bool of_model, of_upload;
+} kinds[] = {
+    {.name = "ready", .answer = answer_ready},
+    {.name = "model", .answer = answer_model, .of_model = true},
+    {.name = "rows", .answer = answer_rows, .of_model = true, .of_upload = true},
+    {.name = "prompt", .answer = answer_prompt, .of_model = true},
+    {.name = "adapter_files", .answer = answer_adapter_files, .of_upload = true},
+    {.name = "adapter", .answer = answer_adapter, .of_upload = true},
+};
+
+/* Open it as any reader will, so that a bad file is refused here and not on a worker. */
+static int model_take(struct asked *asked, struct err *err)
+{
+    struct model_source *source = asked->files->model;
+    struct err none = {0};
+    asked->files->model = NULL;
+    if (model_open(source, &asked->model, err) < 0) {
+        return -1;
+    }
+    if (tokenizer_open(asked->model, &asked->tokenizer, &none) < 0 && none.code != ERR_NOT_FOUND) {
+        *err = none;
+        return -1;
+    }
+    return 0;
+}
+
+json_t *parse_answer(const json_t *question, struct parse_files *files, struct rows **rows, struct err *err)
+{
+    const char *name = json_string_value(json_object_get(question, "do"));
+    const struct kind *kind = NULL;
+    for (size_t i = 0; name != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        kind = strcmp(kinds[i].name, name) == 0 ? &kinds[i] : kind;
+    }
+    *rows = NULL;
+    if (kind == NULL || (kind->of_model && files->model == NULL) ||
+        (kind->of_upload && files->upload == NULL)) {
+        err_set(err, ERR_INTERNAL, "the parser was asked for \"%.40s\" without what it needs",
+                name != NULL ? name : "");
+        return NULL;
+    }
+    struct asked asked = {.question = question, .files = files, .rows = rows};
+    json_t *answer = NULL;
+    if (!kind->of_model || model_take(&asked, err) == 0) {
+        answer = kind->answer(&asked, err);
+    }
+    tokenizer_destroy(asked.tokenizer);
+    model_close(asked.model);
+    return answer;
+}

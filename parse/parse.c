@@ -1,0 +1,179 @@
+/* One process a question: made, heard to its end, gone. */
+#include "parse/parse.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/frame.h"
+#include "common/json.h"
+#include "common/sandbox.h"
+
+/* What has been heard. */
+struct hearing {
+    struct buf head; /* until the answer's frame is whole */
+    json_t *document;
+    uint64_t due; /* bytes to come behind it */
+    parse_sink_fn *sink;
+    void *arg;
+    bool sink_failed; /* the error is the asker's own */
+};
+
+static int put_texts(const struct parse_question *question, struct buf *out, struct err *err)
+{
+    uint8_t length[4] = {0};
+    if (buf_append(out, length, sizeof(length), err) < 0) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < question->file_count; i++) {
+        const struct model_path *file = &question->files[i];
+        if (buf_append(out, file->name, strlen(file->name) + 1, err) < 0 ||
+            buf_append(out, file->path, strlen(file->path) + 1, err) < 0) {
+            return -1;
+        }
+    }
+    const uint32_t size = (uint32_t)out->size - 4;
+    for (int i = 0; i < 4; i++) {
+        out->data[i] = (uint8_t)(size >> (24 - 8 * i));
+    }
+    return 0;
+}
+
+static const json_t *answer_of(const struct hearing *hearing)
+{
+    return json_object_get(hearing->document, "answer");
+}
+
+static int hear_bytes(struct hearing *hearing, const void *bytes, size_t size, struct err *err)
+{
+    if (size > hearing->due) {
+        return err_set(err, ERR_CORRUPT, "it sent more bytes than it announced");
+    }
+    hearing->due -= size;
+    if (size > 0 && hearing->sink(hearing->arg, answer_of(hearing), bytes, size, err) < 0) {
+        hearing->sink_failed = true;
+        return -1;
+    }
+    return 0;
+}
+
+/* The answer's frame is there: is it one? */
+static int head_check(struct hearing *hearing, struct err *err)
+{
+    struct json_reader reader;
+    const json_t *answer = NULL;
+    int64_t due = 0;
+    if (json_object_get(hearing->document, "error") != NULL) {
+        return 0;
+    }
+    jr_init(&reader, hearing->document, "answer", err);
+    jr_object(&reader, "answer", JR_REQUIRED, &answer);
+    jr_i64(&reader, "bytes", JR_OPTIONAL, 0, hearing->sink != NULL ? INT64_MAX : 0, &due);
+    hearing->due = (uint64_t)due;
+    return jr_finish(&reader);
+}
+
+static int hear(void *arg, const void *bytes, size_t size, struct err *err)
+{
+    struct hearing *hearing = arg;
+    if (hearing->document != NULL) {
+        return hear_bytes(hearing, bytes, size, err);
+    }
+    size_t used = 0;
+    if (buf_append(&hearing->head, bytes, size, err) < 0) {
+        return -1;
+    }
+    const int taken = frame_take(hearing->head.data, hearing->head.size, &frame_limits_default,
+                                 &hearing->document, &used, err);
+    if (taken <= 0) {
+        return taken;
+    }
+    return head_check(hearing, err) < 0
+               ? -1
+               : hear_bytes(hearing, hearing->head.data + used, hearing->head.size - used, err);
+}
+
+/* What it says is wrong with the file. */
+static int refusal(const json_t *said, struct err *err)
+{
+    const char *code = json_string_value(json_object_get(said, "code"));
+    const char *text = json_string_value(json_object_get(said, "text"));
+    if (code == NULL || text == NULL) {
+        return err_set(err, ERR_INVALID, "the file's parser refused it without a reason");
+    }
+    const enum err_code number = err_code_from_name(code);
+    return err_set(err, number != ERR_NONE ? number : ERR_INVALID, "%s", text);
+}
+
+/* Why there is no answer; 'why' is sandbox_run's, or what is wrong in what was heard. */
+static int no_answer(const struct err *why, struct err *err)
+{
+    switch (why->code) {
+    case ERR_TIMEOUT:
+    case ERR_PEER:
+        return err_set(err, ERR_INVALID, "the file's parser %s; the file is refused", why->text);
+    case ERR_CORRUPT:
+    case ERR_TOO_BIG:
+    case ERR_INVALID:
+        return err_set(err, ERR_INVALID, "the file's parser gave no proper answer (%s); the file is refused",
+                       why->text);
+    case ERR_NOMEM:
+    case ERR_CANCELLED:
+        *err = *why;
+        return -1;
+    default:
+        return err_set(err, ERR_INTERNAL, "the parser of files could not be started: %s", why->text);
+    }
+}
+
+static int run(const struct parser *parser, const struct buf *question, struct hearing *hearing,
+               struct err *err)
+{
+    char memory[32], seconds[16];
+    snprintf(memory, sizeof(memory), "%" PRIu64, parser->memory_bytes);
+    snprintf(seconds, sizeof(seconds), "%" PRIu32, parser->seconds);
+    const char *const argv[] = {parser->program, memory, seconds, NULL};
+    const struct sandbox_command command = {.argv = argv,
+                                            .input = question->data,
+                                            .input_bytes = question->size,
+                                            .output_bytes_max = SIZE_MAX,
+                                            .deadline_ms = parser->seconds * 1000,
+                                            .enters_itself = true,
+                                            .take = hear,
+                                            .take_arg = hearing};
+    struct err why = {0};
+    if (sandbox_run(&command, NULL, &why) < 0) {
+        if (hearing->sink_failed) {
+            *err = why;
+            return -1;
+        }
+        return no_answer(&why, err);
+    }
+    if (hearing->document == NULL || hearing->due > 0) {
+        err_set(&why, ERR_CORRUPT, "it ended before it had said all");
+        return no_answer(&why, err);
+    }
+    const json_t *error = json_object_get(hearing->document, "error");
+    return error != NULL ? refusal(error, err) : 0;
+}
+
+int parse_ask(const struct parser *parser, const struct parse_question *question, parse_sink_fn *sink,
+              void *arg, json_t **answer, struct err *err)
+{
+    struct hearing hearing = {.sink = sink, .arg = arg};
+    struct buf bytes;
+    *answer = NULL;
+    buf_init(&bytes, PARSE_QUESTION_BYTES_MAX);
+    buf_init(&hearing.head, frame_limits_default.bytes_max + (1u << 20));
+    int result = put_texts(question, &bytes, err) < 0 || frame_put(question->document, &bytes, err) < 0
+                     ? -1
+                     : run(parser, &bytes, &hearing, err);
+    if (result == 0) {
+        *answer = json_incref(json_object_get(hearing.document, "answer"));
+    }
+    json_decref(hearing.document);
+    buf_fini(&hearing.head);
+    buf_fini(&bytes);
+    return result;
+}

@@ -1,0 +1,178 @@
+/* Redis's users are made from the database: one `agent-NODE` for each admitted node, none besides.
+ *
+ * Compared with ACL LIST when Redis is found again, when the nodes have changed and every few seconds. A user
+ * whose password is another is made anew, which ends its connections; one of a node that is gone or barred is
+ * deleted, which does too. How Redis words a user differs by version: what it lists after we set one is what
+ * we expect from then on. Names that begin with `agent-` are ours.
+ */
+#include "scheduler/scheduler_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/digest.h"
+#include "common/log.h"
+#include "common/redis.h"
+
+#define CHECK_NS 3000000000u
+#define COMMAND_MS 5000
+
+static const char prefix[] = "agent-";
+
+static void user_answered(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct scheduler *scheduler = arg;
+    if (reply == NULL && err->code != ERR_CANCELLED && err->code != ERR_NET) {
+        log_event(LOG_LEVEL_ERROR, "redis_user", "why=\"%s\"", err->text);
+        keeper_forget(scheduler);
+    }
+}
+
+/* A Redis without an ACL file cannot save its users, and need not: they come from here. */
+static void saved(void *arg, const redisReply *reply, const struct err *err)
+{
+    (void)arg;
+    (void)reply;
+    (void)err;
+}
+
+static void user_drop(struct scheduler *scheduler, const char *user)
+{
+    const char *const argv[] = {"ACL", "DELUSER", user};
+    struct err ignored; /* found again by the next comparison */
+    redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler, 3, argv, NULL, &ignored);
+}
+
+/* A node reads its inbox and writes its own events, and nothing else. */
+static void user_set(struct scheduler *scheduler, struct inlet *inlet)
+{
+    char user[88], hash[DIGEST_HEX_SIZE + 1] = "#", inbox[104], events[104];
+    struct err ignored; /* as above */
+    snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
+    digest_hex(inlet->redis_hash, sizeof(inlet->redis_hash), hash + 1);
+    snprintf(inbox, sizeof(inbox), "%%R~motley:agent:%s", inlet->node);
+    snprintf(events, sizeof(events), "%%W~%s", inlet->stream);
+    const char *const argv[] = {"ACL",  "SETUSER", user,     "reset", "on",    hash,     inbox,
+                                events, "+xadd",   "+xread", "+ping", "+auth", "+hello", "+client|setname"};
+    redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler,
+                  (int)(sizeof(argv) / sizeof(argv[0])), argv, NULL, &ignored);
+    inlet->user = INLET_USER_SET;
+}
+
+static bool is_admitted(const struct inlet *inlet)
+{
+    return inlet != NULL && inlet->seal != NULL && !inlet->bar;
+}
+
+/* One line of ACL LIST, "user NAME rules". Returns whether somebody was dropped. */
+static bool user_compare(struct scheduler *scheduler, const char *name, const char *rules)
+{
+    struct inlet *inlet = inlets_find(scheduler->inlets, name + strlen(prefix));
+    char hash[DIGEST_HEX_SIZE + 1] = "#";
+    if (!is_admitted(inlet)) {
+        log_event(LOG_LEVEL_INFO, "redis_user_dropped", "user=%s", name);
+        user_drop(scheduler, name);
+        return true;
+    }
+    if (inlet->user == INLET_USER_SET) {
+        free(inlet->user_rules);
+        inlet->user_rules = strdup(rules);
+        inlet->user = INLET_USER_KNOWN;
+    }
+    inlet->user_listed =
+        inlet->user == INLET_USER_KNOWN && inlet->user_rules != NULL && strcmp(inlet->user_rules, rules) == 0;
+    digest_hex(inlet->redis_hash, sizeof(inlet->redis_hash), hash + 1);
+    if (inlet->user_listed || strstr(rules, hash) != NULL) {
+        return false;
+    }
+    user_drop(scheduler, name); /* whoever came in with another password goes */
+    return true;
+}
+
+static bool users_compare(struct scheduler *scheduler, const redisReply *reply)
+{
+    bool changed = false;
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        inlets_at(scheduler->inlets, i)->user_listed = false;
+    }
+    for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
+        const redisReply *line = reply->element[i];
+        char name[120] = "";
+        int end = 0;
+        if (line->type == REDIS_REPLY_STRING && sscanf(line->str, "user %119s %n", name, &end) == 1 &&
+            end > 0 && strncmp(name, prefix, strlen(prefix)) == 0) {
+            changed = user_compare(scheduler, name, line->str + end) || changed;
+        }
+    }
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        struct inlet *inlet = inlets_at(scheduler->inlets, i);
+        if (is_admitted(inlet) && !inlet->user_listed) {
+            user_set(scheduler, inlet);
+            changed = true;
+        }
+    }
+    return changed;
+}
+
+static void list(struct scheduler *scheduler);
+
+static void listed(void *arg, const redisReply *reply, const struct err *err)
+{
+    static const char *const save[] = {"ACL", "SAVE"};
+    struct scheduler *scheduler = arg;
+    struct err ignored;
+    scheduler->users_asked = false;
+    if (err->code == ERR_CANCELLED || err->code == ERR_NET || scheduler->epoch == 0 ||
+        scheduler->view == NULL) {
+        return;
+    }
+    if (err->code != ERR_NONE) {
+        log_event(LOG_LEVEL_ERROR, "redis_users", "why=\"%s\"", err->text);
+        return;
+    }
+    const bool second = scheduler->users_second;
+    const bool changed = users_compare(scheduler, reply);
+    if (changed) {
+        redis_command(scheduler->commands, COMMAND_MS, saved, NULL, 2, save, NULL, &ignored);
+    }
+    scheduler->users_second = changed && !second; /* once more, for the words of those just set */
+    if (scheduler->users_second || scheduler->users_due) {
+        list(scheduler);
+    }
+}
+
+static void list(struct scheduler *scheduler)
+{
+    static const char *const argv[] = {"ACL", "LIST"};
+    struct err ignored; /* the tick asks again */
+    scheduler->users_due = false;
+    scheduler->users_ns = clock_mono_ns();
+    scheduler->users_asked =
+        redis_command(scheduler->commands, COMMAND_MS, listed, scheduler, 2, argv, NULL, &ignored) == 0;
+}
+
+void keeper_check(struct scheduler *scheduler)
+{
+    if (scheduler->users_asked) {
+        scheduler->users_due = true;
+    } else if (scheduler->redis_up && scheduler->epoch != 0 && scheduler->view != NULL) {
+        scheduler->users_second = false;
+        list(scheduler);
+    }
+}
+
+void keeper_tick(struct scheduler *scheduler, uint64_t now_ns)
+{
+    if (now_ns - scheduler->users_ns > CHECK_NS) {
+        keeper_check(scheduler);
+    }
+}
+
+void keeper_forget(struct scheduler *scheduler)
+{
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        inlets_at(scheduler->inlets, i)->user = INLET_USER_UNKNOWN;
+    }
+}

@@ -1,0 +1,59 @@
+/* Is a connection a session? */
+#include <stdio.h>
+
+#include "common/pg.h"
+#include "store/store.h"
+
+enum { RIVALS = 5, ANSWER_MS = 5000 };
+
+static const char pid_sql[] = "SELECT pg_backend_pid()";
+static const char mark_sql[] = "SELECT length(set_config('motley.session', 'mine', false))";
+static const char marked_sql[] =
+    "SELECT (coalesce(current_setting('motley.session', true), '') = 'mine')::integer";
+
+static int refuse(int64_t pid, const char *seen, struct err *err)
+{
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "PostgreSQL is reached through a proxy that pools transactions: %s (server process %lld); locks and "
+        "notifications need sessions of their own: connect directly, or pool sessions",
+        seen, (long long)pid);
+}
+
+/* One more connection, held in a transaction so that its server process is taken; then ours is looked at
+ * again. */
+static int rival_check(struct pg_conn *ours, int64_t mine, const char *conninfo, struct pg_conn **rival,
+                       struct err *err)
+{
+    int64_t theirs = 0, now = 0, marked = 0;
+    *rival = pg_connect(conninfo, ANSWER_MS, err);
+    if (*rival == NULL || pg_script(*rival, "BEGIN", err) < 0 || pg_ask(*rival, pid_sql, &theirs, err) < 0) {
+        return -1;
+    }
+    if (theirs == mine) {
+        return refuse(mine, "two connections were given one session", err);
+    }
+    if (pg_ask(ours, pid_sql, &now, err) < 0 || pg_ask(ours, marked_sql, &marked, err) < 0) {
+        return -1;
+    }
+    return now != mine || marked != 1 ? refuse(now, "a connection was given another session", err) : 0;
+}
+
+int store_session_check(const char *conninfo, struct err *err)
+{
+    struct pg_conn *rivals[RIVALS] = {NULL};
+    int64_t mine = 0, length = 0;
+    int rc = -1;
+    struct pg_conn *ours = pg_connect(conninfo, ANSWER_MS, err);
+    if (ours != NULL && pg_ask(ours, mark_sql, &length, err) == 0) {
+        rc = pg_ask(ours, pid_sql, &mine, err);
+    }
+    for (int i = 0; i < RIVALS && rc == 0; i++) {
+        rc = rival_check(ours, mine, conninfo, &rivals[i], err);
+    }
+    for (int i = 0; i < RIVALS; i++) {
+        pg_disconnect(rivals[i]);
+    }
+    pg_disconnect(ours);
+    return rc;
+}

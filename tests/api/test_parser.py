@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Users' files are read by a process of their own: when it dies, hangs or eats memory, one upload pays for it."""
+import contextlib
+import json
+import os
+import signal
+import threading
+
+from api import SLOW, Api, expect, main, spec, token_rows, wait_for
+
+SECONDS = int(8 * SLOW)
+
+
+def big_rows(seed):
+    """Rows that keep a parser busy for a while."""
+    row = json.dumps({"ids": [seed] + list(range(1, 200)) * 5, "labels": [seed] + list(range(1, 200)) * 5})
+    return "sha256:" + api.upload((row + "\n").encode() * 6000)
+
+
+def parsers():
+    """Pids of the api's children."""
+    found = []
+    for task in os.listdir(f"/proc/{api.process.pid}/task"):
+        with open(f"/proc/{api.process.pid}/task/{task}/children", encoding="ascii") as handle:
+            found += [int(pid) for pid in handle.read().split()]
+    return found
+
+
+def parser_at_work():
+    """The pid of one that is in its sandbox, and what the kernel says of it."""
+    for pid in parsers():
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/status", encoding="ascii") as handle:
+                status = dict(line.split(":", 1) for line in handle.read().splitlines())
+            if status["Seccomp"].strip() == "2":
+                return pid, status
+    return None
+
+
+def refused_when(happens, seed):
+    """What a submit is told when that happens to its parser."""
+    reference, answers = big_rows(seed), []
+    asked = threading.Thread(target=lambda: answers.append(api.call("POST", "/v1/jobs", spec(reference))))
+    asked.start()
+    happens(wait_for(parser_at_work, "a parser")[0])
+    small = api.upload_rows(token_rows(seed))
+    expect(api.call("POST", "/v1/jobs", spec(small)).status == 201, "another's upload is read meanwhile")
+    asked.join(60)
+    expect(answers and answers[0].status == 422, f"{answers and answers[0].body}")
+    expect(api.process.poll() is None, "the api lives")
+    wait_for(lambda: not parsers(), "the end of every parser")
+    return answers[0].problem["detail"]
+
+
+def a_parser_that_crashes_costs_its_upload():
+    for number in (signal.SIGSEGV, signal.SIGKILL):
+        said = refused_when(lambda pid, number=number: os.kill(pid, number), 10 + number)
+        expect("data.train" in said and "parser was killed by signal" in said and str(int(number)) in said, said)
+
+
+def a_parser_that_hangs_is_ended():
+    said = refused_when(lambda pid: os.kill(pid, signal.SIGSTOP), 3)
+    expect("data.train" in said and f"parser was not done within {SECONDS} s" in said, said)
+
+
+def a_parser_that_eats_memory_has_its_share():
+    row = json.dumps({"ids": [9] * 1000, "labels": [9] * 1000}).encode() + b"\n"  # 8000 bytes encoded
+    said = api.refused(422, "POST", "/v1/jobs", spec("sha256:" + api.upload(row * 2300)), "data.train", "out of memory")
+    expect(said["code"] == "too-big", said)
+    expect(api.call("POST", "/v1/jobs", spec(api.upload_rows(token_rows(5)))).status == 201, "and the next is read")
+
+
+def it_can_see_nothing_and_do_nothing():
+    reference, done = big_rows(7), []
+    asked = threading.Thread(target=lambda: done.append(api.call("POST", "/v1/jobs", spec(reference))))
+    asked.start()
+    pid, status = wait_for(parser_at_work, "a parser")
+    os.kill(pid, signal.SIGSTOP)
+    expect(status["NoNewPrivs"].strip() == "1" and int(status["CapEff"], 16) == 0 and status["Threads"].strip() == "1", status)
+    kinds = [os.readlink(f"/proc/{pid}/fd/{fd}").split(":")[0] for fd in sorted(os.listdir(f"/proc/{pid}/fd"))]
+    expect(kinds[0].startswith("/memfd") and kinds[1:] == ["pipe", "pipe"], f"its question and two pipes alone: {kinds}")
+    with open(f"/proc/{pid}/environ", encoding="ascii") as handle:
+        expect("MOTLEY" not in handle.read(), "nothing of the api's environment")
+    os.kill(pid, signal.SIGCONT)
+    asked.join(60)
+    expect(done[0].status in (201, 422), done[0].body)
+
+
+def without_its_parser_the_api_does_not_start():
+    api.stop()
+    api.config["parser"]["program"] = "/bin/true"
+    try:
+        api.start()
+    except Exception as problem:  # noqa: BLE001 (api.py's Failed, with the log in it)
+        expect("parser" in str(problem), str(problem))
+        api.process = None
+    else:
+        expect(False, "it started with a parser that is none")
+
+
+with Api(measure_seconds=1, threads=4, parser={"memory": "16MiB", "seconds": SECONDS}) as api:
+    api.tiny_model()
+    main(a_parser_that_crashes_costs_its_upload, a_parser_that_hangs_is_ended, a_parser_that_eats_memory_has_its_share,
+         it_can_see_nothing_and_do_nothing,
+         without_its_parser_the_api_does_not_start)

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""A client behind a link that is slow and breaks: what the server has is not sent again, and in the end it is all there."""
+import hashlib
+import json
+import os
+import random
+import select
+import socket
+import subprocess
+import threading
+import time
+
+from api import BIN, Api, expect, main
+
+MIB = 1 << 20
+
+
+class Link:
+    """A proxy in front of the api: each connection ends after so many bytes towards it, at so many a second."""
+
+    def __init__(self, address, cut_bytes, bytes_per_second):
+        host, port = address.rsplit(":", 1)
+        self.target = (host, int(port))
+        self.cut_bytes, self.rate = cut_bytes, bytes_per_second
+        self.cuts = self.sent = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.forward, args=(client,), daemon=True).start()
+
+    def forward(self, client):
+        left = self.cut_bytes
+        with client, socket.create_connection(self.target) as server:
+            while True:
+                ready, _, _ = select.select([client, server], [], [], 30)
+                if not ready:
+                    return
+                for end in ready:
+                    data = end.recv(65536)
+                    if not data:
+                        return
+                    if end is client:
+                        data = data[:left]
+                        left -= len(data)
+                        self.sent += len(data)
+                        time.sleep(len(data) / self.rate)
+                    (server if end is client else client).sendall(data)
+                if left == 0:
+                    self.cuts += 1
+                    return
+
+
+def a_large_file_passes_a_link_that_breaks_again_and_again():
+    with Api() as api:
+        link = Link(api.address, 3 * MIB, 40 * MIB)
+        home = api.path("home")
+        os.makedirs(home)
+        with open(os.path.join(home, "client.json"), "w", encoding="utf-8") as handle:
+            json.dump({"address": link.address, "token": api.token}, handle)
+        data = random.Random(7).randbytes(20 * MIB + 11)
+        rows = api.path("held-out.jsonl")
+        with open(rows, "wb") as handle:
+            handle.write(data)
+        words = {"model": "none", "data": {"train": rows}, "train": {"batch_rows": 2, "steps": 1}}
+        with open(api.path("spec.yaml"), "w", encoding="utf-8") as handle:
+            json.dump(words, handle)
+        done = subprocess.run([os.path.join(BIN, "motley"), "submit", api.path("spec.yaml"), "--home", home], capture_output=True,
+                              text=True, timeout=60, check=False)
+        sha256 = hashlib.sha256(data).hexdigest()
+        there = api.call("HEAD", f"/v1/blobs/{sha256}")
+        expect(there.status == 200, f"not there after {link.cuts} cuts: {done.stderr[-500:]}")
+        expect(api.call("GET", f"/v1/blobs/{sha256}").body == data, "it comes back")
+        expect(link.cuts >= 5, f"the link broke {link.cuts} times")
+        expect(link.sent < 1.7 * len(data), f"{link.sent} bytes were sent for {len(data)}")
+        return f"{link.cuts} cuts, {link.sent / len(data):.2f} times the bytes"
+
+
+main(a_large_file_passes_a_link_that_breaks_again_and_again)
