@@ -17,6 +17,7 @@
 #include "agent/journal.h"
 #include "agent/links.h"
 #include "agent/past.h"
+#include "agent/renew.h"
 #include "agent/supervise.h"
 #include "common/buf.h"
 #include "common/clock.h"
@@ -46,9 +47,11 @@ struct agent {
     struct supervisor *supervisor;
     struct feed *feed;
     struct links *links;
+    struct renewer *renewer;
     SSL_CTX *redis_tls;
     json_t *inventory;
     bool stopping;
+    bool removed; /* by an administrator: this node is none of the cluster any more */
     bool connected;
     uint64_t complained_ns;
 };
@@ -81,8 +84,13 @@ static void feed_connected(void *arg)
 static void feed_message(void *arg, const json_t *message)
 {
     struct agent *agent = arg;
-    if (strcmp(json_string_value(json_object_get(message, "type")), "hello") == 0) {
+    const char *type = json_string_value(json_object_get(message, "type"));
+    if (strcmp(type, "hello") == 0) {
         hello_send(agent);
+    } else if (strcmp(type, "nodes") == 0) {
+        links_nodes(agent->links, json_object_get(message, "nodes"));
+    } else if (strcmp(type, "removed") == 0) {
+        renewer_now(agent->renewer); /* the api, whose word counts, is asked */
     }
     supervisor_message(agent->supervisor, message); /* confirms it, if it has an id */
 }
@@ -136,6 +144,9 @@ static void feed_trouble(void *arg, const struct err *why)
         agent->complained_ns = now_ns;
     }
     agent->connected = false;
+    if (why->code == ERR_AUTH || why->code == ERR_DENIED) {
+        renewer_now(agent->renewer); /* removed, perhaps */
+    }
 }
 
 static void link_measured(void *arg, const struct links_result *result)
@@ -177,6 +188,60 @@ static void signal_came(evutil_socket_t number, short what, void *arg)
         agent->stopping = true;
         uint32_t grace_ms = agent->options.grace_ms != 0 ? agent->options.grace_ms : GRACE_MS;
         supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
+    }
+}
+
+/* ---- the certificate ---- */
+
+static struct tls_files tls_files_of(const struct agent_identity *identity)
+{
+    return (struct tls_files){
+        .ca_file = identity->ca_file, .cert_file = identity->cert_file, .key_file = identity->key_file};
+}
+
+/* Connections that are up stay; the next ones, and the next worker, have the new certificate. */
+static void certificate_use(struct agent *agent, const struct agent_certificate *certificate)
+{
+    struct err err = {0};
+    const struct tls_files files = tls_files_of(&agent->identity);
+    agent->identity.certificate = *certificate;
+    if ((agent->redis_tls != NULL &&
+         tls_context_reload(agent->redis_tls, &files, TLS_ROLE_CLIENT, &err) < 0) ||
+        links_reload(agent->links, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "certificate_unusable", "why=\"%s\"", err.text);
+        return;
+    }
+    log_event(LOG_LEVEL_INFO, "certificate_renewed", "identity=%s ends_s=%lld", certificate->identity,
+              (long long)certificate->ends_s);
+}
+
+/* Its workers end, its key and credentials are put aside, and it does not come back by itself. */
+static void node_removed(struct agent *agent)
+{
+    struct err err = {0};
+    uint32_t grace_ms = agent->options.grace_ms != 0 ? agent->options.grace_ms : GRACE_MS;
+    agent->removed = true;
+    log_event(LOG_LEVEL_ERROR, "node_removed", "node=%s api=%s why=\"the cluster knows this node no more\"",
+              agent->identity.node, agent->identity.api);
+    if (agent_leave(agent->options.home, &agent->identity, &err) < 0) {
+        log_event(LOG_LEVEL_ERROR, "node_removed", "why=\"%s\"", err.text);
+    }
+    if (!agent->stopping) {
+        agent->stopping = true;
+        supervisor_end(agent->supervisor, grace_ms, workers_ended, agent);
+    }
+}
+
+static void certificate_asked(void *arg, const struct err *err, const struct agent_certificate *certificate)
+{
+    struct agent *agent = arg;
+    if (err == NULL) {
+        certificate_use(agent, certificate);
+    } else if (err->code == ERR_AUTH) {
+        node_removed(agent);
+    } else {
+        log_event(LOG_LEVEL_WARN, "certificate_not_renewed", "ends_s=%lld why=\"%s\"",
+                  (long long)certificate->ends_s, err->text);
     }
 }
 
@@ -226,6 +291,15 @@ static int identity_make(struct agent *agent, struct err *err)
     if (enrolled < 0) {
         return -1;
     }
+    bool ended = enrolled == 1 && agent->identity.certificate.ends_s <= clock_wall_us() / 1000000;
+    if (ended && options->join == NULL) {
+        return err_set(
+            err, ERR_AUTH,
+            "node %s was away for so long that its certificate has ended: it comes back with a token "
+            "made by motley join-token --node %s",
+            agent->identity.node, agent->identity.node);
+    }
+    enrolled = ended ? 0 : enrolled;
     if (enrolled == 0 && (options->api == NULL || options->join == NULL)) {
         return err_set(err, ERR_INVALID,
                        "this node has not joined a cluster: give --api URL and --join TOKEN");
@@ -288,8 +362,7 @@ static int feed_make(struct agent *agent, struct err *err)
 {
     const struct agent_identity *identity = &agent->identity;
     if (identity->redis_tls) {
-        struct tls_files files = {
-            .ca_file = identity->ca_file, .cert_file = identity->cert_file, .key_file = identity->key_file};
+        const struct tls_files files = tls_files_of(identity);
         agent->redis_tls = tls_context_create(&files, TLS_ROLE_CLIENT, err);
         if (agent->redis_tls == NULL) {
             return -1;
@@ -358,7 +431,10 @@ static int parts_make(struct agent *agent, struct err *err)
                                             .past = agent->past};
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
     agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
-    if (agent->supervisor == NULL || feed_make(agent, err) < 0) {
+    agent->renewer = agent->supervisor == NULL
+                         ? NULL
+                         : renewer_create(agent->base, &agent->identity, certificate_asked, agent, err);
+    if (agent->renewer == NULL || feed_make(agent, err) < 0) {
         return -1;
     }
     return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
@@ -366,6 +442,7 @@ static int parts_make(struct agent *agent, struct err *err)
 
 static void parts_fini(struct agent *agent)
 {
+    renewer_destroy(agent->renewer);
     supervisor_destroy(agent->supervisor);
     groups_close(agent->groups);
     feed_destroy(agent->feed);
@@ -486,7 +563,12 @@ int agent_run(const struct agent_options *options, struct err *err)
         }
     }
     log_event(LOG_LEVEL_INFO, "agent_stopped", "node=%s", agent->config.name);
-    result = 0;
+    result = agent->removed
+                 ? err_set(err, ERR_DENIED,
+                           "node %s was removed from the cluster; it joins again with a token made "
+                           "by motley join-token --node %s --replace",
+                           agent->identity.node, agent->identity.node)
+                 : 0;
 out:
     agent_fini(agent);
     return result;

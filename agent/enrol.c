@@ -15,7 +15,7 @@
 #include "common/json.h"
 #include "common/tls.h"
 
-enum { DOCUMENT_MAX = 65536, RETRY_MS = 200 };
+enum { DOCUMENT_MAX = 65536, RETRY_MS = 200, RENEW_MS = 10000 };
 
 static int paths_make(const char *home, struct agent_identity *identity, struct err *err)
 {
@@ -50,6 +50,20 @@ static int redis_read(struct json_reader *reader, struct agent_identity *identit
         jr_bool(&redis, "tls", JR_OPTIONAL, &identity->redis_tls);
     }
     return jr_finish_loose(&redis);
+}
+
+static int certificate_load(struct agent_identity *identity, struct err *err)
+{
+    struct buf text;
+    struct agent_certificate *certificate = &identity->certificate;
+    buf_init(&text, DOCUMENT_MAX);
+    int result = file_read_all(identity->cert_file, DOCUMENT_MAX, &text, err);
+    if (result == 0) {
+        result = tls_certificate_read(buf_str(&text), certificate->identity, &certificate->issued_s,
+                                      &certificate->ends_s, err);
+    }
+    buf_fini(&text);
+    return result < 0 ? err_wrap(err, "\"%s\"", identity->cert_file) : 0;
 }
 
 /* Messages are sealed with it. A home without one is of a version before seals. */
@@ -97,7 +111,7 @@ int agent_identity_load(const char *home, struct agent_identity *identity, struc
     }
     json_decref(document);
     buf_fini(&text);
-    return result < 0 ? -1 : 1;
+    return result < 0 || certificate_load(identity, err) < 0 ? -1 : 1;
 }
 
 /* The answer's CA must be the one that the join token names: over plain HTTP nothing else has checked it. */
@@ -150,7 +164,21 @@ static int answer_keep(const char *home, const json_t *answer, const uint8_t pin
     result = result < 0 ? -1 : file_write_atomic(path, text.data, text.size, 0600, err);
     json_decref(kept);
     buf_fini(&text);
-    return result;
+    return result < 0 ? -1 : certificate_load(identity, err);
+}
+
+/* The key that an earlier joining left; nothing where there is none. */
+static int key_load(const struct agent_identity *identity, struct buf *key, struct err *err)
+{
+    return file_exists(identity->key_file) ? file_read_all(identity->key_file, DOCUMENT_MAX, key, err) : 0;
+}
+
+static void key_fini(struct buf *key)
+{
+    if (key->data != NULL) {
+        explicit_bzero(key->data, key->size);
+    }
+    buf_fini(key);
 }
 
 /* POST until the server is there. The token is spent at most once: a request whose fate is unknown is not
@@ -190,7 +218,7 @@ int agent_enrol(const char *home, const char *api, const char *join, const char 
     snprintf(identity->api, sizeof(identity->api), "%s", api);
     snprintf(name, sizeof(name), "agent:%s", node);
     if (tls_join_token_parse(join, secret, pin, err) < 0 || paths_make(home, identity, err) < 0 ||
-        tls_request_create(name, &key, &csr, err) < 0) {
+        key_load(identity, &key, err) < 0 || tls_request_create(name, &key, &csr, err) < 0) {
         goto out;
     }
     struct http_options options = {.url = api, .ca_sha256 = pin};
@@ -209,10 +237,77 @@ out:
     json_decref(body);
     json_decref(answer);
     explicit_bzero(secret, sizeof(secret));
-    if (key.data != NULL) {
-        explicit_bzero(key.data, key.size);
-    }
-    buf_fini(&key);
+    key_fini(&key);
     buf_fini(&csr);
     return result;
+}
+
+/* What came must be ours before it stands in the place of what we have. */
+static int renewal_keep(struct agent_identity *identity, const json_t *answer, struct err *err)
+{
+    const char *cert = NULL;
+    struct json_reader reader;
+    struct agent_certificate made;
+    char ours[TLS_IDENTITY_SIZE];
+    jr_init(&reader, answer, "", err);
+    jr_str(&reader, "certificate", JR_REQUIRED, 1, DOCUMENT_MAX, &cert);
+    if (jr_finish_loose(&reader) < 0 ||
+        tls_certificate_read(cert, made.identity, &made.issued_s, &made.ends_s, err) < 0) {
+        return err_wrap(err, "the server's answer");
+    }
+    int length = snprintf(ours, sizeof(ours), "agent:%s:", identity->node);
+    if (strncmp(made.identity, ours, (size_t)length) != 0) {
+        return err_set(err, ERR_PEER, "the server answered with a certificate for %s", made.identity);
+    }
+    if (file_write_atomic(identity->cert_file, cert, strlen(cert), 0644, err) < 0) {
+        return -1;
+    }
+    identity->certificate = made;
+    return 0;
+}
+
+int agent_renew(struct agent_identity *identity, struct err *err)
+{
+    char name[80];
+    struct buf key;
+    struct buf csr;
+    buf_init(&key, DOCUMENT_MAX);
+    buf_init(&csr, DOCUMENT_MAX);
+    struct http_options options = {.url = identity->api,
+                                   .bearer = identity->token,
+                                   .ca_file =
+                                       strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL};
+    struct http *http = http_create(&options, err);
+    json_t *body = NULL;
+    json_t *answer = NULL;
+    snprintf(name, sizeof(name), "agent:%s", identity->node);
+    int result = http == NULL || file_read_all(identity->key_file, DOCUMENT_MAX, &key, err) < 0 ||
+                         tls_request_create(name, &key, &csr, err) < 0
+                     ? -1
+                     : 0;
+    if (result == 0) {
+        body = json_pack("{s:s}", "csr", buf_str(&csr));
+        result = http_json(http, "POST", "/v1/renew", body, RENEW_MS, &answer, err);
+    }
+    if (result == 0) {
+        result = renewal_keep(identity, answer, err);
+    }
+    http_destroy(http);
+    json_decref(body);
+    json_decref(answer);
+    key_fini(&key);
+    buf_fini(&csr);
+    return result < 0 ? err_wrap(err, "renewing the certificate") : 0;
+}
+
+int agent_leave(const char *home, const struct agent_identity *identity, struct err *err)
+{
+    char from[1024];
+    char to[1024];
+    if (file_path(from, sizeof(from), err, "%s/agent.json", home) < 0 ||
+        file_path(to, sizeof(to), err, "%s/agent.json.removed", home) < 0) {
+        return -1;
+    }
+    unlink(identity->key_file);
+    return rename(from, to) < 0 ? err_set(err, ERR_IO, "could not rename \"%s\"", from) : 0;
 }

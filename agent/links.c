@@ -23,6 +23,7 @@
 #include <netinet/tcp.h>
 
 #include "common/clock.h"
+#include "common/cond.h"
 #include "common/tls.h"
 
 enum {
@@ -34,7 +35,8 @@ enum {
     DEADLINE_MS = 10000,
     BULK_FIRST = 1 << 20,
     BULK_MAX = 256 << 20,
-    BULK_SECONDS_PERCENT = 50
+    BULK_SECONDS_PERCENT = 50,
+    KNOWN_MS = 2000 /* so long a node may be ahead of what we were told of it */
 };
 
 struct task {
@@ -62,6 +64,9 @@ struct links {
     struct task *tasks, *tasks_last; /* to do */
     struct task *results;            /* done */
     unsigned task_count;
+    json_t *nodes;       /* {"NODE": generation}, or NULL; and the contexts: under the lock */
+    pthread_cond_t told; /* of nodes */
+    struct tls_files files;
 };
 
 /* ---- blocking TLS with a deadline: the socket is non-blocking, waits are polls ---- */
@@ -154,6 +159,52 @@ static void socket_prepare(int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
+/* ---- who is who ---- */
+
+/* The identity of 'node' now; waits a little for a node that we were not told of yet. */
+static int identity_of(struct links *links, const char *node, char identity[TLS_IDENTITY_SIZE],
+                       struct err *err)
+{
+    uint64_t deadline_ns = clock_mono_ns() + (uint64_t)KNOWN_MS * 1000000;
+    bool in_time = true;
+    const json_t *generation;
+    pthread_mutex_lock(&links->lock);
+    while (!(generation = json_object_get(links->nodes, node)) && in_time && !atomic_load(&links->stopping)) {
+        in_time = cond_wait_until(&links->told, &links->lock, deadline_ns);
+    }
+    if (generation != NULL) {
+        tls_agent_identity(node, json_integer_value(generation), identity);
+    }
+    pthread_mutex_unlock(&links->lock);
+    return generation != NULL ? 0 : err_set(err, ERR_PEER, "node \"%s\" is none of the cluster", node);
+}
+
+/* Is the peer a node of the cluster, of its present generation? */
+static int peer_admit(struct links *links, SSL *ssl, struct err *err)
+{
+    char is[TLS_IDENTITY_SIZE];
+    char wanted[TLS_IDENTITY_SIZE];
+    char node[TLS_IDENTITY_SIZE];
+    if (tls_peer_identity(ssl, is, err) < 0) {
+        return -1;
+    }
+    const char *end = strrchr(is, ':');
+    if (strncmp(is, "agent:", 6) != 0 || end < is + 6) {
+        return err_set(err, ERR_PEER, "%s is no node", is);
+    }
+    snprintf(node, sizeof(node), "%.*s", (int)(end - is - 6), is + 6);
+    return identity_of(links, node, wanted, err) < 0 ? -1 : tls_peer_check(ssl, wanted, err);
+}
+
+/* A connection of one of our contexts, which links_reload may be changing. */
+static SSL *ssl_create(struct links *links, bool server, struct err *err)
+{
+    pthread_mutex_lock(&links->lock);
+    SSL *ssl = server ? SSL_new(links->server) : tls_client_create(links->client, NULL, err);
+    pthread_mutex_unlock(&links->lock);
+    return ssl;
+}
+
 /* ---- serving ---- */
 
 static int serve_bulk(struct pipe_end *end, uint8_t *chunk, struct err *err)
@@ -187,13 +238,11 @@ static void serve(struct links *links, int fd, uint8_t *chunk)
                            .peer = "another agent",
                            .stopping = &links->stopping};
     socket_prepare(fd);
-    end.ssl = SSL_new(links->server);
-    char identity[TLS_IDENTITY_SIZE];
+    end.ssl = ssl_create(links, true, &err);
     bool good = end.ssl != NULL && SSL_set_fd(end.ssl, fd) == 1;
     if (good) {
         SSL_set_accept_state(end.ssl);
-        good = end_handshake(&end, &err) == 0 && tls_peer_identity(end.ssl, identity, &err) == 0 &&
-               strncmp(identity, "agent:", 6) == 0;
+        good = end_handshake(&end, &err) == 0 && peer_admit(links, end.ssl, &err) == 0;
     }
     uint8_t kind;
     while (good && end_read(&end, &kind, 1, &err) == 0) {
@@ -358,13 +407,15 @@ static int measure(struct links *links, struct task *task, struct err *err)
                            .deadline_ns = clock_mono_ns() + (uint64_t)DEADLINE_MS * 1000000,
                            .peer = task->address,
                            .stopping = &links->stopping};
-    char wanted[96];
-    snprintf(wanted, sizeof(wanted), "agent:%s", task->result.to);
+    char wanted[TLS_IDENTITY_SIZE];
     int result = -1;
+    if (identity_of(links, task->result.to, wanted, err) < 0) {
+        return -1;
+    }
     end.fd = dial(task->address, end.deadline_ns, err);
     if (end.fd >= 0) {
         socket_prepare(end.fd);
-        end.ssl = tls_client_create(links->client, NULL, err);
+        end.ssl = ssl_create(links, false, err);
         if (end.ssl != NULL && SSL_set_fd(end.ssl, end.fd) == 1 && end_handshake(&end, err) == 0 &&
             tls_peer_check(end.ssl, wanted, err) == 0 && ping(&end, &task->result.latency_s, err) == 0) {
             result = bandwidth(&end, task->result.latency_s, &task->result.bytes_per_s, err);
@@ -476,15 +527,16 @@ struct links *links_create(struct event_base *base, const struct links_config *c
     }
     pthread_mutex_init(&links->lock, NULL);
     pthread_cond_init(&links->asked, NULL);
+    cond_init(&links->told);
     links->listener = -1;
     links->done = done;
     links->arg = arg;
     links->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     links->woken = event_new(base, links->wake, EV_READ | EV_PERSIST, results_take, links);
-    struct tls_files files = {
+    links->files = (struct tls_files){
         .ca_file = config->ca_file, .cert_file = config->cert_file, .key_file = config->key_file};
-    links->server = tls_context_create(&files, TLS_ROLE_SERVER_MUTUAL, err);
-    links->client = links->server == NULL ? NULL : tls_context_create(&files, TLS_ROLE_CLIENT, err);
+    links->server = tls_context_create(&links->files, TLS_ROLE_SERVER_MUTUAL, err);
+    links->client = links->server == NULL ? NULL : tls_context_create(&links->files, TLS_ROLE_PEER, err);
     if (links->client == NULL || listen_on(links, config, err) < 0 || threads_start(links, err) < 0) {
         links_destroy(links);
         return NULL;
@@ -510,6 +562,7 @@ void links_destroy(struct links *links)
     pthread_mutex_lock(&links->lock);
     atomic_store(&links->stopping, true);
     pthread_cond_broadcast(&links->asked);
+    pthread_cond_broadcast(&links->told);
     pthread_mutex_unlock(&links->lock);
     for (unsigned i = 0; i < links->server_count; i++) {
         pthread_join(links->servers[i], NULL);
@@ -530,7 +583,34 @@ void links_destroy(struct links *links)
     tls_context_free(links->client);
     pthread_mutex_destroy(&links->lock);
     pthread_cond_destroy(&links->asked);
+    pthread_cond_destroy(&links->told);
+    json_decref(links->nodes);
     free(links);
+}
+
+void links_nodes(struct links *links, const json_t *nodes)
+{
+    json_t *copy = json_is_object(nodes) ? json_deep_copy(nodes) : NULL;
+    if (copy == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&links->lock);
+    json_t *before = links->nodes;
+    links->nodes = copy;
+    pthread_cond_broadcast(&links->told);
+    pthread_mutex_unlock(&links->lock);
+    json_decref(before);
+}
+
+int links_reload(struct links *links, struct err *err)
+{
+    pthread_mutex_lock(&links->lock);
+    int result = tls_context_reload(links->server, &links->files, TLS_ROLE_SERVER_MUTUAL, err) < 0 ||
+                         tls_context_reload(links->client, &links->files, TLS_ROLE_PEER, err) < 0
+                     ? -1
+                     : 0;
+    pthread_mutex_unlock(&links->lock);
+    return result;
 }
 
 uint16_t links_port(const struct links *links)

@@ -10,6 +10,7 @@
 #define MOTLEY_AGENT_LINKS_H
 
 #include <event2/event.h>
+#include <jansson.h>
 #include <stdint.h>
 
 #include "common/err.h"
@@ -19,7 +20,7 @@ struct links;
 struct links_config {
     const char *host; /* to listen on: of this node's address; a name or a numeric address */
     uint16_t port;    /* 0: any */
-    const char *ca_file, *cert_file, *key_file;
+    const char *ca_file, *cert_file, *key_file; /* borrowed until links_destroy */
 };
 
 /* One measured link; err->code is set when it could not be measured. On the base's thread. */
@@ -37,6 +38,12 @@ struct links *links_create(struct event_base *base, const struct links_config *c
                            void *arg, struct err *err);
 /* Waits for its threads (their deadlines are 10 s; connections are shut down at once). */
 void links_destroy(struct links *links);
+
+/* Who may measure with us, and be measured: {"NODE": generation}, the whole cluster as the scheduler has it.
+ * Until it is told, nobody. Copied. */
+void links_nodes(struct links *links, const json_t *nodes);
+/* Use the certificate that now stands in the files for new connections. */
+int links_reload(struct links *links, struct err *err);
 
 /* The port listened on. */
 uint16_t links_port(const struct links *links);

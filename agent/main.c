@@ -1,6 +1,7 @@
 /* motley-agent --api URL [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker PATH] */
 #include <getopt.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,10 @@ static const char usage[] =
     "  --join-file PATH   the token is the first line of that file; it need not be there once joined\n"
     "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
     "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal\n"
-    "SIGTERM ends the workers and the agent; SIGUSR2 the agent alone, for the next one to go on.\n";
+    "Status 4: this node is not welcome (a token that is not good, a name that is taken, removed): starting "
+    "again\n"
+    "changes nothing. SIGTERM ends the workers and the agent; SIGUSR2 the agent alone, for the next one to "
+    "go on.\n";
 
 enum { JOIN_BYTES_MAX = 1024 };
 
@@ -115,7 +119,11 @@ int main(int argc, char **argv)
     json_decref(document);
     if (result < 0) {
         fprintf(stderr, "motley-agent: %s\n", err.text);
-        return err.code == ERR_INVALID || err.code == ERR_UNSUPPORTED ? 2 : err.code == ERR_NET ? 3 : 1;
+        bool unwelcome = err.code == ERR_AUTH || err.code == ERR_DENIED || err.code == ERR_CONFLICT;
+        return err.code == ERR_INVALID || err.code == ERR_UNSUPPORTED ? 2
+               : err.code == ERR_NET                                  ? 3
+               : unwelcome                                            ? 4
+                                                                      : 1;
     }
     return 0;
 }

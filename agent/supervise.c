@@ -253,19 +253,19 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 {
     const struct agent_device *device = place->device;
     const struct agent_identity *identity = supervisor->identity;
-    char host[300], listen[320], cache[PATH_SIZE], name[96];
+    char host[300], listen[320], cache[PATH_SIZE];
     host_text(supervisor->config->host, host, sizeof(host));
     snprintf(listen, sizeof(listen), "%s:0", host);
     snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
-    snprintf(name, sizeof(name), "agent:%s", supervisor->config->name);
     json_t *local = json_pack(
         "{s:{s:s, s:s, s:s, s:I, s:I}, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s, s:s, s:I}", "device",
         "name", device->name, "kind", device->kind, "isa", device->isa, "threads",
         (json_int_t)device->threads, "memory_limit_bytes", (json_int_t)device->memory_limit_bytes, "listen",
-        listen, "advertise", supervisor->config->host, "identity", name, "cert", identity->cert_file, "key",
-        identity->key_file, "ca", identity->ca_file, "api", identity->api, "api_ca",
-        strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token", identity->token, "cache",
-        cache, "cache_limit_bytes", (json_int_t)supervisor->config->cache_limit_bytes);
+        listen, "advertise", supervisor->config->host, "identity", identity->certificate.identity, "cert",
+        identity->cert_file, "key", identity->key_file, "ca", identity->ca_file, "api", identity->api,
+        "api_ca", strncmp(identity->api, "https", 5) == 0 ? identity->ca_file : NULL, "token",
+        identity->token, "cache", cache, "cache_limit_bytes",
+        (json_int_t)supervisor->config->cache_limit_bytes);
     json_t *document = local == NULL ? NULL : json_copy((json_t *)(uintptr_t)message);
     if (document == NULL || json_object_set_new(document, "local", local) < 0) {
         json_decref(document);

@@ -100,7 +100,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     jr_u32(&reader, "unused_seconds", JR_OPTIONAL, 0, 1u << 30, &config->unused_seconds);
     if (jr_sub(&reader, "ca", JR_OPTIONAL, &ca) == 1) {
         take(&ca, "cert", JR_REQUIRED, &config->ca_cert);
-        take(&ca, "key", JR_REQUIRED, &config->ca_key);
+        take(&ca, "signer", JR_REQUIRED, &config->ca_signer);
         if (jr_finish(&ca) < 0)
             return -1;
     }
@@ -195,6 +195,6 @@ void api_config_destroy(struct api_config *config)
     free(config->blobs);
     free(config->parser.program);
     free(config->ca_cert);
-    free(config->ca_key);
+    free(config->ca_signer);
     free(config);
 }

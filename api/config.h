@@ -28,8 +28,8 @@ struct api_config {
         bool tls;
     } redis; /* what agents are told */
     char *blobs;
-    uint32_t unused_seconds; /* files nobody refers to or asks for are removed after that; 0: never */
-    char *ca_cert, *ca_key;  /* NULL: nobody can be enrolled */
+    uint32_t unused_seconds;   /* files nobody refers to or asks for are removed after that; 0: never */
+    char *ca_cert, *ca_signer; /* of the CA; socket of the signing process. NULL: nobody can be enrolled */
     uint32_t threads;
     struct {
         char *program; /* NULL: motley-parse beside motley-api */

@@ -1,15 +1,32 @@
 /* Nodes, devices, profiles. */
 #include "api/route.h"
 
+#include "api/auth.h"
 #include "api/blob_dir.h"
 #include "common/json.h"
 #include "profiles/profiles.h"
+#include "store/enrol.h"
 #include "store/nodes.h"
 
 void nodes_list(struct call *call)
 {
     struct err err = {0};
     if (store_node_list(call->app->store, call_answer_doc, call, &err) < 0)
+        call_fail(call, &err);
+}
+
+static void removed(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (!err)
+        auth_forget(call->app->auth); /* its token, which this server may still remember as good */
+    call_answer_doc(call, err, doc);
+}
+
+void nodes_remove(struct call *call)
+{
+    struct err err = {0};
+    if (store_node_remove(call->app->store, &call->principal, call->params[0], removed, call, &err) < 0)
         call_fail(call, &err);
 }
 

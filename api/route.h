@@ -67,7 +67,9 @@ void devices_drain(struct call *call);
 void devices_undrain(struct call *call);
 void profiles_list(struct call *call);
 void profiles_import(struct call *call);
+void nodes_remove(struct call *call);
 void enroll_post(struct call *call); /* enroll.c */
+void renew_post(struct call *call);
 void join_tokens_post(struct call *call);
 void users_list(struct call *call); /* people.c */
 void users_patch(struct call *call);

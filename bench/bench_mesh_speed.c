@@ -58,12 +58,11 @@ static void make_files(struct files *f)
     snprintf(f->ca, sizeof(f->ca), "%s/ca", f->dir);
     write_text(f->ca, &ca);
     for (int i = 0; i < 2; i++) {
-        static const char *const host = "127.0.0.1";
         struct buf key = {.limit = 65536}, csr = {.limit = 65536}, cert = {.limit = 65536};
         char identity[16];
         snprintf(identity, sizeof(identity), "agent:n%d", i);
         must(tls_request_create(identity, &key, &csr, &err), &err);
-        must(tls_issue(buf_str(&ca), buf_str(&ca_key), buf_str(&csr), identity, &host, 1, 30, &cert, &err),
+        must(tls_issue(buf_str(&ca), buf_str(&ca_key), buf_str(&csr), identity, NULL, 0, 30 * 86400, &cert, &err),
              &err);
         snprintf(f->cert[i], sizeof(f->cert[i]), "%s/cert%d", f->dir, i);
         snprintf(f->key[i], sizeof(f->key[i]), "%s/key%d", f->dir, i);
@@ -130,7 +129,7 @@ static void bare_open(struct bare *b, const struct files *f)
     struct tls_files server = {.ca_file = f->ca, .cert_file = f->cert[0], .key_file = f->key[0]};
     struct tls_files client = {.ca_file = f->ca, .cert_file = f->cert[1], .key_file = f->key[1]};
     SSL_CTX *one = tls_context_create(&server, TLS_ROLE_SERVER_MUTUAL, &err);
-    SSL_CTX *two = tls_context_create(&client, TLS_ROLE_CLIENT, &err);
+    SSL_CTX *two = tls_context_create(&client, TLS_ROLE_PEER, &err);
     int listener = socket(AF_INET, SOCK_STREAM, 0), out = socket(AF_INET, SOCK_STREAM, 0), on = 1;
     if (!one || !two || bind(listener, (struct sockaddr *)&at, sizeof(at)) < 0 || listen(listener, 1) < 0 ||
         getsockname(listener, (struct sockaddr *)&at, &length) < 0 ||

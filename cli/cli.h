@@ -207,6 +207,7 @@ int command_act(struct cli *cli, struct err *err); /* cancel, hold, release */
 int command_resume(struct cli *cli, struct err *err);
 int command_metrics(struct cli *cli, struct err *err);
 int command_get(struct cli *cli, struct err *err);
+int command_node(struct cli *cli, struct err *err);
 int command_join_token(struct cli *cli, struct err *err);
 int command_drain(struct cli *cli, struct err *err); /* and undrain */
 int command_nodes(struct cli *cli, struct err *err);

@@ -124,10 +124,32 @@ int command_drain(struct cli *cli, struct err *err)
     return result;
 }
 
+int command_node(struct cli *cli, struct err *err)
+{
+    char name[512];
+    json_t *answer = NULL;
+    if (strcmp(cli->words[0], "remove") != 0)
+        return err_set(err, ERR_INVALID, "usage: motley node remove NAME");
+    if (http_escape(cli->words[1], name, sizeof name, err) < 0 ||
+        client_call(cli, "DELETE", NULL, &answer, err, "/v1/nodes/%s", name) < 0)
+        return -1;
+    int result = 0;
+    if (cli->json)
+        result = show_json(answer, err);
+    else
+        printf("%s is removed; what ran there goes on elsewhere\n", cli->words[1]);
+    json_decref(answer);
+    return result;
+}
+
 int command_join_token(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
-    if (client_call(cli, "POST", NULL, &answer, err, "/v1/join-tokens") < 0)
+    json_t *wish = json_pack("{s:s*, s:b}", "node", cli_option(cli, "--node"), "replace",
+                             cli_option(cli, "--replace") != NULL);
+    int made = client_call(cli, "POST", wish, &answer, err, "/v1/join-tokens");
+    json_decref(wish);
+    if (made < 0)
         return -1;
     int result = 0;
     if (cli->json) {

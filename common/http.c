@@ -207,6 +207,8 @@ static CURLcode context_pin(CURL *curl, void *context, void *arg)
     struct http *http = arg;
     if (http->pinned) {
         tls_context_pin(context, http->pin);
+    } else if (http->ca_file != NULL) {
+        tls_context_server(context);
     }
     return CURLE_OK;
 }
@@ -300,11 +302,16 @@ static int curl_failed(const struct exchange *exchange, CURLcode code)
         return -1;
     }
     const char *text = http->curl_text[0] != '\0' ? http->curl_text : curl_easy_strerror(code);
+    long verified = X509_V_OK;
+    curl_easy_getinfo(http->curl, CURLINFO_SSL_VERIFYRESULT, &verified);
     switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
         return err_set(err, ERR_TIMEOUT, "%s: %s", http->url, text);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_ISSUER_ERROR:
+        if (verified == X509_V_ERR_APPLICATION_VERIFICATION) {
+            text = "its certificate is of the cluster's CA, but not a server's";
+        }
         return err_set(err, ERR_PEER, "%s is not the cluster expected: %s", http->url, text);
     case CURLE_SSL_CACERT_BADFILE:
         return err_set(err, ERR_IO, "%s: %s", http->url, text);

@@ -21,7 +21,8 @@ struct http_options {
     const char *url;         /* "https://host:port", "http://127.0.0.1:port"; paths are appended */
     const char *unix_socket; /* connect there instead; or NULL */
     const char *bearer;      /* token, or NULL */
-    const char *ca_file;     /* PEM of the cluster's CA; NULL: the system's */
+    const char *ca_file;     /* PEM of the cluster's CA, whose certificate must also say "server:"; NULL: the
+                                system's CAs */
     const uint8_t
         *ca_sha256; /* 32 bytes: trust exactly the CA with this certificate fingerprint (joining); or NULL */
     const char *user_agent; /* or NULL */

@@ -2,6 +2,7 @@
 #include "common/tls.h"
 
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -12,6 +13,12 @@
 #include "common/digest.h"
 
 static const char uri_prefix[] = "motley:";
+
+enum {
+    IDENTITY_LENGTH_MAX = 90,
+    COMMON_NAME_MAX = 64,  /* X.520's bound */
+    CLOCKS_DIFFER_S = 3600 /* certificates are good from so long before they are issued */
+};
 
 /* Why OpenSSL refused, for messages; empties its queue. */
 static const char *openssl_reason(char *out, size_t size)
@@ -33,7 +40,12 @@ static bool identity_valid(const char *identity)
 {
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
     size_t length = strlen(identity);
-    return length > 0 && length <= 64 && strspn(identity, allowed) == length;
+    return length > 0 && length <= IDENTITY_LENGTH_MAX && strspn(identity, allowed) == length;
+}
+
+void tls_agent_identity(const char *node, int64_t generation, char identity[TLS_IDENTITY_SIZE])
+{
+    snprintf(identity, TLS_IDENTITY_SIZE, "agent:%.64s:%" PRId64, node, generation);
 }
 
 static int bio_to_buf(BIO *bio, struct buf *out, struct err *err)
@@ -82,7 +94,7 @@ static X509 *cert_parse(const char *pem, struct err *err)
 
 static X509_REQ *request_parse(const char *pem, struct err *err)
 {
-    BIO *bio = strlen(pem) > 16384 ? NULL : BIO_new_mem_buf(pem, -1);
+    BIO *bio = strlen(pem) > TLS_REQUEST_BYTES_MAX ? NULL : BIO_new_mem_buf(pem, -1);
     X509_REQ *request = bio == NULL ? NULL : PEM_read_bio_X509_REQ(bio, NULL, NULL, NULL);
     BIO_free(bio);
     if (request == NULL) {
@@ -108,8 +120,10 @@ static int extension_add(X509 *cert, X509 *issuer, int nid, const char *value, s
     return good ? 0 : fail(err, ERR_INTERNAL, "could not add a certificate extension");
 }
 
-/* An empty X509 v3 of 'days' from an hour ago (clocks of a lab differ) with a random serial number. */
-static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, unsigned days, struct err *err)
+/* An empty X509 v3 of 'seconds' from now, and good from before (clocks of a lab differ), with a random serial
+ * number. */
+static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, uint32_t seconds,
+                        struct err *err)
 {
     X509 *cert = X509_new();
     uint8_t serial[16];
@@ -120,13 +134,13 @@ static X509 *cert_start(const char *common_name, X509 *issuer, EVP_PKEY *key, un
     serial[0] = (uint8_t)((serial[0] & 0x7f) | 0x40);
     BIGNUM *number = BN_bin2bn(serial, sizeof(serial), NULL);
     X509_NAME *name = X509_get_subject_name(cert);
-    long seconds = (long)days * 86400;
+    int name_length = (int)strnlen(common_name, COMMON_NAME_MAX);
     int good = number != NULL && X509_set_version(cert, 2) == 1 &&
                BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert)) != NULL &&
-               X509_gmtime_adj(X509_getm_notBefore(cert), -3600) != NULL &&
-               X509_gmtime_adj(X509_getm_notAfter(cert), seconds) != NULL &&
-               X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)common_name, -1,
-                                          -1, 0) == 1 &&
+               X509_gmtime_adj(X509_getm_notBefore(cert), -CLOCKS_DIFFER_S) != NULL &&
+               X509_gmtime_adj(X509_getm_notAfter(cert), (long)seconds) != NULL &&
+               X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)common_name,
+                                          name_length, -1, 0) == 1 &&
                X509_set_issuer_name(cert, issuer == NULL ? name : X509_get_subject_name(issuer)) == 1 &&
                X509_set_pubkey(cert, key) == 1;
     BN_free(number);
@@ -147,7 +161,7 @@ int tls_ca_create(const char *name, unsigned days, struct buf *cert_pem, struct 
         fail(err, ERR_INTERNAL, "could not make a key");
         goto out;
     }
-    cert = cert_start(name, NULL, key, days, err);
+    cert = cert_start(name, NULL, key, days * 86400, err);
     if (cert == NULL ||
         extension_add(cert, cert, NID_basic_constraints, "critical,CA:TRUE,pathlen:0", err) < 0 ||
         extension_add(cert, cert, NID_key_usage, "critical,keyCertSign,cRLSign", err) < 0 ||
@@ -165,13 +179,29 @@ out:
     return result;
 }
 
+static EVP_PKEY *key_parse(const char *pem, struct err *err)
+{
+    BIO *bio = BIO_new_mem_buf(pem, -1);
+    EVP_PKEY *key = bio == NULL ? NULL : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
+    BIO_free(bio);
+    if (key == NULL) {
+        fail(err, ERR_INVALID, "no private key in PEM");
+    }
+    return key;
+}
+
 int tls_request_create(const char *identity, struct buf *key_pem, struct buf *csr_pem, struct err *err)
 {
-    if (!identity_valid(identity)) {
-        return err_set(err, ERR_INVALID, "\"%.80s\" is no identity: 1 to 64 of [A-Za-z0-9._:/-]", identity);
+    if (!identity_valid(identity) || strlen(identity) > COMMON_NAME_MAX) {
+        return err_set(err, ERR_INVALID, "\"%.80s\" is no identity to ask for: 1 to %d of [A-Za-z0-9._:/-]",
+                       identity, COMMON_NAME_MAX);
     }
     int result = -1;
-    EVP_PKEY *key = EVP_EC_gen("P-256");
+    bool given = key_pem->size > 0;
+    EVP_PKEY *key = given ? key_parse(buf_str(key_pem), err) : EVP_EC_gen("P-256");
+    if (given && key == NULL) {
+        return -1;
+    }
     X509_REQ *request = X509_REQ_new();
     BIO *bio = BIO_new(BIO_s_mem());
     if (key == NULL || request == NULL || bio == NULL ||
@@ -182,7 +212,7 @@ int tls_request_create(const char *identity, struct buf *key_pem, struct buf *cs
         fail(err, ERR_INTERNAL, "could not make a certificate request");
         goto out;
     }
-    result = key_print(key, key_pem, err) < 0 || bio_to_buf(bio, csr_pem, err) < 0 ? -1 : 0;
+    result = (!given && key_print(key, key_pem, err) < 0) || bio_to_buf(bio, csr_pem, err) < 0 ? -1 : 0;
 out:
     BIO_free(bio);
     X509_REQ_free(request);
@@ -207,13 +237,37 @@ static int name_identity(X509_NAME *name, char identity[TLS_IDENTITY_SIZE], stru
                : err_set(err, ERR_INVALID, "the certificate request's identity is not valid");
 }
 
-int tls_request_identity(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], struct err *err)
+/* One name and a key: whoever asks for more is told so rather than given less. */
+static int request_is_plain(X509_REQ *request, struct err *err)
+{
+    STACK_OF(X509_EXTENSION) *wishes = X509_REQ_get_extensions(request);
+    int more = wishes == NULL ? 0 : sk_X509_EXTENSION_num(wishes);
+    sk_X509_EXTENSION_pop_free(wishes, X509_EXTENSION_free);
+    if (more > 0 || X509_NAME_entry_count(X509_REQ_get_subject_name(request)) != 1) {
+        return err_set(err, ERR_INVALID,
+                       "the certificate request asks for more than an identity (host names or extensions)");
+    }
+    return 0;
+}
+
+int tls_request_read(const char *csr_pem, char identity[TLS_IDENTITY_SIZE], uint8_t key[TLS_FINGERPRINT_SIZE],
+                     struct err *err)
 {
     X509_REQ *request = request_parse(csr_pem, err);
     if (request == NULL) {
         return -1;
     }
-    int result = name_identity(X509_REQ_get_subject_name(request), identity, err);
+    unsigned char *der = NULL;
+    int size = i2d_X509_PUBKEY(X509_REQ_get_X509_PUBKEY(request), &der);
+    int result = size > 0 ? digest_sha256(der, (size_t)size, key, err)
+                          : fail(err, ERR_INVALID, "the certificate request has no public key");
+    if (result == 0) {
+        result = name_identity(X509_REQ_get_subject_name(request), identity, err);
+    }
+    if (result == 0) {
+        result = request_is_plain(request, err);
+    }
+    OPENSSL_free(der);
     X509_REQ_free(request);
     return result;
 }
@@ -245,23 +299,16 @@ static int alternative_names(const char *identity, const char *const *hosts, uns
     return 0;
 }
 
-static EVP_PKEY *key_parse(const char *pem, struct err *err)
-{
-    BIO *bio = BIO_new_mem_buf(pem, -1);
-    EVP_PKEY *key = bio == NULL ? NULL : PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL);
-    BIO_free(bio);
-    if (key == NULL) {
-        fail(err, ERR_INVALID, "no private key in PEM");
-    }
-    return key;
-}
-
 int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_pem, const char *identity,
-              const char *const *hosts, unsigned host_count, unsigned days, struct buf *cert_pem,
+              const char *const *hosts, unsigned host_count, uint32_t seconds, struct buf *cert_pem,
               struct err *err)
 {
     if (!identity_valid(identity)) {
-        return err_set(err, ERR_INVALID, "\"%.80s\" is no identity: 1 to 64 of [A-Za-z0-9._:/-]", identity);
+        return err_set(err, ERR_INVALID, "\"%.80s\" is no identity: 1 to %d of [A-Za-z0-9._:/-]", identity,
+                       IDENTITY_LENGTH_MAX);
+    }
+    if (host_count > 0 && strncmp(identity, "agent:", 6) == 0) {
+        return err_set(err, ERR_INVALID, "an agent's certificate names no host");
     }
     int result = -1;
     struct buf names;
@@ -274,10 +321,14 @@ int tls_issue(const char *ca_cert_pem, const char *ca_key_pem, const char *csr_p
         (request = request_parse(csr_pem, err)) == NULL) {
         goto out;
     }
+    if (X509_check_private_key(ca, ca_key) != 1) {
+        fail(err, ERR_INVALID, "the CA's key is not that of its certificate");
+        goto out;
+    }
     if (alternative_names(identity, hosts, host_count, &names, err) < 0) {
         goto out;
     }
-    cert = cert_start(identity, ca, X509_REQ_get0_pubkey(request), days, err);
+    cert = cert_start(identity, ca, X509_REQ_get0_pubkey(request), seconds, err);
     if (cert == NULL || extension_add(cert, ca, NID_basic_constraints, "critical,CA:FALSE", err) < 0 ||
         extension_add(cert, ca, NID_key_usage, "critical,digitalSignature", err) < 0 ||
         extension_add(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth", err) < 0 ||
@@ -297,6 +348,50 @@ out:
     X509_free(ca);
     buf_fini(&names);
     return result;
+}
+
+/* The identity that a certificate of ours carries. False: none. */
+static bool cert_identity(X509 *cert, char identity[TLS_IDENTITY_SIZE])
+{
+    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    bool found = false;
+    for (int i = 0; names != NULL && !found && i < sk_GENERAL_NAME_num(names); i++) {
+        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
+        if (name->type != GEN_URI) {
+            continue;
+        }
+        const char *uri = (const char *)ASN1_STRING_get0_data(name->d.uniformResourceIdentifier);
+        size_t length = (size_t)ASN1_STRING_length(name->d.uniformResourceIdentifier);
+        size_t prefix = sizeof(uri_prefix) - 1;
+        if (length > prefix && length - prefix < TLS_IDENTITY_SIZE && memcmp(uri, uri_prefix, prefix) == 0 &&
+            memchr(uri, '\0', length) == NULL) {
+            memcpy(identity, uri + prefix, length - prefix);
+            identity[length - prefix] = '\0';
+            found = identity_valid(identity);
+        }
+    }
+    GENERAL_NAMES_free(names);
+    return found;
+}
+
+static int64_t seconds_of(const ASN1_TIME *time)
+{
+    struct tm parts;
+    return ASN1_TIME_to_tm(time, &parts) == 1 ? (int64_t)timegm(&parts) : 0;
+}
+
+int tls_certificate_read(const char *cert_pem, char identity[TLS_IDENTITY_SIZE], int64_t *issued_s,
+                         int64_t *ends_s, struct err *err)
+{
+    X509 *cert = cert_parse(cert_pem, err);
+    if (cert == NULL) {
+        return -1;
+    }
+    *issued_s = seconds_of(X509_get0_notBefore(cert)) + CLOCKS_DIFFER_S;
+    *ends_s = seconds_of(X509_get0_notAfter(cert));
+    bool found = cert_identity(cert, identity);
+    X509_free(cert);
+    return found ? 0 : err_set(err, ERR_INVALID, "the certificate has no cluster identity");
 }
 
 int tls_fingerprint(const char *cert_pem, uint8_t out[TLS_FINGERPRINT_SIZE], struct err *err)
@@ -339,6 +434,11 @@ int tls_join_token_parse(const char *token, char secret[96], uint8_t ca[TLS_FING
 
 /* ---- contexts ---- */
 
+static bool is_client(enum tls_role role)
+{
+    return role == TLS_ROLE_CLIENT || role == TLS_ROLE_PEER;
+}
+
 static int context_files(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err)
 {
     if (files->ca_file == NULL || SSL_CTX_load_verify_file(context, files->ca_file) != 1) {
@@ -348,9 +448,8 @@ static int context_files(SSL_CTX *context, const struct tls_files *files, enum t
         return -1;
     }
     if (files->cert_file == NULL || files->key_file == NULL) {
-        return role == TLS_ROLE_CLIENT
-                   ? 0
-                   : err_set(err, ERR_INVALID, "a TLS server needs a certificate and its key");
+        return is_client(role) ? 0
+                               : err_set(err, ERR_INVALID, "a TLS server needs a certificate and its key");
     }
     if (SSL_CTX_use_certificate_chain_file(context, files->cert_file) != 1) {
         err_set(err, ERR_IO, "could not read the certificate \"%s\"", files->cert_file);
@@ -381,9 +480,40 @@ static int context_send_ca(SSL_CTX *context, const char *ca_file, struct err *er
     return 0;
 }
 
+/* A chain to our CA is not enough for a server: every agent has one. */
+static int server_check(X509_STORE_CTX *store_context)
+{
+    char identity[TLS_IDENTITY_SIZE];
+    X509 *cert = X509_STORE_CTX_get0_cert(store_context);
+    if (cert_identity(cert, identity) && strncmp(identity, "server:", 7) == 0) {
+        return 1;
+    }
+    X509_STORE_CTX_set_error(store_context, X509_V_ERR_APPLICATION_VERIFICATION);
+    return 0;
+}
+
+static int server_verify(X509_STORE_CTX *store_context, void *arg)
+{
+    (void)arg;
+    return X509_verify_cert(store_context) == 1 ? server_check(store_context) : 0;
+}
+
+void tls_context_server(SSL_CTX *context)
+{
+    SSL_CTX_set_cert_verify_callback(context, server_verify, NULL);
+}
+
+int tls_context_reload(SSL_CTX *context, const struct tls_files *files, enum tls_role role, struct err *err)
+{
+    return context_files(context, files, role, err) < 0 ||
+                   (!is_client(role) && context_send_ca(context, files->ca_file, err) < 0)
+               ? -1
+               : 0;
+}
+
 SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, struct err *err)
 {
-    SSL_CTX *context = SSL_CTX_new(role == TLS_ROLE_CLIENT ? TLS_client_method() : TLS_server_method());
+    SSL_CTX *context = SSL_CTX_new(is_client(role) ? TLS_client_method() : TLS_server_method());
     if (context == NULL) {
         fail(err, ERR_INTERNAL, "could not make a TLS context");
         return NULL;
@@ -402,8 +532,10 @@ SSL_CTX *tls_context_create(const struct tls_files *files, enum tls_role role, s
         role == TLS_ROLE_SERVER ? SSL_VERIFY_NONE : SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
     SSL_CTX_set_verify(context, verify, NULL);
     SSL_CTX_set_verify_depth(context, 2);
-    if (context_files(context, files, role, err) < 0 ||
-        (role != TLS_ROLE_CLIENT && context_send_ca(context, files->ca_file, err) < 0)) {
+    if (role == TLS_ROLE_CLIENT) {
+        tls_context_server(context);
+    }
+    if (tls_context_reload(context, files, role, err) < 0) {
         SSL_CTX_free(context);
         return NULL;
     }
@@ -433,7 +565,7 @@ static int pinned_verify(X509_STORE_CTX *store_context, void *arg)
     int good = 0;
     if (found) {
         X509_STORE_CTX_set0_trusted_stack(store_context, trusted);
-        good = X509_verify_cert(store_context) == 1;
+        good = X509_verify_cert(store_context) == 1 ? server_check(store_context) : 0;
     } else {
         X509_STORE_CTX_set_error(store_context, X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN);
     }
@@ -481,25 +613,9 @@ int tls_peer_identity(SSL *ssl, char identity[TLS_IDENTITY_SIZE], struct err *er
         return err_set(err, ERR_PEER, "the peer's certificate is not of this cluster: %s",
                        X509_verify_cert_error_string(SSL_get_verify_result(ssl)));
     }
-    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
-    bool found = false;
-    for (int i = 0; names != NULL && !found && i < sk_GENERAL_NAME_num(names); i++) {
-        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
-        if (name->type != GEN_URI) {
-            continue;
-        }
-        const char *uri = (const char *)ASN1_STRING_get0_data(name->d.uniformResourceIdentifier);
-        size_t length = (size_t)ASN1_STRING_length(name->d.uniformResourceIdentifier);
-        size_t prefix = sizeof(uri_prefix) - 1;
-        if (length > prefix && length - prefix < TLS_IDENTITY_SIZE && memcmp(uri, uri_prefix, prefix) == 0 &&
-            memchr(uri, '\0', length) == NULL) {
-            memcpy(identity, uri + prefix, length - prefix);
-            identity[length - prefix] = '\0';
-            found = identity_valid(identity);
-        }
-    }
-    GENERAL_NAMES_free(names);
-    return found ? 0 : err_set(err, ERR_PEER, "the peer's certificate has no cluster identity");
+    return cert_identity(cert, identity)
+               ? 0
+               : err_set(err, ERR_PEER, "the peer's certificate has no cluster identity");
 }
 
 int tls_peer_check(SSL *ssl, const char *wanted, struct err *err)
@@ -520,6 +636,10 @@ int tls_error(SSL *ssl, const char *peer, unsigned long code, struct err *err)
     ERR_clear_error();
     if (verify == X509_V_ERR_HOSTNAME_MISMATCH || verify == X509_V_ERR_IP_ADDRESS_MISMATCH) {
         return err_set(err, ERR_PEER, "peer %s has a certificate for another host", peer);
+    }
+    if (verify == X509_V_ERR_APPLICATION_VERIFICATION) {
+        return err_set(err, ERR_PEER,
+                       "peer %s is no server of this cluster: its certificate is of another kind", peer);
     }
     if (verify == X509_V_ERR_CERT_HAS_EXPIRED || verify == X509_V_ERR_CERT_NOT_YET_VALID) {
         return err_set(err, ERR_PEER, "peer %s: its %s (check both clocks)", peer,

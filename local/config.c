@@ -194,6 +194,8 @@ static int service_read(struct json_reader *r, struct local_config *config)
     config->redis_port = (uint16_t)redis_port;
     config->schedulers = 1;
     jr_u32(r, "schedulers", JR_OPTIONAL, 1, LOCAL_SCHEDULERS_MAX, &config->schedulers);
+    config->certificate_seconds = 30 * 86400;
+    jr_seconds(r, "certificates", JR_OPTIONAL, 10, 90 * 86400, &config->certificate_seconds);
     config->tls = !is_loopback(config->host);
     jr_bool(r, "tls", JR_OPTIONAL, &config->tls);
     jr_array(r, "links", JR_OPTIONAL, 0, LOCAL_AGENTS_MAX * LOCAL_AGENTS_MAX, &config->links);
@@ -220,11 +222,12 @@ int local_config_parse(const json_t *document, struct local_config *config, stru
     char listen[300];
     snprintf(listen, sizeof(listen), strchr(config->host, ':') != NULL ? "[%s]:%u" : "%s:%u", config->host,
              config->port);
-    config->document = json_pack("{s:s, s:s, s:I, s:b, s:I, s:o, s:O*, s:O*, s:O*}", "listen", listen,
-                                 "advertise", config->advertise, "redis_port", (json_int_t)config->redis_port,
-                                 "tls", config->tls ? 1 : 0, "schedulers", (json_int_t)config->schedulers,
-                                 "agents", agents, "links", (json_t *)config->links, "planner",
-                                 (json_t *)config->planner, "planners", (json_t *)config->planners);
+    config->document =
+        json_pack("{s:s, s:s, s:I, s:b, s:I, s:f, s:o, s:O*, s:O*, s:O*}", "listen", listen, "advertise",
+                  config->advertise, "redis_port", (json_int_t)config->redis_port, "tls", config->tls ? 1 : 0,
+                  "schedulers", (json_int_t)config->schedulers, "certificates", config->certificate_seconds,
+                  "agents", agents, "links", (json_t *)config->links, "planner", (json_t *)config->planner,
+                  "planners", (json_t *)config->planners);
     agents = NULL;
     if (config->document == NULL) {
         err_set(err, ERR_NOMEM, "out of memory for a configuration");

@@ -19,6 +19,7 @@ struct local_config {
     uint16_t redis_port; /* 0: any; used with tls alone, else Redis has a unix socket and no port */
     bool tls;            /* on whenever host is not a loopback address */
     uint32_t schedulers; /* 1 */
+    double certificate_seconds; /* how long an agent's certificate is good: `certificates`, 30 days */
     const json_t
         *agents; /* [{name, devices: [{kind, threads, memory, isa}], address}], borrowed from document */
     const json_t *links;              /* as given, or NULL; borrowed from document */

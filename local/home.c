@@ -17,7 +17,7 @@
 #include "common/units.h"
 #include "local/local.h"
 
-enum { CA_DAYS = 3650, SERVER_DAYS = 3650, PEM_BYTES_MAX = 65536 };
+enum { CA_DAYS = 3650, SERVER_SECONDS = 3650 * 86400, PEM_BYTES_MAX = 65536 };
 
 int local_home(const char *given, char out[LOCAL_HOME_BYTES], struct err *err)
 {
@@ -144,7 +144,7 @@ static int server_issue(const char *home, const struct buf *ca_cert, const struc
     int status = tls_request_create("server:motley", &key, &csr, err);
     if (status == 0) {
         status = tls_issue(buf_str(ca_cert), buf_str(ca_key), buf_str(&csr), "server:motley", hosts, 3,
-                           SERVER_DAYS, &cert, err);
+                           SERVER_SECONDS, &cert, err);
     }
     if (status == 0) {
         status = pair_write(home, "server", &cert, &key, err);

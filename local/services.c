@@ -194,8 +194,8 @@ static int api_add(struct making *m)
     json_t *document =
         json_pack("{s:s, s:o, s:s, s:o, s:o, s:{s:o, s:o}, s:o}", "listen", m->api_address, "address_file",
                   path_json(m, "run/api.address"), "postgres", m->postgres->conninfo, "redis", redis, "blobs",
-                  path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "key",
-                  path_json(m, "ca/ca.key"), "tls", m->config->tls ? tls_json(m) : json_null());
+                  path_json(m, "blobs"), "ca", "cert", path_json(m, "ca/ca.crt"), "signer",
+                  path_json(m, "run/signer.sock"), "tls", m->config->tls ? tls_json(m) : json_null());
     if (document_write(m, "run/api.yaml", document) < 0) {
         return -1;
     }
@@ -212,6 +212,21 @@ static int api_add(struct making *m)
     }
     return service_add(m, json_pack("{s:s, s:s, s:[o,s,o], s:s, s:i}", "role", "api", "name", "api", "argv",
                                     program, "--config", config, "address", m->api_address, "phase", 2));
+}
+
+/* The only one that is told where the CA's key lies. */
+static int signer_add(const struct making *m)
+{
+    char lifetime[32];
+    snprintf(lifetime, sizeof(lifetime), "%.0fs", m->config->certificate_seconds);
+    json_t *program = program_json(m, "motley-signer");
+    if (program == NULL) {
+        return -1;
+    }
+    return service_add(m, json_pack("{s:s, s:s, s:[o,s,o,s,o,s,o,s,s], s:i}", "role", "signer", "name",
+                                    "signer", "argv", program, "--ca", path_json(m, "ca/ca.crt"), "--key",
+                                    path_json(m, "ca/ca.key"), "--socket", path_json(m, "run/signer.sock"),
+                                    "--lifetime", lifetime, "phase", 0));
 }
 
 static int scheduler_add(const struct making *m, unsigned number)
@@ -279,6 +294,9 @@ json_t *services_make(const char *home, const struct local_config *config,
     }
     if (status == 0) {
         status = redis_add(&m);
+    }
+    if (status == 0) {
+        status = signer_add(&m);
     }
     if (status == 0) {
         status = api_add(&m);

@@ -305,6 +305,16 @@ static int wait_leader(struct coming_up *u)
     return 0;
 }
 
+/* Was it taken out of the cluster? Then it stays out until its folder is removed. */
+static bool agent_removed(const struct coming_up *u, const char *name)
+{
+    char removed[HOME_PATH_BYTES];
+    char enrolled[HOME_PATH_BYTES];
+    snprintf(removed, sizeof(removed), "%s/agents/%s/agent.json.removed", u->home, name);
+    snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
+    return file_exists(removed) && !file_exists(enrolled);
+}
+
 /* Give every agent that is not enrolled a join token, unless one still lies there. */
 static int tokens_offer(struct coming_up *u)
 {
@@ -314,11 +324,15 @@ static int tokens_offer(struct coming_up *u)
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
         snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
         snprintf(join, sizeof(join), "%s/run/join/%s", u->home, name);
-        if (file_exists(enrolled) || file_exists(join)) {
+        if (file_exists(enrolled) || file_exists(join) || agent_removed(u, name)) {
             continue;
         }
+        /* The configuration names it: it may have the name even where another machine had it before. */
         json_t *answer = NULL;
-        if (http_json(u->http, "POST", "/v1/join-tokens", NULL, 5000, &answer, u->err) < 0) {
+        json_t *wish = json_pack("{s:s, s:b}", "node", name, "replace", 1);
+        int made = http_json(u->http, "POST", "/v1/join-tokens", wish, 5000, &answer, u->err);
+        json_decref(wish);
+        if (made < 0) {
             return err_wrap(u->err, "a join token for agent %s", name);
         }
         const char *token = json_string_value(json_object_get(answer, "token"));
@@ -337,7 +351,7 @@ static bool agent_waits(const struct coming_up *u, const json_t *services, const
 {
     char enrolled[HOME_PATH_BYTES];
     snprintf(enrolled, sizeof(enrolled), "%s/agents/%s/agent.json", u->home, name);
-    if (file_exists(enrolled)) {
+    if (file_exists(enrolled) || agent_removed(u, name)) {
         return false;
     }
     for (size_t i = 0; i < json_array_size(services); i++) {
@@ -376,7 +390,7 @@ static int agents_alive(const struct coming_up *u, const char **missing)
     const json_t *nodes = json_object_get(answer, "nodes");
     for (size_t i = 0; i < json_array_size(u->config.agents); i++) {
         const char *name = json_string_value(json_object_get(json_array_get(u->config.agents, i), "name"));
-        bool found = false;
+        bool found = agent_removed(u, name);
         for (size_t j = 0; j < json_array_size(nodes); j++) {
             const char *other = json_string_value(json_object_get(json_array_get(nodes, j), "name"));
             const char *state = json_string_value(json_object_get(json_array_get(nodes, j), "state"));

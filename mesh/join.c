@@ -92,8 +92,9 @@ static int attach(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_sen
     return status;
 }
 
-static int greet(struct mesh *mesh, struct mesh_conn *conn, uint64_t deadline_ns, struct err *err)
+static int greet(struct greeting *g, struct mesh_conn *conn, uint64_t deadline_ns, struct err *err)
 {
+    struct mesh *mesh = g->mesh;
     uint8_t bytes[WIRE_HELLO_BYTES], answer[WIRE_ANSWER_BYTES];
     struct wire_hello hello;
     struct mesh_peer_state *p = NULL;
@@ -101,8 +102,12 @@ static int greet(struct mesh *mesh, struct mesh_conn *conn, uint64_t deadline_ns
     int status = mesh_conn_read(conn, bytes, sizeof(bytes), err);
     if (status == 0)
         status = wire_hello_decode(bytes, &hello, err);
-    if (status == 0)
+    if (status == 0) {
+        pthread_mutex_lock(&mesh->lock);
+        g->introduced = true;
+        pthread_mutex_unlock(&mesh->lock);
         status = wait_for_peers(mesh, deadline_ns, err);
+    }
     if (status < 0) {
         mesh_conn_close(conn);
         return -1;
@@ -129,11 +134,11 @@ static void *greeting_run(void *arg)
     struct greeting *g = arg;
     struct mesh *mesh = g->mesh;
     uint64_t deadline_ns = seconds_from_now(GREETING_SECONDS);
-    struct mesh_conn_options options = conn_options(mesh, seconds_from_now(HANDSHAKE_SECONDS), &mesh->cancel);
+    struct mesh_conn_options options = conn_options(mesh, seconds_from_now(HANDSHAKE_SECONDS), &g->cancel);
     struct mesh_conn *conn;
     struct err err;
     if (mesh_conn_accept(mesh->server, g->fd, "whoever dialled", &options, &conn, &err) < 0 ||
-        greet(mesh, conn, deadline_ns, &err) < 0)
+        greet(g, conn, deadline_ns, &err) < 0)
         note_refusal(mesh, &err);
     pthread_mutex_lock(&mesh->lock);
     g->over = true;
@@ -157,18 +162,47 @@ static struct greeting *free_greeting(struct mesh *mesh)
     return NULL;
 }
 
+/* All places are taken: those that have taken longest to say a word give way, some at a time. It may be
+ * anybody: a machine that is no node at all can dial and be silent. One of ours that is slow dials again.
+ * Lock held. */
+static void hurry_greetings(struct mesh *mesh)
+{
+    for (int given = 0; given < MESH_HURRIED; given++) {
+        struct greeting *oldest = NULL;
+        for (int i = 0; i < MESH_GREETINGS; i++) {
+            struct greeting *g = &mesh->greetings[i];
+            if (g->introduced)
+                continue;
+            if (atomic_load(&g->cancel)) {
+                if (given == 0)
+                    return; /* those of the last time are still going */
+                continue;
+            }
+            if (!oldest || g->begin_ns < oldest->begin_ns)
+                oldest = g;
+        }
+        if (oldest)
+            atomic_store(&oldest->cancel, true);
+    }
+}
+
 /* Start greeting; when all places are taken wait for one, so that the rest stands in the listen queue. */
 static void begin_greeting(struct mesh *mesh, int fd)
 {
     struct greeting *g;
     pthread_mutex_lock(&mesh->lock);
-    while (!(g = free_greeting(mesh)) && !mesh->stopping)
+    while (!(g = free_greeting(mesh)) && !mesh->stopping) {
+        hurry_greetings(mesh);
         cond_wait_until(&mesh->changed, &mesh->lock, UINT64_MAX);
+    }
     if (mesh->stopping || !g) {
         close(fd);
     } else {
         g->mesh = mesh;
         g->fd = fd;
+        g->begin_ns = clock_mono_ns();
+        g->introduced = false;
+        atomic_store(&g->cancel, false);
         g->used = pthread_create(&g->thread, NULL, greeting_run, g) == 0;
         if (!g->used)
             close(fd);
@@ -248,7 +282,6 @@ int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t 
 void mesh_join_stop(struct mesh *mesh)
 {
     uint64_t one = 1;
-    atomic_store(&mesh->cancel, true);
     if (mesh->acceptor_made) {
         ssize_t ignored = write(mesh->wake, &one, sizeof(one));
         (void)ignored;
@@ -259,6 +292,8 @@ void mesh_join_stop(struct mesh *mesh)
         pthread_join(mesh->acceptor, NULL);
         mesh->acceptor_made = false;
     }
+    for (int i = 0; i < MESH_GREETINGS; i++)
+        atomic_store(&mesh->greetings[i].cancel, true);
     for (int i = 0; i < MESH_GREETINGS; i++)
         if (mesh->greetings[i].used) {
             pthread_join(mesh->greetings[i].thread, NULL);
@@ -296,16 +331,27 @@ static int say_hello(struct mesh_peer_state *p, struct mesh_conn *conn, bool we_
     return 0;
 }
 
+static int dial_once(struct mesh_peer_state *p, bool we_send, const struct mesh_conn_options *options,
+                     struct mesh_conn **conn, struct err *err)
+{
+    if (mesh_conn_dial(p->mesh->client, p->address, p->name, options, conn, err) < 0)
+        return -1;
+    if (mesh_conn_check(*conn, p->identity, err) == 0 && say_hello(p, *conn, we_send, err) == 0)
+        return 0;
+    mesh_conn_close(*conn);
+    return -1;
+}
+
+/* A peer that had to send us away without a word, because strangers throng at its door, is dialled again. */
 static int dial(struct mesh_peer_state *p, bool we_send, uint64_t deadline_ns, const atomic_bool *cancel,
                 struct err *err)
 {
     struct mesh_conn_options options = conn_options(p->mesh, deadline_ns, cancel);
     struct mesh_conn *conn;
-    if (mesh_conn_dial(p->mesh->client, p->address, p->name, &options, &conn, err) < 0)
-        return -1;
-    if (mesh_conn_check(conn, p->identity, err) < 0 || say_hello(p, conn, we_send, err) < 0) {
-        mesh_conn_close(conn);
-        return -1;
+    while (dial_once(p, we_send, &options, &conn, err) < 0) {
+        if (err->code != ERR_NET || clock_left_ms(deadline_ns, 1) == 0 || (cancel && atomic_load(cancel)))
+            return -1;
+        poll(NULL, 0, POLL_MS);
     }
     mesh_conn_steady(conn);
     return attach(p, conn, we_send, err);
@@ -455,6 +501,8 @@ int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t coun
     }
     for (uint32_t i = 0; status == 0 && i < mesh->peer_count; i++)
         status = wait_attached(mesh->peers[i], deadline_ns, cancel, err);
+    if (status == 0)
+        mesh_join_stop(mesh); /* who is in the run is settled: nobody else is let in */
     for (uint32_t i = 0; status == 0 && i < mesh->peer_count; i++)
         status = start_threads(mesh->peers[i], err);
     return status;

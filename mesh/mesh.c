@@ -137,15 +137,13 @@ int mesh_create(const struct mesh_options *options, struct mesh **out, struct er
     pthread_mutex_init(&mesh->keeper_lock, NULL);
     cond_init(&mesh->changed);
     cond_init(&mesh->keeper_work);
-    for (int i = 0; i < MESH_GREETINGS; i++)
-        mesh->greetings[i].fd = -1;
     struct tls_files files = {
         .ca_file = options->ca_file, .cert_file = options->cert_file, .key_file = options->key_file};
     if (check_options(&mesh->options, err) < 0)
         goto fail;
     mesh->server = tls_context_create(&files, TLS_ROLE_SERVER_MUTUAL, err);
     if (mesh->server)
-        mesh->client = tls_context_create(&files, TLS_ROLE_CLIENT, err);
+        mesh->client = tls_context_create(&files, TLS_ROLE_PEER, err);
     if (!mesh->client)
         goto fail;
     mesh->options.cert_file = mesh->options.key_file = mesh->options.ca_file =
@@ -516,7 +514,8 @@ int mesh_close(struct mesh *mesh, uint64_t deadline_ns, struct err *err)
 void mesh_abort(struct mesh *mesh)
 {
     struct err why;
-    atomic_store(&mesh->cancel, true);
+    for (int i = 0; i < MESH_GREETINGS; i++)
+        atomic_store(&mesh->greetings[i].cancel, true);
     pthread_mutex_lock(&mesh->lock);
     mesh->stopping = true;
     pthread_cond_broadcast(&mesh->changed);

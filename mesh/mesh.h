@@ -114,7 +114,8 @@ int mesh_listen(struct mesh *mesh, const char *host_port, char *address, size_t 
  * both directions, or until deadline_ns (clock_mono_ns), or *cancel becomes true (NULL: never). Strings are
  * copied. Once only. Errors name the peer: ERR_TIMEOUT, ERR_NET, ERR_PEER (another cluster's certificate,
  * another identity), ERR_STALE (another epoch), ERR_CANCELLED. A stranger, or a stale worker, that dials us
- * is sent away and does not end our waiting for the right one; a ERR_TIMEOUT tells of the last such. */
+ * is sent away and does not end our waiting for the right one; a ERR_TIMEOUT tells of the last such. Once
+ * everybody is here the mesh listens no more. */
 int mesh_connect(struct mesh *mesh, const struct mesh_peer *peers, uint32_t count, uint64_t deadline_ns,
                  const atomic_bool *cancel, struct err *err);
 

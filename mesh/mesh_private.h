@@ -110,11 +110,14 @@ struct mesh_peer_state {
 struct greeting {
     struct mesh *mesh;
     pthread_t thread;
-    int fd; /* while shaking hands, to be shut down; else -1 */
+    int fd;
+    uint64_t begin_ns;
+    atomic_bool cancel;
+    bool introduced; /* it has shaken hands and said who it is */
     bool used, over;
 };
 
-enum { MESH_GREETINGS = 32 };
+enum { MESH_GREETINGS = 32, MESH_HURRIED = 8 };
 
 struct mesh {
     struct mesh_options options;
@@ -130,7 +133,6 @@ struct mesh {
     int listener, wake; /* wake: eventfd that ends the acceptor */
     pthread_t acceptor, keeper;
     bool acceptor_made, keeper_made;
-    atomic_bool cancel; /* of greetings */
 
     pthread_mutex_t keeper_lock;
     pthread_cond_t keeper_work;

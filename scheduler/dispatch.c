@@ -218,6 +218,15 @@ void dispatch_drop_run(struct dispatch *dispatch, int64_t run)
     }
 }
 
+void dispatch_drop_node(struct dispatch *dispatch, const char *node)
+{
+    for (size_t i = dispatch->count; i-- > 0;) {
+        if (strcmp(dispatch->kept[i].node, node) == 0) {
+            remove_at(dispatch, i);
+        }
+    }
+}
+
 void dispatch_clear(struct dispatch *dispatch)
 {
     while (dispatch->count > 0) {

@@ -37,6 +37,8 @@ int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64
 void dispatch_received(struct dispatch *dispatch, int64_t id, const char *node);
 /* The run has ended: its messages are void. */
 void dispatch_drop_run(struct dispatch *dispatch, int64_t run);
+/* Forget what waits for this node. */
+void dispatch_drop_node(struct dispatch *dispatch, const char *node);
 /* Forgets all (leadership lost). */
 void dispatch_clear(struct dispatch *dispatch);
 /* Redis has lost everything: publish all kept ones now. */

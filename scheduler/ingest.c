@@ -226,6 +226,7 @@ static void learn(struct scheduler *scheduler)
     json_object_foreach(batch->hellos, node, value)
     {
         liveness_hello(scheduler, node, value, now_ns);
+        identities_hello(scheduler, node);
     }
     if (json_array_size(batch->ingest.profiles) > 0 || json_object_size(batch->hellos) > 0) {
         facts_forget_profiles(scheduler->facts);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/tls.h"
 #include "scheduler/lifecycle.h"
 
 void pass_nodes(struct pass *pass)
@@ -51,6 +52,9 @@ static struct rank_facts facts_of(const struct pass *pass, const struct store_sc
     if (pass_node(pass, rank->node) == NULL) {
         facts.gone = true;
         facts.gone_why = "its node is no longer enrolled";
+    } else if (identity_is_old(pass_node(pass, rank->node), rank->identity)) {
+        facts.gone = true;
+        facts.gone_why = "its node was enrolled anew";
     } else if (liveness_silent_ms(scheduler, rank->node, pass->now_ns) > scheduler->config->limits.lost_ms) {
         facts.gone = true;
         facts.gone_why = "its node cannot be reached";
@@ -117,15 +121,18 @@ static void tell_living(struct pass *pass, const struct store_sched_run *run, co
     }
 }
 
-/* Everybody learns where everybody listens. */
+/* Everybody learns where everybody listens, and who is there: as enrolled, not as a worker says of itself. */
 static void tell_peers(struct pass *pass, const struct store_sched_run *run)
 {
     json_t *peers = json_array();
     for (uint32_t i = 0; i < run->rank_count; i++) {
         const struct store_sched_rank *rank = &run->ranks[i];
+        const struct store_sched_node *node = pass_node(pass, rank->node);
+        char identity[TLS_IDENTITY_SIZE];
+        tls_agent_identity(rank->node, node != NULL ? node->generation : 0, identity);
         pass_add(pass, peers,
-                 json_pack("{s:I, s:s, s:s?}", "rank", (json_int_t)rank->rank, "address", rank->address,
-                           "identity", rank->identity));
+                 json_pack("{s:I, s:s, s:s}", "rank", (json_int_t)rank->rank, "address", rank->address,
+                           "identity", identity));
     }
     for (uint32_t i = 0; i < run->rank_count; i++) {
         if (state_is_final(&assignment_machine, (int)run->ranks[i].state)) {

@@ -50,7 +50,9 @@ static void loaded(void *arg, const struct err *err, struct store_view *view)
     store_view_destroy(scheduler->view);
     scheduler->view = view;
     scheduler->view_stale = false;
+    identities_leave(scheduler); /* sealed with the keys of those that leave */
     sync_inlets(scheduler);
+    identities_tell(scheduler);
     pass_start(scheduler);
 }
 
@@ -128,6 +130,8 @@ static void redis_is_empty(struct scheduler *scheduler)
 {
     inlets_rewind(scheduler->inlets);
     dispatch_again(scheduler->dispatch);
+    identities_forget(scheduler);
+    scheduler_mark(scheduler);
     log_event(LOG_LEVEL_INFO, "redis_refilled", "messages=%zu", dispatch_kept(scheduler->dispatch));
 }
 
@@ -175,6 +179,8 @@ static void redis_connected(void *arg)
     keeper_check(scheduler);
     if (scheduler->dispatch != NULL && scheduler->ready) {
         dispatch_again(scheduler->dispatch);
+        identities_forget(scheduler); /* what was said meanwhile was heard by nobody */
+        scheduler_mark(scheduler);
         ask_marker(scheduler);
     }
 }
@@ -278,6 +284,7 @@ static void forget(struct scheduler *scheduler)
     ingest_forget(scheduler);
     inlets_clear(scheduler->inlets);
     liveness_forget(scheduler);
+    identities_forget(scheduler);
     dispatch_clear(scheduler->dispatch);
     facts_forget_profiles(scheduler->facts);
     store_view_destroy(scheduler->view);
@@ -474,6 +481,7 @@ void scheduler_destroy(struct scheduler *scheduler)
     pass_forget(scheduler);
     ingest_forget(scheduler);
     liveness_forget(scheduler);
+    identities_forget(scheduler);
     dispatch_destroy(scheduler->dispatch);
     facts_destroy(scheduler->facts);
     planning_destroy(scheduler->planning);

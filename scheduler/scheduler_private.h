@@ -85,6 +85,7 @@ struct scheduler {
     size_t life_count;
     struct missing_worker *missing;
     size_t missing_count;
+    json_t *told;          /* identities.c: {"NODE": generation} as agents were told, or NULL */
     uint64_t listening_ns; /* since when silence counts */
     uint64_t pruned_ns, complained_ns;
     bool pruning, prune_more;
@@ -142,5 +143,14 @@ bool liveness_missing(const struct scheduler *scheduler, int64_t run, uint32_t r
 /* Before a missing worker is given up its agent is asked again. */
 void liveness_ask_again(struct scheduler *scheduler, uint64_t now_ns);
 void liveness_forget(struct scheduler *scheduler);
+
+/* identities.c. Tell those that left, while they can still be told. */
+void identities_leave(struct scheduler *scheduler);
+/* Tell whoever must know of nodes that came, left or were enrolled anew since the last view. */
+void identities_tell(struct scheduler *scheduler);
+void identities_hello(struct scheduler *scheduler, const char *node); /* its agent is new */
+void identities_forget(struct scheduler *scheduler);
+/* Is this the identity of an earlier generation of the node? */
+bool identity_is_old(const struct store_sched_node *node, const char *identity);
 
 #endif

@@ -115,7 +115,7 @@ static const struct pg_statement move_nodes = {
     "  machine_id = coalesce(c.machine_id, n.machine_id), address = coalesce(c.address, n.address), "
     "  inventory = coalesce(c.inventory, n.inventory) FROM "
     RECORDS("node text, boot text, seq bigint, hello boolean, machine_id text, address text, inventory json")
-    " WHERE n.name = c.node AND (c.hello OR n.boot = c.boot)",
+    " WHERE n.name = c.node AND n.removed_at IS NULL AND (c.hello OR n.boot = c.boot)",
     PG_WRITE};
 
 /* What a hello does not name is missing, even where it names nothing; those it names are put back at once. */
@@ -139,7 +139,7 @@ static const struct pg_statement put_devices = {
 static const struct pg_statement see_nodes = {
     "ingest_seen",
     "UPDATE nodes SET last_seen = now(), state = 'alive' "
-    "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL",
+    "WHERE name IN (SELECT json_array_elements_text($1::json)) AND boot IS NOT NULL AND removed_at IS NULL",
     PG_WRITE};
 
 /* A node answers for its own devices and links, and confirms its own messages, nobody else's. */

@@ -18,7 +18,7 @@ static const struct pg_statement list_nodes = {
     " coalesce(json_agg(json_build_object('job', u.job, 'node', u.node, 'run', u.run, 'reported', "
     " motley_time(u.reported_at)) ORDER BY u.job, u.node), '[]'::json) FROM (SELECT * FROM unknown_jobs "
     " ORDER BY job DESC, node LIMIT 1000) u)) "
-    "FROM nodes n",
+    "FROM nodes n WHERE n.removed_at IS NULL",
     PG_READ};
 
 /* A device's own inventory keys lie beneath those of ours. $1, $2: who asks; the job that runs there is shown
@@ -32,7 +32,7 @@ static const struct pg_statement list_nodes = {
     " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
     "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
-    "FROM devices d JOIN nodes n ON n.name = d.node "                                                        \
+    "FROM devices d JOIN nodes n ON n.name = d.node AND n.removed_at IS NULL "                               \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
     "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
 

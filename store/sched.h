@@ -71,12 +71,12 @@ struct store_sched_run { /* every active one */
     struct store_sched_rank *ranks; /* [rank_count], by rank */
 };
 
-struct store_sched_node {
+struct store_sched_node { /* removed ones are not there */
     char *name, *boot /* or NULL */, *machine_id /* "" */, *address /* "" */;
     bool reachable; /* nodes.state = alive, and admitted */
     bool joining;   /* has never said hello since its enrolment */
     int64_t last_seq;
-    int64_t generation;
+    int64_t generation; /* named by its certificate */
     bool admitted; /* has a Redis user and a key: false once barred or removed */
     uint8_t redis_hash[32], seal_key[32];
 };

@@ -82,12 +82,12 @@ static const struct pg_statement statements[Q_COUNT] = {
                  PG_READ},
     [Q_NODES] = {"sched_nodes",
                  "SELECT name, boot, machine_id, address, state, last_seq, generation, redis_hash, seal_key, "
-                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred AND state <> 'removed' "
-                 "FROM nodes ORDER BY name",
+                 "redis_hash IS NOT NULL AND seal_key IS NOT NULL AND NOT barred "
+                 "FROM nodes WHERE removed_at IS NULL ORDER BY name",
                  PG_READ},
     [Q_DEVICES] = {"sched_devices",
-                   "SELECT name, node, kind, digest, inventory, memory_limit_bytes, present, drained FROM devices "
-                   "ORDER BY name",
+                   "SELECT d.name, node, kind, digest, d.inventory, memory_limit_bytes, present, drained FROM devices d "
+                   "JOIN nodes n ON n.name = node AND n.removed_at IS NULL ORDER BY d.name",
                    PG_READ},
     [Q_REQUESTS] = {"sched_requests",
                     "SELECT id, kind, device, key, digest, tries, state, why, " MICROS("deadline_at")

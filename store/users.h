@@ -1,5 +1,5 @@
-/* Users, groups, tokens with scopes, the audit, join tokens, enrolment. Tokens themselves never
- * reach the database: only their SHA-256.
+/* Users, groups, tokens with scopes, the audit. Tokens themselves never reach the database: only their
+ * SHA-256.
  */
 #ifndef MOTLEY_STORE_USERS_H
 #define MOTLEY_STORE_USERS_H
@@ -77,26 +77,5 @@ int store_audit_page(struct store *store, int64_t before_id, unsigned limit, sto
 int store_audit_add(struct store *store, const struct principal *principal, const char *what,
                     const char *object, const json_t *before, const json_t *after, store_done_fn *done,
                     void *arg, struct err *err);
-
-/* A join token, good once until expires_us. */
-int store_join_token_put(struct store *store, const struct principal *principal, const uint8_t hash[32],
-                         int64_t expires_us, store_done_fn *done, void *arg, struct err *err);
-
-/* Takes the join token and makes the node, in one statement: of two callers
- * with one token exactly one wins, the other gets ERR_AUTH, as does an expired
- * or unknown one. `node` 1..64 of [a-z0-9-]. A node of that name that is
- * alive (seen within 60 s, and not barred) is ERR_CONFLICT and the token stays good;
- * an older one is replaced: its agent token is revoked, `generation` rises. */
-struct store_enrol {
-    const uint8_t *join_hash; /* 32 bytes */
-    const char *node;
-    const char *address;
-    const uint8_t *agent_hash; /* 32 bytes: SHA-256 of the agent's new bearer token */
-    const uint8_t *redis_hash; /* 32 bytes: SHA-256 of its Redis password; the scheduler makes the user */
-    const uint8_t *seal_key;   /* 32 bytes: of the seal on its messages (common/seal.h); NULL, or a NULL
-                                  redis_hash: the node can do nothing */
-};
-int store_enrol(struct store *store, const struct store_enrol *enrol, store_id_fn *done /* generation */,
-                void *arg, struct err *err);
 
 #endif

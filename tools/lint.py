@@ -35,6 +35,7 @@ MAY_INCLUDE = {
     "api": {"show", "profiles", "planner", "program", "model", "parse", "store", "common"},
     "cli": {"show", "replay", "plug", "profiles", "published", "planner", "program", "model", "common", "local"},
     "local": {"common"},
+    "signer": {"common"},
 }
 # The planner is pure: of model/ it sees descriptions only.
 PLANNER_MODEL_HEADERS = {"model/config.h", "model/blocks.h", "model/footprint.h", "model/order.h", "model/spec.h",

@@ -176,8 +176,9 @@ static inline void agent_start(struct world *world)
     snprintf(token, sizeof(token), "%s/join-token", world->dir.path);
     struct err err;
     assert_int_equal(file_write_atomic(token, world->token, strlen(world->token), 0600, &err), 0);
-    const char *argv[] = {program,     "--api",    world->api.url, "--join-file", token, "--home",
-                          world->home, "--config", world->config,  "--worker",    self,  NULL};
+    const char *join = world->token[0] != '\0' ? "--join-file" : NULL;
+    const char *argv[] = {program,       "--api",    world->api.url, "--home", world->home, "--config",
+                          world->config, "--worker", self,           join,     token,       NULL};
     world->agent = test_spawn(argv, log, NULL);
 }
 

@@ -23,13 +23,16 @@ struct api {
     struct test_cluster *cluster;
     const char *redis;
     int listener;
-    char url[64];
-    atomic_int enrolments;
+    char url[64], node[72];
+    atomic_int enrolments, renewals;
+    atomic_uint lifetime_s;                /* of the certificates it gives */
+    atomic_bool forgot;                    /* it knows no node any more */
+    uint8_t keys[2][TLS_FINGERPRINT_SIZE]; /* of the first two enrolments */
     pthread_t thread;
     atomic_bool stopping;
 };
 
-static void api_answer(struct api *api, int fd)
+static inline void api_answer(struct api *api, int fd)
 {
     struct err err;
     struct buf text, cert;
@@ -52,11 +55,22 @@ static void api_answer(struct api *api, int fd)
         }
     }
     json_t *asked = json_parse_limited(body + 4, want - (size_t)(body + 4 - (char *)text.data), 8, &err);
-    char identity[100];
-    snprintf(identity, sizeof(identity), "agent:%s", json_string_value(json_object_get(asked, "node")));
-    const char *hosts[] = {"127.0.0.1"};
+    char identity[TLS_IDENTITY_SIZE], ignored[TLS_IDENTITY_SIZE];
+    const char *node = json_string_value(json_object_get(asked, "node"));
+    bool renews = node == NULL;
+    if (renews && api->forgot) {
+        dprintf(fd, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        json_decref(asked);
+        goto out;
+    }
+    tls_agent_identity(renews ? api->node : node, 1, identity);
+    if (!renews) {
+        snprintf(api->node, sizeof(api->node), "%s", node);
+        tls_request_read(json_string_value(json_object_get(asked, "csr")), ignored,
+                         api->keys[api->enrolments == 0 ? 0 : 1], &err);
+    }
     if (tls_issue(buf_str(&api->cluster->ca_cert), buf_str(&api->cluster->ca_key),
-                  json_string_value(json_object_get(asked, "csr")), identity, hosts, 1, 10, &cert,
+                  json_string_value(json_object_get(asked, "csr")), identity, NULL, 0, api->lifetime_s, &cert,
                   &err) < 0) {
         fprintf(stderr, "api: %s\n", err.text);
         exit(1);
@@ -67,7 +81,7 @@ static void api_answer(struct api *api, int fd)
     char *dumped = json_dumps(answer, JSON_COMPACT);
     dprintf(fd, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
             strlen(dumped), dumped);
-    api->enrolments++;
+    *(renews ? &api->renewals : &api->enrolments) += 1;
     free(dumped);
     json_decref(answer);
     json_decref(asked);
@@ -76,7 +90,7 @@ out:
     buf_fini(&cert);
 }
 
-static void *api_main(void *arg)
+static inline void *api_main(void *arg)
 {
     struct api *api = arg;
     while (!api->stopping) {
@@ -90,10 +104,11 @@ static void *api_main(void *arg)
     return NULL;
 }
 
-static void api_start(struct api *api)
+static inline void api_start(struct api *api)
 {
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof(where);
+    api->lifetime_s = 600;
     api->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(api->listener, (struct sockaddr *)&where, sizeof(where)), 0);
     assert_int_equal(listen(api->listener, 8), 0);

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 
-from api import Api, expect, main, skip
+from api import BIN, Api, expect, main, skip, wait_for
 
 
 def run(*words, stdin=None):
@@ -22,28 +22,61 @@ def make_ca(name):
     return {"cert": cert, "key": key}
 
 
-def request_for(identity):
-    return run("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "/dev/null",
-               "-subj", f"/CN={identity}")
+def make_key(name):
+    path = os.path.join(home, name + ".key")
+    run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
+    return path
 
 
-def join_token():
-    return api.good("POST", "/v1/join-tokens")["token"]
+def request_for(identity, key=None, *more):
+    given = ("-key", key) if key else ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "/dev/null")
+    return run("openssl", "req", "-new", *given, "-subj", f"/CN={identity}", *more)
 
 
-def enroll(token, node="left", identity=None, **more):
-    return {"token": token, "node": node, "csr": request_for(identity or f"agent:{node}"), "address": "127.0.0.1", **more}
+def described(certificate):
+    """A certificate that the CA signed, as text."""
+    path = os.path.join(home, "cert.pem")
+    with open(path, "w", encoding="utf-8") as handle:
+        handle.write(certificate)
+    run("openssl", "verify", "-CAfile", ca["cert"], path)
+    return run("openssl", "x509", "-in", path, "-noout", "-text")
+
+
+class Signer:
+    def __init__(self, folder):
+        self.socket = os.path.join(folder, "signer.sock")
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen([os.path.join(BIN, "motley-signer"), "--ca", ca["cert"], "--key", ca["key"],
+                                         "--socket", self.socket], stderr=subprocess.DEVNULL)
+        wait_for(lambda: os.path.exists(self.socket), "the signing process's socket")
+
+    def stop(self):
+        if self.process:
+            self.process.terminate()
+            self.process.wait(10)
+            self.process = None
+
+
+def join_token(**more):
+    return api.good("POST", "/v1/join-tokens", more or None)["token"]
+
+
+def enroll(token, node="left", identity=None, key=None, **more):
+    return {"token": token, "node": node, "csr": request_for(identity or f"agent:{node}", key), "address": "127.0.0.1", **more}
 
 
 def a_join_token_makes_a_node_once():
     token = join_token()
     body = enroll(token, "once")
     made = api.good("POST", "/v1/enroll", body, token=None)
-    with open(os.path.join(home, "cert.pem"), "w", encoding="utf-8") as handle:
-        handle.write(made["certificate"])
-    run("openssl", "verify", "-CAfile", ca["cert"], os.path.join(home, "cert.pem"))
-    text = run("openssl", "x509", "-in", os.path.join(home, "cert.pem"), "-noout", "-text")
-    expect("agent:once" in text and "IP Address:127.0.0.1" in text, text)
+    text = described(made["certificate"])
+    expect("URI:motley:agent:once:1\n" in text and "IP Address" not in text and "DNS:" not in text, text)
+    run("openssl", "x509", "-in", os.path.join(home, "cert.pem"), "-noout", "-checkend", str(29 * 86400))
+    late = subprocess.run(["openssl", "x509", "-in", os.path.join(home, "cert.pem"), "-noout", "-checkend", str(31 * 86400)],
+                          capture_output=True, check=False)
+    expect(late.returncode == 1, "it lives 30 days")
     with open(ca["cert"], encoding="utf-8") as handle:
         expect(made["ca"] == handle.read(), "the CA comes with it")
     expect([node["name"] for node in api.good("GET", "/v1/nodes")["nodes"]] == ["once"], "the node is there")
@@ -78,7 +111,8 @@ def a_barred_node_is_let_in_again_by_a_new_token():
     api.psql("UPDATE nodes SET state = 'alive', last_seen = now(), barred = true, refused = 7, mark = 'it flooded' WHERE name = 'flooder'")
     node = next(n for n in api.good("GET", "/v1/nodes")["nodes"] if n["name"] == "flooder")
     expect((node["state"], node["refused"], node["why"]) == ("barred", 7, "it flooded"), node)
-    again = api.good("POST", "/v1/enroll", enroll(join_token(), "flooder"), token=None)
+    api.refused(409, "POST", "/v1/enroll", enroll(join_token(), "flooder"), "taken", token=None)
+    again = api.good("POST", "/v1/enroll", enroll(join_token(node="flooder", replace=True), "flooder"), token=None)
     expect(again["seal"] != first["seal"], "with a new key")
     node = next(n for n in api.good("GET", "/v1/nodes")["nodes"] if n["name"] == "flooder")
     expect((node["state"], node["refused"], node["why"]) == ("joining", 0, None), node)
@@ -109,6 +143,87 @@ def what_is_wrong_makes_nothing_and_keeps_the_token():
     api.refused(422, "POST", "/v1/join-tokens", {"expires_in": "2 weeks"}, "expires_in")
 
 
+def a_wrong_token_gets_one_answer_before_anything_else_is_looked_at():
+    used = join_token()
+    api.good("POST", "/v1/enroll", enroll(used, "spender"), token=None)
+    unknown, expired = "f" * 64 + used[64:], join_token(expires_in="1s")
+    bound = join_token(node="somebody")
+    api.psql("UPDATE join_tokens SET expires_at = now() WHERE used_at IS NULL AND node IS NULL")
+    details = set()
+    for token in (unknown, expired, used, bound):
+        for body in ({"token": token, "node": "New Name!", "csr": "nonsense"}, enroll(token, "new", identity="server:api")):
+            details.add(api.refused(401, "POST", "/v1/enroll", body, "join token", token=None)["detail"])
+    expect(len(details) == 1, f"unknown, expired, used and bound elsewhere are told apart: {details}")
+
+
+def a_request_names_the_node_and_nothing_else():
+    token = join_token()
+    for identity in ("agent:other", "server:motley", "agent:plain:7", "127.0.0.1"):
+        api.refused(422, "POST", "/v1/enroll", enroll(token, "plain", identity=identity), "identity", token=None)
+    for more in (("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"), ("-addext", "subjectAltName=URI:motley:server:motley"),
+                 ("-addext", "basicConstraints=CA:TRUE")):
+        body = {**enroll(token, "plain"), "csr": request_for("agent:plain", None, *more)}
+        api.refused(422, "POST", "/v1/enroll", body, "host names", token=None)
+    api.good("POST", "/v1/enroll", enroll(token, "plain"), token=None)
+
+
+def a_name_that_was_seen_is_not_taken_over():
+    key = make_key("seen")
+    api.good("POST", "/v1/enroll", enroll(join_token(), "seen", key=key), token=None)
+    api.psql("UPDATE nodes SET last_seen = now() - interval '400 days' WHERE name = 'seen'")
+    api.refused(409, "POST", "/v1/enroll", enroll(join_token(), "seen"), "taken", token=None)
+    api.refused(409, "POST", "/v1/enroll", enroll(join_token(node="seen"), "seen"), "taken", token=None)
+    back = api.good("POST", "/v1/enroll", enroll(join_token(node="seen"), "seen", key=key), token=None)
+    expect(back["generation"] == 2 and "agent:seen:2" in described(back["certificate"]), "its own machine comes back")
+    operator = api.good("POST", "/v1/tokens", {"user": "operator", "scopes": ["nodes:write"]})["token"]
+    api.refused(403, "POST", "/v1/join-tokens", {"node": "seen", "replace": True}, "administrator", token=operator)
+    api.refused(422, "POST", "/v1/join-tokens", {"replace": True}, "node")
+    api.refused(422, "POST", "/v1/join-tokens", {"node": "No!"}, "node")
+    taken = api.good("POST", "/v1/enroll", enroll(join_token(node="seen", replace=True), "seen"), token=None)
+    expect(taken["generation"] == 3, taken["generation"])
+    api.refused(401, "POST", "/v1/renew", {"csr": request_for("agent:seen", key)}, "token", token=back["token"])
+
+
+def a_node_renews_with_its_own_key_alone():
+    key = make_key("renewer")
+    made = api.good("POST", "/v1/enroll", enroll(join_token(), "renewer", key=key), token=None)
+    again = api.good("POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, token=made["token"])
+    expect("agent:renewer:1" in described(again["certificate"]) and again["generation"] == 1, "the same identity")
+    expect(again["certificate"] != made["certificate"], "and a new certificate")
+    api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer")}, "key", token=made["token"])
+    for identity in ("agent:seen", "server:motley"):
+        api.refused(422, "POST", "/v1/renew", {"csr": request_for(identity, key)}, "identity", token=made["token"])
+    api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, "node's own token")
+    api.psql("UPDATE nodes SET certified_until = now() - interval '1 s' WHERE name = 'renewer'")
+    api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, "ended", "--node renewer", token=made["token"])
+
+
+def a_removed_node_is_nobody():
+    key = make_key("leaver")
+    made = api.good("POST", "/v1/enroll", enroll(join_token(), "leaver", key=key), token=None)
+    expect(api.call("GET", "/v1/blobs/" + "0" * 64, token=made["token"]).status == 404, "known before")
+    waiting = join_token(node="leaver", replace=True)
+    api.refused(403, "DELETE", "/v1/nodes/leaver", None, "nodes:write", token=made["token"])
+    expect(api.good("DELETE", "/v1/nodes/leaver") == {"name": "leaver", "generation": 2}, "removed")
+    api.refused(404, "DELETE", "/v1/nodes/leaver", None, "leaver")
+    expect("leaver" not in [node["name"] for node in api.good("GET", "/v1/nodes")["nodes"]], "not listed")
+    for words in (("GET", "/v1/blobs/" + "0" * 64, None), ("POST", "/v1/renew", {"csr": request_for("agent:leaver", key)})):
+        expect(api.call(*words, token=made["token"]).status in (401, 429), words)
+    api.refused(401, "POST", "/v1/enroll", enroll(waiting, "leaver", key=key), "join token", token=None)
+    api.refused(409, "POST", "/v1/enroll", enroll(join_token(node="leaver"), "leaver", key=key), "taken", token=None)
+    back = api.good("POST", "/v1/enroll", enroll(join_token(node="leaver", replace=True), "leaver"), token=None)
+    expect(back["generation"] == 3, back["generation"])
+
+
+def without_the_signing_process_nobody_joins_and_no_token_is_spent():
+    token = join_token()
+    signer.stop()
+    api.refused(503, "POST", "/v1/enroll", enroll(token, "patient"), "signing process", token=None)
+    expect(api.good("GET", "/readyz")["status"] == "ready", "jobs are taken all the same")
+    signer.start()
+    api.good("POST", "/v1/enroll", enroll(token, "patient"), token=None)
+
+
 if not shutil.which("openssl"):
     skip("openssl is not installed")
 api = Api()
@@ -124,9 +239,18 @@ def wrong_join_tokens_are_slowed_and_a_right_one_is_not():
     api.good("POST", "/v1/enroll", enroll(join_token(), "late"), token=None)
 
 
-api.config.update({"ca": ca, "redis": {"address": "redis.lab:6379", "tls": True}})
-with api:
-    main(a_join_token_makes_a_node_once, an_agents_token_reaches_files_only,
-         what_the_scheduler_makes_its_redis_user_and_seals_its_messages_with_is_kept, a_barred_node_is_let_in_again_by_a_new_token,
-         of_two_with_one_token_one_wins, what_is_wrong_makes_nothing_and_keeps_the_token,
-         wrong_join_tokens_are_slowed_and_a_right_one_is_not)
+signer = Signer(home)
+api.config.update({"ca": {"cert": ca["cert"], "signer": signer.socket}, "redis": {"address": "redis.lab:6379", "tls": True}})
+signer.start()
+try:
+    with api:
+        main(a_join_token_makes_a_node_once, an_agents_token_reaches_files_only,
+             what_the_scheduler_makes_its_redis_user_and_seals_its_messages_with_is_kept, a_barred_node_is_let_in_again_by_a_new_token,
+             of_two_with_one_token_one_wins, what_is_wrong_makes_nothing_and_keeps_the_token,
+             a_request_names_the_node_and_nothing_else, a_name_that_was_seen_is_not_taken_over,
+             a_node_renews_with_its_own_key_alone, a_removed_node_is_nobody,
+             without_the_signing_process_nobody_joins_and_no_token_is_spent,
+             a_wrong_token_gets_one_answer_before_anything_else_is_looked_at,
+             wrong_join_tokens_are_slowed_and_a_right_one_is_not)
+finally:
+    signer.stop()

@@ -365,7 +365,7 @@ struct secure {
     struct test_cluster ours;
     struct test_cluster theirs;
     struct test_cert node;
-    struct test_cert stranger;
+    struct test_cert stranger, poser;
     char address[64];
 };
 
@@ -379,6 +379,7 @@ static int secure_up(void **state)
     test_cert_make(&cert, &secure->ours, secure->dir.path, "server:redis");
     test_cert_make(&secure->node, &secure->ours, secure->dir.path, "agent:left");
     test_cert_make(&secure->stranger, &secure->theirs, secure->dir.path, "agent:stranger");
+    test_cert_make(&secure->poser, &secure->ours, secure->dir.path, "client:poser");
     int port = 20000 + getpid() % 20000;
     snprintf(
         secure->server.acl, sizeof(secure->server.acl),
@@ -483,6 +484,38 @@ static void another_clusters_certificate_is_refused_on_either_side(void **state)
     base_end(probe.base);
 }
 
+/* A machine of the cluster that listens where Redis should: its certificate names the host and chains to the
+ * CA.
+ */
+static void another_certificate_of_the_cluster_cannot_pose_as_redis(void **state)
+{
+    struct secure *secure = *state;
+    struct probe probe = {.base = event_base_new(), .waited = -1};
+    struct test_redis poser = {0};
+    struct test_dir folder;
+    char address[64];
+    int port = 40000 + getpid() % 20000;
+    test_dir_make(&folder);
+    snprintf(poser.acl, sizeof(poser.acl),
+             "tls-port %d\nbind 127.0.0.1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\n", port,
+             secure->poser.cert_file, secure->poser.key_file, secure->ours.ca_file);
+    snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+    test_redis_start(&poser, folder.path);
+    SSL_CTX *tls = context(secure->ours.ca_file, &secure->node);
+    struct redis_config config = {.address = address, .tls = tls};
+    struct redis *redis = client(&probe, &config);
+    loop(probe.base, 5000);
+    assert_int_equal(probe.why, ERR_PEER);
+    if (strstr(probe.text, "no server of this cluster") == NULL) {
+        fail_msg("%s", probe.text);
+    }
+    redis_destroy(redis);
+    SSL_CTX_free(tls);
+    base_end(probe.base);
+    test_redis_kill(&poser);
+    test_dir_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -499,6 +532,7 @@ int main(void)
         cmocka_unit_test(tls_and_acl_work_together),
         cmocka_unit_test(a_wrong_password_is_told),
         cmocka_unit_test(another_clusters_certificate_is_refused_on_either_side),
+        cmocka_unit_test(another_certificate_of_the_cluster_cannot_pose_as_redis),
     };
     int failed = cmocka_run_group_tests(tests, server_up, server_down);
     return failed + cmocka_run_group_tests(secure_tests, secure_up, secure_down);

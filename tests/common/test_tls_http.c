@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
+#include "common/clock.h"
 #include "common/digest.h"
 #include "common/http.h"
 #include "support/cluster.h"
@@ -17,7 +18,7 @@
 
 static struct test_dir dir;
 static struct test_cluster ours, theirs;
-static struct test_cert server_cert, left_cert, right_cert, stranger_cert;
+static struct test_cert server_cert, left_cert, right_cert, stranger_cert, poser_cert;
 
 static int cluster_up(void **state)
 {
@@ -29,6 +30,7 @@ static int cluster_up(void **state)
     test_cert_make(&server_cert, &ours, dir.path, "server:api");
     test_cert_make(&left_cert, &ours, dir.path, "agent:left");
     test_cert_make(&right_cert, &ours, dir.path, "agent:right");
+    test_cert_make(&poser_cert, &ours, dir.path, "client:poser"); /* with the api's host in it */
     test_cert_make(&stranger_cert, &theirs, dir.path, "agent:stranger");
     return 0;
 }
@@ -110,7 +112,7 @@ static void nodes_of_one_cluster_know_each_other(void **state)
 {
     (void)state;
     struct err err = {0};
-    SSL_CTX *client = context(&ours, &left_cert, TLS_ROLE_CLIENT);
+    SSL_CTX *client = context(&ours, &left_cert, TLS_ROLE_PEER);
     SSL_CTX *server = context(&ours, &right_cert, TLS_ROLE_SERVER_MUTUAL);
     struct pair pair;
     pair_shake(&pair, client, server, NULL);
@@ -135,7 +137,7 @@ static void another_cluster_is_refused_by_both_ends_in_words(void **state)
     struct err err = {0};
     struct pair pair;
     SSL_CTX *server = context(&ours, &right_cert, TLS_ROLE_SERVER_MUTUAL);
-    SSL_CTX *client = context(&theirs, &stranger_cert, TLS_ROLE_CLIENT);
+    SSL_CTX *client = context(&theirs, &stranger_cert, TLS_ROLE_PEER);
     pair_shake(&pair, client, server, NULL); /* the client does not trust the server */
     assert_int_not_equal(pair.client_result, 1);
     tls_error(pair.client, "right", pair.client_code, &err);
@@ -143,7 +145,7 @@ static void another_cluster_is_refused_by_both_ends_in_words(void **state)
     assert_non_null(strstr(err.text, "peer right belongs to another cluster"));
     pair_free(&pair);
     SSL_CTX_free(client);
-    client = context(&ours, &stranger_cert, TLS_ROLE_CLIENT); /* the server does not trust the client */
+    client = context(&ours, &stranger_cert, TLS_ROLE_PEER); /* the server does not trust the client */
     pair_shake(&pair, client, server, NULL);
     assert_int_not_equal(pair.server_result, 1);
     tls_error(pair.server, "stranger", pair.server_code, &err);
@@ -153,7 +155,7 @@ static void another_cluster_is_refused_by_both_ends_in_words(void **state)
     assert_non_null(strstr(err.text, "peer right refused our certificate: it belongs to another cluster"));
     pair_free(&pair);
     SSL_CTX_free(client);
-    client = context(&ours, NULL, TLS_ROLE_CLIENT); /* no certificate at all */
+    client = context(&ours, NULL, TLS_ROLE_PEER); /* no certificate at all */
     pair_shake(&pair, client, server, NULL);
     tls_error(pair.client, "right", pair.client_code, &err);
     assert_string_equal(err.text, "peer right: a certificate is required");
@@ -188,6 +190,66 @@ static void host_names_are_checked_when_asked_for(void **state)
     SSL_CTX_free(server);
 }
 
+/* Every certificate of the cluster chains to its CA: what makes a server is its identity. */
+static void no_other_certificate_of_the_cluster_can_pose_as_a_server(void **state)
+{
+    (void)state;
+    const struct test_cert *const posers[] = {&poser_cert, &left_cert};
+    for (int i = 0; i < 2; i++) {
+        struct err err = {0};
+        struct pair pair;
+        SSL_CTX *server = context(&ours, posers[i], TLS_ROLE_SERVER);
+        SSL_CTX *client = context(&ours, NULL, TLS_ROLE_CLIENT);
+        pair_shake(&pair, client, server, i == 0 ? "127.0.0.1" : NULL);
+        assert_int_not_equal(pair.client_result, 1);
+        tls_error(pair.client, "api", pair.client_code, &err);
+        assert_int_equal(err.code, ERR_PEER);
+        assert_non_null(strstr(err.text, "peer api is no server of this cluster"));
+        pair_free(&pair);
+        SSL_CTX_free(client);
+        SSL_CTX_free(server);
+    }
+}
+
+static void a_certificate_tells_its_identity_and_its_times(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf key, csr, again, cert;
+    char identity[TLS_IDENTITY_SIZE], longest[65];
+    uint8_t first[TLS_FINGERPRINT_SIZE], second[TLS_FINGERPRINT_SIZE];
+    int64_t issued_s = 0, ends_s = 0, now_s = clock_wall_us() / 1000000;
+    buf_init(&key, 65536);
+    buf_init(&csr, 65536);
+    buf_init(&again, 65536);
+    buf_init(&cert, 65536);
+    assert_int_equal(tls_request_create("agent:left", &key, &csr, &err), 0);
+    assert_int_equal(tls_request_create("agent:left", &key, &again, &err), 0); /* by the same key */
+    assert_int_equal(tls_request_read(buf_str(&csr), identity, first, &err), 0);
+    assert_int_equal(tls_request_read(buf_str(&again), identity, second, &err), 0);
+    assert_memory_equal(first, second, sizeof(first));
+    memset(longest, 'n', 64);
+    longest[64] = '\0';
+    tls_agent_identity(longest, INT64_MAX, identity);
+    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), identity, NULL,
+                               0, 300, &cert, &err),
+                     0);
+    char found[TLS_IDENTITY_SIZE];
+    assert_int_equal(tls_certificate_read(buf_str(&cert), found, &issued_s, &ends_s, &err), 0);
+    assert_string_equal(found, identity);
+    assert_true(issued_s >= now_s - 2 && issued_s <= now_s + 10);
+    assert_int_equal(ends_s - issued_s, 300);
+    const char *host = "127.0.0.1";
+    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), "agent:left:1",
+                               &host, 1, 300, &cert, &err),
+                     -1);
+    assert_non_null(strstr(err.text, "no host"));
+    buf_fini(&key);
+    buf_fini(&csr);
+    buf_fini(&again);
+    buf_fini(&cert);
+}
+
 static void bad_requests_and_tokens_are_refused(void **state)
 {
     (void)state;
@@ -197,12 +259,13 @@ static void bad_requests_and_tokens_are_refused(void **state)
     buf_init(&csr, 65536);
     buf_init(&out, 65536);
     char identity[TLS_IDENTITY_SIZE];
+    uint8_t digest[TLS_FINGERPRINT_SIZE];
     assert_int_equal(tls_request_create("agent:bad name", &key, &csr, &err), -1);
     assert_int_equal(tls_request_create("agent:left", &key, &csr, &err), 0);
-    assert_int_equal(tls_request_identity(buf_str(&csr), identity, &err), 0);
+    assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), 0);
     assert_string_equal(identity, "agent:left");
     const char *hosts[] = {"good.example", "bad,DNS:evil"};
-    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), "agent:left",
+    assert_int_equal(tls_issue(buf_str(&ours.ca_cert), buf_str(&ours.ca_key), buf_str(&csr), "server:left",
                                hosts, 2, 10, &out, &err),
                      -1);
     assert_int_equal(err.code, ERR_INVALID);
@@ -210,7 +273,7 @@ static void bad_requests_and_tokens_are_refused(void **state)
                                NULL, 0, 10, &out, &err),
                      -1);
     csr.data[csr.size / 2] ^= 1;
-    assert_int_equal(tls_request_identity(buf_str(&csr), identity, &err), -1);
+    assert_int_equal(tls_request_read(buf_str(&csr), identity, digest, &err), -1);
     char secret[96], token[TLS_JOIN_TOKEN_SIZE];
     uint8_t ca[32], back[32];
     assert_int_equal(tls_fingerprint(buf_str(&ours.ca_cert), ca, &err), 0);
@@ -544,16 +607,41 @@ static void a_joining_node_trusts_only_the_pinned_ca(void **state)
     SSL_CTX_free(tls);
 }
 
+/* With the CA configured and while joining alike. */
+static void an_agent_that_poses_as_the_api_is_left_at_once(void **state)
+{
+    (void)state;
+    struct server server;
+    struct err err = {0};
+    json_t *out = NULL;
+    uint8_t pin[32];
+    SSL_CTX *tls = context(&ours, &poser_cert, TLS_ROLE_SERVER);
+    server_start(&server, tls);
+    assert_int_equal(tls_fingerprint(buf_str(&ours.ca_cert), pin, &err), 0);
+    for (int i = 0; i < 2; i++) {
+        struct http *http = client(&server, i == 0 ? ours.ca_file : NULL, i == 0 ? NULL : pin);
+        assert_int_equal(http_json(http, "GET", "/", NULL, 0, &out, &err), -1);
+        assert_int_equal(err.code, ERR_PEER);
+        assert_non_null(strstr(err.text, "not a server's"));
+        http_destroy(http);
+    }
+    server_stop(&server);
+    SSL_CTX_free(tls);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_of_one_cluster_know_each_other),
         cmocka_unit_test(another_cluster_is_refused_by_both_ends_in_words),
         cmocka_unit_test(host_names_are_checked_when_asked_for),
+        cmocka_unit_test(no_other_certificate_of_the_cluster_can_pose_as_a_server),
+        cmocka_unit_test(a_certificate_tells_its_identity_and_its_times),
         cmocka_unit_test(bad_requests_and_tokens_are_refused),
         cmocka_unit_test(requests_answers_and_refusals),
         cmocka_unit_test(ranges_and_limits_are_kept),
         cmocka_unit_test(a_joining_node_trusts_only_the_pinned_ca),
+        cmocka_unit_test(an_agent_that_poses_as_the_api_is_left_at_once),
     };
     return cmocka_run_group_tests(tests, cluster_up, cluster_down);
 }

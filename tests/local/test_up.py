@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from motley import BIN, Failed, SKIP, expect, main, poll  # noqa: E402
 
 ONE = {"agents": [{"name": "left", "devices": [{"kind": "cpu", "threads": 1, "memory": "64MiB"}]}], "schedulers": 2}
-ROLES = ["agent", "api", "postgres", "redis", "scheduler", "scheduler", "supervisor"]
+ROLES = ["agent", "api", "postgres", "redis", "scheduler", "scheduler", "signer", "supervisor"]
 
 
 class Home:
@@ -106,7 +106,7 @@ def check_whole_life(user):
         home.up(ONE)  # running already: success
         other = home.run("up", "--config", home.config({"agents": []}, "other.json"))
         expect(other.returncode == 1 and "another configuration" in other.stderr, f"other configuration: {other.stderr}")
-        for role in ("api", "agent", "scheduler", "redis", "postgres"):
+        for role in ("api", "agent", "scheduler", "signer", "redis", "postgres"):
             victim = home.pid(role)
             if role == "redis":
                 shutil.rmtree(os.path.join(home.path, "redis"))

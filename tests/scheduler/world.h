@@ -9,6 +9,7 @@
 #include "common/digest.h"
 #include "scheduler/fake_agent.h"
 #include "scheduler/scheduler.h"
+#include "store/enrol.h"
 #include "store/store_fixture.h"
 #include "support/must.h"
 
@@ -190,14 +191,20 @@ static inline void world_enrol(struct world *world, const char *node, uint8_t ma
     struct err err;
     assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0); /* its Redis password is its name */
     AWAIT_OK(world->fixture, answer,
-             store_join_token_put(world->fixture->store, &principal_service, join, clock_wall_us() + 60000000,
-                                  on_done, &answer, E));
+             store_join_token_put(
+                 world->fixture->store, &principal_service,
+                 &(struct store_join_token){.hash = join, .expires_us = clock_wall_us() + 60000000}, on_done,
+                 &answer, E));
     const struct store_enrol enrol = {.join_hash = join,
                                       .node = node,
                                       .address = "",
                                       .agent_hash = token,
                                       .redis_hash = hash,
-                                      .seal_key = key};
+                                      .seal_key = key,
+                                      .key_hash = token,
+                                      .generation = 1,
+                                      .certified_until_s = INT32_MAX};
+
     AWAIT_OK(world->fixture, answer, store_enrol(world->fixture->store, &enrol, on_id, &answer, E));
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "common/digest.h"
+#include "store/enrol.h"
 #include "store/migrations.h"
 
 static void a_token_is_known_by_its_hash_until_it_ends(void **state)
@@ -51,6 +52,17 @@ static void scopes_have_names(void **state)
     assert_int_equal(store_scope_from_name("root"), 0);
 }
 
+static void join_put(struct fixture *fixture, const struct store_join_token *token, int64_t lasts_us)
+{
+    struct answer answer;
+    struct store_join_token made = *token;
+    made.expires_us = clock_wall_us() + lasts_us;
+    AWAIT_OK(fixture, answer,
+             store_join_token_put(fixture->store, &principal_service, &made, on_done, &answer, E));
+}
+
+static const uint8_t some_key[32] = {77};
+
 static void a_join_token_is_good_once_however_many_ask_at_once(void **state)
 {
     struct fixture *fixture = *state;
@@ -58,17 +70,20 @@ static void a_join_token_is_good_once_however_many_ask_at_once(void **state)
     struct err err;
     uint8_t join[32] = {10}, agents[8][32];
     char names[8][16];
-    AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, &fixture->user, join, clock_wall_us() + 60000000, on_done,
-                                  &answer, E));
+    join_put(fixture, &(struct store_join_token){.hash = join}, 60000000);
     memset(answers, 0, sizeof(answers));
     memset(agents, 0, sizeof(agents));
     for (int i = 0; i < 8; i++) {
         snprintf(names[i], sizeof(names[i]), "racer-%d", i);
         agents[i][0] = 20;
         agents[i][1] = (uint8_t)i;
-        const struct store_enrol enrol = {
-            .join_hash = join, .node = names[i], .address = "10.0.0.1", .agent_hash = agents[i]};
+        const struct store_enrol enrol = {.join_hash = join,
+                                          .node = names[i],
+                                          .address = "10.0.0.1",
+                                          .agent_hash = agents[i],
+                                          .key_hash = some_key,
+                                          .generation = 1,
+                                          .certified_until_s = INT32_MAX};
         assert_int_equal(store_enrol(fixture->store, &enrol, on_id, &answers[i], &err), 0);
     }
     int won = 0, winner = -1;
@@ -104,21 +119,28 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
     static const char *const bad[] = {
         "", "Left", "a/b", "-a", "x x", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        const struct store_enrol enrol = {.join_hash = good, .node = bad[i], .agent_hash = agent};
+        const struct store_enrol enrol = {
+            .join_hash = good, .node = bad[i], .agent_hash = agent, .key_hash = some_key};
         assert_int_equal(store_enrol(fixture->store, &enrol, on_id, &answer, &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
     }
-    AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, &principal_service, late, clock_wall_us() - 1, on_done,
-                                  &answer, E));
-    const struct store_enrol with_late = {.join_hash = late, .node = "late", .agent_hash = agent};
+    join_put(fixture, &(struct store_join_token){.hash = late}, -1);
+    const struct store_enrol with_late = {.join_hash = late,
+                                          .node = "late",
+                                          .agent_hash = agent,
+                                          .key_hash = some_key,
+                                          .generation = 1,
+                                          .certified_until_s = INT32_MAX};
     AWAIT(fixture, answer, store_enrol(fixture->store, &with_late, on_id, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
 
-    AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, &principal_service, good, clock_wall_us() + 60000000,
-                                  on_done, &answer, E));
-    const struct store_enrol first = {.join_hash = good, .node = "left", .agent_hash = agent};
+    join_put(fixture, &(struct store_join_token){.hash = good}, 60000000);
+    const struct store_enrol first = {.join_hash = good,
+                                      .node = "left",
+                                      .agent_hash = agent,
+                                      .key_hash = some_key,
+                                      .generation = 1,
+                                      .certified_until_s = INT32_MAX};
     AWAIT_OK(fixture, answer, store_enrol(fixture->store, &first, on_id, &answer, E));
     assert_int_equal(answer.id, 1);
     /* It says hello: alive. Its name cannot be taken, and the second token stays good for another. */
@@ -126,15 +148,125 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
     const struct store_ingest hello = {.leader = 0, .nodes = nodes};
     AWAIT_OK(fixture, answer, store_ingest(fixture->store, &hello, on_done, &answer, E));
     json_decref(nodes);
-    AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, &principal_service, again, clock_wall_us() + 60000000,
-                                  on_done, &answer, E));
+    join_put(fixture, &(struct store_join_token){.hash = again}, 60000000);
     const uint8_t other[32] = {34};
-    struct store_enrol second = {.join_hash = again, .node = "left", .agent_hash = other};
+    struct store_enrol second = {
+        .join_hash = again, .node = "left", .agent_hash = other, .key_hash = some_key, .generation = 2};
     AWAIT(fixture, answer, store_enrol(fixture->store, &second, on_id, &answer, E));
     assert_int_equal(answer.err.code, ERR_CONFLICT);
     second.node = "right";
+    second.generation = 1;
     AWAIT_OK(fixture, answer, store_enrol(fixture->store, &second, on_id, &answer, E));
+}
+
+/* One enrolment with a token made for it; the answer's error code. */
+static enum err_code enrol_as(struct fixture *fixture, const struct store_join_token *token, const char *node,
+                              const uint8_t key[32], int64_t generation, const uint8_t bearer[32])
+{
+    struct answer checked, answer;
+    const struct store_enrol enrol = {.join_hash = token->hash,
+                                      .node = node,
+                                      .address = "",
+                                      .agent_hash = bearer,
+                                      .key_hash = key,
+                                      .generation = generation,
+                                      .certified_until_s = clock_wall_us() / 1000000 + 600};
+    join_put(fixture, token, 60000000);
+    AWAIT(fixture, checked, store_join_check(fixture->store, token->hash, node, on_id, &checked, E));
+    AWAIT(fixture, answer, store_enrol(fixture->store, &enrol, on_id, &answer, E));
+    if (answer.err.code == ERR_NONE) {
+        assert_int_equal(checked.err.code, ERR_NONE);
+        assert_int_equal(checked.id, generation);
+        assert_int_equal(answer.id, generation);
+    }
+    return answer.err.code;
+}
+
+static void age_node(struct fixture *fixture, const char *name)
+{
+    struct err err;
+    char text[200];
+    snprintf(text, sizeof(text), "UPDATE nodes SET last_seen = now() - interval '40 days' WHERE name = '%s'",
+             name);
+    struct pg_conn *conn = pg_connect(fixture->postgres.conninfo, 5000, &err);
+    assert_non_null(conn);
+    if (pg_script(conn, text, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    pg_disconnect(conn);
+}
+
+/* A name that was seen is taken for good: dead for 40 days, or removed. */
+static void a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    const uint8_t key[32] = {80}, other[32] = {81},
+                  bearers[8][32] = {{90}, {91}, {92}, {93}, {94}, {95}, {96}, {97}};
+    const uint8_t hashes[8][32] = {{100}, {101}, {102}, {103}, {104}, {105}, {106}, {107}};
+    const int64_t now_s = clock_wall_us() / 1000000;
+    struct store_join_token plain = {.hash = hashes[0]}, bound = {.hash = hashes[1], .node = "old"};
+    assert_int_equal(enrol_as(fixture, &plain, "old", key, 1, bearers[0]), ERR_NONE);
+    age_node(fixture, "old");
+    plain.hash = hashes[2];
+    assert_int_equal(enrol_as(fixture, &plain, "old", key, 2, bearers[1]), ERR_CONFLICT);
+    assert_int_equal(enrol_as(fixture, &bound, "other-name", key, 1, bearers[1]), ERR_AUTH);
+    bound.hash = hashes[3];
+    assert_int_equal(enrol_as(fixture, &bound, "old", other, 2, bearers[1]), ERR_CONFLICT);
+    bound.hash = hashes[4];
+    assert_int_equal(enrol_as(fixture, &bound, "old", key, 3, bearers[1]),
+                     ERR_CONFLICT); /* not what was checked */
+    bound.hash = hashes[5];
+    assert_int_equal(enrol_as(fixture, &bound, "old", key, 2, bearers[1]), ERR_NONE); /* its own machine */
+    AWAIT(fixture, answer, store_token_find(fixture->store, bearers[0], on_principal, &answer, E));
+    assert_int_equal(answer.err.code, ERR_AUTH);
+    AWAIT_OK(fixture, answer, store_renew_check(fixture->store, "old", key, on_id, &answer, E));
+    assert_int_equal(answer.id, 2);
+    AWAIT(fixture, answer, store_renew_check(fixture->store, "old", other, on_id, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    AWAIT(fixture, answer, store_node_renew(fixture->store, "old", key, 1, now_s, on_id, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* of an earlier generation */
+    AWAIT_OK(fixture, answer, store_node_renew(fixture->store, "old", key, 2, now_s - 1, on_id, &answer, E));
+    AWAIT(fixture, answer, store_renew_check(fixture->store, "old", key, on_id, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND); /* it let its certificate end */
+
+    AWAIT_OK(fixture, answer,
+             store_node_remove(fixture->store, &principal_service, "old", on_doc, &answer, E));
+    assert_int_equal(json_integer_value(json_object_get(answer.doc, "generation")), 3);
+    json_decref(answer.doc);
+    AWAIT(fixture, answer, store_node_remove(fixture->store, &principal_service, "old", on_doc, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    AWAIT(fixture, answer, store_token_find(fixture->store, bearers[1], on_principal, &answer, E));
+    assert_int_equal(answer.err.code, ERR_AUTH);
+    AWAIT(fixture, answer, store_renew_check(fixture->store, "old", key, on_id, &answer, E));
+    assert_int_equal(answer.err.code, ERR_NOT_FOUND);
+    bound.hash = hashes[6];
+    assert_int_equal(enrol_as(fixture, &bound, "old", key, 4, bearers[2]),
+                     ERR_CONFLICT); /* not even its key */
+    const struct store_join_token replace = {.hash = hashes[7], .node = "old", .replace = true};
+    assert_int_equal(enrol_as(fixture, &replace, "old", other, 4, bearers[3]), ERR_NONE);
+}
+
+/* What a removed node still says changes nothing, and nobody sees it. */
+static void a_removed_node_is_gone_from_every_list(void **state)
+{
+    struct fixture *fixture = *state;
+    struct answer answer;
+    const uint8_t hash[32] = {110}, bearer[32] = {111};
+    const struct store_join_token token = {.hash = hash};
+    assert_int_equal(enrol_as(fixture, &token, "leaver", some_key, 1, bearer), ERR_NONE);
+    AWAIT_OK(fixture, answer,
+             store_node_remove(fixture->store, &principal_service, "leaver", on_doc, &answer, E));
+    json_decref(answer.doc);
+    json_t *nodes = json_pack("[{s:s, s:s, s:i, s:b}]", "node", "leaver", "boot", "b1", "seq", 0, "hello", 1);
+    const struct store_ingest hello = {.leader = 0, .nodes = nodes};
+    AWAIT_OK(fixture, answer, store_ingest(fixture->store, &hello, on_done, &answer, E));
+    json_decref(nodes);
+    AWAIT_OK(fixture, answer, store_node_list(fixture->store, on_doc, &answer, E));
+    char *text = json_dumps(answer.doc, 0);
+    assert_null(strstr(text, "leaver"));
+    free(text);
+    json_decref(answer.doc);
 }
 
 static void models_blobs_and_data_sets_come_back(void **state)
@@ -311,6 +443,8 @@ int main(void)
         cmocka_unit_test(scopes_have_names),
         cmocka_unit_test(a_join_token_is_good_once_however_many_ask_at_once),
         cmocka_unit_test(joining_refuses_bad_names_old_tokens_and_living_namesakes),
+        cmocka_unit_test(a_name_that_was_seen_is_had_by_its_key_or_an_administrator_alone),
+        cmocka_unit_test(a_removed_node_is_gone_from_every_list),
         cmocka_unit_test(models_blobs_and_data_sets_come_back),
         cmocka_unit_test(row_sizes_come_back_as_they_were),
         cmocka_unit_test(draining_names_an_unknown_device),

@@ -1,0 +1,136 @@
+/* How an agent comes into a cluster, comes back, and leaves. */
+#include "agent/daemon_world.h"
+
+static void a_server_of_another_cluster_is_refused(void **state)
+{
+    (void)state;
+    struct world *world = world_make("right");
+    struct err err;
+    uint8_t other[TLS_FINGERPRINT_SIZE] = {1, 2, 3};
+    assert_int_equal(tls_join_token_format("secret", other, world->token, &err), 0);
+    agent_start(world);
+    int status = 0;
+    assert_int_equal(waitpid(world->agent, &status, 0), world->agent);
+    world->agent = 0;
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    char path[256];
+    struct buf text;
+    buf_init(&text, 65536);
+    snprintf(path, sizeof(path), "%s/agent.log", world->dir.path);
+    assert_int_equal(file_read_all(path, 65535, &text, &err), 0);
+    assert_non_null(strstr(buf_str(&text), "another cluster"));
+    snprintf(path, sizeof(path), "%s/agent.json", world->home);
+    assert_int_not_equal(access(path, F_OK), 0);
+    buf_fini(&text);
+    void *done = world;
+    world_down(&done);
+}
+
+static char *log_of(const struct world *world)
+{
+    char path[256];
+    struct buf text;
+    struct err err;
+    buf_init(&text, 1 << 20);
+    snprintf(path, sizeof(path), "%s/agent.log", world->dir.path);
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &err), 0);
+    char *copy = strdup(buf_str(&text));
+    buf_fini(&text);
+    return copy;
+}
+
+static void await_end(struct world *world, int wanted)
+{
+    int status = 0;
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (waitpid(world->agent, &status, WNOHANG) != world->agent) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        poll(NULL, 0, 2);
+    }
+    world->agent = 0;
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), wanted);
+}
+
+static bool has_ended(void *arg)
+{
+    const int64_t *ends_s = arg;
+    return clock_wall_us() / 1000000 > *ends_s;
+}
+
+/* Off for longer than its certificate lives: not without a token, and with one by the key it had. */
+static void a_machine_that_was_away_for_long_comes_back_with_its_old_key(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    char token[TLS_JOIN_TOKEN_SIZE];
+    world->api.lifetime_s = 2;
+    int64_t ends_s = clock_wall_us() / 1000000 + 60;
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    assert_true(world->api.enrolments == 1);
+    agent_kill(world, SIGTERM);
+    ends_s = clock_wall_us() / 1000000 + 2;
+    assert_true(test_wait_until(has_ended, &ends_s, 10000));
+    world->api.lifetime_s = 600;
+    memcpy(token, world->token, sizeof(token));
+    world->token[0] = '\0';
+    agent_start(world);
+    await_end(world, 4);
+    char *log = log_of(world);
+    assert_non_null(strstr(log, "motley join-token --node left"));
+    free(log);
+    memcpy(world->token, token, sizeof(token));
+    json_array_clear(world->events);
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    assert_true(world->api.enrolments == 2);
+    assert_memory_equal(world->api.keys[0], world->api.keys[1], TLS_FINGERPRINT_SIZE);
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
+/* A hint through Redis makes it ask; the api's word, twice, counts. */
+static void an_agent_that_was_removed_says_so_and_ends_with_its_workers(void **state)
+{
+    (void)state;
+    struct world *world = world_make("left");
+    char path[256];
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    say(world, assign(1, 1, "left/cpu0", "wait"));
+    json_decref(await(world, "worker_ready", 1));
+    say_quietly(world, json_pack("{s:s}", "type", "removed")); /* a lie: the api knows it */
+    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
+    while (world->api.renewals == 0) {
+        assert_true(clock_left_ms(deadline_ns, 1) > 0);
+        poll(NULL, 0, 2);
+    }
+    assert_int_equal(kill(world->agent, 0), 0);
+    agent_kill(world, SIGUSR2); /* the next one may ask at once */
+    world->api.forgot = true;
+    agent_start(world);
+    json_decref(await(world, "node_hello", -1));
+    say_quietly(world, json_pack("{s:s}", "type", "removed"));
+    await_end(world, 4);
+    char *log = log_of(world);
+    assert_non_null(strstr(log, "node_removed node=left"));
+    free(log);
+    snprintf(path, sizeof(path), "%s/agent.json.removed", world->home);
+    assert_true(file_exists(path));
+    snprintf(path, sizeof(path), "%s/tls/node.key", world->home);
+    assert_false(file_exists(path));
+    void *done = world;
+    assert_int_equal(world_down(&done), 0);
+}
+
+int main(int argc, char **argv)
+{
+    world_begin(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_of_another_cluster_is_refused),
+        cmocka_unit_test(a_machine_that_was_away_for_long_comes_back_with_its_old_key),
+        cmocka_unit_test(an_agent_that_was_removed_says_so_and_ends_with_its_workers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
