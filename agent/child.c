@@ -402,6 +402,8 @@ static int process_start(struct child *child, const struct child_options *option
         .dir = child->dir,
         .stdout_path = log,
         .stderr_path = log,
+        .no_new_privs = true,
+        .join_group = options->group,
         .own_session = true,
     };
     if (process_spawn(&process, &child->pid, err) < 0) {

@@ -36,6 +36,7 @@ struct child_options {
     const char *program;    /* motley-worker */
     const char *dir;        /* made anew */
     const char *const *env; /* as process_options.env */
+    const char *group;      /* path of the cgroup.procs that it enters, or NULL */
     struct child_work work;
     const json_t *document; /* assign or profile with its local part; borrowed */
 };

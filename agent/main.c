@@ -1,4 +1,4 @@
-/* motley-agent --api URL --join TOKEN --home DIR [--config FILE] [--worker PATH] */
+/* motley-agent --api URL [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker PATH] */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,13 +11,17 @@
 #include "common/yaml.h"
 
 static const char usage[] =
-    "usage: motley-agent [--api URL] [--join TOKEN] --home DIR [--config FILE] [--worker PATH]\n"
+    "usage: motley-agent [--api URL] [--join TOKEN | --join-file PATH] --home DIR [--config FILE] [--worker "
+    "PATH]\n"
     "  --api URL      the cluster's api, https://host:port (http:// on this machine only)\n"
     "  --join TOKEN   as `motley join-token` prints it; needed once. MOTLEY_JOIN does the same, unseen by "
     "others\n"
+    "  --join-file PATH   the token is the first line of that file; it need not be there once joined\n"
     "  --home DIR     identity, journal, workers' folders and the chunk cache\n"
     "  --config FILE  YAML: name, address, devices [{kind, threads, memory, isa}], cache, journal\n"
     "SIGTERM ends the workers and the agent; SIGUSR2 the agent alone, for the next one to go on.\n";
+
+enum { JOIN_BYTES_MAX = 1024 };
 
 static json_t *config_load(const char *path, struct err *err)
 {
@@ -34,11 +38,26 @@ static json_t *config_load(const char *path, struct err *err)
     return document;
 }
 
+/* The first line of the file. */
+static int join_read(const char *path, char token[JOIN_BYTES_MAX], struct err *err)
+{
+    struct buf text;
+    buf_init(&text, JOIN_BYTES_MAX);
+    int result = file_read_all(path, JOIN_BYTES_MAX - 1, &text, err);
+    if (result == 0) {
+        snprintf(token, JOIN_BYTES_MAX, "%.*s", (int)strcspn(buf_str(&text), "\r\n"), buf_str(&text));
+        result = token[0] != '\0' ? 0 : err_set(err, ERR_INVALID, "\"%s\" holds no join token", path);
+    }
+    buf_fini(&text);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option known[] = {
         {"api", required_argument, NULL, 'a'},
         {"join", required_argument, NULL, 'j'},
+        {"join-file", required_argument, NULL, 'f'},
         {"home", required_argument, NULL, 'h'},
         {"config", required_argument, NULL, 'c'},
         {"worker", required_argument, NULL, 'w'},
@@ -46,7 +65,8 @@ int main(int argc, char **argv)
         {NULL, 0, NULL, 0},
     };
     struct agent_options options = {.join = getenv("MOTLEY_JOIN")};
-    const char *config = NULL;
+    const char *config = NULL, *join_file = NULL;
+    char token[JOIN_BYTES_MAX];
     int given;
     while ((given = getopt_long(argc, argv, "", known, NULL)) != -1) {
         switch (given) {
@@ -55,6 +75,9 @@ int main(int argc, char **argv)
             break;
         case 'j':
             options.join = optarg;
+            break;
+        case 'f':
+            join_file = optarg;
             break;
         case 'h':
             options.home = optarg;
@@ -75,6 +98,13 @@ int main(int argc, char **argv)
         return 2;
     }
     struct err err = {0};
+    if (join_file != NULL && file_exists(join_file)) {
+        if (join_read(join_file, token, &err) < 0) {
+            fprintf(stderr, "motley-agent: %s\n", err.text);
+            return 2;
+        }
+        options.join = token;
+    }
     json_t *document = config == NULL ? NULL : config_load(config, &err);
     if (config != NULL && document == NULL) {
         fprintf(stderr, "motley-agent: %s\n", err.text);

@@ -10,6 +10,7 @@
 #include "api/httpd_server.h"
 #include "api/pool.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "parse/parse.h"
 #include "store/store.h"
 #include "store/users.h"
@@ -64,11 +65,8 @@ struct call {
     struct app *app;
     struct httpd_request *request;
     const struct route *route;
-    /* who: user 0 and no scopes on routes without authentication */
-    int64_t user, token;
-    uint8_t token_hash[32]; /* SHA-256 of the token that was shown */
-    unsigned scopes;
-    char who[128];
+    struct principal principal;                     /* who asks: nobody on routes without authentication */
+    uint8_t token_hash[32];                         /* SHA-256 of the token that was shown */
     char params[CALL_PARAMS_MAX][CALL_PARAM_BYTES]; /* the {…} of the pattern, decoded, in order */
     unsigned query_count;
     struct {
@@ -90,8 +88,12 @@ int call_query_i64(const struct call *call, const char *name, int64_t min, int64
                    int64_t *out, struct err *err);
 /* Path parameter 'index' as an id (1..2^63-1). -1: the call was answered with 404. */
 int call_id(struct call *call, unsigned index, const char *noun, int64_t *id);
-/* The owner to pass to the store: 0 (everybody's) for administrators. */
-int64_t call_owner(const struct call *call);
+/* "visibility" and "group" of a body: `missing` where it says nothing. The group is borrowed from the body.
+ * Returns -1 with the reader's error. */
+int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing);
+/* The same two as query parameters. */
+int call_query_sharing(const struct call *call, enum visibility missing, struct sharing *sharing,
+                       struct err *err);
 
 /* ---- encode: each ends the call; none may touch it afterwards ---- */
 
@@ -111,6 +113,11 @@ void call_empty(struct call *call, int status);
 
 /* For store calls whose answer is the document: answers 200, or the error. arg is the call. */
 void call_answer_doc(void *arg, const struct err *err, json_t *doc);
+
+/* For pages: the answer is the document with "next" as a text, so that it can be given back as it is. */
+void call_answer_page(void *arg, const struct err *err, json_t *doc);
+/* For changes: as call_answer_doc (204 without a document); what the store finds wrong in the body is 422. */
+void call_answer_changed(void *arg, const struct err *err, json_t *doc);
 
 /* Counts the answer; called by whoever begins a streamed answer. */
 void call_count(struct call *call, int status);

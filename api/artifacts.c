@@ -19,7 +19,7 @@ void artifacts_list(struct call *call)
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), list_found, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, list_found, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -50,6 +50,6 @@ void artifacts_get(struct call *call)
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), one_found, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, one_found, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -4,7 +4,6 @@
 #include "common/clock.h"
 #include "common/digest.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +13,7 @@ struct auth_slot {
     uint8_t hash[32];
     uint64_t until_ns; /* 0: empty */
     bool known;
-    struct store_identity identity;
-    char name[128];
+    struct principal principal;
 };
 
 struct auth {
@@ -26,7 +24,7 @@ struct auth {
 struct auth_query {
     struct auth *auth;
     uint8_t hash[32];
-    store_identity_fn *done;
+    store_principal_fn *done;
     void *arg;
 };
 
@@ -56,40 +54,37 @@ static struct auth_slot *slot_of(struct auth *auth, const uint8_t hash[32])
     return &auth->slots[(hash[0] | (unsigned)hash[1] << 8) % AUTH_SLOTS];
 }
 
-static void found(void *arg, const struct err *err, const struct store_identity *identity)
+static void found(void *arg, const struct err *err, const struct principal *principal)
 {
     struct auth_query *query = arg;
     if (!err || err->code == ERR_AUTH) {
         struct auth_slot *slot = slot_of(query->auth, query->hash);
-        bool wanted = identity || !slot->known || slot->until_ns <= clock_mono_ns();
+        bool wanted = principal || !slot->known || slot->until_ns <= clock_mono_ns();
         if (!wanted) { /* guesses push out nobody who is known */
-            query->done(query->arg, err, identity);
+            query->done(query->arg, err, principal);
             free(query);
             return;
         }
         memcpy(slot->hash, query->hash, sizeof slot->hash);
         slot->until_ns = clock_mono_ns() + AUTH_KEEP_SECONDS * UINT64_C(1000000000);
-        slot->known = identity != NULL;
-        if (identity) {
-            slot->identity = *identity;
-            snprintf(slot->name, sizeof slot->name, "%s", identity->name);
-            slot->identity.name = slot->name;
-        }
+        slot->known = principal != NULL;
+        if (principal)
+            slot->principal = *principal;
     }
-    query->done(query->arg, err, identity);
+    query->done(query->arg, err, principal);
     free(query);
 }
 
 static const struct err nobody = {ERR_AUTH, "this token is not valid: unknown, expired or revoked"};
 
-void auth_find(struct auth *auth, const uint8_t hash[32], store_identity_fn *done, void *arg)
+void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *done, void *arg)
 {
     struct err err = {0};
     struct auth_slot *slot = slot_of(auth, hash);
     if (slot->until_ns > clock_mono_ns() && digest_equal(slot->hash, hash, 32) &&
-        !(slot->known && slot->identity.expires_us && slot->identity.expires_us <= clock_wall_us())) {
+        !(slot->known && slot->principal.expires_us && slot->principal.expires_us <= clock_wall_us())) {
         if (slot->known)
-            done(arg, NULL, &slot->identity);
+            done(arg, NULL, &slot->principal);
         else
             done(arg, &nobody, NULL);
         return;

@@ -14,9 +14,9 @@ struct auth;
 struct auth *auth_create(struct store *store, struct err *err);
 void auth_destroy(struct auth *auth);
 
-/* Who has the token of this SHA-256. The callback may come before the function returns, and always comes once; identity is
- * NULL exactly when err is not (ERR_AUTH, or the store's trouble). */
-void auth_find(struct auth *auth, const uint8_t hash[32], store_identity_fn *done, void *arg);
+/* Who has the token of this SHA-256. The callback may come before the function returns, and always comes
+ * once; the principal is NULL exactly when err is not (ERR_AUTH, or the store's trouble). */
+void auth_find(struct auth *auth, const uint8_t hash[32], store_principal_fn *done, void *arg);
 
 /* Forget everything (after a revocation through this process). */
 void auth_forget(struct auth *auth);

@@ -2,11 +2,13 @@
  *
  * An upload flows: what arrives is handed to a pool task that writes and hashes it; while a task is busy and
  * enough waits, reading from the client pauses. Nothing is visible before the last byte was verified and
- * synced. An upload in parts (?offset=&size=) keeps what arrived, also of a request that is cut: the answer
- * says how far the file has come, and the next part begins there.
+ * synced. A file that is there and that who sends it may not read is sent, verified and answered as if it
+ * were not: only then do they hold it too. An upload in parts (?offset=&size=) keeps what arrived, also of a
+ * request that is cut: the answer says how far the file has come, and the next part begins there.
  */
 #include "api/route.h"
 
+#include "api/access.h"
 #include "api/blob_dir.h"
 #include "common/buf.h"
 #include "common/digest.h"
@@ -124,7 +126,8 @@ static void upload_record(struct upload *upload)
     json_t *manifest = manifest_to_json(&upload->manifest, &upload->err);
     struct store_blob blob = {
         .sha256 = upload->sha256, .size = (int64_t)upload->manifest.size, .manifest = manifest};
-    if (!manifest || store_blob_put(upload->app->store, &blob, upload_recorded, upload, &upload->err) < 0)
+    if (!manifest || store_blob_put(upload->app->store, &upload->call->principal, &blob, upload_recorded,
+                                    upload, &upload->err) < 0)
         upload_fail(upload);
     json_decref(manifest);
 }
@@ -281,7 +284,7 @@ static int take_part(struct call *call, struct upload *upload)
         return -1;
     }
     upload->in_parts = true;
-    upload->owner = call->user;
+    upload->owner = access_owner(&call->principal);
     upload->offset = (uint64_t)offset;
     upload->size = (uint64_t)size;
     return 0;
@@ -334,7 +337,7 @@ void blobs_put(struct call *call)
         upload_free(upload);
         return;
     }
-    if (store_blob_get(call->app->store, sha256, upload_begin, upload, &upload->err) < 0)
+    if (store_blob_hold(call->app->store, &call->principal, sha256, upload_begin, upload, &upload->err) < 0)
         upload_fail(upload);
 }
 
@@ -450,45 +453,6 @@ static void download_more(struct httpd_request *request, void *arg)
     download->busy = true;
 }
 
-/* "bytes=a-b", "bytes=a-", "bytes=-n". 0: take it; 1: no (single) range asked for: all; -1: not satisfiable.
- */
-static int parse_range(const char *text, uint64_t size, uint64_t *begin, uint64_t *count)
-{
-    if (!text || strncmp(text, "bytes=", 6) != 0 || strchr(text, ','))
-        return 1;
-    const char *at = text + 6;
-    char *end = NULL;
-    errno = 0;
-    if (*at == '-') {
-        unsigned long long n = strtoull(at + 1, &end, 10);
-        if (at[1] < '0' || at[1] > '9' || *end || errno)
-            return 1;
-        if (n == 0 || size == 0)
-            return -1;
-        *count = n < size ? n : size;
-        *begin = size - *count;
-        return 0;
-    }
-    if (*at < '0' || *at > '9')
-        return 1;
-    unsigned long long first = strtoull(at, &end, 10), last = size - 1;
-    if (*end++ != '-' || errno)
-        return 1;
-    if (*end) {
-        const char *digits = end;
-        last = strtoull(digits, &end, 10);
-        if (*digits < '0' || *digits > '9' || *end || errno || last < first)
-            return 1;
-    }
-    if (first >= size)
-        return -1;
-    if (last >= size)
-        last = size - 1;
-    *begin = first;
-    *count = last - first + 1;
-    return 0;
-}
-
 static void download_begin(void *arg, const struct err *err, json_t *doc)
 {
     struct download *download = arg;
@@ -517,7 +481,7 @@ static void download_begin(void *arg, const struct err *err, json_t *doc)
         return;
     }
     int asked =
-        parse_range(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
+        httpd_range_parse(httpd_head_get(head, "range"), download->size, &download->offset, &download->left);
     download->ranged = asked == 0;
     if (asked < 0) {
         call_problem(call, 416, "invalid", NULL, "the range \"%.80s\" lies outside the file's %llu bytes",
@@ -547,7 +511,7 @@ void blob_stream(struct call *call, const char *sha256)
     memset(download, 0, offsetof(struct download, piece));
     download->call = call;
     download->fd = -1;
-    if (store_blob_get(call->app->store, sha256, download_begin, download, &err) < 0) {
+    if (store_blob_get(call->app->store, &call->principal, sha256, download_begin, download, &err) < 0) {
         call_fail(call, &err);
         download_free(download);
     }
@@ -577,6 +541,6 @@ void blobs_manifest(struct call *call)
     char sha256[65];
     struct err err = {0};
     if (take_sha256(call, sha256) == 0 &&
-        store_blob_get(call->app->store, sha256, manifest_got, call, &err) < 0)
+        store_blob_get(call->app->store, &call->principal, sha256, manifest_got, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -55,9 +55,38 @@ int call_id(struct call *call, unsigned index, const char *noun, int64_t *id)
     return 0;
 }
 
-int64_t call_owner(const struct call *call)
+/* A group is named exactly where the visibility is "group". */
+static int take_sharing(const char *visibility, const char *group, enum visibility missing,
+                        struct sharing *sharing, struct err *err)
 {
-    return call->scopes & SCOPE_ADMIN ? 0 : call->user;
+    int known = visibility ? visibility_from_name(visibility) : (int)(group ? VISIBLE_GROUP : missing);
+    if (known < 0)
+        return err_set(err, ERR_INVALID, "visibility: \"%.40s\" is none of mine, group, everyone",
+                       visibility);
+    if ((known == VISIBLE_GROUP) != (group != NULL))
+        return err_set(err, ERR_INVALID, "group: it goes with visibility \"group\", and that with it");
+    *sharing = (struct sharing){.visibility = (enum visibility)known, .group = group};
+    return 0;
+}
+
+int call_sharing(struct json_reader *reader, enum visibility missing, struct sharing *sharing)
+{
+    const char *visibility = NULL, *group = NULL;
+    struct err err = {0};
+    if (jr_str(reader, "visibility", JR_OPTIONAL, 1, 16, &visibility) < 0 ||
+        jr_str(reader, "group", JR_OPTIONAL, 1, PRINCIPAL_NAME_BYTES - 1, &group) < 0)
+        return -1;
+    if (take_sharing(visibility, group, missing, sharing, &err) == 0)
+        return 0;
+    char *colon = strchr(err.text, ':'); /* the key, which the reader puts before the reason itself */
+    *colon = '\0';
+    return jr_fail(reader, err.text, "%s", colon + 2);
+}
+
+int call_query_sharing(const struct call *call, enum visibility missing, struct sharing *sharing,
+                       struct err *err)
+{
+    return take_sharing(call_query(call, "visibility"), call_query(call, "group"), missing, sharing, err);
 }
 
 void call_count(struct call *call, int status)
@@ -236,4 +265,31 @@ void call_answer_doc(void *arg, const struct err *err, json_t *doc)
         call_fail(call, err);
     else
         call_json(call, 200, json_incref(doc), NULL);
+}
+
+void call_answer_page(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    char cursor[32];
+    if (err) {
+        call_fail(call, err);
+        return;
+    }
+    json_t *answer = json_copy(doc), *next = json_object_get(doc, "next");
+    if (json_is_integer(next)) {
+        snprintf(cursor, sizeof cursor, "%lld", (long long)json_integer_value(next));
+        json_object_set_new(answer, "next", json_string(cursor));
+    }
+    call_json(call, 200, answer, NULL);
+}
+
+void call_answer_changed(void *arg, const struct err *err, json_t *doc)
+{
+    struct call *call = arg;
+    if (err)
+        call_refuse(call, err);
+    else if (doc)
+        call_json(call, 200, json_incref(doc), NULL);
+    else
+        call_empty(call, 204);
 }

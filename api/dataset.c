@@ -14,9 +14,13 @@
 
 enum { ENCODINGS_MAX = 256 };
 
+struct encoding;
+
+/* One request. Whether who asks may use the data set is asked first, for each; then it joins who makes it. */
 struct waiter {
     STAILQ_ENTRY(waiter) link;
-    char what[32]; /* before this waiter's error */
+    struct encoding *encoding; /* its own, not begun; NULL once it has joined or begun it */
+    char what[32];             /* before this waiter's error */
     dataset_done_fn *done;
     void *arg;
 };
@@ -24,6 +28,7 @@ struct waiter {
 struct encoding {
     struct pool_task task; /* first */
     LIST_ENTRY(encoding) link;
+    bool begun; /* it is on the list */
     struct datasets *datasets;
     STAILQ_HEAD(, waiter) waiters;
     char key[DIGEST_HEX_SIZE];
@@ -41,7 +46,7 @@ struct encoding {
 struct datasets {
     struct app *app;
     LIST_HEAD(, encoding) under_way;
-    unsigned count;
+    unsigned count; /* of all that there are, begun or not */
 };
 
 int datasets_create(struct app *app, struct datasets **datasets, struct err *err)
@@ -61,6 +66,9 @@ static void encoding_free(struct encoding *encoding)
         STAILQ_REMOVE_HEAD(&encoding->waiters, link);
         free(waiter);
     }
+    if (encoding->begun)
+        LIST_REMOVE(encoding, link);
+    encoding->datasets->count--;
     json_decref(encoding->files);
     json_decref(encoding->chat);
     json_decref(encoding->rows.stats);
@@ -74,30 +82,35 @@ void datasets_destroy(struct datasets *datasets)
     if (!datasets)
         return;
     struct encoding *encoding;
-    while ((encoding = LIST_FIRST(&datasets->under_way))) {
-        LIST_REMOVE(encoding, link);
+    while ((encoding = LIST_FIRST(&datasets->under_way)))
         encoding_free(encoding);
-    }
     free(datasets);
+}
+
+static void waiter_end(struct waiter *waiter, const struct err *err, const struct store_dataset *dataset)
+{
+    if (err) {
+        struct err mine = *err;
+        err_wrap(&mine, "%s", waiter->what);
+        waiter->done(waiter->arg, &mine, NULL);
+    } else {
+        waiter->done(waiter->arg, NULL, dataset);
+    }
+    if (waiter->encoding)
+        encoding_free(waiter->encoding);
+    free(waiter);
 }
 
 /* Tell everybody who waits and end. */
 static void encoding_end(struct encoding *encoding, const struct err *err,
                          const struct store_dataset *dataset)
 {
-    LIST_REMOVE(encoding, link);
-    encoding->datasets->count--;
     struct waiter *waiter;
+    LIST_REMOVE(encoding, link);
+    encoding->begun = false;
     while ((waiter = STAILQ_FIRST(&encoding->waiters))) {
         STAILQ_REMOVE_HEAD(&encoding->waiters, link);
-        if (err) {
-            struct err mine = *err;
-            err_wrap(&mine, "%s", waiter->what);
-            waiter->done(waiter->arg, &mine, NULL);
-        } else {
-            waiter->done(waiter->arg, NULL, dataset);
-        }
-        free(waiter);
+        waiter_end(waiter, err, dataset);
     }
     encoding_free(encoding);
 }
@@ -164,7 +177,8 @@ static void encoding_done(struct pool_task *task)
     json_t *manifest = manifest_to_json(&encoding->rows.manifest, err);
     struct store_blob blob = {
         .sha256 = name, .size = (int64_t)encoding->rows.manifest.size, .manifest = manifest};
-    if (!manifest || store_blob_put(encoding->datasets->app->store, &blob, blob_recorded, encoding, err) < 0)
+    if (!manifest || store_blob_put(encoding->datasets->app->store, &principal_service, &blob, blob_recorded,
+                                    encoding, err) < 0)
         encoding_end(encoding, err, NULL);
     json_decref(manifest);
 }
@@ -201,8 +215,8 @@ static void dataset_found(void *arg, const struct err *err, const struct store_d
         encoding_end(encoding, err, NULL);
         return;
     }
-    if (store_blob_get(encoding->datasets->app->store, encoding->sha256, source_found, encoding,
-                       &encoding->err) < 0)
+    if (store_blob_get(encoding->datasets->app->store, &principal_service, encoding->sha256, source_found,
+                       encoding, &encoding->err) < 0)
         encoding_end(encoding, &encoding->err, NULL);
 }
 
@@ -247,9 +261,41 @@ static struct encoding *encoding_create(struct datasets *datasets, const struct 
     encoding->format = want->spec->data.format;
     encoding->learn = want->spec->data.learn;
     encoding->sequence_tokens = want->spec->data.sequence_tokens;
-    LIST_INSERT_HEAD(&datasets->under_way, encoding, link);
     datasets->count++;
     return encoding;
+}
+
+/* Join who makes the same, or begin. */
+static void waiter_join(struct waiter *waiter)
+{
+    struct encoding *mine = waiter->encoding, *encoding;
+    struct datasets *datasets = mine->datasets;
+    waiter->encoding = NULL;
+    LIST_FOREACH(encoding, &datasets->under_way, link)
+    if (strcmp(encoding->key, mine->key) == 0) {
+        STAILQ_INSERT_TAIL(&encoding->waiters, waiter, link);
+        encoding_free(mine);
+        return;
+    }
+    STAILQ_INSERT_TAIL(&mine->waiters, waiter, link);
+    LIST_INSERT_HEAD(&datasets->under_way, mine, link);
+    mine->begun = true;
+    if (store_dataset_get(datasets->app->store, mine->key, dataset_found, mine, &mine->err) < 0)
+        encoding_end(mine, &mine->err, NULL);
+}
+
+static void dataset_may(void *arg, const struct err *err)
+{
+    struct waiter *waiter = arg;
+    struct err mine = {0};
+    if (!err) {
+        waiter_join(waiter);
+        return;
+    }
+    mine = *err;
+    if (err->code == ERR_NOT_FOUND)
+        err_set(&mine, ERR_INVALID, "the file sha256:%s was not uploaded", waiter->encoding->sha256);
+    waiter_end(waiter, &mine, NULL);
 }
 
 int dataset_get(struct datasets *datasets, const struct dataset_want *want, dataset_done_fn *done, void *arg,
@@ -264,24 +310,12 @@ int dataset_get(struct datasets *datasets, const struct dataset_want *want, data
     snprintf(waiter->what, sizeof waiter->what, "%s", want->what);
     waiter->done = done;
     waiter->arg = arg;
-    struct encoding *encoding;
-    LIST_FOREACH(encoding, &datasets->under_way, link)
-    if (strcmp(encoding->key, key) == 0) {
-        STAILQ_INSERT_TAIL(&encoding->waiters, waiter, link);
+    waiter->encoding = encoding_create(datasets, want, key, err);
+    if (waiter->encoding && store_dataset_may(datasets->app->store, want->principal, key, want->sha256,
+                                              dataset_may, waiter, err) == 0)
         return 0;
-    }
-    encoding = encoding_create(datasets, want, key, err);
-    if (!encoding) {
-        free(waiter);
-        return -1;
-    }
-    if (store_dataset_get(datasets->app->store, key, dataset_found, encoding, err) < 0) {
-        LIST_REMOVE(encoding, link);
-        datasets->count--;
-        encoding_free(encoding);
-        free(waiter);
-        return -1;
-    }
-    STAILQ_INSERT_TAIL(&encoding->waiters, waiter, link);
-    return 0;
+    if (waiter->encoding)
+        encoding_free(waiter->encoding);
+    free(waiter);
+    return -1;
 }

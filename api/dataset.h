@@ -13,10 +13,11 @@
 #include "store/models.h"
 
 struct dataset_want {
-    const char *sha256;          /* of the uploaded file */
-    const char *what;            /* "data.train": stands before what is wrong in it */
-    const json_t *model;         /* store_model_get's document */
-    const struct job_spec *spec; /* data.format, learn, sequence_tokens, chat_template */
+    const struct principal *principal; /* who may use it: the file, or the data set made of it */
+    const char *sha256;                /* of the uploaded file */
+    const char *what;                  /* "data.train": stands before what is wrong in it */
+    const json_t *model;               /* store_model_get's document */
+    const struct job_spec *spec;       /* data.format, learn, sequence_tokens, chat_template */
 };
 
 /* 'dataset' is borrowed for the call; NULL with err: ERR_INVALID and friends for the data itself

@@ -276,7 +276,7 @@ void join_tokens_post(struct call *call)
     call->state_free = free;
     join->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
     if (make_join_token(call, join, hash, &err) < 0 ||
-        store_join_token_put(call->app->store, hash, join->expires_us, call->user, join_token_made, call,
-                             &err) < 0)
+        store_join_token_put(call->app->store, &call->principal, hash, join->expires_us, join_token_made,
+                             call, &err) < 0)
         call_fail(call, &err);
 }

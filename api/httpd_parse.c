@@ -2,6 +2,8 @@
 #include "api/httpd_parse.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -242,5 +244,42 @@ int httpd_decode(const char *text, size_t size, bool form, char *out, size_t cap
     if (capacity == 0)
         return -1;
     out[n] = '\0';
+    return 0;
+}
+
+int httpd_range_parse(const char *text, uint64_t size, uint64_t *begin, uint64_t *count)
+{
+    if (!text || strncmp(text, "bytes=", 6) != 0 || strchr(text, ','))
+        return 1;
+    const char *at = text + 6;
+    char *end = NULL;
+    errno = 0;
+    if (*at == '-') {
+        unsigned long long n = strtoull(at + 1, &end, 10);
+        if (at[1] < '0' || at[1] > '9' || *end || errno)
+            return 1;
+        if (n == 0 || size == 0)
+            return -1;
+        *count = n < size ? n : size;
+        *begin = size - *count;
+        return 0;
+    }
+    if (*at < '0' || *at > '9')
+        return 1;
+    unsigned long long first = strtoull(at, &end, 10), last = size - 1;
+    if (*end++ != '-' || errno)
+        return 1;
+    if (*end) {
+        const char *digits = end;
+        last = strtoull(digits, &end, 10);
+        if (*digits < '0' || *digits > '9' || *end || errno || last < first)
+            return 1;
+    }
+    if (first >= size)
+        return -1;
+    if (last >= size)
+        last = size - 1;
+    *begin = first;
+    *count = last - first + 1;
     return 0;
 }

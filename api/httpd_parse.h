@@ -60,6 +60,10 @@ const char *httpd_head_get(const struct httpd_head *head, const char *name);
  * itself unless 'form'. Returns 0, or -1 on a bad escape, a NUL, or no room. */
 int httpd_decode(const char *text, size_t size, bool form, char *out, size_t capacity);
 
+/* A Range header (or NULL) for a resource of 'size' bytes: "bytes=a-b", "bytes=a-", "bytes=-n". 0: *begin and
+ * *count, all within it; 1: no single range asked for, take all; -1: not satisfiable. */
+int httpd_range_parse(const char *text, uint64_t size, uint64_t *begin, uint64_t *count);
+
 /* The lower-case name of a method for logs: "GET" … or "other". */
 const char *httpd_method_name(enum http_method method);
 

@@ -14,30 +14,11 @@ enum { PAGE_DEFAULT = 50, METRICS_PAGE_MAX = 10000, METRICS_PAGE_DEFAULT = 1000,
 
 /* ---- lists ---- */
 
-static void page_found(void *arg, const struct err *err, json_t *doc)
-{
-    struct call *call = arg;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    json_t *next = json_object_get(doc, "next");
-    char cursor[32];
-    json_t *answer = json_pack("{s:O}", "jobs", json_object_get(doc, "jobs"));
-    if (json_is_integer(next)) {
-        snprintf(cursor, sizeof cursor, "%lld", (long long)json_integer_value(next));
-        json_object_set_new(answer, "next", json_string(cursor));
-    } else {
-        json_object_set_new(answer, "next", json_null());
-    }
-    call_json(call, 200, answer, NULL);
-}
-
 void jobs_list(struct call *call)
 {
     struct err err = {0};
     int64_t limit, after;
-    struct store_job_filter filter = {.owner = call_owner(call), .state = -1};
+    struct store_job_filter filter = {.state = -1};
     const char *state = call_query(call, "state");
     if (call_query_i64(call, "limit", 1, STORE_PAGE_MAX, PAGE_DEFAULT, &limit, &err) < 0 ||
         call_query_i64(call, "after", 1, INT64_MAX, 0, &after, &err) < 0) {
@@ -50,7 +31,7 @@ void jobs_list(struct call *call)
     }
     filter.limit = (unsigned)limit;
     filter.before_id = after;
-    if (store_job_page(call->app->store, &filter, page_found, call, &err) < 0)
+    if (store_job_page(call->app->store, &call->principal, &filter, call_answer_page, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -61,7 +42,7 @@ void jobs_get(struct call *call)
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), call_answer_doc, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -69,7 +50,7 @@ static void command(struct call *call, enum job_event event, int64_t more_steps)
 {
     int64_t id;
     struct err err = {0};
-    if (call_id(call, 0, "job", &id) == 0 && store_job_command(call->app->store, id, call_owner(call), event,
+    if (call_id(call, 0, "job", &id) == 0 && store_job_command(call->app->store, &call->principal, id, event,
                                                                more_steps, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
@@ -120,6 +101,22 @@ void jobs_resume(struct call *call)
     command(call, JOB_EVENT_RESUME, steps);
 }
 
+void jobs_share(struct call *call)
+{
+    int64_t id;
+    struct err err = {0};
+    struct json_reader reader;
+    struct sharing sharing = {0};
+    jr_init(&reader, call->body, "", &err);
+    call_sharing(&reader, VISIBLE_MINE, &sharing);
+    if (jr_finish(&reader) < 0)
+        call_refuse(call, &err);
+    else if (call_id(call, 0, "job", &id) == 0 &&
+             store_job_share(call->app->store, &call->principal, id, &sharing, call_answer_changed, call,
+                             &err) < 0)
+        call_fail(call, &err);
+}
+
 /* ---- what belongs to a job: asked for only when the job may be seen ---- */
 
 struct part {
@@ -138,7 +135,6 @@ static void job_seen(void *arg, const struct err *err, json_t *doc)
         part->begin(call, part->id);
 }
 
-/* Administrators see all jobs, so only for others the owner is looked up first. */
 static void job_part(struct call *call, void (*begin)(struct call *call, int64_t id))
 {
     int64_t id;
@@ -154,7 +150,7 @@ static void job_part(struct call *call, void (*begin)(struct call *call, int64_t
     *part = (struct part){begin, id};
     call->state = part;
     call->state_free = free;
-    if (store_job_get(call->app->store, id, call_owner(call), job_seen, call, &err) < 0)
+    if (store_job_get(call->app->store, &call->principal, id, job_seen, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -213,7 +209,7 @@ static void logs_begin(struct call *call, int64_t id)
     int64_t limit, after;
     if (call_query_i64(call, "limit", 1, LOGS_PAGE_MAX, LOGS_PAGE_MAX, &limit, &err) == 0 &&
         call_query_i64(call, "after", 0, INT64_MAX, 0, &after, &err) == 0)
-        store_event_list(call->app->store, id, 0, "log", after, (unsigned)limit, logs_found, call, &err);
+        store_event_list(call->app->store, id, "log", after, (unsigned)limit, logs_found, call, &err);
     if (err.code)
         call_fail(call, &err);
 }
@@ -372,7 +368,7 @@ void jobs_why(struct call *call)
     int64_t id;
     struct err err = {0};
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), why_found, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, why_found, call, &err) < 0)
         call_fail(call, &err);
 }
 

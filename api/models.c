@@ -3,6 +3,7 @@
  */
 #include "api/route.h"
 
+#include "api/access.h"
 #include "api/blob_dir.h"
 #include "api/check/check.h"
 #include "api/known.h"
@@ -26,10 +27,11 @@ struct registration {
     struct pool_task task; /* first */
     struct call *call;
     char name[STORE_NAME_MAX + 1];
-    char *path;        /* by reference, else NULL */
-    json_t *files;     /* [{"name","size","sha256","path"?}] */
-    json_t *manifests; /* the files' manifests, in order */
-    size_t at;         /* of files: which is looked up or recorded */
+    struct sharing sharing; /* its group lies in the call's body */
+    char *path;             /* by reference, else NULL */
+    json_t *files;          /* [{"name","size","sha256","path"?}] */
+    json_t *manifests;      /* the files' manifests, in order */
+    size_t at;              /* of files: which is looked up or recorded */
     json_t *config, *info;
     char content[DIGEST_HEX_SIZE];
     struct err err;
@@ -150,8 +152,10 @@ static json_t *answer_of(const struct registration *r)
     json_array_foreach(r->files, index, file) json_array_append_new(
         files, json_pack("{s:O, s:O, s:O}", "name", json_object_get(file, "name"), "size",
                          json_object_get(file, "size"), "sha256", json_object_get(file, "sha256")));
-    return json_pack("{s:s, s:s, s:O, s:O, s:o}", "name", r->name, "content", r->content, "config", r->config,
-                     "info", r->info, "files", files);
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:O, s:O, s:o}", "name", r->name, "owner",
+                     r->call->principal.name, "visibility", visibility_name(r->sharing.visibility), "group",
+                     r->sharing.group, "content", r->content, "config", r->config, "info", r->info, "files",
+                     files);
 }
 
 static void model_recorded(void *arg, const struct err *err)
@@ -190,15 +194,15 @@ static void record_next(struct registration *r)
                                   .size = json_integer_value(json_object_get(file, "size")),
                                   .path = json_string_value(json_object_get(file, "path")),
                                   .manifest = json_array_get(r->manifests, r->at)};
-        rc = store_blob_put(store, &blob, file_recorded, r, &r->err);
+        rc = store_blob_put(store, &r->call->principal, &blob, file_recorded, r, &r->err);
     } else {
         struct store_model_new model = {.name = r->name,
                                         .content = r->content,
                                         .config = r->config,
                                         .files = r->files,
                                         .info = r->info,
-                                        .owner = r->call->user};
-        rc = store_model_put(store, &model, model_recorded, r, &r->err);
+                                        .sharing = r->sharing};
+        rc = store_model_put(store, &r->call->principal, &model, model_recorded, r, &r->err);
     }
     if (rc < 0)
         registration_fail(r, &r->err);
@@ -233,7 +237,7 @@ static void lookup_next(struct registration *r)
         return;
     }
     const char *sha256 = json_string_value(json_object_get(json_array_get(r->files, r->at), "sha256"));
-    if (store_blob_get(r->call->app->store, sha256, file_found, r, &r->err) < 0)
+    if (store_blob_get(r->call->app->store, &r->call->principal, sha256, file_found, r, &r->err) < 0)
         registration_fail(r, &r->err);
 }
 
@@ -302,6 +306,10 @@ static int take_registration(struct call *call, struct registration *r, struct e
     for (size_t i = 0; !reader.failed && i < json_array_size(files); i++)
         if (take_file(&reader, files, i, r->files) < 0)
             return -1;
+    if (name && strchr(name, '/'))
+        jr_fail(&reader, "name", "\"%.80s\" holds a '/': a model is yours, and others say OWNER/NAME", name);
+    /* What an administrator registers where it lies is for everybody, what is uploaded the uploader's. */
+    call_sharing(&reader, path ? VISIBLE_EVERYONE : VISIBLE_MINE, &r->sharing);
     if (jr_finish(&reader) < 0)
         return -1;
     if (!path == !files)
@@ -333,10 +341,9 @@ void models_add(struct call *call)
     if (take_registration(call, r, &err) < 0) {
         call_refuse(call, &err);
         registration_free(r);
-    } else if (r->path && !(call->scopes & SCOPE_ADMIN)) {
-        call_problem(call, 403, "denied", NULL,
-                     "path: only an administrator may register by reference (scope %s)",
-                     store_scope_name(SCOPE_ADMIN));
+    } else if (r->path && access_admin(&call->principal,
+                                       "path: only an administrator may register by reference", &err) < 0) {
+        call_fail(call, &err);
         registration_free(r);
     } else if (r->path) {
         register_run(r);
@@ -348,7 +355,7 @@ void models_add(struct call *call)
 void models_list(struct call *call)
 {
     struct err err = {0};
-    if (store_model_list(call->app->store, call_answer_doc, call, &err) < 0)
+    if (store_model_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -369,12 +376,13 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
 void models_get(struct call *call)
 {
     struct err err = {0};
-    if (store_model_get(call->app->store, call->params[0], model_found, call, &err) < 0)
+    if (store_model_get(call->app->store, &call->principal, call->params[0], model_found, call, &err) < 0)
         call_fail(call, &err);
 }
 
-static void model_removed(void *arg, const struct err *err)
+static void model_removed(void *arg, const struct err *err, json_t *doc)
 {
+    (void)doc;
     struct call *call = arg;
     submits_forget(call->app->submits);
     if (err)
@@ -386,6 +394,7 @@ static void model_removed(void *arg, const struct err *err)
 void models_remove(struct call *call)
 {
     struct err err = {0};
-    if (store_model_remove(call->app->store, call->params[0], model_removed, call, &err) < 0)
+    if (store_model_remove(call->app->store, &call->principal, call->params[0], model_removed, call, &err) <
+        0)
         call_fail(call, &err);
 }

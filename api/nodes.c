@@ -16,7 +16,7 @@ void nodes_list(struct call *call)
 void devices_list(struct call *call)
 {
     struct err err = {0};
-    if (store_device_list(call->app->store, call_answer_doc, call, &err) < 0)
+    if (store_device_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -31,7 +31,8 @@ static void drain(struct call *call, bool drained)
             return;
         }
     }
-    if (store_device_drain(call->app->store, call->params[0], drained, call_answer_doc, call, &err) < 0)
+    if (store_device_drain(call->app->store, &call->principal, call->params[0], drained, call_answer_doc,
+                           call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -52,7 +53,7 @@ void profiles_list(struct call *call)
     if (content && !blob_name_valid(content))
         call_problem(call, 400, "invalid", NULL,
                      "model: \"%.80s\" is no content id (64 lower-case hex digits)", content);
-    else if (store_profile_list(call->app->store, content, call_answer_doc, call, &err) < 0)
+    else if (store_profile_list(call->app->store, &call->principal, content, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -72,13 +73,18 @@ void profiles_import(struct call *call)
 {
     struct err err = {0};
     const char *origin = json_string_value(json_object_get(call->body, "origin"));
+    struct sharing sharing;
+    if (call_query_sharing(call, VISIBLE_EVERYONE, &sharing, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
     if (profiles_check(call->body, &err) < 0) {
         call_refuse(call, &err);
         return;
     }
     json_t *rows = profile_rows(call->body);
-    if (store_profile_import(call->app->store, rows, origin ? origin : "unknown", call->user, call_answer_doc,
-                             call, &err) < 0)
+    if (store_profile_import(call->app->store, &call->principal, rows, origin ? origin : "unknown", &sharing,
+                             call_answer_changed, call, &err) < 0)
         call_fail(call, &err);
     json_decref(rows);
 }

@@ -14,7 +14,7 @@ enum route_body {
 struct route {
     enum http_method method;
     const char *pattern; /* "/v1/jobs/{id}/cancel": {…} matches one segment */
-    unsigned scope;      /* enum store_scope bits, any of which is enough; 0: no token asked for */
+    unsigned scope;      /* enum store_scope bits, any of which is enough (access.h); 0: no token asked for */
     enum route_body body;
     uint64_t body_max; /* bytes; 0: CALL_BODY_BYTES_MAX */
     const char *query; /* known query parameters, separated by spaces; "" none */
@@ -41,6 +41,7 @@ void jobs_cancel(struct call *call);
 void jobs_hold(struct call *call);
 void jobs_release(struct call *call);
 void jobs_resume(struct call *call);
+void jobs_share(struct call *call);
 void jobs_metrics(struct call *call);
 void jobs_logs(struct call *call);
 void jobs_plan(struct call *call);
@@ -68,8 +69,13 @@ void profiles_list(struct call *call);
 void profiles_import(struct call *call);
 void enroll_post(struct call *call); /* enroll.c */
 void join_tokens_post(struct call *call);
-void users_list(struct call *call); /* tokens.c */
-void tokens_list(struct call *call);
+void users_list(struct call *call); /* people.c */
+void users_patch(struct call *call);
+void groups_list(struct call *call);
+void groups_post(struct call *call);
+void groups_remove(struct call *call);
+void audit_list(struct call *call);
+void tokens_list(struct call *call); /* tokens.c */
 void tokens_post(struct call *call);
 void tokens_revoke(struct call *call);
 void whoami_get(struct call *call);

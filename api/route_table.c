@@ -1,11 +1,13 @@
 /* Every route, and the way from a request's head to its handler: match, query, token, scope, body. */
 #include "api/route.h"
 
+#include "api/access.h"
 #include "api/auth.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/json.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/jobs/{id}/hold", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_hold},
     {HTTP_POST, "/v1/jobs/{id}/release", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_release},
     {HTTP_POST, "/v1/jobs/{id}/resume", SCOPE_JOBS_WRITE, BODY_JSON_OPTIONAL, SMALL, "", jobs_resume},
+    {HTTP_POST, "/v1/jobs/{id}/share", SCOPE_JOBS_WRITE, BODY_JSON, SMALL, "", jobs_share},
     {HTTP_GET, "/v1/jobs/{id}/metrics", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE " kind", jobs_metrics},
     {HTTP_GET, "/v1/jobs/{id}/logs", SCOPE_JOBS_READ, BODY_NONE, 0, PAGE, jobs_logs},
     {HTTP_GET, "/v1/jobs/{id}/events", SCOPE_JOBS_READ, BODY_NONE, 0, "after type", jobs_events},
@@ -49,14 +52,20 @@ static const struct route routes[] = {
     {HTTP_POST, "/v1/devices/{name}/undrain", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "",
      devices_undrain},
     {HTTP_GET, "/v1/profiles", SCOPE_NODES_READ, BODY_NONE, 0, "model", profiles_list},
-    {HTTP_POST, "/v1/profiles", SCOPE_NODES_WRITE, BODY_JSON, PROFILES_BYTES, "", profiles_import},
+    {HTTP_POST, "/v1/profiles", SCOPE_NODES_WRITE, BODY_JSON, PROFILES_BYTES, "visibility group",
+     profiles_import},
     {HTTP_POST, "/v1/enroll", 0, BODY_JSON, SMALL, "", enroll_post},
     {HTTP_POST, "/v1/join-tokens", SCOPE_NODES_WRITE, BODY_JSON_OPTIONAL, SMALL, "", join_tokens_post},
     {HTTP_GET, "/v1/users", SCOPE_ADMIN, BODY_NONE, 0, "", users_list},
-    {HTTP_GET, "/v1/tokens", ~0u, BODY_NONE, 0, "", tokens_list},
-    {HTTP_POST, "/v1/tokens", SCOPE_ADMIN, BODY_JSON, SMALL, "", tokens_post},
-    {HTTP_DELETE, "/v1/tokens/{id}", SCOPE_ADMIN, BODY_NONE, 0, "", tokens_revoke},
-    {HTTP_GET, "/v1/whoami", ~0u, BODY_NONE, 0, "", whoami_get},
+    {HTTP_PATCH, "/v1/users/{name}", SCOPE_ADMIN, BODY_JSON, SMALL, "", users_patch},
+    {HTTP_GET, "/v1/groups", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", groups_list},
+    {HTTP_POST, "/v1/groups", SCOPE_ADMIN, BODY_JSON, SMALL, "", groups_post},
+    {HTTP_DELETE, "/v1/groups/{name}", SCOPE_ADMIN, BODY_NONE, 0, "", groups_remove},
+    {HTTP_GET, "/v1/tokens", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", tokens_list},
+    {HTTP_POST, "/v1/tokens", SCOPES_ALL_PEOPLE, BODY_JSON, SMALL, "", tokens_post},
+    {HTTP_DELETE, "/v1/tokens/{id}", SCOPES_ALL_PEOPLE, BODY_NONE, 0, "", tokens_revoke},
+    {HTTP_GET, "/v1/whoami", SCOPES_ALL_PEOPLE | SCOPE_AGENT, BODY_NONE, 0, "", whoami_get},
+    {HTTP_GET, "/v1/audit", SCOPE_ADMIN, BODY_NONE, 0, PAGE, audit_list},
     {HTTP_GET, "/v1/openapi.yaml", 0, BODY_NONE, 0, "", openapi_get},
     {HTTP_GET, "/healthz", 0, BODY_NONE, 0, "", health_get},
     {HTTP_GET, "/readyz", 0, BODY_NONE, 0, "", ready_get},
@@ -199,31 +208,31 @@ static void call_accept(struct call *call)
     httpd_accept_body(call->request, most);
 }
 
-static void identified(void *arg, const struct err *err, const struct store_identity *identity)
+/* Where the request came from, as people write it. */
+static void name_address(const struct httpd_request *request, char text[PRINCIPAL_ADDRESS_BYTES])
+{
+    uint8_t address[16];
+    httpd_request_address(request, address);
+    bool v4 = memcmp(address, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0;
+    if (!inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address + 12 : address, text, PRINCIPAL_ADDRESS_BYTES))
+        text[0] = '\0';
+}
+
+static void identified(void *arg, const struct err *err, const struct principal *principal)
 {
     struct call *call = arg;
+    struct err denied = {0};
     if (err && err->code == ERR_AUTH) {
         call_wrong_token(call, err);
-        return;
-    }
-    if (err) {
+    } else if (err) {
         call_fail(call, err);
-        return;
+    } else if (access_route(principal, call->route->scope, &denied) < 0) {
+        call_fail(call, &denied);
+    } else {
+        call->principal = *principal;
+        name_address(call->request, call->principal.address);
+        call_accept(call);
     }
-    if (!(identity->scopes & (call->route->scope | SCOPE_ADMIN))) {
-        char wanted[160] = "";
-        for (unsigned bit = 1; bit && bit <= SCOPE_AGENT; bit <<= 1)
-            if ((call->route->scope & bit) && store_scope_name(bit))
-                snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), "%s%s",
-                         *wanted ? " or " : "", store_scope_name(bit));
-        call_problem(call, 403, "denied", NULL, "this token lacks the scope %s", wanted);
-        return;
-    }
-    call->user = identity->user;
-    call->token = identity->token;
-    call->scopes = identity->scopes;
-    snprintf(call->who, sizeof call->who, "%s", identity->name);
-    call_accept(call);
 }
 
 static void authenticate(struct call *call)

@@ -163,8 +163,8 @@ static void follower_page(void *arg, const struct err *err, json_t *doc)
         follower_read(follower);
     } else if (follower->closing || *follower->type) { /* of other types, it is not told of states */
         follower->reading = true;
-        if (store_job_get(follower->followers->app->store, follower->job, 0, follower_job, follower,
-                          &failed) < 0)
+        if (store_job_get(follower->followers->app->store, &follower->call->principal, follower->job,
+                          follower_job, follower, &failed) < 0)
             follower_end(follower, true);
     }
 }
@@ -180,7 +180,7 @@ static void follower_read(struct follower *follower)
     }
     follower->again = false;
     follower->reading = true;
-    if (store_event_list(follower->followers->app->store, follower->job, 0,
+    if (store_event_list(follower->followers->app->store, follower->job,
                          *follower->type ? follower->type : NULL, follower->last, EVENTS_PAGE, follower_page,
                          follower, &err) < 0) {
         follower->reading = false;
@@ -220,11 +220,11 @@ struct token_check {
     uint8_t hash[32];
 };
 
-static void token_checked(void *arg, const struct err *err, const struct store_identity *identity)
+static void token_checked(void *arg, const struct err *err, const struct principal *principal)
 {
     struct token_check *check = arg;
     struct follower *next;
-    if (!identity && err->code == ERR_AUTH)
+    if (!principal && err->code == ERR_AUTH)
         for (struct follower *follower = LIST_FIRST(&check->followers->all); follower; follower = next) {
             next = LIST_NEXT(follower, link);
             if (memcmp(follower->token_hash, check->hash, sizeof check->hash) != 0)
@@ -315,9 +315,9 @@ static void follow(struct call *call, json_t *job, int64_t after)
 {
     struct followers *followers = call->app->followers;
     const char *type = call_query(call, "type");
-    if (streams_of(followers, call->user) >= call->app->config->streams_per_user_max) {
+    if (streams_of(followers, call->principal.id) >= call->app->config->streams_per_user_max) {
         call_problem(call, 429, "busy", NULL, "%s has %u event streams open, the limit of one user",
-                     call->who, call->app->config->streams_per_user_max);
+                     call->principal.name, call->app->config->streams_per_user_max);
         return;
     }
     struct follower *follower =
@@ -331,7 +331,7 @@ static void follow(struct call *call, json_t *job, int64_t after)
     follower->call = call;
     follower->job = json_integer_value(json_object_get(job, "id"));
     follower->last = after;
-    follower->user = call->user;
+    follower->user = call->principal.id;
     memcpy(follower->token_hash, call->token_hash, sizeof follower->token_hash);
     if (is_final(json_object_get(job, "state")))
         follower->over = json_incref(job);
@@ -386,6 +386,6 @@ void jobs_events(struct call *call)
         return;
     }
     if (call_id(call, 0, "job", &id) == 0 &&
-        store_job_get(call->app->store, id, call_owner(call), follow_seen, call, &err) < 0)
+        store_job_get(call->app->store, &call->principal, id, follow_seen, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -1,6 +1,7 @@
 /* POST /v1/jobs and POST /v1/jobs:validate. */
 #include "api/route.h"
 
+#include "api/access.h"
 #include "api/check/check.h"
 #include "common/clock.h"
 #include "common/digest.h"
@@ -65,6 +66,10 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
     if (take_key(call, &key) < 0)
         return;
     struct err failed = {0};
+    if (access_priority(&call->principal, checked->priority, &failed) < 0) {
+        call_fail(call, &failed);
+        return;
+    }
     uint8_t digest[32];
     size_t size;
     const char *body = httpd_request_body(call->request, &size);
@@ -74,7 +79,7 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
         json_object_set(spec, "name", name);
     const char *text = spec ? json_string_value(json_object_get(spec, "name")) : NULL;
     struct store_job_new job = {
-        .owner = call->user,
+        .owner = &call->principal,
         .name = text,
         .idempotency_key = key,
         .request_digest = digest,
@@ -100,11 +105,11 @@ static void checked_to_insert(void *arg, const struct err *err, struct checked *
 static int take_planner(struct call *call)
 {
     json_t *placement = json_object_get(call->body, "placement");
-    if (!json_is_string(json_object_get(placement, "planner")) || (call->scopes & SCOPE_ADMIN))
+    struct err err = {0};
+    if (!json_is_string(json_object_get(placement, "planner")) ||
+        access_admin(&call->principal, "placement.planner: only an administrator may choose it", &err) == 0)
         return 0;
-    call_problem(call, 403, "denied", NULL,
-                 "placement.planner: only an administrator may choose it (scope %s)",
-                 store_scope_name(SCOPE_ADMIN));
+    call_fail(call, &err);
     return -1;
 }
 
@@ -112,7 +117,7 @@ void jobs_submit(struct call *call)
 {
     const char *key;
     if (take_key(call, &key) == 0 && take_planner(call) == 0)
-        check_spec(call->app->submits, call->body, CHECK_SUBMIT, checked_to_insert, call);
+        check_spec(call->app->submits, &call->principal, call->body, CHECK_SUBMIT, checked_to_insert, call);
 }
 
 static void checked_to_answer(void *arg, const struct err *err, struct checked *checked, json_t *more)
@@ -138,7 +143,7 @@ void jobs_validate(struct call *call)
         call_query_i64(call, "inputs", 0, 1, 0, &inputs, &err) < 0)
         call_fail(call, &err);
     else if (take_planner(call) == 0)
-        check_spec(call->app->submits, call->body,
+        check_spec(call->app->submits, &call->principal, call->body,
                    inputs     ? CHECK_INPUTS
                    : programs ? CHECK_PROGRAM
                               : CHECK_PLAN,

@@ -1,6 +1,8 @@
-/* Users and their tokens. A token is shown once, when it is made; only its hash is kept. */
+/* Tokens: people's own, and for administrators everybody's. A token is shown once, when it is made; only its
+ * hash is kept. */
 #include "api/route.h"
 
+#include "api/access.h"
 #include "api/auth.h"
 #include "common/clock.h"
 #include "common/digest.h"
@@ -11,18 +13,10 @@
 #include <string.h>
 #include <openssl/crypto.h>
 
-void users_list(struct call *call)
-{
-    struct err err = {0};
-    if (store_user_list(call->app->store, call_answer_doc, call, &err) < 0)
-        call_fail(call, &err);
-}
-
 void tokens_list(struct call *call)
 {
     struct err err = {0};
-    if (store_token_list(call->app->store, call_owner(call) ? call->user : 0, call_answer_doc, call, &err) <
-        0)
+    if (store_token_list(call->app->store, &call->principal, call_answer_doc, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -37,8 +31,15 @@ static json_t *scope_names(unsigned scopes)
 
 void whoami_get(struct call *call)
 {
-    call_json(call, 200, json_pack("{s:s, s:o}", "name", call->who, "scopes", scope_names(call->scopes)),
-              NULL);
+    const struct principal *principal = &call->principal;
+    char expires[32];
+    json_t *answer = json_pack("{s:s, s:s, s:o, s:s?}", "name", principal->name, "kind",
+                               principal->kind == PRINCIPAL_AGENT ? "agent" : "user", "scopes",
+                               scope_names(principal->scopes), "expires",
+                               principal->expires_us ? clock_rfc3339(principal->expires_us, expires) : NULL);
+    if (answer && principal->kind == PRINCIPAL_USER)
+        json_object_set_new(answer, "priority_max", json_integer(principal->priority_max));
+    call_json(call, 200, answer, NULL);
 }
 
 struct new_token {
@@ -67,29 +68,13 @@ static void token_made(void *arg, const struct err *err, int64_t id)
               fields);
 }
 
-static void token_user_made(void *arg, const struct err *err, int64_t id)
-{
-    struct call *call = arg;
-    struct new_token *made = call->state;
-    if (err) {
-        call_fail(call, err);
-        return;
-    }
-    struct err failed = {0};
-    struct store_token_new token = {
-        .hash = made->hash, .scopes = made->scopes, .expires_us = made->expires_us, .note = made->note};
-    if (store_token_put(call->app->store, id, &token, token_made, call, &failed) < 0)
-        call_fail(call, &failed);
-}
-
 static int take_scopes(struct json_reader *reader, unsigned *scopes)
 {
     const json_t *list = NULL;
-    *scopes = SCOPES_USER;
+    *scopes = 0;
     int rc = jr_array(reader, "scopes", JR_OPTIONAL, 1, 16, &list);
     if (rc != 1)
         return rc;
-    *scopes = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         unsigned bit = name ? store_scope_from_name(name) : 0;
@@ -120,7 +105,7 @@ void tokens_post(struct call *call)
 {
     struct err err = {0};
     struct json_reader reader;
-    const char *user = NULL, *note = "";
+    const char *user = call->principal.name, *note = "";
     double seconds = 0;
     struct new_token *made = calloc(1, sizeof *made);
     if (!made) {
@@ -131,12 +116,14 @@ void tokens_post(struct call *call)
     call->state = made;
     call->state_free = token_free;
     jr_init(&reader, call->body, "", &err);
-    jr_str(&reader, "user", JR_REQUIRED, 1, sizeof made->user - 1, &user);
+    jr_str(&reader, "user", JR_OPTIONAL, 1, sizeof made->user - 1, &user);
     jr_str(&reader, "note", JR_OPTIONAL, 0, sizeof made->note - 1, &note);
     jr_seconds(&reader, "expires_in", JR_OPTIONAL, 1, 10.0 * 365 * 86400, &seconds);
     take_scopes(&reader, &made->scopes);
     check_plain(&reader, "user", user);
     check_plain(&reader, "note", note);
+    if (strchr(user, '/') && strcmp(user, call->principal.name) != 0)
+        jr_fail(&reader, "user", "\"%.80s\" holds a '/'", user);
     if (jr_finish(&reader) < 0) {
         call_refuse(call, &err);
         return;
@@ -144,8 +131,15 @@ void tokens_post(struct call *call)
     snprintf(made->user, sizeof made->user, "%s", user);
     snprintf(made->note, sizeof made->note, "%s", note);
     made->expires_us = seconds > 0 ? clock_wall_us() + (int64_t)(seconds * 1e6) : 0;
-    if (auth_token_make(made->token, made->hash, &err) < 0 ||
-        store_user_put(call->app->store, user, token_user_made, call, &err) < 0)
+    struct store_token_new token = {.hash = made->hash, .note = made->note};
+    if (access_token(&call->principal, made->user, &made->scopes, &made->expires_us, &err) < 0 ||
+        auth_token_make(made->token, made->hash, &err) < 0) {
+        call_fail(call, &err);
+        return;
+    }
+    token.scopes = made->scopes;
+    token.expires_us = made->expires_us;
+    if (store_token_put(call->app->store, &call->principal, made->user, &token, token_made, call, &err) < 0)
         call_fail(call, &err);
 }
 
@@ -165,9 +159,9 @@ void tokens_revoke(struct call *call)
     struct err err = {0};
     if (call_id(call, 0, "token", &id) < 0)
         return;
-    if (id == call->token)
+    if (id == call->principal.token)
         call_problem(call, 409, "conflict", NULL,
                      "token %lld is the one you ask with: revoke it with another", (long long)id);
-    else if (store_token_revoke(call->app->store, id, token_revoked, call, &err) < 0)
+    else if (store_token_revoke(call->app->store, &call->principal, id, token_revoked, call, &err) < 0)
         call_fail(call, &err);
 }

@@ -1,5 +1,5 @@
-/* How many instructions a second the simulator runs, on programs of pipelines and of pipelines of groups, and
- * what skipping steady stretches saves. CPU seconds of one core; the best of several runs, because others use
+/* How many instructions a second the simulator runs, on programs of pipelines and of pipelines of groups.
+ * CPU seconds of one core; the best of several runs, because others use
  * the machine too. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,6 @@
 
 #include "planner/cost/price.h"
 #include "planner/kind/kind.h"
-#include "planner/simulate/steady.h"
 
 #define RUNS 7
 
@@ -152,7 +151,7 @@ static int measure(const char *what, const struct problem *problem, struct plan 
     struct price price;
     struct sim *sim = NULL;
     uint64_t count = instructions_of(plan);
-    double seconds = 0, skipped_s = 0, began = cpu_s();
+    double seconds = 0, began = cpu_s();
     if (sim_create(plan, PROGRAM_TRAIN, &sim, err) < 0)
         return -1;
     double made = cpu_s() - began, loop = best_run(sim, &flat, &seconds, err);
@@ -160,16 +159,8 @@ static int measure(const char *what, const struct problem *problem, struct plan 
     if (result == 0) {
         struct sim_costs costs = price_costs(&price);
         double priced = best_run(sim, &costs, &seconds, err);
-        struct sim *unused = NULL;
-        struct sim_rank *sums = calloc(plan->rank_count, sizeof(*sums));
-        began = cpu_s();
-        result = sums ? price_step(&price, &unused, &skipped_s, sums, err) : -1;
-        double skipping = cpu_s() - began;
-        printf("%-34s %8llu  %6.1f M/s  %6.1f M/s  %7.1f ms  %8.1f ms  %8.2f ms%s  %.1e\n", what,
-               (unsigned long long)count, (double)count / loop / 1e6, (double)count / priced / 1e6,
-               made * 1e3, priced * 1e3, skipping * 1e3, unused ? " (whole)" : "", skipped_s / seconds - 1);
-        free(sums);
-        sim_destroy(unused);
+        printf("%-34s %8llu  %6.1f M/s  %6.1f M/s  %7.1f ms  %8.1f ms\n", what, (unsigned long long)count,
+               (double)count / loop / 1e6, (double)count / priced / 1e6, made * 1e3, priced * 1e3);
         price_fini(&price);
     }
     sim_destroy(sim);
@@ -218,8 +209,7 @@ static int bench(uint32_t stages, uint32_t width, uint32_t micro_batches, bool r
 
 int main(void)
 {
-    printf("%-34s %8s  %10s  %10s  %10s  %11s  %11s  %s\n", "", "instr.", "loop", "priced", "preparing",
-           "whole step", "with skips", "difference");
+    printf("%-34s %8s  %10s  %10s  %10s  %11s\n", "", "instr.", "loop", "priced", "preparing", "running");
     int result = bench(4, 1, 64, true, 0) | bench(8, 1, 512, true, 0) | bench(8, 1, 8192, true, 0) |
                  bench(8, 1, 8192, false, 0) | bench(64, 1, 2048, false, 0) | bench(64, 1, 8192, false, 0) |
                  bench(8, 2, 4096, true, 0) | bench(8, 2, 4096, false, 0) | bench(8, 2, 4096, false, 2e10) |

@@ -20,7 +20,7 @@ struct bench {
     struct event_base *base;
     struct store *store;
     json_t *spec, *inputs;
-    int64_t user;
+    struct principal user;
     uint64_t end_ns, begin_ns[OUTSTANDING];
     unsigned running, made, failed;
     float *latency_ms;
@@ -57,7 +57,7 @@ static void submit(struct slot *slot)
     struct bench *bench = slot->bench;
     struct err err;
     static const uint8_t digest[32];
-    const struct store_job_new job = {.owner = bench->user,
+    const struct store_job_new job = {.owner = &bench->user,
                                       .name = "bench",
                                       .request_digest = digest,
                                       .spec = bench->spec,
@@ -78,7 +78,7 @@ static void got_user(void *arg, const struct err *err, int64_t id)
         fprintf(stderr, "%s\n", err->text);
         exit(1);
     }
-    bench->user = id;
+    bench->user = (struct principal){.kind = PRINCIPAL_USER, .id = id, .priority_max = 100, .name = "bench"};
     event_base_loopbreak(bench->base);
 }
 
@@ -160,10 +160,10 @@ int main(int argc, char **argv)
            bench.latency_ms[bench.made * 99 / 100], bench.latency_ms[bench.made - 1]);
     double pages[20];
     for (int i = 0; i < 20; i++) {
-        const struct store_job_filter filter = {
-            .owner = i % 2 == 0 ? 0 : bench.user, .state = -1, .limit = 50};
+        const struct store_job_filter filter = {.state = -1, .limit = 50};
+        const struct principal *principal = i % 2 == 0 ? &principal_service : &bench.user;
         begin_ns = clock_mono_ns();
-        if (store_job_page(bench.store, &filter, got_page, &bench, &err) < 0) {
+        if (store_job_page(bench.store, principal, &filter, got_page, &bench, &err) < 0) {
             return 1;
         }
         event_base_dispatch(bench.base);

@@ -212,6 +212,11 @@ int command_drain(struct cli *cli, struct err *err); /* and undrain */
 int command_nodes(struct cli *cli, struct err *err);
 int command_devices(struct cli *cli, struct err *err);
 int command_model(struct cli *cli, struct err *err);
+int command_share(struct cli *cli, struct err *err);
+int command_token(struct cli *cli, struct err *err);
+int command_group(struct cli *cli, struct err *err);
+int command_user(struct cli *cli, struct err *err);
+int command_audit(struct cli *cli, struct err *err);
 int command_replay(struct cli *cli, struct err *err);
 int command_profile(struct cli *cli, struct err *err);
 

@@ -18,11 +18,26 @@ static int show_list(struct cli *cli, json_t *answer, const char *member, const 
     return result;
 }
 
+/* After a restored backup: what only the nodes remember. */
+static void show_unknown(const json_t *jobs)
+{
+    const json_t *job;
+    size_t index;
+    if (json_array_size(jobs) > 0)
+        printf("jobs of the time after the backup, which the database does not know:");
+    json_array_foreach((json_t *)(uintptr_t)jobs, index, job)
+        printf("%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0), show_str(job, "node"));
+    if (json_array_size(jobs) > 0)
+        printf("\n");
+}
+
 int command_nodes(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/nodes") < 0)
         return -1;
+    if (!cli->json)
+        show_unknown(json_object_get(answer, "unknown_jobs"));
     return show_list(cli, answer, "nodes",
                      "NODE:name:s STATE:state:s ADDRESS:address:s LAST-SEEN:last_seen:w REFUSED:refused:n "
                      "WHY:why:s",
@@ -135,7 +150,13 @@ static int model_list(struct cli *cli, struct err *err)
         return err_set(err, ERR_INVALID, "usage: motley model list");
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/models") < 0)
         return -1;
-    return show_list(cli, answer, "models", "NAME:name:s CONTENT:content:s REGISTERED:created:w", err);
+    size_t index;
+    json_t *model;
+    if (!cli->json)
+        json_array_foreach(json_object_get(answer, "models"), index, model) json_object_set_new(
+            model, "called", json_sprintf("%s/%s", show_str(model, "owner"), show_str(model, "name")));
+    return show_list(cli, answer, "models",
+                     "NAME:called:s VISIBLE-TO:visibility:s CONTENT:content:s REGISTERED:created:w", err);
 }
 
 int command_model(struct cli *cli, struct err *err)
@@ -143,7 +164,8 @@ int command_model(struct cli *cli, struct err *err)
     if (strcmp(cli->words[0], "list") == 0)
         return model_list(cli, err);
     if (strcmp(cli->words[0], "add") != 0 || cli->word_count != 3)
-        return err_set(err, ERR_INVALID, "usage: motley model add NAME PATH, or motley model list");
+        return err_set(err, ERR_INVALID,
+                       "usage: motley model add NAME PATH [--visibility WHO], or motley model list");
     char path[PATH_MAX];
     if (!realpath(cli->words[2], path))
         return err_errno(err, ERR_INVALID, 0, "could not open the model %s", cli->words[2]);

@@ -47,7 +47,7 @@ static void show_memory(const json_t *job, const json_t *answer)
     {
         const json_t *memory = json_object_get(rank, "memory");
         const json_t *planned = json_array_get(json_object_get(answer, "ranks"), index);
-        char measured[32], predicted[32], process[32];
+        char measured[32], predicted[32], process[32], bound[32];
         double peak = show_num(memory, "peak_bytes", 0), expected = show_num(planned, "memory_bytes", 0);
         if (peak <= 0)
             continue;
@@ -56,8 +56,9 @@ static void show_memory(const json_t *job, const json_t *answer)
         if (expected > 0)
             printf(" (%+.1f %%)", 100 * (expected / peak - 1));
         if (show_num(memory, "vm_hwm_bytes", 0) > 0)
-            printf("; the process %s in all",
-                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)));
+            printf("; the process %s in all, at most %s predicted",
+                   units_bytes(process, (uint64_t)show_num(memory, "vm_hwm_bytes", 0)),
+                   units_bytes(bound, (uint64_t)(expected + show_num(memory, "predicted_base_bytes", 0))));
         printf("\n");
     }
 }

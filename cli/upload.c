@@ -139,6 +139,16 @@ static void name_from_path(const char *path, char out[128])
     out[at] = '\0';
 }
 
+/* What a registration says of who may see it. */
+static void add_sharing(const struct cli *cli, json_t *body)
+{
+    const char *visibility = cli_option(cli, "--visibility"), *group = cli_option(cli, "--group");
+    if (visibility)
+        json_object_set_new(body, "visibility", json_string(visibility));
+    if (group)
+        json_object_set_new(body, "group", json_string(group));
+}
+
 int upload_model(struct cli *cli, const char *name, const char *path, json_t **answer, struct err *err)
 {
     char own_name[128];
@@ -154,6 +164,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
     if (server_is_here(cli)) {
         /* The server reads the same disk: an administrator needs no copy. */
         json_t *body = json_pack("{s:s, s:s}", "name", name, "path", path);
+        add_sharing(cli, body);
         int result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
         if (result == 0 || (err->code != ERR_DENIED && err->code != ERR_NOT_FOUND))
@@ -167,6 +178,7 @@ int upload_model(struct cli *cli, const char *name, const char *path, json_t **a
                                          : add_file(cli, dirname(folder), basename(base), files, err);
     if (result == 0) {
         json_t *body = json_pack("{s:s, s:O}", "name", name, "files", files);
+        add_sharing(cli, body);
         result = http_json(cli->http, "POST", "/v1/models", body, MODEL_CALL_MS, answer, err);
         json_decref(body);
     }
@@ -235,7 +247,7 @@ int upload_spec_files(struct cli *cli, json_t *spec, struct err *err)
             return err_wrap(err, "model");
         json_object_set(spec, "model", json_object_get(answer, "content"));
         json_decref(answer);
-    } else if (strchr(model, '/') || strstr(model, ".gguf")) {
+    } else if (strchr("/.~", *model) || strstr(model, ".gguf")) { /* else it may be OWNER/NAME */
         return err_set(err, ERR_INVALID, "model: there is no file or folder %s", model);
     }
     if (replace_file(cli, spec, "data", "train", err) < 0 || replace_file(cli, spec, "data", "eval", err) < 0)

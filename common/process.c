@@ -131,6 +131,13 @@ static void child_close(int keep, int report)
     syscall(SYS_close_range, high + 1, ~0u, 0);
 }
 
+static int group_join(const char *procs)
+{
+    const int fd = open(procs, O_WRONLY);
+    const ssize_t wrote = fd >= 0 ? write(fd, "0", 1) : -1; /* 0: whoever writes it; closed with all others */
+    return wrote == 1 ? 0 : -1;
+}
+
 static void child_run(const struct process_options *options, char **env, pid_t parent, int report)
 {
     struct child_error failed = {.what = "start"};
@@ -139,6 +146,14 @@ static void child_run(const struct process_options *options, char **env, pid_t p
         setsid();
     } else if (options->own_group) {
         setpgid(0, 0);
+    }
+    if (options->join_group != NULL && group_join(options->join_group) < 0) {
+        failed.what = "enter its control group";
+        goto out;
+    }
+    if (options->no_new_privs && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) {
+        failed.what = "forgo new privileges";
+        goto out;
     }
     if (child_output(options) < 0) {
         failed.what = "open its output";

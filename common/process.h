@@ -20,9 +20,11 @@ struct process_options {
     int pass_fd;             /* > 2: stays open in the child under the same number; else 0 */
     uid_t uid;               /* run as this user and group when not 0 (needs root) */
     gid_t gid;
-    bool own_group;       /* its own process group: process_kill_group reaches its children too */
-    bool own_session;     /* setsid: survives the terminal (implies own_group) */
-    bool die_with_parent; /* SIGKILL when the starting thread dies */
+    bool no_new_privs;      /* what it executes gains no privilege */
+    const char *join_group; /* path of a cgroup.procs that it enters, or NULL */
+    bool own_group;         /* its own process group: process_kill_group reaches its children too */
+    bool own_session;       /* setsid: survives the terminal (implies own_group) */
+    bool die_with_parent;   /* SIGKILL when the starting thread dies */
     /* How the child becomes the program, NULL: execvpe. Runs between fork and exec with all of the above
      * done, so it may make async-signal-safe calls only. It returns only when it failed: errno, and what
      * could not be done ("execute"), a text that is never freed. */

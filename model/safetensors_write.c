@@ -124,6 +124,18 @@ static int take_buf(void *arg, const void *data, size_t size, struct err *err)
     return buf_append(arg, data, size, err);
 }
 
+static int reserve_items(const struct safetensors_item *items, uint32_t count, struct buf *out,
+                         struct err *err)
+{
+    uint64_t sum = 0, bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        if (item_bytes(&items[i], &bytes, err) < 0)
+            return -1;
+        sum += bytes; /* each and their sum were checked with the header */
+    }
+    return buf_reserve(out, sum, err);
+}
+
 int safetensors_encode(const struct safetensors_item *items, uint32_t count,
                        const struct safetensors_meta *meta, uint32_t meta_count, struct buf *out,
                        struct err *err)
@@ -133,6 +145,8 @@ int safetensors_encode(const struct safetensors_item *items, uint32_t count,
     int status = piece ? 0 : err_set(err, ERR_NOMEM, "no memory for a piece of %d bytes", PIECE_BYTES);
     if (status == 0)
         status = encode_header(items, count, meta, meta_count, out, err);
+    if (status == 0) /* at once: what grows by copying holds everything twice */
+        status = reserve_items(items, count, out, err);
     for (uint32_t i = 0; status == 0 && i < count; i++)
         status = stream_item(&items[i], piece, take_buf, out, err);
     free(piece);

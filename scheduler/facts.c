@@ -173,7 +173,7 @@ static int fetch(struct facts *facts, struct entry *entry, struct err *err)
 {
     switch (entry->kind) {
     case FACT_MODEL:
-        return store_model_get(facts->store, entry->key, got_document, entry, err);
+        return store_model_get(facts->store, &principal_service, entry->key, got_document, entry, err);
     case FACT_DATASET:
         return store_dataset_get(facts->store, entry->key, got_dataset, entry, err);
     default:

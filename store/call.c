@@ -20,6 +20,8 @@ void store_map_err(const struct err *from, struct err *to)
         to->code = ERR_STALE;
     } else if (strstr(from->text, "MO002") != NULL) {
         to->code = ERR_CONFLICT;
+    } else if (strstr(from->text, "MO003") != NULL) {
+        err_set(to, ERR_INVALID, "group: there is no such group that you are in");
     }
 }
 

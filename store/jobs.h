@@ -4,6 +4,7 @@
 #ifndef MOTLEY_STORE_JOBS_H
 #define MOTLEY_STORE_JOBS_H
 
+#include "store/principal.h"
 #include "store/states.h"
 #include "store/store.h"
 
@@ -12,7 +13,7 @@
 #define STORE_PAGE_MAX 500
 
 struct store_job_new {
-    int64_t owner;                 /* users.id */
+    const struct principal *owner; /* a user; borrowed for the call */
     const char *name;              /* 1..STORE_NAME_MAX bytes */
     const char *idempotency_key;   /* or NULL */
     const uint8_t *request_digest; /* 32 bytes, SHA-256 of the request body; needed with a key */
@@ -42,40 +43,46 @@ typedef void store_job_made_fn(void *arg, const struct err *err, const struct st
 int store_job_insert(struct store *store, const struct store_job_new *job, store_job_made_fn *done, void *arg,
                      struct err *err);
 
-/* One job: {"id","name","owner","state","priority","spec","inputs","created","updated","started"|null,
+/* One job:
+ * {"id","name","owner","visibility","group"|null,"state","priority","spec","inputs","created","updated","started"|null,
  * "ended"|null,"attempt","losses","step" (steps done),"steps","loss"|null,"stop_why"|null,"why"|null (why it
  * waits or why it failed, a sentence),"code"|null (error code name),"run": null |
  * {"id","attempt","epoch","state","plan_answer",
  * "ranks":[{"rank","node","device","state","why"|null,"memory"|null}],"started","ended"|null} (the newest),
  * "checkpoints":[{"step","best","at"}],"artifacts":[{"name","sha256","size"}]}. Times are RFC 3339 strings.
- * owner 0: anyone's; else ERR_NOT_FOUND for a job of somebody else. */
-int store_job_get(struct store *store, int64_t id, int64_t owner, store_doc_fn *done, void *arg,
-                  struct err *err);
+ * ERR_NOT_FOUND also for one that `principal` may not see. */
+int store_job_get(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
+                  void *arg, struct err *err);
 
 struct store_job_filter {
-    int64_t owner;     /* 0 = all */
     int state;         /* enum job_state, or -1 = all */
     int64_t before_id; /* keyset cursor: only jobs with a smaller id; 0 = from the newest */
     unsigned limit;    /* 1..STORE_PAGE_MAX */
 };
-/* Newest first:
- * {"jobs":[{"id","name","owner","state","priority","created","updated","attempt","step","steps","loss","why"}],
+/* Those that `principal` may see, newest first:
+ * {"jobs":[{"id","name","owner","visibility","state","priority","created","updated","attempt","step","steps","loss","why"}],
  * "next": id to give as before_id | null}. */
-int store_job_page(struct store *store, const struct store_job_filter *filter, store_doc_fn *done, void *arg,
-                   struct err *err);
+int store_job_page(struct store *store, const struct principal *principal,
+                   const struct store_job_filter *filter, store_doc_fn *done, void *arg, struct err *err);
+
+/* Who else may see it from now on. Answers {"id","visibility","group"|null}; ERR_DENIED as below. */
+int store_job_share(struct store *store, const struct principal *principal, int64_t id,
+                    const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err);
 
 /* {"held": n, "queued": n, …}: one number a state (for /metrics). */
 int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
-/* A person's command: HOLD, RELEASE, CANCEL or RESUME of job `id` (owner as above).
+/* A person's command: HOLD, RELEASE, CANCEL or RESUME of job `id`. ERR_NOT_FOUND for a job that they may not
+ * see, ERR_DENIED for another's that they may only see.
  * RESUME: `more_steps` 0 goes on to the steps of the specification; N > 0 ends N
  * steps after the last complete checkpoint (spec.train.steps is set to that).
  * ERR_CONFLICT: the job's state has no such event; ERR_INVALID: RESUME of a
  * finished job with nothing left to do. Answers
  * {"id","state","steps"}. CANCEL of an already stopping or cancelled job is fine
  * and changes nothing. */
-int store_job_command(struct store *store, int64_t id, int64_t owner, enum job_event event,
-                      int64_t more_steps, store_doc_fn *done, void *arg, struct err *err);
+int store_job_command(struct store *store, const struct principal *principal, int64_t id,
+                      enum job_event event, int64_t more_steps, store_doc_fn *done, void *arg,
+                      struct err *err);
 
 /* Metrics lines in step order, kind "step", "eval" or "sample"; or "ranks" (per
  * rank per step timings), "all" = step, eval and sample. Steps > after_step.
@@ -100,13 +107,13 @@ int store_artifact_put(struct store *store, int64_t job, const char *name, const
 
 /* ---- events, for followers (Server-Sent Events) ---- */
 
-/* Events with id > after: {"events":[{"id","job","type","at","body"}], "last": id}.
- * job 0: of all jobs of `owner` (0 = all). `type` NULL = all, "log" = log lines
- * only. In id order; an id once passed never appears later. limit 1..1000. */
-int store_event_list(struct store *store, int64_t job, int64_t owner, const char *type, int64_t after,
-                     unsigned limit, store_doc_fn *done, void *arg, struct err *err);
+/* A job's events with id > after: {"events":[{"id","job","type","at","body"}], "last": id}. `type` NULL =
+ * all, "log" = log lines only. In id order; an id once passed never appears later. limit 1..1000. Like what
+ * else belongs to a job it is asked for after store_job_get let the asker see the job. */
+int store_event_list(struct store *store, int64_t job, const char *type, int64_t after, unsigned limit,
+                     store_doc_fn *done, void *arg, struct err *err);
 
-/* The newest event id of the job (0 = of all): where a follower starts who wants only new ones. */
+/* The newest event id of the job: where a follower starts who wants only new ones. */
 int store_event_last(struct store *store, int64_t job, store_id_fn *done, void *arg, struct err *err);
 
 #endif

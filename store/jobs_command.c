@@ -6,52 +6,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* $1 id, $2 owner, $3/$4 edges, $5 event's stop_why. A later cancel overrides
- * a hold or a drain; nothing overrides a cancel but a fault of the job's own. */
+/* $1 id, $2/$3 who asks, $4/$5 edges, $6 event's stop_why, $7 actor, $8 its name in the audit. A later cancel
+ * overrides a hold or a drain; nothing overrides a cancel but a fault of the job's own. */
+#define AUDITED(actor, name)                                                                                 \
+    "told AS (" AUDIT(actor, name, "upd.id::text", "json_build_object('state', upd.before)",                 \
+                      "json_build_object('state', upd.state, 'steps', upd.steps)", "upd") "), "
+
+/* clang-format off */
 static const struct pg_statement command_job = {
     "job_command",
-    "WITH old AS (SELECT id, state, stop_why FROM jobs WHERE id = $1 AND ($2::bigint = 0 OR owner = $2) FOR "
-    "UPDATE), "
-    "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), "
-    "  stop_why = CASE WHEN e.t <> 'stopping' THEN NULL "
-    "    WHEN o.stop_why IN ('fault', 'time') OR (o.stop_why = 'cancel' AND o.state = 'stopping') THEN "
-    "o.stop_why "
-    "    ELSE $5 END, "
-    "  why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, "
-    "  ended_at = CASE WHEN e.t = 'cancelled' THEN coalesce(j.ended_at, now()) END "
-    "  FROM old o, unnest($3::text[], $4::text[]) AS e(f, t) WHERE j.id = o.id AND o.state = e.f "
-    "  RETURNING j.id, j.state, j.steps, j.stop_why, o.state AS before), "
-    "said AS (INSERT INTO events (job, type, body) SELECT id, 'state', json_build_object('state', state, "
-    "  'from', before, 'why', stop_why) FROM upd WHERE state <> before OR stop_why IS NOT NULL) "
+    "WITH old AS (SELECT id, state, stop_why, owner, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE id "
+    "  = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE), "
+    "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = CASE WHEN e.t <> 'stopping' THEN "
+    "  NULL WHEN o.stop_why IN ('fault', 'time') OR (o.stop_why = 'cancel' AND o.state = 'stopping') THEN "
+    "  o.stop_why ELSE $6 END, why = CASE WHEN e.t = 'stopping' THEN j.why END, not_before = NULL, ended_at = "
+    "  CASE WHEN e.t = 'cancelled' THEN coalesce(j.ended_at, now()) END FROM old o, unnest($4::text[], "
+    "  $5::text[]) AS e(f, t) WHERE j.id = o.id AND o.state = e.f AND o.owned RETURNING j.id, j.state, "
+    "  j.steps, j.stop_why, o.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO events (job, "
+    "  type, body) "
+    "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', stop_why) FROM upd WHERE "
+    "  state <> before OR stop_why IS NOT NULL) "
     "SELECT old.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
-    "upd.steps), "
-    "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, "
-    "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_events', upd.id::text) END "
+    "  upd.steps), CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, CASE WHEN upd.id IS NOT "
+    "  NULL THEN pg_notify('motley_events', upd.id::text) END, old.owned, (SELECT name FROM users WHERE id = "
+    "  old.owner) "
     "FROM old LEFT JOIN upd ON true",
     PG_WRITE};
+/* clang-format on */
 
-/* $1 id, $2 owner, $3/$4 edges, $5 more steps. */
+/* As above, $6 more steps. */
+/* clang-format off */
 static const struct pg_statement resume_job = {
     "job_resume",
-    "WITH old AS (SELECT j.id, j.state, j.steps, coalesce((SELECT max(c.step) FROM checkpoints c "
-    "             WHERE c.job = j.id AND c.complete), 0) AS reached "
-    "             FROM jobs j WHERE j.id = $1 AND ($2::bigint = 0 OR j.owner = $2) FOR UPDATE OF j), "
-    "goal AS (SELECT *, CASE WHEN $5::bigint > 0 THEN reached + $5 ELSE steps END AS wanted FROM old), "
+    "WITH old AS (SELECT j.id, j.state, j.steps, coalesce((SELECT max(c.step) FROM checkpoints c WHERE c.job = "
+    "  j.id AND c.complete), 0) AS reached, j.owner, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE "
+    "  j.id = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE OF j), "
+    "goal AS (SELECT *, CASE WHEN $6::bigint > 0 THEN reached + $6 ELSE steps END AS wanted FROM old), "
     "upd AS (UPDATE jobs j SET state = e.t, updated_at = now(), stop_why = NULL, why = NULL, code = NULL, "
-    "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, used_ms = 0, steps = g.wanted, "
-    "  spec = CASE WHEN $5 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', '{train,steps}', "
-    "         to_jsonb(g.wanted))::json ELSE j.spec END "
-    "  FROM goal g, unnest($3::text[], $4::text[]) AS e(f, t) "
-    "  WHERE j.id = g.id AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) "
-    "  RETURNING j.id, j.state, j.steps, g.state AS before), "
-    "said AS (INSERT INTO events (job, type, body) SELECT id, 'state', json_build_object('state', state, "
-    "  'from', before, 'why', 'resume') FROM upd) "
+    "  not_before = NULL, ended_at = NULL, swept_at = NULL, losses = 0, used_ms = 0, steps = g.wanted, spec = "
+    "  CASE WHEN $6 > 0 THEN jsonb_set(j.spec::jsonb #- '{train,epochs}', '{train,steps}', "
+    "  to_jsonb(g.wanted))::json ELSE j.spec END FROM goal g, unnest($4::text[], $5::text[]) AS e(f, t) WHERE "
+    "  j.id = g.id AND g.owned AND g.state = e.f AND (g.wanted > g.reached OR g.wanted = 0) RETURNING j.id, "
+    "  j.state, j.steps, j.stop_why, g.state AS before), " AUDITED("$7", "$8::text") "said AS (INSERT INTO "
+    "  events (job, type, body) "
+    "SELECT id, 'state', json_build_object('state', state, 'from', before, 'why', 'resume') FROM upd) "
     "SELECT g.state, upd.id IS NOT NULL, json_build_object('id', upd.id, 'state', upd.state, 'steps', "
-    "upd.steps), "
-    "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, "
-    "  CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_events', upd.id::text) END, g.reached, g.wanted "
+    "  upd.steps), CASE WHEN upd.id IS NOT NULL THEN pg_notify('motley_jobs', '') END, CASE WHEN upd.id IS NOT "
+    "  NULL THEN pg_notify('motley_events', upd.id::text) END, g.owned, (SELECT name FROM users WHERE id = "
+    "  g.owner), g.reached, g.wanted "
     "FROM goal g LEFT JOIN upd ON true",
     PG_WRITE};
+/* clang-format on */
 
 struct command_call {
     struct store_call call; /* first: what store_run frees */
@@ -72,7 +77,7 @@ static void explain(const struct command_call *command, const struct pg_result *
     if (from >= 0 && state_next(&job_machine, from, command->event, &refused) >= 0) {
         err_set(err, ERR_INVALID,
                 "job %lld has reached step %lld of %lld: nothing is left to do (give more steps)",
-                (long long)command->id, (long long)pg_i64(result, 0, 5), (long long)pg_i64(result, 0, 6));
+                (long long)command->id, (long long)pg_i64(result, 0, 7), (long long)pg_i64(result, 0, 8));
         return;
     }
     err_set(err, ERR_CONFLICT, "job %lld: %s", (long long)command->id, refused.text);
@@ -86,6 +91,12 @@ static void command_deliver(struct store_call *call, const struct pg_result *con
     struct err err;
     if (pg_rows(result) == 0) {
         err_set(&err, ERR_NOT_FOUND, "there is no job %lld", (long long)command->id);
+        done(call->arg, &err, NULL);
+        return;
+    }
+    if (!pg_bool(result, 0, 5)) {
+        err_set(&err, ERR_DENIED, "job %lld is %s's: only its owner or an administrator may change it",
+                (long long)command->id, pg_text(result, 0, 6));
         done(call->arg, &err, NULL);
         return;
     }
@@ -104,8 +115,23 @@ static void command_deliver(struct store_call *call, const struct pg_result *con
     json_decref(doc);
 }
 
-int store_job_command(struct store *store, int64_t id, int64_t owner, enum job_event event,
-                      int64_t more_steps, store_doc_fn *done, void *arg, struct err *err)
+static const char *audit_name(enum job_event event)
+{
+    switch (event) {
+    case JOB_EVENT_HOLD:
+        return "job.hold";
+    case JOB_EVENT_RELEASE:
+        return "job.release";
+    case JOB_EVENT_CANCEL:
+        return "job.cancel";
+    default:
+        return "job.resume";
+    }
+}
+
+int store_job_command(struct store *store, const struct principal *principal, int64_t id,
+                      enum job_event event, int64_t more_steps, store_doc_fn *done, void *arg,
+                      struct err *err)
 {
     if (event != JOB_EVENT_HOLD && event != JOB_EVENT_RELEASE && event != JOB_EVENT_CANCEL &&
         event != JOB_EVENT_RESUME) {
@@ -126,18 +152,53 @@ int store_job_command(struct store *store, int64_t id, int64_t owner, enum job_e
     struct pg_params params;
     pg_params_init(&params);
     pg_param_i64(&params, id);
-    pg_param_i64(&params, owner);
+    store_param_viewer(&params, principal);
     store_param_edges(&params, &job_machine, (int)event);
     if (event == JOB_EVENT_RESUME) {
         pg_param_i64(&params, more_steps);
     } else {
         pg_param_text(&params, event == JOB_EVENT_CANCEL ? "cancel" : "hold");
     }
+    store_param_actor(&params, principal);
+    pg_param_text(&params, audit_name(event));
     const struct pg_step steps[] = {{&store_events_lock, NULL},
                                     {event == JOB_EVENT_RESUME ? &resume_job : &command_job, &params}};
     int rc = store_run(store, steps, 2, STORE_ALONE, &command->call, err);
     pg_params_fini(&params);
     return rc;
+}
+
+/* ---- who else may see it ---- */
+
+/* clang-format off */
+static const struct pg_statement share_job = {
+    "job_share",
+    "WITH old AS (SELECT id, owner, visibility, grp, " OWNED("j", "$2", "$3") " AS owned FROM jobs j WHERE id "
+    "  = $1 AND " VISIBLE("j", "$2", "$3") " FOR UPDATE), "
+    "upd AS (UPDATE jobs j SET visibility = $4, grp = motley_group($4, $5, $2, $3) FROM old WHERE j.id = "
+    "  old.id AND old.owned RETURNING j.id, j.visibility, old.visibility AS was), "
+    "said AS ("
+    AUDIT("$6", "'job.share'", "upd.id::text", "json_build_object('visibility', upd.was)", "json_build_object('visibility', upd.visibility, 'group', $5::text)", "upd")
+    "  ) "
+    "SELECT old.owned, (SELECT name FROM users WHERE id = old.owner), json_build_object('id', upd.id, "
+    "  'visibility', upd.visibility, 'group', $5::text) "
+    "FROM old LEFT JOIN upd ON true",
+    PG_WRITE};
+/* clang-format on */
+
+int store_job_share(struct store *store, const struct principal *principal, int64_t id,
+                    const struct sharing *sharing, store_doc_fn *done, void *arg, struct err *err)
+{
+    char missing[64], thing[64];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
+    snprintf(thing, sizeof(thing), "job %lld", (long long)id);
+    pg_params_init(&params);
+    pg_param_i64(&params, id);
+    store_param_viewer(&params, principal);
+    store_param_sharing(&params, sharing);
+    store_param_actor(&params, principal);
+    return store_one_change(store, &share_job, &params, missing, thing, done, arg, err);
 }
 
 /* ---- artifacts ---- */
@@ -171,19 +232,12 @@ int store_artifact_put(struct store *store, int64_t job, const char *name, const
     "       'type', t.type, 'at', motley_time(t.at), 'body', t.body) ORDER BY t.id), '[]'::json), "          \
     "       'last', coalesce(max(t.id), $1)) FROM (SELECT e.* FROM " from_where " ORDER BY e.id LIMIT $2) t"
 
-static const struct pg_statement list_events_job = {
-    "event_list_job",
-    EVENTS_SQL("events e WHERE e.id > $1 AND e.job = $3 AND ($4::text IS NULL OR e.type = $4)"), PG_READ};
-static const struct pg_statement list_events_all = {
-    "event_list_all", EVENTS_SQL("events e WHERE e.id > $1 AND ($3::text IS NULL OR e.type = $3)"), PG_READ};
-static const struct pg_statement list_events_owner = {
-    "event_list_owner",
-    EVENTS_SQL("events e JOIN jobs j ON j.id = e.job WHERE e.id > $1 AND j.owner = $3 "
-               "AND ($4::text IS NULL OR e.type = $4)"),
+static const struct pg_statement list_events = {
+    "event_list", EVENTS_SQL("events e WHERE e.id > $1 AND e.job = $3 AND ($4::text IS NULL OR e.type = $4)"),
     PG_READ};
 
-int store_event_list(struct store *store, int64_t job, int64_t owner, const char *type, int64_t after,
-                     unsigned limit, store_doc_fn *done, void *arg, struct err *err)
+int store_event_list(struct store *store, int64_t job, const char *type, int64_t after, unsigned limit,
+                     store_doc_fn *done, void *arg, struct err *err)
 {
     if (limit < 1 || limit > 1000) {
         return err_set(err, ERR_INVALID, "limit: %u is not within 1..1000", limit);
@@ -192,20 +246,13 @@ int store_event_list(struct store *store, int64_t job, int64_t owner, const char
     pg_params_init(&params);
     pg_param_i64(&params, after);
     pg_param_i64(&params, limit);
-    const struct pg_statement *statement = &list_events_all;
-    if (job != 0) {
-        pg_param_i64(&params, job);
-        statement = &list_events_job;
-    } else if (owner != 0) {
-        pg_param_i64(&params, owner);
-        statement = &list_events_owner;
-    }
+    pg_param_i64(&params, job);
     pg_param_text(&params, type);
-    return store_one_doc(store, statement, &params, NULL, done, arg, err);
+    return store_one_doc(store, &list_events, &params, NULL, done, arg, err);
 }
 
 static const struct pg_statement last_event = {
-    "event_last", "SELECT coalesce(max(id), 0) FROM events WHERE $1::bigint = 0 OR job = $1", PG_READ};
+    "event_last", "SELECT coalesce(max(id), 0) FROM events WHERE job = $1", PG_READ};
 
 int store_event_last(struct store *store, int64_t job, store_id_fn *done, void *arg, struct err *err)
 {

@@ -24,7 +24,8 @@ struct pending_job {
     struct pending_job *next;
     store_job_made_fn *done;
     void *arg;
-    int64_t owner, steps, time_limit_ms;
+    struct principal owner;
+    int64_t steps, time_limit_ms;
     int32_t priority;
     uint32_t retries_max;
     bool held;
@@ -52,9 +53,10 @@ static const struct pg_statement insert_jobs = {
     "WITH given AS MATERIALIZED ("
     "  SELECT nextval('jobs_id_seq') AS id, g.* FROM unnest($1::bigint[], $2::text[], $3::text[], "
     "$4::text[], "
-    "    $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[]) "
-    "    WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, time_limit, "
-    "steps, n)), "
+    "    $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], "
+    "$12::text[], $13::bigint[], "
+    "    $14::text[]) WITH ORDINALITY AS g(owner, name, key, digest, spec, inputs, priority, state, retries, "
+    "    time_limit, steps, who, token, address, n)), "
     "made AS ("
     "  INSERT INTO jobs (id, owner, name, idempotency_key, request_digest, spec, inputs, priority, state, "
     "                    retries_max, time_limit_ms, steps) "
@@ -62,7 +64,10 @@ static const struct pg_statement insert_jobs = {
     "retries, "
     "         time_limit, steps FROM given ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
-    "  RETURNING id, created_at) "
+    "  RETURNING id, created_at), "
+    "said AS (INSERT INTO audit (who, user_id, token, address, what, object, after) "
+    "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
+    "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
     "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
     "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END "
     "FROM given g LEFT JOIN made m USING (id) ORDER BY g.n",
@@ -131,7 +136,7 @@ static void look_up_key(struct store *store, struct pending_job *job)
     struct pg_params params;
     struct err err;
     pg_params_init(&params);
-    pg_param_i64(&params, job->owner);
+    pg_param_i64(&params, job->owner.id);
     pg_param_text(&params, job->key);
     int rc = pg_query(store->pg, &find_by_key, &params, key_found, job, &err);
     pg_params_fini(&params);
@@ -220,7 +225,7 @@ static int batch_send(struct job_batch *batch, struct err *err)
         err_set(err, ERR_NOMEM, "no memory for a batch of %u jobs", batch->count);
         goto out;
     }
-    GATHER_I64(&params, batch, owner);
+    GATHER_I64(&params, batch, owner.id);
     GATHER_TEXT(&params, batch, name);
     GATHER_TEXT(&params, batch, key);
     GATHER_TEXT(&params, batch, digest_hex);
@@ -231,6 +236,9 @@ static int batch_send(struct job_batch *batch, struct err *err)
     GATHER_I64(&params, batch, retries_max);
     GATHER_I64(&params, batch, time_limit_ms);
     GATHER_I64(&params, batch, steps);
+    GATHER_TEXT(&params, batch, owner.name);
+    GATHER_I64(&params, batch, owner.token);
+    GATHER_TEXT(&params, batch, owner.address);
     rc = pg_query(batch->store->pg, &insert_jobs, &params, batch_done, batch, err);
 out:
     pg_params_fini(&params);
@@ -375,7 +383,7 @@ static struct pending_job *pending_create(const struct store_job_new *new, struc
         err_set(err, ERR_NOMEM, "no memory for a job");
         return NULL;
     }
-    job->owner = new->owner;
+    job->owner = *new->owner;
     job->priority = new->priority;
     job->held = new->held;
     job->retries_max = new->retries_max;

@@ -10,57 +10,63 @@
     "'state', a.state, 'code', a.code, 'why', a.why, 'memory', a.memory) ORDER BY a.rank), '[]'::json) "     \
     "FROM assignments a WHERE a.run = r.id)"
 
+/* clang-format off */
 static const struct pg_statement get_job = {
     "job_get",
-    "SELECT json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'state', j.state, "
-    " 'priority', j.priority, 'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), "
-    " 'started', motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, "
-    " 'losses', j.losses, 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, "
-    " 'why', j.why, 'code', j.code, 'spec', j.spec, 'inputs', j.inputs, "
-    " 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, 'epoch', r.epoch, 'state', r.state, "
-    "         'why', r.why, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
-    "         'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) "
-    "         FROM runs r WHERE r.id = j.run), "
-    " 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
-    "         'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) "
-    "         FROM checkpoints c WHERE c.job = j.id AND c.complete), "
-    " 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', f.name, 'sha256', f.sha256, "
-    "         'size', f.size) ORDER BY f.name), '[]'::json) FROM artifacts f WHERE f.job = j.id)) "
-    "FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND ($2::bigint = 0 OR j.owner = $2)",
+    "SELECT json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'visibility', j.visibility, "
+    "  'group', (SELECT name FROM groups WHERE id = j.grp), 'state', j.state, 'priority', j.priority, "
+    "  'created', motley_time(j.created_at), 'updated', motley_time(j.updated_at), 'started', "
+    "  motley_time(j.started_at), 'ended', motley_time(j.ended_at), 'attempt', j.attempt, 'losses', j.losses, "
+    "  'step', j.step, 'steps', j.steps, 'loss', j.loss, 'stop_why', j.stop_why, 'why', j.why, 'code', j.code, "
+    "  'spec', j.spec, 'inputs', j.inputs, 'run', (SELECT json_build_object('id', r.id, 'attempt', r.attempt, "
+    "  'epoch', r.epoch, 'state', r.state, 'why', r.why, 'plan_answer', r.answer, 'ranks', " RANKS_JSON ", "
+    "  'started', motley_time(r.started_at), 'ended', motley_time(r.ended_at)) FROM runs r WHERE r.id = "
+    "  j.run), 'checkpoints', (SELECT coalesce(json_agg(json_build_object('step', c.step, 'best', c.best, "
+    "  'at', motley_time(c.created_at), 'blobs', c.blobs) ORDER BY c.step), '[]'::json) FROM checkpoints c "
+    "  WHERE c.job = j.id AND c.complete), 'artifacts', (SELECT coalesce(json_agg(json_build_object('name', "
+    "  f.name, 'sha256', f.sha256, 'size', f.size) ORDER BY f.name), '[]'::json) FROM artifacts f WHERE f.job "
+    "  = j.id)) FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id = $1 AND " VISIBLE("j", "$2", "$3"),
     PG_READ};
+/* clang-format on */
 
-int store_job_get(struct store *store, int64_t id, int64_t owner, store_doc_fn *done, void *arg,
-                  struct err *err)
+int store_job_get(struct store *store, const struct principal *principal, int64_t id, store_doc_fn *done,
+                  void *arg, struct err *err)
 {
     char missing[64];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no job %lld", (long long)id);
     pg_params_init(&params);
     pg_param_i64(&params, id);
-    pg_param_i64(&params, owner);
+    store_param_viewer(&params, principal);
     return store_one_doc(store, &get_job, &params, missing, done, arg, err);
 }
 
 /* ---- pages: four statements, so that each has the plan of its own index ---- */
 
-#define PAGE_SQL(where)                                                                                      \
+#define PAGE_SQL(from, where)                                                                                \
     "SELECT json_build_object('jobs', coalesce(json_agg(t.doc ORDER BY t.id DESC), '[]'::json), "            \
     "       'next', CASE WHEN count(*) = $2 THEN min(t.id) END) "                                            \
-    "FROM (SELECT j.id, json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'state', j.state, "   \
-    "      'priority', j.priority, 'created', motley_time(j.created_at), 'updated', "                        \
-    "motley_time(j.updated_at), "                                                                            \
-    "      'attempt', j.attempt, 'step', j.step, 'steps', j.steps, 'loss', j.loss, 'why', j.why) AS doc "    \
-    "      FROM jobs j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                                \
+    "FROM (SELECT j.id, json_build_object('id', j.id, 'name', j.name, 'owner', u.name, 'visibility', "       \
+    "      j.visibility, 'state', j.state, 'priority', j.priority, 'created', motley_time(j.created_at), "   \
+    "      'updated', motley_time(j.updated_at), 'attempt', j.attempt, 'step', j.step, 'steps', j.steps, "   \
+    "      'loss', j.loss, 'why', j.why) AS doc "                                                            \
+    "      FROM " from " j JOIN users u ON u.id = j.owner WHERE j.id < $1 " where                            \
     "      ORDER BY j.id DESC LIMIT $2) t"
+/* What a person sees: a page of their own and a page of what is shared, each by its index. */
+#define SEEN_SQL(where)                                                                                      \
+    "((SELECT * FROM jobs j WHERE j.id < $1 AND j.owner = $3 " where " ORDER BY j.id DESC LIMIT $2) "        \
+    "UNION ALL (SELECT * FROM jobs j WHERE j.id < $1 AND j.visibility <> 'mine' AND j.owner <> $3 "          \
+    "AND " VISIBLE("j", "$3", "$4") " " where " ORDER BY j.id DESC LIMIT $2))"
 
-static const struct pg_statement page_all = {"job_page_all", PAGE_SQL(""), PG_READ};
-static const struct pg_statement page_state = {"job_page_state", PAGE_SQL("AND j.state = $3"), PG_READ};
-static const struct pg_statement page_owner = {"job_page_owner", PAGE_SQL("AND j.owner = $3"), PG_READ};
-static const struct pg_statement page_both = {"job_page_both", PAGE_SQL("AND j.owner = $3 AND j.state = $4"),
+static const struct pg_statement page_all = {"job_page_all", PAGE_SQL("jobs", ""), PG_READ};
+static const struct pg_statement page_state = {"job_page_state", PAGE_SQL("jobs", "AND j.state = $3"),
+                                               PG_READ};
+static const struct pg_statement page_seen = {"job_page_seen", PAGE_SQL(SEEN_SQL(""), ""), PG_READ};
+static const struct pg_statement page_both = {"job_page_both", PAGE_SQL(SEEN_SQL("AND j.state = $5"), ""),
                                               PG_READ};
 
-int store_job_page(struct store *store, const struct store_job_filter *filter, store_doc_fn *done, void *arg,
-                   struct err *err)
+int store_job_page(struct store *store, const struct principal *principal,
+                   const struct store_job_filter *filter, store_doc_fn *done, void *arg, struct err *err)
 {
     if (filter->limit < 1 || filter->limit > STORE_PAGE_MAX) {
         return err_set(err, ERR_INVALID, "limit: %u is not within 1..%d", filter->limit, STORE_PAGE_MAX);
@@ -73,13 +79,13 @@ int store_job_page(struct store *store, const struct store_job_filter *filter, s
     pg_param_i64(&params, filter->before_id > 0 ? filter->before_id : INT64_MAX);
     pg_param_i64(&params, filter->limit);
     const struct pg_statement *statement = &page_all;
-    if (filter->owner != 0) {
-        pg_param_i64(&params, filter->owner);
-        statement = &page_owner;
+    if (!principal->admin) {
+        store_param_viewer(&params, principal);
+        statement = &page_seen;
     }
     if (filter->state >= 0) {
         pg_param_text(&params, state_name(&job_machine, filter->state));
-        statement = filter->owner != 0 ? &page_both : &page_state;
+        statement = !principal->admin ? &page_both : &page_state;
     }
     return store_one_doc(store, statement, &params, NULL, done, arg, err);
 }

@@ -18,36 +18,68 @@ static int check_sha256(const char *what, const char *text, struct err *err)
 
 /* ---- models ---- */
 
+/* clang-format off */
 static const struct pg_statement put_model = {
     "model_put",
-    "WITH kept AS (INSERT INTO models (content, config, files, info) VALUES ($2, $3, $4, $5) "
-    "  ON CONFLICT (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, "
-    "models.info) "
-    "  RETURNING content) "
-    "INSERT INTO model_names (name, content, owner) SELECT $1, content, nullif($6::bigint, 0) FROM kept "
-    "ON CONFLICT (name) DO UPDATE SET content = excluded.content, owner = excluded.owner, created_at = now()",
+    "WITH kept AS (INSERT INTO models (content, config, files, info) VALUES ($2, $3, $4, $5) ON CONFLICT "
+    "  (content) DO UPDATE SET files = excluded.files, info = coalesce(excluded.info, models.info) RETURNING "
+    "  content), "
+    "was AS (SELECT content, visibility FROM model_names WHERE owner = $6 AND name = $1), "
+    "put AS (INSERT INTO model_names (name, content, owner, visibility, grp) "
+    "SELECT $1, content, $6, $8, motley_group($8, $9, $6, $7) FROM kept ON CONFLICT (owner, name) DO UPDATE "
+    "  SET content = excluded.content, created_at = now(), visibility = excluded.visibility, grp = "
+    "  excluded.grp RETURNING name, owner, content, visibility) "
+    AUDIT("$10", "'model.put'", "u.name || '/' || put.name", "(SELECT json_build_object('content', content, 'visibility', visibility) FROM was)", "json_build_object('content', put.content, 'visibility', put.visibility)", "put JOIN users u ON u.id = put.owner"),
     PG_WRITE};
+/* clang-format on */
+
+/* $1: what it is called, $2, $3: who asks. A bare name is one's own first, then the oldest that one may see;
+ * of what only an administrator's rights show, last. */
+#define NAMED_SQL                                                                                            \
+    "named AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, n.visibility, n.grp "          \
+    "  FROM model_names n JOIN users u ON u.id = n.owner "                                                   \
+    "  WHERE n.name IN ($1, substring($1 FROM '/([^/]*)$')) AND (n.name = $1 OR u.name || '/' || n.name = "  \
+    "$1) "                                                                                                   \
+    "  AND " VISIBLE("n", "$2", "$3") " ORDER BY n.owner = $2 DESC, " VISIBLE(                               \
+        "n", "$2", "false") " DESC, n.id LIMIT 1)"
+#define MODEL_JSON                                                                                           \
+    "'owner', n.owner_name, 'visibility', n.visibility, 'group', (SELECT name FROM groups WHERE id = "       \
+    "n.grp), "                                                                                               \
+    "'content', m.content, 'info', m.info"
+
+/* clang-format off */
 static const struct pg_statement get_model = {
     "model_get",
-    "SELECT json_build_object('name', coalesce(n.name, (SELECT name FROM model_names WHERE content = "
-    "m.content "
-    " ORDER BY created_at DESC, name LIMIT 1), $1), 'content', m.content, 'config', m.config, "
-    " 'files', m.files, 'info', m.info, 'created', motley_time(m.created_at)) "
-    "FROM models m LEFT JOIN model_names n ON n.content = m.content AND n.name = $1 "
-    "WHERE m.content = coalesce((SELECT content FROM model_names WHERE name = $1), $1)",
+    "WITH " NAMED_SQL ", by_id AS (SELECT n.id, n.name, n.content, n.owner, u.name AS owner_name, "
+    "  n.visibility, n.grp FROM model_names n JOIN users u ON u.id = n.owner WHERE n.content = $1 AND "
+    VISIBLE("n", "$2", "$3") " ORDER BY n.owner = $2 DESC, n.id LIMIT 1), "
+    "n AS (SELECT * FROM named UNION ALL SELECT * FROM by_id WHERE NOT EXISTS (SELECT 1 FROM named) UNION ALL "
+    "  SELECT NULL, content, content, NULL, NULL, NULL, NULL FROM models WHERE content = $1 AND "
+    "  motley_uses($1, $2, $3) LIMIT 1) "
+    "SELECT json_build_object('name', n.name, " MODEL_JSON ", 'config', m.config, 'files', m.files, 'created', "
+    "  motley_time(m.created_at)) FROM n JOIN models m USING (content)",
     PG_READ};
 static const struct pg_statement list_models = {
     "model_list",
-    "SELECT json_build_object('models', coalesce(json_agg(json_build_object('name', n.name, 'content', "
-    "n.content, "
-    " 'info', m.info, 'created', motley_time(n.created_at)) ORDER BY n.name), '[]'::json)) "
-    "FROM model_names n JOIN models m USING (content)",
+    "SELECT json_build_object('models', coalesce(json_agg(json_build_object('name', n.name, " MODEL_JSON ", "
+    "  'created', motley_time(n.created_at)) ORDER BY n.name, n.owner_name), '[]'::json)) FROM (SELECT n.*, "
+    "  u.name AS owner_name FROM model_names n JOIN users u ON u.id = n.owner WHERE " VISIBLE("n", "$1", "$2")
+    "  ) n JOIN models m USING (content)",
     PG_READ};
-static const struct pg_statement remove_model = {"model_remove", "DELETE FROM model_names WHERE name = $1",
-                                                 PG_WRITE};
+static const struct pg_statement remove_model = {
+    "model_remove",
+    "WITH " NAMED_SQL ", gone AS (DELETE FROM model_names n USING named WHERE n.id = named.id AND "
+    OWNED("n", "$2", "$3") " RETURNING n.content), "
+    "said AS ("
+    AUDIT("$4", "'model.remove'", "named.owner_name || '/' || named.name", "json_build_object('content', gone.content)", "NULL::json", "gone, named")
+    "  ) "
+    "SELECT EXISTS (SELECT 1 FROM gone), owner_name, json_build_object('name', name, 'owner', owner_name) FROM "
+    "  named",
+    PG_WRITE};
+/* clang-format on */
 
-int store_model_put(struct store *store, const struct store_model_new *model, store_done_fn *done, void *arg,
-                    struct err *err)
+int store_model_put(struct store *store, const struct principal *owner, const struct store_model_new *model,
+                    store_done_fn *done, void *arg, struct err *err)
 {
     if (store_check_text("a model's name", model->name, 200, err) < 0 ||
         store_check_text("a model's content id", model->content, 128, err) < 0) {
@@ -60,58 +92,86 @@ int store_model_put(struct store *store, const struct store_model_new *model, st
     pg_param_json(&params, model->config);
     pg_param_json(&params, model->files);
     pg_param_json(&params, model->info);
-    pg_param_i64(&params, model->owner);
+    store_param_viewer(&params, owner);
+    store_param_sharing(&params, &model->sharing);
+    store_param_actor(&params, owner);
     return store_one_done(store, &put_model, &params, done, arg, err);
 }
 
-static int by_text(struct store *store, const struct pg_statement *statement, const char *what,
-                   const char *text, store_doc_fn *done, void *arg, struct err *err)
+int store_model_get(struct store *store, const struct principal *principal, const char *called,
+                    store_doc_fn *done, void *arg, struct err *err)
 {
     char missing[300];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no %s \"%.220s\"", what, text);
+    snprintf(missing, sizeof(missing), "there is no model \"%.220s\"", called);
     pg_params_init(&params);
-    pg_param_text(&params, text);
-    return store_one_doc(store, statement, &params, missing, done, arg, err);
+    pg_param_text(&params, called);
+    store_param_viewer(&params, principal);
+    return store_one_doc(store, &get_model, &params, missing, done, arg, err);
 }
 
-int store_model_get(struct store *store, const char *name_or_content, store_doc_fn *done, void *arg,
-                    struct err *err)
+int store_model_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
+                     struct err *err)
 {
-    return by_text(store, &get_model, "model", name_or_content, done, arg, err);
-}
-
-int store_model_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
-{
-    return store_one_doc(store, &list_models, NULL, NULL, done, arg, err);
-}
-
-int store_model_remove(struct store *store, const char *name, store_done_fn *done, void *arg, struct err *err)
-{
-    char missing[300];
     struct pg_params params;
-    snprintf(missing, sizeof(missing), "there is no model \"%.220s\"", name);
     pg_params_init(&params);
-    pg_param_text(&params, name);
-    return store_one_touched(store, &remove_model, &params, missing, done, arg, err);
+    store_param_viewer(&params, principal);
+    return store_one_doc(store, &list_models, &params, NULL, done, arg, err);
+}
+
+int store_model_remove(struct store *store, const struct principal *principal, const char *called,
+                       store_doc_fn *done, void *arg, struct err *err)
+{
+    char missing[300], thing[160];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no model \"%.220s\"", called);
+    snprintf(thing, sizeof(thing), "the model \"%.120s\"", called);
+    pg_params_init(&params);
+    pg_param_text(&params, called);
+    store_param_viewer(&params, principal);
+    store_param_actor(&params, principal);
+    return store_one_change(store, &remove_model, &params, missing, thing, done, arg, err);
 }
 
 /* ---- blobs ---- */
 
 static const struct pg_statement put_blob = {
     "blob_put",
-    "INSERT INTO blobs (sha256, size, path, manifest) VALUES ($1, $2, $3, $4) ON CONFLICT (sha256) DO UPDATE "
-    "SET "
-    "manifest = coalesce(excluded.manifest, blobs.manifest), used_at = now(), "
-    "path = CASE WHEN excluded.path IS NULL THEN NULL ELSE blobs.path END",
+    "WITH put AS (INSERT INTO blobs (sha256, size, path, manifest) VALUES ($1, $2, $3, $4) "
+    "  ON CONFLICT (sha256) DO UPDATE SET manifest = coalesce(excluded.manifest, blobs.manifest), used_at = "
+    "now(), "
+    "  path = CASE WHEN excluded.path IS NULL THEN NULL ELSE blobs.path END RETURNING sha256) "
+    "INSERT INTO holds (what, user_id, node) SELECT sha256, nullif($5::bigint, 0), $6::text FROM put "
+    "WHERE $5 > 0 OR $6 IS NOT NULL ON CONFLICT DO NOTHING",
     PG_WRITE};
+
+/* $1: the file; $2, $3: a person who asks; $4: a node that does, or null. */
+#define MAY_READ_SQL "(motley_reads($1, $2, $3) OR ($4::text IS NOT NULL AND motley_node_reads($1, $4)))"
+#define BLOB_JSON "json_build_object('sha256', sha256, 'size', size, 'path', path, 'manifest', manifest)"
+
 static const struct pg_statement get_blob = {
     "blob_get", /* who asks may be about to refer to it */
-    "WITH used AS (UPDATE blobs SET used_at = now() WHERE sha256 = $1 AND used_at < now() - interval '1 "
-    "minute') "
-    "SELECT json_build_object('sha256', sha256, 'size', size, 'path', path, 'manifest', manifest) FROM blobs "
-    "WHERE sha256 = $1",
+    "WITH may AS MATERIALIZED (SELECT * FROM blobs WHERE sha256 = $1 AND " MAY_READ_SQL "), "
+    "used AS (UPDATE blobs b SET used_at = now() FROM may WHERE b.sha256 = may.sha256 "
+    "  AND b.used_at < now() - interval '1 minute') "
+    "SELECT " BLOB_JSON " FROM may",
     PG_READ};
+static const struct pg_statement hold_blob = {
+    "blob_hold",
+    "WITH may AS MATERIALIZED (SELECT * FROM blobs WHERE sha256 = $1 AND " MAY_READ_SQL "), "
+    "used AS (UPDATE blobs b SET used_at = now() FROM may WHERE b.sha256 = may.sha256 "
+    "  AND b.used_at < now() - interval '1 minute'), "
+    "held AS (INSERT INTO holds (what, user_id, node) SELECT sha256, nullif($2::bigint, 0), $4 FROM may "
+    "  WHERE $2 > 0 OR $4 IS NOT NULL ON CONFLICT DO NOTHING) "
+    "SELECT " BLOB_JSON " FROM may",
+    PG_WRITE};
+static const struct pg_statement hold_job = {
+    "job_hold",
+    "INSERT INTO holds (what, user_id) SELECT h, $1::bigint FROM unnest(motley_job_files($2::jsonb, "
+    "$3::jsonb)) h "
+    "UNION SELECT blob, $1::bigint FROM datasets WHERE key IN ($2::jsonb ->> 'train', $2::jsonb ->> 'eval') "
+    "ON CONFLICT DO NOTHING",
+    PG_WRITE};
 
 /* Everything that names a file: checkpoints that are kept, artifacts, encoded rows, models, and the adapters
  * and whatever else jobs start from. A row touched meanwhile is looked at again by the DELETE itself. */
@@ -130,6 +190,7 @@ static const struct pg_statement drop_blobs = {
     "gone AS (DELETE FROM blobs b USING old WHERE b.sha256 = old.sha256 AND b.used_at < now() - "
     "    make_interval(secs => $1) AND NOT EXISTS (SELECT 1 FROM named n WHERE n.sha256 = b.sha256) "
     "    RETURNING b.sha256), "
+    "let_go AS (DELETE FROM holds h USING gone WHERE h.what = gone.sha256), "
     "kept AS (UPDATE blobs b SET used_at = now() FROM old WHERE b.sha256 = old.sha256 "
     "    AND EXISTS (SELECT 1 FROM named n WHERE n.sha256 = b.sha256)) "
     "SELECT json_build_object('sha256', coalesce(json_agg(sha256), '[]'::json), 'looked_at', "
@@ -146,10 +207,15 @@ int store_blobs_drop(struct store *store, double unused_s, int64_t most, store_d
     return store_one_doc(store, &drop_blobs, &params, NULL, done, arg, err);
 }
 
-int store_blob_put(struct store *store, const struct store_blob *blob, store_done_fn *done, void *arg,
-                   struct err *err)
+static const char *node_of(const struct principal *principal)
 {
-    if (check_sha256("a blob's SHA-256", blob->sha256, err) < 0) {
+    return principal->kind == PRINCIPAL_AGENT ? principal->name : NULL;
+}
+
+int store_blob_put(struct store *store, const struct principal *principal, const struct store_blob *blob,
+                   store_done_fn *done, void *arg, struct err *err)
+{
+    if (check_sha256("a blob", blob->sha256, err) < 0) {
         return -1;
     }
     struct pg_params params;
@@ -158,12 +224,46 @@ int store_blob_put(struct store *store, const struct store_blob *blob, store_don
     pg_param_i64(&params, blob->size);
     pg_param_text(&params, blob->path);
     pg_param_json(&params, blob->manifest);
+    pg_param_i64(&params, principal->id);
+    pg_param_text(&params, node_of(principal));
     return store_one_done(store, &put_blob, &params, done, arg, err);
 }
 
-int store_blob_get(struct store *store, const char *sha256, store_doc_fn *done, void *arg, struct err *err)
+static int blob_read(struct store *store, const struct pg_statement *statement,
+                     const struct principal *principal, const char *sha256, store_doc_fn *done, void *arg,
+                     struct err *err)
 {
-    return by_text(store, &get_blob, "blob", sha256, done, arg, err);
+    char missing[300];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no blob \"%.220s\"", sha256);
+    pg_params_init(&params);
+    pg_param_text(&params, sha256);
+    store_param_viewer(&params, principal);
+    pg_param_text(&params, node_of(principal));
+    return store_one_doc(store, statement, &params, missing, done, arg, err);
+}
+
+int store_blob_get(struct store *store, const struct principal *principal, const char *sha256,
+                   store_doc_fn *done, void *arg, struct err *err)
+{
+    return blob_read(store, &get_blob, principal, sha256, done, arg, err);
+}
+
+int store_blob_hold(struct store *store, const struct principal *principal, const char *sha256,
+                    store_doc_fn *done, void *arg, struct err *err)
+{
+    return blob_read(store, &hold_blob, principal, sha256, done, arg, err);
+}
+
+int store_hold_job(struct store *store, const struct principal *principal, const json_t *spec,
+                   const json_t *inputs, store_done_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, principal->id);
+    pg_param_json(&params, inputs);
+    pg_param_json(&params, spec);
+    return store_one_done(store, &hold_job, &params, done, arg, err);
 }
 
 /* ---- data sets ---- */
@@ -178,6 +278,11 @@ static const struct pg_statement get_dataset = {"dataset_get", /* who asks may b
                                                 "= $1 AND used_at < now() - interval '1 minute') "
                                                 "SELECT key, blob, stats, sizes FROM datasets WHERE key = $1",
                                                 PG_READ};
+static const struct pg_statement may_dataset = {
+    "dataset_may",
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM blobs WHERE sha256 = $4 AND motley_reads($4, $2, $3)) OR $3 "
+    "OR EXISTS (SELECT 1 FROM holds WHERE what = $1 AND user_id = $2) OR motley_shared(ARRAY[$1::text], $2)",
+    PG_READ};
 
 int store_dataset_put(struct store *store, const struct store_dataset_new *dataset, store_done_fn *done,
                       void *arg, struct err *err)
@@ -233,6 +338,19 @@ static void dataset_deliver(struct store_call *call, const struct pg_result *con
     }
     json_decref(stats);
     free(sizes);
+}
+
+int store_dataset_may(struct store *store, const struct principal *principal, const char *key,
+                      const char *source, store_done_fn *done, void *arg, struct err *err)
+{
+    char missing[160];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no data set \"%.100s\"", key);
+    pg_params_init(&params);
+    pg_param_text(&params, key);
+    store_param_viewer(&params, principal);
+    pg_param_text(&params, source);
+    return store_one_touched(store, &may_dataset, &params, missing, done, arg, err);
 }
 
 int store_dataset_get(struct store *store, const char *key, store_dataset_fn *done, void *arg,

@@ -14,22 +14,27 @@ static const struct pg_statement list_nodes = {
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
-    "'[]'::json)) "
+    "'[]'::json), 'incarnation', (SELECT incarnation FROM cluster), 'unknown_jobs', (SELECT "
+    " coalesce(json_agg(json_build_object('job', u.job, 'node', u.node, 'run', u.run, 'reported', "
+    " motley_time(u.reported_at)) ORDER BY u.job, u.node), '[]'::json) FROM (SELECT * FROM unknown_jobs "
+    " ORDER BY job DESC, node LIMIT 1000) u)) "
     "FROM nodes n",
     PG_READ};
 
-/* A device's own inventory keys lie beneath those of ours. */
+/* A device's own inventory keys lie beneath those of ours. $1, $2: who asks; the job that runs there is shown
+ * to who may see it. */
+#define JOB_SEEN VISIBLE("j", "$1", "$2")
 #define DEVICES_SQL                                                                                          \
     "SELECT json_agg((d.inventory::jsonb || jsonb_build_object('name', d.name, 'node', d.node, 'kind', "     \
     "d.kind, "                                                                                               \
-    " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'job', r.job, 'machine_id', "        \
-    "n.machine_id, "                                                                                         \
+    " 'memory_limit_bytes', d.memory_limit_bytes, 'drained', d.drained, 'machine_id', n.machine_id, "        \
+    " 'job', CASE WHEN " JOB_SEEN " THEN r.job END, "                                                        \
     " 'state', CASE WHEN NOT d.present THEN 'gone' WHEN n.state <> 'alive' OR n.barred THEN 'unreachable' "  \
     "   WHEN d.drained THEN CASE WHEN r.job IS NULL THEN 'drained' ELSE 'draining' END "                     \
     "   WHEN r.job IS NOT NULL THEN 'busy' ELSE 'free' END))::json ORDER BY d.name) "                        \
     "FROM devices d JOIN nodes n ON n.name = d.node "                                                        \
     "LEFT JOIN assignments a ON a.device = d.name AND a.state IN ('sent', 'ready', 'running') "              \
-    "LEFT JOIN runs r ON r.id = a.run"
+    "LEFT JOIN runs r ON r.id = a.run LEFT JOIN jobs j ON j.id = r.job"
 
 static const struct pg_statement list_devices = {
     "device_list", "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json))", PG_READ};
@@ -38,7 +43,7 @@ static const struct pg_statement get_cluster = {
     "cluster_get",
     "SELECT json_build_object('devices', coalesce((" DEVICES_SQL "), '[]'::json), "
     " 'profiles', (SELECT coalesce(json_agg(p.document), '[]'::json) FROM profiles p JOIN devices d "
-    "              ON d.name = p.device AND d.digest = p.digest WHERE $1::text IS NULL OR p.content = $1), "
+    "              ON d.name = p.device AND d.digest = p.digest WHERE $3::text IS NULL OR p.content = $3), "
     " 'links', (SELECT coalesce(json_agg(document), '[]'::json) FROM links))",
     PG_READ};
 
@@ -47,37 +52,51 @@ int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct e
     return store_one_doc(store, &list_nodes, NULL, NULL, done, arg, err);
 }
 
-int store_device_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
-{
-    return store_one_doc(store, &list_devices, NULL, NULL, done, arg, err);
-}
-
-int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
+int store_device_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
                       struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
+    store_param_viewer(&params, principal);
+    return store_one_doc(store, &list_devices, &params, NULL, done, arg, err);
+}
+
+int store_cluster_get(struct store *store, const struct principal *principal, const char *content,
+                      store_doc_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    store_param_viewer(&params, principal);
     pg_param_text(&params, content);
     return store_one_doc(store, &get_cluster, &params, NULL, done, arg, err);
 }
 
+/* clang-format off */
 static const struct pg_statement drain_device = {
     "device_drain",
-    "WITH upd AS (UPDATE devices SET drained = $2 WHERE name = $1 RETURNING name, drained) "
-    "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', "
-    "  (SELECT r.job FROM assignments a JOIN runs r ON r.id = a.run WHERE a.device = u.name "
-    "   AND a.state IN ('sent', 'ready', 'running'))), pg_notify('motley_jobs', '') FROM upd u",
+    "WITH old AS (SELECT name, drained FROM devices WHERE name = $3 FOR UPDATE), "
+    "upd AS (UPDATE devices d SET drained = $4 FROM old WHERE d.name = old.name RETURNING d.name, d.drained, "
+    "  old.drained AS was), "
+    "said AS ("
+    AUDIT("$5", "CASE WHEN upd.drained THEN 'device.drain' ELSE 'device.undrain' END", "upd.name", "json_build_object('drained', upd.was)", "json_build_object('drained', upd.drained)", "upd")
+    "  ) "
+    "SELECT json_build_object('name', u.name, 'drained', u.drained, 'job', (SELECT j.id FROM assignments a "
+    "  JOIN runs r ON r.id = a.run JOIN jobs j ON j.id = r.job WHERE a.device = u.name AND a.state IN ('sent', "
+    "  'ready', 'running') AND " VISIBLE("j", "$1", "$2") ")), pg_notify('motley_jobs', '') FROM upd u",
     PG_WRITE};
+/* clang-format on */
 
-int store_device_drain(struct store *store, const char *device, bool drained, store_doc_fn *done, void *arg,
-                       struct err *err)
+int store_device_drain(struct store *store, const struct principal *principal, const char *device,
+                       bool drained, store_doc_fn *done, void *arg, struct err *err)
 {
     char missing[300];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no device \"%.220s\"", device);
     pg_params_init(&params);
+    store_param_viewer(&params, principal);
     pg_param_text(&params, device);
     pg_param_bool(&params, drained);
+    store_param_actor(&params, principal);
     return store_one_doc(store, &drain_device, &params, missing, done, arg, err);
 }
 

@@ -4,6 +4,7 @@
 #ifndef MOTLEY_STORE_NODES_H
 #define MOTLEY_STORE_NODES_H
 
+#include "store/principal.h"
 #include "store/store.h"
 
 /* {"nodes":[{"name","state"
@@ -13,34 +14,40 @@
 int store_node_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* {"devices":[{"name","node","kind","state" (free|busy|drained|draining|unreachable|gone),"drained",
- * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}]} */
-int store_device_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
+ * "job"|null,"memory_limit_bytes", … every key of the agent's inventory}]}. "job" is null for one that
+ * `principal` may not see. */
+int store_device_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
+                      struct err *err);
 
 /* Drain or undrain. Nothing new starts there; what runs moves at its next
  * checkpoint. ERR_NOT_FOUND names the device. Idempotent. Wakes the scheduler.
  * Answers {"name","drained","job"|null}. */
-int store_device_drain(struct store *store, const char *device, bool drained, store_doc_fn *done, void *arg,
-                       struct err *err);
+int store_device_drain(struct store *store, const struct principal *principal, const char *device,
+                       bool drained, store_doc_fn *done, void *arg, struct err *err);
 
 /* All that a planner needs to know of the cluster: {"devices":[as store_device_list],
  * "profiles":[profile documents of `content` (a model's content id; NULL = of every model)],
  * "links":[link documents]}. */
-int store_cluster_get(struct store *store, const char *content, store_doc_fn *done, void *arg,
-                      struct err *err);
+int store_cluster_get(struct store *store, const struct principal *principal, const char *content,
+                      store_doc_fn *done, void *arg, struct err *err);
 
-/* Every profile of a model (content NULL: of all): {"profiles":[profile documents, each with "device", "key",
- * "content", "digest", "measured_at", "origin" ("measured" | "imported")], "links":[link documents]}. */
-int store_profile_list(struct store *store, const char *content, store_doc_fn *done, void *arg,
-                       struct err *err);
+/* Every profile of a model (content NULL: of all) that one may see; measured ones are everybody's:
+ * {"profiles":[profile documents, each with "device", "key", "content", "digest", "measured_at", "origin"
+ * ("measured" | "imported"), of imported ones "owner"]], "links":[link documents]}. */
+int store_profile_list(struct store *store, const struct principal *principal, const char *content,
+                       store_doc_fn *done, void *arg, struct err *err);
 
 /* What a plan may rest on under `key` (profiles/profile_key.h): [{"device","document","imported"}]; an
- * imported one only of the very device (name and inventory) and only while that is not measured. */
-int store_profile_plan(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
+ * imported one only of the very device (name and inventory), only while that is not measured, and one's own
+ * before others' that one may see. */
+int store_profile_plan(struct store *store, const struct principal *principal, const char *key,
+                       store_doc_fn *done, void *arg, struct err *err);
 
 /* Keeps profiles that were measured elsewhere: [{"device","key","content"?,"digest"?,"document"}]; `source`
- * says where; user 0: nobody's. A later import of the same device and key replaces. {"imported": n}. */
-int store_profile_import(struct store *store, const json_t *profiles, const char *source, int64_t user,
-                         store_doc_fn *done, void *arg, struct err *err);
+ * says where. A later import of the same device and key by the same owner replaces. {"imported": n}. */
+int store_profile_import(struct store *store, const struct principal *owner, const json_t *profiles,
+                         const char *source, const struct sharing *sharing, store_doc_fn *done, void *arg,
+                         struct err *err);
 
 /* Says that somebody waits `seconds` (1..3600) for the profiles under `key` (profiles/profile_key.h):
  * the scheduler has free devices measured as it would for a queued job of this specification. Idempotent.

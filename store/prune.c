@@ -19,7 +19,7 @@ static const struct pg_statement old_events = {
     PG_WRITE};
 
 /* A few jobs that ended longest ago: the lines of single steps but the last, and all runs but the newest and those
- * that a checkpoint comes from. What is done is marked by the next statement. */
+ * that a checkpoint or an artifact comes from (motley_made: who may read it hangs on the run). What is done is marked by the next statement. */
 #define OLD_JOBS \
     "(SELECT id, run FROM jobs WHERE ended_at < now() - $1::integer * interval '1 day' AND swept_at IS NULL " \
     " ORDER BY ended_at LIMIT 50)"
@@ -31,6 +31,8 @@ static const struct pg_statement old_jobs = {
     "        WHERE l.job = old.id AND l.kind = 'step')) LIMIT $2)) RETURNING 1), "
     "gone AS MATERIALIZED (SELECT r.id FROM old JOIN runs r ON r.job = old.id WHERE r.id <> old.run "
     "      AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.run = r.id) "
+    "      AND NOT EXISTS (SELECT 1 FROM artifacts f JOIN holds h ON h.what = f.sha256 JOIN assignments n "
+    "        ON n.node = h.node AND n.run = r.id WHERE f.job = r.job) "
     "      AND NOT EXISTS (SELECT 1 FROM traces t WHERE t.run = r.id) LIMIT $2), "
     "a AS (DELETE FROM assignments WHERE run IN (SELECT id FROM gone) RETURNING 1), "
     "r AS (DELETE FROM runs WHERE id IN (SELECT id FROM gone) RETURNING 1) "

@@ -3,6 +3,7 @@
 #define MOTLEY_STORE_STORE_PRIVATE_H
 
 #include "common/pg.h"
+#include "store/principal.h"
 #include "store/states.h"
 #include "store/store.h"
 
@@ -28,6 +29,7 @@ struct store_call {
     void *arg;
     int picked;        /* which result a doc or id is taken from */
     char missing[320]; /* what ERR_NOT_FOUND says when there is no row */
+    char thing[160];   /* what ERR_DENIED calls it (store_one_change) */
 };
 
 enum { STORE_ALONE = 1 }; /* own transaction: the work takes the events lock or may wait */
@@ -89,6 +91,32 @@ void store_map_err(const struct err *from, struct err *to);
 
 /* The edges of `event` as two equally long text[] parameters: from, to. */
 void store_param_edges(struct pg_params *params, const struct state_machine *machine, int event);
+
+/* Two parameters, as the rules of migrations/0007_access.sql take them: who sees (users.id, 0 for who is no
+ * person) and whether as an administrator. */
+void store_param_viewer(struct pg_params *params, const struct principal *principal);
+/* Two more: visibility and the group's name or null. */
+void store_param_sharing(struct pg_params *params, const struct sharing *sharing);
+/* One: who did it, for AUDIT. */
+void store_param_actor(struct pg_params *params, const struct principal *principal);
+
+/* Conditions over a row `o` of what people own; `viewer` and `admin` are the two parameters above. */
+#define VISIBLE(o, viewer, admin)                                                                            \
+    "motley_visible(" o ".owner, " o ".visibility, " o ".grp, " viewer                                       \
+    "::bigint, (SELECT motley_groups(" viewer "::bigint)), " admin "::boolean)"
+#define OWNED(o, viewer, admin) "motley_owns(" o ".owner, " viewer "::bigint, " admin "::boolean)"
+
+/* The body of a CTE that leaves a row of the audit for every row of `from`: in the statement that changes it,
+ * so that neither is there without the other. `actor`: the parameter above; the others are SQL. */
+#define AUDIT(actor, what, object, before, after, from)                                                      \
+    "INSERT INTO audit (who, user_id, token, address, what, object, before, after) "                         \
+    "SELECT a.who, a.user_id, a.token, a.address, " what ", " object ", " before ", " after " FROM " from    \
+    ", json_to_record(" actor "::json) AS a(who text, user_id bigint, token bigint, address text)"
+
+/* One statement with the columns: whether it was done, the owner's name, the document (NULL: none). No row:
+ * ERR_NOT_FOUND with `missing`; not done: ERR_DENIED with `thing` and its owner. `params` is ended. */
+int store_one_change(struct store *store, const struct pg_statement *statement, struct pg_params *params,
+                     const char *missing, const char *thing, store_doc_fn *done, void *arg, struct err *err);
 
 /* Text arguments: non-empty, at most `max` bytes. */
 int store_check_text(const char *what, const char *text, size_t max, struct err *err);

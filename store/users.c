@@ -36,19 +36,19 @@ unsigned store_scope_from_name(const char *name)
 static const struct pg_statement find_token = {
     "token_find",
     "SELECT coalesce(t.user_id, 0), t.id, coalesce(u.name, t.node), t.scopes, "
-    "       coalesce((extract(epoch FROM t.expires_at) * 1e6)::bigint, 0) "
+    "       coalesce((extract(epoch FROM t.expires_at) * 1e6)::bigint, 0), u.priority_max "
     "FROM tokens t LEFT JOIN users u ON u.id = t.user_id "
     "WHERE t.hash = $1 AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())",
     PG_READ};
 
-static void identity_fail(struct store_call *call, const struct err *err)
+static void principal_fail(struct store_call *call, const struct err *err)
 {
-    ((store_identity_fn *)call->done)(call->arg, err, NULL);
+    ((store_principal_fn *)call->done)(call->arg, err, NULL);
 }
 
-static void identity_deliver(struct store_call *call, const struct pg_result *const *results, int count)
+static void principal_deliver(struct store_call *call, const struct pg_result *const *results, int count)
 {
-    store_identity_fn *done = (store_identity_fn *)call->done;
+    store_principal_fn *done = (store_principal_fn *)call->done;
     const struct pg_result *found = results[count - 1];
     if (pg_rows(found) == 0) {
         struct err err;
@@ -56,17 +56,20 @@ static void identity_deliver(struct store_call *call, const struct pg_result *co
         done(call->arg, &err, NULL);
         return;
     }
-    const struct store_identity identity = {
-        .user = pg_i64(found, 0, 0),
+    struct principal principal = {
+        .kind = pg_i64(found, 0, 0) > 0 ? PRINCIPAL_USER : PRINCIPAL_AGENT,
+        .id = pg_i64(found, 0, 0),
         .token = pg_i64(found, 0, 1),
-        .name = pg_text(found, 0, 2),
         .scopes = (unsigned)pg_i64(found, 0, 3),
         .expires_us = pg_i64(found, 0, 4),
+        .priority_max = (int32_t)pg_i64(found, 0, 5),
     };
-    done(call->arg, NULL, &identity);
+    principal.admin = principal.kind == PRINCIPAL_USER && (principal.scopes & SCOPE_ADMIN) != 0;
+    snprintf(principal.name, sizeof(principal.name), "%s", pg_text(found, 0, 2));
+    done(call->arg, NULL, &principal);
 }
 
-int store_token_find(struct store *store, const uint8_t hash[32], store_identity_fn *done, void *arg,
+int store_token_find(struct store *store, const uint8_t hash[32], store_principal_fn *done, void *arg,
                      struct err *err)
 {
     struct pg_params params;
@@ -75,7 +78,7 @@ int store_token_find(struct store *store, const uint8_t hash[32], store_identity
     const struct pg_step step = {&find_token, &params};
     int rc = store_run(
         store, &step, 1, 0,
-        store_call_create(identity_deliver, identity_fail, (void (*)(void))done, arg, NULL, err), err);
+        store_call_create(principal_deliver, principal_fail, (void (*)(void))done, arg, NULL, err), err);
     pg_params_fini(&params);
     return rc;
 }
@@ -86,27 +89,55 @@ static const struct pg_statement put_user = {
     "user_put",
     "INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
     PG_WRITE};
+/* clang-format off */
 static const struct pg_statement put_token = {
     "token_put",
-    "INSERT INTO tokens (hash, user_id, scopes, note, expires_at) VALUES ($1, $2, $3, $4, "
-    "CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END) RETURNING id",
+    "WITH u AS (INSERT INTO users (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name "
+    "  RETURNING id, name), "
+    "t AS (INSERT INTO tokens (hash, user_id, scopes, note, expires_at, made_by) "
+    "SELECT $2, id, $3, $4, CASE WHEN $5::bigint > 0 THEN to_timestamp($5::bigint / 1e6) END, "
+    "  nullif($6::bigint, 0) FROM u RETURNING id, scopes, note, expires_at), "
+    "said AS ("
+    AUDIT("$7", "'token.make'", "t.id::text", "NULL::json", "json_build_object('user', u.name, 'scopes', t.scopes, 'note', t.note, 'expires', " "motley_time(t.expires_at))", "t, u")
+    "  ) "
+    "SELECT id FROM t",
     PG_WRITE};
 static const struct pg_statement revoke_token = {
-    "token_revoke", "UPDATE tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1 RETURNING id",
+    "token_revoke",
+    "WITH t AS (UPDATE tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1 AND "
+    "  motley_owns(user_id, $2, $3) RETURNING id, user_id, node), "
+    "said AS ("
+    AUDIT("$4", "'token.revoke'", "t.id::text", "json_build_object('user', (SELECT name FROM users WHERE id = t.user_id), 'node', t.node)", "NULL::json", "t")
+    "  ) "
+    "SELECT id FROM t",
     PG_WRITE};
+/* clang-format on */
 static const struct pg_statement list_users = {
     "user_list",
-    "SELECT json_build_object('users', coalesce(json_agg(json_build_object('id', id, 'name', name, "
-    "'created', "
-    "motley_time(created_at)) ORDER BY id), '[]'::json)) FROM users",
+    "SELECT json_build_object('users', coalesce(json_agg(json_build_object('id', u.id, 'name', u.name, "
+    " 'created', motley_time(u.created_at), 'priority_max', u.priority_max, 'groups', "
+    " (SELECT coalesce(json_agg(g.name ORDER BY g.name), '[]'::json) FROM group_members m "
+    "  JOIN groups g ON g.id = m.grp WHERE m.user_id = u.id)) ORDER BY u.id), '[]'::json)) FROM users u",
     PG_READ};
+/* clang-format off */
+static const struct pg_statement set_user = {
+    "user_set",
+    "WITH old AS (SELECT id, name, priority_max FROM users WHERE name = $1 FOR UPDATE), "
+    "u AS (UPDATE users SET priority_max = $2 FROM old WHERE users.id = old.id RETURNING users.name, "
+    "  users.priority_max, old.priority_max AS was), "
+    "said AS ("
+    AUDIT("$3", "'user.set'", "u.name", "json_build_object('priority_max', u.was)", "json_build_object('priority_max', u.priority_max)", "u")
+    "  ) "
+    "SELECT json_build_object('name', name, 'priority_max', priority_max) FROM u",
+    PG_WRITE};
+/* clang-format on */
 static const struct pg_statement list_tokens = {
     "token_list",
     "SELECT json_build_object('tokens', coalesce(json_agg(json_build_object('id', t.id, 'user', u.name, "
     " 'scopes', t.scopes, 'note', t.note, 'created', motley_time(t.created_at), "
-    " 'expires', motley_time(t.expires_at)) ORDER BY t.id), '[]'::json)) "
-    "FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.revoked_at IS NULL AND ($1::bigint = 0 OR u.id = "
-    "$1)",
+    " 'expires', motley_time(t.expires_at), 'made_by', t.made_by) ORDER BY t.id), '[]'::json)) "
+    "FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.revoked_at IS NULL "
+    "AND motley_owns(t.user_id, $1, $2)",
     PG_READ};
 
 int store_user_put(struct store *store, const char *name, store_id_fn *done, void *arg, struct err *err)
@@ -120,32 +151,53 @@ int store_user_put(struct store *store, const char *name, store_id_fn *done, voi
     return store_one_id(store, &put_user, &params, NULL, done, arg, err);
 }
 
-int store_token_put(struct store *store, int64_t user, const struct store_token_new *token, store_id_fn *done,
-                    void *arg, struct err *err)
+int store_token_put(struct store *store, const struct principal *maker, const char *user,
+                    const struct store_token_new *token, store_id_fn *done, void *arg, struct err *err)
 {
+    if (store_check_text("a user's name", user, 200, err) < 0) {
+        return -1;
+    }
     struct pg_params params;
     pg_params_init(&params);
+    pg_param_text(&params, user);
     pg_param_bytes(&params, token->hash, DIGEST_SIZE);
-    pg_param_i64(&params, user);
     pg_param_i64(&params, token->scopes);
     pg_param_text(&params, token->note);
     pg_param_i64(&params, token->expires_us);
+    pg_param_i64(&params, maker->token);
+    store_param_actor(&params, maker);
     return store_one_id(store, &put_token, &params, NULL, done, arg, err);
 }
 
-int store_token_revoke(struct store *store, int64_t token, store_done_fn *done, void *arg, struct err *err)
+int store_token_revoke(struct store *store, const struct principal *principal, int64_t token,
+                       store_done_fn *done, void *arg, struct err *err)
 {
     char missing[64];
     struct pg_params params;
     snprintf(missing, sizeof(missing), "there is no token %lld", (long long)token);
     pg_params_init(&params);
     pg_param_i64(&params, token);
+    store_param_viewer(&params, principal);
+    store_param_actor(&params, principal);
     return store_one_touched(store, &revoke_token, &params, missing, done, arg, err);
 }
 
 int store_user_list(struct store *store, store_doc_fn *done, void *arg, struct err *err)
 {
     return store_one_doc(store, &list_users, NULL, NULL, done, arg, err);
+}
+
+int store_user_set(struct store *store, const struct principal *principal, const char *name,
+                   int32_t priority_max, store_doc_fn *done, void *arg, struct err *err)
+{
+    char missing[300];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no user \"%.220s\"", name);
+    pg_params_init(&params);
+    pg_param_text(&params, name);
+    pg_param_i64(&params, priority_max);
+    store_param_actor(&params, principal);
+    return store_one_doc(store, &set_user, &params, missing, done, arg, err);
 }
 
 /* Scope bits become names. */
@@ -181,11 +233,12 @@ static void tokens_fail(struct store_call *call, const struct err *err)
     ((store_doc_fn *)call->done)(call->arg, err, NULL);
 }
 
-int store_token_list(struct store *store, int64_t user, store_doc_fn *done, void *arg, struct err *err)
+int store_token_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
+                     struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
-    pg_param_i64(&params, user);
+    store_param_viewer(&params, principal);
     const struct pg_step step = {&list_tokens, &params};
     int rc =
         store_run(store, &step, 1, 0,
@@ -196,20 +249,24 @@ int store_token_list(struct store *store, int64_t user, store_doc_fn *done, void
 
 /* ---- joining ---- */
 
+/* clang-format off */
 static const struct pg_statement put_join_token = {
     "join_token_put",
-    "INSERT INTO join_tokens (hash, expires_at, user_id) VALUES ($1, to_timestamp($2::bigint / 1e6), "
-    "nullif($3::bigint, 0))",
+    "WITH j AS (INSERT INTO join_tokens (hash, expires_at, user_id) VALUES ($1, to_timestamp($2::bigint / "
+    "  1e6), nullif($3::bigint, 0)) RETURNING hash, expires_at) "
+    AUDIT("$4", "'join-token.make'", "left(encode(j.hash, 'hex'), 12)", "NULL::json", "json_build_object('expires', motley_time(j.expires_at))", "j"),
     PG_WRITE};
+/* clang-format on */
 
-int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t expires_us, int64_t user,
-                         store_done_fn *done, void *arg, struct err *err)
+int store_join_token_put(struct store *store, const struct principal *principal, const uint8_t hash[32],
+                         int64_t expires_us, store_done_fn *done, void *arg, struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
     pg_param_bytes(&params, hash, DIGEST_SIZE);
     pg_param_i64(&params, expires_us);
-    pg_param_i64(&params, user);
+    pg_param_i64(&params, principal->id);
+    store_param_actor(&params, principal);
     return store_one_done(store, &put_join_token, &params, done, arg, err);
 }
 
@@ -217,7 +274,8 @@ int store_join_token_put(struct store *store, const uint8_t hash[32], int64_t ex
  * waits); the name second. Columns: token was good, name was free, generation. */
 static const struct pg_statement enrol_node = {
     "node_enrol",
-    "WITH good AS (SELECT hash FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at > now() "
+    "WITH good AS (SELECT hash, user_id FROM join_tokens WHERE hash = $1 AND used_at IS NULL AND expires_at "
+    "> now() "
     "              FOR UPDATE), "
     "made AS (INSERT INTO nodes (name, address, redis_hash, seal_key) SELECT $2, $3, $6, $7 FROM good "
     "         ON CONFLICT (name) DO UPDATE SET address = excluded.address, generation = nodes.generation + "
@@ -233,7 +291,9 @@ static const struct pg_statement enrol_node = {
     "old AS (UPDATE tokens SET revoked_at = now() FROM made WHERE tokens.node = made.name AND revoked_at IS "
     "NULL "
     "        RETURNING 1), "
-    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1) "
+    "token AS (INSERT INTO tokens (hash, node, scopes) SELECT $4, name, $5::integer FROM made RETURNING 1), "
+    "said AS (INSERT INTO audit (who, user_id, what, object, after) SELECT 'node:' || made.name, g.user_id, "
+    "  'node.enrol', made.name, json_build_object('generation', made.generation) FROM made, good g) "
     "SELECT EXISTS (SELECT 1 FROM good), (SELECT generation FROM made), "
     "       (SELECT count(pg_notify('motley_jobs', '')) FROM made)", /* the scheduler reads the nodes again */
     PG_WRITE};

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "model/tokenizer.h"
+#include "program/host.h"
 #include "worker/session.h"
 
 enum { STATUS_BYTES_MAX = 1 << 16 };
@@ -143,17 +144,31 @@ uint64_t process_resident_bytes(void)
     return status_bytes("\nVmRSS:");
 }
 
+static uint64_t rows_bytes(const struct rows *rows)
+{
+    uint64_t tokens = rows ? rows->offset[rows->count] : 0;
+    return rows ? tokens * (sizeof *rows->ids + sizeof *rows->labels) +
+                      ((uint64_t)rows->count + 1) * sizeof *rows->offset
+                : 0;
+}
+
 int report_memory(struct session *session, struct err *err)
 {
     const struct plan_rank *me = &session->assignment->plan->ranks[session->assignment->rank];
     struct mem_account account;
     device_memory(session->device, &account);
+    struct plan_host host = plan_host_bytes(session->assignment->plan, session->assignment->rank);
+    uint64_t data = rows_bytes(session->train) + rows_bytes(session->eval);
+    uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();
     json_t *event = json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "peak", peak, "predicted", predicted, "peak_bytes",
-        (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit, "predicted_bytes",
-        (json_int_t)me->memory_bytes, "vm_hwm_bytes", (json_int_t)process_peak_bytes(), "process_base_bytes",
-        (json_int_t)session->process_base_bytes, "predicted_base_bytes", (json_int_t)me->process_base_bytes);
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I}}", "peak", peak, "predicted",
+        predicted, "peak_bytes", (json_int_t)account.peak_total, "limit_bytes", (json_int_t)account.limit,
+        "predicted_bytes", (json_int_t)me->memory_bytes, "vm_hwm_bytes", (json_int_t)process_peak_bytes(),
+        "process_base_bytes", (json_int_t)session->process_base_bytes, "predicted_base_bytes",
+        (json_int_t)(base + plan_host_total(&host) + data), "host", "cells", (json_int_t)host.cells,
+        "collectives", (json_int_t)host.collectives, "checkpoint", (json_int_t)host.checkpoint, "data",
+        (json_int_t)data);
     if (!event)
         return err_set(err, ERR_NOMEM, "no memory for an event");
     for (int p = 0; p < MEM_PURPOSES; p++)

@@ -42,8 +42,9 @@ void submits_destroy(struct submits *submits)
     free(submits);
 }
 
-/* The digest of all but the name, and of how deep the check goes. */
-static int make_key(json_t *document, enum check_depth depth, uint8_t key[32], struct err *err)
+/* The digest of all but the name, of how deep the check goes, and of whom it is for. */
+static int make_key(const struct principal *principal, json_t *document, enum check_depth depth,
+                    uint8_t key[32], struct err *err)
 {
     struct buf text;
     buf_init(&text, 4u << 20);
@@ -54,7 +55,8 @@ static int make_key(json_t *document, enum check_depth depth, uint8_t key[32], s
     if (name)
         json_object_set_new(document, "name", name);
     if (rc == 0)
-        rc = buf_append(&text, (const char[]){"SPXI"[depth]}, 1, err);
+        rc = buf_printf(&text, err, "%c%lld%c", "SPXI"[depth], (long long)principal -> id,
+                        principal -> admin ? '+' : '-');
     if (rc == 0)
         rc = digest_sha256(text.data, text.size, key, err);
     buf_fini(&text);
@@ -83,8 +85,9 @@ static int make_room(struct submits *submits, struct err *err)
     return err_set(err, ERR_BUSY, "the server has %d specifications in work, its limit", CHECKS_MAX);
 }
 
-static struct check *check_create(struct submits *submits, json_t *document, enum check_depth depth,
-                                  const uint8_t key[32], struct err *err)
+static struct check *check_create(struct submits *submits, const struct principal *principal,
+                                  json_t *document, enum check_depth depth, const uint8_t key[32],
+                                  struct err *err)
 {
     if (make_room(submits, err) < 0)
         return NULL;
@@ -96,6 +99,7 @@ static struct check *check_create(struct submits *submits, json_t *document, enu
     STAILQ_INIT(&check->waiters);
     check->submits = submits;
     check->app = submits->app;
+    check->principal = *principal;
     check->depth = depth;
     check->under_way = true;
     memcpy(check->key, key, 32);
@@ -119,13 +123,13 @@ static int check_name(json_t *document, struct err *err)
     return 0;
 }
 
-void check_spec(struct submits *submits, json_t *document, enum check_depth depth, check_done_fn *done,
-                void *arg)
+void check_spec(struct submits *submits, const struct principal *principal, json_t *document,
+                enum check_depth depth, check_done_fn *done, void *arg)
 {
     uint8_t key[32];
     struct err err = {0};
     struct check_waiter *waiter = NULL;
-    if (check_name(document, &err) < 0 || make_key(document, depth, key, &err) < 0) {
+    if (check_name(document, &err) < 0 || make_key(principal, document, depth, key, &err) < 0) {
         done(arg, &err, NULL, NULL);
         return;
     }
@@ -144,7 +148,7 @@ void check_spec(struct submits *submits, json_t *document, enum check_depth dept
     if (!waiter)
         err_set(&err, ERR_NOMEM, "out of memory for a check");
     else if (begin)
-        check = check_create(submits, document, depth, key, &err);
+        check = check_create(submits, principal, document, depth, key, &err);
     if (!waiter || !check) {
         free(waiter);
         done(arg, &err, NULL, NULL);

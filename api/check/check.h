@@ -1,9 +1,9 @@
 /* Is a specification good, and what would it do? The whole check that stands before a commit.
  *
  * In order: the specification itself, its model, the adapter it starts from, its data (encoded if they are
- * not yet), devices it names, and whether any placement fits. Equal specifications (their names apart) share
- * one check, under way or done, for a few seconds: that is what makes many submits of one shape cheap. Loop
- * thread.
+ * not yet), devices it names, and whether any placement fits; all that the person who asks may use, and what
+ * they may not is not there. Equal specifications of one person (their names apart) share one check, under
+ * way or done, for a few seconds: that is what makes many submits of one shape cheap. Loop thread.
  */
 #ifndef MOTLEY_API_CHECK_CHECK_H
 #define MOTLEY_API_CHECK_CHECK_H
@@ -46,8 +46,9 @@ void submits_destroy(struct submits *submits);
 /* Forget what was found (a model was registered anew). Checks under way go on. */
 void submits_forget(struct submits *submits);
 
-/* 'document' is borrowed. 'done' comes exactly once, possibly before the return. */
-void check_spec(struct submits *submits, json_t *document, enum check_depth depth, check_done_fn *done,
-                void *arg);
+/* 'document' and 'principal' are borrowed for the call. 'done' comes exactly once, possibly before the
+ * return. */
+void check_spec(struct submits *submits, const struct principal *principal, json_t *document,
+                enum check_depth depth, check_done_fn *done, void *arg);
 
 #endif

@@ -31,6 +31,7 @@ struct check {
     struct submits *submits;
     struct app *app;
     uint8_t key[32];
+    struct principal principal; /* who asked first; whoever shares the check is the same person */
     enum check_depth depth;
     bool under_way;
     uint64_t until_ns;
@@ -70,6 +71,8 @@ void check_train(struct check *check);
 void check_eval(struct check *check);
 /* The prompt, rendered to ids. */
 void check_sample(struct check *check);
+/* What the job will rest on stays the submitter's to read. */
+void check_hold(struct check *check);
 /* Devices, measurements, the plan. */
 void check_cluster(struct check *check);
 

@@ -310,21 +310,24 @@ static void cluster_found(void *arg, const struct err *err, json_t *doc)
     check->cluster = json_incref(doc);
     if (names_known(check, "devices", &check->spec.placement.devices, &check->err) < 0 ||
         names_known(check, "exclude", &check->spec.placement.exclude, &check->err) < 0 ||
-        store_profile_plan(check->app->store, check->profile_key, profiles_found, check, &check->err) < 0)
+        store_profile_plan(check->app->store, &check->principal, check->profile_key, profiles_found, check,
+                           &check->err) < 0)
         fail(check);
 }
 
 void check_cluster(struct check *check)
 {
     const char *content = json_string_value(json_object_get(check->model, "content"));
-    if (!check->spec_json) {
-        check->spec_json = spec_to_json(&check->spec, &check->err);
+    if (!*check->profile_key) {
+        if (!check->spec_json)
+            check->spec_json = spec_to_json(&check->spec, &check->err);
         if (!check->spec_json || profile_key(check->spec_json, json_object_get(check->model, "config"),
                                              check->profile_key, &check->err) < 0) {
             fail(check);
             return;
         }
     }
-    if (store_cluster_get(check->app->store, content, cluster_found, check, &check->err) < 0)
+    if (store_cluster_get(check->app->store, &check->principal, content, cluster_found, check, &check->err) <
+        0)
         fail(check);
 }

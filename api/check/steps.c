@@ -45,7 +45,8 @@ void check_model(struct check *check)
     if (spec_blob_ref(check->spec.model, NULL)) {
         err_set(&check->err, ERR_INVALID, "model: give the name of a registered model, not a file");
         fail(check);
-    } else if (store_model_get(check->app->store, check->spec.model, model_found, check, &check->err) < 0) {
+    } else if (store_model_get(check->app->store, &check->principal, check->spec.model, model_found, check,
+                               &check->err) < 0) {
         fail(check);
     }
 }
@@ -99,7 +100,8 @@ static void adapter_look(struct check *check)
         return;
     }
     const char *sha256 = json_string_value(json_object_get(check->adapter, adapter_files[check->adapter_at]));
-    if (store_blob_get(check->app->store, sha256, adapter_file_found, check, &check->err) < 0)
+    if (store_blob_get(check->app->store, &check->principal, sha256, adapter_file_found, check, &check->err) <
+        0)
         fail(check);
 }
 
@@ -172,7 +174,8 @@ void check_adapter(struct check *check)
                 "method.start_from: the server takes uploaded files (sha256:HEX), not the path \"%.80s\"",
                 from);
         fail(check);
-    } else if (store_blob_get(check->app->store, sha256, adapter_list_found, check, &check->err) < 0) {
+    } else if (store_blob_get(check->app->store, &check->principal, sha256, adapter_list_found, check,
+                              &check->err) < 0) {
         fail(check);
     }
 }
@@ -226,7 +229,11 @@ static void want_dataset(struct check *check, const char *reference, const char 
         fail(check);
         return;
     }
-    struct dataset_want want = {.sha256 = sha256, .what = what, .model = check->model, .spec = &check->spec};
+    struct dataset_want want = {.principal = &check->principal,
+                                .sha256 = sha256,
+                                .what = what,
+                                .model = check->model,
+                                .spec = &check->spec};
     if (dataset_get(check->app->datasets, &want, done, check, &check->err) < 0)
         fail(check);
 }
@@ -277,13 +284,13 @@ static void sample_done(struct pool_task *task)
     if (check->err.code)
         fail(check);
     else
-        check_cluster(check);
+        check_hold(check);
 }
 
 void check_sample(struct check *check)
 {
     if (!check->spec.sample.prompt) {
-        check_cluster(check);
+        check_hold(check);
         return;
     }
     json_t *model = json_deep_copy(check->model); /* the pool's own: reference counts are not atomic */
@@ -299,4 +306,31 @@ void check_sample(struct check *check)
     check->task.done = sample_done;
     if (pool_run(check->app->pool, &check->task, &check->err) < 0)
         fail(check);
+}
+
+/* ---- what it rests on ---- */
+
+static void job_held(void *arg, const struct err *err)
+{
+    struct check *check = arg;
+    if (err)
+        check_fail(check, err, NULL);
+    else
+        check_cluster(check);
+}
+
+void check_hold(struct check *check)
+{
+    if (check->depth != CHECK_SUBMIT) {
+        check_cluster(check);
+        return;
+    }
+    check->spec_json = spec_to_json(&check->spec, &check->err);
+    json_t *inputs = check->spec_json ? check_inputs(check) : NULL;
+    if (check->spec_json && !inputs)
+        err_set(&check->err, ERR_NOMEM, "out of memory for a job's inputs");
+    if (!inputs || store_hold_job(check->app->store, &check->principal, check->spec_json, inputs, job_held,
+                                  check, &check->err) < 0)
+        fail(check);
+    json_decref(inputs);
 }

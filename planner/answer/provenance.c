@@ -96,7 +96,6 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
 {
     struct price price;
     struct sim *sim = NULL;
-    struct steady *steady = NULL;
     struct sim_path path = {0};
     double seconds;
     if (price_init(&price, problem, plan, err) < 0)
@@ -104,11 +103,9 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
     price.step = problem->step_count / 2;
     struct sim_costs costs = price_costs(&price);
     bool known = run && run->ran && run->step == price.step;
-    const struct sim *ran = !known ? NULL : run->steady ? steady_sim(run->steady) : run->sim;
-    int result = known ? 0 : price_steady(&price, &steady, &seconds, NULL, err);
-    if (result == 1)
-        ran = steady_sim(steady);
-    if (result == 0 && !known && instructions <= PATH_INSTRUCTIONS_MAX) {
+    const struct sim *ran = known ? run->sim : NULL;
+    int result = 0;
+    if (!known && instructions <= PATH_INSTRUCTIONS_MAX) {
         result = sim_create(plan, PROGRAM_TRAIN, &sim, err);
         if (result == 0)
             result = sim_run(sim, &costs, &seconds, NULL, NULL, 0, err);
@@ -120,7 +117,6 @@ static int step_path(const struct problem *problem, const struct plan *plan, uin
         rests_of_path(&price, sim_graph(ran), &path, rests);
     sim_path_fini(&path);
     sim_destroy(sim);
-    steady_destroy(steady);
     price_fini(&price);
     return result;
 }

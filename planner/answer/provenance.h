@@ -7,7 +7,7 @@
 #include "planner/cost/price.h"
 #include "planner/answer/answer.h"
 
-/* Longer programs without a steady stretch are judged without a path, by busy seconds alone. */
+/* Longer programs are judged without a path, by busy seconds alone. */
 #define PATH_INSTRUCTIONS_MAX 100000u
 
 /* Simulates one step of answer->plan (programs needed; `run`, which may be NULL: what priced it, used where

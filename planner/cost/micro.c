@@ -44,33 +44,6 @@ double micro_backward(const struct problem *problem, const struct micro_cost *co
     return recompute ? seconds + classes_sum(problem, cost, begin, end, COST_RECOMPUTE) : seconds;
 }
 
-void micro_row(const struct problem *problem, const struct micro_cost *costs, uint32_t count, int32_t begin,
-               int32_t end, bool recompute, double *forward, double *backward)
-{
-    struct {
-        enum cost_class cls;
-        double blocks;
-    } held[COST_CLASSES];
-    uint32_t classes = 0;
-    for (int cls = 0; cls < COST_CLASSES; cls++) {
-        uint32_t blocks = problem->prefix[end][cls] - problem->prefix[begin][cls];
-        held[classes].cls = (enum cost_class)cls;
-        held[classes].blocks = blocks;
-        classes += blocks > 0;
-    }
-    for (uint32_t k = 0; k < count; k++) {
-        double there = 0, back = 0, again = 0;
-        for (uint32_t c = 0; c < classes; c++) {
-            const double *seconds = costs[k].seconds[held[c].cls];
-            there += held[c].blocks * seconds[COST_FORWARD];
-            back += held[c].blocks * seconds[COST_BACKWARD];
-            again += held[c].blocks * seconds[COST_RECOMPUTE];
-        }
-        forward[k] = there;
-        backward[k] = recompute ? back + again : back;
-    }
-}
-
 double micro_weight_share(const struct problem *problem, int32_t begin, int32_t end,
                           const struct cost_load *load)
 {

@@ -17,10 +17,6 @@ double micro_forward(const struct problem *problem, const struct micro_cost *cos
                      int32_t end);
 double micro_backward(const struct problem *problem, const struct micro_cost *cost, int32_t begin,
                       int32_t end, bool recompute);
-/* The same seconds, to the last bit, of `count` micro-batches: into forward and backward [count]. */
-void micro_row(const struct problem *problem, const struct micro_cost *costs, uint32_t count, int32_t begin,
-               int32_t end, bool recompute, double *forward, double *backward);
-
 /* Share of the seconds of a backward of blocks [begin, end) (recomputation not counted) that only gradients
  * of parameters need, 0..1: what BACKWARD_WEIGHT takes. By FLOPs: a matrix takes as many for its input's
  * gradient as for its own, attention twice its forward's for its inputs alone, a frozen matrix none for

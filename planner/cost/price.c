@@ -10,9 +10,7 @@
 #include "planner/cost/price.h"
 #include "planner/cost/ring.h"
 #include "planner/cost/tensor_cost.h"
-#include "planner/simulate/steady.h"
-
-#define STEADY_WORTH 4000u /* instructions from which a steady stretch is looked for */
+#include "planner/simulate/simulate.h"
 
 int price_init(struct price *price, const struct problem *problem, const struct plan *plan, struct err *err)
 {
@@ -292,84 +290,16 @@ static void costs_fill(const struct price *price, struct plan *plan, double step
     c->share_estimated = all > 0 ? by_origin[ORIGIN_ESTIMATED] / all : 0;
 }
 
-/* Micro-batches of equal class hold rows of one and the same length, equally many: whatever part of them an
- * instruction works on costs alike. */
-static int classes_of(const struct price *price, uint32_t **out, struct err *err)
-{
-    const struct plan *plan = price->plan;
-    const struct problem_step *step = &price->problem->steps[price->step];
-    uint32_t *classes = calloc((size_t)plan->micro_batch_count + 1, sizeof(*classes)), last = 0;
-    struct cost_load shape = {0};
-    *out = classes;
-    if (!classes)
-        return err_set(err, ERR_NOMEM, "planner: out of memory");
-    for (uint32_t k = 0; k < plan->micro_batch_count; k++) {
-        uint32_t begin, end;
-        bool alike = true;
-        plan_micro_batch_rows(plan, k, step->rows, &begin, &end);
-        struct cost_load row = problem_load(price->problem, price->step, begin, begin + 1);
-        for (uint32_t i = begin + 1; i < end && alike; i++) {
-            struct cost_load other = problem_load(price->problem, price->step, i, i + 1);
-            alike = other.tokens == row.tokens && other.labelled == row.labelled;
-        }
-        row.rows = end - begin;
-        if (k == 0 || !alike || row.rows != shape.rows || row.tokens != shape.tokens ||
-            row.labelled != shape.labelled)
-            last++;
-        classes[k] = last;
-        shape = alike ? row : (struct cost_load){.rows = -1};
-    }
-    return 0;
-}
-
-int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
-                 struct err *err)
-{
-    struct sim_costs costs = price_costs(price);
-    uint64_t instructions = 0;
-    uint32_t *classes = NULL;
-    *steady = NULL;
-    for (uint32_t r = 0; r < price->plan->rank_count; r++)
-        instructions += price->plan->ranks[r].programs[PROGRAM_TRAIN].instr_count;
-    if (instructions < STEADY_WORTH || price->whole)
-        return 0;
-    int done = classes_of(price, &classes, err);
-    if (done == 0)
-        done = steady_create(price->plan, PROGRAM_TRAIN, classes, steady, err);
-    if (done == 0 && *steady)
-        done = steady_run(*steady, &costs, seconds, sums, err);
-    free(classes);
-    if (done != 1) {
-        steady_destroy(*steady);
-        *steady = NULL;
-    }
-    return done;
-}
-
-/* *steady: what the step was priced by, if it was. */
-static int step_run(struct price *price, struct steady **steady, struct sim **sim, double *seconds,
-                    struct sim_rank *sums, struct err *err)
-{
-    struct sim_costs costs = price_costs(price);
-    int done = price_steady(price, steady, seconds, sums, err);
-    if (done == 0 && !*sim)
-        done = sim_create(price->plan, PROGRAM_TRAIN, sim, err);
-    if (done == 0)
-        done = sim_run(*sim, &costs, seconds, sums, NULL, 0, err);
-    return done < 0 ? -1 : 0;
-}
-
 int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums, struct err *err)
 {
-    struct steady *steady = NULL;
-    int result = step_run(price, &steady, sim, seconds, sums, err);
-    steady_destroy(steady);
-    return result;
+    struct sim_costs costs = price_costs(price);
+    if (!*sim && sim_create(price->plan, PROGRAM_TRAIN, sim, err) < 0)
+        return -1;
+    return sim_run(*sim, &costs, seconds, sums, NULL, 0, err);
 }
 
 void price_run_fini(struct price_run *run)
 {
-    steady_destroy(run->steady);
     sim_destroy(run->sim);
     *run = (struct price_run){0};
 }
@@ -383,10 +313,8 @@ static int steps_run(struct price *price, uint32_t count, double *step_s, double
     *step_s = 0;
     for (uint32_t s = 0; s < count && result == 0; s++) {
         double seconds = 0;
-        steady_destroy(run->steady);
-        run->steady = NULL;
         price->step = run->step = problem_step_priced(price->problem, s, count);
-        result = step_run(price, &run->steady, &run->sim, &seconds, sums, err);
+        result = price_step(price, &run->sim, &seconds, sums, err);
         run->ran = result == 0;
         *step_s += seconds / count;
         for (uint32_t r = 0; r < ranks; r++)
@@ -410,7 +338,7 @@ int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t st
         result = steps_run(&price, count ? count : 1, step_s, busy, run, err);
     if (result == 0)
         costs_fill(&price, plan, *step_s, busy);
-    if (run->sim && (result < 0 || run->steady || sim_graph(run->sim)->total > instructions_most)) {
+    if (run->sim && (result < 0 || sim_graph(run->sim)->total > instructions_most)) {
         sim_destroy(run->sim);
         run->sim = NULL;
     }

@@ -5,7 +5,7 @@
 
 #include "planner/cost/problem.h"
 #include "planner/simulate/simulate.h"
-#include "planner/simulate/steady.h"
+#include "planner/simulate/simulate.h"
 
 struct expert_price;
 
@@ -34,7 +34,6 @@ struct price {
     uint32_t step;               /* priced step */
     bool free_links;             /* for comparisons: transfers take no time */
     struct expert_price *expert; /* of plans with attention and experts apart (expert.h); else NULL */
-    bool whole;                  /* simulate steady stretches turn by turn */
     struct price_again again[2]; /* the forward and the backward priced last */
 };
 
@@ -43,26 +42,21 @@ void price_fini(struct price *price);
 /* What the simulator asks for; borrows price until the run ends. */
 struct sim_costs price_costs(struct price *price);
 /* Seconds of one step of the price, price->step; sums[rank_count] as the simulator's. *sim: made when it is
- * needed, kept for the next step, destroyed by the caller; NULL at first. Steady stretches are skipped. */
+ * needed, kept for the next step, destroyed by the caller; NULL at first. */
 int price_step(struct price *price, struct sim **sim, double *seconds, struct sim_rank *sums,
                struct err *err);
-/* The same by a plan without the turns of its steady stretch, if it has one: 1 and *steady (steady_destroy),
- * 0, or −1. */
-int price_steady(struct price *price, struct steady **steady, double *seconds, struct sim_rank *sums,
-                 struct err *err);
 /* The run that priced a plan last, for callers that read its times: borrows the plan and its programs. */
 struct price_run {
     bool ran;
-    uint32_t step;         /* priced step */
-    struct steady *steady; /* either of them, */
-    struct sim *sim;       /* or neither: it was longer than asked for */
+    uint32_t step;   /* priced step */
+    struct sim *sim; /* NULL: it was longer than asked for */
 };
 void price_run_fini(struct price_run *run);
 /* Mean step over the priced steps; fills the ranks' busy_s and plan->costs. steps_max: at most that many of
  * them. */
 int price_plan(const struct problem *problem, struct plan *plan, uint32_t steps_max, double *step_s,
                struct err *err);
-/* The same; *run (price_run_fini) is of the last of them, simulated whole if that is up to so many
+/* The same; *run (price_run_fini) is of the last of them, if that is up to so many
  * instructions. */
 int price_plan_run(const struct problem *problem, struct plan *plan, uint32_t steps_max,
                    uint64_t instructions_most, double *step_s, struct price_run *run, struct err *err);

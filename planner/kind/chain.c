@@ -116,7 +116,8 @@ double chain_closed(struct workbench *bench, const struct candidate *c, const st
     for (uint32_t s = 0; s < c->stage_count; s++) {
         pass[s] = chain_pass(c, prices, s);
         hop[s] = s + 1 < c->stage_count ? 2 * chain_hop(bench->problem, c, s) : 0;
-        period = fmax(period, fmax(chain_period(c, prices, s), hop[s] / 2));
+        double lanes = s + 1 < c->stage_count ? fmin(price_count(c, s), price_count(c, s + 1)) : 1;
+        period = fmax(period, fmax(chain_period(c, prices, s), hop[s] / 2 / lanes));
         way += pass[s] + hop[s];
     }
     way += stall_seconds(c, pass, hop, micro_batches, period);

@@ -8,15 +8,21 @@
 #define PERIOD_SAME 2e-3 /* relative: whole blocks make no finer difference */
 #define NARROW 0.8       /* of a period that is to be beaten: most that beat it at all are above */
 
-/* A mean boundary tensor from one device to another and back; INFINITY where the link does not pass one a
+/* A mean boundary tensor from one device to another and back; INFINITY where so many links do not pass one a
  * period. */
 static double hop_seconds(const struct workbench *bench, const struct candidate *c, uint32_t from,
-                          uint32_t to, double period)
+                          uint32_t to, uint32_t links, double period)
 {
     const struct problem *p = bench->problem;
     struct problem_link link = problem_link(p, from, to);
     double seconds = p->bytes_per_token * p->mean_row.tokens * c->micro_batch_rows / link.bytes_per_s;
-    return seconds > period ? INFINITY : 2 * (link.latency_s + seconds);
+    return seconds > period * links ? INFINITY : 2 * (link.latency_s + seconds);
+}
+
+/* Replicas pass micro-batches side by side. */
+static uint32_t links_between(uint32_t members, uint32_t next)
+{
+    return members < next ? members : next;
 }
 
 static uint32_t window_of(double stay, double period)
@@ -69,9 +75,11 @@ static bool cover(struct workbench *bench, const struct kind *kind, struct candi
     bench->spent += c->member_count;
     for (uint32_t s = c->stage_count; s-- > 0;) {
         struct cut_stage x = {0};
+        const struct stage *own = &c->stages[s], *next = own + 1;
         if (s + 1 < c->stage_count)
-            stay += hop_seconds(bench, c, c->members[c->stages[s].member_first].device,
-                                c->members[c->stages[s + 1].member_first].device, period);
+            stay += hop_seconds(bench, c, c->members[own->member_first].device,
+                                c->members[next->member_first].device,
+                                links_between(own->member_count, next->member_count), period);
         int32_t guess = c->stages[s].block_end - c->stages[s].block_begin;
         if (stay == INFINITY)
             return false;
@@ -167,7 +175,8 @@ static struct reach extended(struct grouping *g, uint32_t i, uint32_t width, dou
     for (uint32_t m = 0; m < width; m++)
         c->members[1 + m] = (struct member){.device = g->order[i + m], .window = 1, .state_share = 1};
     if (i > 0)
-        next.stay += hop_seconds(g->bench, c, g->order[i], g->order[g->reach[i].from], period);
+        next.stay += hop_seconds(g->bench, c, g->order[i], g->order[g->reach[i].from],
+                                 links_between(width, g->reach[i].width), period);
     next.from = i;
     next.width = width;
     if (next.stay == INFINITY)

@@ -122,8 +122,7 @@ int move_append(struct candidate *c, const struct kind *kind, const uint32_t *de
     return 0;
 }
 
-/* Does its shape suit the kind, the model and what the job asks for? */
-static bool shape_allowed(const struct problem *p, const struct kind *kind, const struct candidate *c)
+bool move_shape_allowed(const struct problem *p, const struct kind *kind, const struct candidate *c)
 {
     uint32_t asked = p->workload->stages, most = 0;
     if (c->stage_count < kind->stages_least || c->stage_count > kind->stages_most ||
@@ -177,7 +176,7 @@ static int structure(const struct problem *p, const struct kind *kind, struct ca
         c->stages[0].block_begin = 0;
         c->stages[0].block_end = p->block_count;
     }
-    return shape_allowed(p, kind, c) ? MOVE_CUT : MOVE_VOID;
+    return move_shape_allowed(p, kind, c) ? MOVE_CUT : MOVE_VOID;
 }
 
 /* Stages a and b change places with all their members. */

@@ -50,5 +50,8 @@ enum move_level move_level(enum move_kind move);
 /* Appends a stage of the members' devices; blocks are cut later. ERR_NOMEM. */
 int move_append(struct candidate *candidate, const struct kind *kind, const uint32_t *devices, uint32_t count,
                 struct err *err);
+/* Does its shape suit the kind, the model and what the job asks for? */
+bool move_shape_allowed(const struct problem *problem, const struct kind *kind,
+                        const struct candidate *candidate);
 
 #endif

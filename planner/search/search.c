@@ -16,7 +16,7 @@
 #define SWIFT_DEVICES 64u /* and from so many on with a part, as they must be answered at once */
 #define SWIFT_PART 6u
 #define LEAST_UNITS 40000u /* that fewer devices than many never go below, if as much was given */
-#define SEEDS_PART 8u
+#define SEEDS_PART 6u
 #define SETS_PART 24u /* of kinds of one stage: there are fewer seeds */
 #define ESTIMATED_PART 4u
 #define SIMULATED_PART 2u

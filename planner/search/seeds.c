@@ -150,47 +150,59 @@ static void reverse(uint32_t *order, uint32_t count)
 
 /* --- one seed --- */
 
+static void candidate_begin(struct seeder *s)
+{
+    s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
+    s->c.placement = s->local->kind->placement;
+    s->c.schedule = SCHEDULE_1F1B;
+}
+
+/* Values a candidate and lists it; s->last becomes its value if that is less. */
+static int seed_add(struct seeder *s, struct candidate *c, enum move_level level)
+{
+    double now = local_value(s->local, c, level, s->best * NEAR);
+    if (now < 0 || (now < INFINITY && candidate_list_add(s->list, c, s->local->bench->err) < 0))
+        return -1;
+    s->last = fmin(s->last, now);
+    s->best = fmin(s->best, now);
+    return 0;
+}
+
 /* The candidate in hand, with its blocks cut evenly and not. */
-static int seed_value(struct seeder *s, double *value)
+static int seed_value(struct seeder *s)
 {
     bool both = s->c.stage_count > 2;
-    *value = INFINITY;
     for (int even = 0; even < (both ? 2 : 1); even++) {
         if (both && candidate_copy(&s->trial, &s->c, s->local->bench->err) < 0)
             return -1;
-        struct candidate *c = both ? &s->trial : &s->c;
         s->local->cut = even ? CUT_EVEN : CUT_TILTED;
-        double now = local_value(s->local, c, MOVE_CUT, s->best * NEAR);
-        if (now < 0 || (now < INFINITY && candidate_list_add(s->list, c, s->local->bench->err) < 0))
+        if (seed_add(s, both ? &s->trial : &s->c, MOVE_CUT) < 0)
             return -1;
-        *value = fmin(*value, now);
-        s->best = fmin(s->best, now);
     }
     s->local->cut = CUT_EITHER;
     return 0;
 }
 
 /* The candidate in hand at a size of micro-batches, then at larger and smaller ones until two in turn are
- * worse. */
-static int seed_sizes(struct seeder *s, uint32_t rows, double *best, uint32_t *best_rows)
+ * worse. s->last: the best value. */
+static int seed_sizes(struct seeder *s, uint32_t rows)
 {
     const struct problem *p = s->local->bench->problem;
     uint32_t sizes[MICRO_SIZES_MAX], count = micro_sizes(p, sizes), first = 0;
     bool own = s->local->kind->stage_kind == STAGE_SHARDED || s->local->kind->stage_kind == STAGE_SERVER;
-    *best = INFINITY;
+    double best = INFINITY;
     while (first + 1 < count && sizes[first] < rows)
         first++;
     for (int way = -1; way <= 1; way += 2) {
         uint32_t worse = 0;
         for (int64_t at = way < 0 ? first : (int64_t)first + 1;
              at >= 0 && at < count && worse < 2 && s->local->spent < s->local->budget; at += way) {
-            double value;
             s->c.micro_batch_rows = sizes[at];
-            if (seed_value(s, &value) < 0)
+            s->last = INFINITY;
+            if (seed_value(s) < 0)
                 return -1;
-            worse = value < *best ? 0 : worse + (*best < INFINITY);
-            *best_rows = value < *best ? sizes[at] : *best_rows;
-            *best = fmin(*best, value);
+            worse = s->last < best ? 0 : worse + (best < INFINITY);
+            s->last = best = fmin(best, s->last);
             if (own) /* members have sizes of their own */
                 return 0;
         }
@@ -218,9 +230,7 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
     s->last = INFINITY;
     if (s->local->spent >= s->local->budget)
         return 0;
-    s->c.stage_count = s->c.member_count = s->c.owner_count = 0;
-    s->c.placement = kind->placement;
-    s->c.schedule = SCHEDULE_1F1B;
+    candidate_begin(s);
     for (uint32_t at = 0, width; at < count; at += width) {
         width = each;
         while (each == 0 && at + ++width < count &&
@@ -231,88 +241,57 @@ static int seed_groups(struct seeder *s, uint32_t count, uint32_t each)
         if (move_append(&s->c, kind, &s->order[at], width, s->local->bench->err) < 0)
             return -1;
     }
-    uint32_t asked = p->workload->stages, most = 0;
     for (uint32_t g = 0; g < s->c.stage_count; g++) {
         s->c.stages[g].block_begin = (int32_t)((uint64_t)p->block_count * g / s->c.stage_count);
         s->c.stages[g].block_end = (int32_t)((uint64_t)p->block_count * (g + 1) / s->c.stage_count);
-        most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
     }
-    if (s->c.stage_count < kind->stages_least || s->c.stage_count > kind->stages_most ||
-        s->c.stage_count > (uint32_t)p->block_count || most < kind->members_least ||
-        (asked && s->c.stage_count != asked))
-        return 0;
-    uint32_t rows;
-    return seed_sizes(s, size_first(s, s->c.stage_count), &s->last, &rows);
+    return move_shape_allowed(p, kind, &s->c) ? seed_sizes(s, size_first(s, s->c.stage_count)) : 0;
 }
 
 /* Groups by dynamic programming over the order, from its end to its beginning, for the least period and, with
- * fewer stages, for longer ones; each at other sizes of micro-batches, too. */
-static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even, double *best,
-                      uint32_t *rows)
+ * fewer stages, for longer ones at other sizes of micro-batches, too. */
+static int seed_cover(struct seeder *s, uint32_t widest, uint32_t slack_count, bool even)
 {
     static const double slacks[SLACKS] = {1, 1.15, 1.5};
-    const struct kind *kind = s->local->kind;
-    uint32_t asked = s->local->bench->problem->workload->stages, size = *rows, best_rows = *rows;
-    double least = 0;
-    *best = INFINITY;
-    for (uint32_t i = 0; i < slack_count && s->local->spent < s->local->budget; i++) {
-        uint64_t before = s->local->bench->spent;
-        double period = least * slacks[i], value;
-        s->c.placement = kind->placement;
-        s->c.schedule = SCHEDULE_1F1B;
+    struct local *l = s->local;
+    uint32_t size = size_first(s, s->count);
+    double least = 0, best = INFINITY;
+    for (uint32_t i = 0; i < slack_count && l->spent < l->budget; i++) {
+        uint64_t before = l->bench->spent;
+        double period = least * slacks[i];
+        candidate_begin(s);
         s->c.micro_batch_rows = size;
-        s->local->bench->even = even;
-        int found = cut_groups(s->local->bench, kind, &s->c, s->order, s->count, widest, &period);
+        l->bench->even = even;
+        int found = cut_groups(l->bench, l->kind, &s->c, s->order, s->count, widest, &period);
         least = i ? least : period;
-        s->local->spent += s->local->bench->spent - before;
-        if (found < 0)
-            return -1;
-        if (found == 0 || s->c.stage_count < kind->stages_least || (asked && s->c.stage_count != asked))
-            break;
-        uint32_t most = 0;
-        for (uint32_t g = 0; g < s->c.stage_count; g++)
-            most = s->c.stages[g].member_count > most ? s->c.stages[g].member_count : most;
-        if (most < kind->members_least) /* groups were of no use: it is a pipeline */
+        l->spent += l->bench->spent - before;
+        if (found <= 0)
+            return found;
+        if (!move_shape_allowed(l->bench->problem, l->kind, &s->c)) /* without groups it is a pipeline */
             continue;
-        if (slack_count == 1) { /* a first look, with the blocks as they were covered */
-            best_rows = size;
-            value = local_value(s->local, &s->c, MOVE_SETTLE, INFINITY);
-            if (value < 0 ||
-                (value < INFINITY && candidate_list_add(s->list, &s->c, s->local->bench->err) < 0))
-                return -1;
-        } else if (seed_sizes(s, size, &value, &best_rows) < 0) {
+        s->last = INFINITY;
+        if ((slack_count == 1 ? seed_add(s, &s->c, MOVE_SETTLE) : seed_sizes(s, size)) < 0)
             return -1;
-        }
-        *rows = value < *best ? best_rows : *rows;
-        *best = fmin(*best, value);
+        best = fmin(best, s->last);
     }
+    s->last = best;
     return 0;
 }
 
-/* Every order once, and the best of them thoroughly. */
+/* Every order once, and the best of them thoroughly: evenly and not, and with groups of a third. */
 static int seed_covers(struct seeder *s)
 {
-    uint32_t widest =
-        s->local->kind->members_most < COVER_WIDEST ? s->local->kind->members_most : COVER_WIDEST;
-    uint32_t best_rows = 0;
-    int best = -1;
-    double least = INFINITY, value;
-    for (int order = 0; order < SEED_ORDERS; order++) {
-        uint32_t rows = size_first(s, s->count);
-        order_by(s, (enum seed_order)order);
+    uint32_t most = s->local->kind->members_most, widest = most < COVER_WIDEST ? most : COVER_WIDEST;
+    int best = 0;
+    double least = INFINITY;
+    for (int look = 0; look < SEED_ORDERS + 4; look++) {
+        bool first = look < SEED_ORDERS, third = look >= SEED_ORDERS + 2;
+        order_by(s, (enum seed_order)(first ? look : best));
         reverse(s->order, s->count);
-        if (seed_cover(s, widest, 1, false, &value, &rows) < 0)
+        if (seed_cover(s, third ? (widest + 2) / 3 : widest, first ? 1 : SLACKS, !first && look % 2 == 0) < 0)
             return -1;
-        best = value < least ? order : best;
-        best_rows = value < least ? rows : best_rows;
-        least = fmin(least, value);
-    }
-    for (int pass = 0; pass < 4 && best >= 0 && widest / (pass / 2 * 2 + 1) > 0; pass++) {
-        uint32_t rows = best_rows; /* groups of up to `widest` and of a third, evenly and not */
-        order_by(s, (enum seed_order)best);
-        reverse(s->order, s->count);
-        if (seed_cover(s, widest / (pass / 2 * 2 + 1), SLACKS, pass % 2 == 0, &value, &rows) < 0)
-            return -1;
+        best = first && s->last < least ? look : best;
+        least = fmin(least, s->last);
     }
     return 0;
 }
@@ -327,12 +306,11 @@ static int seed_widths(struct seeder *s, uint32_t count)
         return seed_groups(s, count, count);
     if (asked)
         return seed_groups(s, count, (count + asked - 1) / asked);
-    for (uint32_t each = kind->members_most == 1 ? 1 : 2; each <= count && each <= kind->members_most;
-         each += each < 4 ? 1 : each) {
-        if (seed_groups(s, count, each) < 0)
+    if (kind->members_most == 1)
+        return seed_groups(s, count, 1);
+    for (uint32_t each = COVER_WIDEST; each > 1; each -= each > 4 ? each / 2 : 1) {
+        if (each <= count && each <= kind->members_most && seed_groups(s, count, each) < 0)
             return -1;
-        if (kind->members_most == 1)
-            return 0;
     }
     return seed_groups(s, count, 0);
 }
@@ -506,8 +484,11 @@ static int seed_stages(struct seeder *s)
     bool many = s->count > GROUPS_FIRST, cover = kind->stage_kind == STAGE_REPLICAS && s->count > 2;
     if (s->count <= SETS_ALL && kind->stages_least == 1 && seed_every_set(s) < 0) /* all in one group */
         return -1;
+    uint64_t budget = s->local->budget;
+    s->local->budget = many ? budget / 2 : budget; /* slow links ask for groups alike */
     if (many && cover && seed_covers(s) < 0)
         return -1;
+    s->local->budget = budget;
     if (seed_orders(s, s->count, s->count) < 0 || seed_machines(s) < 0)
         return -1;
     if (!many && cover && seed_covers(s) < 0)

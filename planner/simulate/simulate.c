@@ -352,7 +352,7 @@ static uint32_t heap_lowest(const struct sim *sim, uint32_t i, double latest, ui
 }
 
 /* The earliest. Times that differ by rounding alone are equal, and then the lower number goes first: else who
- * goes first would change from turn to turn of a steady stretch as the sums grow. */
+ * goes first would change from micro-batch to micro-batch as the sums grow. */
 static struct sim_item heap_pop(struct sim *sim)
 {
     uint32_t i = heap_lowest(sim, 0, sim->heap[0].start * (1 + SAME_TIME), 0);

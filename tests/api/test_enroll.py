@@ -49,6 +49,8 @@ def a_join_token_makes_a_node_once():
     expect([node["name"] for node in api.good("GET", "/v1/nodes")["nodes"]] == ["once"], "the node is there")
     api.refused(401, "POST", "/v1/enroll", enroll(token, "twice"), "join token", token=None)
     expect(len(api.good("GET", "/v1/nodes")["nodes"]) == 1, "and no other")
+    rows = {row["what"]: row for row in api.good("GET", "/v1/audit")["audit"]}
+    expect(rows["node.enrol"]["who"] == "node:once" and rows["join-token.make"]["who"] == "admin", f"the audit: {rows}")
 
 
 def an_agents_token_reaches_files_only():

@@ -206,12 +206,15 @@ def what_nothing_refers_to_goes_and_the_rest_stays():
         job = swept.good("POST", "/v1/jobs", spec(rows))["id"]
         encoded = swept.psql("SELECT blob FROM datasets").strip()
         model = swept.psql("SELECT f.value ->> 'sha256' FROM models, json_array_elements(files) f").split()
-        artifact, kept_part, dropped_part, lone = (swept.upload(noise(1000, seed)) for seed in range(20, 24))
+        files = [noise(1000, seed) for seed in range(20, 24)]
+        artifact, kept_part, dropped_part, lone = (hashlib.sha256(data).hexdigest() for data in files)
         swept.psql(f"INSERT INTO artifacts (job, name, sha256, size) VALUES ({job}, 'a', '{artifact}', 1000)")
         swept.psql(f"INSERT INTO runs (id, job, attempt, epoch, state, plan) VALUES (1, {job}, 1, 1, 'done', '{{}}')")
         for step, part in ((5, dropped_part), (10, kept_part)):
             swept.psql("INSERT INTO checkpoints (job, step, run, parts, ranks, blobs, complete) VALUES "
                        f"({job}, {step}, 1, 1, '{{0}}', '{{\"state.json\": {{\"sha256\": \"{part}\", \"size\": 1000}}}}', true)")
+        for data in files:  # after what refers to them: a second without a reference may pass on a busy machine
+            swept.upload(data)
         swept.psql("DELETE FROM checkpoints WHERE step = 5")
         gone = {lone, dropped_part}
         wait_for(lambda: not gone & set(kept(swept.config["blobs"])[0]), "files nothing refers to are removed")

@@ -88,7 +88,9 @@ def commands_change_the_state_or_say_why_not():
 
 
 def other_peoples_jobs_are_not_there():
-    token = api.token_for("anna", ["jobs:read", "jobs:write"])
+    token = api.token_for("anna", ["jobs:read", "jobs:write", "models:write"])
+    api.refused(422, "POST", "/v1/jobs", spec(rows), "was not uploaded", token=token)  # somebody else's data
+    api.upload("".join(json.dumps(row) + "\n" for row in token_rows()).encode(), token=token)
     mine = api.good("POST", "/v1/jobs", spec(rows), token=token)["id"]
     ours = api.good("POST", "/v1/jobs", spec(rows))["id"]
     expect([job["id"] for job in api.good("GET", "/v1/jobs", token=token)["jobs"]] == [mine], "only hers")

@@ -115,7 +115,8 @@ def connections():
 
 def a_user_has_so_many_streams_and_a_revoked_token_ends_them():
     made = api.good("POST", "/v1/tokens", {"user": "ann", "scopes": ["jobs:read", "jobs:write"]})
-    job = api.good("POST", "/v1/jobs", spec(rows), token=made["token"])["id"]
+    job = api.good("POST", "/v1/jobs", spec(rows))["id"]
+    api.good("POST", f"/v1/jobs/{job}/share", {"visibility": "everyone"})
     path, headers = f"/v1/jobs/{job}/events", {"Authorization": f"Bearer {made['token']}"}
     streams = []
     for _ in range(3):

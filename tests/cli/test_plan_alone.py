@@ -15,7 +15,7 @@ from claims import BIN, expect, main  # noqa: E402
 MOTLEY = os.path.join(BIN, "motley")
 SVG = "{http://www.w3.org/2000/svg}"
 COMMANDS = ("up down status run submit plan jobs job why watch logs cancel hold release resume metrics get join-token drain "
-            "undrain nodes devices model replay profile").split()
+            "undrain nodes devices model share token group user audit replay profile").split()
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
          "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,

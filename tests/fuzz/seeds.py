@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Write the fuzz targets' seeds: small documents cut from tests/data, and a few made here.
+"""Write the fuzz targets' seeds: small documents cut from tests/data, and some made here.
 
     tests/fuzz/seeds.py FOLDER      FOLDER/TARGET/N.json
 """
 import json
 import os
 import shutil
+import struct
+import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -140,8 +142,181 @@ def inputs():
                         "between": {"latency_s": 1e-4, "bytes_per_s": 1e8}}}
 
 
+def packed(value):
+    """The msgpack of small values."""
+    if value is None or isinstance(value, bool):
+        return {None: b"\xc0", False: b"\xc2", True: b"\xc3"}[value]
+    if isinstance(value, dict):
+        return bytes([0x80 | len(value)]) + b"".join(packed(k) + packed(v) for k, v in value.items())
+    if isinstance(value, list):
+        return bytes([0x90 | len(value)]) + b"".join(map(packed, value))
+    if isinstance(value, str):
+        return bytes([0xd9, len(value.encode())]) + value.encode()
+    return b"\xcb" + struct.pack(">d", value) if isinstance(value, float) else b"\xd3" + struct.pack(">q", value)
+
+
+STEP = {"type": "step", "node": "a", "run": 1, "epoch": 1, "rank": 0, "seq": 1, "at": 1, "step": 1, "loss": 2.5}
+
+
+def http():
+    yield b"GET /v1/models/a%2fb?limit=7&after=x HTTP/1.1\r\nHost: h\r\nRange: bytes=0-9\r\n\r\n"
+    yield b"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nAuthorization: Bearer x\r\n\r\n"
+    yield b"PUT / HTTP/1.0\r\nContent-Length: 10\r\nConnection: keep-alive\r\n\r\n"
+    yield from (b"bytes=0-", b"bytes=5-7", b"bytes=-3")
+
+
+def anything():
+    yield {"a": [1, -2.5e3, True, None, "\u00e9\n"], "b": {"c": {}}}
+    yield b"a: 1\nb: [x, 'y', 0x1f, 1e3, ~]\nc:\n  - {d: \"\\t\"}\n  - |\n    text\n"
+
+
+def frame():
+    body = packed({"type": "assign", "list": [1, 2.5, None, True], "inner": {"a": "b"}})
+    yield body
+    yield struct.pack(">I", len(body)) + body + struct.pack(">I", 1) + b"\xc0"
+
+
+def mesh():
+    for kind in range(1, 8):
+        yield struct.pack("<BBHIQQQQQBBBB4II", 1, kind, 0, 16, 1, 2, 0, 16, 0, 1, 1, 1, 0, 4, 0, 0, 0, 0)
+
+
+def tensors(shapes):
+    head, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4
+        for extent in shape:
+            size *= extent
+        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **head}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def safetensors():
+    yield tensors({"a": [2, 3], "b": [4], "c": []})
+
+
+def gguf():
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+    words = ["<s>", "</s>", "a", "b", "ab"]
+    keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    for name, value in {"block_count": 1, "embedding_length": 8, "feed_forward_length": 16, "context_length": 64,
+                        "attention.head_count": 2, "attention.head_count_kv": 2, "vocab_size": 5}.items():
+        keys.append(text("llama." + name) + struct.pack("<II", 4, value))
+    keys.append(text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5))
+    keys.append(text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("gpt2"))
+    keys.append(text("tokenizer.ggml.pre") + struct.pack("<I", 8) + text("llama-bpe"))
+    keys.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(words)) + b"".join(map(text, words)))
+    keys.append(text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 1) + text("a b"))
+    keys.append(text("tokenizer.ggml.token_type") + struct.pack("<IIQ5i", 9, 5, 5, 3, 3, 1, 1, 1))
+    shapes = {"token_embd.weight": [8, 5], "output_norm.weight": [8], "output.weight": [8, 5]}
+    shapes.update({f"blk.0.{n}.weight": s for n, s in {
+        "attn_q": [8, 8], "attn_k": [8, 8], "attn_v": [8, 8], "attn_output": [8, 8], "ffn_gate": [8, 16], "ffn_up": [8, 16],
+        "ffn_down": [16, 8], "attn_norm": [8], "ffn_norm": [8]}.items()})
+    listed, at = b"", 0
+    for name, shape in shapes.items():
+        listed += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", 0, at)
+        at += (4 * shape[0] * (shape[1] if len(shape) > 1 else 1) + 31) // 32 * 32
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys)) + b"".join(keys) + listed
+    yield head + bytes(-len(head) % 32) + bytes(at)
+
+
+def tokenizer():
+    for name in ("gpt2", "llama3", "qwen2", "smollm"):
+        yield load("tokenizer", name + ".json")
+
+
+def chat():
+    yield "chatml"
+    yield {"system": "<s>{content}", "user": "U: {content}\n", "assistant": "A: {content}\n", "generation": "A: "}
+    yield [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+    yield (b"{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+           b"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+def rows():
+    yield b"\x01" + b'{"instruction": "a", "input": "b", "output": "c d"}\n\n{"instruction": "a", "output": "b"}\n'
+    yield b"\x22" + b'{"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}\n'
+    yield b"\x03" + b'{"text": "some text"}\n'
+    yield b"\x04" + b'{"ids": [1, 2, 3], "labels": [-100, 2, 3]}\n'
+    yield b"\x00" + b'{"text": "some text"}\n'
+
+
+def peft():
+    config_ = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4, "lora_dropout": 0.0,
+               "target_modules": ["q_proj", "v_proj"], "bias": "none", "inference_mode": True}
+    names = {}
+    for layer in (0, 1):
+        for target, out in (("q_proj", 64), ("v_proj", 32)):
+            key = f"base_model.model.model.layers.{layer}.self_attn.{target}.lora_"
+            names.update({key + "A.weight": [2, 64], key + "B.weight": [out, 2]})
+    yield json.dumps(config_).encode() + b"\0" + tensors(names)
+
+
+def journal():
+    records = b""
+    for seq in (1, 2):
+        body = packed({**STEP, "seq": seq})
+        records += struct.pack(">IQB", len(body), seq, 0) + body
+    yield records
+    yield records + struct.pack(">IQB", 0, 2, 2)
+    yield records[:-3]
+
+
+def join():
+    yield b"00112233445566778899aabbccddeeff." + b"ab" * 32
+    if shutil.which("openssl"):
+        made = subprocess.run(["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                               "/dev/null", "-subj", "/CN=agent:a", "-addext", "subjectAltName=URI:agent:a"],
+                              capture_output=True, check=False)
+        yield made.stdout
+
+
+def redis():
+    body = packed(STEP)
+    yield b"*1\r\n*2\r\n$13\r\nmotley:events\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nm\r\n$%d\r\n%s\r\n" % (len(body), body)
+    yield b"+OK\r\n:7\r\n-ERR no\r\n$-1\r\n*-1\r\n*1\r\n*2\r\n$3\r\n2-0\r\n*2\r\n$1\r\nx\r\n$1\r\ny\r\n"
+
+
+def events():
+    run = {"node": "a", "run": 1, "epoch": 1, "rank": 0, "at": 1}
+    yield [{"type": "worker_ready", "seq": 1, "address": "1.2.3.4:5", "identity": "agent:a", **run},
+           {"type": "started", "seq": 2, **run}, {**STEP, "seq": 3, "labelled_tokens": 4, "grad_norm": 1.0},
+           {"type": "checkpoint", "seq": 4, "step": 1, "blobs": {"state.json": "0" * 64}, "best": False, **run},
+           {"type": "memory", "seq": 5, "peak": {}, "predicted": {}, **run}, {"type": "log", "seq": 6, "level": "info", "text": "t", **run},
+           {"type": "done", "seq": 7, "artifacts": {"a": "0" * 64}, **run}]
+    yield [{"type": "node_hello", "node": "a", "seq": 0, "at": 1, "boot": "b", "machine_id": "m", "address": "1.2.3.4:5",
+            "devices": [{"name": "a/cpu0", "kind": "cpu", "threads": 1, "isa": "avx2", "memory_limit_bytes": 1 << 28}],
+            "workers": [{"run": 1, "epoch": 1, "rank": 0, "device": "a/cpu0"}]},
+           {"type": "heartbeat", "node": "a", "seq": 0, "at": 2, "boot": "b"},
+           {"type": "failed", "node": "a", "seq": 1, "boot": "b", "at": 2, "request": 1, "code": "no-fit", "text": "t", "own_fault": False}]
+
+
+def profiles():
+    yield {"format": "motley-profiles", "version": 1, "origin": "lab", "exported_at": "2026-01-01T00:00:00Z",
+           "devices": [{"name": "a/0", "kind": "cpu", "memory_bytes": 1 << 30, "threads": 2}],
+           "profiles": [{"key": "00", **table("a/0")}], "links": [{"from": "a", "to": "b", "latency_s": 1e-4, "bytes_per_s": 1e8}]}
+
+
+def assign():
+    yield {"type": "assign", "assignment": 1, "job": 1, "run": 1, "attempt": 1, "epoch": 1, "rank": 0, "device": "a/cpu0",
+           "ranks": [{"rank": 0, "node": "a", "device": "a/cpu0"}], "plan": {}, "spec": next(spec()),
+           "model": {"name": "m", "content": "0" * 64, "config": list(config())[-1],
+                     "files": [{"name": "model.safetensors", "size": 8, "sha256": "0" * 64}]},
+           "data": {"train": "0" * 64, "eval": None, "format": "text"}, "start": {"step": 0, "checkpoint": None, "adapter": None},
+           "links": [], "limits": {"wait": 600}, "local": {
+               "device": {"name": "a/cpu0", "kind": "cpu", "threads": 1, "memory_limit_bytes": 1 << 28}, "listen": "127.0.0.1:0",
+               "advertise": "127.0.0.1", "identity": "agent:a", "cert": "c", "key": "k", "ca": "ca", "api": "https://h:1",
+               "api_ca": "ca", "token": "t", "cache": "/tmp/c", "cache_limit_bytes": 1 << 30}}
+    yield {"version": 1, "size": 8, "sha256": "0" * 64, "chunk_bytes": 4 << 20, "chunks": ["0" * 64]}
+
+
 TARGETS = {"cephalo": cephalo, "zorse": zorse, "sailor": sailor, "cluster": cluster, "profile": profile,
-           "config": config, "spec": spec, "inputs": inputs}
+           "config": config, "spec": spec, "inputs": inputs, "http": http, "json": anything, "frame": frame, "mesh": mesh,
+           "safetensors": safetensors, "gguf": gguf, "tokenizer": tokenizer, "chat": chat, "rows": rows, "peft": peft,
+           "journal": journal, "join": join, "redis": redis, "events": events, "profiles": profiles, "assign": assign}
 
 
 def strings(value, out):
@@ -162,6 +337,10 @@ def main():
     for name, make in TARGETS.items():
         os.makedirs(os.path.join(folder, name), exist_ok=True)
         for n, document in enumerate(make()):
+            if isinstance(document, bytes):
+                with open(os.path.join(folder, name, "%d" % n), "wb") as file:
+                    file.write(document)
+                continue
             strings(document, words)
             with open(os.path.join(folder, name, "%d.json" % n), "w", encoding="utf-8") as file:
                 json.dump(document, file, separators=(",", ":"))

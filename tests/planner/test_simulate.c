@@ -1,4 +1,4 @@
-/* The simulator: what links share, bounded buffers, jitter, steady stretches, and what is read off a run. */
+/* The simulator: what links share, bounded buffers, jitter, and what is read off a run. */
 #include "planner/plan_fixture.h"
 
 #include <math.h>
@@ -6,7 +6,6 @@
 #include "planner/cost/price.h"
 #include "planner/emit/frame.h"
 #include "planner/kind/kind.h"
-#include "planner/simulate/steady.h"
 #include "planner/simulate/timeline.h"
 
 /* --- programs by hand --- */
@@ -298,46 +297,6 @@ static void unmake(struct made *m)
     workload_fini(&m->workload);
 }
 
-static void steady_stretches_give_what_every_turn_gives(void **state)
-{
-    (void)state;
-    bool all = getenv("MOTLEY_LONG") != NULL;
-    uint32_t cases = all ? 2000 : 120, skipped = 0, made = 0;
-    double worst = 0;
-    for (uint32_t i = 0; i < cases; i++) {
-        struct made m;
-        struct err err;
-        struct price price;
-        uint32_t micro_batches = 400 + 37 * (i % 40);
-        if (make(&m, i, micro_batches, false)) {
-            struct sim *none = NULL, *whole = NULL;
-            double quick_s = 0, whole_s = 0;
-            struct sim_rank a[16], b[16];
-            made++;
-            assert_int_equal(price_init(&price, &m.problem, m.plan, &err), 0);
-            assert_int_equal(price_step(&price, &none, &quick_s, a, &err), 0);
-            price.whole = true;
-            assert_int_equal(price_step(&price, &whole, &whole_s, b, &err), 0);
-            skipped += none == NULL;
-            worst = fmax(worst, fabs(quick_s / whole_s - 1));
-            if (fabs(quick_s / whole_s - 1) > 1e-9)
-                fail_msg("case %u: %.12g s with skips, %.12g s without", i, quick_s, whole_s);
-            for (uint32_t r = 0; r < m.plan->rank_count; r++) {
-                assert_true(fabs(a[r].compute_s / b[r].compute_s - 1) < 1e-9);
-                assert_true(fabs(a[r].send_s - b[r].send_s) <= 1e-9 * b[r].send_s);
-                assert_true(fabs(a[r].end_s / b[r].end_s - 1) < 1e-9);
-            }
-            sim_destroy(none);
-            sim_destroy(whole);
-            price_fini(&price);
-        }
-        unmake(&m);
-    }
-    printf("%u of %u plans skipped their steady stretch; worst difference %.1e\n", skipped, made, worst);
-    assert_true(made > cases / 2);
-    assert_true(skipped > made / 2);
-}
-
 static void rows_of_uneven_length_are_simulated_one_by_one(void **state)
 {
     (void)state;
@@ -506,7 +465,6 @@ int main(void)
         cmocka_unit_test(a_card_passes_no_more_than_it_can),
         cmocka_unit_test(the_root_of_a_tree_may_be_late_by_the_round_trip_of_the_others),
         cmocka_unit_test(a_receive_waits_for_its_buffer),
-        cmocka_unit_test(steady_stretches_give_what_every_turn_gives),
         cmocka_unit_test(rows_of_uneven_length_are_simulated_one_by_one),
         cmocka_unit_test(jitter_is_the_seeds_and_costs_time),
         cmocka_unit_test(timelines_and_paths_cover_the_step),

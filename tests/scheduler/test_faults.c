@@ -55,7 +55,8 @@ static void emulated_links_are_told_and_not_measured(void **state)
     assert_true(world.agents[0]->wait_told >= 60);    /* limits.wait_ms_min */
     assert_int_equal(world.agents[0]->link_requests + world.agents[1]->link_requests, 0);
     struct answer answer;
-    AWAIT_OK(world.fixture, answer, store_cluster_get(world.fixture->store, NULL, on_doc, &answer, E));
+    AWAIT_OK(world.fixture, answer,
+             store_cluster_get(world.fixture->store, &principal_service, NULL, on_doc, &answer, E));
     json_t *link = json_array_get(json_object_get(answer.doc, "links"), 0);
     assert_true(json_is_true(json_object_get(link, "emulated")));
     assert_true(json_number_value(json_object_get(link, "bytes_per_s")) == 125e6);
@@ -279,7 +280,8 @@ static void garbage_on_the_stream_is_refused_and_nothing_stops(void **state)
                         "right/cpu0", "memory_limit_bytes", 5)); /* another node's device */
     finish(id, 30, 1);
     struct answer answer;
-    AWAIT_OK(world.fixture, answer, store_device_list(world.fixture->store, on_doc, &answer, E));
+    AWAIT_OK(world.fixture, answer,
+             store_device_list(world.fixture->store, &principal_service, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "devices")), 2);
     json_decref(answer.doc);
 }

@@ -190,8 +190,8 @@ static inline void world_enrol(struct world *world, const char *node, uint8_t ma
     struct err err;
     assert_int_equal(digest_sha256(node, strlen(node), hash, &err), 0); /* its Redis password is its name */
     AWAIT_OK(world->fixture, answer,
-             store_join_token_put(world->fixture->store, join, clock_wall_us() + 60000000, 0, on_done,
-                                  &answer, E));
+             store_join_token_put(world->fixture->store, &principal_service, join, clock_wall_us() + 60000000,
+                                  on_done, &answer, E));
     const struct store_enrol enrol = {.join_hash = join,
                                       .node = node,
                                       .address = "",
@@ -212,7 +212,8 @@ static inline void world_data(struct world *world)
         .name = "m", .content = "content-m", .config = config, .files = files};
     const struct store_dataset_new data = {
         .key = world_key, .blob = world_key, .sizes = sizes, .sizes_bytes = sizeof(sizes), .stats = stats};
-    AWAIT_OK(world->fixture, answer, store_model_put(world->fixture->store, &model, on_done, &answer, E));
+    AWAIT_OK(world->fixture, answer,
+             store_model_put(world->fixture->store, &world->fixture->user, &model, on_done, &answer, E));
     AWAIT_OK(world->fixture, answer, store_dataset_put(world->fixture->store, &data, on_done, &answer, E));
     /* The files that fake_blobs names: a checkpoint is taken only with its files. */
     struct err err;
@@ -312,7 +313,8 @@ static inline json_t *world_job(struct world *world, int64_t id)
 {
     struct answer answer;
     do {
-        AWAIT(world->fixture, answer, store_job_get(world->fixture->store, id, 0, on_doc, &answer, E));
+        AWAIT(world->fixture, answer,
+              store_job_get(world->fixture->store, &principal_service, id, on_doc, &answer, E));
     } while (answer.err.code == ERR_NET || answer.err.code == ERR_TIMEOUT || answer.err.code == ERR_BUSY);
     assert_int_equal(answer.err.code, ERR_NONE);
     return answer.doc;
@@ -361,7 +363,7 @@ static inline void world_check_metrics(struct world *world, int64_t id, int64_t 
     }
     json_decref(answer.doc);
     AWAIT_OK(world->fixture, answer,
-             store_event_list(world->fixture->store, id, 0, "step", 0, 1000, on_doc, &answer, E));
+             store_event_list(world->fixture->store, id, "step", 0, 1000, on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "events")), steps < 1000 ? steps : 1000);
     json_decref(answer.doc);
 }
@@ -369,16 +371,18 @@ static inline void world_check_metrics(struct world *world, int64_t id, int64_t 
 static inline json_t *world_command(struct world *world, int64_t id, enum job_event event, int64_t more)
 {
     struct answer answer;
-    AWAIT_OK(world->fixture, answer,
-             store_job_command(world->fixture->store, id, 0, event, more, on_doc, &answer, E));
+    AWAIT_OK(
+        world->fixture, answer,
+        store_job_command(world->fixture->store, &principal_service, id, event, more, on_doc, &answer, E));
     return answer.doc;
 }
 
 static inline void world_drain(struct world *world, const char *device, bool drained)
 {
     struct answer answer;
-    AWAIT_OK(world->fixture, answer,
-             store_device_drain(world->fixture->store, device, drained, on_doc, &answer, E));
+    AWAIT_OK(
+        world->fixture, answer,
+        store_device_drain(world->fixture->store, &principal_service, device, drained, on_doc, &answer, E));
     json_decref(answer.doc);
 }
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <stdio.h>
+
 #include <cmocka.h>
 #include <event2/event.h>
 
@@ -22,8 +24,16 @@ struct fixture {
     struct test_postgres postgres;
     struct event_base *base;
     struct store *store;
-    int64_t user;
+    struct principal user; /* ada */
 };
+
+/* A person of that id, without an administrator's rights. */
+static inline struct principal fixture_person(int64_t id, const char *name)
+{
+    struct principal person = {.kind = PRINCIPAL_USER, .id = id, .scopes = SCOPES_USER, .priority_max = 100};
+    snprintf(person.name, sizeof(person.name), "%s", name);
+    return person;
+}
 
 /* What a callback said. */
 struct answer {
@@ -32,7 +42,7 @@ struct answer {
     json_t *doc;    /* new reference or NULL */
     int64_t id;
     struct store_job_made made;
-    struct store_identity identity;
+    struct principal principal;
 };
 
 static inline void answer_take(struct answer *answer, const struct err *err)
@@ -73,12 +83,12 @@ static inline void on_made(void *arg, const struct err *err, const struct store_
     }
 }
 
-static inline void on_identity(void *arg, const struct err *err, const struct store_identity *identity)
+static inline void on_principal(void *arg, const struct err *err, const struct principal *principal)
 {
     struct answer *answer = arg;
     answer_take(answer, err);
-    if (identity != NULL) {
-        answer->identity = *identity;
+    if (principal != NULL) {
+        answer->principal = *principal;
     }
 }
 
@@ -134,7 +144,7 @@ static inline int fixture_setup(void **state)
         test_services_fail("store", err.text);
     }
     AWAIT_OK(fixture, answer, store_user_put(fixture->store, "ada", on_id, &answer, E));
-    fixture->user = answer.id;
+    fixture->user = fixture_person(answer.id, "ada");
     *state = fixture;
     return 0;
 }
@@ -155,7 +165,7 @@ static const uint8_t fixture_digest[32] = {1, 2, 3};
 static inline struct store_job_new fixture_job(const struct fixture *fixture, const char *name, json_t *spec,
                                                json_t *inputs)
 {
-    return (struct store_job_new){.owner = fixture->user,
+    return (struct store_job_new){.owner = &fixture->user,
                                   .name = name,
                                   .request_digest = fixture_digest,
                                   .spec = spec,

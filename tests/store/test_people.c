@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "common/digest.h"
+#include "store/migrations.h"
 
 static void a_token_is_known_by_its_hash_until_it_ends(void **state)
 {
@@ -12,26 +13,30 @@ static void a_token_is_known_by_its_hash_until_it_ends(void **state)
     struct answer answer;
     uint8_t hash[32] = {1}, expired[32] = {2}, unknown[32] = {3};
     const struct store_token_new token = {.hash = hash, .scopes = SCOPES_USER, .note = "laptop"};
-    AWAIT_OK(fixture, answer, store_token_put(fixture->store, fixture->user, &token, on_id, &answer, E));
+    AWAIT_OK(fixture, answer,
+             store_token_put(fixture->store, &fixture->user, "ada", &token, on_id, &answer, E));
     int64_t id = answer.id;
-    AWAIT_OK(fixture, answer, store_token_find(fixture->store, hash, on_identity, &answer, E));
-    assert_int_equal(answer.identity.user, fixture->user);
-    assert_int_equal(answer.identity.scopes, SCOPES_USER);
+    AWAIT_OK(fixture, answer, store_token_find(fixture->store, hash, on_principal, &answer, E));
+    assert_int_equal(answer.principal.id, fixture->user.id);
+    assert_string_equal(answer.principal.name, "ada");
+    assert_int_equal(answer.principal.scopes, SCOPES_USER);
     const struct store_token_new old = {
         .hash = expired, .scopes = SCOPES_USER, .expires_us = clock_wall_us() - 1};
-    AWAIT_OK(fixture, answer, store_token_put(fixture->store, fixture->user, &old, on_id, &answer, E));
-    AWAIT(fixture, answer, store_token_find(fixture->store, expired, on_identity, &answer, E));
+    AWAIT_OK(fixture, answer,
+             store_token_put(fixture->store, &fixture->user, "ada", &old, on_id, &answer, E));
+    AWAIT(fixture, answer, store_token_find(fixture->store, expired, on_principal, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
-    AWAIT(fixture, answer, store_token_find(fixture->store, unknown, on_identity, &answer, E));
+    AWAIT(fixture, answer, store_token_find(fixture->store, unknown, on_principal, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
-    AWAIT_OK(fixture, answer, store_token_list(fixture->store, fixture->user, on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_token_list(fixture->store, &fixture->user, on_doc, &answer, E));
     json_t *first = json_array_get(json_object_get(answer.doc, "tokens"), 0);
     assert_string_equal(json_string_value(json_array_get(json_object_get(first, "scopes"), 0)), "jobs:read");
     json_decref(answer.doc);
-    AWAIT_OK(fixture, answer, store_token_revoke(fixture->store, id, on_done, &answer, E));
-    AWAIT(fixture, answer, store_token_find(fixture->store, hash, on_identity, &answer, E));
+    AWAIT_OK(fixture, answer, store_token_revoke(fixture->store, &fixture->user, id, on_done, &answer, E));
+    AWAIT(fixture, answer, store_token_find(fixture->store, hash, on_principal, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
-    AWAIT(fixture, answer, store_token_revoke(fixture->store, 12345, on_done, &answer, E));
+    AWAIT(fixture, answer,
+          store_token_revoke(fixture->store, &principal_service, 12345, on_done, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
 }
 
@@ -54,7 +59,7 @@ static void a_join_token_is_good_once_however_many_ask_at_once(void **state)
     uint8_t join[32] = {10}, agents[8][32];
     char names[8][16];
     AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, join, clock_wall_us() + 60000000, fixture->user, on_done,
+             store_join_token_put(fixture->store, &fixture->user, join, clock_wall_us() + 60000000, on_done,
                                   &answer, E));
     memset(answers, 0, sizeof(answers));
     memset(agents, 0, sizeof(agents));
@@ -78,11 +83,11 @@ static void a_join_token_is_good_once_however_many_ask_at_once(void **state)
     }
     assert_int_equal(won, 1);
     for (int i = 0; i < 8; i++) {
-        AWAIT(fixture, answer, store_token_find(fixture->store, agents[i], on_identity, &answer, E));
+        AWAIT(fixture, answer, store_token_find(fixture->store, agents[i], on_principal, &answer, E));
         assert_int_equal(answer.err.code, i == winner ? ERR_NONE : ERR_AUTH);
         if (i == winner) {
-            assert_int_equal(answer.identity.scopes, SCOPE_AGENT);
-            assert_int_equal(answer.identity.user, 0);
+            assert_int_equal(answer.principal.scopes, SCOPE_AGENT);
+            assert_int_equal(answer.principal.id, 0);
         }
     }
     AWAIT_OK(fixture, answer, store_node_list(fixture->store, on_doc, &answer, E));
@@ -104,13 +109,15 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
         assert_int_equal(err.code, ERR_INVALID);
     }
     AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, late, clock_wall_us() - 1, 0, on_done, &answer, E));
+             store_join_token_put(fixture->store, &principal_service, late, clock_wall_us() - 1, on_done,
+                                  &answer, E));
     const struct store_enrol with_late = {.join_hash = late, .node = "late", .agent_hash = agent};
     AWAIT(fixture, answer, store_enrol(fixture->store, &with_late, on_id, &answer, E));
     assert_int_equal(answer.err.code, ERR_AUTH);
 
     AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, good, clock_wall_us() + 60000000, 0, on_done, &answer, E));
+             store_join_token_put(fixture->store, &principal_service, good, clock_wall_us() + 60000000,
+                                  on_done, &answer, E));
     const struct store_enrol first = {.join_hash = good, .node = "left", .agent_hash = agent};
     AWAIT_OK(fixture, answer, store_enrol(fixture->store, &first, on_id, &answer, E));
     assert_int_equal(answer.id, 1);
@@ -120,7 +127,8 @@ static void joining_refuses_bad_names_old_tokens_and_living_namesakes(void **sta
     AWAIT_OK(fixture, answer, store_ingest(fixture->store, &hello, on_done, &answer, E));
     json_decref(nodes);
     AWAIT_OK(fixture, answer,
-             store_join_token_put(fixture->store, again, clock_wall_us() + 60000000, 0, on_done, &answer, E));
+             store_join_token_put(fixture->store, &principal_service, again, clock_wall_us() + 60000000,
+                                  on_done, &answer, E));
     const uint8_t other[32] = {34};
     struct store_enrol second = {.join_hash = again, .node = "left", .agent_hash = other};
     AWAIT(fixture, answer, store_enrol(fixture->store, &second, on_id, &answer, E));
@@ -137,34 +145,35 @@ static void models_blobs_and_data_sets_come_back(void **state)
     static const char hash[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     json_t *config = json_pack("{s:i, s:f}", "layers", 2, "eps", 1e-5);
     json_t *files = json_pack("[{s:s, s:i, s:s}]", "name", "model.safetensors", "size", 5, "sha256", hash);
-    struct store_model_new model = {
-        .name = "tiny", .content = "c1", .config = config, .files = files, .owner = fixture->user};
-    AWAIT_OK(fixture, answer, store_model_put(fixture->store, &model, on_done, &answer, E));
+    struct store_model_new model = {.name = "tiny", .content = "c1", .config = config, .files = files};
+    AWAIT_OK(fixture, answer, store_model_put(fixture->store, &fixture->user, &model, on_done, &answer, E));
     model.content = "c2";
-    AWAIT_OK(fixture, answer, store_model_put(fixture->store, &model, on_done, &answer, E));
-    AWAIT_OK(fixture, answer, store_model_get(fixture->store, "tiny", on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_model_put(fixture->store, &fixture->user, &model, on_done, &answer, E));
+    AWAIT_OK(fixture, answer, store_model_get(fixture->store, &fixture->user, "tiny", on_doc, &answer, E));
     assert_string_equal(json_string_value(json_object_get(answer.doc, "content")), "c2");
     assert_true(json_equal(json_object_get(answer.doc, "config"), config));
     json_decref(answer.doc);
-    AWAIT_OK(fixture, answer, store_model_get(fixture->store, "c1", on_doc, &answer, E)); /* jobs keep it */
+    AWAIT_OK(
+        fixture, answer,
+        store_model_get(fixture->store, &principal_service, "c1", on_doc, &answer, E)); /* jobs keep it */
     json_decref(answer.doc);
-    AWAIT(fixture, answer, store_model_get(fixture->store, "none", on_doc, &answer, E));
+    AWAIT(fixture, answer, store_model_get(fixture->store, &fixture->user, "none", on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(answer.err.text, "none"));
-    AWAIT_OK(fixture, answer, store_model_remove(fixture->store, "tiny", on_done, &answer, E));
-    AWAIT(fixture, answer, store_model_remove(fixture->store, "tiny", on_done, &answer, E));
+    AWAIT_OK(fixture, answer, store_model_remove(fixture->store, &fixture->user, "tiny", on_doc, &answer, E));
+    AWAIT(fixture, answer, store_model_remove(fixture->store, &fixture->user, "tiny", on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     json_decref(config);
     json_decref(files);
 
     const struct store_blob blob = {.sha256 = hash, .size = 5};
-    AWAIT_OK(fixture, answer, store_blob_put(fixture->store, &blob, on_done, &answer, E));
-    AWAIT_OK(fixture, answer, store_blob_put(fixture->store, &blob, on_done, &answer, E));
-    AWAIT_OK(fixture, answer, store_blob_get(fixture->store, hash, on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_blob_put(fixture->store, &fixture->user, &blob, on_done, &answer, E));
+    AWAIT_OK(fixture, answer, store_blob_put(fixture->store, &fixture->user, &blob, on_done, &answer, E));
+    AWAIT_OK(fixture, answer, store_blob_get(fixture->store, &fixture->user, hash, on_doc, &answer, E));
     assert_int_equal(json_integer_value(json_object_get(answer.doc, "size")), 5);
     json_decref(answer.doc);
     const struct store_blob wrong = {.sha256 = "../../etc/passwd", .size = 5};
-    assert_int_equal(store_blob_put(fixture->store, &wrong, on_done, &answer, &err), -1);
+    assert_int_equal(store_blob_put(fixture->store, &fixture->user, &wrong, on_done, &answer, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
 }
 
@@ -207,7 +216,8 @@ static void draining_names_an_unknown_device(void **state)
 {
     struct fixture *fixture = *state;
     struct answer answer;
-    AWAIT(fixture, answer, store_device_drain(fixture->store, "left/cpu9", true, on_doc, &answer, E));
+    AWAIT(fixture, answer,
+          store_device_drain(fixture->store, &principal_service, "left/cpu9", true, on_doc, &answer, E));
     assert_int_equal(answer.err.code, ERR_NOT_FOUND);
     assert_non_null(strstr(answer.err.text, "left/cpu9"));
 }
@@ -290,8 +300,8 @@ static void a_bootstrap_token_works(void **state)
     const struct store_token_new token = {.hash = hash, .scopes = SCOPES_ALL_PEOPLE};
     assert_int_equal(store_bootstrap_token(fixture->postgres.conninfo, "root", &token, &err), 0);
     assert_int_equal(store_bootstrap_token(fixture->postgres.conninfo, "root", &token, &err), 0);
-    AWAIT_OK(fixture, answer, store_token_find(fixture->store, hash, on_identity, &answer, E));
-    assert_int_equal(answer.identity.scopes, SCOPES_ALL_PEOPLE);
+    AWAIT_OK(fixture, answer, store_token_find(fixture->store, hash, on_principal, &answer, E));
+    assert_int_equal(answer.principal.scopes, SCOPES_ALL_PEOPLE);
 }
 
 int main(void)

@@ -36,7 +36,8 @@ static int64_t import(struct fixture *fixture, json_t *row)
     json_t *rows = json_array();
     json_array_append_new(rows, row);
     AWAIT_OK(fixture, answer,
-             store_profile_import(fixture->store, rows, "another lab", fixture->user, on_doc, &answer, E));
+             store_profile_import(fixture->store, &fixture->user, rows, "another lab",
+                                  &(struct sharing){.visibility = VISIBLE_EVERYONE}, on_doc, &answer, E));
     int64_t count = json_integer_value(json_object_get(answer.doc, "imported"));
     json_decref(answer.doc);
     json_decref(rows);
@@ -49,7 +50,7 @@ static const json_t *planned(struct fixture *fixture, const char *device, json_t
     struct answer answer;
     size_t index;
     const json_t *row, *found = NULL;
-    AWAIT_OK(fixture, answer, store_profile_plan(fixture->store, KEY, on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_profile_plan(fixture->store, &fixture->user, KEY, on_doc, &answer, E));
     *all = answer.doc;
     json_array_foreach(answer.doc, index,
                        row) if (strcmp(json_string_value(json_object_get(row, "device")), device) == 0)
@@ -103,7 +104,7 @@ static void the_list_says_where_each_comes_from(void **state)
     uint32_t measured = 0, from_elsewhere = 0;
     size_t index;
     const json_t *row;
-    AWAIT_OK(fixture, answer, store_profile_list(fixture->store, "m", on_doc, &answer, E));
+    AWAIT_OK(fixture, answer, store_profile_list(fixture->store, &fixture->user, "m", on_doc, &answer, E));
     json_array_foreach(json_object_get(answer.doc, "profiles"), index, row)
     {
         const char *origin = json_string_value(json_object_get(row, "origin"));
@@ -114,7 +115,8 @@ static void the_list_says_where_each_comes_from(void **state)
     assert_int_equal(measured, 1);
     assert_int_equal(from_elsewhere, 2);
     json_decref(answer.doc);
-    AWAIT_OK(fixture, answer, store_profile_list(fixture->store, "other", on_doc, &answer, E));
+    AWAIT_OK(fixture, answer,
+             store_profile_list(fixture->store, &fixture->user, "other", on_doc, &answer, E));
     assert_int_equal(json_array_size(json_object_get(answer.doc, "profiles")), 0);
     json_decref(answer.doc);
 }

@@ -6,7 +6,8 @@ from motley import main
 
 
 def jobs_survive_a_storm():
-    return storm(kills=23, seed=22, backlog=6, pause_s=1.5, steps=30)
+    # In so short a queue the second until all that is due runs again weighs more than in two hundred disturbances' (1.3).
+    return storm(kills=25, seed=22, backlog=6, pause_s=1.2, steps=30, ratio_max=2.0)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ static void a_blob_passes_a_link_that_breaks_both_ways(void **state)
         data[i] = i * 2654435761u;
     assert_int_equal(scratch_make(&scratch), 0);
     assert_int_equal(blob_server_start(&store, scratch.dir), 0);
-    link_open(&link, atoi(strrchr(store.url, ':') + 1));
+    link_open(&link, (int)strtol(strrchr(store.url, ':') + 1, NULL, 10));
     snprintf(url, sizeof url, "http://127.0.0.1:%d", link.port);
     struct blobs_options options = {.api = url, .patience_ns = 10000000000u};
     check(blobs_open(&options, &blobs, &err));

@@ -1,0 +1,101 @@
+/* What the instructions and a checkpoint of one rank need of the host's memory. */
+#include "program/host.h"
+
+#include <stdbool.h>
+
+static uint64_t state_bytes(const struct plan *plan, uint32_t rank)
+{
+    return plan->ranks[rank].memory_peak[PURPOSE_ADAPTERS] / 2;
+}
+
+static bool names(const struct plan_rank *me, int32_t slot)
+{
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+        for (uint32_t i = 0; i < me->programs[kind].instr_count; i++) {
+            const struct instr *x = &me->programs[kind].instrs[i];
+            if ((x->op == OP_SEND && x->slot_in == slot) || (x->op == OP_RECV && x->slot_out == slot))
+                return true;
+        }
+    return false;
+}
+
+static uint64_t cell_bytes(const struct plan_rank *me)
+{
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < me->slot_count; s++) {
+        const struct plan_slot *slot = &me->slots[s];
+        if ((slot->kind == SLOT_ACTIVATION || slot->kind == SLOT_GRADIENT) && names(me, (int32_t)s))
+            bytes += (uint64_t)slot->ring_micro_batches * slot->ring_blocks * slot->bytes_bound;
+    }
+    return bytes;
+}
+
+/* Blocks of [begin, end) that are layers: what LoRA trains. */
+static uint64_t layers_in(const struct plan *plan, int32_t begin, int32_t end)
+{
+    begin = begin < 1 ? 1 : begin;
+    end = end > plan->block_count - 1 ? plan->block_count - 1 : end;
+    return end > begin ? (uint64_t)(end - begin) : 0;
+}
+
+/* The share of P that the instruction's blocks have; all of it where layers do not tell. */
+static uint64_t meant_bytes(const struct plan *plan, uint32_t rank, const struct instr *x)
+{
+    const struct plan_rank *me = &plan->ranks[rank];
+    uint64_t mine = layers_in(plan, me->block_begin, me->block_end),
+             meant = layers_in(plan, x->block_begin, x->block_end);
+    bool all = x->block_begin == x->block_end || plan->trains_embedding || mine == 0 || meant >= mine;
+    return all ? state_bytes(plan, rank) : (state_bytes(plan, rank) + mine - 1) / mine * meant;
+}
+
+static uint64_t collective_bytes(const struct plan *plan, uint32_t rank)
+{
+    const struct plan_rank *me = &plan->ranks[rank];
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < PROGRAM_KINDS; kind++)
+        for (uint32_t i = 0; i < me->programs[kind].instr_count; i++) {
+            const struct instr *x = &me->programs[kind].instrs[i];
+            int32_t slot = x->slot_in >= 0 ? x->slot_in : x->slot_out;
+            bool collective = x->op == OP_ALL_REDUCE || x->op == OP_REDUCE || x->op == OP_BROADCAST;
+            if (!collective || slot < 0 || (uint32_t)slot >= me->slot_count)
+                continue;
+            if (me->slots[slot].kind == SLOT_GRADIENTS || me->slots[slot].kind == SLOT_PARAMETERS)
+                bytes += 3 * meant_bytes(plan, rank, x);
+        }
+    return bytes;
+}
+
+/* Σ P of the ranks at and below a position of group 0's tree: p's children are 2p + 1 and 2p + 2, so a
+ * level's are [first, last]. */
+static uint64_t tree_bytes(const struct plan *plan, uint64_t position)
+{
+    const struct plan_group *all = &plan->groups[0];
+    uint64_t bytes = 0;
+    for (uint64_t first = position, last = position; first < all->rank_count;
+         first = 2 * first + 1, last = 2 * last + 2)
+        for (uint64_t p = first; p <= last && p < all->rank_count; p++)
+            bytes += state_bytes(plan, all->ranks[p]);
+    return bytes;
+}
+
+static uint64_t checkpoint_bytes(const struct plan *plan, uint32_t rank)
+{
+    int position = plan_group_position(&plan->groups[0], rank);
+    uint64_t own = state_bytes(plan, rank), whole = tree_bytes(plan, 0);
+    uint64_t below = position < 0 ? own : tree_bytes(plan, (uint64_t)position);
+    uint64_t copy = 5 * own + (below - own), gathered = 2 * below, loaded = whole + own;
+    uint64_t most = copy > gathered ? copy : gathered;
+    return most > loaded ? most : loaded;
+}
+
+struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank)
+{
+    return (struct plan_host){.cells = cell_bytes(&plan->ranks[rank]),
+                              .collectives = collective_bytes(plan, rank),
+                              .checkpoint = checkpoint_bytes(plan, rank)};
+}
+
+uint64_t plan_host_total(const struct plan_host *host)
+{
+    return host->cells + host->collectives + host->checkpoint;
+}

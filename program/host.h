@@ -1,0 +1,29 @@
+/* Host memory of a worker beside its device's, as the plan has it. Pure.
+ *
+ * The formulas are upper bounds of what worker/ops.c, worker/reduce.c and worker/state.c take; data sets come
+ * on top, 8 bytes a token. P is one state of the rank's trained parameters: half of its purpose "adapters"
+ * (values and gradients). What a peer sends before it is asked for stands beside it, at most mesh.h's window
+ * a queue. */
+#ifndef MOTLEY_PROGRAM_HOST_H
+#define MOTLEY_PROGRAM_HOST_H
+
+#include <stdint.h>
+
+#include "program/program.h"
+
+struct plan_host {
+    uint64_t cells;       /* each instance of each boundary slot that a SEND or RECV names: bytes_bound */
+    uint64_t collectives; /* each reduction or broadcast of gradients or parameters: 3 times its blocks' share
+                             of P */
+    /* The largest of: the copy of values and moments and the moments' file (5 P), while the parts of the
+     * ranks below in group 0's tree may have come already; the values, those parts, and the file of both; a
+     * whole adapter and one state, when it is loaded. */
+    uint64_t checkpoint;
+};
+
+/* Of a rank of a sealed plan with its programs. */
+struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank);
+/* The three together. */
+uint64_t plan_host_total(const struct plan_host *host);
+
+#endif

@@ -1,0 +1,133 @@
+/* Groups of people, and the audit. */
+#include "store/jobs.h"
+#include "store/store_private.h"
+#include "store/users.h"
+
+#include <stdio.h>
+
+#define MEMBERS_JSON                                                                                         \
+    "(SELECT coalesce(json_agg(u.name ORDER BY u.name), '[]'::json) FROM group_members m "                   \
+    "JOIN users u ON u.id = m.user_id WHERE m.grp = g.id)"
+
+static const struct pg_statement list_groups = {
+    "group_list",
+    "SELECT json_build_object('groups', coalesce(json_agg(json_build_object('name', g.name, 'created', "
+    " motley_time(g.created_at), 'members', " MEMBERS_JSON ") ORDER BY g.name), '[]'::json)) "
+    "FROM groups g WHERE $2::boolean OR g.id = ANY (motley_groups($1::bigint))",
+    PG_READ};
+
+/* The first step makes the group, so that the second finds it; the count of members tells a name too many. */
+static const struct pg_statement make_group = {
+    "group_make", "INSERT INTO groups (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", PG_WRITE};
+/* clang-format off */
+static const struct pg_statement set_group = {
+    "group_set",
+    "WITH g AS (SELECT id, name FROM groups WHERE name = $1 FOR UPDATE), "
+    "wanted AS (SELECT DISTINCT u.id, u.name FROM users u WHERE u.name = ANY ($2::text[])), "
+    "was AS (SELECT " MEMBERS_JSON " AS names FROM g), "
+    "out AS (DELETE FROM group_members m USING g WHERE m.grp = g.id AND m.user_id NOT IN (SELECT id FROM "
+    "  wanted)), "
+    "new AS (INSERT INTO group_members (grp, user_id) "
+    "SELECT g.id, wanted.id FROM g, wanted ON CONFLICT DO NOTHING), "
+    "said AS ("
+    AUDIT("$3", "'group.put'", "g.name", "json_build_object('members', was.names)", "json_build_object('members', to_json($2::text[]))", "g, was")
+    "  ) "
+    "SELECT json_build_object('name', g.name, 'members', to_json($2::text[])), motley_expect((SELECT count(*) "
+    "  FROM wanted), (SELECT count(DISTINCT n) FROM unnest($2::text[]) n), 'members of a group') FROM g",
+    PG_WRITE};
+static const struct pg_statement remove_group = {
+    "group_remove",
+    "WITH g AS (SELECT id, name, " MEMBERS_JSON " AS members FROM groups g WHERE name = $1 FOR UPDATE), "
+    "out AS (DELETE FROM groups USING g WHERE groups.id = g.id RETURNING groups.name), "
+    "said AS ("
+    AUDIT("$2", "'group.remove'", "g.name", "json_build_object('members', g.members)", "NULL::json", "g") ") "
+    "SELECT name FROM out",
+    PG_WRITE};
+/* clang-format on */
+
+int store_group_list(struct store *store, const struct principal *principal, store_doc_fn *done, void *arg,
+                     struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    store_param_viewer(&params, principal);
+    return store_one_doc(store, &list_groups, &params, NULL, done, arg, err);
+}
+
+int store_group_put(struct store *store, const struct principal *principal, const char *name,
+                    const char *const *members, size_t count, store_doc_fn *done, void *arg, struct err *err)
+{
+    if (store_check_text("a group's name", name, STORE_NAME_MAX, err) < 0) {
+        return -1;
+    }
+    struct pg_params made, params;
+    pg_params_init(&made);
+    pg_param_text(&made, name);
+    pg_params_init(&params);
+    pg_param_text(&params, name);
+    pg_param_text_array(&params, members, count);
+    store_param_actor(&params, principal);
+    const struct pg_step steps[] = {{&make_group, &made}, {&set_group, &params}};
+    int rc = store_run_doc(store, steps, 2, 0, NULL, done, arg, err);
+    pg_params_fini(&made);
+    pg_params_fini(&params);
+    return rc;
+}
+
+int store_group_remove(struct store *store, const struct principal *principal, const char *name,
+                       store_done_fn *done, void *arg, struct err *err)
+{
+    char missing[300];
+    struct pg_params params;
+    snprintf(missing, sizeof(missing), "there is no group \"%.220s\"", name);
+    pg_params_init(&params);
+    pg_param_text(&params, name);
+    store_param_actor(&params, principal);
+    return store_one_touched(store, &remove_group, &params, missing, done, arg, err);
+}
+
+/* ---- the audit ---- */
+
+static const struct pg_statement page_audit = {
+    "audit_page",
+    "SELECT json_build_object('audit', coalesce(json_agg(t.doc ORDER BY t.id DESC), '[]'::json), "
+    "       'next', CASE WHEN count(*) = $2 THEN min(t.id) END) "
+    "FROM (SELECT id, json_build_object('id', id, 'at', motley_time(at), 'who', who, 'user_id', user_id, "
+    "'token', "
+    "      token, 'address', address, 'what', what, 'object', object, 'before', before, 'after', after) AS "
+    "doc "
+    "      FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2) t",
+    PG_READ};
+static const struct pg_statement add_audit = {
+    "audit_add",
+    "INSERT INTO audit (who, user_id, token, address, what, object, before, after) "
+    "SELECT a.who, a.user_id, a.token, a.address, $2, $3, $4, $5 "
+    "FROM json_to_record($1::json) AS a(who text, user_id bigint, token bigint, address text)",
+    PG_WRITE};
+
+int store_audit_page(struct store *store, int64_t before_id, unsigned limit, store_doc_fn *done, void *arg,
+                     struct err *err)
+{
+    if (limit < 1 || limit > STORE_PAGE_MAX) {
+        return err_set(err, ERR_INVALID, "limit: %u is not within 1..%d", limit, STORE_PAGE_MAX);
+    }
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, before_id > 0 ? before_id : INT64_MAX);
+    pg_param_i64(&params, limit);
+    return store_one_doc(store, &page_audit, &params, NULL, done, arg, err);
+}
+
+int store_audit_add(struct store *store, const struct principal *principal, const char *what,
+                    const char *object, const json_t *before, const json_t *after, store_done_fn *done,
+                    void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    store_param_actor(&params, principal);
+    pg_param_text(&params, what);
+    pg_param_text(&params, object);
+    pg_param_json(&params, before);
+    pg_param_json(&params, after);
+    return store_one_done(store, &add_audit, &params, done, arg, err);
+}

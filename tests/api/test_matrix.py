@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Every route of the api × who asks × whose object: the whole of who may do what, in one table.
+
+The routes are those of openapi.yaml, which api/openapi holds equal to the table in route_table.c. A route that is not in
+the table below fails this test, and so does a line of it without a route.
+"""
+import hashlib
+import json
+import os
+import re
+
+from api import LLAMA, Api, agent_token, expect, main, spec, token_rows
+
+PEOPLE = ["jobs:read", "jobs:write", "models:read", "models:write", "nodes:read"]
+WHO = ("owner", "other", "member", "agent", "nobody", "admin")
+
+# route: what it is asked for, then the status for the owner, another user, a member of the group that the object is
+# shared with, an agent that has nothing to do with it, nobody, and an administrator. All ask for the owner's object.
+TABLE = {
+    "POST /v1/jobs": ("data", 201, 422, 201, 403, 401, 201),
+    "POST /v1/jobs:validate": ("data", 200, 422, 200, 403, 401, 200),
+    "GET /v1/jobs": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "POST /v1/jobs/{id}/cancel": ("job queued", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs/{id}/hold": ("job queued", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs/{id}/release": ("job held", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs/{id}/resume": ("job cancelled", 200, 404, 403, 403, 401, 200),
+    "POST /v1/jobs/{id}/share": ("job held", 200, 404, 403, 403, 401, 200),
+    "GET /v1/jobs/{id}/metrics": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/logs": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/events": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/plan": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/runs": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/trace": ("job cancelled", 404, 404, 404, 403, 401, 404),  # the job has none; others hear: no job
+    "GET /v1/jobs/{id}/why": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/artifacts": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/jobs/{id}/artifacts/{name}": ("job cancelled", 200, 404, 200, 403, 401, 200),
+    "GET /v1/queue": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/models": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/models": ("files", 201, 422, 201, 403, 401, 201),
+    "GET /v1/models/{name}": ("model", 200, 404, 200, 403, 401, 200),
+    "DELETE /v1/models/{name}": ("model", 204, 404, 403, 403, 401, 204),
+    "PUT /v1/blobs/{sha256}": ("bytes", 200, 201, 201, 201, 401, 200),
+    "GET /v1/blobs/{sha256}": ("file", 200, 404, 200, 404, 401, 200),
+    "GET /v1/blobs/{sha256}/manifest": ("file", 200, 404, 200, 404, 401, 200),
+    "GET /v1/nodes": (None, 200, 200, 200, 403, 401, 200),
+    "GET /v1/devices": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/devices/{name}/drain": ("device", 403, 403, 403, 403, 401, 200),
+    "POST /v1/devices/{name}/undrain": ("device", 403, 403, 403, 403, 401, 200),
+    "GET /v1/profiles": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/profiles": ("profiles", 403, 403, 403, 403, 401, 200),
+    "POST /v1/enroll": ("join", 503, 503, 503, 503, 503, 503),  # no CA here; the join token is what counts
+    "POST /v1/join-tokens": ("nothing", 403, 403, 403, 403, 401, 503),
+    "GET /v1/users": (None, 403, 403, 403, 403, 401, 200),
+    "PATCH /v1/users/{name}": ("user", 403, 403, 403, 403, 401, 200),
+    "GET /v1/groups": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/groups": ("group", 403, 403, 403, 403, 401, 200),
+    "DELETE /v1/groups/{name}": ("group", 403, 403, 403, 403, 401, 204),
+    "GET /v1/tokens": (None, 200, 200, 200, 403, 401, 200),
+    "POST /v1/tokens": ("for", 201, 403, 403, 403, 401, 201),
+    "DELETE /v1/tokens/{id}": ("token", 204, 404, 404, 403, 401, 204),
+    "GET /v1/whoami": (None, 200, 200, 200, 200, 401, 200),
+    "GET /v1/audit": (None, 403, 403, 403, 403, 401, 200),
+    "GET /v1/openapi.yaml": (None, 200, 200, 200, 200, 200, 200),
+    "GET /healthz": (None, 200, 200, 200, 200, 200, 200),
+    "GET /readyz": (None, 200, 200, 200, 200, 200, 200),
+    "GET /metrics": (None, 200, 200, 200, 200, 200, 200),
+}
+
+
+def routes_described():
+    found, path = set(), None
+    for line in api.call("GET", "/v1/openapi.yaml", token=None).body.decode().splitlines():
+        if line == "components:":
+            break
+        at = re.match(r"  (/\S*):$", line)
+        path = at.group(1) if at else path
+        method = re.match(r"    (get|put|post|delete|patch):$", line)
+        if path and method:
+            found.add(f"{method.group(1).upper()} {path}")
+    return found
+
+
+class Objects:
+    """Ada's, by the dozen: each cell of the table takes one that nobody has changed. `shared` ones are the group's.
+    `absent` ones never were, and are named so that they look like the others."""
+
+    def __init__(self):
+        self.count = 0
+        self.private_rows = api.upload("".join(json.dumps(row) + "\n" for row in token_rows(3)).encode(), token=tokens["owner"])
+        self.group_rows = api.upload("".join(json.dumps(row) + "\n" for row in token_rows(5)).encode(), token=tokens["owner"])
+        job = api.good("POST", "/v1/jobs", spec("sha256:" + self.group_rows, hold=True), token=tokens["owner"])["id"]
+        api.good("POST", f"/v1/jobs/{job}/share", {"group": "lab"}, token=tokens["owner"])
+        self.files = {kind: self.model(f"base-{kind}", **more) for kind, more in (("private", {}), ("shared", {"group": "lab"}))}
+        made = api.upload(b"made", token=tokens["owner"])
+        api.psql(f"INSERT INTO holds (what, node) VALUES ('{made}', 'maker'); DELETE FROM holds WHERE what = '{made}' AND user_id > 0")
+        self.made = made
+        self.jobs = {}
+        for state in ("queued", "held", "cancelled"):
+            for kind, more in (("private", "'mine', NULL"), ("shared", "'group', (SELECT id FROM groups WHERE name = 'lab')")):
+                self.jobs[state, kind] = api.psql(
+                    "WITH j AS (INSERT INTO jobs (owner, name, state, steps, spec, inputs, visibility, grp) SELECT "
+                    f"(SELECT id FROM users WHERE name = 'ada'), 'j', '{state}', 10, '{{\"train\": {{}}}}', '{{}}', {more} "
+                    "FROM generate_series(1, 90) RETURNING id), "
+                    "r AS (INSERT INTO runs (job, attempt, epoch, state, plan) SELECT id, 1, 1000000 + id, 'stopped', '{}' FROM j "
+                    "RETURNING id, job), "
+                    "a AS (INSERT INTO assignments (run, rank, node, device, state) SELECT id, 0, 'maker', 'maker/cpu0', 'stopped' FROM r), "
+                    f"f AS (INSERT INTO artifacts (job, name, sha256, size) SELECT id, 'a', '{made}', 4 FROM j) "
+                    "SELECT id FROM j").split()
+        api.psql("UPDATE jobs j SET run = r.id FROM runs r WHERE r.job = j.id")
+
+    def model(self, name, **more):
+        """Registered by ada from files whose config.json nobody else has."""
+        files = []
+        for file in ("config.json", "model.safetensors"):
+            with open(os.path.join(LLAMA, file), "rb") as handle:
+                data = handle.read()
+            if file == "config.json":
+                data = json.dumps(dict(json.loads(data), _name=name)).encode()
+            files.append({"name": file, "sha256": api.upload(data, token=tokens["owner"])})
+        api.good("POST", "/v1/models", {"name": name, "files": files, **more}, token=tokens["owner"])
+        return files
+
+    def next(self):
+        self.count += 1
+        return f"{self.count:06d}"
+
+    def take(self, what, kind):
+        """(words that name the object, its path parameter, a body) of `what`: 'private', 'shared' or 'absent'."""
+        fresh = self.next()
+        nothing = hashlib.sha256(b"absent" + fresh.encode()).hexdigest()
+        if what is None:
+            return (), None, None
+        if what.startswith("job "):
+            ident = "9" * 9 if kind == "absent" else self.jobs[what[4:], kind].pop()
+            return (ident,), ident, ({"visibility": "mine"} if what == "job held" else None)
+        if what == "data":
+            rows = {"private": self.private_rows, "shared": self.group_rows, "absent": nothing}[kind]
+            return (rows,), None, spec("sha256:" + rows, name=fresh)
+        if what == "files":
+            files = [dict(file) for file in self.files["private" if kind == "absent" else kind]]
+            if kind == "absent":
+                files[0]["sha256"] = nothing
+            return (files[0]["sha256"], fresh), None, {"name": fresh, "files": files}
+        if what == "model":
+            name = f"m{fresh}"
+            more = {"private": "'mine', NULL", "shared": "'group', (SELECT id FROM groups WHERE name = 'lab')"}.get(kind)
+            if more:
+                api.psql("INSERT INTO model_names (name, content, owner, visibility, grp) SELECT "
+                         f"'{name}', content, owner, {more} FROM model_names WHERE name = 'base-{kind}'")
+            return (name,), f"ada%2F{name}", None
+        if what == "bytes":
+            data = fresh.encode()
+            sha256 = hashlib.sha256(data).hexdigest() if kind == "absent" else api.upload(data, token=tokens["owner"])
+            return (sha256,), sha256, data
+        if what == "file":
+            sha256 = {"private": self.private_rows, "shared": self.group_rows, "absent": nothing}[kind]
+            return (sha256,), sha256, None
+        if what == "token":
+            ident = "9" * 9
+            if kind != "absent":
+                ident = api.psql("INSERT INTO tokens (hash, user_id, scopes) SELECT decode(md5(random()::text) || md5(random()::text), "
+                                 "'hex'), id, 1 FROM users WHERE name = 'ada' RETURNING id")
+            return (ident,), ident, None
+        if what == "for":
+            user = "nobody-yet" if kind == "absent" else "ada"
+            return (user,), None, {"user": user}
+        if what == "group":
+            name = f"g{fresh}"
+            if kind != "absent":
+                api.good("POST", "/v1/groups", {"name": name, "members": ["ada", "cem"]})
+            return (name,), name, {"name": name, "members": ["ada", "bob"]}
+        return {
+            "device": (("left/cpu0",), "nowhere%2Fcpu0" if kind == "absent" else "left%2Fcpu0", None),
+            "user": (("ada",), "nobody-yet" if kind == "absent" else "ada", {"priority_max": 100}),
+            "profiles": ((), None, {"format": "motley-profiles", "version": 1, "profiles": [], "devices": [
+                {"name": "far/cpu0", "node": "far", "memory_limit_bytes": 1000000}]}),
+            "join": ((), None, {"token": "0" * 64 + "." + "0" * 64, "node": "x", "csr": "x"}),
+            "nothing": ((), None, {}),
+        }[what]
+
+
+def ask(route, who, what, kind):
+    """The answer, and its document with the object's own name blanked."""
+    method, path = route.split(" ")
+    words, parameter, body = objects.take(what, kind)
+    path = path.replace("artifacts/{name}", "artifacts/a")
+    path = re.sub(r"\{\w+\}", lambda _: parameter, path)
+    if method == "GET" or (body is None and method == "DELETE"):
+        body = None
+    elif route.endswith("/share"):
+        body = {"visibility": "everyone"}
+    elif what and what.startswith("job "):
+        body = {}
+    answer = api.call(method, path, body, token=tokens[who])
+    text = answer.body.decode(errors="replace")
+    for word in words:
+        text = text.replace(word, "X")
+    return answer, text
+
+
+def every_route_is_in_the_table():
+    described = routes_described()
+    expect(len(described) > 40, f"only {len(described)} routes were found in openapi.yaml")
+    expect(described == set(TABLE), f"without a line in the table: {sorted(described - set(TABLE))}; without a route: {sorted(set(TABLE) - described)}")
+
+
+def each_may_do_what_the_table_says():
+    wrong, cells = [], 0
+    for route, (what, *expected) in TABLE.items():
+        for who, status in zip(WHO, expected):
+            answer, _ = ask(route, who, what, "shared" if who == "member" else "private")
+            cells += 1
+            if answer.status != status:
+                wrong.append(f"{route} by {who}: {answer.status}, not {status}: {answer.body[:200]}")
+    expect(not wrong, "\n  " + "\n  ".join(wrong))
+    return f"{cells} cells"
+
+
+def what_one_may_not_see_is_as_what_is_not_there():
+    wrong, pairs = [], 0
+    for route, (what, *expected) in TABLE.items():
+        for who in ("other", "member", "agent") if what else ():
+            there, said = ask(route, who, what, "private")
+            absent, words = ask(route, who, what, "absent")
+            pairs += 1
+            same = there.status == absent.status and said == words and (
+                {name: value for name, value in there.headers.items() if name not in ("date", "content-length")} ==
+                {name: value for name, value in absent.headers.items() if name not in ("date", "content-length")})
+            if not same:
+                wrong.append(f"{route} by {who}: {there.status} {said[:200]} but of nothing {absent.status} {words[:200]}")
+    expect(not wrong, "\n  " + "\n  ".join(wrong))
+    return f"{pairs} pairs"
+
+
+def lists_hold_ones_own_and_what_is_shared():
+    for who, private, shared in (("owner", True, True), ("other", False, False), ("member", False, True), ("admin", True, True)):
+        names = {model["name"] for model in api.good("GET", "/v1/models", token=tokens[who])["models"]}
+        expect(("base-private" in names, "base-shared" in names) == (private, shared), f"models of {who}: {names}")
+        jobs = [job for job in api.good("GET", "/v1/jobs?limit=500", token=tokens[who])["jobs"] if job["owner"] == "ada"]
+        seen = {job["visibility"] for job in jobs}
+        expect(("mine" in seen, "group" in seen) == (private, shared), f"jobs of {who}: {seen}")
+    expect({t["user"] for t in api.good("GET", "/v1/tokens", token=tokens["other"])["tokens"]} == {"bob"}, "bob's tokens")
+    expect([g["name"] for g in api.good("GET", "/v1/groups", token=tokens["member"])["groups"] if g["name"] == "lab"], "cem's group")
+    expect(not [g for g in api.good("GET", "/v1/groups", token=tokens["other"])["groups"] if g["name"] == "lab"], "bob's groups")
+
+
+with Api(measure_seconds=0) as api:
+    tokens = {who: api.token_for(name, PEOPLE) for who, name in (("owner", "ada"), ("other", "bob"), ("member", "cem"))}
+    tokens.update(agent=agent_token(api, "left"), nobody=None, admin="")
+    api.good("POST", "/v1/groups", {"name": "lab", "members": ["ada", "cem"]})
+    api.psql("UPDATE nodes SET state = 'alive', address = '127.0.0.1', last_seen = now(); "
+             "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
+             "('left/cpu0', 'left', 'cpu', '{\"threads\": 1}', 'd', 4000000000)")
+    api.tiny_model()
+    objects = Objects()
+    main(every_route_is_in_the_table, each_may_do_what_the_table_says, what_one_may_not_see_is_as_what_is_not_there,
+         lists_hold_ones_own_and_what_is_shared)

@@ -1,0 +1,29 @@
+/* A journal's file as a crash, or a disk, left it: the agent starts, and goes on where it can. */
+#include "fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "agent/journal.h"
+#include "common/file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char folder[] = "/dev/shm/motley-fuzz-XXXXXX", path[64];
+    struct err err;
+    if (!mkdtemp(folder))
+        return 0;
+    snprintf(path, sizeof(path), "%s/run-1-1-0.events", folder);
+    if (file_write_atomic(path, data, size, 0600, &err) == 0) {
+        struct journal *journal = journal_open(folder, 1 << 20, &err);
+        struct journal_stream *stream = journal ? journal_first(journal) : NULL;
+        if (stream) {
+            journal_append(stream, json_pack("{s:s}", "type", "log"), false, &err);
+            journal_ack(stream, stream->last);
+        }
+        journal_close(journal);
+    }
+    file_remove_tree(folder, &err);
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* What a worker's process holds beside its device's memory: said by the plan before, and kept. */
+#include "worker/worker_fixture.h"
+
+#include "program/host.h"
+
+enum { RANKS = 2 };
+
+/* The `memory` events of a run. */
+struct seen {
+    double process[RANKS], device[RANKS], predicted[RANKS], base[RANKS];
+};
+
+static double number_of(const json_t *event, const char *key)
+{
+    return json_number_value(json_object_get(event, key));
+}
+
+static void see(void *arg, struct fix_worker *workers, uint32_t rank, const json_t *event)
+{
+    struct seen *seen = arg;
+    (void)workers;
+    if (strcmp(json_string_value(json_object_get(event, "type")), "memory") != 0)
+        return;
+    seen->process[rank] = number_of(event, "vm_hwm_bytes");
+    seen->device[rank] = number_of(event, "peak_bytes");
+    seen->predicted[rank] = number_of(event, "predicted_base_bytes");
+    seen->base[rank] = number_of(event, "process_base_bytes");
+}
+
+/* Two stages as processes, a checkpoint every second step, LoRA of that rank. */
+static void run_with_rank(struct fixture *fix, int lora_rank, struct seen *seen)
+{
+    struct outcome out;
+    memset(seen, 0, sizeof *seen);
+    json_t *spec = fix_spec(fix);
+    json_object_set_new(json_object_get(spec, "method"), "rank", json_integer(lora_rank));
+    json_object_set_new(json_object_get(spec, "checkpoint"), "every_steps", json_integer(2));
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4));
+    struct plan *plan = fix_plan(fix, RANKS, 2);
+    for (uint32_t r = 0; r < RANKS; r++) { /* as the planner has it: values and gradients of two layers */
+        uint64_t width = fix->config.hidden, kv = (uint64_t)fix->config.kv_heads * fix->config.head_dim;
+        uint64_t layer = 4ull * (uint64_t)lora_rank * (4 * width + 2 * width + 2 * kv);
+        plan->ranks[r].memory_bytes -= plan->ranks[r].memory_peak[PURPOSE_ADAPTERS];
+        plan->ranks[r].memory_peak[PURPOSE_ADAPTERS] = 2 * 2 * layer;
+        plan->ranks[r].memory_bytes += plan->ranks[r].memory_peak[PURPOSE_ADAPTERS];
+    }
+    struct err err;
+    must(plan_seal(plan, &err));
+    fix_run(fix, plan, spec, NULL, see, seen, &out);
+    if (json_array_size(out.failures))
+        fail_msg("%s", json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+}
+
+static void the_processes_growth_is_predicted(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    struct seen small, large;
+    char program[400];
+    const char *programs = getenv("MOTLEY_BIN");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    print_message("skipped: instrumented programs hold more\n");
+    skip();
+#endif
+    fix_open(&fix, "llama");
+    json_object_clear(fix.adapter); /* it is of another rank */
+    snprintf(program, sizeof program, "%s/motley-worker", programs ? programs : "bin");
+    fix.program = program;
+    run_with_rank(&fix, 8, &small);
+    run_with_rank(&fix, 1024, &large);
+    for (int r = 0; r < RANKS; r++) {
+        double grew = large.process[r] - large.device[r] - (small.process[r] - small.device[r]);
+        double said = large.predicted[r] - large.base[r] - (small.predicted[r] - small.base[r]);
+        print_message("rank %d: beside the device %.1f MB more, %.1f MB predicted at most\n", r, grew / 1e6,
+                      said / 1e6);
+        assert_true(said > 0);
+        assert_true(grew <= said + 4e6); /* the allocator's own rounding */
+        assert_true(grew >= 0.3 * said);
+    }
+    fix_close(&fix);
+}
+
+/* The hand-written pipeline: four travelling slots in the middle, a ring of two each. */
+static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
+{
+    (void)state;
+    struct fixture fix;
+    fix_open(&fix, "llama");
+    struct plan *plan = fix_plan(&fix, 3, 2);
+    uint64_t boundary = (uint64_t)fix.tokens_bound * fix.config.hidden * 4, one = ((uint64_t)1 << 26) / 2;
+    static const uint64_t slots[] = {2, 4, 2};
+    for (uint32_t r = 0; r < 3; r++) {
+        struct plan_host host = plan_host_bytes(plan, r);
+        assert_int_equal(host.cells, slots[r] * HAND_RING * boundary);
+        assert_int_equal(host.collectives, 0);
+        assert_int_equal(host.checkpoint, r == 0 ? 7 * one : 5 * one); /* the root has the parts of two */
+    }
+    plan_destroy(plan);
+    fix_close(&fix);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_says_what_travels_and_what_a_checkpoint_takes),
+        cmocka_unit_test(the_processes_growth_is_predicted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
