@@ -45,6 +45,17 @@ static void user_drop(struct scheduler *scheduler, const char *user)
     redis_command(scheduler->commands, COMMAND_MS, user_answered, scheduler, 3, argv, NULL, &ignored);
 }
 
+/* Of a node that is gone or barred nobody would look after them any more. */
+static void streams_drop(struct scheduler *scheduler, const char *node)
+{
+    char events[160], inbox[160];
+    struct err ignored; /* they stay: bounded by what was written before its user went */
+    snprintf(events, sizeof(events), "motley:events:%s", node);
+    snprintf(inbox, sizeof(inbox), "motley:agent:%s", node);
+    const char *const argv[] = {"DEL", events, inbox};
+    redis_command(scheduler->commands, COMMAND_MS, NULL, NULL, 3, argv, NULL, &ignored);
+}
+
 /* A node reads its inbox and writes its own events, and nothing else. */
 static void user_set(struct scheduler *scheduler, struct inlet *inlet)
 {
@@ -74,6 +85,7 @@ static bool user_compare(struct scheduler *scheduler, const char *name, const ch
     if (!is_admitted(inlet)) {
         log_event(LOG_LEVEL_INFO, "redis_user_dropped", "user=%s", name);
         user_drop(scheduler, name);
+        streams_drop(scheduler, name + strlen(prefix));
         return true;
     }
     if (inlet->user == INLET_USER_SET) {

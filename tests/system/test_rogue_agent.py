@@ -138,6 +138,8 @@ def a_flood_bars_the_node(motley, right):
     while node_of(motley, "right")["state"] != "barred":
         expect(time.monotonic() < deadline, f"{node_of(motley, 'right')}")
         poll()
+    with admin(motley) as redis:
+        expect(redis.say("EXISTS", right.stream) == 0, "what it left behind is gone")
     node = node_of(motley, "right")
     expect("MiB" in node["why"], f"{node['why']}")
     return sent
