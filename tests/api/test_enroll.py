@@ -193,7 +193,7 @@ def a_node_renews_with_its_own_key_alone():
     api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer")}, "key", token=made["token"])
     for identity in ("agent:seen", "server:motley"):
         api.refused(422, "POST", "/v1/renew", {"csr": request_for(identity, key)}, "identity", token=made["token"])
-    api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, "node's own token")
+    api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, "scope agent")
     api.psql("UPDATE nodes SET certified_until = now() - interval '1 s' WHERE name = 'renewer'")
     api.refused(403, "POST", "/v1/renew", {"csr": request_for("agent:renewer", key)}, "ended", "--node renewer", token=made["token"])
 

@@ -44,12 +44,14 @@ TABLE = {
     "GET /v1/blobs/{sha256}": ("file", 200, 404, 200, 404, 401, 200),
     "GET /v1/blobs/{sha256}/manifest": ("file", 200, 404, 200, 404, 401, 200),
     "GET /v1/nodes": (None, 200, 200, 200, 403, 401, 200),
+    "DELETE /v1/nodes/{name}": ("node", 403, 403, 403, 403, 401, 200),
     "GET /v1/devices": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/devices/{name}/drain": ("device", 403, 403, 403, 403, 401, 200),
     "POST /v1/devices/{name}/undrain": ("device", 403, 403, 403, 403, 401, 200),
     "GET /v1/profiles": (None, 200, 200, 200, 403, 401, 200),
     "POST /v1/profiles": ("profiles", 403, 403, 403, 403, 401, 200),
     "POST /v1/enroll": ("join", 503, 503, 503, 503, 503, 503),  # no CA here; the join token is what counts
+    "POST /v1/renew": ("request", 403, 403, 403, 503, 401, 403),  # no CA here
     "POST /v1/join-tokens": ("nothing", 403, 403, 403, 403, 401, 503),
     "GET /v1/users": (None, 403, 403, 403, 403, 401, 200),
     "PATCH /v1/users/{name}": ("user", 403, 403, 403, 403, 401, 200),
@@ -172,6 +174,8 @@ class Objects:
             return (name,), name, {"name": name, "members": ["ada", "bob"]}
         return {
             "device": (("left/cpu0",), "nowhere%2Fcpu0" if kind == "absent" else "left%2Fcpu0", None),
+            "node": (("gone",), "nowhere" if kind == "absent" else "gone", None),
+            "request": ((), None, {"csr": "x"}),
             "user": (("ada",), "nobody-yet" if kind == "absent" else "ada", {"priority_max": 100}),
             "profiles": ((), None, {"format": "motley-profiles", "version": 1, "profiles": [], "devices": [
                 {"name": "far/cpu0", "node": "far", "memory_limit_bytes": 1000000}]}),
@@ -249,6 +253,7 @@ with Api(measure_seconds=0) as api:
     tokens = {who: api.token_for(name, PEOPLE) for who, name in (("owner", "ada"), ("other", "bob"), ("member", "cem"))}
     tokens.update(agent=agent_token(api, "left"), nobody=None, admin="")
     api.good("POST", "/v1/groups", {"name": "lab", "members": ["ada", "cem"]})
+    agent_token(api, "gone")
     api.psql("UPDATE nodes SET state = 'alive', address = '127.0.0.1', last_seen = now(); "
              "INSERT INTO devices (name, node, kind, inventory, digest, memory_limit_bytes) VALUES "
              "('left/cpu0', 'left', 'cpu', '{\"threads\": 1}', 'd', 4000000000)")
