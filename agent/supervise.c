@@ -325,10 +325,7 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                       const json_t *message, struct err *err)
 {
     char dir[PATH_SIZE];
-    char threads[48];
-    char omp[48];
-    char isa[40];
-    char core[48];
+    char threads[48], omp[48], isa[40], core[48];
     char group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
@@ -420,14 +417,12 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
         return;
     }
     if (work.epoch <= place->last_epoch) {
-        log_event(LOG_LEVEL_WARN, "assignment_stale",
-                  "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
-                  work.epoch, place->last_epoch);
+        log_event(LOG_LEVEL_WARN, "assignment_stale", "device=%s run=%" PRId64 " epoch=%" PRId64, work.device,
+                  work.run, work.epoch);
         feed_key(key, work.run, work.epoch, work.rank);
         if (work.epoch == place->last_epoch && place->pending == NULL && !runs(place, work.run, work.epoch) &&
             journal_find(supervisor->journal, key) == NULL) {
-            /* Noted by an agent that ended before it had started the worker, of which nobody else will ever
-             * speak; or executed: then the number of what is told here is past. */
+            /* Nobody else will ever speak for it. Where it was executed after all, this number is past. */
             tell_failed(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
         }
         return;
@@ -506,10 +501,9 @@ static void take_profile(struct supervisor *supervisor, const json_t *message)
     struct place *place = place_of_device(supervisor, device);
     if (place == NULL) {
         tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
-    } else if (place->child != NULL && child_work(place->child)->request == work.request) {
-        return; /* told again after an agent's death: its worker was adopted and measures */
     } else if (place->child != NULL || supervisor->ending) {
-        tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
+        if (place->child == NULL || child_work(place->child)->request != work.request) /* else: adopted */
+            tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
     } else if (work_start(supervisor, place, &work, message, &err) < 0) {
         tell_failed(supervisor, &work, err.code, err.text);
     }
@@ -684,9 +678,8 @@ static void folder_adopt(struct supervisor *supervisor, const char *dir)
     struct place *place = place_of_device(supervisor, work.device);
     if (child == NULL) {
         if (work.device[0] != '\0') {
-            char tail[300];
+            char tail[300], why[400];
             child_log_tail(dir, tail, sizeof(tail));
-            char why[400];
             snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
                      tail[0] == '\0' ? "" : "; its last words: ", tail);
             mourn(supervisor, &work, dir, false, false, why);

@@ -395,10 +395,8 @@ static void an_assignment_is_executed_once_an_epoch(void **state)
     json_object_set_new(message, "id", json_integer(id));
     say_quietly(world, json_deep_copy(message)); /* the same message again */
     await_received(world, id);
-    id = say(world, json_deep_copy(message)); /* the same assignment as another message */
-    await_received(world, id);
-    id = say(world, assign(4, 2, "left/cpu0", "steps:5")); /* an older epoch */
-    await_received(world, id);
+    await_received(world, say(world, json_deep_copy(message))); /* the same assignment as another message */
+    await_received(world, say(world, assign(4, 2, "left/cpu0", "steps:5"))); /* an older epoch */
     say(world, assign(5, 5, "left/cpu0", "steps:1")); /* what comes after: nothing of 3 and 4 before it */
     await_whole_run(world, 5, "done", 1);
     for (size_t i = 0; i < json_array_size(world->events); i++) {
@@ -484,10 +482,9 @@ static void a_worker_that_died_while_the_agent_was_away_or_was_never_started_is_
     kill(pid, SIGKILL);
     for (int turn = 0; turn < 500 && kill(pid, 0) == 0; turn++) /* it ends some time after the signal */
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    /* it noted the epoch of another assignment as well, and ended before it had started that worker */
     snprintf(path, sizeof(path), "%s/journal/epochs.json", world->home);
     assert_int_equal(file_write_atomic(path, "{\"left/cpu1\": 10}", 17, 0600, &err), 0);
-    say(world, assign(90, 10, "left/cpu1", "wait"));
+    say(world, assign(90, 10, "left/cpu1", "wait")); /* noted, and not started */
     agent_start(world);
     json_t *failed = await(world, "failed", 9);
     assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "while the agent was away"));
