@@ -16,6 +16,7 @@
 #include "agent/inventory.h"
 #include "agent/journal.h"
 #include "agent/links.h"
+#include "agent/past.h"
 #include "agent/supervise.h"
 #include "common/buf.h"
 #include "common/clock.h"
@@ -38,6 +39,8 @@ struct agent {
     struct event_base *base;
     struct event *signals[SIGNALS];
     struct event *flush; /* gives the last events a moment to leave */
+    struct past *past;
+    char renewal[PAST_INCARNATION_SIZE]; /* the incarnation to begin anew with; "": none */
     struct journal *journal;
     struct groups *groups;
     struct supervisor *supervisor;
@@ -61,6 +64,9 @@ static void hello_send(struct agent *agent)
     json_t *hello = json_deep_copy(agent->inventory);
     json_object_set_new(hello, "address", json_string(address));
     json_object_set_new(hello, "workers", supervisor_workers(agent->supervisor));
+    if (past_before(agent->past) != NULL) {
+        json_object_set(hello, "before", past_before(agent->past));
+    }
     feed_note(agent->feed, "node_hello", hello);
 }
 
@@ -79,6 +85,38 @@ static void feed_message(void *arg, const json_t *message)
         hello_send(agent);
     }
     supervisor_message(agent->supervisor, message); /* confirms it, if it has an id */
+}
+
+static void workers_ended(void *arg);
+
+/* Messages of an earlier life of the cluster still lie in Redis: they are void. The first of a later one says
+ * that the database came back from a backup: what runs here is of no run that it knows, so all workers end,
+ * and the agent begins anew. */
+static bool feed_current(void *arg, const json_t *message)
+{
+    struct agent *agent = arg;
+    struct err err;
+    const char *told = json_string_value(json_object_get(message, "incarnation"));
+    const char *mine = past_incarnation(agent->past);
+    int order = told == NULL ? 0 : strcmp(told, mine);
+    if (order == 0) {
+        return agent->renewal[0] == '\0';
+    }
+    if (strlen(told) >= PAST_INCARNATION_SIZE) {
+        return false;
+    }
+    if (mine[0] == '\0') {
+        if (past_adopt(agent->past, told, &err) < 0) {
+            log_event(LOG_LEVEL_WARN, "incarnation_not_noted", "why=\"%s\"", err.text);
+        }
+        return true;
+    }
+    if (order > 0 && agent->renewal[0] == '\0' && !agent->stopping) {
+        log_event(LOG_LEVEL_WARN, "cluster_restored", "incarnation=%s before=%s", told, mine);
+        snprintf(agent->renewal, sizeof(agent->renewal), "%s", told);
+        supervisor_end(agent->supervisor, 0, workers_ended, agent);
+    }
+    return false;
 }
 
 static void feed_acked(void *arg)
@@ -133,6 +171,7 @@ static void signal_came(evutil_socket_t number, short what, void *arg)
     struct agent *agent = arg;
     log_event(LOG_LEVEL_INFO, "agent_stopping", "signal=%d", (int)number);
     if (number == SIGUSR2) {
+        agent->stopping = true;
         event_base_loopbreak(agent->base);
     } else if (!agent->stopping) {
         agent->stopping = true;
@@ -265,8 +304,11 @@ static int feed_make(struct agent *agent, struct err *err)
         .boot = agent->boot,
         .seal_key = identity->seal_key,
     };
-    static const struct feed_events events = {
-        .message = feed_message, .connected = feed_connected, .acked = feed_acked, .trouble = feed_trouble};
+    static const struct feed_events events = {.current = feed_current,
+                                              .message = feed_message,
+                                              .connected = feed_connected,
+                                              .acked = feed_acked,
+                                              .trouble = feed_trouble};
     agent->feed = feed_create(agent->base, &config, agent->journal, &events, agent, err);
     return agent->feed == NULL ? -1 : 0;
 }
@@ -292,17 +334,6 @@ static int parts_make(struct agent *agent, struct err *err)
         (agent->inventory = inventory_make(&agent->config, err)) == NULL) {
         return -1;
     }
-    struct links_config links = {.host = agent->config.host,
-                                 .port = agent->config.port,
-                                 .ca_file = agent->identity.ca_file,
-                                 .cert_file = agent->identity.cert_file,
-                                 .key_file = agent->identity.key_file};
-    struct supervisor_options supervisor = {.config = &agent->config,
-                                            .identity = &agent->identity,
-                                            .home = agent->options.home,
-                                            .worker = agent->worker,
-                                            .journal = agent->journal,
-                                            .groups = agent->groups};
     struct err why = {0};
     agent->groups = groups_open(&why);
     if (agent->groups == NULL) {
@@ -313,6 +344,18 @@ static int parts_make(struct agent *agent, struct err *err)
             return -1;
         }
     }
+    struct links_config links = {.host = agent->config.host,
+                                 .port = agent->config.port,
+                                 .ca_file = agent->identity.ca_file,
+                                 .cert_file = agent->identity.cert_file,
+                                 .key_file = agent->identity.key_file};
+    struct supervisor_options supervisor = {.config = &agent->config,
+                                            .identity = &agent->identity,
+                                            .home = agent->options.home,
+                                            .worker = agent->worker,
+                                            .journal = agent->journal,
+                                            .groups = agent->groups,
+                                            .past = agent->past};
     agent->links = links_create(agent->base, &links, link_measured, agent, err);
     agent->supervisor = agent->links == NULL ? NULL : supervisor_create(agent->base, &supervisor, err);
     if (agent->supervisor == NULL || feed_make(agent, err) < 0) {
@@ -321,7 +364,7 @@ static int parts_make(struct agent *agent, struct err *err)
     return supervisor_connect(agent->supervisor, agent->feed, agent->links, err);
 }
 
-static void agent_fini(struct agent *agent)
+static void parts_fini(struct agent *agent)
 {
     supervisor_destroy(agent->supervisor);
     groups_close(agent->groups);
@@ -332,6 +375,7 @@ static void agent_fini(struct agent *agent)
     for (int i = 0; i < SIGNALS; i++) {
         if (agent->signals[i] != NULL) {
             event_free(agent->signals[i]);
+            agent->signals[i] = NULL;
         }
     }
     if (agent->flush != NULL) {
@@ -342,11 +386,52 @@ static void agent_fini(struct agent *agent)
         event_base_free(agent->base);
     }
     tls_context_free(agent->redis_tls);
+    agent->supervisor = NULL;
+    agent->feed = NULL;
+    agent->links = NULL;
+    agent->journal = NULL;
+    agent->inventory = NULL;
+    agent->flush = NULL;
+    agent->base = NULL;
+    agent->redis_tls = NULL;
+    agent->connected = false;
+}
+
+static void agent_fini(struct agent *agent)
+{
+    parts_fini(agent);
+    past_close(agent->past);
     if (agent->lock >= 0) {
         close(agent->lock);
     }
     explicit_bzero(&agent->identity, sizeof(agent->identity));
     free(agent);
+}
+
+/* Nothing of the life before is left but the names of its jobs. Last, so that a death before it does all
+ * again. */
+static int renew(struct agent *agent, struct err *err)
+{
+    static const char *const names[] = {"run", "journal/seen"};
+    char path[4096];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (file_path(path, sizeof(path), err, "%s/%s", agent->options.home, names[i]) < 0 ||
+            file_remove_tree(path, err) < 0) {
+            return -1;
+        }
+    }
+    if (file_path(path, sizeof(path), err, "%s/journal", agent->options.home) < 0 ||
+        (agent->journal = journal_open(path, agent->config.journal_limit_bytes, err)) == NULL) {
+        return -1;
+    }
+    while (journal_first(agent->journal) != NULL) {
+        journal_stream_drop(journal_first(agent->journal));
+    }
+    journal_close(agent->journal);
+    agent->journal = NULL;
+    int result = past_renew(agent->past, agent->renewal, err);
+    agent->renewal[0] = '\0';
+    return result < 0 ? -1 : boot_make(agent, err);
 }
 
 /* Absolute, so that workers may have other working folders. */
@@ -382,12 +467,24 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        parts_make(agent, err) < 0) {
+        (agent->past = past_open(home, err)) == NULL) {
         goto out;
     }
-    log_event(LOG_LEVEL_INFO, "agent_started", "node=%s devices=%u boot=%s", agent->config.name,
-              agent->config.device_count, agent->boot);
-    event_base_dispatch(agent->base);
+    for (bool again = true; again;) {
+        if (parts_make(agent, err) < 0) {
+            goto out;
+        }
+        log_event(LOG_LEVEL_INFO, "agent_started", "node=%s devices=%u boot=%s", agent->config.name,
+                  agent->config.device_count, agent->boot);
+        event_base_dispatch(agent->base);
+        again = agent->renewal[0] != '\0' && !agent->stopping;
+        if (again) {
+            parts_fini(agent);
+            if (renew(agent, err) < 0) {
+                goto out;
+            }
+        }
+    }
     log_event(LOG_LEVEL_INFO, "agent_stopped", "node=%s", agent->config.name);
     result = 0;
 out:

@@ -264,6 +264,9 @@ static int entry_take(void *arg, const char *stream, const char *id, const struc
         struct err why;
         err_set(&why, ERR_CORRUPT, "entry %.40s of %s is no message", id, feed->inbox);
         feed->events.trouble(feed->arg, &why); /* skipped: the scheduler publishes again what it misses */
+    } else if (!feed->events.current(feed->arg, message)) {
+        json_decref(message);
+        return 0;
     } else if (strcmp(type, "ack") == 0) {
         ack_take(feed, message);
     } else {

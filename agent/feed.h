@@ -30,6 +30,7 @@ struct feed_config {
 };
 
 struct feed_events {
+    bool (*current)(void *arg, const json_t *message); /* false: of another life of the cluster, not for us */
     void (*message)(void *arg, const json_t *message); /* borrowed; any type but ack */
     void (*connected)(void *arg);                      /* say hello now */
     void (*acked)(void *arg);                          /* the journal has become smaller */

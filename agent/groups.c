@@ -173,6 +173,10 @@ int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, 
                   struct err *err)
 {
     char folder[4000], bytes[32];
+    procs[0] = '\0';
+    if (groups == NULL) {
+        return 0;
+    }
     snprintf(bytes, sizeof(bytes), "%" PRIu64, groups_worker_bytes(device_bytes));
     if (file_path(folder, sizeof(folder), err, "%s/device-%u", groups->folder, index) < 0) {
         return -1;

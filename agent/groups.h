@@ -24,7 +24,7 @@ struct groups *groups_open_at(const char *folder, struct err *err);
 void groups_close(struct groups *groups);
 
 /* Make or find device 'index''s group, limit it to what a worker with this limit of its own may need, and
- * write the path that a process joins it by to procs[4096]. ERR_IO. */
+ * write the path that a process joins it by to procs[4096]: "" without groups. ERR_IO. */
 int groups_worker(struct groups *groups, uint32_t index, uint64_t device_bytes, char procs[4096],
                   struct err *err);
 /* That many: the device's limit, a quarter, and 1 GiB for the process itself, libraries and the page cache.

@@ -10,7 +10,6 @@
 #include "agent/flush.h"
 #include "agent/groups.h"
 #include "agent/seen.h"
-#include "common/buf.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -41,6 +40,7 @@ struct supervisor {
     struct feed *feed;
     struct links *links;
     struct seen *seen;
+    struct past *past;
     struct place places[AGENT_DEVICES_MAX];
     uint32_t place_count;
     bool paused;
@@ -78,50 +78,6 @@ static struct place *place_of_child(struct supervisor *supervisor, const struct 
 static void trouble(const char *event, const struct err *err)
 {
     log_event(LOG_LEVEL_WARN, event, "why=\"%s\"", err->text);
-}
-
-static int epochs_save(const struct supervisor *supervisor, struct err *err)
-{
-    char path[PATH_SIZE];
-    struct buf text;
-    buf_init(&text, 65536);
-    json_t *epochs = json_object();
-    for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        json_object_set_new(epochs, supervisor->places[i].device->name,
-                            json_integer((json_int_t)supervisor->places[i].last_epoch));
-    }
-    int result = file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home);
-    result = result < 0 || json_print(epochs, true, &text, err) < 0
-                 ? -1
-                 : file_write_atomic(path, text.data, text.size, 0600, err);
-    json_decref(epochs);
-    buf_fini(&text);
-    return result;
-}
-
-/* A missing file is a new home; one that cannot be read stops the agent: executing twice is worse. */
-static int epochs_load(struct supervisor *supervisor, struct err *err)
-{
-    char path[PATH_SIZE];
-    if (file_path(path, sizeof(path), err, "%s/journal/epochs.json", supervisor->home) < 0) {
-        return -1;
-    }
-    if (!file_exists(path)) {
-        return 0;
-    }
-    struct buf text;
-    buf_init(&text, 65536);
-    json_t *epochs = file_read_all(path, 65535, &text, err) < 0
-                         ? NULL
-                         : json_parse_limited(buf_str(&text), text.size, 4, err);
-    for (uint32_t i = 0; epochs != NULL && i < supervisor->place_count; i++) {
-        const json_t *epoch = json_object_get(epochs, supervisor->places[i].device->name);
-        supervisor->places[i].last_epoch = json_is_integer(epoch) ? json_integer_value(epoch) : -1;
-    }
-    int result = epochs == NULL ? -1 : 0;
-    json_decref(epochs);
-    buf_fini(&text);
-    return result;
 }
 
 /* ---- events ---- */
@@ -297,10 +253,7 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 {
     const struct agent_device *device = place->device;
     const struct agent_identity *identity = supervisor->identity;
-    char host[300];
-    char listen[320];
-    char cache[PATH_SIZE];
-    char name[96];
+    char host[300], listen[320], cache[PATH_SIZE], name[96];
     host_text(supervisor->config->host, host, sizeof(host));
     snprintf(listen, sizeof(listen), "%s:0", host);
     snprintf(cache, sizeof(cache), "%s/cache", supervisor->home);
@@ -324,9 +277,7 @@ static json_t *document_make(const struct supervisor *supervisor, const struct p
 static int work_start(struct supervisor *supervisor, struct place *place, const struct child_work *work,
                       const json_t *message, struct err *err)
 {
-    char dir[PATH_SIZE];
-    char threads[48], omp[48], isa[40], core[48];
-    char group[4096];
+    char dir[PATH_SIZE], threads[48], omp[48], isa[40], core[48], group[4096];
     const char *type = core_type(place->device->isa);
     snprintf(threads, sizeof(threads), "OPENBLAS_NUM_THREADS=1"); /* the engine cuts the work itself */
     snprintf(omp, sizeof(omp), "OMP_NUM_THREADS=%u", place->device->threads);
@@ -338,17 +289,16 @@ static int work_start(struct supervisor *supervisor, struct place *place, const 
                                work->run, work->rank)
                    : file_path(dir, sizeof(dir), err, "%s/run/request-%" PRId64 "-%u", supervisor->home,
                                work->request, (unsigned)(place - supervisor->places));
-    if (made == 0 && supervisor->groups != NULL) {
-        made = groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
-                             place->device->memory_limit_bytes, group, err);
-    }
+    made = made < 0 ? -1
+                    : groups_worker(supervisor->groups, (uint32_t)(place - supervisor->places),
+                                    place->device->memory_limit_bytes, group, err);
     json_t *document = made < 0 ? NULL : document_make(supervisor, place, message);
     if (document == NULL) {
         return made < 0 ? -1 : err_set(err, ERR_NOMEM, "no memory for an assignment");
     }
     struct child_options options = {
         .program = supervisor->worker, .dir = dir, .env = env, .work = *work, .document = document};
-    options.group = supervisor->groups != NULL ? group : NULL;
+    options.group = group[0] != '\0' ? group : NULL;
     place->finished = false;
     place->taken = place->number = place->told = 0;
     place->child = child_start(supervisor->base, &options, &child_callbacks, supervisor, err);
@@ -417,12 +367,14 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
         return;
     }
     if (work.epoch <= place->last_epoch) {
-        log_event(LOG_LEVEL_WARN, "assignment_stale", "device=%s run=%" PRId64 " epoch=%" PRId64, work.device,
-                  work.run, work.epoch);
+        log_event(LOG_LEVEL_WARN, "assignment_stale",
+                  "device=%s run=%" PRId64 " epoch=%" PRId64 " last_epoch=%" PRId64, work.device, work.run,
+                  work.epoch, place->last_epoch);
         feed_key(key, work.run, work.epoch, work.rank);
         if (work.epoch == place->last_epoch && place->pending == NULL && !runs(place, work.run, work.epoch) &&
             journal_find(supervisor->journal, key) == NULL) {
-            /* Nobody else will ever speak for it. Where it was executed after all, this number is past. */
+            /* Noted by an agent that ended before it had started the worker, of which nobody else will ever
+             * speak; or executed: then the number of what is told here is past. */
             tell_failed(supervisor, &work, ERR_PEER, "its agent ended before the worker was started");
         }
         return;
@@ -435,7 +387,8 @@ static void take_assign(struct supervisor *supervisor, const json_t *message)
                   child_work(place->child)->run);
         child_end(place->child, 0);
     }
-    if (epochs_save(supervisor, &err) < 0) {
+    int64_t job = json_integer_value(json_object_get(message, "job"));
+    if (past_note(supervisor->past, work.device, work.epoch, job, work.run, &err) < 0) {
         json_decref(place->pending);
         place->pending = NULL;
         tell_failed(supervisor, &work, err.code, err.text);
@@ -501,9 +454,10 @@ static void take_profile(struct supervisor *supervisor, const json_t *message)
     struct place *place = place_of_device(supervisor, device);
     if (place == NULL) {
         tell_failed(supervisor, &work, ERR_NOT_FOUND, "this node has no such device");
+    } else if (place->child != NULL && child_work(place->child)->request == work.request) {
+        return; /* told again after an agent's death: its worker was adopted and measures */
     } else if (place->child != NULL || supervisor->ending) {
-        if (place->child == NULL || child_work(place->child)->request != work.request) /* else: adopted */
-            tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
+        tell_failed(supervisor, &work, ERR_BUSY, "the device is busy");
     } else if (work_start(supervisor, place, &work, message, &err) < 0) {
         tell_failed(supervisor, &work, err.code, err.text);
     }
@@ -678,8 +632,9 @@ static void folder_adopt(struct supervisor *supervisor, const char *dir)
     struct place *place = place_of_device(supervisor, work.device);
     if (child == NULL) {
         if (work.device[0] != '\0') {
-            char tail[300], why[400];
+            char tail[300];
             child_log_tail(dir, tail, sizeof(tail));
+            char why[400];
             snprintf(why, sizeof(why), "it ended while the agent was away%s%s",
                      tail[0] == '\0' ? "" : "; its last words: ", tail);
             mourn(supervisor, &work, dir, false, false, why);
@@ -759,13 +714,16 @@ struct supervisor *supervisor_create(struct event_base *base, const struct super
     supervisor->worker = options->worker;
     supervisor->journal = options->journal;
     supervisor->groups = options->groups;
+    supervisor->past = options->past;
     supervisor->place_count = options->config->device_count;
     for (uint32_t i = 0; i < supervisor->place_count; i++) {
-        supervisor->places[i] = (struct place){.device = &options->config->devices[i], .last_epoch = -1};
+        supervisor->places[i] =
+            (struct place){.device = &options->config->devices[i],
+                           .last_epoch = past_epoch(options->past, options->config->devices[i].name)};
     }
     char path[PATH_SIZE];
     if (file_path(path, sizeof(path), err, "%s/journal/seen", options->home) < 0 ||
-        (supervisor->seen = seen_open(path, err)) == NULL || epochs_load(supervisor, err) < 0 ||
+        (supervisor->seen = seen_open(path, err)) == NULL ||
         (supervisor->flush = flush_create(base, options->journal, journal_durable, supervisor, err)) ==
             NULL) {
         supervisor_destroy(supervisor);

@@ -17,6 +17,7 @@
 #include "agent/feed.h"
 #include "agent/journal.h"
 #include "agent/links.h"
+#include "agent/past.h"
 #include "common/err.h"
 
 struct supervisor;
@@ -28,6 +29,7 @@ struct supervisor_options {
     const char *worker; /* path of motley-worker */
     struct journal *journal;
     struct groups *groups; /* NULL: workers have none */
+    struct past *past;
 };
 
 /* ERR_IO, ERR_CORRUPT. supervisor_connect must follow before the base runs. */

@@ -18,11 +18,26 @@ static int show_list(struct cli *cli, json_t *answer, const char *member, const 
     return result;
 }
 
+/* After a restored backup: what only the nodes remember. */
+static void show_unknown(const json_t *jobs)
+{
+    const json_t *job;
+    size_t index;
+    if (json_array_size(jobs) > 0)
+        printf("jobs of the time after the backup, which the database does not know:");
+    json_array_foreach((json_t *)(uintptr_t)jobs, index, job)
+        printf("%s %lld (%s)", index > 0 ? "," : "", (long long)show_num(job, "job", 0), show_str(job, "node"));
+    if (json_array_size(jobs) > 0)
+        printf("\n");
+}
+
 int command_nodes(struct cli *cli, struct err *err)
 {
     json_t *answer = NULL;
     if (client_call(cli, "GET", NULL, &answer, err, "/v1/nodes") < 0)
         return -1;
+    if (!cli->json)
+        show_unknown(json_object_get(answer, "unknown_jobs"));
     return show_list(cli, answer, "nodes",
                      "NODE:name:s STATE:state:s ADDRESS:address:s LAST-SEEN:last_seen:w REFUSED:refused:n "
                      "WHY:why:s",

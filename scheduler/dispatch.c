@@ -36,6 +36,7 @@ struct dispatch {
     uint64_t pause_ns;
     struct kept_message *kept;
     size_t count, capacity;
+    char incarnation[40];
 };
 
 /* False: the node has no key (yet, or any more). */
@@ -115,11 +116,23 @@ void dispatch_destroy(struct dispatch *dispatch)
     free(dispatch);
 }
 
-static int encode(const json_t *message, uint8_t **bytes, size_t *size, struct err *err)
+void dispatch_live(struct dispatch *dispatch, const char *incarnation)
+{
+    snprintf(dispatch->incarnation, sizeof(dispatch->incarnation), "%s", incarnation);
+}
+
+static int encode(const struct dispatch *dispatch, const json_t *message, uint8_t **bytes, size_t *size,
+                  struct err *err)
 {
     struct buf out;
+    json_t *whole = json_copy((json_t *)(uintptr_t)message);
     buf_init(&out, MESSAGE_BYTES_MAX);
-    if (frame_encode(message, &out, err) < 0) {
+    int rc =
+        whole == NULL || json_object_set_new(whole, "incarnation", json_string(dispatch->incarnation)) < 0
+            ? err_set(err, ERR_NOMEM, "no memory for a message")
+            : frame_encode(whole, &out, err);
+    json_decref(whole);
+    if (rc < 0) {
         buf_fini(&out);
         return -1;
     }
@@ -160,7 +173,7 @@ int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64
     struct kept_message *kept = &dispatch->kept[dispatch->count];
     *kept = (struct kept_message){.id = id, .run = run, .pause_ns = dispatch->pause_ns};
     snprintf(kept->node, sizeof(kept->node), "%s", node);
-    int rc = encode(message, &kept->bytes, &kept->size, err);
+    int rc = encode(dispatch, message, &kept->bytes, &kept->size, err);
     json_decref(message);
     if (rc < 0) {
         return err_wrap(err, "message %lld for %s", (long long)id, node);
@@ -243,7 +256,7 @@ void dispatch_pass(struct dispatch *dispatch, const char *node, const json_t *me
     struct err ignored; /* asked for again */
     uint8_t *bytes = NULL;
     size_t size = 0;
-    if (redis_is_connected(dispatch->redis) && encode(message, &bytes, &size, &ignored) == 0) {
+    if (redis_is_connected(dispatch->redis) && encode(dispatch, message, &bytes, &size, &ignored) == 0) {
         publish_bytes(dispatch, node, bytes, size);
     }
     free(bytes);

@@ -26,6 +26,9 @@ struct dispatch *dispatch_create(struct event_base *base, struct redis *redis, s
                                  uint32_t redeliver_ms, struct err *err);
 void dispatch_destroy(struct dispatch *dispatch);
 
+/* Which life of the cluster the messages from now on belong to: agents go by it. Copied; at most 39 bytes. */
+void dispatch_live(struct dispatch *dispatch, const char *incarnation);
+
 /* Keeps and publishes outbox row 'id' for 'node'. The message gets "type" and "id". Ids must rise. run 0:
  * none. */
 int dispatch_keep(struct dispatch *dispatch, int64_t id, const char *node, int64_t run, const char *type,

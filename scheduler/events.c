@@ -88,12 +88,41 @@ static int node_change(struct event_batch *batch, struct node_move *move, struct
     return 0;
 }
 
+/* What an agent remembers of the cluster's life before a restored backup: {"incarnation", "runs": [{"job",
+ * "run"}]}. The database keeps those that it does not know. */
+static int on_before(struct event_batch *batch, const char *node, const json_t *before, struct err *err)
+{
+    struct json_reader reader, item;
+    const char *incarnation = NULL;
+    const json_t *runs = NULL;
+    jr_init(&reader, before, "node_hello.before", err);
+    jr_str(&reader, "incarnation", JR_REQUIRED, 0, 39, &incarnation);
+    jr_array(&reader, "runs", JR_REQUIRED, 0, 512, &runs);
+    if (jr_finish_loose(&reader) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < json_array_size(runs); i++) {
+        int64_t job = 0, run = 0;
+        jr_item(&reader, "runs", runs, i, &item);
+        jr_i64(&item, "job", JR_REQUIRED, 1, EVENT_SEQ_MAX, &job);
+        jr_i64(&item, "run", JR_REQUIRED, 1, EVENT_SEQ_MAX, &run);
+        if (jr_finish_loose(&item) < 0 ||
+            event_append(batch->owned[E_UNKNOWN],
+                         json_pack("{s:I, s:s, s:I, s:s}", "job", (json_int_t)job, "node", node, "run",
+                                   (json_int_t)run, "incarnation", incarnation),
+                         err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int on_hello(struct event_batch *batch, struct store_sched_node *node, const json_t *event,
                     struct err *err)
 {
     struct json_reader reader;
     const char *boot = NULL, *machine = NULL, *address = NULL;
-    const json_t *devices = NULL, *workers = NULL;
+    const json_t *devices = NULL, *workers = NULL, *before = NULL;
     json_t *device;
     size_t i;
     jr_init(&reader, event, "node_hello", err);
@@ -102,7 +131,8 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     jr_str(&reader, "address", JR_OPTIONAL, 1, 300, &address);
     jr_array(&reader, "devices", JR_REQUIRED, 0, 4096, &devices);
     jr_array(&reader, "workers", JR_OPTIONAL, 0, 4096, &workers);
-    if (jr_finish_loose(&reader) < 0) {
+    jr_object(&reader, "before", JR_OPTIONAL, &before);
+    if (jr_finish_loose(&reader) < 0 || (before != NULL && on_before(batch, node->name, before, err) < 0)) {
         return -1;
     }
     json_t *rows = json_array();
@@ -137,6 +167,7 @@ static int on_hello(struct event_batch *batch, struct store_sched_node *node, co
     }
     json_t *inventory = event_body(event);
     json_object_del(inventory, "workers");
+    json_object_del(inventory, "before");
     json_object_set_new(move->change, "hello", json_true());
     json_object_set_new(move->change, "boot", json_string(boot));
     json_object_set_new(move->change, "inventory", inventory);

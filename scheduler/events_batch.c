@@ -33,6 +33,7 @@ int event_batch_init(struct event_batch *batch, struct store_view *view, struct 
         .links = o[E_LINKS],
         .failures = o[E_FAILURES],
         .received = o[E_RECEIVED],
+        .unknown = o[E_UNKNOWN],
     };
     return 0;
 }

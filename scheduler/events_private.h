@@ -19,6 +19,7 @@ enum {
     E_LINKS,
     E_FAILURES,
     E_RECEIVED,
+    E_UNKNOWN,
     E_COUNT
 };
 

@@ -1,5 +1,6 @@
-/* motley-scheduler --config FILE [--migrate]: reads the configuration, waits (bounded) for PostgreSQL and
- * Redis, runs until SIGTERM or SIGINT. Exit status: 0 ended as asked, 1 failed, 2 usage or configuration. */
+/* motley-scheduler --config FILE [--migrate | --restored]: reads the configuration, waits (bounded) for
+ * PostgreSQL and Redis, runs until SIGTERM or SIGINT. Exit status: 0 ended as asked, 1 failed, 2 usage or
+ * configuration. */
 #include <event2/event.h>
 #include <getopt.h>
 #include <signal.h>
@@ -16,13 +17,16 @@
 
 struct options {
     const char *config;
-    bool migrate;
+    bool migrate, restored;
 };
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: motley-scheduler --config FILE [--migrate]\n"
-                    "  --migrate  bring the database's schema up to date, then end\n");
+    fprintf(stderr,
+            "usage: motley-scheduler --config FILE [--migrate | --restored]\n"
+            "  --migrate   bring the database's schema up to date, then end\n"
+            "  --restored  the database came back from a backup: begin a new life with it, then end;\n"
+            "              once, while no scheduler runs\n");
     return 2;
 }
 
@@ -30,6 +34,7 @@ static int read_options(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"migrate", no_argument, NULL, 'm'},
+                                          {"restored", no_argument, NULL, 'r'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     int choice;
@@ -38,11 +43,13 @@ static int read_options(int argc, char **argv, struct options *options)
             options->config = optarg;
         } else if (choice == 'm') {
             options->migrate = true;
+        } else if (choice == 'r') {
+            options->restored = true;
         } else {
             return -1;
         }
     }
-    return options->config != NULL && optind == argc ? 0 : -1;
+    return options->config != NULL && optind == argc && !(options->migrate && options->restored) ? 0 : -1;
 }
 
 static int fail(const char *what, const struct err *err)
@@ -59,6 +66,22 @@ static int migrate(const struct scheduler_config *config)
         return fail("migrating the database", &err);
     }
     printf("schema version %u, %u migrations applied\n", store_schema_version(), applied);
+    return 0;
+}
+
+/* A backup of an older release is migrated first. */
+static int restored(const struct scheduler_config *config)
+{
+    struct store_restored done;
+    struct err err;
+    if (migrate(config) != 0) {
+        return 1;
+    }
+    if (store_restore(config->postgres, &done, &err) < 0) {
+        return fail("beginning anew", &err);
+    }
+    printf("incarnation %s; the backup was %lld s old; %lld jobs that ran are in the queue again\n",
+           done.incarnation, (long long)done.seconds, (long long)done.jobs);
     return 0;
 }
 
@@ -249,9 +272,11 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    rc = options.migrate ? migrate(&config) : check_servers(&config);
-    if (rc == 0 && !options.migrate) {
-        rc = run(&config);
+    if (options.migrate || options.restored) {
+        rc = options.migrate ? migrate(&config) : restored(&config);
+    } else {
+        rc = check_servers(&config);
+        rc = rc == 0 ? run(&config) : rc;
     }
     scheduler_config_fini(&config);
     return rc;

@@ -216,7 +216,7 @@ static void keep_outbox(struct scheduler *scheduler, const json_t *rows)
 
 static void load_outbox(struct scheduler *scheduler);
 
-static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
+static void outbox_loaded(void *arg, const struct err *err, json_t *doc)
 {
     struct scheduler *scheduler = arg;
     if (!scheduler_settle(scheduler)) {
@@ -230,7 +230,9 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
         load_outbox(scheduler);
         return;
     }
-    keep_outbox(scheduler, rows);
+    const char *incarnation = json_string_value(json_object_get(doc, "incarnation"));
+    dispatch_live(scheduler->dispatch, incarnation);
+    keep_outbox(scheduler, json_object_get(doc, "messages"));
     scheduler->ready = true;
     scheduler->listening_ns = clock_mono_ns();
     scheduler->view_stale = true;
@@ -238,8 +240,9 @@ static void outbox_loaded(void *arg, const struct err *err, json_t *rows)
     if (leader_note_write(scheduler->config->leader_file, scheduler->epoch, &unnoted) < 0) {
         log_event(LOG_LEVEL_WARN, "leader_note", "why=\"%s\"", unnoted.text);
     }
-    log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu", scheduler->config->name,
-              (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch));
+    log_event(LOG_LEVEL_INFO, "leading", "name=%s epoch=%lld messages=%zu incarnation=%s",
+              scheduler->config->name, (long long)scheduler->epoch, dispatch_kept(scheduler->dispatch),
+              incarnation);
     ask_marker(scheduler);
     scheduler_mark(scheduler); /* the view says whose streams there are */
 }

@@ -172,6 +172,15 @@ static const struct pg_statement fail_requests = {
     " WHERE r.id = c.request AND (r.device = c.node OR starts_with(r.device, c.node || '/'))",
     PG_WRITE};
 
+static const struct pg_statement note_unknown = {
+    "ingest_unknown",
+    "INSERT INTO unknown_jobs AS u (job, node, run, incarnation) "
+    "SELECT c.job, c.node, max(c.run), max(c.incarnation) FROM "
+    RECORDS("job bigint, node text, run bigint, incarnation text")
+    " WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = c.job) GROUP BY c.job, c.node "
+    "ON CONFLICT (job, node) DO NOTHING",
+    PG_WRITE};
+
 static const struct pg_statement drop_received = {
     "ingest_received",
     "DELETE FROM outbox o USING " RECORDS("id bigint, node text") " WHERE o.id = c.id AND o.node = c.node",
@@ -228,6 +237,7 @@ int store_ingest(struct store *store, const struct store_ingest *ingest, store_d
         {&put_links, ingest->links},
         {&fail_requests, ingest->failures},
         {&drop_received, ingest->received},
+        {&note_unknown, ingest->unknown},
         {&tell_followers, followers},
     };
     struct store_work work;

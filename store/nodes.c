@@ -14,7 +14,10 @@ static const struct pg_statement list_nodes = {
     " 'address', n.address, 'machine_id', n.machine_id, 'last_seen', motley_time(n.last_seen), "
     " 'enrolled', motley_time(n.enrolled_at), "
     " 'devices', (SELECT count(*) FROM devices d WHERE d.node = n.name AND d.present)) ORDER BY n.name), "
-    "'[]'::json)) "
+    "'[]'::json), 'incarnation', (SELECT incarnation FROM cluster), 'unknown_jobs', (SELECT "
+    " coalesce(json_agg(json_build_object('job', u.job, 'node', u.node, 'run', u.run, 'reported', "
+    " motley_time(u.reported_at)) ORDER BY u.job, u.node), '[]'::json) FROM (SELECT * FROM unknown_jobs "
+    " ORDER BY job DESC, node LIMIT 1000) u)) "
     "FROM nodes n",
     PG_READ};
 

@@ -139,7 +139,9 @@ void store_view_destroy(struct store_view *view);
  * [{"device","document"}]. */
 int store_profiles_get(struct store *store, const char *key, store_doc_fn *done, void *arg, struct err *err);
 
-/* Everything agents have not confirmed: [{"id","node","run"|null,"type","payload"}], oldest first. */
+/* Everything agents have not confirmed, and the life of the database that it belongs to:
+ * {"incarnation","messages":
+ * [{"id","node","run"|null,"type","payload"}], oldest first}. */
 int store_outbox_list(struct store *store, store_doc_fn *done, void *arg, struct err *err);
 
 /* Fresh numbers: {"run","epoch","assignments":[ranks ids],"requests":[request ids]}; no run where ranks is 0.
@@ -168,6 +170,8 @@ struct store_ingest {
     const json_t *profiles; /* [{"request","node","document"}] */
     const json_t *links;    /* [{"from","to","document","request"}] */
     const json_t *failures; /* [{"request","node","why"}]: a measurement that failed */
+    const json_t *unknown; /* [{"job","node","run","incarnation"}]: agents gave them these before the database
+                              was restored; those it knows are left out */
     const json_t *received; /* [{"id","node"}]: outbox rows that their agent has */
 };
 int store_ingest(struct store *store, const struct store_ingest *ingest, store_done_fn *done, void *arg,

@@ -437,8 +437,9 @@ static const struct pg_statement get_profiles = {
     PG_READ};
 static const struct pg_statement list_outbox = {
     "outbox_list",
-    "SELECT coalesce(json_agg(json_build_object('id', id, 'node', node, 'run', run, 'type', type, "
-    "'payload', payload) ORDER BY id), '[]'::json) FROM outbox",
+    "SELECT json_build_object('incarnation', (SELECT incarnation FROM cluster), 'messages', "
+    "(SELECT coalesce(json_agg(json_build_object('id', id, 'node', node, 'run', run, 'type', type, "
+    "'payload', payload) ORDER BY id), '[]'::json) FROM outbox))",
     PG_READ};
 static const struct pg_statement fresh_numbers = {
     "sched_numbers",

@@ -82,6 +82,17 @@ int store_listen(struct store *store, const char *channel, store_notify_fn *noti
  * ERR_UNSUPPORTED (database newer than the program). Forward only. */
 int store_migrate(const char *conninfo, unsigned wait_ms, unsigned *applied, struct err *err);
 
+enum { STORE_INCARNATION_SIZE = 26 };
+struct store_restored {
+    char incarnation[STORE_INCARNATION_SIZE]; /* the new one */
+    int64_t seconds;                          /* from the backup's last sign of life until now */
+    int64_t jobs;                             /* that were on devices and are in the queue again */
+};
+/* Once after a backup was put back, before any scheduler starts: a new incarnation, sequences beyond all that
+ * could have been given out, no run or message left of those that the backup knew. ERR_BUSY while a scheduler
+ * leads, ERR_CONFLICT when the clock is behind the backup's, ERR_NET, ERR_TIMEOUT. */
+int store_restore(const char *conninfo, struct store_restored *restored, struct err *err);
+
 /* Whether connections to `conninfo` are sessions of their own. Behind a proxy that lends the server's
  * sessions out transaction by transaction, the leader's lock, LISTEN and prepared statements come and go:
  * ERR_UNSUPPORTED then, with what was seen. ERR_NET, ERR_TIMEOUT: nothing can be said. Connects six times. */

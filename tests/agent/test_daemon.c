@@ -1,330 +1,5 @@
-/* The agent daemon as a process, against a real Redis, with this program as its worker (when run with
- * --socket) and as the api that it joins. The test plays the scheduler. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <errno.h>
-#include <hiredis/hiredis.h>
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-
-#include "agent/fake_api.h"
-#include "agent/fake_worker.h"
-#include "common/digest.h"
-#include "common/frame.h"
-#include "common/json.h"
-#include "common/seal.h"
-#include "support/services.h"
-
-/* ================= the scheduler ================= */
-
-struct world {
-    struct test_dir dir;
-    struct test_redis redis;
-    struct test_cluster cluster;
-    struct api api;
-    char home[160];
-    char config[160];
-    char token[TLS_JOIN_TOKEN_SIZE];
-    pid_t agent;
-    redisContext *client;
-    char after[64];
-    json_t *events; /* taken from Redis, not yet asked for */
-    int64_t message;
-    struct seal *seal;
-    bool ack; /* acknowledge numbered events as they come */
-};
-
-static char self[512];
-
-static void world_connect(struct world *world)
-{
-    if (world->client != NULL) {
-        redisFree(world->client);
-    }
-    world->client = redisConnectUnix(world->redis.address + 5);
-    assert_true(world->client != NULL && world->client->err == 0);
-    snprintf(world->after, sizeof(world->after), "0");
-}
-
-static struct seal *seal_made(void)
-{
-    uint8_t key[SEAL_KEY_SIZE];
-    struct err err;
-    assert_int_equal(digest_unhex(seal_hex, key, sizeof(key)), 0);
-    struct seal *seal = seal_create(key, "left", &err);
-    assert_non_null(seal);
-    return seal;
-}
-
-static void say_quietly(struct world *world, json_t *message)
-{
-    struct buf bytes;
-    struct err err;
-    uint8_t mac[SEAL_SIZE];
-    buf_init(&bytes, 1 << 20);
-    assert_int_equal(frame_encode(message, &bytes, &err), 0);
-    assert_int_equal(seal_make(world->seal, SEAL_MESSAGES, bytes.data, bytes.size, mac, &err), 0);
-    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
-                                     bytes.size, mac, sizeof(mac));
-    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
-    freeReplyObject(reply);
-    buf_fini(&bytes);
-    json_decref(message);
-}
-
-/* Takes the message, gives it an id, returns the id. */
-static int64_t say(struct world *world, json_t *message)
-{
-    json_object_set_new(message, "id", json_integer(++world->message));
-    say_quietly(world, message);
-    return world->message;
-}
-
-static void event_ack(struct world *world, const json_t *event)
-{
-    if (json_integer_value(json_object_get(event, "seq")) == 0) {
-        return;
-    }
-    json_t *ack = json_pack("{s:s}", "type", "ack");
-    static const char *const keys[] = {"run", "epoch", "rank", "boot", "seq"};
-    for (int i = 0; i < 5; i++) {
-        json_object_set(ack, keys[i], json_object_get(event, keys[i]));
-    }
-    say_quietly(world, ack);
-}
-
-static bool event_is(const json_t *event, const char *type, int64_t run)
-{
-    return strcmp(json_string_value(json_object_get(event, "type")), type) == 0 &&
-           (run < 0 || json_integer_value(json_object_get(event, "run")) == run);
-}
-
-/* Take what Redis has (waiting up to block_ms for the first). */
-static void events_take(struct world *world, int block_ms)
-{
-    redisReply *reply = redisCommand(world->client, "XREAD COUNT 1000 BLOCK %d STREAMS motley:events:left %s",
-                                     block_ms, world->after);
-    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
-    if (reply->type == REDIS_REPLY_ARRAY) {
-        redisReply *entries = reply->element[0]->element[1];
-        for (size_t i = 0; i < entries->elements; i++) {
-            struct err err;
-            redisReply *payload = entries->element[i]->element[1]->element[1];
-            redisReply *mac = entries->element[i]->element[1]->element[3];
-            assert_true(seal_holds(world->seal, SEAL_EVENTS, payload->str, (size_t)payload->len, mac->str,
-                                   (size_t)mac->len));
-            snprintf(world->after, sizeof(world->after), "%s", entries->element[i]->element[0]->str);
-            json_t *event = frame_decode(payload->str, (size_t)payload->len, &frame_limits_default, &err);
-            assert_non_null(event);
-            if (world->ack) {
-                event_ack(world, event);
-            }
-            json_array_append_new(world->events, event);
-        }
-    }
-    freeReplyObject(reply);
-}
-
-/* The next event of 'type' (of 'run' unless < 0), taking it and all before it of other kinds stay. New. */
-static json_t *await(struct world *world, const char *type, int64_t run)
-{
-    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
-    while (clock_left_ms(deadline_ns, 1) > 0) {
-        for (size_t i = 0; i < json_array_size(world->events); i++) {
-            json_t *event = json_array_get(world->events, i);
-            if (event_is(event, type, run)) {
-                json_incref(event);
-                json_array_remove(world->events, i);
-                return event;
-            }
-        }
-        events_take(world, 500);
-    }
-    char *all = json_dumps(world->events, JSON_INDENT(1));
-    fail_msg("no event %s of run %" PRId64 "; have %.3000s", type, run, all);
-    return NULL;
-}
-
-static void await_received(struct world *world, int64_t id)
-{
-    for (;;) {
-        json_t *event = await(world, "received", -1);
-        bool found = json_integer_value(json_object_get(event, "message")) == id;
-        json_decref(event);
-        if (found) {
-            return;
-        }
-    }
-}
-
-static void agent_start(struct world *world)
-{
-    char program[600], log[200], token[200];
-    const char *bin = getenv("MOTLEY_BIN");
-    snprintf(program, sizeof(program), "%s/motley-agent", bin != NULL ? bin : "build/bin");
-    snprintf(log, sizeof(log), "%s/agent.log", world->dir.path);
-    snprintf(token, sizeof(token), "%s/join-token", world->dir.path);
-    struct err err;
-    assert_int_equal(file_write_atomic(token, world->token, strlen(world->token), 0600, &err), 0);
-    const char *argv[] = {program,     "--api",    world->api.url, "--join-file", token, "--home",
-                          world->home, "--config", world->config,  "--worker",    self,  NULL};
-    world->agent = test_spawn(argv, log, NULL);
-}
-
-/* SIGTERM must end it in order (and, under sanitizers, without a finding); SIGKILL just ends it. */
-static void agent_kill(struct world *world, int number)
-{
-    int status = 0;
-    uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
-    assert_int_equal(kill(world->agent, number), 0);
-    while (waitpid(world->agent, &status, WNOHANG) != world->agent) {
-        assert_true(clock_left_ms(deadline_ns, 1) > 0);
-        poll(NULL, 0, 2);
-    }
-    assert_true(number == SIGKILL || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
-    world->agent = 0;
-}
-
-static void *world_make(const char *name)
-{
-    struct world *world = calloc(1, sizeof(*world));
-    struct err err;
-    uint8_t fingerprint[TLS_FINGERPRINT_SIZE];
-    test_dir_make(&world->dir);
-    test_redis_start(&world->redis, world->dir.path);
-    test_cluster_make(&world->cluster, world->dir.path, "ours");
-    world->api.cluster = &world->cluster;
-    world->api.redis = world->redis.address;
-    api_start(&world->api);
-    snprintf(world->home, sizeof(world->home), "%s/home", world->dir.path);
-    snprintf(world->config, sizeof(world->config), "%s/agent.yaml", world->dir.path);
-    char text[200];
-    int size = snprintf(text, sizeof(text),
-                        "name: %s\ndevices: [{kind: cpu, threads: 1, memory: 64MiB, isa: sse42},"
-                        " {kind: cpu, threads: 1, memory: 64MiB}]\n",
-                        name);
-    assert_int_equal(file_write_atomic(world->config, text, (size_t)size, 0600, &err), 0);
-    assert_int_equal(tls_fingerprint(buf_str(&world->cluster.ca_cert), fingerprint, &err), 0);
-    assert_int_equal(tls_join_token_format("secret", fingerprint, world->token, &err), 0);
-    world->events = json_array();
-    world->ack = true;
-    world->seal = seal_made();
-    world_connect(world);
-    return world;
-}
-
-static int world_up(void **state)
-{
-    struct world *world = world_make("left");
-    *state = world;
-    agent_start(world);
-    json_decref(await(world, "node_hello", -1));
-    return 0;
-}
-
-static int processes_of(const char *home)
-{
-    char path[300];
-    int count = 0;
-    DIR *folder = opendir("/proc");
-    struct dirent *entry;
-    while ((entry = readdir(folder)) != NULL) {
-        struct buf text;
-        struct err err;
-        buf_init(&text, 65536);
-        snprintf(path, sizeof(path), "/proc/%.32s/cmdline", entry->d_name);
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
-            file_read_all(path, 65535, &text, &err) == 0) {
-            for (size_t i = 0; i < text.size; i++) {
-                text.data[i] = text.data[i] == '\0' ? ' ' : text.data[i];
-            }
-            count += strstr(buf_str(&text), home) != NULL;
-        }
-        buf_fini(&text);
-    }
-    closedir(folder);
-    return count;
-}
-
-static int world_down(void **state)
-{
-    struct world *world = *state;
-    if (world->agent > 0) {
-        agent_kill(world, SIGTERM);
-    }
-    int left = processes_of(world->home);
-    world->api.stopping = true;
-    pthread_join(world->api.thread, NULL);
-    close(world->api.listener);
-    redisFree(world->client);
-    seal_destroy(world->seal);
-    test_redis_kill(&world->redis);
-    test_cluster_fini(&world->cluster);
-    json_decref(world->events);
-    test_dir_remove(&world->dir);
-    free(world);
-    return left;
-}
-
-static json_t *assign(int64_t run, int64_t epoch, const char *device, const char *what)
-{
-    return json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:{s:s}}", "type", "assign", "assignment", run * 10,
-                     "run", run, "epoch", epoch, "rank", 0, "device", device, "spec", "do", what);
-}
-
-static json_t *of_run(const char *type, int64_t run, int64_t epoch)
-{
-    return json_pack("{s:s, s:I, s:I}", "type", type, "run", run, "epoch", epoch);
-}
-
-/* All events of a run up to its final one must be numbered 1, 2, 3 … once repetitions are left out. */
-static void await_whole_run(struct world *world, int64_t run, const char *last, int64_t steps)
-{
-    int64_t next = 1, next_step = 0;
-    for (;;) {
-        json_t *event = NULL;
-        uint64_t deadline_ns = clock_mono_ns() + 15000000000u;
-        while (event == NULL) {
-            assert_true(clock_left_ms(deadline_ns, 1) > 0);
-            for (size_t i = 0; i < json_array_size(world->events) && event == NULL; i++) {
-                json_t *each = json_array_get(world->events, i);
-                if (json_integer_value(json_object_get(each, "run")) == run &&
-                    json_object_get(each, "run") != NULL) {
-                    event = json_incref(each);
-                    json_array_remove(world->events, i);
-                }
-            }
-            if (event == NULL) {
-                events_take(world, 500);
-            }
-        }
-        int64_t seq = json_integer_value(json_object_get(event, "seq"));
-        bool fresh = seq == next;
-        assert_true(seq <= next); /* never a gap */
-        next += fresh;
-        if (fresh && event_is(event, "step", run)) {
-            assert_int_equal(json_integer_value(json_object_get(event, "step")), next_step);
-            next_step++;
-        }
-        bool end = fresh && event_is(event, last, run);
-        json_decref(event);
-        if (end) {
-            assert_int_equal(next_step, steps);
-            return;
-        }
-    }
-}
-
-/* ================= claims ================= */
+/* What the agent daemon does for its scheduler and its workers. */
+#include "agent/daemon_world.h"
 
 static void it_joins_once_and_tells_what_it_has(void **state)
 {
@@ -395,8 +70,10 @@ static void an_assignment_is_executed_once_an_epoch(void **state)
     json_object_set_new(message, "id", json_integer(id));
     say_quietly(world, json_deep_copy(message)); /* the same message again */
     await_received(world, id);
-    await_received(world, say(world, json_deep_copy(message))); /* the same assignment as another message */
-    await_received(world, say(world, assign(4, 2, "left/cpu0", "steps:5"))); /* an older epoch */
+    id = say(world, json_deep_copy(message)); /* the same assignment as another message */
+    await_received(world, id);
+    id = say(world, assign(4, 2, "left/cpu0", "steps:5")); /* an older epoch */
+    await_received(world, id);
     say(world, assign(5, 5, "left/cpu0", "steps:1")); /* what comes after: nothing of 3 and 4 before it */
     await_whole_run(world, 5, "done", 1);
     for (size_t i = 0; i < json_array_size(world->events); i++) {
@@ -482,9 +159,17 @@ static void a_worker_that_died_while_the_agent_was_away_or_was_never_started_is_
     kill(pid, SIGKILL);
     for (int turn = 0; turn < 500 && kill(pid, 0) == 0; turn++) /* it ends some time after the signal */
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    snprintf(path, sizeof(path), "%s/journal/epochs.json", world->home);
-    assert_int_equal(file_write_atomic(path, "{\"left/cpu1\": 10}", 17, 0600, &err), 0);
-    say(world, assign(90, 10, "left/cpu1", "wait")); /* noted, and not started */
+    /* it noted the epoch of another assignment as well, and ended before it had started that worker */
+    snprintf(path, sizeof(path), "%s/journal/past.json", world->home);
+    buf_clear(&text);
+    assert_int_equal(file_read_all(path, 4095, &text, &err), 0);
+    json_t *past = json_parse_limited(buf_str(&text), text.size, 6, &err);
+    json_object_set_new(json_object_get(past, "epochs"), "left/cpu1", json_integer(10));
+    buf_clear(&text);
+    assert_int_equal(json_print(past, true, &text, &err), 0);
+    assert_int_equal(file_write_atomic(path, text.data, text.size, 0600, &err), 0);
+    json_decref(past);
+    say(world, assign(90, 10, "left/cpu1", "wait"));
     agent_start(world);
     json_t *failed = await(world, "failed", 9);
     assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "while the agent was away"));
@@ -612,46 +297,6 @@ static void while_nobody_acknowledges_one_event_alone_comes_again(void **state)
     await_whole_run(world, 915, "done", 500); /* one answer, and all come */
 }
 
-static bool file_is_big(void *arg)
-{
-    struct stat status;
-    return stat(arg, &status) == 0 && status.st_size > 7000; /* to the last whole record */
-}
-
-/* The agent's files end at 8 KiB, as on a full disk, while a worker goes through 500 steps and the scheduler
- * is away; then there is room again, and the agent is killed. The worker must not have ended meanwhile: it
- * still has what the journal could not take. */
-static void what_the_journal_could_not_take_is_not_acknowledged_and_not_lost(void **state)
-{
-    struct world *world = *state;
-    struct rlimit was, now;
-    char path[256];
-    snprintf(path, sizeof(path), "%s/journal/run-17-17-0.events", world->home);
-    assert_int_equal(prlimit(world->agent, RLIMIT_FSIZE, NULL, &was), 0);
-    now = was;
-    now.rlim_cur = 8192;
-    world->ack = false;
-    assert_int_equal(prlimit(world->agent, RLIMIT_FSIZE, &now, NULL), 0);
-    say(world, assign(17, 17, "left/cpu0", "steps:500"));
-    json_decref(await(world, "done", 17)); /* it is told at once; it is not safe */
-    assert_true(test_wait_until(file_is_big, path, 5000));
-    json_array_clear(world->events);
-    say_quietly(world, json_pack("{s:s}", "type", "hello"));
-    json_t *hello = await(world, "node_hello", -1);
-    assert_int_equal(json_array_size(json_object_get(hello, "workers")), 1);
-    json_decref(hello);
-    agent_kill(world, SIGKILL);
-    json_array_clear(world->events);
-    redisFree(world->client);
-    world->client = NULL;
-    test_redis_kill(&world->redis); /* whatever it has heard is gone */
-    test_redis_start(&world->redis, world->dir.path);
-    world_connect(world);
-    world->ack = true;
-    agent_start(world);
-    await_whole_run(world, 17, "done", 500);
-}
-
 static void a_newer_epoch_replaces_the_worker_of_a_device(void **state)
 {
     struct world *world = *state;
@@ -763,16 +408,7 @@ static void a_server_of_another_cluster_is_refused(void **state)
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i + 1 < argc; i++) {
-        if (strcmp(argv[i], "--socket") == 0) {
-            if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) {
-                _exit(78); /* every worker is started without a way to new privileges */
-            }
-            _exit(fake_main(argv[i + 1])); /* without a leak check, which would change the status */
-        }
-    }
-    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    self[length > 0 ? length : 0] = '\0';
+    world_begin(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_joins_once_and_tells_what_it_has),
         cmocka_unit_test(an_assignment_runs_and_leaves_nothing),
@@ -791,7 +427,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(kill_ends_a_worker_that_does_not_listen),
         cmocka_unit_test(profiles_are_measured_by_a_worker_of_the_device),
         cmocka_unit_test(links_are_measured_through_tls),
-        cmocka_unit_test(what_the_journal_could_not_take_is_not_acknowledged_and_not_lost),
         cmocka_unit_test(sigterm_leaves_no_process),
     };
     const struct CMUnitTest joining[] = {cmocka_unit_test(a_server_of_another_cluster_is_refused)};

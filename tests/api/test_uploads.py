@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """A client behind a link that is slow and breaks: what the server has is not sent again, and in the end it is all there."""
+import contextlib
 import hashlib
 import json
 import os
@@ -36,6 +37,10 @@ class Link:
             threading.Thread(target=self.forward, args=(client,), daemon=True).start()
 
     def forward(self, client):
+        with contextlib.suppress(OSError):  # an end that has gone
+            self.pass_on(client)
+
+    def pass_on(self, client):
         left = self.cut_bytes
         with client, socket.create_connection(self.target) as server:
             while True:

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t begin = 0, count = 0;
     if (size > HTTP_HEAD_BYTES_MAX)
         return 0;
-    char *text = malloc(size + 1);
+    char *text = malloc(size + 5);
     if (!text)
         return 0;
     memcpy(text, data, size);
@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (httpd_range_parse(text, size * 3, &begin, &count) == 0 && (count == 0 || begin + count > size * 3))
         __builtin_trap();
     httpd_decode(text, size, true, decoded, sizeof(decoded));
-    if (httpd_head_parse(text, size, &head, &why) == 0) {
+    memcpy(text + size, "\r\n\r\n", 5); /* what the server has seen before it parses */
+    if (httpd_head_parse(text, size + 4, &head, &why) == 0) {
         if (head.header_count > HTTP_HEADERS_MAX || !head.path || !head.query)
             __builtin_trap();
         httpd_decode(head.path, strlen(head.path), false, decoded, sizeof(decoded));

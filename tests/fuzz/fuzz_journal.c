@@ -19,7 +19,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct journal *journal = journal_open(folder, 1 << 20, &err);
         struct journal_stream *stream = journal ? journal_first(journal) : NULL;
         if (stream) {
-            journal_append(stream, json_pack("{s:s}", "type", "log"), false, &err);
+            json_t *event = json_pack("{s:s}", "type", "log");
+            journal_append(stream, event, false, &err);
+            json_decref(event);
             journal_ack(stream, stream->last);
         }
         journal_close(journal);

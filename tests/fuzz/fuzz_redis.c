@@ -6,12 +6,14 @@
 #include "common/frame.h"
 #include "common/redis.h"
 
-static int entry(void *arg, const char *id, const void *payload, size_t size, struct err *err)
+static int entry(void *arg, const char *stream, const char *id, const struct redis_entry *entry,
+                 struct err *err)
 {
-    (void)arg;
-    if (!id)
+    (void)arg, (void)stream;
+    if (!id || (!entry->seal && entry->seal_size))
         __builtin_trap();
-    json_decref(payload ? frame_decode(payload, size, &frame_limits_default, err) : NULL);
+    json_decref(entry->payload ? frame_decode(entry->payload, entry->size, &frame_limits_default, err)
+                               : NULL);
     return 0;
 }
 

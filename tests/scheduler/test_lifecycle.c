@@ -211,11 +211,29 @@ static void what_fits_nowhere_fails_with_numbers_and_what_waits_says_why(void **
     WORLD_UNTIL(&world, world_is(&world, b, "succeeded"));
 }
 
+static bool device_is(const char *name, const char *wanted)
+{
+    struct answer answer;
+    size_t i;
+    json_t *device;
+    bool is = false;
+    AWAIT_OK(world.fixture, answer,
+             store_device_list(world.fixture->store, &principal_service, on_doc, &answer, E));
+    json_array_foreach(json_object_get(answer.doc, "devices"), i, device)
+    {
+        is = is || (strcmp(json_string_value(json_object_get(device, "name")), name) == 0 &&
+                    strcmp(json_string_value(json_object_get(device, "state")), wanted) == 0);
+    }
+    json_decref(answer.doc);
+    return is;
+}
+
 static void a_job_waits_for_a_device_that_is_missing_and_holds_up_nobody(void **state)
 {
     fresh_agents(state);
     world.agents[1]->devices = 0; /* its agent came back without the card */
     fake_hello(world.agents[1]);
+    WORLD_UNTIL(&world, device_is("right/cpu0", "gone"));
     const struct world_job both = {.name = "needs-two", .devices = BOTH, .steps = 4, .every = 2};
     const struct world_job alone = {.name = "alone", .devices = "right/cpu0", .steps = 4, .every = 2};
     const struct world_job big = {.name = "too-big", .devices = BOTH, .steps = 5};

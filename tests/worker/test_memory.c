@@ -35,6 +35,7 @@ static void run_with_rank(struct fixture *fix, int lora_rank, struct seen *seen)
     json_t *spec = fix_spec(fix);
     json_object_set_new(json_object_get(spec, "method"), "rank", json_integer(lora_rank));
     json_object_set_new(json_object_get(spec, "checkpoint"), "every_steps", json_integer(2));
+    json_object_set_new(json_object_get(spec, "train"), "steps", json_integer(4));
     struct plan *plan = fix_plan(fix, RANKS, 2);
     for (uint32_t r = 0; r < RANKS; r++) { /* as the planner has it: values and gradients of two layers */
         uint64_t width = fix->config.hidden, kv = (uint64_t)fix->config.kv_heads * fix->config.head_dim;
