@@ -16,6 +16,7 @@ demo: build
 	@tools/demo.sh
 
 test: build
+	@tools/packages.sh test
 	@ctest --test-dir build --output-on-failure --timeout 300 -j $(JOBS)
 	@tools/lint.py
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the Debian packages Motley is built and run with, once; say nothing when all are there.
 # As root or through sudo; otherwise print the one command to run and fail.
-#   tools/packages.sh          what `make build`, `make test` and `make demo` need
+#   tools/packages.sh          what `make build` and `make demo` need;  tools/packages.sh test: what tests alone do
 #   tools/packages.sh lint     adds what `make lint` needs;  tools/packages.sh sanitize: clang's runtimes
 set -euo pipefail
 
@@ -10,6 +10,7 @@ packages=(gcc libc6-dev make cmake ninja-build pkg-config ccache
     libpcre2-dev libutf8proc-dev libyaml-dev libopenblas-dev libcmocka-dev
     postgresql redis-server curl openssl unzip git iproute2 procps python3 python3-pip python3-jsonschema ca-certificates util-linux)
 case "${1:-}" in
+test) packages+=(pgbouncer) ;; # for the test that Motley refuses one
 lint) packages+=(clang-format clang-tidy cppcheck) ;;
 sanitize) packages+=(clang-14 libclang-rt-14-dev) ;;
 esac
