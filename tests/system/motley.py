@@ -203,6 +203,20 @@ def golden_spec(name, model, rows, peak, expected, batch_rows, **changes):
     return spec
 
 
+def llama_spec(motley, name, steps, batch_rows, repeat=1, warmup=4, every=10, retries=0, **changes):
+    """A job of the tiny Llama on its golden rows, so many times over."""
+    folder = os.path.join(GOLDEN, "llama")
+    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
+        expected = json.load(handle)
+    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * repeat)
+    return golden_spec(name, folder, rows, 0.005, expected, batch_rows, train={"steps": steps, "warmup_steps": warmup},
+                       checkpoint={"every_steps": every}, limits={"retries": retries}, **changes)
+
+
+def pids(motley, role):
+    return [process["pid"] for process in motley.processes() if process["role"] == role]
+
+
 def safetensors(path):
     """{name: list of floats} of an F32 file."""
     import array

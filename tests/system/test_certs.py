@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Certificates of nodes: renewed while jobs run, refused once the node is removed, and no use to a peer that is not of the run."""
 import contextlib
-import json
 import os
 import re
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from motley import GOLDEN, SLOW, Motley, expect, golden_spec, main, poll, tokens_rows
+from motley import Motley, SLOW, expect, llama_spec, main, poll
 
 STEPS = 40
 NODES = ("left", "right", "third")
@@ -23,13 +22,7 @@ def config():
 
 
 def spec_for(motley, name):
-    folder = os.path.join(GOLDEN, "llama")
-    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
-    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 8)
-    return golden_spec(name, folder, rows, 0.005, expected, 32,
-                       placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8},
-                       train={"steps": STEPS, "warmup_steps": 4}, checkpoint={"every_steps": 10}, limits={"retries": 5})
+    return llama_spec(motley, name, STEPS, 32, repeat=8, retries=5, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
 
 
 def within(seconds, what, question):

@@ -9,19 +9,13 @@ import pwd
 import subprocess
 import time
 
-from motley import GOLDEN, SLOW, Motley, expect, golden_spec, main, poll, tokens_rows, two_unlike
+from motley import Motley, SLOW, expect, llama_spec, main, poll, two_unlike
 
 STEPS = 40
 
 
 def spec_for(motley, name, steps):
-    folder = os.path.join(GOLDEN, "llama")
-    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
-    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]) * 8)
-    return golden_spec(name, folder, rows, 0.005, expected, 32,
-                       placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8},
-                       train={"steps": steps, "warmup_steps": 1}, checkpoint={"every_steps": 10}, limits={"retries": 0})
+    return llama_spec(motley, name, steps, 32, repeat=8, warmup=1, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
 
 
 class Database:

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """A Redis that lies: it drops, delays, reorders, repeats and makes up entries. The job's losses are the undisturbed run's."""
 import asyncio
-import json
 import os
 import random
 import threading
 import time
 
-from motley import GOLDEN, Motley, expect, golden_spec, main, tokens_rows, two_unlike
+from motley import Motley, expect, llama_spec, main, two_unlike
 from rogue import RedisError, admin, pack
 
 STEPS = 60
@@ -154,13 +153,7 @@ class Liar:
 
 
 def spec_for(motley, name):
-    folder = os.path.join(GOLDEN, "llama")
-    with open(os.path.join(folder, "expected.json"), encoding="utf-8") as handle:
-        expected = json.load(handle)
-    rows = motley.write_rows("rows.jsonl", tokens_rows(expected["batches"]))
-    return golden_spec(name, folder, rows, 0.005, expected, 2,
-                       placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 1},
-                       train={"steps": STEPS, "warmup_steps": 4}, checkpoint={"every_steps": 20}, limits={"retries": 0})
+    return llama_spec(motley, name, STEPS, 2, every=20, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 1})
 
 
 def a_lying_redis_starts_stops_and_reports_nothing():

@@ -5,8 +5,7 @@ import os
 import signal
 import time
 
-from motley import SLOW, Failed, Motley, expect, main, poll, two_unlike
-from test_kills import pids, spec_for
+from motley import SLOW, Failed, Motley, expect, llama_spec, main, pids, poll, two_unlike
 
 STEPS = 100000  # it is cancelled when enough was seen
 
@@ -41,9 +40,7 @@ def counted(motley, ident, count):
 
 def a_job_goes_on_while_every_process_is_replaced():
     with Motley(two_unlike(schedulers=2)) as motley:
-        spec = spec_for(motley, "rolling")
-        spec["train"].update(steps=STEPS)
-        spec["checkpoint"] = {"every_steps": STEPS}
+        spec = llama_spec(motley, "rolling", STEPS, 32, repeat=8, every=STEPS, placement={"kind": "pipeline", "stages": 2, "micro_batch_rows": 8})
         ident = motley.submit(spec)["id"]
         motley.wait_steps(ident, 3)
         workers = sorted(pids(motley, "worker"))
