@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "api/config.h"
 #include "api/httpd_server.h"
@@ -25,6 +26,8 @@ struct sweep;
 struct wrong;
 struct route;
 
+LIST_HEAD(uploads, upload);
+
 /* Numbers for /metrics; the loop's thread alone touches them. */
 struct app_counters {
     uint64_t requests, answers_2xx, answers_4xx, answers_5xx;
@@ -44,6 +47,7 @@ struct app {
     struct auth *auth;
     struct wrong *wrong;
     struct blob_dir *blobs;
+    struct uploads uploads; /* under way (blobs.c) */
     struct known_files *known;
     struct parser parser;
     struct datasets *datasets;

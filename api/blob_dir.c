@@ -171,6 +171,24 @@ int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sh
     return 0;
 }
 
+uint64_t blob_parts_bytes(const struct blob_dir *dir, int64_t owner, const char *sha256)
+{
+    char path[BLOB_PATH_MAX], prefix[40];
+    uint64_t bytes = 0;
+    snprintf(path, sizeof path, "%s/tmp", dir->path);
+    int size = snprintf(prefix, sizeof prefix, "part-%lld-", (long long)owner);
+    DIR *folder = opendir(path);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        struct stat st;
+        if (strncmp(entry->d_name, prefix, (size_t)size) == 0 && strcmp(entry->d_name + size, sha256) != 0 &&
+            fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes += (uint64_t)st.st_size;
+    }
+    if (folder)
+        closedir(folder);
+    return bytes;
+}
+
 static int chunk_end(struct blob_writer *writer, struct err *err)
 {
     struct manifest *manifest = &writer->manifest;

@@ -41,6 +41,8 @@ int blob_writer_create(const struct blob_dir *dir, struct blob_writer **writer, 
  * another request adds to it. The bytes are hashed when it is finished. */
 int blob_writer_resume(const struct blob_dir *dir, int64_t owner, const char *sha256,
                        struct blob_writer **writer, uint64_t *received, struct err *err);
+/* Bytes that lie in all parts of an owner but those of 'sha256'. */
+uint64_t blob_parts_bytes(const struct blob_dir *dir, int64_t owner, const char *sha256);
 int blob_writer_add(struct blob_writer *writer, const void *data, size_t size, struct err *err);
 /* Sync and make it visible. 'expected' (hex) or NULL: any. ERR_CORRUPT when the bytes hash otherwise.
  * *manifest (manifest_fini) is filled on success. The writer is empty afterwards; destroy it all the same. */

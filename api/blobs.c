@@ -31,6 +31,7 @@ enum {
 
 struct upload {
     struct pool_task task; /* first: task pointers are upload pointers */
+    LIST_ENTRY(upload) link;
     struct app *app;
     struct call *call; /* NULL: answered */
     char sha256[65];
@@ -39,7 +40,10 @@ struct upload {
     struct evbuffer *working; /* the task's while busy */
     bool busy, ended, gone, there, finishing, finished;
     bool in_parts, elsewhere; /* elsewhere: this part does not begin where the file ends, and is not kept */
+    bool over;                /* more came than may: it is refused as soon as no task is at it */
     int64_t owner;
+    uint64_t kept;                          /* bytes that its sender has here already */
+    uint64_t most;                          /* that this body may have */
     uint64_t bytes, offset, size, received; /* received: of all parts */
     struct manifest manifest;
     struct err err;
@@ -47,6 +51,7 @@ struct upload {
 
 static void upload_free(struct upload *upload)
 {
+    LIST_REMOVE(upload, link);
     if (upload->pending)
         evbuffer_free(upload->pending);
     if (upload->working)
@@ -68,8 +73,33 @@ static void upload_fail(struct upload *upload)
     upload_free(upload);
 }
 
+/* A person's files beyond what one may keep. */
+static int upload_refuse(const struct upload *upload, uint64_t kept, struct err *err)
+{
+    return err_set(err, ERR_TOO_BIG,
+                   "the file was not kept: %s may have %llu bytes of files here, and has %llu (also those on "
+                   "their way)",
+                   upload->call->principal.name, (unsigned long long)upload->app->config->user_bytes_max,
+                   (unsigned long long)kept);
+}
+
+/* Answers for a body that is longer than it may be. */
+static void upload_over(struct upload *upload)
+{
+    if (upload->there)
+        err_set(&upload->err, ERR_TOO_BIG, "the file %s has %llu bytes, and more were sent", upload->sha256,
+                (unsigned long long)upload->most);
+    else
+        upload_refuse(upload, upload->kept, &upload->err);
+    upload_fail(upload);
+}
+
 static int upload_open(struct upload *upload)
 {
+    bool limited = upload->in_parts && upload->call->principal.kind == PRINCIPAL_USER;
+    uint64_t parts = limited ? blob_parts_bytes(upload->app->blobs, upload->owner, upload->sha256) : 0;
+    if (limited && upload->kept + parts + upload->size > upload->app->config->user_bytes_max)
+        return upload_refuse(upload, upload->kept + parts, &upload->err);
     if (!upload->in_parts)
         return blob_writer_create(upload->app->blobs, &upload->writer, &upload->err);
     if (blob_writer_resume(upload->app->blobs, upload->owner, upload->sha256, &upload->writer,
@@ -149,6 +179,10 @@ static void upload_done(struct pool_task *task)
     struct upload *upload = (struct upload *)task;
     upload->busy = false;
     pool_ran(task, &upload->err);
+    if (upload->over) {
+        upload_over(upload);
+        return;
+    }
     if (upload->err.code) {
         upload_fail(upload);
         return;
@@ -198,6 +232,15 @@ static void upload_data(struct httpd_request *request, struct evbuffer *input, v
     size_t size = evbuffer_get_length(input);
     upload->bytes += size;
     upload->app->counters.upload_bytes += size;
+    if (upload->bytes > upload->most) {
+        evbuffer_drain(input, size);
+        upload->over = true;
+        if (upload->busy)
+            httpd_body_pause(request);
+        else
+            upload_over(upload);
+        return;
+    }
     if (upload->there) { /* known already: the bytes are read over */
         evbuffer_drain(input, size);
         return;
@@ -232,6 +275,42 @@ static void upload_gone(struct httpd_request *request, void *arg)
 
 static const struct httpd_sink upload_sink = {.data = upload_data, .end = upload_end, .gone = upload_gone};
 
+static void upload_accept(struct upload *upload)
+{
+    httpd_accept_stream(upload->call->request, upload->app->config->upload_bytes_max, &upload_sink, upload);
+}
+
+/* What uploads of the same person will have added when they have ended, as far as one knows. */
+static uint64_t bytes_on_their_way(const struct upload *mine)
+{
+    uint64_t bytes = 0;
+    const struct upload *upload;
+    LIST_FOREACH(upload, &mine->app->uploads, link)
+    {
+        uint64_t length = httpd_request_head(upload->call->request)->content_bytes;
+        if (upload != mine && !upload->there && upload->call->principal.id == mine->call->principal.id)
+            bytes += length > upload->bytes ? length : upload->bytes;
+    }
+    return bytes;
+}
+
+static void upload_counted(void *arg, const struct err *err, int64_t sent)
+{
+    struct upload *upload = arg;
+    uint64_t most = upload->app->config->user_bytes_max;
+    if (err) {
+        upload->err = *err;
+        upload_fail(upload);
+        return;
+    }
+    upload->kept = (uint64_t)sent + bytes_on_their_way(upload);
+    upload->most = most > upload->kept ? most - upload->kept : 0;
+    if (httpd_request_head(upload->call->request)->content_bytes > upload->most)
+        upload_over(upload);
+    else
+        upload_accept(upload);
+}
+
 static void upload_begin(void *arg, const struct err *err, json_t *doc)
 {
     struct upload *upload = arg;
@@ -259,7 +338,11 @@ static void upload_begin(void *arg, const struct err *err, json_t *doc)
         upload_free(upload);
         return;
     }
-    httpd_accept_stream(call->request, upload->app->config->upload_bytes_max, &upload_sink, upload);
+    upload->most = upload->there ? (uint64_t)json_integer_value(json_object_get(doc, "size")) : UINT64_MAX;
+    if (upload->there || call->principal.kind != PRINCIPAL_USER)
+        upload_accept(upload);
+    else if (store_sent_bytes(call->app->store, call->principal.id, upload_counted, upload, &upload->err) < 0)
+        upload_fail(upload);
 }
 
 /* ?offset=&size=: a part of a file of that size. -1: the call was answered. */
@@ -324,12 +407,16 @@ void blobs_put(struct call *call)
         upload->working = evbuffer_new();
     }
     if (!upload || !upload->pending || !upload->working) {
-        if (upload)
-            upload_free(upload);
+        if (upload && upload->pending)
+            evbuffer_free(upload->pending);
+        if (upload && upload->working)
+            evbuffer_free(upload->working);
+        free(upload);
         err_set(&err, ERR_NOMEM, "out of memory for an upload");
         call_fail(call, &err);
         return;
     }
+    LIST_INSERT_HEAD(&call->app->uploads, upload, link);
     upload->app = call->app;
     upload->call = call;
     memcpy(upload->sha256, sha256, sizeof sha256);

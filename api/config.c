@@ -115,6 +115,7 @@ static int read_config(const json_t *document, struct api_config *config, struct
     jr_bytes(&reader, "max_rows_bytes", JR_OPTIONAL, 1 << 20, UINT64_C(1) << 44, &config->rows_bytes_max);
     if (jr_sub(&reader, "limits", JR_OPTIONAL, &limits) == 1) {
         jr_bytes(&limits, "upload", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->upload_bytes_max);
+        jr_bytes(&limits, "user", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->user_bytes_max);
         jr_bytes(&limits, "model", JR_OPTIONAL, 1, UINT64_C(1) << 50, &config->model_bytes_max);
         jr_u32(&limits, "connections", JR_OPTIONAL, 1, 60000, &config->connections_max);
         jr_u32(&limits, "connections_per_address", JR_OPTIONAL, 1, 60000,
@@ -154,7 +155,7 @@ struct api_config *api_config_load(const char *path, struct err *err)
     config->parser.memory_bytes = UINT64_C(8) << 30;
     config->parser.seconds = 600;
     config->rows_bytes_max = UINT64_C(2) << 30;
-    config->upload_bytes_max = config->model_bytes_max = UINT64_C(1) << 40;
+    config->upload_bytes_max = config->model_bytes_max = config->user_bytes_max = UINT64_C(1) << 40;
     config->connections_max = 4096;
     config->connections_per_address_max = 512;
     config->bytes_per_second_min = 8192;

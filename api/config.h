@@ -37,6 +37,7 @@ struct api_config {
         uint32_t seconds;
     } parser;
     uint64_t rows_bytes_max, upload_bytes_max, model_bytes_max;
+    uint64_t user_bytes_max; /* of the files that one user sent and that are kept or on their way */
     uint32_t connections_max, connections_per_address_max;
     uint64_t bytes_per_second_min; /* what a body or a reader must keep up with (api/httpd_server.h) */
     uint32_t streams_per_user_max; /* event streams that one user may have open at this server */

@@ -43,3 +43,7 @@ BEGIN
 END $$;
 CREATE TRIGGER job_counts_fold AFTER INSERT ON job_counts
     FOR EACH ROW WHEN (NEW.id % 1000 = 0) EXECUTE FUNCTION motley_job_counts_fold();
+
+-- Which contents a person sent: they count against what one may keep here.
+ALTER TABLE holds ADD COLUMN sent boolean NOT NULL DEFAULT false;
+CREATE INDEX holds_sent ON holds (user_id) WHERE sent;

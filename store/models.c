@@ -141,7 +141,8 @@ static const struct pg_statement put_blob = {
     "  ON CONFLICT (sha256) DO UPDATE SET manifest = coalesce(excluded.manifest, blobs.manifest), used_at = "
     "now(), "
     "  path = CASE WHEN excluded.path IS NULL THEN NULL ELSE blobs.path END RETURNING sha256) "
-    "INSERT INTO holds (what, user_id, node) SELECT sha256, nullif($5::bigint, 0), $6::text FROM put "
+    "INSERT INTO holds (what, user_id, node, sent) SELECT sha256, nullif($5::bigint, 0), $6::text, true FROM "
+    "put "
     "WHERE $5 > 0 OR $6 IS NOT NULL ON CONFLICT DO NOTHING",
     PG_WRITE};
 
@@ -253,6 +254,20 @@ int store_blob_hold(struct store *store, const struct principal *principal, cons
                     store_doc_fn *done, void *arg, struct err *err)
 {
     return blob_read(store, &hold_blob, principal, sha256, done, arg, err);
+}
+
+static const struct pg_statement sent_bytes = {"blobs_sent",
+                                               "SELECT coalesce(sum(b.size), 0)::bigint FROM holds h JOIN "
+                                               "blobs b ON b.sha256 = h.what AND b.path IS NULL "
+                                               "WHERE h.sent AND h.user_id = $1",
+                                               PG_READ};
+
+int store_sent_bytes(struct store *store, int64_t user, store_id_fn *done, void *arg, struct err *err)
+{
+    struct pg_params params;
+    pg_params_init(&params);
+    pg_param_i64(&params, user);
+    return store_one_id(store, &sent_bytes, &params, "", done, arg, err);
 }
 
 int store_hold_job(struct store *store, const struct principal *principal, const json_t *spec,

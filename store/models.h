@@ -47,6 +47,8 @@ int store_blob_get(struct store *store, const struct principal *principal, const
 /* As store_blob_get, and `principal` holds it from then on: they sent it again. */
 int store_blob_hold(struct store *store, const struct principal *principal, const char *sha256,
                     store_doc_fn *done, void *arg, struct err *err);
+/* Bytes of the files that a person sent and that are kept: answered as the id. */
+int store_sent_bytes(struct store *store, int64_t user, store_id_fn *done, void *arg, struct err *err);
 /* A person is about to submit a job of these: whatever they name stays theirs to read. */
 int store_hold_job(struct store *store, const struct principal *principal, const json_t *spec,
                    const json_t *inputs, store_done_fn *done, void *arg, struct err *err);

@@ -111,6 +111,31 @@ def connections():
     return metric("motley_api_connections")
 
 
+def a_user_may_keep_so_many_bytes_of_files():
+    """However they come: with a length, in chunks without end, in parts of several files, or all at once."""
+    keep, mib = 40 << 20, 1 << 20
+    token = api.token_for("keeper", ["models:write", "models:read"])
+    more = {"token": token}
+    data = secrets.token_bytes(30 * mib)
+    api.upload(data, **more)
+    expect(api.upload(data, **more), "the same again adds nothing")
+    problem = api.refused(413, "PUT", f"/v1/blobs/{'1' * 64}", bytes(11 * mib), "keeper", str(keep), **more)
+    expect(problem["code"] == "too-big", f"{problem}")
+    with dial() as sock:
+        sock.sendall(head("PUT", f"/v1/blobs/{'2' * 64}", "Transfer-Encoding: chunked").replace(api.token.encode(), token.encode()))
+        sent, piece = 0, b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        with contextlib.suppress(OSError):
+            while sent < 3 * keep:
+                sock.sendall(piece)
+                sent += 65536
+        expect(sent < 3 * keep, f"{sent} bytes without end were taken")
+    sizes = f"offset=0&size={6 * mib}"
+    expect(api.call("PUT", f"/v1/blobs/{'3' * 64}?{sizes}", bytes(6 * mib - 1), **more).status == 202, "a first file in parts")
+    api.refused(413, "PUT", f"/v1/blobs/{'4' * 64}?{sizes}", bytes(mib), "keeper", **more)
+    other = api.token_for("other-keeper", ["models:write"])
+    expect(api.call("PUT", f"/v1/blobs/{'5' * 64}?{sizes}", bytes(mib), token=other).status == 202, "others have their own")
+
+
 # ---- streams ----
 
 def a_user_has_so_many_streams_and_a_revoked_token_ends_them():
@@ -235,10 +260,10 @@ home = tempfile.mkdtemp(prefix="motley-limits-")
 try:
     files = certificate(home)
     context = ssl.create_default_context(cafile=files["cert"])
-    with Api(tls=files, limits={"idle_seconds": IDLE_S, "connections_per_address": 256, "streams_per_user": 3}) as api:
+    with Api(tls=files, limits={"idle_seconds": IDLE_S, "connections_per_address": 256, "streams_per_user": 3, "user": 40 << 20}) as api:
         api.tiny_model()
         rows = api.upload_rows(token_rows())
-        main(a_drip_of_bytes_renews_no_deadline, a_reader_of_drips_is_cut_off, who_does_not_read_answers_is_sent_no_more,
+        main(a_user_may_keep_so_many_bytes_of_files, a_drip_of_bytes_renews_no_deadline, a_reader_of_drips_is_cut_off, who_does_not_read_answers_is_sent_no_more,
              a_user_has_so_many_streams_and_a_revoked_token_ends_them, an_honest_client_hardly_notices_any_of_them,
              no_address_takes_all_connections)
 finally:
