@@ -65,9 +65,9 @@ static const struct pg_statement insert_jobs = {
     "         time_limit, steps FROM given ORDER BY n "
     "  ON CONFLICT (owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING "
     "  RETURNING id, created_at), "
-    "said AS (INSERT INTO audit (who, user_id, token, address, what, object) " /* after: the job's own row */
-    "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text "
-    "  FROM made m JOIN given g USING (id)) "
+    "said AS (INSERT INTO audit (who, user_id, token, address, what, object, after) "
+    "  SELECT g.who, g.owner, nullif(g.token, 0), nullif(g.address, ''), 'job.submit', m.id::text, "
+    "    json_build_object('name', g.name, 'priority', g.priority) FROM made m JOIN given g USING (id)) "
     "SELECT g.n, m.id, (extract(epoch FROM m.created_at) * 1e6)::bigint, "
     "       CASE WHEN g.n = 1 THEN pg_notify('motley_jobs', '') END "
     "FROM given g LEFT JOIN made m USING (id) ORDER BY g.n",
