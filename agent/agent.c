@@ -386,6 +386,24 @@ static int feed_make(struct agent *agent, struct err *err)
     return agent->feed == NULL ? -1 : 0;
 }
 
+/* Once in the agent's life: it moves into a group below the one that it divides. */
+static int groups_make(struct agent *agent, struct err *err)
+{
+    char procs[4096];
+    struct err why = {0};
+    agent->groups = groups_open(&why);
+    if (agent->groups == NULL) {
+        log_event(LOG_LEVEL_INFO, "workers_without_group", "why=\"%s\"", why.text);
+    }
+    for (uint32_t i = 0; agent->groups != NULL && i < agent->config.device_count; i++) {
+        if (groups_worker(agent->groups, i, agent->config.devices[i].memory_limit_bytes, procs, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* All that begins anew with another life of the cluster. */
 static int parts_make(struct agent *agent, struct err *err)
 {
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGUSR2};
@@ -406,16 +424,6 @@ static int parts_make(struct agent *agent, struct err *err)
         node_stream_renew(agent, err) < 0 ||
         (agent->inventory = inventory_make(&agent->config, err)) == NULL) {
         return -1;
-    }
-    struct err why = {0};
-    agent->groups = groups_open(&why);
-    if (agent->groups == NULL) {
-        log_event(LOG_LEVEL_INFO, "workers_without_group", "why=\"%s\"", why.text);
-    }
-    for (uint32_t i = 0; agent->groups != NULL && i < agent->config.device_count; i++) {
-        if (groups_worker(agent->groups, i, agent->config.devices[i].memory_limit_bytes, path, err) < 0) {
-            return -1;
-        }
     }
     struct links_config links = {.host = agent->config.host,
                                  .port = agent->config.port,
@@ -444,7 +452,6 @@ static void parts_fini(struct agent *agent)
 {
     renewer_destroy(agent->renewer);
     supervisor_destroy(agent->supervisor);
-    groups_close(agent->groups);
     feed_destroy(agent->feed);
     links_destroy(agent->links);
     journal_close(agent->journal);
@@ -463,6 +470,7 @@ static void parts_fini(struct agent *agent)
         event_base_free(agent->base);
     }
     tls_context_free(agent->redis_tls);
+    agent->renewer = NULL;
     agent->supervisor = NULL;
     agent->feed = NULL;
     agent->links = NULL;
@@ -477,6 +485,7 @@ static void parts_fini(struct agent *agent)
 static void agent_fini(struct agent *agent)
 {
     parts_fini(agent);
+    groups_close(agent->groups);
     past_close(agent->past);
     if (agent->lock >= 0) {
         close(agent->lock);
@@ -544,7 +553,7 @@ int agent_run(const struct agent_options *options, struct err *err)
     }
     agent->options.home = home;
     if (worker_find(agent, err) < 0 || boot_make(agent, err) < 0 || identity_make(agent, err) < 0 ||
-        (agent->past = past_open(home, err)) == NULL) {
+        (agent->past = past_open(home, err)) == NULL || groups_make(agent, err) < 0) {
         goto out;
     }
     for (bool again = true; again;) {

@@ -4,7 +4,7 @@
  *
  * Three kinds ask: people, agents and nobody. A person's token has scopes; with `admin` every route for
  * people is open and every object theirs to see and change. An agent's token opens the routes of SCOPE_AGENT
- * alone: the files of its runs (GET, HEAD, PUT), their manifests, and whoami.
+ * alone: the files of its runs (GET, HEAD, PUT), their manifests, a new certificate, and whoami.
  */
 #ifndef MOTLEY_API_ACCESS_H
 #define MOTLEY_API_ACCESS_H

@@ -210,24 +210,6 @@ static void unacknowledged_events_come_again_after_an_agents_restart(void **stat
     await_whole_run(world, 11, "done", 50);
 }
 
-static void add_raw(struct world *world, json_t *message, struct seal *seal, enum seal_direction direction)
-{
-    struct buf bytes;
-    struct err err;
-    uint8_t mac[SEAL_SIZE] = {0};
-    buf_init(&bytes, 1 << 20);
-    assert_int_equal(frame_encode(message, &bytes, &err), 0);
-    if (seal != NULL) {
-        assert_int_equal(seal_make(seal, direction, bytes.data, bytes.size, mac, &err), 0);
-    }
-    redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %b a %b", bytes.data,
-                                     bytes.size, mac, sizeof(mac));
-    assert_true(reply != NULL && reply->type != REDIS_REPLY_ERROR);
-    freeReplyObject(reply);
-    buf_fini(&bytes);
-    json_decref(message);
-}
-
 static json_t *forged(int64_t id)
 {
     json_t *message = assign(660, 660, "left/cpu0", "steps:3");
@@ -244,10 +226,10 @@ static void messages_without_the_schedulers_seal_do_nothing(void **state)
     struct seal *right = seal_create(key, "right", &err);
     key[0] ^= 1;
     struct seal *other = seal_create(key, "left", &err);
-    add_raw(world, forged(6601), NULL, SEAL_MESSAGES);
-    add_raw(world, forged(6602), other, SEAL_MESSAGES);
-    add_raw(world, forged(6603), right, SEAL_MESSAGES);     /* meant for another node */
-    add_raw(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own words sent back */
+    say_sealed(world, forged(6601), NULL, SEAL_MESSAGES);
+    say_sealed(world, forged(6602), other, SEAL_MESSAGES);
+    say_sealed(world, forged(6603), right, SEAL_MESSAGES);     /* meant for another node */
+    say_sealed(world, forged(6604), world->seal, SEAL_EVENTS); /* a node's own words sent back */
     redisReply *reply = redisCommand(world->client, "XADD motley:agent:left * m %s", "no seal at all");
     freeReplyObject(reply);
     int64_t id = say(world, assign(914, 914, "left/cpu1", "steps:3"));
