@@ -22,7 +22,7 @@
 
 #include "common/err.h"
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U32 };
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I32, DTYPE_U32, DTYPE_U8 };
 
 /* What memory is for. The device accounts by these, plans and reports use the same names. */
 enum mem_purpose {

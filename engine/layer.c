@@ -77,8 +77,8 @@ static void attend_cached(struct pass *pass, uint32_t layer, const struct layer_
 
 static void swiglu(struct pass *pass, struct operand gate_up, struct operand act)
 {
-    queue_op(&pass->queue, &(struct op){.kind = OP_SWIGLU,
-                                        .swiglu = {.tokens = pass->tokens,
+    queue_op(&pass->queue, &(struct op){.kind = OP_GLU,
+                                        .glu = {.tokens = pass->tokens,
                                                    .width = pass->stage->layout.model->shape.ffn,
                                                    .gate_up = gate_up,
                                                    .act = act}});
@@ -161,8 +161,8 @@ static void ffn_backward(struct pass *pass, uint32_t layer, const struct layer_s
         lora_backward(pass, layer, GROUP_DOWN, act, save->z[GROUP_DOWN], d, hidden, dact);
     }
     queue_op(queue,
-             &(struct op){.kind = OP_SWIGLU_BACKWARD,
-                          .swiglu_backward = {
+             &(struct op){.kind = OP_GLU_BACKWARD,
+                          .glu_backward = {
                               .tokens = tokens, .width = s->ffn, .gate_up = save->gate_up, .dact = dact}});
     /* norm(mid) is needed by the adapters' gradients only; its place then takes its own gradient. */
     struct operand input = norm;

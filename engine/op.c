@@ -13,8 +13,8 @@ static const char *const op_names[OP_KINDS] = {
     [OP_ATTENTION] = "attention",
     [OP_ATTENTION_BACKWARD] = "attention_backward",
     [OP_ATTENTION_CACHED] = "attention_cached",
-    [OP_SWIGLU] = "swiglu",
-    [OP_SWIGLU_BACKWARD] = "swiglu_backward",
+    [OP_GLU] = "glu",
+    [OP_GLU_BACKWARD] = "glu_backward",
     [OP_DROPOUT] = "dropout",
     [OP_DROPOUT_BACKWARD] = "dropout_backward",
     [OP_GATHER_ROWS] = "gather_rows",
@@ -22,6 +22,22 @@ static const char *const op_names[OP_KINDS] = {
     [OP_CROSS_ENTROPY] = "cross_entropy",
     [OP_SQUARE_SUM] = "square_sum",
     [OP_ADAMW] = "adamw",
+    [OP_ADAMW8] = "adamw8",
+    [OP_ADD] = "add",
+    [OP_CAST] = "cast",
+    [OP_UNPACK] = "unpack",
+    [OP_BIAS] = "bias",
+    [OP_COLUMN_SUM] = "column_sum",
+    [OP_EMBED_BACKWARD] = "embed_backward",
+    [OP_EMBED_NOISE] = "embed_noise",
+    [OP_SOFTCAP] = "softcap",
+    [OP_GEMM_GROUPED] = "gemm_grouped",
+    [OP_ROUTE] = "route",
+    [OP_ROUTE_BACKWARD] = "route_backward",
+    [OP_ROUTE_SORT] = "route_sort",
+    [OP_ROUTER_LOSS] = "router_loss",
+    [OP_COMBINE] = "combine",
+    [OP_COMBINE_BACKWARD] = "combine_backward",
 };
 
 const char *op_name(enum op_kind kind)
@@ -35,7 +51,10 @@ uint32_t dtype_bytes(enum dtype dtype)
     case DTYPE_F64:
         return 8;
     case DTYPE_BF16:
+    case DTYPE_F16:
         return 2;
+    case DTYPE_U8:
+        return 1;
     case DTYPE_F32:
     case DTYPE_I32:
     case DTYPE_U32:
@@ -173,15 +192,15 @@ static void rope_operands(const struct op_rope *op, struct uses *uses)
     use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->head_dim, op->head_dim);
 }
 
-static void swiglu_operands(const struct op *op, struct uses *uses)
+static void glu_operands(const struct op *op, struct uses *uses)
 {
-    if (op->kind == OP_SWIGLU) {
-        const struct op_swiglu *o = &op->swiglu;
+    if (op->kind == OP_GLU) {
+        const struct op_glu *o = &op->glu;
         use(uses, "gate_up", o->gate_up, OPERAND_READ, o->tokens, 2ull * o->width, 2ull * o->width);
         use(uses, "act", o->act, OPERAND_WRITE, o->tokens, o->width, o->width);
         return;
     }
-    const struct op_swiglu_backward *o = &op->swiglu_backward;
+    const struct op_glu_backward *o = &op->glu_backward;
     use(uses, "gate_up", o->gate_up, OPERAND_UPDATE, o->tokens, 2ull * o->width, 2ull * o->width);
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
@@ -216,9 +235,9 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
     case OP_ATTENTION_CACHED:
         attention_cached_operands(&op->attention_cached, &uses);
         break;
-    case OP_SWIGLU:
-    case OP_SWIGLU_BACKWARD:
-        swiglu_operands(op, &uses);
+    case OP_GLU:
+    case OP_GLU_BACKWARD:
+        glu_operands(op, &uses);
         break;
     case OP_DROPOUT:
         dropout_operands(&op->dropout, &uses);
@@ -245,6 +264,22 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
     case OP_ADAMW:
         adamw_operands(&op->adamw, &uses);
         break;
+    case OP_ADAMW8:
+    case OP_ADD:
+    case OP_CAST:
+    case OP_UNPACK:
+    case OP_BIAS:
+    case OP_COLUMN_SUM:
+    case OP_EMBED_BACKWARD:
+    case OP_EMBED_NOISE:
+    case OP_SOFTCAP:
+    case OP_GEMM_GROUPED:
+    case OP_ROUTE:
+    case OP_ROUTE_BACKWARD:
+    case OP_ROUTE_SORT:
+    case OP_ROUTER_LOSS:
+    case OP_COMBINE:
+    case OP_COMBINE_BACKWARD:
     case OP_KINDS:
         break;
     }

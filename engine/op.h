@@ -30,8 +30,8 @@ enum op_kind {
     OP_ATTENTION,
     OP_ATTENTION_BACKWARD,
     OP_ATTENTION_CACHED,
-    OP_SWIGLU,
-    OP_SWIGLU_BACKWARD,
+    OP_GLU,
+    OP_GLU_BACKWARD,
     OP_DROPOUT,
     OP_DROPOUT_BACKWARD,
     OP_GATHER_ROWS,
@@ -39,6 +39,22 @@ enum op_kind {
     OP_CROSS_ENTROPY,
     OP_SQUARE_SUM,
     OP_ADAMW,
+    OP_ADAMW8,
+    OP_ADD,
+    OP_CAST,
+    OP_UNPACK,
+    OP_BIAS,
+    OP_COLUMN_SUM,
+    OP_EMBED_BACKWARD,
+    OP_EMBED_NOISE,
+    OP_SOFTCAP,
+    OP_GEMM_GROUPED,
+    OP_ROUTE,
+    OP_ROUTE_BACKWARD,
+    OP_ROUTE_SORT,
+    OP_ROUTER_LOSS,
+    OP_COMBINE,
+    OP_COMBINE_BACKWARD,
     OP_KINDS
 };
 
@@ -58,70 +74,103 @@ struct op_copy {
     struct operand x, y;
 };
 
-/* out[t] = table[ids[t]]; ids are in [0, vocab). i32, f32. */
+/* out[t] = scale * table[ids[t]]; ids are in [0, vocab). i32; table f32, bf16 or f16; out f32. */
 struct op_embed {
     uint32_t tokens, hidden, vocab;
+    float scale; /* 0 stands for 1 */
     struct operand ids, table, out;
 };
 
-/* y = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang and Sennrich 2019, eq. 4). y may be x. */
+/* dtable[ids[t]] += scale * dout[t], in the order of t. i32, f32. */
+struct op_embed_backward {
+    uint32_t tokens, hidden, vocab;
+    float scale; /* 0 stands for 1 */
+    struct operand ids, dout, dtable;
+};
+
+/* x[t] += alpha / sqrt(length * width) * u, u uniform in [-1, 1): noise on embeddings (NEFTune, Jain et al.
+ * 2023), length being that of t's row. u of (row id, position, feature) is one number of Philox4x32-10 under
+ * key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4). f32. */
+struct op_embed_noise {
+    uint32_t rows, tokens, width;
+    float alpha;
+    uint64_t seed, step;
+    struct operand x, row_start /* u32 [rows + 1] */, row_ids /* u32 [tokens] */;
+};
+
+/* y = x / sqrt(mean(x^2) + eps) * (offset + weight), per vector (Zhang and Sennrich 2019, eq. 4; offset 1 as
+ * Gemma has it). A row holds `vectors` vectors of `width` values one after another, under one weight[width]:
+ * 1 is the usual norm, heads that of each head. y may be x. */
 struct op_rmsnorm {
     uint32_t rows, width;
-    float eps;
+    uint32_t vectors;  /* 0 stands for 1 */
+    uint32_t ldx, ldy; /* 0 stands for vectors * width */
+    float eps, offset;
     struct operand x, weight, y;
 };
 
-/* dx = or += (accumulate) the gradient of op_rmsnorm in its input x. */
+/* dx = or += (accumulate) the gradient of op_rmsnorm in its input x; dweight, where there is one, += that of
+ * the weight, summed in the order of rows. dx may be absent, or dy when not accumulate. */
 struct op_rmsnorm_backward {
     uint32_t rows, width;
-    float eps;
+    uint32_t vectors;         /* 0 stands for 1 */
+    uint32_t ldx, lddy, lddx; /* 0 stands for vectors * width */
+    float eps, offset;
     bool accumulate;
-    struct operand x, weight, dy, dx;
+    struct operand x, weight, dy, dx, dweight;
 };
 
-/* Rotate x[tokens, heads, head_dim] in place, halves paired (i, i + head_dim/2) as Hugging Face pairs them.
- * table[table_rows, head_dim]: cosines, then sines, of each position. inverse: the other way (backward). */
+/* Rotate the first rotary_dim values of each head of x[tokens, heads, head_dim] in place, halves paired
+ * (i, i + rotary_dim/2) as Hugging Face pairs them. table[table_rows, rotary_dim]: cosines, then sines, of
+ * each position. inverse: the other way (backward). */
 struct op_rope {
     uint32_t tokens, heads, head_dim, ldx, table_rows;
+    uint32_t rotary_dim; /* even, ≤ head_dim; 0 stands for head_dim */
     bool inverse;
     struct operand x, positions /* u32 [tokens] */, table;
 };
 
-/* Causal attention within each row: q[tokens, heads, head_dim], k and v[tokens, kv_heads, head_dim], all with
- * row distance ld; out[tokens, heads * head_dim]; lse[tokens, heads] the logarithms of the softmax sums.
- * Tiled with a running softmax (Dao et al. 2022, algorithm 1): no score matrix of a row is ever whole in
- * memory. */
+/* Causal attention within each row, to the last `window` positions alone where there is a window (itself
+ * counted; 0: none), scores capped to cap * tanh(score / cap) where there is a cap (0: none; Gemma 2):
+ * q[tokens, heads, head_dim], k and v[tokens, kv_heads, head_dim], all with row distance ld; out[tokens,
+ * heads * head_dim]; lse[tokens, heads] the logarithms of the softmax sums. Tiled with a running softmax (Dao
+ * et al. 2022, algorithm 1): no score matrix of a row is ever whole in memory. */
 struct op_attention {
-    uint32_t rows, tokens, heads, kv_heads, head_dim, ld;
-    float scale;
+    uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
+    float scale, cap;
     struct operand q, k, v, row_start /* u32 [rows + 1] */, out, lse;
 };
 
 /* Gradients dq, dk, dv (laid out as q, k, v) from dout; delta[tokens, heads] is workspace. (Dao et al. 2022,
  * algorithm 4.) */
 struct op_attention_backward {
-    uint32_t rows, tokens, heads, kv_heads, head_dim, ld;
-    float scale;
+    uint32_t rows, tokens, heads, kv_heads, head_dim, ld, window;
+    float scale, cap;
     struct operand q, k, v, row_start, out, lse, dout, delta, dq, dk, dv;
 };
 
 /* Attention of `tokens` new positions begin… of one sequence over a cache k, v[begin + tokens, kv_heads *
  * head_dim]. */
 struct op_attention_cached {
-    uint32_t tokens, begin, heads, kv_heads, head_dim, ldq;
-    float scale;
+    uint32_t tokens, begin, heads, kv_heads, head_dim, ldq, window;
+    float scale, cap;
     struct operand q, k, v, out /* [tokens, heads * head_dim] */;
 };
 
-/* act[tokens,width] = silu(gate) * up, gate_up[tokens, 2 * width] holding gate, then up (Shazeer 2020). */
-struct op_swiglu {
+/* The gate of a gated linear unit (Shazeer 2020): silu(x) = x / (1 + e^-x), or gelu by its tanh form. */
+enum glu_kind { GLU_SILU, GLU_GELU_TANH };
+
+/* act[tokens,width] = f(gate) * up, gate_up[tokens, 2 * width] holding gate, then up. */
+struct op_glu {
     uint32_t tokens, width;
+    enum glu_kind kind;
     struct operand gate_up, act;
 };
 
 /* gate_up becomes its own gradient, from dact. */
-struct op_swiglu_backward {
+struct op_glu_backward {
     uint32_t tokens, width;
+    enum glu_kind kind;
     struct operand gate_up, dact;
 };
 
@@ -159,10 +208,12 @@ struct op_scatter_rows {
     struct operand x, index, y;
 };
 
-/* loss += sum of -log softmax(logits[i])[targets[i]], summed in f64 in order of i; with gradient, logits
- * become softmax - onehot. */
+/* loss += sum over i of (1 - s) * -log p[targets[i]] + s * mean over the vocabulary of -log p, where p =
+ * softmax(cap * tanh(logits[i] / cap)) (no cap: softmax(logits[i])) and s is the label smoothing; summed in
+ * f64 in order of i. With gradient, logits become the gradient in what they were. */
 struct op_cross_entropy {
     uint32_t rows, vocab;
+    float smoothing, cap; /* 0: none */
     bool gradient;
     struct operand logits, targets /* i32 [rows], in [0, vocab) */, loss /* f64 [1] */;
 };
@@ -182,6 +233,149 @@ struct op_adamw {
     struct operand value, gradient, moment1, moment2;
 };
 
+/* The same with moments in 8 bits (Dettmers et al. 2022, as bitsandbytes' AdamW8bit keeps them): in blocks of
+ * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
+ * block's largest magnitude. Each moment is brought to fp32, stepped, and quantised again. value and gradient
+ * begin on a block. */
+struct op_adamw8 {
+    uint64_t count;
+    double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
+    double bias_correction1, bias_correction2;
+    struct operand value, gradient;
+    struct operand code1, code2;     /* u8 [count] */
+    struct operand absmax1, absmax2; /* f32 [ceil(count / 256)] */
+};
+
+/* y[rows,width] += alpha * x. f32. */
+struct op_add {
+    uint32_t rows, width, ldx, ldy;
+    float alpha;
+    struct operand x, y;
+};
+
+/* y[count] = x in y's dtype, rounded to nearest even. f32, bf16, f16. */
+struct op_cast {
+    uint64_t count;
+    struct operand x, y;
+};
+
+/* How a matrix of frozen weights is kept, value by value in the order of its rows. The blocks of NF4 are
+ * bitsandbytes' (64 values under one scale, codes two to a byte, the first in the high half), those of the
+ * rest GGUF's, bytes as in the file. */
+enum pack_kind {
+    PACK_F32,
+    PACK_BF16,
+    PACK_F16,
+    PACK_NF4,        /* absmax f32 [blocks] */
+    PACK_NF4_DOUBLE, /* absmax u8 [blocks]: codes of the dynamic map; scales as below */
+    PACK_Q4_0,
+    PACK_Q4_1,
+    PACK_Q8_0,
+    PACK_Q4_K,
+    PACK_Q5_K,
+    PACK_Q6_K,
+    PACK_KINDS
+};
+
+/* y[i] = value begin + i of x, i < count. begin and count are multiples of the kind's block, or count ends
+ * where x does. Products and sums in fp32 without contraction, so that all devices agree to the bit. */
+struct op_unpack {
+    enum pack_kind pack;
+    uint64_t begin, count, total; /* total: values of x */
+    struct operand x;             /* u8: codes or blocks; f32, bf16, f16 for PACK_F32 … PACK_F16 */
+    struct operand absmax;        /* NF4 alone */
+    struct operand scales;        /* PACK_NF4_DOUBLE: f32 [1 + ceil(blocks / 256)], the offset first */
+    struct operand y;             /* f32 [count] */
+};
+
+/* x[rows,width] += bias[width], row by row. f32. */
+struct op_bias {
+    uint32_t rows, width, ldx;
+    struct operand x, bias;
+};
+
+/* y[width] += sum over rows of x, in the order of rows. f32. */
+struct op_column_sum {
+    uint32_t rows, width, ldx;
+    struct operand x, y;
+};
+
+/* x[rows,width] = cap * tanh(x / cap). f32. */
+struct op_softcap {
+    uint32_t rows, width;
+    float cap;
+    struct operand x;
+};
+
+/* Products of consecutive rows with the matrices of their groups, for experts. `offsets`, read on the device,
+ * holds where each group's rows begin; of them groups [first, first + groups) are done, matrix g - first of
+ * b (or c, when transpose_a) lying `stride` values after the one before. rows is the most rows there are.
+ * Without transpose_a: c[i] = alpha * a[i] * op(b_g) + beta * c[i] for rows i of group g; a [rows, k],
+ * op(b) [k, n]. With: c_g[m,n] = alpha * a_g^T b_g + beta * c_g; a [rows, m], b [rows, n], sums in the order
+ * of rows. f32. */
+struct op_gemm_grouped {
+    uint32_t first, groups, groups_all; /* offsets is u32 [groups_all + 1] */
+    uint32_t rows, m, n, k;             /* m: with transpose_a; k: without */
+    bool transpose_a, transpose_b;      /* not both */
+    float alpha, beta;                  /* beta 0 or 1 */
+    uint64_t stride;
+    struct operand a, b, c, offsets;
+    uint32_t lda, ldb, ldc;
+};
+
+/* Routers of mixtures of experts. scores[tokens,experts] become their softmax, the probabilities; the
+ * `active` largest of each token are chosen, in falling order, the lower number first among equals, and
+ * weigh as much as their probability, divided by the sum of the chosen ones' with renormalise. Where `counts`
+ * is there, for every token of row r counts[r,e] += 1 for each choice e and sums[r,e] += its probability of
+ * e, in the order of tokens: what the load-balancing loss needs. */
+struct op_route {
+    uint32_t rows, tokens, experts, active;
+    bool renormalise;
+    struct operand scores;       /* f32, updated */
+    struct operand chosen;       /* u32 [tokens, active], written */
+    struct operand weight;       /* f32 [tokens, active], written */
+    struct operand row_start;    /* u32 [rows + 1]; with counts */
+    struct operand counts, sums; /* f32 [rows, experts], updated; or absent */
+};
+
+/* dscores from dweight, through choice, division and softmax; with counts also from the load-balancing loss:
+ * each probability of e by a token of row r has the gradient aux * counts[r,e]. */
+struct op_route_backward {
+    uint32_t rows, tokens, experts, active;
+    bool renormalise;
+    float aux;
+    struct operand probabilities, chosen, dweight, dscores;
+    struct operand row_start, counts; /* counts may be absent */
+};
+
+/* Chosen experts [tokens, active] put in order of experts, then of tokens: `token`[i] is the token of the
+ * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin. u32. */
+struct op_route_sort {
+    uint32_t tokens, active, experts;
+    struct operand chosen, token /* [tokens * active] */, place /* [tokens, active] */,
+        offsets /* [experts + 1] */;
+};
+
+/* loss += sum over rows r of len_r * experts * Σ_e (counts[r,e] / n_r) * (sums[r,e] / n_r), n_r = layers *
+ * len_r (Fedus et al. 2021, eq. 4, over all layers together as transformers takes it). f64. */
+struct op_router_loss {
+    uint32_t rows, experts, layers;
+    struct operand row_start, counts, sums, loss /* f64 [1] */;
+};
+
+/* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x[tokens *
+ * active, width]. f32. */
+struct op_combine {
+    uint32_t tokens, active, width;
+    struct operand x, place, weight, y;
+};
+
+/* dweight[t,j] = <dy[t], x[place[t,j]]>, then x[place[t,j]] becomes weight[t,j] * dy[t]. */
+struct op_combine_backward {
+    uint32_t tokens, active, width;
+    struct operand x, place, weight, dy, dweight;
+};
+
 struct op {
     enum op_kind kind;
     bool exact; /* as precisely as the operands can hold, for models where that costs nothing; a device may
@@ -196,8 +390,8 @@ struct op {
         struct op_attention attention;
         struct op_attention_backward attention_backward;
         struct op_attention_cached attention_cached;
-        struct op_swiglu swiglu;
-        struct op_swiglu_backward swiglu_backward;
+        struct op_glu glu;
+        struct op_glu_backward glu_backward;
         struct op_dropout dropout;
         struct op_dropout_backward dropout_backward;
         struct op_gather_rows gather_rows;
@@ -205,6 +399,22 @@ struct op {
         struct op_cross_entropy cross_entropy;
         struct op_square_sum square_sum;
         struct op_adamw adamw;
+        struct op_adamw8 adamw8;
+        struct op_add add;
+        struct op_cast cast;
+        struct op_unpack unpack;
+        struct op_bias bias;
+        struct op_column_sum column_sum;
+        struct op_embed_backward embed_backward;
+        struct op_embed_noise embed_noise;
+        struct op_softcap softcap;
+        struct op_gemm_grouped gemm_grouped;
+        struct op_route route;
+        struct op_route_backward route_backward;
+        struct op_route_sort route_sort;
+        struct op_router_loss router_loss;
+        struct op_combine combine;
+        struct op_combine_backward combine_backward;
     };
 };
 

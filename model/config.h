@@ -46,6 +46,9 @@ struct rope_config {
     double original_max_positions;            /* llama3: tokens */
 };
 
+/* What the values of a model's file are kept in; MODEL_F32 also for quantised ones. */
+enum model_dtype { MODEL_F32, MODEL_BF16, MODEL_F16 };
+
 struct model_config {
     enum model_arch arch;
     uint32_t hidden;          /* width of the residual stream */
@@ -64,6 +67,22 @@ struct model_config {
     uint32_t qk_norm; /* 0 none; 1 RMSNorm per head (head_dim weights); 2 over the full width of q and k */
     uint32_t window;  /* sliding-window attention in tokens; 0: none. With windowed_from.. below */
     uint32_t windowed_from; /* first layer (from 0) that uses the window */
+    /* What other families than Llama's have; all zero there. */
+    uint32_t window_period; /* the last of so many layers attends to everything, the others to the window
+                               (Gemma 2: 2, Gemma 3: 6); 0: windowed_from alone decides */
+    uint32_t
+        no_rope_period;  /* the last of so many layers has no rotary embedding (SmolLM3: 4); 0: all have */
+    uint32_t rotary_dim; /* of a head's values so many are rotated; 0: all */
+    bool rope_local_set; /* windowed layers have a rotary setting of their own (Gemma 3): */
+    struct rope_config rope_local;
+    bool gelu;          /* the gate is gelu by tanh, not silu */
+    bool packed;        /* q, k, v are one matrix, and so are gate and up (Phi-3) */
+    bool post_norms;    /* attention's and the FFN's outputs are normed before they are added (Gemma) */
+    double norm_offset; /* added to every norm's weight (Gemma: 1) */
+    double embed_scale; /* the embedding is multiplied by it; 0 stands for 1 */
+    double attn_scale;  /* of the scores; 0 stands for 1 / sqrt(head_dim) */
+    double attn_softcap, logit_softcap; /* cap * tanh(x / cap) of scores and logits; 0: none */
+    enum model_dtype dtype;             /* of the file's values */
     /* mixture of experts; experts = 0: dense */
     uint32_t experts;                          /* per sparse layer */
     uint32_t experts_active;                   /* chosen per token */

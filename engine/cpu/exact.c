@@ -67,7 +67,7 @@ static void rope(const struct op_rope *op)
     }
 }
 
-static void swiglu(const struct op_swiglu *op)
+static void swiglu(const struct op_glu *op)
 {
     const float *gate = operand_at(&op->gate_up);
     float *act = operand_at(&op->act);
@@ -78,7 +78,7 @@ static void swiglu(const struct op_swiglu *op)
         }
 }
 
-static void swiglu_backward(const struct op_swiglu_backward *op)
+static void swiglu_backward(const struct op_glu_backward *op)
 {
     float *gate = operand_at(&op->gate_up);
     const float *dact = operand_at(&op->dact);
@@ -250,11 +250,11 @@ bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
     case OP_ROPE:
         rope(&op->rope);
         return true;
-    case OP_SWIGLU:
-        swiglu(&op->swiglu);
+    case OP_GLU:
+        swiglu(&op->glu);
         return true;
-    case OP_SWIGLU_BACKWARD:
-        swiglu_backward(&op->swiglu_backward);
+    case OP_GLU_BACKWARD:
+        swiglu_backward(&op->glu_backward);
         return true;
     case OP_CROSS_ENTROPY:
         cross_entropy(&op->cross_entropy);

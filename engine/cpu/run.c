@@ -253,8 +253,8 @@ static void swiglu_part(void *context, uint32_t index, uint32_t thread)
     const struct kernels *kernels = job->runner->kernels;
     uint64_t begin, end;
     (void)thread;
-    if (job->op->kind == OP_SWIGLU) {
-        const struct op_swiglu *op = &job->op->swiglu;
+    if (job->op->kind == OP_GLU) {
+        const struct op_glu *op = &job->op->glu;
         const float *gate_up = operand_at(&op->gate_up);
         float *act = operand_at(&op->act);
         part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
@@ -264,7 +264,7 @@ static void swiglu_part(void *context, uint32_t index, uint32_t thread)
         }
         return;
     }
-    const struct op_swiglu_backward *op = &job->op->swiglu_backward;
+    const struct op_glu_backward *op = &job->op->glu_backward;
     float *gate_up = operand_at(&op->gate_up);
     const float *dact = operand_at(&op->dact);
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
@@ -446,11 +446,11 @@ void cpu_run(struct cpu_runner *runner, const struct op *op)
     case OP_ATTENTION_CACHED:
         cpu_attention_cached(runner, &op->attention_cached);
         break;
-    case OP_SWIGLU:
-        run_rows(runner, op, op->swiglu.tokens, ROWS_PER_PART, swiglu_part);
+    case OP_GLU:
+        run_rows(runner, op, op->glu.tokens, ROWS_PER_PART, swiglu_part);
         break;
-    case OP_SWIGLU_BACKWARD:
-        run_rows(runner, op, op->swiglu_backward.tokens, ROWS_PER_PART, swiglu_part);
+    case OP_GLU_BACKWARD:
+        run_rows(runner, op, op->glu_backward.tokens, ROWS_PER_PART, swiglu_part);
         break;
     case OP_DROPOUT:
         run_rows(runner, op, op->dropout.tokens, ROWS_PER_PART, dropout_part);
@@ -473,6 +473,22 @@ void cpu_run(struct cpu_runner *runner, const struct op *op)
     case OP_ADAMW:
         run_rows(runner, op, op->adamw.count, FLAT_PER_PART, adamw_part);
         break;
+    case OP_ADAMW8:
+    case OP_ADD:
+    case OP_CAST:
+    case OP_UNPACK:
+    case OP_BIAS:
+    case OP_COLUMN_SUM:
+    case OP_EMBED_BACKWARD:
+    case OP_EMBED_NOISE:
+    case OP_SOFTCAP:
+    case OP_GEMM_GROUPED:
+    case OP_ROUTE:
+    case OP_ROUTE_BACKWARD:
+    case OP_ROUTE_SORT:
+    case OP_ROUTER_LOSS:
+    case OP_COMBINE:
+    case OP_COMBINE_BACKWARD:
     case OP_KINDS:
         break;
     }

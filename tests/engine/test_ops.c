@@ -182,10 +182,10 @@ static void swiglu_on(struct bench *b)
     double *gu = doubles(ROWS * 2 * WIDTH), *act = doubles(ROWS * WIDTH), *d = doubles(ROWS * WIDTH);
     struct operand ogu = normal(b, ROWS * 2 * WIDTH, gu), od = normal(b, ROWS * WIDTH, d),
                    oact = empty(b, ROWS * WIDTH);
-    submit(b, (struct op){.kind = OP_SWIGLU,
-                          .swiglu = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .act = oact}});
-    submit(b, (struct op){.kind = OP_SWIGLU_BACKWARD,
-                          .swiglu_backward = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .dact = od}});
+    submit(b, (struct op){.kind = OP_GLU,
+                          .glu = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .act = oact}});
+    submit(b, (struct op){.kind = OP_GLU_BACKWARD,
+                          .glu_backward = {.tokens = ROWS, .width = WIDTH, .gate_up = ogu, .dact = od}});
     for (uint32_t row = 0; row < ROWS; row++)
         for (uint32_t i = 0; i < WIDTH; i++) {
             double *g = &gu[row * 2 * WIDTH + i], *u = g + WIDTH, gradient = d[row * WIDTH + i];
