@@ -205,6 +205,91 @@ static void glu_operands(const struct op *op, struct uses *uses)
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
+/* Matrices of groups lie `stride` apart: one row of this operand each. */
+static void matrices_use(struct uses *uses, const char *name, struct operand operand,
+                         enum operand_access access, const struct op_gemm_grouped *op, uint64_t rows,
+                         uint64_t width, uint64_t ld)
+{
+    uint64_t span = rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
+    use(uses, name, operand, access, op->groups, span, op->groups <= 1 ? span : op->stride);
+}
+
+static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses *uses)
+{
+    enum operand_access write = op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE;
+    uint64_t starts = op->groups == 0 ? 0 : op->groups_all + 1ull;
+    use(uses, "a", op->a, OPERAND_READ, op->rows, op->transpose_a ? op->m : op->k, op->lda);
+    if (op->transpose_a) {
+        use(uses, "b", op->b, OPERAND_READ, op->rows, op->n, op->ldb);
+        matrices_use(uses, "c", op->c, write, op, op->m, op->n, op->ldc);
+    } else {
+        matrices_use(uses, "b", op->b, OPERAND_READ, op, op->transpose_b ? op->n : op->k,
+                     op->transpose_b ? op->k : op->n, op->ldb);
+        use(uses, "c", op->c, write, op->rows, op->n, op->ldc);
+    }
+    use(uses, "offsets", op->offsets, OPERAND_READ, 1, starts, starts);
+}
+
+static void route_operands(const struct op_route *op, struct uses *uses)
+{
+    use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
+    use(uses, "chosen", op->chosen, OPERAND_WRITE, op->tokens, op->active, op->active);
+    use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
+    if (op->counts.buffer == NULL || op->tokens == 0)
+        return;
+    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_UPDATE, op->rows, op->experts, op->experts);
+    use(uses, "sums", op->sums, OPERAND_UPDATE, op->rows, op->experts, op->experts);
+}
+
+static void route_backward_operands(const struct op_route_backward *op, struct uses *uses)
+{
+    use(uses, "probabilities", op->probabilities, OPERAND_READ, op->tokens, op->experts, op->experts);
+    use(uses, "chosen", op->chosen, OPERAND_READ, op->tokens, op->active, op->active);
+    use(uses, "dweight", op->dweight, OPERAND_READ, op->tokens, op->active, op->active);
+    use(uses, "dscores", op->dscores, OPERAND_WRITE, op->tokens, op->experts, op->experts);
+    if (op->counts.buffer == NULL || op->tokens == 0)
+        return;
+    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
+}
+
+static void route_sort_operands(const struct op_route_sort *op, struct uses *uses)
+{
+    uint64_t choices = (uint64_t)op->tokens * op->active;
+    use(uses, "chosen", op->chosen, OPERAND_READ, 1, choices, choices);
+    use(uses, "token", op->token, OPERAND_WRITE, 1, choices, choices);
+    use(uses, "place", op->place, OPERAND_WRITE, 1, choices, choices);
+    use(uses, "offsets", op->offsets, OPERAND_WRITE, 1, op->experts + 1ull, op->experts + 1ull);
+}
+
+static void router_loss_operands(const struct op_router_loss *op, struct uses *uses)
+{
+    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
+    use(uses, "sums", op->sums, OPERAND_READ, op->rows, op->experts, op->experts);
+    use(uses, "loss", op->loss, OPERAND_UPDATE, 1, 1, 1);
+}
+
+static void combine_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_COMBINE) {
+        const struct op_combine *o = &op->combine;
+        use(uses, "x", o->x, OPERAND_READ, (uint64_t)o->tokens * o->active, o->width, o->width);
+        use(uses, "place", o->place, OPERAND_READ, o->tokens, o->active, o->active);
+        if (o->weight.buffer != NULL)
+            use(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
+        use(uses, "y", o->y, OPERAND_UPDATE, o->tokens, o->width, o->width);
+        return;
+    }
+    const struct op_combine_backward *o = &op->combine_backward;
+    use(uses, "x", o->x, OPERAND_UPDATE, (uint64_t)o->tokens * o->active, o->width, o->width);
+    use(uses, "place", o->place, OPERAND_READ, o->tokens, o->active, o->active);
+    use(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
+    use(uses, "dy", o->dy, OPERAND_READ, o->tokens, o->width, o->width);
+    use(uses, "dweight", o->dweight, OPERAND_WRITE, o->tokens, o->active, o->active);
+}
+
 uint32_t op_operands(const struct op *op, struct operand_use *list)
 {
     struct uses uses = {.list = list};
@@ -273,14 +358,26 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
     case OP_EMBED_BACKWARD:
     case OP_EMBED_NOISE:
     case OP_SOFTCAP:
+    case OP_KINDS:
+        break;
     case OP_GEMM_GROUPED:
+        gemm_grouped_operands(&op->gemm_grouped, &uses);
+        break;
     case OP_ROUTE:
+        route_operands(&op->route, &uses);
+        break;
     case OP_ROUTE_BACKWARD:
+        route_backward_operands(&op->route_backward, &uses);
+        break;
     case OP_ROUTE_SORT:
+        route_sort_operands(&op->route_sort, &uses);
+        break;
     case OP_ROUTER_LOSS:
+        router_loss_operands(&op->router_loss, &uses);
+        break;
     case OP_COMBINE:
     case OP_COMBINE_BACKWARD:
-    case OP_KINDS:
+        combine_operands(op, &uses);
         break;
     }
     return uses.count;

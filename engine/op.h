@@ -327,7 +327,7 @@ struct op_gemm_grouped {
  * `active` largest of each token are chosen, in falling order, the lower number first among equals, and
  * weigh as much as their probability, divided by the sum of the chosen ones' with renormalise. Where `counts`
  * is there, for every token of row r counts[r,e] += 1 for each choice e and sums[r,e] += its probability of
- * e, in the order of tokens: what the load-balancing loss needs. */
+ * e, in the order of tokens: what the load-balancing loss needs. At most 1024 experts, 64 of them active. */
 struct op_route {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -339,7 +339,8 @@ struct op_route {
 };
 
 /* dscores from dweight, through choice, division and softmax; with counts also from the load-balancing loss:
- * each probability of e by a token of row r has the gradient aux * counts[r,e]. */
+ * each probability of e by a token of row r has the gradient aux * counts[r,e] / len_r, which is that of
+ * op_router_loss where aux = experts / layers^2. */
 struct op_route_backward {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -349,7 +350,8 @@ struct op_route_backward {
 };
 
 /* Chosen experts [tokens, active] put in order of experts, then of tokens: `token`[i] is the token of the
- * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin. u32. */
+ * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin (written
+ * even without tokens). u32. */
 struct op_route_sort {
     uint32_t tokens, active, experts;
     struct operand chosen, token /* [tokens * active] */, place /* [tokens, active] */,
@@ -364,7 +366,7 @@ struct op_router_loss {
 };
 
 /* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x[tokens *
- * active, width]. f32. */
+ * active, width]. f32, the sum rounded once. */
 struct op_combine {
     uint32_t tokens, active, width;
     struct operand x, place, weight, y;

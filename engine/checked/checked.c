@@ -200,7 +200,7 @@ static int run_op(struct checked *checked, const struct op *op, struct err *err)
             guard(uses[i].operand.buffer, PROT_READ | PROT_WRITE);
     status = contents_check(op, err);
     if (status == 0)
-        cpu_run(&checked->runner, op);
+        status = cpu_run(&checked->runner, op, err);
     for (uint32_t i = 0; i < count; i++) {
         if (uses[i].operand.buffer == NULL)
             continue;

@@ -20,8 +20,9 @@ struct cpu_runner {
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err);
 void cpu_runner_fini(struct cpu_runner *runner);
 
-/* Run one op on memory that is accessible, at once. Operands and sizes were checked. */
-void cpu_run(struct cpu_runner *runner, const struct op *op);
+/* Run one op on memory that is accessible, at once. Operands and sizes were checked. ERR_INTERNAL when what
+ * the op reads would lead it out of an operand. */
+int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err);
 bool cpu_runs(const struct op *op); /* supports() */
 
 /* Where an operand lies. */

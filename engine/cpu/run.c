@@ -5,21 +5,16 @@
  */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/exact.h"
+#include "engine/cpu/experts.h"
+#include "engine/cpu/product.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
     ROWS_PER_PART = 16,       /* of row kernels */
-    GEMM_COLUMNS_MAX = 4096,  /* of one call: bounds what the library packs, and keeps it in cache */
-    LIBRARY_SIDE_MIN = 256,   /* rows and columns of a piece that the library multiplies, if there are more */
-    LIBRARY_PIECES = 8,       /* rows are cut until there are so many pieces: it costs more than columns do */
-    THIN_ROWS_MAX = 192,      /* of products done by our own kernels, */
-    THIN_COLUMNS_MAX = 64,    /* or columns */
     CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
-    FLAT_PER_PART = 1 << 16,  /* values of elementwise ops on flat arrays */
-    EXACT_SIDE_MAX = 512,     /* products with n and k up to this … */
-    EXACT_PRODUCTS_MAX = 1 << 24 /* … and so many multiplications sum in double */
+    FLAT_PER_PART = 1 << 16   /* values of elementwise ops on flat arrays */
 };
 
 struct job {
@@ -44,10 +39,14 @@ bool cpu_runs(const struct op *op)
         else if ((op->kind == OP_CROSS_ENTROPY && strcmp(name, "loss") == 0) ||
                  (op->kind == OP_SQUARE_SUM && strcmp(name, "out") == 0))
             want = DTYPE_F64;
+        else if (cpu_experts_own(op->kind))
+            want = cpu_experts_dtype(op->kind, name);
         if (uses[i].operand.dtype != want)
             return false;
     }
     uint32_t head_dim = 0, group = 1;
+    if (cpu_experts_own(op->kind))
+        return cpu_experts_fit(op);
     if (op->kind == OP_ATTENTION) {
         head_dim = op->attention.head_dim;
         group = op->attention.heads / op->attention.kv_heads;
@@ -71,118 +70,6 @@ static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_
 {
     *begin = (uint64_t)index * per_part;
     *end = *begin + per_part < rows ? *begin + per_part : rows;
-}
-
-/* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
- * decides, never a part's: the two round differently. */
-static bool gemm_is_own(const struct op *op)
-{
-    const struct op_gemm *gemm = &op->gemm;
-    bool scaled = gemm->alpha == 1.0f || gemm->beta == 0.0f, twice = gemm->transpose_a && gemm->transpose_b;
-    bool thin = gemm->m <= THIN_ROWS_MAX || gemm->n <= THIN_COLUMNS_MAX;
-    return !twice && (op->exact || (thin && scaled && (gemm->beta == 0.0f || gemm->beta == 1.0f)));
-}
-
-/* Rows and columns of c, at [row, rows) x [column, columns). */
-static void gemm_piece(const struct job *job, uint32_t thread, uint32_t row, uint32_t rows, uint32_t column,
-                       uint32_t columns)
-{
-    const struct cpu_runner *runner = job->runner;
-    const struct op_gemm *op = &job->op->gemm;
-    const float *a = operand_at(&op->a), *b = operand_at(&op->b);
-    float *c = operand_at(&op->c), *scratch = runner->scratch + thread * runner->scratch_floats;
-    a += op->transpose_a ? row : (size_t)row * op->lda;
-    for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
-        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
-                 at = column + done;
-        const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
-        float *to = c + (size_t)row * op->ldc + at;
-        if (!gemm_is_own(job->op))
-            runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
-                              op->ldb, op->beta, to, op->ldc);
-        else if (job->op->exact)
-            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
-                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
-        else
-            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                                  part, op->ldb, op->beta, to, op->ldc, scratch);
-    }
-}
-
-/* Part `index` of `parts` of `total`, on a multiple of `unit`; what is left over goes with the last unit, so
- * that no part is smaller than a unit unless all of it is. */
-static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
-                       uint32_t *end)
-{
-    uint32_t units = total / unit ? total / unit : 1;
-    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts);
-    *begin = (uint32_t)((uint64_t)units * index / parts) * unit;
-    *end = last == units ? total : last * unit;
-}
-
-/* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
- * evenly: whole strips of 4 and 6 rows, whole panels of 64 columns. */
-static void own_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_gemm *op = &job->op->gemm;
-    uint32_t begin, end;
-    if (op->m >= op->n) {
-        even_range(op->m, 48, job->parts, index, &begin, &end);
-        if (end > begin)
-            gemm_piece(job, thread, begin, end - begin, 0, op->n);
-    } else {
-        even_range(op->n, 64, job->parts, index, &begin, &end);
-        if (end > begin)
-            gemm_piece(job, thread, 0, op->m, begin, end - begin);
-    }
-}
-
-/* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
-static uint32_t side_pieces(uint32_t side, uint32_t most)
-{
-    uint32_t pieces = 1;
-    while (2 * pieces <= most && side / (2 * pieces) >= LIBRARY_SIDE_MIN)
-        pieces *= 2;
-    return pieces;
-}
-
-static uint32_t library_column_pieces(const struct op_gemm *op)
-{
-    return side_pieces(op->n, UINT32_MAX / 2);
-}
-
-static uint32_t library_row_pieces(const struct op_gemm *op)
-{
-    return side_pieces(op->m, LIBRARY_PIECES / library_column_pieces(op));
-}
-
-/* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
- * alone, however many threads share them. */
-static void library_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_gemm *op = &job->op->gemm;
-    uint32_t rows = library_row_pieces(op), row, row_end, column, column_end;
-    even_range(op->m, 48, rows, index % rows, &row, &row_end);
-    even_range(op->n, 16, library_column_pieces(op), index / rows, &column, &column_end);
-    gemm_piece(job, thread, row, row_end - row, column, column_end - column);
-}
-
-static void run_gemm(struct cpu_runner *runner, const struct op *op)
-{
-    const struct op_gemm *gemm = &op->gemm;
-    struct job job = {.runner = runner, .op = op, .parts = 1};
-    if (gemm->m == 0 || gemm->n == 0)
-        return;
-    if (!gemm_is_own(op)) {
-        job.parts = library_row_pieces(gemm) * library_column_pieces(gemm);
-        pool_run(runner->pool, job.parts, library_part, &job);
-        return;
-    }
-    if ((uint64_t)gemm->m * gemm->n * gemm->k >= 1u << 16)
-        job.parts = pool_threads(runner->pool);
-    pool_run(runner->pool, job.parts, own_part, &job);
 }
 
 static void run_copy(struct cpu_runner *runner, const struct op *op)
@@ -414,13 +301,13 @@ static void run_rows(struct cpu_runner *runner, const struct op *op, uint64_t ro
     pool_run(runner->pool, job.parts, part, &job);
 }
 
-void cpu_run(struct cpu_runner *runner, const struct op *op)
+int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     if (op->exact && cpu_run_exact(runner, op))
-        return;
+        return 0;
     switch (op->kind) {
     case OP_GEMM:
-        run_gemm(runner, op);
+        cpu_gemm(runner, op);
         break;
     case OP_COPY:
         run_copy(runner, op);
@@ -482,6 +369,8 @@ void cpu_run(struct cpu_runner *runner, const struct op *op)
     case OP_EMBED_BACKWARD:
     case OP_EMBED_NOISE:
     case OP_SOFTCAP:
+    case OP_KINDS:
+        break;
     case OP_GEMM_GROUPED:
     case OP_ROUTE:
     case OP_ROUTE_BACKWARD:
@@ -489,7 +378,7 @@ void cpu_run(struct cpu_runner *runner, const struct op *op)
     case OP_ROUTER_LOSS:
     case OP_COMBINE:
     case OP_COMBINE_BACKWARD:
-    case OP_KINDS:
-        break;
+        return cpu_run_experts(runner, op, err);
     }
+    return 0;
 }
