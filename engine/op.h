@@ -237,6 +237,7 @@ struct op_adamw {
  * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
  * block's largest magnitude. Each moment is brought to fp32, stepped, and quantised again. value and gradient
  * begin on a block. */
+enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
@@ -435,12 +436,17 @@ struct operand_use {
     const char *name;
     struct operand operand;
     enum operand_access access;
+    uint32_t dtypes;          /* those it may have: bits 1 << enum dtype; a device may take fewer */
     uint64_t rows, width, ld; /* elements; the last row ends at width */
-    bool optional;
 };
 enum { OP_OPERANDS_MAX = 12 };
 
-/* Fill uses[OP_OPERANDS_MAX]; returns how many. Pure. */
+/* Put in what the zeros that "stand for" something stand for. op_submit does so: devices see complete ops
+ * alone. Pure. */
+void op_complete(struct op *op);
+
+/* Fill uses[OP_OPERANDS_MAX] with the operands of a complete op; absent ones are left out where they may be.
+ * Returns how many. Pure. */
 uint32_t op_operands(const struct op *op, struct operand_use *uses);
 /* Bytes of one element. */
 uint32_t dtype_bytes(enum dtype dtype);

@@ -307,20 +307,22 @@ static void cached_part(void *context, uint32_t kv, uint32_t thread)
     sequence_forward(&s);
 }
 
-void cpu_attention(struct cpu_runner *runner, const struct op_attention *op)
+void cpu_attention(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .forward = op};
-    pool_run(runner->pool, op->rows * op->kv_heads, forward_part, &job);
+    struct attention_job job = {.runner = runner, .forward = &op->attention};
+    pool_run(runner->pool, op->attention.rows * op->attention.kv_heads, forward_part, &job);
 }
 
-void cpu_attention_backward(struct cpu_runner *runner, const struct op_attention_backward *op)
+void cpu_attention_backward(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .backward = op};
-    pool_run(runner->pool, op->rows * op->kv_heads, backward_part, &job);
+    struct attention_job job = {.runner = runner, .backward = &op->attention_backward};
+    pool_run(runner->pool, op->attention_backward.rows * op->attention_backward.kv_heads, backward_part,
+             &job);
 }
 
-void cpu_attention_cached(struct cpu_runner *runner, const struct op_attention_cached *op)
+void cpu_attention_cached(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .cached = op};
-    pool_run(runner->pool, op->tokens == 0 ? 0 : op->kv_heads, cached_part, &job);
+    struct attention_job job = {.runner = runner, .cached = &op->attention_cached};
+    pool_run(runner->pool, op->attention_cached.tokens == 0 ? 0 : op->attention_cached.kv_heads, cached_part,
+             &job);
 }

@@ -21,30 +21,89 @@ static double decimal(float eps)
 
 static void rmsnorm(const struct op_rmsnorm *op)
 {
-    const float *x = operand_at(&op->x), *w = operand_at(&op->weight);
-    float *y = operand_at(&op->y);
-    double eps = decimal(op->eps);
-    for (size_t row = 0; row < op->rows; row++, x += op->width, y += op->width) {
-        double r = inverse_rms(x, op->width, eps);
-        for (size_t i = 0; i < op->width; i++)
-            y[i] = (float)((double)x[i] * r * (double)w[i]);
+    const float *w = operand_at(&op->weight);
+    double eps = decimal(op->eps), offset = (double)op->offset;
+    for (size_t row = 0; row < op->rows; row++) {
+        const float *x = (const float *)operand_at(&op->x) + row * op->ldx;
+        float *y = (float *)operand_at(&op->y) + row * op->ldy;
+        for (size_t v = 0; v < op->vectors; v++, x += op->width, y += op->width) {
+            double r = inverse_rms(x, op->width, eps);
+            for (size_t i = 0; i < op->width; i++)
+                y[i] = (float)((double)x[i] * r * (offset + (double)w[i]));
+        }
     }
 }
 
-static void rmsnorm_backward(const struct op_rmsnorm_backward *op)
+/* One vector: dx unless NULL, and its part of the weight's gradient into sums unless NULL. */
+static void rmsnorm_backward_vector(const struct op_rmsnorm_backward *op, double eps, const float *x,
+                                    const float *dy, float *dx, double *sums)
 {
-    const float *x = operand_at(&op->x), *w = operand_at(&op->weight), *dy = operand_at(&op->dy);
-    float *dx = operand_at(&op->dx);
-    double eps = decimal(op->eps);
+    const float *w = operand_at(&op->weight);
+    double r = inverse_rms(x, op->width, eps), sum = 0, offset = (double)op->offset;
     size_t n = op->width;
-    for (size_t row = 0; row < op->rows; row++, x += n, dy += n, dx += n) {
-        double r = inverse_rms(x, n, eps), sum = 0;
-        for (size_t i = 0; i < n; i++)
-            sum += (double)x[i] * (double)w[i] * (double)dy[i];
-        sum *= r * r * r / (double)n;
-        for (size_t i = 0; i < n; i++)
-            dx[i] = (float)((op->accumulate ? (double)dx[i] : 0.0) + (double)w[i] * (double)dy[i] * r -
-                            (double)x[i] * sum);
+    for (size_t i = 0; sums != NULL && i < n; i++)
+        sums[i] += (double)dy[i] * (double)x[i] * r;
+    if (dx == NULL)
+        return;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (offset + (double)w[i]) * (double)dy[i];
+    sum *= r * r * r / (double)n;
+    for (size_t i = 0; i < n; i++)
+        dx[i] = (float)((op->accumulate ? (double)dx[i] : 0.0) + (offset + (double)w[i]) * (double)dy[i] * r -
+                        (double)x[i] * sum);
+}
+
+static void rmsnorm_backward(const struct op_rmsnorm_backward *op, double *scratch)
+{
+    float *all = operand_at(&op->dx), *dweight = operand_at(&op->dweight);
+    double eps = decimal(op->eps), *sums = dweight == NULL ? NULL : scratch;
+    for (size_t i = 0; sums != NULL && i < op->width; i++)
+        sums[i] = (double)dweight[i];
+    for (size_t row = 0; row < op->rows; row++)
+        for (size_t v = 0; v < op->vectors; v++) {
+            const float *x = (const float *)operand_at(&op->x) + row * op->ldx + v * op->width;
+            const float *dy = (const float *)operand_at(&op->dy) + row * op->lddy + v * op->width;
+            rmsnorm_backward_vector(op, eps, x, dy, all == NULL ? NULL : all + row * op->lddx + v * op->width,
+                                    sums);
+        }
+    for (size_t i = 0; sums != NULL && i < op->width; i++)
+        dweight[i] = (float)sums[i];
+}
+
+static void add(const struct op_add *op)
+{
+    for (size_t row = 0; row < op->rows; row++) {
+        const float *x = (const float *)operand_at(&op->x) + row * op->ldx;
+        float *y = (float *)operand_at(&op->y) + row * op->ldy;
+        for (size_t i = 0; i < op->width; i++)
+            y[i] = (float)((double)y[i] + (double)op->alpha * (double)x[i]);
+    }
+}
+
+static bool seen_before(const int32_t *ids, size_t t)
+{
+    for (size_t i = 0; i < t; i++)
+        if (ids[i] == ids[t])
+            return true;
+    return false;
+}
+
+/* One row of the table at a time, with all tokens that have it. */
+static void embed_backward(const struct op_embed_backward *op, double *sums)
+{
+    const int32_t *ids = operand_at(&op->ids);
+    const float *dout = operand_at(&op->dout);
+    for (size_t t = 0; t < op->tokens; t++) {
+        float *row = (float *)operand_at(&op->dtable) + (size_t)ids[t] * op->hidden;
+        if (seen_before(ids, t))
+            continue;
+        for (size_t i = 0; i < op->hidden; i++)
+            sums[i] = (double)row[i];
+        for (size_t u = t; u < op->tokens; u++)
+            for (size_t i = 0; ids[u] == ids[t] && i < op->hidden; i++)
+                sums[i] += (double)op->scale * (double)dout[u * op->hidden + i];
+        for (size_t i = 0; i < op->hidden; i++)
+            row[i] = (float)sums[i];
     }
 }
 
@@ -52,11 +111,11 @@ static void rope(const struct op_rope *op)
 {
     const uint32_t *positions = operand_at(&op->positions);
     const float *table = operand_at(&op->table);
-    size_t half = op->head_dim / 2;
+    size_t half = op->rotary_dim / 2;
     double sign = op->inverse ? -1 : 1;
     for (size_t t = 0; t < op->tokens; t++) {
         float *x = (float *)operand_at(&op->x) + t * op->ldx;
-        const float *cosines = table + (size_t)positions[t] * op->head_dim, *sines = cosines + half;
+        const float *cosines = table + (size_t)positions[t] * op->rotary_dim, *sines = cosines + half;
         for (uint32_t head = 0; head < op->heads; head++, x += op->head_dim)
             for (size_t i = 0; i < half; i++) {
                 double a = (double)x[i], b = (double)x[half + i], c = (double)cosines[i],
@@ -240,12 +299,23 @@ static bool rows_fit(const struct cpu_runner *runner, const struct operand *row_
 bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
 {
     struct exact_job job = {.runner = runner, .op = op};
+    double *scratch = (double *)(void *)runner->scratch;
     switch (op->kind) {
     case OP_RMSNORM:
         rmsnorm(&op->rmsnorm);
         return true;
     case OP_RMSNORM_BACKWARD:
-        rmsnorm_backward(&op->rmsnorm_backward);
+        if (op->rmsnorm_backward.width > runner->scratch_floats / 2)
+            return false;
+        rmsnorm_backward(&op->rmsnorm_backward, scratch);
+        return true;
+    case OP_ADD:
+        add(&op->add);
+        return true;
+    case OP_EMBED_BACKWARD:
+        if (op->embed_backward.hidden > runner->scratch_floats / 2)
+            return false;
+        embed_backward(&op->embed_backward, scratch);
         return true;
     case OP_ROPE:
         rope(&op->rope);

@@ -7,35 +7,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/parts.h"
 #include "engine/cpu/product.h"
 
 enum {
-    TOKENS_PER_PART = 16,
     EXPERTS_MAX = 1024, /* of a router: a token's probabilities lie on the stack */
     ACTIVE_MAX = 64,
     EXPERTS_PER_PART = 64 /* whose counts and sums are taken in one walk over a row's tokens */
 };
-
-struct experts_job {
-    struct cpu_runner *runner;
-    const struct op *op;
-};
-
-bool cpu_experts_own(enum op_kind kind)
-{
-    return kind == OP_GEMM_GROUPED || kind == OP_ROUTE || kind == OP_ROUTE_BACKWARD ||
-           kind == OP_ROUTE_SORT || kind == OP_ROUTER_LOSS || kind == OP_COMBINE ||
-           kind == OP_COMBINE_BACKWARD;
-}
-
-enum dtype cpu_experts_dtype(enum op_kind kind, const char *name)
-{
-    static const char *const indices[] = {"chosen", "place", "token", "offsets", "row_start"};
-    for (size_t i = 0; i < sizeof indices / sizeof indices[0]; i++)
-        if (strcmp(name, indices[i]) == 0)
-            return DTYPE_U32;
-    return kind == OP_ROUTER_LOSS && strcmp(name, "loss") == 0 ? DTYPE_F64 : DTYPE_F32;
-}
 
 static bool router_fits(uint32_t tokens, uint32_t experts, uint32_t active)
 {
@@ -82,24 +61,6 @@ static int rising_check(const struct op *op, const char *name, const struct oper
     return 0;
 }
 
-static void run_parts(struct cpu_runner *runner, const struct op *op, uint64_t parts,
-                      void (*part)(void *, uint32_t, uint32_t))
-{
-    struct experts_job job = {.runner = runner, .op = op};
-    pool_run(runner->pool, (uint32_t)parts, part, &job);
-}
-
-static uint32_t token_parts(uint32_t tokens)
-{
-    return tokens / TOKENS_PER_PART + (tokens % TOKENS_PER_PART != 0);
-}
-
-static void token_range(uint32_t tokens, uint32_t index, size_t *begin, size_t *end)
-{
-    *begin = (size_t)index * TOKENS_PER_PART;
-    *end = *begin + TOKENS_PER_PART < tokens ? *begin + TOKENS_PER_PART : tokens;
-}
-
 static void softmax(float *scores, uint32_t n)
 {
     double p[EXPERTS_MAX], max = (double)scores[0], sum = 0;
@@ -138,12 +99,12 @@ static double chosen_sum(const float *p, const uint32_t *chosen, uint32_t active
 
 static void route_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct op_route *op = &((const struct experts_job *)context)->op->route;
+    const struct op_route *op = &((const struct parts_job *)context)->op->route;
     float *scores = operand_at(&op->scores), *weight = operand_at(&op->weight);
     uint32_t *chosen = operand_at(&op->chosen), active = op->active;
-    size_t begin, end;
+    uint64_t begin, end;
     (void)thread;
-    token_range(op->tokens, index, &begin, &end);
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (size_t t = begin; t < end; t++) {
         float *p = scores + t * op->experts;
         softmax(p, op->experts);
@@ -162,7 +123,7 @@ static uint32_t count_parts(uint32_t experts)
 /* Counts and sums of EXPERTS_PER_PART experts over the tokens of one row. */
 static void count_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct op_route *op = &((const struct experts_job *)context)->op->route;
+    const struct op_route *op = &((const struct parts_job *)context)->op->route;
     uint32_t row = index / count_parts(op->experts),
              first = index % count_parts(op->experts) * EXPERTS_PER_PART;
     uint32_t n = op->experts - first < EXPERTS_PER_PART ? op->experts - first : EXPERTS_PER_PART;
@@ -186,7 +147,7 @@ static void count_part(void *context, uint32_t index, uint32_t thread)
     }
 }
 
-static int run_route(struct cpu_runner *runner, const struct op *op, struct err *err)
+int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_route *o = &op->route;
     if (o->tokens == 0)
@@ -194,9 +155,9 @@ static int run_route(struct cpu_runner *runner, const struct op *op, struct err 
     if (o->counts.buffer != NULL &&
         rising_check(op, "row_start", &o->row_start, 0, o->rows, o->tokens, err) != 0)
         return -1;
-    run_parts(runner, op, token_parts(o->tokens), route_part);
+    run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_part);
     if (o->counts.buffer != NULL)
-        run_parts(runner, op, (uint64_t)o->rows * count_parts(o->experts), count_part);
+        run_parts(runner, op, NULL, (uint64_t)o->rows * count_parts(o->experts), 1, count_part);
     return 0;
 }
 
@@ -231,14 +192,14 @@ static void choice_backward(const struct op_route_backward *op, const float *p, 
 
 static void route_backward_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct op_route_backward *op = &((const struct experts_job *)context)->op->route_backward;
+    const struct op_route_backward *op = &((const struct parts_job *)context)->op->route_backward;
     const float *probabilities = operand_at(&op->probabilities), *dweight = operand_at(&op->dweight),
                 *counts = operand_at(&op->counts);
     const uint32_t *chosen = operand_at(&op->chosen), *row_start = operand_at(&op->row_start);
     float *dscores = operand_at(&op->dscores);
-    size_t begin, end, n = op->experts;
+    uint64_t begin, end, n = op->experts;
     (void)thread;
-    token_range(op->tokens, index, &begin, &end);
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (size_t t = begin; t < end; t++) {
         const float *p = probabilities + t * n;
         double d[EXPERTS_MAX], mean = 0;
@@ -269,7 +230,7 @@ static int rows_check(const struct op *op, const struct operand *row_start, uint
     return 0;
 }
 
-static int run_route_backward(struct cpu_runner *runner, const struct op *op, struct err *err)
+int cpu_route_backward(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_route_backward *o = &op->route_backward;
     if (o->tokens == 0)
@@ -277,18 +238,19 @@ static int run_route_backward(struct cpu_runner *runner, const struct op *op, st
     if (below_check(op, "chosen", &o->chosen, (uint64_t)o->tokens * o->active, o->experts, err) != 0 ||
         (o->counts.buffer != NULL && rows_check(op, &o->row_start, o->rows, o->tokens, err) != 0))
         return -1;
-    run_parts(runner, op, token_parts(o->tokens), route_backward_part);
+    run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, route_backward_part);
     return 0;
 }
 
 /* A counting sort; offsets[e] serves as the next place of expert e in between. */
-static int run_route_sort(const struct op *op, struct err *err)
+int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_route_sort *o = &op->route_sort;
     const uint32_t *chosen = operand_at(&o->chosen);
     uint32_t *token = operand_at(&o->token), *place = operand_at(&o->place),
              *offsets = operand_at(&o->offsets);
     uint32_t choices = o->tokens * o->active;
+    (void)runner;
     if (below_check(op, "chosen", &o->chosen, choices, o->experts, err) != 0)
         return -1;
     memset(offsets, 0, (o->experts + 1ull) * sizeof *offsets);
@@ -305,12 +267,13 @@ static int run_route_sort(const struct op *op, struct err *err)
     return 0;
 }
 
-static int run_router_loss(const struct op *op, struct err *err)
+int cpu_router_loss(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_router_loss *o = &op->router_loss;
     const uint32_t *row_start = operand_at(&o->row_start);
     const float *counts = operand_at(&o->counts), *sums = operand_at(&o->sums);
     double *loss = operand_at(&o->loss);
+    (void)runner;
     if (rising_check(op, "row_start", &o->row_start, 0, o->rows, UINT32_MAX, err) != 0)
         return -1;
     for (size_t r = 0; r < o->rows; r++) {
@@ -326,13 +289,13 @@ static int run_router_loss(const struct op *op, struct err *err)
 static void combine_part(void *context, uint32_t index, uint32_t thread)
 {
     enum { COLUMNS = 256 };
-    const struct op_combine *op = &((const struct experts_job *)context)->op->combine;
+    const struct op_combine *op = &((const struct parts_job *)context)->op->combine;
     const float *x = operand_at(&op->x), *weight = operand_at(&op->weight);
     const uint32_t *place = operand_at(&op->place);
     float *y = operand_at(&op->y);
-    size_t begin, end, width = op->width;
+    uint64_t begin, end, width = op->width;
     (void)thread;
-    token_range(op->tokens, index, &begin, &end);
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (size_t t = begin; t < end; t++)
         for (size_t column = 0; column < width; column += COLUMNS) {
             size_t n = width - column < COLUMNS ? width - column : COLUMNS;
@@ -348,25 +311,25 @@ static void combine_part(void *context, uint32_t index, uint32_t thread)
         }
 }
 
-static int run_combine(struct cpu_runner *runner, const struct op *op, struct err *err)
+int cpu_combine(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_combine *o = &op->combine;
     uint64_t places = (uint64_t)o->tokens * o->active;
     if (below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
-    run_parts(runner, op, token_parts(o->tokens), combine_part);
+    run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_part);
     return 0;
 }
 
 static void combine_backward_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct op_combine_backward *op = &((const struct experts_job *)context)->op->combine_backward;
+    const struct op_combine_backward *op = &((const struct parts_job *)context)->op->combine_backward;
     const float *weight = operand_at(&op->weight), *dy = operand_at(&op->dy);
     const uint32_t *place = operand_at(&op->place);
     float *x = operand_at(&op->x), *dweight = operand_at(&op->dweight);
-    size_t begin, end, width = op->width;
+    uint64_t begin, end, width = op->width;
     (void)thread;
-    token_range(op->tokens, index, &begin, &end);
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (size_t t = begin; t < end; t++)
         for (size_t j = t * op->active; j < (t + 1) * op->active; j++) {
             const float *d = dy + t * width;
@@ -386,13 +349,13 @@ static void combine_backward_part(void *context, uint32_t index, uint32_t thread
         }
 }
 
-static int run_combine_backward(struct cpu_runner *runner, const struct op *op, struct err *err)
+int cpu_combine_backward(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_combine_backward *o = &op->combine_backward;
     uint64_t places = (uint64_t)o->tokens * o->active;
     if (below_check(op, "place", &o->place, places, places, err) != 0)
         return -1;
-    run_parts(runner, op, token_parts(o->tokens), combine_backward_part);
+    run_parts(runner, op, NULL, o->tokens, ROWS_PER_PART, combine_backward_part);
     return 0;
 }
 
@@ -423,7 +386,7 @@ static struct op_gemm group_product(const struct op_gemm_grouped *op, uint32_t g
 
 static void groups_part(void *context, uint32_t index, uint32_t thread)
 {
-    const struct experts_job *job = context;
+    const struct parts_job *job = context;
     const struct op_gemm_grouped *op = &job->op->gemm_grouped;
     for (uint32_t g = 0; g < op->groups; g++) {
         struct op_gemm gemm = group_product(op, g);
@@ -444,7 +407,7 @@ static void nothing_write(const struct op_gemm *gemm)
         memset(c + i * gemm->ldc, 0, gemm->n * sizeof *c);
 }
 
-static int run_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err *err)
+int cpu_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
     const struct op_gemm_grouped *o = &op->gemm_grouped;
     uint64_t parts = 0;
@@ -458,26 +421,6 @@ static int run_gemm_grouped(struct cpu_runner *runner, const struct op *op, stru
             nothing_write(&gemm);
         parts += product_parts(runner, &gemm, op->exact);
     }
-    run_parts(runner, op, parts, groups_part);
+    run_parts(runner, op, NULL, parts, 1, groups_part);
     return 0;
-}
-
-int cpu_run_experts(struct cpu_runner *runner, const struct op *op, struct err *err)
-{
-    switch (op->kind) {
-    case OP_ROUTE:
-        return run_route(runner, op, err);
-    case OP_ROUTE_BACKWARD:
-        return run_route_backward(runner, op, err);
-    case OP_ROUTE_SORT:
-        return run_route_sort(op, err);
-    case OP_ROUTER_LOSS:
-        return run_router_loss(op, err);
-    case OP_COMBINE:
-        return run_combine(runner, op, err);
-    case OP_COMBINE_BACKWARD:
-        return run_combine_backward(runner, op, err);
-    default:
-        return run_gemm_grouped(runner, op, err);
-    }
 }

@@ -4,13 +4,17 @@
 
 #include "engine/cpu/cpu.h"
 
-/* Is it one of these ops? Then the dtype of operand `name`, and whether its sizes can be done. */
-bool cpu_experts_own(enum op_kind kind);
-enum dtype cpu_experts_dtype(enum op_kind kind, const char *name);
+/* Can the sizes of such an op be done? True of every other op. */
 bool cpu_experts_fit(const struct op *op);
 
-/* Run it. Indices and offsets that the op reads are compared with their bounds first: ERR_INTERNAL names the
- * one that is wrong, and nothing has been written then. */
-int cpu_run_experts(struct cpu_runner *runner, const struct op *op, struct err *err);
+/* Each runs the op of its name (op.h). Indices and offsets that it reads are compared with their bounds
+ * first: ERR_INTERNAL names the one that is wrong, and nothing has been written then. */
+int cpu_gemm_grouped(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_route(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_route_backward(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_route_sort(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_router_loss(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_combine(struct cpu_runner *runner, const struct op *op, struct err *err);
+int cpu_combine_backward(struct cpu_runner *runner, const struct op *op, struct err *err);
 
 #endif

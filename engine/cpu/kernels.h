@@ -11,6 +11,16 @@
 /* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
 enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
 
+/* Columns whose sums over rows one call of a kernel makes: no more. */
+enum { COLUMNS_STRIP = 64 };
+
+/* What the gradient of a norm's weight sums over: see op_rmsnorm_backward. */
+struct norm_rows {
+    const float *x, *dy;  /* of the first of the columns */
+    const float *inverse; /* [rows, vectors] 1 / sqrt(mean(x^2) + eps) */
+    size_t rows, vectors, width, ldx, lddy;
+};
+
 /* The key of a row of dropout decisions; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
@@ -30,11 +40,22 @@ struct adamw_scalars {
 struct kernels {
     const char *isa;
     uint32_t width; /* floats of a vector */
-    /* y[n] = x * w / sqrt(mean(x^2) + eps) */
-    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps);
-    /* dx[n] = or += gradient */
-    void (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
-                             bool accumulate);
+    /* y[n] = x * (offset + w) / sqrt(mean(x^2) + eps) */
+    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps, float offset);
+    /* dx[n] (unless NULL) = or += gradient; returns 1 / sqrt(mean(x^2) + eps) */
+    float (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                              float offset, bool accumulate);
+    /* dweight[n] += sum over rows and vectors of dy * x * inverse; n ≤ COLUMNS_STRIP */
+    void (*norm_weight_sum)(const struct norm_rows *rows, float *dweight, size_t n);
+    /* y[n] += sum over rows of x; n ≤ COLUMNS_STRIP */
+    void (*column_sum)(const float *x, size_t ldx, size_t rows, float *y, size_t n);
+    /* y[n] += alpha * x */
+    void (*add)(const float *x, float alpha, float *y, size_t n);
+    void (*from_bf16)(const uint16_t *x, float *y, size_t n);
+    void (*from_f16)(const uint16_t *x, float *y, size_t n);
+    /* rounded to nearest even; NaNs stay NaNs */
+    void (*to_bf16)(const float *x, uint16_t *y, size_t n);
+    void (*to_f16)(const float *x, uint16_t *y, size_t n);
     /* rotate one head of 2 * half values; sign 1, or -1 for the inverse */
     void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
     void (*swiglu)(const float *gate, const float *up, float *act, size_t n);

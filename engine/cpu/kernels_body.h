@@ -154,40 +154,127 @@ static float inverse_rms(const float *x, size_t n, float eps)
     return (float)(1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps));
 }
 
-static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps)
+static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps, float offset)
 {
     float r = inverse_rms(x, n, eps);
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR)
-        store(y + i, load(w + i) * (load(x + i) * r));
+        store(y + i, (load(w + i) + offset) * (load(x + i) * r));
     for (; i < n; i++)
-        y[i] = w[i] * (x[i] * r);
+        y[i] = (w[i] + offset) * (x[i] * r);
 }
 
 /* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
-static void rmsnorm_backward(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
-                             bool accumulate)
+static float rmsnorm_backward(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                              float offset, bool accumulate)
 {
     double r = 1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps);
     vn sum0 = {0}, sum1 = {0};
     size_t i = 0, half = VECTOR / 2;
+    if (dx == NULL)
+        return (float)r;
     for (; i + VECTOR <= n; i += VECTOR) {
         float product[VECTOR];
-        store(product, load(w + i) * load(dy + i));
+        store(product, (load(w + i) + offset) * load(dy + i));
         sum0 += widen(product) * widen(x + i);
         sum1 += widen(product + half) * widen(x + i + half);
     }
     double total = wide_sum(sum0 + sum1);
     for (; i < n; i++)
-        total += (double)(w[i] * dy[i]) * (double)x[i];
+        total += (double)((w[i] + offset) * dy[i]) * (double)x[i];
     float a = (float)r, b = (float)(r * r * r * total / (double)n);
     for (i = 0; i + VECTOR <= n; i += VECTOR) {
-        vf d = load(w + i) * load(dy + i) * a - load(x + i) * b;
+        vf d = (load(w + i) + offset) * load(dy + i) * a - load(x + i) * b;
         store(dx + i, accumulate ? load(dx + i) + d : d);
     }
     for (; i < n; i++) {
-        float d = w[i] * dy[i] * a - x[i] * b;
+        float d = (w[i] + offset) * dy[i] * a - x[i] * b;
         dx[i] = accumulate ? dx[i] + d : d;
+    }
+    return (float)r;
+}
+
+static void norm_weight_sum(const struct norm_rows *rows, float *dweight, size_t n)
+{
+    double sums[COLUMNS_STRIP] = {0};
+    for (size_t i = 0; i < rows->rows; i++)
+        for (size_t v = 0; v < rows->vectors; v++) {
+            const float *x = rows->x + i * rows->ldx + v * rows->width;
+            const float *dy = rows->dy + i * rows->lddy + v * rows->width;
+            double r = (double)rows->inverse[i * rows->vectors + v];
+            for (size_t j = 0; j < n; j++)
+                sums[j] += (double)dy[j] * (double)x[j] * r;
+        }
+    for (size_t j = 0; j < n; j++)
+        dweight[j] = (float)((double)dweight[j] + sums[j]);
+}
+
+static void column_sum(const float *x, size_t ldx, size_t rows, float *y, size_t n)
+{
+    double sums[COLUMNS_STRIP] = {0};
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < n; j++)
+            sums[j] += (double)x[i * ldx + j];
+    for (size_t j = 0; j < n; j++)
+        y[j] = (float)((double)y[j] + sums[j]);
+}
+
+static void add(const float *x, float alpha, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += alpha * x[i];
+}
+
+INLINE uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void from_bf16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_of((uint32_t)x[i] << 16);
+}
+
+static void to_bf16(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(x[i]), even = bits >> 16 & 1;
+        uint32_t nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+        y[i] = (uint16_t)(nan ? bits >> 16 | 0x40u : (bits + 0x7FFFu + even) >> 16);
+    }
+}
+
+/* Half precision to single and back by exponent arithmetic in floats, without branches (the method of M.
+ * Dukhan's FP16 library): a power of two moves the exponent's bias, adding one rounds at its last bit. */
+static void from_f16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word = (uint32_t)x[i] << 16, sign = word & 0x80000000u, twice = word + word;
+        float normal = float_of((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+        float small = float_of((twice >> 17) | (126u << 23)) - 0.5f;
+        y[i] = float_of(sign | (twice < 1u << 27 ? bits_of(small) : bits_of(normal)));
+    }
+}
+
+static void to_f16(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word = bits_of(x[i]), twice = word + word, bias = twice & 0xFF000000u;
+        float base = fabsf(x[i]) * 0x1.0p+112f * 0x1.0p-110f;
+        bias = bias < 0x71000000u ? 0x71000000u : bias;
+        uint32_t bits = bits_of(float_of((bias >> 1) + 0x07800000u) + base);
+        uint32_t half = (bits >> 13 & 0x7C00u) + (bits & 0x0FFFu);
+        y[i] = (uint16_t)((word & 0x80000000u) >> 16 | (twice > 0xFF000000u ? 0x7E00u : half));
     }
 }
 
@@ -477,6 +564,13 @@ const struct kernels KERNELS = {
     .width = VECTOR,
     .rmsnorm = rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
+    .norm_weight_sum = norm_weight_sum,
+    .column_sum = column_sum,
+    .add = add,
+    .from_bf16 = from_bf16,
+    .from_f16 = from_f16,
+    .to_bf16 = to_bf16,
+    .to_f16 = to_f16,
     .rope = rope,
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,

@@ -11,7 +11,7 @@ uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op
 void product_part(const struct cpu_runner *runner, const struct op_gemm *op, bool exact, uint32_t index,
                   uint32_t parts, uint32_t thread);
 
-/* Do all of OP_GEMM. */
+/* Runs OP_GEMM. */
 void cpu_gemm(struct cpu_runner *runner, const struct op *op);
 
 #endif
