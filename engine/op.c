@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "model/nf4.h"
+#include "model/safetensors.h"
+
 static const char *const op_names[OP_KINDS] = {
     [OP_GEMM] = "gemm",
     [OP_COPY] = "copy",
@@ -61,6 +64,24 @@ uint32_t dtype_bytes(enum dtype dtype)
         return 4;
     }
     return 4;
+}
+
+static const enum tensor_type pack_types[PACK_KINDS] = {
+    [PACK_F32] = TENSOR_F32,   [PACK_BF16] = TENSOR_BF16, [PACK_F16] = TENSOR_F16,
+    [PACK_Q4_0] = TENSOR_Q4_0, [PACK_Q4_1] = TENSOR_Q4_1, [PACK_Q8_0] = TENSOR_Q8_0,
+    [PACK_Q4_K] = TENSOR_Q4_K, [PACK_Q5_K] = TENSOR_Q5_K, [PACK_Q6_K] = TENSOR_Q6_K,
+};
+
+uint32_t pack_block(enum pack_kind pack)
+{
+    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE ? NF4_BLOCK : tensor_type_block(pack_types[pack]);
+}
+
+uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
+{
+    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
+        return nf4_code_bytes(count);
+    return count / pack_block(pack) * tensor_type_block_bytes(pack_types[pack]);
 }
 
 struct uses {
@@ -323,6 +344,23 @@ static void small_operands(const struct op *op, struct uses *uses)
     }
 }
 
+static void unpack_operands(const struct op_unpack *op, struct uses *uses)
+{
+    uint64_t bytes = pack_bytes(op->pack, op->total);
+    if (op->pack <= PACK_F16) {
+        uint32_t as = op->pack == PACK_F32 ? DTYPE_F32 : op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
+        use_flat(uses, 1u << as, "x", op->x, OPERAND_READ, op->total);
+    } else {
+        use_flat(uses, AS_U8, "x", op->x, OPERAND_READ, bytes);
+    }
+    if (op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE)
+        use_flat(uses, op->pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", op->absmax, OPERAND_READ,
+                 nf4_blocks(op->total));
+    if (op->pack == PACK_NF4_DOUBLE)
+        use_flat(uses, AS_F32, "scales", op->scales, OPERAND_READ, nf4_scales(op->total));
+    use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
+}
+
 /* Matrices of groups lie `stride` apart: one row of this operand each. */
 static void matrices_use(struct uses *uses, const char *name, struct operand operand,
                          enum operand_access access, const struct op_gemm_grouped *op, uint64_t rows,
@@ -524,6 +562,8 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
         combine_operands(op, &uses);
         break;
     case OP_UNPACK:
+        unpack_operands(&op->unpack, &uses);
+        break;
     case OP_KINDS:
         break;
     }

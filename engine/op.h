@@ -278,6 +278,10 @@ enum pack_kind {
     PACK_KINDS
 };
 
+/* Values of one block, and bytes of the blocks (NF4: codes) that `count` values fill. */
+uint32_t pack_block(enum pack_kind pack);
+uint64_t pack_bytes(enum pack_kind pack, uint64_t count);
+
 /* y[i] = value begin + i of x, i < count. begin and count are multiples of the kind's block, or count ends
  * where x does. Products and sums in fp32 without contraction, so that all devices agree to the bit. */
 struct op_unpack {

@@ -177,10 +177,9 @@ void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scale
     }
 }
 
-void nf4_unnest(const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count, float *absmax)
+void nf4_unnest(const float *map, const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count,
+                float *absmax)
 {
-    float map[DYNAMIC_MAP_SIZE];
-    dynamic_map(true, map);
     for (uint64_t i = 0; i < count; i++) {
         float product = map[codes[begin + i]] * scales[1 + (begin + i) / NF4_NESTED_BLOCK];
         absmax[i] = product + scales[0];

@@ -38,8 +38,10 @@ void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *ab
  * scale of each 256. */
 void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scales);
 
-/* The absmax of blocks [begin, begin + count) back from the nested codes and scales of the whole tensor. */
-void nf4_unnest(const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count, float *absmax);
+/* The absmax of blocks [begin, begin + count) back from the nested codes and scales of the whole tensor; map
+ * is the dynamic map with sign. */
+void nf4_unnest(const float *map, const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count,
+                float *absmax);
 
 /* values[count] from their codes and absmax, both from the same block on. */
 void nf4_dequantise(const uint8_t *codes, const float *absmax, uint64_t count, float *values);

@@ -5,6 +5,7 @@
 #include "engine/cpu/flat.h"
 #include "engine/cpu/product.h"
 #include "engine/cpu/rows.h"
+#include "engine/cpu/unpack.h"
 
 static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *op) = {
     [OP_GEMM] = cpu_gemm,
@@ -30,6 +31,7 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
     [OP_BIAS] = cpu_bias,
     [OP_COLUMN_SUM] = cpu_column_sum,
     [OP_EMBED_BACKWARD] = cpu_embed_backward,
+    [OP_UNPACK] = cpu_unpack,
 };
 
 /* Those that read on the device where they are to go, and so can fail. */
@@ -46,6 +48,14 @@ static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
            heads / kv_heads <= ATTENTION_GROUP_MAX;
 }
 
+static bool unpack_fits(const struct op_unpack *op)
+{
+    uint32_t block = pack_block(op->pack);
+    bool nf4 = op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE;
+    return op->begin <= op->total && op->count <= op->total - op->begin && op->begin % block == 0 &&
+           (op->count % block == 0 || op->begin + op->count == op->total) && (nf4 || op->total % block == 0);
+}
+
 static bool sizes_fit(const struct op *op)
 {
     switch (op->kind) {
@@ -59,6 +69,8 @@ static bool sizes_fit(const struct op *op)
                          op->attention_cached.head_dim);
     case OP_ROPE:
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+    case OP_UNPACK:
+        return unpack_fits(&op->unpack);
     default:
         return cpu_experts_fit(op);
     }

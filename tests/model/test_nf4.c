@@ -78,13 +78,14 @@ static void nested_is_golden(const struct golden *golden)
     float *absmax = tensor(golden, "single.absmax", &bytes);
     blocks = bytes / 4;
     uint8_t *nested = malloc(blocks), *codes = tensor(golden, "double.codes", &code_bytes);
-    float *scales = malloc(4 * (2 + blocks / NF4_NESTED_BLOCK));
+    float *scales = malloc(4 * (2 + blocks / NF4_NESTED_BLOCK)), map[DYNAMIC_MAP_SIZE];
+    dynamic_map(true, map);
     nf4_nest(absmax, blocks, nested, scales);
     same(golden, "double.offset", scales);
     same(golden, "double.absmax2", scales + 1);
     same(golden, "double.absmax", nested);
     for (uint64_t i = 0; i < blocks; i++) /* one by one: where it begins does not matter */
-        nf4_unnest(nested, scales, i, 1, absmax + i);
+        nf4_unnest(map, nested, scales, i, 1, absmax + i);
     if (codes != NULL) {
         uint64_t count = 0;
         float *values = malloc(8 * code_bytes);
@@ -165,14 +166,15 @@ static void the_mean_is_summed_in_pytorchs_order(void **state)
 /* Nothing here may step out of an array, whatever the numbers are. */
 static void what_is_no_number_does_no_harm(void **state)
 {
-    float values[130], absmax[3], scales[2];
+    float values[130], absmax[3], scales[2], map[DYNAMIC_MAP_SIZE];
     uint8_t codes[65], nested[3];
     (void)state;
+    dynamic_map(true, map);
     for (int i = 0; i < 130; i++)
         values[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -1e-40f;
     nf4_quantise(values, 130, codes, absmax);
     nf4_nest(absmax, 3, nested, scales);
-    nf4_unnest(nested, scales, 0, 3, absmax);
+    nf4_unnest(map, nested, scales, 0, 3, absmax);
     nf4_dequantise(codes, absmax, 130, values);
     assert_true(nf4_code_bytes(129) == 65 && nf4_blocks(129) == 3 && nf4_scales(129) == 2);
 }
