@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "model/nf4.h"
-#include "model/safetensors.h"
 
 static const char *const op_names[OP_KINDS] = {
     [OP_GEMM] = "gemm",
@@ -71,6 +70,11 @@ static const enum tensor_type pack_types[PACK_KINDS] = {
     [PACK_Q4_0] = TENSOR_Q4_0, [PACK_Q4_1] = TENSOR_Q4_1, [PACK_Q8_0] = TENSOR_Q8_0,
     [PACK_Q4_K] = TENSOR_Q4_K, [PACK_Q5_K] = TENSOR_Q5_K, [PACK_Q6_K] = TENSOR_Q6_K,
 };
+
+enum tensor_type pack_type(enum pack_kind pack)
+{
+    return pack_types[pack];
+}
 
 uint32_t pack_block(enum pack_kind pack)
 {

@@ -13,6 +13,7 @@
 
 #include "common/err.h"
 #include "engine/backend.h"
+#include "model/safetensors.h"
 
 struct operand {
     struct buffer *buffer; /* borrowed until the op has run; NULL: absent */
@@ -278,7 +279,9 @@ enum pack_kind {
     PACK_KINDS
 };
 
-/* Values of one block, and bytes of the blocks (NF4: codes) that `count` values fill. */
+/* How GGUF's and safetensors' types name a kind (not NF4); values of one block, and bytes of the blocks (NF4:
+ * codes) that `count` values fill. */
+enum tensor_type pack_type(enum pack_kind pack);
 uint32_t pack_block(enum pack_kind pack);
 uint64_t pack_bytes(enum pack_kind pack, uint64_t count);
 

@@ -6,7 +6,5 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPER
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROPERTIES COMPILE_OPTIONS
   "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512")
 # Unpacked weights are the same bits everywhere: no contraction.
-set(unpack_flags -O3 -ffp-contract=off -fno-math-errno)
-set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_sse42.c PROPERTIES COMPILE_OPTIONS "${unpack_flags};-msse4.2")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_avx2.c PROPERTIES COMPILE_OPTIONS "${unpack_flags};-mavx2")
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_avx2.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-mavx2")
 target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})

@@ -5,13 +5,14 @@
 
 #include "engine/cpu/parts.h"
 #include "model/dynamic_map.h"
+#include "model/gguf.h"
 #include "model/nf4.h"
 
 enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every block */
 
 /* What all parts share. */
 struct unpack_job {
-    const struct unpackers *unpackers;
+    void (*nf4)(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
     float map[DYNAMIC_MAP_SIZE]; /* PACK_NF4_DOUBLE alone */
 };
 
@@ -22,12 +23,12 @@ static void nf4_part(const struct op_unpack *op, const struct unpack_job *job, c
     uint64_t block = begin / NF4_BLOCK;
     if (op->pack == PACK_NF4) {
         const float *absmax = operand_at(&op->absmax);
-        job->unpackers->nf4(codes, absmax + block, end - begin, y);
+        job->nf4(codes, absmax + block, end - begin, y);
     } else {
         float absmax[VALUES_PER_PART / NF4_BLOCK];
         nf4_unnest(job->map, operand_at(&op->absmax), operand_at(&op->scales), block, nf4_blocks(end - begin),
                    absmax);
-        job->unpackers->nf4(codes, absmax, end - begin, y);
+        job->nf4(codes, absmax, end - begin, y);
     }
 }
 
@@ -37,6 +38,7 @@ static void unpack_part(void *context, uint32_t index, uint32_t thread)
     const struct unpack_job *job = parts->extra;
     const struct op_unpack *op = &parts->op->unpack;
     const uint8_t *x = operand_at(&op->x);
+    struct err err;
     uint64_t begin, end;
     (void)thread;
     part_range(op->count, VALUES_PER_PART, index, &begin, &end);
@@ -59,14 +61,15 @@ static void unpack_part(void *context, uint32_t index, uint32_t thread)
         nf4_part(op, job, x, begin, end, y);
         break;
     default:
-        job->unpackers->blocks[op->pack](x, (end - begin) / pack_block(op->pack), y);
+        /* whole blocks of a type that is read: nothing to fail */
+        (void)tensor_dequantise(pack_type(op->pack), x, end - begin, y, &err);
         break;
     }
 }
 
 void cpu_unpack(struct cpu_runner *runner, const struct op *op)
 {
-    struct unpack_job job = {.unpackers = runner->kernels->width >= 8 ? &unpackers_avx2 : &unpackers_sse42};
+    struct unpack_job job = {.nf4 = runner->kernels->width >= 8 ? unpack_nf4_avx2 : nf4_dequantise};
     if (op->unpack.pack == PACK_NF4_DOUBLE)
         dynamic_map(true, job.map);
     run_parts(runner, op, &job, op->unpack.count, VALUES_PER_PART, unpack_part);

@@ -1,6 +1,7 @@
-/* Unpacking where the CPU has AVX2 (engine/options.cmake), AVX-512 machines included. */
+/* NF4 where the CPU has AVX2 (engine/options.cmake), AVX-512 machines included. */
 #include <immintrin.h>
 
+#include "engine/cpu/unpack.h"
 #include "model/nf4.h"
 
 /* Values of 8 codes, each in the low 4 bits of a lane: the table's halves are permuted by the low 3, the
@@ -12,7 +13,7 @@ static inline __m256 nf4_values(__m256i codes, __m256 low, __m256 high)
                             choice);
 }
 
-static void nf4_unpack(const uint8_t *codes, const float *absmax, uint64_t count, float *values)
+void unpack_nf4_avx2(const uint8_t *codes, const float *absmax, uint64_t count, float *values)
 {
     const __m256 low = _mm256_loadu_ps(nf4_table), high = _mm256_loadu_ps(nf4_table + 8);
     const __m128i nibble = _mm_set1_epi8(15);
@@ -35,8 +36,3 @@ static void nf4_unpack(const uint8_t *codes, const float *absmax, uint64_t count
     }
     nf4_dequantise(codes, absmax + full, count % NF4_BLOCK, values);
 }
-
-#define UNPACKERS unpackers_avx2
-#define UNPACK_NF4 nf4_unpack
-
-#include "engine/cpu/unpack_body.h"
