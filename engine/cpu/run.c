@@ -29,6 +29,8 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
     [OP_BIAS] = cpu_bias,
     [OP_COLUMN_SUM] = cpu_column_sum,
     [OP_EMBED_BACKWARD] = cpu_embed_backward,
+    [OP_EMBED_NOISE] = cpu_embed_noise,
+    [OP_SOFTCAP] = cpu_softcap,
 };
 
 static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
@@ -50,6 +52,14 @@ static bool sizes_fit(const struct op *op)
                          op->attention_cached.head_dim);
     case OP_ROPE:
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+    case OP_GLU:
+        return op->glu.kind == GLU_SILU || op->glu.kind == GLU_GELU_TANH;
+    case OP_GLU_BACKWARD:
+        return op->glu_backward.kind == GLU_SILU || op->glu_backward.kind == GLU_GELU_TANH;
+    case OP_EMBED_NOISE:
+        return op->embed_noise.width <= EMBED_NOISE_WIDTH_MAX;
+    case OP_SOFTCAP:
+        return op->softcap.cap > 0.0f;
     default:
         return true;
     }
