@@ -90,8 +90,10 @@ struct op_embed_backward {
 };
 
 /* x[t] += alpha / sqrt(length * width) * u, u uniform in [-1, 1): noise on embeddings (NEFTune, Jain et al.
- * 2023), length being that of t's row. u of (row id, position, feature) is one number of Philox4x32-10 under
- * key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4). f32. */
+ * 2023), length being that of t's row. u of (row id, position, feature) is number feature % 4 of
+ * Philox4x32-10 under key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4), its upper
+ * 24 bits times 2^-23 less 1: exact in fp32. f32. */
+enum { EMBED_NOISE_WIDTH_MAX = 16384 };
 struct op_embed_noise {
     uint32_t rows, tokens, width;
     float alpha;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/rand.h"
 #include "engine/cpu/parts.h"
 
 /* to[n] = the n values at `at` of `from`. */
@@ -59,6 +60,55 @@ static void embed_backward_part(void *context, uint32_t index, uint32_t thread)
 void cpu_embed_backward(struct cpu_runner *runner, const struct op *op)
 {
     run_parts(runner, op, NULL, op->embed_backward.hidden, COLUMNS_STRIP, embed_backward_part);
+}
+
+/* The row that holds `token`: the last one that begins at or before it. */
+static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
+{
+    uint32_t low = 0, high = rows;
+    while (low + 1 < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (row_start[middle] <= token)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* x[width] of the token at `position` of its row; in double, so that all devices round the same number. */
+static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32_t row_id, double size,
+                      float *x)
+{
+    const uint32_t key[2] = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)};
+    for (uint32_t i = 0; i < op->width; i += 4) {
+        const uint32_t counter[4] = {position, row_id, (uint32_t)op->step, 0xFFFFFu << 12 | i / 4};
+        uint32_t numbers[4];
+        rand_u32x4(key, counter, numbers);
+        for (uint32_t j = 0; j < 4 && i + j < op->width; j++)
+            x[i + j] = (float)((double)x[i + j] + size * ((numbers[j] >> 8) * 0x1p-23 - 1.0));
+    }
+}
+
+static void embed_noise_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_embed_noise *op = &job->op->embed_noise;
+    const uint32_t *row_start = operand_at(&op->row_start), *row_ids = operand_at(&op->row_ids);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        uint32_t row = row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
+        double size = (double)op->alpha / sqrt((double)length * op->width);
+        noise_row(op, (uint32_t)(i - row_start[row]), row_ids[i], size,
+                  (float *)operand_at(&op->x) + i * op->width);
+    }
+}
+
+void cpu_embed_noise(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->embed_noise.tokens, ROWS_PER_PART, embed_noise_part);
 }
 
 static void cast_part(void *context, uint32_t index, uint32_t thread)

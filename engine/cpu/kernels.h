@@ -29,6 +29,11 @@ struct dropout_key {
     float scale;                           /* 1 / (1 - p) */
 };
 
+struct cross_entropy_scalars {
+    float smoothing, cap; /* 0: none */
+    bool gradient;
+};
+
 struct adamw_scalars {
     float decay; /* 1 - lr * weight_decay */
     float beta1, beta2, one_minus_beta1, one_minus_beta2;
@@ -58,13 +63,16 @@ struct kernels {
     void (*to_f16)(const float *x, uint16_t *y, size_t n);
     /* rotate one head of 2 * half values; sign 1, or -1 for the inverse */
     void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
-    void (*swiglu)(const float *gate, const float *up, float *act, size_t n);
-    void (*swiglu_backward)(float *gate, float *up, const float *dact, size_t n);
+    /* x[n] = cap * tanh(x * factor / cap) */
+    void (*softcap)(float *x, size_t n, float factor, float cap);
+    /* act[n] = f(gate) * up, f being silu or gelu by its tanh form */
+    void (*glu)(bool gelu, const float *gate, const float *up, float *act, size_t n);
+    void (*glu_backward)(bool gelu, float *gate, float *up, const float *dact, size_t n);
     void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n);
     /* dx += mask * t * scale (unless NULL), then t = mask * x * scale */
     void (*dropout_backward)(const struct dropout_key *key, const float *x, float *t, float *dx, size_t n);
-    /* -log softmax(x)[target]; with gradient x becomes softmax - onehot */
-    double (*cross_entropy)(float *x, size_t n, size_t target, bool gradient);
+    /* the loss of op_cross_entropy for one row; with gradient x becomes its gradient */
+    double (*cross_entropy)(const struct cross_entropy_scalars *s, float *x, size_t n, size_t target);
     double (*square_sum)(const float *x, size_t n);
     void (*adamw)(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
                   float *moment2, size_t n);
@@ -84,12 +92,15 @@ struct kernels {
     void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
                        const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                        size_t ldc);
-    /* s[0..valid) becomes exp(s * scale - new maximum), s[valid..n) 0; *m, *l the running maximum and sum;
-     * returns exp(old maximum - new maximum), by which what was summed before is to be multiplied */
-    float (*softmax_tile)(float *s, size_t valid, size_t n, float scale, float *m, float *l);
-    /* s[0..valid) becomes p = exp(s * scale - lse) and dp becomes p * (dp - delta) * scale; 0 up to n */
-    void (*softmax_tile_backward)(float *s, float *dp, size_t valid, size_t n, float scale, float lse,
-                                  float delta);
+    /* With y = s * scale, or cap * tanh(s * scale / cap) where cap > 0: s[hidden..valid) becomes exp(y - new
+     * maximum), the rest of s[0..n) 0; *m, *l the running maximum and sum; returns exp(old maximum - new
+     * maximum), by which what was summed before is to be multiplied */
+    float (*softmax_tile)(float *s, size_t hidden, size_t valid, size_t n, float scale, float cap, float *m,
+                          float *l);
+    /* s[hidden..valid) becomes p = exp(y - lse) and dp becomes p * (dp - delta) * scale, times y's slope
+     * under the cap; the rest 0 */
+    void (*softmax_tile_backward)(float *s, float *dp, size_t hidden, size_t valid, size_t n, float scale,
+                                  float cap, float lse, float delta);
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

@@ -59,6 +59,22 @@ void cpu_bias(struct cpu_runner *runner, const struct op *op)
     run_parts(runner, op, NULL, op->bias.rows, ROWS_PER_PART, bias_part);
 }
 
+static void softcap_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_softcap *op = &job->op->softcap;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    job->runner->kernels->softcap((float *)operand_at(&op->x) + begin * op->width, (end - begin) * op->width,
+                                  1.0f, op->cap);
+}
+
+void cpu_softcap(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->softcap.rows, ROWS_PER_PART, softcap_part);
+}
+
 static void column_sum_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
@@ -208,7 +224,8 @@ static void glu_part(void *context, uint32_t index, uint32_t thread)
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         const float *gate = gate_up + i * 2 * op->width;
-        job->runner->kernels->swiglu(gate, gate + op->width, act + i * op->width, op->width);
+        job->runner->kernels->glu(op->kind == GLU_GELU_TANH, gate, gate + op->width, act + i * op->width,
+                                  op->width);
     }
 }
 
@@ -228,7 +245,8 @@ static void glu_backward_part(void *context, uint32_t index, uint32_t thread)
     part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
     for (uint64_t i = begin; i < end; i++) {
         float *gate = gate_up + i * 2 * op->width;
-        job->runner->kernels->swiglu_backward(gate, gate + op->width, dact + i * op->width, op->width);
+        job->runner->kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width,
+                                           dact + i * op->width, op->width);
     }
 }
 
@@ -326,9 +344,11 @@ static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
     const int32_t *targets = operand_at(&op->targets);
     float *logits = operand_at(&op->logits);
     double *losses = job->extra;
+    const struct cross_entropy_scalars scalars = {
+        .smoothing = op->smoothing, .cap = op->cap, .gradient = op->gradient};
     (void)thread;
-    losses[index] = job->runner->kernels->cross_entropy(logits + (size_t)index * op->vocab, op->vocab,
-                                                        (size_t)targets[index], op->gradient);
+    losses[index] = job->runner->kernels->cross_entropy(&scalars, logits + (size_t)index * op->vocab,
+                                                        op->vocab, (size_t)targets[index]);
 }
 
 void cpu_cross_entropy(struct cpu_runner *runner, const struct op *op)

@@ -32,6 +32,8 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
     [OP_COLUMN_SUM] = cpu_column_sum,
     [OP_EMBED_BACKWARD] = cpu_embed_backward,
     [OP_UNPACK] = cpu_unpack,
+    [OP_EMBED_NOISE] = cpu_embed_noise,
+    [OP_SOFTCAP] = cpu_softcap,
 };
 
 /* Those that read on the device where they are to go, and so can fail. */
@@ -71,6 +73,14 @@ static bool sizes_fit(const struct op *op)
         return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
     case OP_UNPACK:
         return unpack_fits(&op->unpack);
+    case OP_GLU:
+        return op->glu.kind == GLU_SILU || op->glu.kind == GLU_GELU_TANH;
+    case OP_GLU_BACKWARD:
+        return op->glu_backward.kind == GLU_SILU || op->glu_backward.kind == GLU_GELU_TANH;
+    case OP_EMBED_NOISE:
+        return op->embed_noise.width <= EMBED_NOISE_WIDTH_MAX;
+    case OP_SOFTCAP:
+        return op->softcap.cap > 0.0f;
     default:
         return cpu_experts_fit(op);
     }

@@ -1,6 +1,7 @@
 /* Every op against its definition in double, and the backward ones against finite differences of that: the
  * cases of harness.h. Attention's stand in cases_attention.h.
  */
+#include "engine/cases_attention.h"
 #include "engine/harness.h"
 
 /* --- matrices */
@@ -101,6 +102,23 @@ static void bias_want(struct trial *t)
     for (size_t i = 0; i < o->rows; i++)
         for (size_t j = 0; j < o->width; j++)
             x[i * o->ldx + j] += bias[j];
+}
+
+static void softcap_draw(struct trial *t)
+{
+    struct op_softcap *o = &t->op.softcap;
+    t->op.kind = OP_SOFTCAP;
+    o->rows = draw_rows(t, 40);
+    o->width = draw_rows(t, 70);
+    o->cap = draw_below(t, 2) ? 1.5f : 0.3f;
+    bind(t, &o->x);
+}
+
+static void softcap_want(struct trial *t)
+{
+    double *x = expected(t, "x"), cap = (double)t->op.softcap.cap;
+    for (size_t i = 0; i < (size_t)t->op.softcap.rows * t->op.softcap.width; i++)
+        x[i] = cap * tanh(x[i] / cap);
 }
 
 static void column_sum_draw(struct trial *t)
@@ -328,6 +346,7 @@ static void glu_draw(struct trial *t)
     t->op.kind = OP_GLU;
     o->tokens = draw_rows(t, 40);
     o->width = draw_rows(t, 70);
+    o->kind = draw_below(t, 2) ? GLU_GELU_TANH : GLU_SILU;
     bind(t, &o->gate_up);
     bind(t, &o->act);
 }
@@ -356,6 +375,7 @@ static void glu_backward_draw(struct trial *t)
     t->op.kind = OP_GLU_BACKWARD;
     o->tokens = draw_rows(t, 40);
     o->width = draw_rows(t, 70);
+    o->kind = draw_below(t, 2) ? GLU_GELU_TANH : GLU_SILU;
     bind(t, &o->gate_up);
     bind(t, &o->dact);
 }
@@ -443,6 +463,38 @@ static void dropout_backward_want(struct trial *t)
     }
 }
 
+static void embed_noise_draw(struct trial *t)
+{
+    struct op_embed_noise *o = &t->op.embed_noise;
+    *o = (struct op_embed_noise){.rows = draw_rows(t, 5),
+                                 .width = 1 + draw_below(t, 60),
+                                 .alpha = 5,
+                                 .seed = 0x123456789abcull,
+                                 .step = 17};
+    o->tokens = o->rows == 0 ? 0 : draw_below(t, 50);
+    t->op.kind = OP_EMBED_NOISE;
+    bind(t, &o->x);
+    bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
+    bind_as(t, &o->row_ids, FILL_BELOW, 1000);
+}
+
+static void embed_noise_want(struct trial *t)
+{
+    const struct op_embed_noise *o = &t->op.embed_noise;
+    double *x = expected(t, "x"), *start = values(t, "row_start"), *ids = values(t, "row_ids");
+    const uint32_t key[2] = {0x56789abcu, 0x1234u};
+    for (uint32_t row = 0; row < o->rows; row++)
+        for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
+            for (uint32_t j = 0; j < o->width; j++) {
+                const uint32_t counter[4] = {i - (uint32_t)start[row], (uint32_t)ids[i], 17,
+                                             0xFFFFF000u + j / 4};
+                uint32_t out[4];
+                rand_u32x4(key, counter, out);
+                double u = (out[j % 4] / 256) / 8388608.0 - 1;
+                x[(size_t)i * o->width + j] += 5 / sqrt((start[row + 1] - start[row]) * o->width) * u;
+            }
+}
+
 /* --- loss */
 
 static void cross_entropy_draw(struct trial *t)
@@ -451,7 +503,9 @@ static void cross_entropy_draw(struct trial *t)
     t->op.kind = OP_CROSS_ENTROPY;
     o->rows = draw_rows(t, 300);
     o->vocab = 1 + draw_below(t, 90);
-    o->gradient = draw_below(t, 2);
+    o->gradient = draw_below(t, 3) != 0;
+    o->smoothing = draw_below(t, 2) ? 0.1f : 0;
+    o->cap = draw_below(t, 2) ? 1.5f : 0;
     bind(t, &o->logits);
     bind_as(t, &o->targets, FILL_BELOW, o->vocab);
     bind_as(t, &o->loss, FILL_POSITIVE, 0);
@@ -561,6 +615,7 @@ static const struct op_case cases[] = {
     {.name = "copy", .draw = copy_draw, .want = copy_want},
     {.name = "add", .draw = add_draw, .want = add_want, .tolerance = 1.2e-7, .exact = 6e-8},
     {.name = "bias", .draw = bias_draw, .want = bias_want, .tolerance = 6e-8},
+    {.name = "softcap", .draw = softcap_draw, .want = softcap_want, .tolerance = 2e-7, .exact = 6e-8},
     {.name = "column_sum", .draw = column_sum_draw, .want = column_sum_want, .tolerance = 6e-8},
     {.name = "embed", .draw = embed_draw, .want = embed_want, .tolerance = 6e-8},
     {.name = "embed_backward",
@@ -591,6 +646,7 @@ static const struct op_case cases[] = {
      .draw = dropout_backward_draw,
      .want = dropout_backward_want,
      .tolerance = 2e-7},
+    {.name = "embed_noise", .draw = embed_noise_draw, .want = embed_noise_want, .tolerance = 6e-8},
     {.name = "cross_entropy",
      .draw = cross_entropy_draw,
      .want = cross_entropy_want,
@@ -599,7 +655,7 @@ static const struct op_case cases[] = {
      .replaces = true,
      .tolerance = 5e-7,
      .exact = 7e-8},
-    {.name = "cast", .draw = cast_draw, .want = cast_want},
+    ATTENTION_CASES{.name = "cast", .draw = cast_draw, .want = cast_want},
     {.name = "square_sum", .draw = square_sum_draw, .want = square_sum_want, .tolerance = 1e-12},
     {.name = "adamw", .draw = adamw_draw, .want = adamw_want, .tolerance = 1e-6},
 };
