@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "common/json.h"
+#include "model/hub_json.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -474,7 +474,7 @@ int model_config_parse(const json_t *document, struct model_config *config, stru
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)
 {
     memset(config, 0, sizeof(*config));
-    json_t *document = json_parse_limited(text, size, JSON_DEPTH_MAX, err);
+    json_t *document = hub_json_parse(text, size, JSON_DEPTH_MAX, err);
     if (!document)
         return -1;
     int status = model_config_parse(document, config, err);
