@@ -36,13 +36,16 @@ static int rows_copy(const struct row_size *sizes, uint32_t count, uint32_t long
 
 static int method_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
-    static const enum workload_base bases[] = {
-        [SPEC_BASE_FP32] = BASE_FP32, [SPEC_BASE_BF16] = BASE_BF16, [SPEC_BASE_NF4] = BASE_NF4};
+    static const enum workload_base bases[] = {[SPEC_BASE_FP32] = BASE_FP32,
+                                               [SPEC_BASE_BF16] = BASE_BF16,
+                                               [SPEC_BASE_FP16] = BASE_BF16, /* as many bytes */
+                                               [SPEC_BASE_NF4] = BASE_NF4,
+                                               [SPEC_BASE_PACKED] = BASE_NF4}; /* about as many */
     w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? COMPUTE_BF16 : COMPUTE_FP32;
+    w->compute = spec->train.compute == SPEC_COMPUTE_FP32 ? COMPUTE_FP32 : COMPUTE_BF16;
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
