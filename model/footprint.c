@@ -79,7 +79,7 @@ static void groups_place(struct footprint_model *m, uint32_t targets)
     };
     const uint32_t inputs[GROUP_COUNT] = {s->hidden, s->q_width, s->hidden, s->ffn};
     uint64_t at = 0;
-    for (uint32_t i = 0; i < LORA_TARGET_COUNT && m->rank > 0; i++) {
+    for (uint32_t i = 0; i < sizeof(members) / sizeof(members[0]) && m->rank > 0; i++) {
         if ((targets & members[i].target) == 0)
             continue;
         struct lora_group *group = &m->groups[members[i].group];
@@ -104,6 +104,7 @@ static void groups_place(struct footprint_model *m, uint32_t targets)
 struct footprint_model footprint_model_of(const struct model_config *config, struct footprint_item item,
                                           uint32_t rank, uint32_t targets, bool dropout)
 {
+    targets &= model_lora_targets(config);
     struct footprint_model m = {
         .shape = shape_of(config), .item = item, .rank = targets != 0 ? rank : 0, .dropout = dropout};
     layer_place(&m);
