@@ -409,6 +409,9 @@ static void result_read(struct json_reader *root, struct job_spec *spec)
         jr_fail(&r, "dtype", "an adapter is written in fp32; merged and gguf may be %s",
                 dtype_names[spec->result.dtype]);
     }
+    if (!r.failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0) {
+        jr_fail(&r, "kind", "an adapter for llama.cpp cannot hold method.modules_to_save");
+    }
     jr_finish(&r);
     root->failed = root->failed || r.failed;
 }

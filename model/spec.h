@@ -207,6 +207,12 @@ struct job_spec {
  */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 
+/* Refuse what a model of this config cannot do, before anything runs: targets that match no layer (the error
+ * lists those that do), patterns over experts' matrices, a tied head to be saved alone. ERR_INVALID,
+ * ERR_UNSUPPORTED, with the path first. */
+struct model_config;
+int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err);
+
 /* Release what spec_parse() filled. Safe on a zeroed struct and twice. */
 void spec_fini(struct job_spec *spec);
 

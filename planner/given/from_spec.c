@@ -80,7 +80,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     }
     w.row_count = sizes ? row_count : 0;
     w.eval_row_count = eval_sizes ? eval_row_count : 0;
-    if (method_copy(spec, &w, err) < 0 ||
+    if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||

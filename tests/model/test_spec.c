@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 #include "common/json.h"
 #include "common/rand.h"
 #include "common/yaml.h"
+#include "model/config.h"
 #include "model/spec.h"
 
 static const char smallest[] = "{model: m, data: {train: t.jsonl}}";
@@ -190,6 +192,8 @@ static void what_is_wrong_is_named_by_its_path(void **state)
         {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
         {"{model: m, data: {train: t}, result: {kind: merged, dtype: int8}}", "result.dtype"},
         {"{model: m, data: {train: t}, method: {kind: full}, result: {kind: gguf}}", "result.kind"},
+        {"{model: m, data: {train: t}, method: {modules_to_save: [lm_head]}, result: {kind: gguf}}",
+         "result.kind"},
         {"{model: m, data: {train: t, format: csv}}", "data.format"},
         {"{model: m, data: {train: t, sequence_tokens: 1}}", "data.sequence_tokens"},
         {"{model: m, data: {train: t, chat_template: 5}}", "data.chat_template"},
@@ -305,6 +309,40 @@ static void what_targets_have_of_their_own_is_their_own(void **state)
     spec_fini(&spec);
 }
 
+static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *method, *says;
+    } cases[] = {
+        {"tiny-qwen2", "{targets: [q_proj, qkv_proj]}",
+         "method.targets: \"qkv_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
+         "v_proj, "
+         "o_proj, gate_proj, up_proj, down_proj"},
+        {"tiny-qwen2", "{modules_to_save: [lm_head]}", "method.modules_to_save"},
+        {"tiny-qwen2", "{modules_to_save: [lm_head, embed_tokens], rank_pattern: {q_proj: 2}}", NULL},
+        {"tiny-olmoe", "{targets: [gate_proj, down_proj]}", "method.targets: gate_proj and up_proj"},
+        {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
+        {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
+        {"tiny-olmoe", "{kind: full}", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256], path[256];
+        struct job_spec spec;
+        struct model_config config;
+        struct err err = {0};
+        snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: %s}", cases[i].method);
+        snprintf(path, sizeof(path), MOTLEY_TEST_DATA "/configs/%s.json", cases[i].config);
+        parse_good(text, &spec);
+        assert_int_equal(0, model_config_load(path, &config, &err));
+        int status = spec_check_model(&spec, &config, &err);
+        if (status != (cases[i].says ? -1 : 0) ||
+            (cases[i].says && strncmp(err.text, cases[i].says, strlen(cases[i].says)) != 0))
+            fail_msg("%s: %d %s", text, status, err.text);
+        spec_fini(&spec);
+    }
+}
+
 /* tools/golden_schedules.py */
 static void learning_rates_are_those_of_transformers(void **state)
 {
@@ -359,6 +397,7 @@ int main(void)
         cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
         cmocka_unit_test(what_targets_have_of_their_own_is_their_own),
+        cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
         cmocka_unit_test(learning_rates_are_those_of_transformers),
         cmocka_unit_test(blob_references_are_told_from_paths),
     };
