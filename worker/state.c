@@ -93,14 +93,14 @@ static bool items_have(const struct items *items, const char *name)
 }
 
 /* Parameter `index` of the stage in one of its states, under `prefix` name `suffix`. */
-static int items_add_state(struct items *items, struct stage *stage, uint32_t index, enum stage_state state,
+static int items_add_state(struct items *items, struct stages *stages, uint32_t index, enum stage_state state,
                            const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(stage, index);
+    struct parameter parameter = stages_parameter_at(stages, index);
     size_t count = (size_t)parameter.rows * parameter.columns;
     char *name = items_own(items, NAME_MAX_BYTES, err);
     float *values = name ? items_own(items, count * sizeof *values, err) : NULL;
-    if (!values || stage_state_read(stage, index, state, values, err) < 0)
+    if (!values || stages_state_read(stages, index, state, values, err) < 0)
         return -1;
     if (snprintf(name, NAME_MAX_BYTES, "%s%s%s", prefix, parameter.name, suffix) >= NAME_MAX_BYTES)
         return err_set(err, ERR_TOO_BIG, "the parameter name %.64s… is too long", parameter.name);
@@ -167,14 +167,15 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     int result = 0;
     snapshot_clear(snapshot);
     snapshot->step = step;
-    snapshot->updates = stage_update_count(session->stage);
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
-        result = items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT1, "", ".exp_avg", err);
+    snapshot->updates = stages_update_count(&session->stages);
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
+        result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, "", ".exp_avg", err);
+        if (result == 0)
+            result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT2, "",
+                                     ".exp_avg_sq", err);
         if (result == 0)
             result =
-                items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
-        if (result == 0)
-            result = items_add_state(&snapshot->values, session->stage, p, STATE_VALUE, peft_prefix, "", err);
+                items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, peft_prefix, "", err);
     }
     snapshot->result = result;
 }
@@ -399,7 +400,7 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 static int load_state(struct session *session, struct safetensors *file, uint32_t index,
                       enum stage_state state, const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(session->stage, index);
+    struct parameter parameter = stages_parameter_at(&session->stages, index);
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s%s%s", prefix, parameter.name, suffix);
     const struct safetensors_tensor *tensor = safetensors_find(file, name);
@@ -417,7 +418,7 @@ static int load_state(struct session *session, struct safetensors *file, uint32_
         if (!isfinite(values[i]))
             result = err_set(err, ERR_NOT_FINITE, "%s holds a value that is not finite", name);
     if (result == 0)
-        result = stage_state_write(session->stage, index, state, values, err);
+        result = stages_state_write(&session->stages, index, state, values, err);
     free(values);
     return result < 0 ? -1 : 1;
 }
@@ -428,11 +429,11 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 1;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result > 0; p++) {
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result > 0; p++) {
         result = load_state(session, file, p, STATE_VALUE, peft_prefix, "", err);
         if (result == 0)
             err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix,
-                    stage_parameter_at(session->stage, p).name);
+                    stages_parameter_at(&session->stages, p).name);
     }
     safetensors_close(file);
     return result > 0 ? 0 : -1;
@@ -443,7 +444,7 @@ enum { HAS_MOMENT1 = 1, HAS_MOMENT2 = 2, HAS_BOTH = 3 };
 
 static bool moments_complete(const struct session *session, const uint8_t *has)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
         if (has[p] != HAS_BOTH)
             return false;
     return true;
@@ -461,7 +462,7 @@ static int load_moments(struct session *session, const struct buf *bytes, uint8_
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result >= 0; p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result >= 0; p++)
         for (size_t m = 0; m < sizeof moments / sizeof *moments && result >= 0; m++) {
             if (has[p] & moments[m].bit)
                 continue;
@@ -475,10 +476,10 @@ static int load_moments(struct session *session, const struct buf *bytes, uint8_
 
 static int check_moments(const struct session *session, const uint8_t *has, struct err *err)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
         if (has[p] != HAS_BOTH)
             return err_set(err, ERR_CORRUPT, "none of the optimiser's parts holds %s%s",
-                           stage_parameter_at(session->stage, p).name,
+                           stages_parameter_at(&session->stages, p).name,
                            has[p] & HAS_MOMENT1 ? ".exp_avg_sq" : ".exp_avg");
     return 0;
 }
@@ -515,14 +516,14 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     if ((uint64_t)step != session->assignment->start_step)
         return err_set(err, ERR_CORRUPT, "the checkpoint is of step %lld and the assignment starts at %llu",
                        (long long)step, (unsigned long long)session->assignment->start_step);
-    stage_update_count_set(session->stage, (uint64_t)updates);
+    stages_update_count_set(&session->stages, (uint64_t)updates);
     return 0;
 }
 
 /* Every part that may hold a moment of ours, until all are here. */
 static int load_optimizer(struct session *session, const json_t *blobs, struct err *err)
 {
-    uint8_t *has = calloc((size_t)stage_parameter_count(session->stage) + 1, 1);
+    uint8_t *has = calloc((size_t)stages_parameter_count(&session->stages) + 1, 1);
     int result = has ? 0 : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     const char *name;
     json_t *value;
