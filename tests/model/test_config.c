@@ -289,8 +289,8 @@ static void contradictory_and_missing_sizes_are_refused_by_name(void **state)
 static void what_is_not_known_is_refused_by_name(void **state)
 {
     (void)state;
-    refused("model_type", "'gemma2'", ERR_UNSUPPORTED, "gemma2");
-    refused("model_type", "'gemma2'", ERR_UNSUPPORTED,
+    refused("model_type", "'falcon'", ERR_UNSUPPORTED, "falcon");
+    refused("model_type", "'falcon'", ERR_UNSUPPORTED,
             "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe");
     refused("architectures", "['LlamaForSequenceClassification']", ERR_UNSUPPORTED,
             "LlamaForSequenceClassification");
