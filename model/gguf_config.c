@@ -199,7 +199,6 @@ static void read_scores(struct reader *r, struct model_config *c)
 static void read_experts(struct reader *r, struct model_config *c)
 {
     const struct arch *a = r->arch;
-    bool any_dense = false;
     if (!a->sparse)
         return;
     get_u32(r, "expert_count", true, MODEL_EXPERTS_MAX, &c->experts);
@@ -211,16 +210,7 @@ static void read_experts(struct reader *r, struct model_config *c)
         get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
     c->router_renormalise = a->gguf_renormalise;
     c->router_aux_coef = a->aux_coef;
-    for (uint32_t i = 0; a->dense_layers && i < c->layers; i++) {
-        char name[KEY_BYTES];
-        snprintf(name, sizeof(name), "blk.%u.ffn_gate.weight", i);
-        if (gguf_tensor_find(r->gguf, name)) {
-            model_layer_mark(c->dense_layer, i);
-            any_dense = true;
-        }
-    }
-    if (!any_dense)
-        c->ffn = 0;
+    c->ffn = 0; /* dense layers among the sparse ones are not in GGUF */
 }
 
 static int read_table(const struct gguf *g, struct model_config *c, struct err *err)
