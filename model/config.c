@@ -181,30 +181,10 @@ static int refuse(struct err *err, const struct model_config *c, const char *wha
 
 int model_config_runnable(const struct model_config *c, struct err *err)
 {
-    const struct {
-        bool has;
-        const char *what;
-    } refused[] = {
-        {c->experts > 0, "experts"},
-        {c->qk_norm > 0, "q/k norms"},
-        {c->qkv_bias || c->o_bias || c->mlp_bias, "biases"},
-        {c->window && c->window < c->max_positions, "a sliding window"},
-        {c->packed, "packed projections"},
-        {c->post_norms, "norms behind attention and FFN"},
-        {c->norm_offset != 0, "norms with an offset"},
-        {c->gelu, "gelu"},
-        {c->embed_scale != 0, "a scaled embedding"},
-        {c->attn_scale != 0, "a scale of the scores of its own"},
-        {c->attn_softcap != 0 || c->logit_softcap != 0, "soft caps"},
-        {c->rotary_dim != 0, "partly rotated heads"},
-        {c->rope_local_set, "two rotary settings"},
-        {memcmp(c->no_rope_layer, (uint8_t[sizeof(c->no_rope_layer)]){0}, sizeof(c->no_rope_layer)) != 0,
-         "layers without rotation"},
-        {c->rope.kind == ROPE_OTHER, c->rope.kind_name},
-    };
-    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-        if (refused[i].has)
-            return refuse(err, c, refused[i].what);
+    if (c->rope.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope.kind_name);
+    if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope_local.kind_name);
     return 0;
 }
 
