@@ -375,8 +375,9 @@ static bool match_name(const char *pattern, const char *name, bool bare, struct 
 
 static bool match_any(enum model_arch arch, const char *name, bool gguf, struct arch_match *match)
 {
+    int count = archs[arch].sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER;
     *match = (struct arch_match){.part_count = 1};
-    for (int t = 0; t < ARCH_TENSOR_COUNT; t++)
+    for (int t = 0; t < count; t++)
         if (match_name(name_of(arch, (enum arch_tensor)t, gguf), name, false, match)) {
             match->parts[0] = (enum arch_tensor)t;
             match->stacked = gguf && t >= ARCH_EXPERT_GATE;
