@@ -105,7 +105,8 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 int state_load(struct session *session, struct err *err);
 
 /* peft.c. adapter_config.json of the specification's method, new. */
-json_t *adapter_config(const struct job_spec *spec, const char *base_model, struct err *err);
+json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
+                       struct err *err);
 /* Refuse an adapter that is not one of this model and method. */
 int adapter_check(const struct buf *config_json, const struct buf *safetensors,
                   const struct model_config *config, const struct job_spec *spec, struct err *err);

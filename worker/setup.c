@@ -21,6 +21,34 @@ static const struct plan_rank *my_part(const struct session *session)
     return &session->assignment->plan->ranks[session->assignment->rank];
 }
 
+/* One rank, one scale, nothing but adapters, AdamW, and the plain loss: by name what is more. */
+static int check_method(const struct job_spec *spec, struct err *err)
+{
+    const struct spec_method_part *method = &spec->method;
+    const struct spec_train_part *train = &spec->train;
+    const char *name = NULL;
+    for (uint32_t t = 0; t < method->targets.count; t++)
+        if (method->target_rank[t] != method->rank)
+            name = "method.rank_pattern";
+        else if (method->target_alpha[t] != method->alpha)
+            name = "method.alpha_pattern";
+    if (method->rslora)
+        name = "method.rslora";
+    if (method->modules_to_save.count > 0)
+        name = "method.modules_to_save";
+    if (method->optimizer != SPEC_OPTIMIZER_ADAMW)
+        name = "method.optimizer";
+    if (train->decay != SPEC_DECAY_ALL)
+        name = "train.decay";
+    if (train->label_smoothing > 0)
+        name = "train.label_smoothing";
+    if (train->neftune_alpha > 0)
+        name = "train.neftune_alpha";
+    if (spec->result.kind != SPEC_RESULT_ADAPTER)
+        name = "result.kind";
+    return name ? err_set(err, ERR_UNSUPPORTED, "%s: this worker does not do that yet", name) : 0;
+}
+
 /* What the specification may ask and this worker does not do. */
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
@@ -34,6 +62,8 @@ static int check_supported(const struct assignment *assignment, struct err *err)
     if (spec->train.compute != SPEC_COMPUTE_FP32)
         return err_set(err, ERR_UNSUPPORTED, "train.compute: this worker computes in fp32, not %s",
                        spec_compute_name(spec->train.compute));
+    if (check_method(spec, err) < 0)
+        return -1;
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);

@@ -350,7 +350,9 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
     if (!state)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     if (put_json(session, blobs, "adapter_config.json",
-                 adapter_config(&session->assignment->spec, session->assignment->model.name, err), err) < 0) {
+                 adapter_config(&session->assignment->spec, &session->config, session->assignment->model.name,
+                                err),
+                 err) < 0) {
         json_decref(state);
         return -1;
     }
