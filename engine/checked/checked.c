@@ -109,8 +109,8 @@ static int overlap_check(const struct op *op, const struct operand_use *uses, ui
         for (uint32_t j = 0; j < count; j++) {
             if (i == j || (uses[i].access & OPERAND_WRITE) == 0 || !uses_overlap(&uses[i], &uses[j]))
                 continue;
-            bool in_place = op->kind == OP_RMSNORM && uses[i].operand.at == uses[j].operand.at &&
-                            uses[i].ld == uses[j].ld;
+            bool in_place = (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_BACKWARD) &&
+                            uses[i].operand.at == uses[j].operand.at && uses[i].ld == uses[j].ld;
             if (!in_place)
                 return err_set(err, ERR_INTERNAL, "op %s: operand %s is written and overlaps %s",
                                op_name(op->kind), uses[i].name, uses[j].name);
