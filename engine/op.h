@@ -238,8 +238,9 @@ struct op_adamw {
 
 /* The same with moments in 8 bits (Dettmers et al. 2022, as bitsandbytes' AdamW8bit keeps them): in blocks of
  * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
- * block's largest magnitude. Each moment is brought to fp32, stepped, and quantised again. value and gradient
- * begin on a block. */
+ * block's largest magnitude. Each moment is brought to fp32, stepped, and takes the nearest code again (the
+ * lower of two as near), as quantize_blockwise of bitsandbytes' default backend. A new state is all zeros.
+ * value and gradient begin on a block. */
 enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;

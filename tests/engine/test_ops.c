@@ -1,7 +1,8 @@
 /* Every op against its definition in double, and the backward ones against finite differences of that: the
- * cases of harness.h. Attention's stand in cases_attention.h.
+ * cases of harness.h. Those of attention and of tables stand in headers of their own.
  */
 #include "engine/cases_attention.h"
+#include "engine/cases_tables.h"
 #include "engine/harness.h"
 
 /* --- matrices */
@@ -139,96 +140,6 @@ static void column_sum_want(struct trial *t)
     for (size_t i = 0; i < o->rows; i++)
         for (size_t j = 0; j < o->width; j++)
             y[j] += x[i * o->ldx + j];
-}
-
-/* --- rows of tables */
-
-static void embed_draw(struct trial *t)
-{
-    struct op_embed *o = &t->op.embed;
-    t->op.kind = OP_EMBED;
-    o->tokens = draw_rows(t, 60);
-    o->hidden = 1 + draw_below(t, 100);
-    o->vocab = 1 + draw_below(t, 30);
-    o->scale = draw_below(t, 2) ? 1.7f : 0;
-    bind_as(t, &o->ids, FILL_BELOW, o->vocab);
-    bind(t, &o->table);
-    bind(t, &o->out);
-}
-
-static void embed_want(struct trial *t)
-{
-    const struct op_embed *o = &t->op.embed;
-    double *ids = values(t, "ids"), *table = values(t, "table"), *out = expected(t, "out");
-    for (size_t i = 0; i < o->tokens; i++)
-        for (size_t j = 0; j < o->hidden; j++)
-            out[i * o->hidden + j] = (double)o->scale * table[(size_t)ids[i] * o->hidden + j];
-}
-
-static void embed_backward_draw(struct trial *t)
-{
-    struct op_embed_backward *o = &t->op.embed_backward;
-    t->op.kind = OP_EMBED_BACKWARD;
-    o->tokens = draw_rows(t, 90);
-    o->hidden = 1 + draw_below(t, 150);
-    o->vocab = 1 + draw_below(t, 30);
-    o->scale = draw_below(t, 2) ? 1.7f : 0;
-    bind_as(t, &o->ids, FILL_BELOW, o->vocab);
-    bind(t, &o->dout);
-    bind(t, &o->dtable);
-}
-
-static void embed_backward_want(struct trial *t)
-{
-    const struct op_embed_backward *o = &t->op.embed_backward;
-    double *ids = values(t, "ids"), *dout = values(t, "dout"), *dtable = expected(t, "dtable");
-    for (size_t i = 0; i < o->tokens; i++)
-        for (size_t j = 0; j < o->hidden; j++)
-            dtable[(size_t)ids[i] * o->hidden + j] += (double)o->scale * dout[i * o->hidden + j];
-}
-
-static void gather_draw(struct trial *t)
-{
-    struct op_gather_rows *o = &t->op.gather_rows;
-    t->op.kind = OP_GATHER_ROWS;
-    o->rows = draw_rows(t, 40);
-    o->width = draw_rows(t, 50);
-    o->x_rows = 1 + draw_below(t, 40);
-    bind(t, &o->x);
-    bind_as(t, &o->index, FILL_BELOW, o->x_rows);
-    bind(t, &o->y);
-}
-
-static void gather_want(struct trial *t)
-{
-    const struct op_gather_rows *o = &t->op.gather_rows;
-    double *x = values(t, "x"), *index = values(t, "index"), *y = expected(t, "y");
-    for (size_t i = 0; i < o->rows; i++)
-        for (size_t j = 0; j < o->width; j++)
-            y[i * o->width + j] = x[(size_t)index[i] * o->width + j];
-}
-
-static void scatter_draw(struct trial *t)
-{
-    struct op_scatter_rows *o = &t->op.scatter_rows;
-    t->op.kind = OP_SCATTER_ROWS;
-    o->rows = draw_rows(t, 30);
-    o->width = 1 + draw_below(t, 50);
-    o->y_rows = o->rows + 1 + draw_below(t, 10);
-    o->scale = 2;
-    bind(t, &o->x);
-    bind_as(t, &o->index, FILL_DISTINCT, o->y_rows);
-    bind(t, &o->y);
-}
-
-static void scatter_want(struct trial *t)
-{
-    const struct op_scatter_rows *o = &t->op.scatter_rows;
-    double *x = values(t, "x"), *index = values(t, "index"), *y = expected(t, "y");
-    memset(y, 0, sizeof *y * o->y_rows * o->width);
-    for (size_t i = 0; i < o->rows; i++)
-        for (size_t j = 0; j < o->width; j++)
-            y[(size_t)index[i] * o->width + j] = (double)o->scale * x[i * o->width + j];
 }
 
 /* --- norms, positions, gates */
@@ -542,72 +453,6 @@ static void cross_entropy_want(struct trial *t)
         *loss += cross_entropy_row(o, x + i * o->vocab, (size_t)targets[i]);
 }
 
-/* --- flat arrays */
-
-static void cast_draw(struct trial *t)
-{
-    t->op.kind = OP_CAST;
-    t->op.cast.count = draw_rows(t, 3000);
-    bind(t, &t->op.cast.x);
-    bind(t, &t->op.cast.y);
-}
-
-static void cast_want(struct trial *t)
-{
-    double *x = values(t, "x"), *y = expected(t, "y");
-    for (size_t i = 0; i < t->op.cast.count; i++)
-        y[i] = rounded(array_named(t, "y")->use.operand.dtype, x[i]);
-}
-
-static void square_sum_draw(struct trial *t)
-{
-    t->op.kind = OP_SQUARE_SUM;
-    t->op.square_sum.count = draw_below(t, 70000);
-    bind(t, &t->op.square_sum.x);
-    bind(t, &t->op.square_sum.out);
-}
-
-static void square_sum_want(struct trial *t)
-{
-    double *x = values(t, "x"), *out = expected(t, "out");
-    *out = 0;
-    for (size_t i = 0; i < t->op.square_sum.count; i++)
-        *out += x[i] * x[i];
-}
-
-static void adamw_draw(struct trial *t)
-{
-    struct op_adamw *o = &t->op.adamw;
-    *o = (struct op_adamw){.count = draw_rows(t, 70000),
-                           .learning_rate = 0.01,
-                           .beta1 = 0.9,
-                           .beta2 = 0.95,
-                           .eps = 1e-8,
-                           .weight_decay = 0.1,
-                           .grad_scale = 0.5,
-                           .bias_correction1 = 0.271,
-                           .bias_correction2 = 0.142625};
-    t->op.kind = OP_ADAMW;
-    bind(t, &o->value);
-    bind(t, &o->gradient);
-    bind(t, &o->moment1);
-    bind_as(t, &o->moment2, FILL_POSITIVE, 0);
-}
-
-static void adamw_want(struct trial *t)
-{
-    const struct op_adamw *o = &t->op.adamw;
-    double *p = expected(t, "value"), *g = values(t, "gradient"), *m = expected(t, "moment1"),
-           *v = expected(t, "moment2");
-    for (size_t i = 0; i < o->count; i++) {
-        double gradient = g[i] * o->grad_scale;
-        p[i] *= 1 - o->learning_rate * o->weight_decay;
-        m[i] = o->beta1 * m[i] + (1 - o->beta1) * gradient;
-        v[i] = o->beta2 * v[i] + (1 - o->beta2) * gradient * gradient;
-        p[i] -= o->learning_rate / o->bias_correction1 * m[i] / (sqrt(v[i] / o->bias_correction2) + o->eps);
-    }
-}
-
 /* Tolerances: sums of n terms in fp32 lose about sqrt(n) * 6e-8 of the terms; elementwise ops a few roundings
  * of 6e-8; exponentials 2 ulp; `exact` rounds once. Copies and casts are exact. Add an op here. */
 static const struct op_case cases[] = {
@@ -658,6 +503,7 @@ static const struct op_case cases[] = {
     ATTENTION_CASES{.name = "cast", .draw = cast_draw, .want = cast_want},
     {.name = "square_sum", .draw = square_sum_draw, .want = square_sum_want, .tolerance = 1e-12},
     {.name = "adamw", .draw = adamw_draw, .want = adamw_want, .tolerance = 1e-6},
+    {.name = "adamw8", .draw = adamw8_draw, .want = adamw8_want, .tolerance = 1e-6},
 };
 
 static void every_op_is_its_definition_on_every_device(void **state)
