@@ -179,7 +179,7 @@ struct op_glu_backward {
 
 /* y = mask * x / (1 - p). The mask of (row id, position, feature) is 16 bits of Philox4x32-10 under key =
  * seed, counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature % 2 of
- * number feature / 2 % 4, kept when below (1 - p) * 65536. */
+ * number feature / 2 % 4, kept when below (1 - p) * 65536 rounded to an integer. */
 struct op_dropout {
     uint32_t tokens, width;
     float p;

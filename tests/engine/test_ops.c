@@ -351,7 +351,7 @@ static double dropout_factor(const struct trial *t, size_t token, size_t i)
                                  (5u << 20 | 3u << 16) + (uint32_t)i / 8};
     uint32_t out[4];
     rand_u32x4(key, counter, out);
-    return (out[i / 2 % 4] >> (i % 2 * 16) & 0xFFFF) < 0.7 * 65536 ? 1 / (1 - (double)0.3f) : 0;
+    return (out[i / 2 % 4] >> (i % 2 * 16) & 0xFFFF) < round(0.7 * 65536) ? 1 / (1 - (double)0.3f) : 0;
 }
 
 static void dropout_want(struct trial *t)
@@ -498,7 +498,7 @@ static const struct op_case cases[] = {
      .loss = cross_entropy_loss,
      .slopes = {{"logits", "logits"}},
      .replaces = true,
-     .tolerance = 5e-7,
+     .tolerance = 2e-6, /* a probability near 1, less 1 */
      .exact = 7e-8},
     ATTENTION_CASES{.name = "cast", .draw = cast_draw, .want = cast_want},
     {.name = "square_sum", .draw = square_sum_draw, .want = square_sum_want, .tolerance = 1e-12},
@@ -509,7 +509,7 @@ static const struct op_case cases[] = {
 static void every_op_is_its_definition_on_every_device(void **state)
 {
     (void)state;
-    cases_run(cases, sizeof cases / sizeof *cases, 24);
+    cases_run(cases, sizeof cases / sizeof *cases, 32);
 }
 
 /* Adding to a large c must round once at its size, not once a term (a residual stream is a hundred times
