@@ -13,6 +13,7 @@
 
 #include "common/err.h"
 #include "engine/backend.h"
+#include "model/pack.h"
 #include "model/safetensors.h"
 
 struct operand {
@@ -113,7 +114,7 @@ struct op_rmsnorm {
 };
 
 /* dx = or += (accumulate) the gradient of op_rmsnorm in its input x; dweight, where there is one, += that of
- * the weight, summed in the order of rows. dx may be absent, or dy when not accumulate. */
+ * the weight, summed in the order of rows. dx may be absent, or lie where dy does when not accumulate. */
 struct op_rmsnorm_backward {
     uint32_t rows, width;
     uint32_t vectors;         /* 0 stands for 1 */
@@ -262,24 +263,6 @@ struct op_add {
 struct op_cast {
     uint64_t count;
     struct operand x, y;
-};
-
-/* How a matrix of frozen weights is kept, value by value in the order of its rows. The blocks of NF4 are
- * bitsandbytes' (64 values under one scale, codes two to a byte, the first in the high half), those of the
- * rest GGUF's, bytes as in the file. */
-enum pack_kind {
-    PACK_F32,
-    PACK_BF16,
-    PACK_F16,
-    PACK_NF4,        /* absmax f32 [blocks] */
-    PACK_NF4_DOUBLE, /* absmax u8 [blocks]: codes of the dynamic map; scales as below */
-    PACK_Q4_0,
-    PACK_Q4_1,
-    PACK_Q8_0,
-    PACK_Q4_K,
-    PACK_Q5_K,
-    PACK_Q6_K,
-    PACK_KINDS
 };
 
 /* How GGUF's and safetensors' types name a kind (not NF4); values of one block, and bytes of the blocks (NF4:
