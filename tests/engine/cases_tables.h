@@ -100,7 +100,7 @@ static inline void cast_draw(struct trial *t)
 {
     t->op.kind = OP_CAST;
     t->op.cast.count = draw_rows(t, 3000);
-    bind(t, &t->op.cast.x);
+    bind_as(t, &t->op.cast.x, FILL_WIDE, 0);
     bind(t, &t->op.cast.y);
 }
 

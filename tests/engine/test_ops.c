@@ -578,6 +578,21 @@ static void operands_are_checked_before_an_op_is_queued(void **state)
     assert_false(op_supports(b.device, &op));
     assert_int_equal(op_submit(b.device, &op, &err), -1);
     assert_int_equal(err.code, ERR_UNSUPPORTED);
+    const uint32_t at[] = {0, 0};
+    struct op rope = {.kind = OP_ROPE,
+                      .rope = {.tokens = 1,
+                               .heads = 1,
+                               .head_dim = 6,
+                               .ldx = 6,
+                               .table_rows = 1,
+                               .x = a,
+                               .positions = bytes_in(&b, at, sizeof at, DTYPE_U32),
+                               .table = empty(&b, 8)}};
+    assert_true(op_supports(b.device, &rope));
+    rope.rope.rotary_dim = 3;
+    assert_false(op_supports(b.device, &rope));
+    rope.rope.rotary_dim = 8;
+    assert_false(op_supports(b.device, &rope));
     bench_close(&b);
 }
 
@@ -639,5 +654,6 @@ int main(void)
         cmocka_unit_test(the_checked_device_tells_what_the_cpu_lets_pass),
         cmocka_unit_test(operands_are_checked_before_an_op_is_queued),
     };
+    exact_digests_share();
     return run_each_isa(tests, sizeof tests / sizeof tests[0]);
 }
