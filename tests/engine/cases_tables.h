@@ -99,7 +99,7 @@ static inline void scatter_want(struct trial *t)
 static inline void cast_draw(struct trial *t)
 {
     t->op.kind = OP_CAST;
-    t->op.cast.count = draw_rows(t, 3000);
+    t->op.cast.count = draw_rows(t, draw_below(t, 4) ? 3000 : 70000);
     bind_as(t, &t->op.cast.x, FILL_WIDE, 0);
     bind(t, &t->op.cast.y);
 }
