@@ -146,19 +146,23 @@ out:
 static int blocks_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
-    struct block_options options = {.lora = w->method == METHOD_LORA, .lora_rank = w->lora_rank};
+    struct block_options options = {.lora = w->method == METHOD_LORA,
+                                    .lora_rank = w->lora_rank,
+                                    .saves_embedding = w->saves_embedding,
+                                    .saves_head = w->saves_head};
     for (uint32_t i = 0; i < w->target_count && options.lora; i++) {
         uint32_t target = lora_target_from_name(w->targets[i]);
         if (target == 0)
             return err_set(err, ERR_INVALID, "method.targets[%u]: %s is no projection of this model", i,
                            w->targets[i]);
         options.lora_targets |= target;
+        options.target_rank[__builtin_ctz(target)] = w->target_rank[i];
     }
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
     /* what is computed in bf16 crosses boundaries in it */
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * workload_value_bytes(w);
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
     p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));
     if (!p->prefix || !p->params)
