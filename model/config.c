@@ -590,16 +590,10 @@ static int refuse(struct err *err, const struct model_config *c, const char *wha
 
 int model_config_runnable(const struct model_config *c, struct err *err)
 {
-    if (c->experts)
-        return refuse(err, c, "experts");
-    if (c->qk_norm)
-        return refuse(err, c, "q/k norms");
-    if (c->qkv_bias || c->o_bias || c->mlp_bias)
-        return refuse(err, c, "biases");
-    if (c->window && c->window < c->max_positions)
-        return refuse(err, c, "a sliding window");
     if (c->rope.kind == ROPE_OTHER)
         return refuse(err, c, c->rope.kind_name);
+    if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope_local.kind_name);
     return 0;
 }
 

@@ -119,9 +119,8 @@ bool model_layer_rotates(const struct model_config *config, uint32_t layer);
 /* The rotary setting of the layer, borrowed from config. */
 const struct rope_config *model_layer_rope(const struct model_config *config, uint32_t layer);
 
-/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): everything but dense Llama-family
- * models without biases, windows shorter than the positions, q/k norms or scalings other than linear and
- * llama3. */
+/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): rotary scalings other than linear
+ * and llama3. */
 int model_config_runnable(const struct model_config *config, struct err *err);
 
 /* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
