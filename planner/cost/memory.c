@@ -6,8 +6,7 @@
 static bool engine_runs(const struct problem *p)
 {
     const struct workload *w = p->workload;
-    return w->method == METHOD_LORA && w->base == BASE_FP32 && w->compute == COMPUTE_FP32 &&
-           w->config->experts == 0 && !w->config->qkv_bias && !w->config->qk_norm && w->config->ffn > 0;
+    return w->base != BASE_PACKED && w->compute == COMPUTE_FP32;
 }
 
 /* Bytes of a frozen base (docs/PLANNER.md, Memory). */
@@ -82,6 +81,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
 {
     struct footprint_options options = {.train = true,
                                         .recompute = stage->recompute,
+                                        .split = stage->split,
                                         .block_begin = (uint32_t)stage->block_begin,
                                         .block_end = (uint32_t)stage->block_end,
                                         .slots = stage->window ? stage->window : 1,

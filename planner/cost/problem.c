@@ -143,6 +143,29 @@ out:
     return result;
 }
 
+/* As the engine makes it of the same specification. */
+static struct layer_method method_of(const struct workload *w, const struct block_options *options)
+{
+    static const enum layer_base bases[] = {[BASE_FP32] = LAYER_BASE_F32,
+                                            [BASE_BF16] = LAYER_BASE_BF16,
+                                            [BASE_FP16] = LAYER_BASE_F16,
+                                            [BASE_NF4] = LAYER_BASE_NF4,
+                                            [BASE_PACKED] = LAYER_BASE_NF4}; /* about as many bytes */
+    bool full = w->method == METHOD_FULL;
+    struct layer_method method =
+        footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
+        if (method.rank[i] > 0 && options->target_rank[i] > 0)
+            method.rank[i] = options->target_rank[i];
+    method.full = full;
+    method.base = full ? LAYER_BASE_F32 : bases[w->base];
+    method.double_quant = !w->single_quant;
+    method.moments8 = w->moments8;
+    method.train_embedding = !full && w->saves_embedding;
+    method.train_head = !full && w->saves_head;
+    return method;
+}
+
 static int blocks_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
@@ -175,8 +198,7 @@ static int blocks_init(struct problem *p, struct err *err)
                                                    .matrices = p->params[b].matrices + block->matrix_params,
                                                    .adapters = p->params[b].adapters + block->lora_params};
     }
-    struct layer_method method = footprint_lora(options.lora ? w->lora_rank : 0, options.lora_targets,
-                                                w->lora_dropout > 0);
+    struct layer_method method = method_of(w, &options);
     footprint_model_init(w->config, &method, &p->footprint);
     return 0;
 }
