@@ -6,7 +6,7 @@
 #include "model/spec.h"
 #include "worker/session.h"
 
-static struct peft_config config_of(const struct job_spec *spec, const struct model_config *model)
+struct peft_config adapter_peft(const struct job_spec *spec, const struct model_config *model)
 {
     const struct spec_method_part *method = &spec->method;
     struct peft_config config = {.rank = method->rank,
@@ -35,7 +35,7 @@ static struct peft_config config_of(const struct job_spec *spec, const struct mo
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err)
 {
-    struct peft_config config = config_of(spec, model);
+    struct peft_config config = adapter_peft(spec, model);
     return peft_config_to_json(&config, base_model, err);
 }
 
@@ -63,7 +63,7 @@ int adapter_check(const struct buf *config_json, const struct buf *safetensors,
     if (peft_open_memory(config_json->data, config_json->size, safetensors->data, safetensors->size, config,
                          &peft, err) < 0)
         return -1;
-    const struct peft_config *found = peft_get_config(peft), asked = config_of(spec, config);
+    const struct peft_config *found = peft_get_config(peft), asked = adapter_peft(spec, config);
     int result = 0;
     if ((found->targets & model_lora_targets(config)) != (asked.targets & model_lora_targets(config)))
         result = err_set(err, ERR_INVALID, "it adapts other matrices than method.targets says");
