@@ -165,7 +165,8 @@ static int chat_row(struct encoder *e, const json_t *row, struct err *err)
     const int count = chat_messages_from_json(list, e->messages, CHAT_MESSAGES_MAX, err);
     size_t span_count = 0;
     buf_clear(&e->text);
-    if (count < 0 || chat_render(e->options->chat, e->messages, (size_t)count, false, &e->text, e->spans,
+    struct chat_span *spans = e->options->learn == SPEC_LEARN_ALL ? NULL : e->spans;
+    if (count < 0 || chat_render(e->options->chat, e->messages, (size_t)count, false, &e->text, spans,
                                  &span_count, err) < 0) {
         return -1;
     }
@@ -405,8 +406,8 @@ int rows_options_from_spec(const struct spec_data_part *data, const struct token
         return 0;
     }
     struct err why = {0};
-    const char *own = tokenizer != NULL ? tokenizer_chat_template(tokenizer) : NULL;
-    if (chat_template_choose(data->chat_template, own, chat, &why) < 0) {
+    const struct chat_given given = chat_given_by(tokenizer);
+    if (chat_template_choose(data->chat_template, &given, chat, &why) < 0) {
         if (data->chat_template != NULL || why.code == ERR_NOMEM) {
             *err = why;
             return -1;

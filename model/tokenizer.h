@@ -81,6 +81,9 @@ uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 /* -1 when the model names none. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);
+/* The text of a token as the vocabulary has it, not NUL-terminated; NULL for an id outside. Borrowed until
+ * destroy. */
+const char *tokenizer_token_text(const struct tokenizer *tokenizer, int32_t id, size_t *size);
 /* The id of a token by its exact text ("<|im_end|>"), or -1. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size);
 /* True when the id is a special token. */

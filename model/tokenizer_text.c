@@ -169,6 +169,16 @@ int32_t tokenizer_eos(const struct tokenizer *t)
     return t->eos;
 }
 
+const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *size)
+{
+    *size = 0;
+    if (id < 0 || (uint32_t)id >= t->vocab || !t->tokens[id].there) {
+        return NULL;
+    }
+    *size = t->tokens[id].size;
+    return (const char *)t->arena + t->tokens[id].offset;
+}
+
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t size)
 {
     for (uint32_t i = 0; i < t->added_count; i++) {
