@@ -48,6 +48,7 @@ static int infer_describe(struct stage *stage, const struct kv_cache *cache, con
     slot->tokens = tokens;
     slot->rows = 1;
     slot->labelled = 0;
+    slot->router_scale = 0;
     *out = slot;
     return slot_write(slot, err);
 }
@@ -59,17 +60,11 @@ static void infer_blocks(struct pass *pass, struct buffer *in, struct operand en
     uint32_t layers = l->layers, hidden = l->model->shape.hidden;
     struct operand x = layers > 0 ? pass_x(pass, 0) : end;
     if (l->has_embedding)
-        queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
-                                            .embed = {.tokens = pass->tokens,
-                                                      .hidden = hidden,
-                                                      .vocab = l->model->shape.vocab,
-                                                      .ids = pass_meta(pass, l->slot.ids, DTYPE_I32),
-                                                      .table = f32_at(stage->table, 0),
-                                                      .out = x}});
+        embed(pass, x);
     else
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, x, hidden);
     for (uint32_t i = 0; i < layers; i++)
-        layer_forward(pass, i, x, i + 1 == layers ? end : x, false);
+        layer_forward(pass, i, x, i + 1 == layers ? end : x);
 }
 
 int stage_infer(struct stage *stage, struct kv_cache *cache, const int32_t *ids, uint32_t tokens,

@@ -1,7 +1,5 @@
-/* One transformer layer of the Llama family: x + attention(norm(x)), then that + swiglu(norm(that)).
- *
- * Names: n = norm(x); qkv = n Wqkv^T, rotated; att = attention(qkv); mid = x + att Wo^T; gate_up = norm(mid)
- * Wgu^T; out = mid + act Wd^T. Saved: x, qkv (rotated), att, lse, mid, gate_up and the adapters' z.
+/* One transformer layer of any architecture: the steps that model/layer.h made of it, forward, and the same
+ * steps backward as its tapes order them. A step's two functions stand side by side.
  */
 #include "engine/stage_private.h"
 
@@ -10,237 +8,524 @@
 /* kv_cache, as far as layers see it. */
 #include "engine/kv_cache.h"
 
-static float attention_scale(const struct footprint_shape *s)
+static const struct footprint_shape *shape(const struct layer_run *run)
 {
-    return (float)(1.0 / sqrt((double)s->head_dim));
+    return &run->pass->stage->layout.model->shape;
 }
 
-static void rotate(struct pass *pass, struct operand qkv, bool inverse)
+static void queue_step(const struct layer_run *run, const struct op *op)
 {
-    const struct footprint *l = &pass->stage->layout;
-    queue_op(&pass->queue, &(struct op){.kind = OP_ROPE,
-                                        .rope = {.tokens = pass->tokens,
-                                                 .heads = l->model->shape.heads + l->model->shape.kv_heads,
-                                                 .head_dim = l->model->shape.head_dim,
-                                                 .ldx = l->model->shape.qkv_width,
-                                                 .table_rows = pass->stage->options.positions_max,
-                                                 .inverse = inverse,
-                                                 .x = qkv,
-                                                 .positions = pass_meta(pass, l->slot.positions, DTYPE_U32),
-                                                 .table = f32_at(pass->stage->rope, 0)}});
+    queue_op(&run->pass->queue, op);
 }
 
-static void attend(struct pass *pass, const struct layer_save *save)
+/* --- norms --- */
+
+void block_norm(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
+                struct operand x, struct operand y)
 {
-    const struct footprint *l = &pass->stage->layout;
-    const struct footprint_shape *s = &l->model->shape;
-    queue_op(&pass->queue,
-             &(struct op){.kind = OP_ATTENTION,
-                          .attention = {.rows = pass->rows,
-                                        .tokens = pass->tokens,
-                                        .heads = s->heads,
-                                        .kv_heads = s->kv_heads,
-                                        .head_dim = s->head_dim,
-                                        .ld = s->qkv_width,
-                                        .scale = attention_scale(s),
-                                        .q = save->qkv,
-                                        .k = operand_skip(save->qkv, s->q_width),
-                                        .v = operand_skip(save->qkv, s->q_width + s->kv_width),
-                                        .row_start = pass_meta(pass, l->slot.row_start, DTYPE_U32),
-                                        .out = save->att,
-                                        .lse = save->lse}});
+    const struct layer_tensor *weight = &block->tensors->list[norm];
+    queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM,
+                                        .rmsnorm = {.rows = rows,
+                                                    .width = weight->rows,
+                                                    .eps = (float)pass->stage->config.norm_eps,
+                                                    .offset = (float)pass->stage->config.norm_offset,
+                                                    .x = x,
+                                                    .weight = tensor_at(block, weight),
+                                                    .y = y}});
+}
+
+void block_norm_backward(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
+                         struct operand x, struct operand dy, bool accumulate, struct operand dx)
+{
+    const struct layer_tensor *weight = &block->tensors->list[norm];
+    queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
+                                        .rmsnorm_backward = {.rows = rows,
+                                                             .width = weight->rows,
+                                                             .eps = (float)pass->stage->config.norm_eps,
+                                                             .offset = (float)pass->stage->config.norm_offset,
+                                                             .accumulate = accumulate,
+                                                             .x = x,
+                                                             .weight = tensor_at(block, weight),
+                                                             .dy = dy,
+                                                             .dx = dx,
+                                                             .dweight = tensor_gradient(block, weight)}});
+}
+
+/* q's heads and k's, each under its weight: by head, or all heads of a token as one vector. */
+static void qk_norm(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
+{
+    const struct layer_tensor *weight = &run->plan->tensors.list[norm];
+    const struct model_config *config = &run->pass->stage->config;
+    struct operand x = operand_skip(run_value(run, VALUE_QKV), at),
+                   y = operand_skip(run_value(run, VALUE_QKV_NORM), at);
+    queue_step(run, &(struct op){.kind = OP_RMSNORM,
+                                 .rmsnorm = {.rows = run->pass->tokens,
+                                             .width = weight->rows,
+                                             .vectors = width / weight->rows,
+                                             .ldx = shape(run)->qkv_width,
+                                             .ldy = shape(run)->qkv_width,
+                                             .eps = (float)config->norm_eps,
+                                             .offset = (float)config->norm_offset,
+                                             .x = x,
+                                             .weight = tensor_at(run->block, weight),
+                                             .y = y}});
+}
+
+static void qk_norm_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct footprint_shape *s = shape(run);
+    uint64_t v = (uint64_t)s->q_width + s->kv_width;
+    qk_norm(run, step->norm, 0, s->q_width);
+    qk_norm(run, step->norm_k, s->q_width, s->kv_width);
+    queue_copy(&run->pass->queue, run->pass->tokens, s->kv_width, operand_skip(run_value(run, VALUE_QKV), v),
+               s->qkv_width, operand_skip(run_value(run, VALUE_QKV_NORM), v), s->qkv_width);
+}
+
+/* In place: the gradient after the norm becomes that before it. */
+static void qk_norm_gradient(const struct layer_run *run, int32_t norm, uint64_t at, uint32_t width)
+{
+    const struct layer_tensor *weight = &run->plan->tensors.list[norm];
+    const struct model_config *config = &run->pass->stage->config;
+    struct operand d = operand_skip(run_gradient(run, VALUE_QKV), at);
+    uint32_t ld = shape(run)->qkv_width;
+    queue_step(run, &(struct op){.kind = OP_RMSNORM_BACKWARD,
+                                 .rmsnorm_backward = {.rows = run->pass->tokens,
+                                                      .width = weight->rows,
+                                                      .vectors = width / weight->rows,
+                                                      .ldx = ld,
+                                                      .lddy = ld,
+                                                      .lddx = ld,
+                                                      .eps = (float)config->norm_eps,
+                                                      .offset = (float)config->norm_offset,
+                                                      .x = operand_skip(run_value(run, VALUE_QKV), at),
+                                                      .weight = tensor_at(run->block, weight),
+                                                      .dy = d,
+                                                      .dx = d,
+                                                      .dweight = tensor_gradient(run->block, weight)}});
+}
+
+/* --- attention --- */
+
+static void rotate(const struct layer_run *run, struct operand qkv, bool inverse)
+{
+    const struct stage *stage = run->pass->stage;
+    const struct model_config *config = &stage->config;
+    const struct footprint_shape *s = shape(run);
+    uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    bool local = model_layer_rope(config, run->layer) == &config->rope_local;
+    uint64_t table = local ? 4ull * rotary * stage->options.positions_max : 0;
+    if (!model_layer_rotates(config, run->layer))
+        return;
+    queue_step(
+        run, &(struct op){.kind = OP_ROPE,
+                          .rope = {.tokens = run->pass->tokens,
+                                   .heads = s->heads + s->kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .ldx = s->qkv_width,
+                                   .table_rows = stage->options.positions_max,
+                                   .rotary_dim = rotary,
+                                   .inverse = inverse,
+                                   .x = qkv,
+                                   .positions = pass_meta(run->pass, stage->layout.slot.positions, DTYPE_U32),
+                                   .table = f32_at(stage->rope, table)}});
+}
+
+static float attention_scale(const struct model_config *config)
+{
+    return (float)(config->attn_scale > 0 ? config->attn_scale : 1.0 / sqrt((double)config->head_dim));
+}
+
+static void attend(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct stage *stage = run->pass->stage;
+    const struct footprint_shape *s = shape(run);
+    struct operand qkv = run_value(run, step->in);
+    queue_step(run, &(struct op){.kind = OP_ATTENTION,
+                                 .attention = {.rows = run->pass->rows,
+                                               .tokens = run->pass->tokens,
+                                               .heads = s->heads,
+                                               .kv_heads = s->kv_heads,
+                                               .head_dim = s->head_dim,
+                                               .ld = s->qkv_width,
+                                               .window = model_layer_window(&stage->config, run->layer),
+                                               .scale = attention_scale(&stage->config),
+                                               .cap = (float)stage->config.attn_softcap,
+                                               .q = qkv,
+                                               .k = operand_skip(qkv, s->q_width),
+                                               .v = operand_skip(qkv, s->q_width + s->kv_width),
+                                               .row_start = pass_meta(run->pass, stage->layout.slot.row_start,
+                                                                      DTYPE_U32),
+                                               .out = run_value(run, VALUE_ATT),
+                                               .lse = run_value(run, VALUE_LSE)}});
 }
 
 /* Append this call's keys and values to the cache, then attend to all of it. */
-static void attend_cached(struct pass *pass, uint32_t layer, const struct layer_save *save)
+static void attend_cached(const struct layer_run *run, const struct layer_step *step)
 {
-    const struct footprint_shape *s = &pass->stage->layout.model->shape;
-    struct operand k = kv_cache_keys(pass->cache, layer), v = kv_cache_values(pass->cache, layer);
+    struct pass *pass = run->pass;
+    const struct stage *stage = pass->stage;
+    const struct footprint_shape *s = shape(run);
+    uint32_t within = run->layer - stage->layout.layer_begin;
+    struct operand qkv = run_value(run, step->in);
+    struct operand k = kv_cache_keys(pass->cache, within), v = kv_cache_values(pass->cache, within);
     uint64_t begin = (uint64_t)pass->cache_begin * s->kv_width;
-    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(save->qkv, s->q_width), s->qkv_width,
+    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(qkv, s->q_width), s->qkv_width,
                operand_skip(k, begin), s->kv_width);
-    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(save->qkv, s->q_width + s->kv_width),
+    queue_copy(&pass->queue, pass->tokens, s->kv_width, operand_skip(qkv, s->q_width + s->kv_width),
                s->qkv_width, operand_skip(v, begin), s->kv_width);
-    queue_op(&pass->queue, &(struct op){.kind = OP_ATTENTION_CACHED,
-                                        .attention_cached = {.tokens = pass->tokens,
-                                                             .begin = pass->cache_begin,
-                                                             .heads = s->heads,
-                                                             .kv_heads = s->kv_heads,
-                                                             .head_dim = s->head_dim,
-                                                             .ldq = s->qkv_width,
-                                                             .scale = attention_scale(s),
-                                                             .q = save->qkv,
-                                                             .k = k,
-                                                             .v = v,
-                                                             .out = save->att}});
+    queue_step(run,
+               &(struct op){.kind = OP_ATTENTION_CACHED,
+                            .attention_cached = {.tokens = pass->tokens,
+                                                 .begin = pass->cache_begin,
+                                                 .heads = s->heads,
+                                                 .kv_heads = s->kv_heads,
+                                                 .head_dim = s->head_dim,
+                                                 .ldq = s->qkv_width,
+                                                 .window = model_layer_window(&stage->config, run->layer),
+                                                 .scale = attention_scale(&stage->config),
+                                                 .cap = (float)stage->config.attn_softcap,
+                                                 .q = qkv,
+                                                 .k = k,
+                                                 .v = v,
+                                                 .out = run_value(run, VALUE_ATT)}});
 }
 
-static void swiglu(struct pass *pass, struct operand gate_up, struct operand act)
+static void attend_backward(const struct layer_run *run, const struct layer_step *step,
+                            const struct tape_entry *entry)
 {
-    queue_op(&pass->queue, &(struct op){.kind = OP_GLU,
-                                        .glu = {.tokens = pass->tokens,
-                                                   .width = pass->stage->layout.model->shape.ffn,
-                                                   .gate_up = gate_up,
-                                                   .act = act}});
+    const struct stage *stage = run->pass->stage;
+    const struct footprint_shape *s = shape(run);
+    struct operand qkv = run_value(run, step->in), d = run_gradient(run, step->in);
+    struct op op = {
+        .kind = OP_ATTENTION_BACKWARD,
+        .attention_backward = {.rows = run->pass->rows,
+                               .tokens = run->pass->tokens,
+                               .heads = s->heads,
+                               .kv_heads = s->kv_heads,
+                               .head_dim = s->head_dim,
+                               .ld = s->qkv_width,
+                               .window = model_layer_window(&stage->config, run->layer),
+                               .scale = attention_scale(&stage->config),
+                               .cap = (float)stage->config.attn_softcap,
+                               .q = qkv,
+                               .k = operand_skip(qkv, s->q_width),
+                               .v = operand_skip(qkv, s->q_width + s->kv_width),
+                               .row_start = pass_meta(run->pass, stage->layout.slot.row_start, DTYPE_U32),
+                               .out = run_value(run, VALUE_ATT),
+                               .lse = run_value(run, VALUE_LSE),
+                               .dout = run_gradient(run, VALUE_ATT),
+                               .delta = run_scratch(run, entry->scratch),
+                               .dq = d,
+                               .dk = operand_skip(d, s->q_width),
+                               .dv = operand_skip(d, s->q_width + s->kv_width)}};
+    queue_step(run, &op);
 }
 
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out, bool inner)
+/* --- gates and sums --- */
+
+static struct op glu_op(const struct layer_run *run, bool backward)
+{
+    const struct model_config *config = &run->pass->stage->config;
+    bool sparse = run->plan->width[VALUE_CHOSEN] > 0;
+    uint32_t copies = sparse ? config->experts_active : 1;
+    uint32_t tokens = run->pass->tokens * copies, width = sparse ? config->expert_ffn : config->ffn;
+    enum glu_kind kind = config->gelu ? GLU_GELU_TANH : GLU_SILU;
+    struct operand gate_up = run_value(run, VALUE_GATE_UP);
+    if (backward)
+        return (struct op){.kind = OP_GLU_BACKWARD,
+                           .glu_backward = {.tokens = tokens,
+                                            .width = width,
+                                            .kind = kind,
+                                            .gate_up = gate_up,
+                                            .dact = run_gradient(run, VALUE_ACT)}};
+    return (struct op){.kind = OP_GLU,
+                       .glu = {.tokens = tokens,
+                               .width = width,
+                               .kind = kind,
+                               .gate_up = gate_up,
+                               .act = run_value(run, VALUE_ACT)}};
+}
+
+/* out = add, to which a step adds. */
+static void begin_sum(const struct layer_run *run, const struct layer_step *step)
+{
+    uint32_t hidden = shape(run)->hidden;
+    queue_copy(&run->pass->queue, run->pass->tokens, hidden, run_value(run, step->add), hidden,
+               run_value(run, step->out), hidden);
+}
+
+static void add_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    uint32_t hidden = shape(run)->hidden;
+    begin_sum(run, step);
+    queue_step(run, &(struct op){.kind = OP_ADD,
+                                 .add = {.rows = run->pass->tokens,
+                                         .width = hidden,
+                                         .ldx = hidden,
+                                         .ldy = hidden,
+                                         .alpha = 1,
+                                         .x = run_value(run, step->in),
+                                         .y = run_value(run, step->out)}});
+}
+
+/* --- experts --- */
+
+/* Where a row's choices and probabilities are summed for the load-balancing loss. */
+static struct operand router_sums(const struct layer_run *run, uint32_t which)
+{
+    const struct stage *stage = run->pass->stage;
+    uint64_t each = 4ull * stage->options.rows_max * stage->config.experts;
+    if (stage->options.mode != STAGE_TRAIN || run->pass->slot->router_scale == 0)
+        return (struct operand){0};
+    return f32_at(run->pass->slot->buffer, stage->layout.slot.router + which * each);
+}
+
+static void route_forward(const struct layer_run *run)
+{
+    struct pass *pass = run->pass;
+    const struct model_config *config = &pass->stage->config;
+    struct operand row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32);
+    struct operand chosen = run_value(run, VALUE_CHOSEN);
+    queue_step(run,
+               &(struct op){.kind = OP_ROUTE,
+                            .route = {.rows = pass->rows,
+                                      .tokens = pass->tokens,
+                                      .experts = config->experts,
+                                      .active = config->experts_active,
+                                      .renormalise = config->router_renormalise,
+                                      .scores = run_value(run, VALUE_PROBABILITIES),
+                                      .chosen = chosen,
+                                      .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
+                                      .row_start = row_start,
+                                      .counts = pass->counting ? router_sums(run, 0) : (struct operand){0},
+                                      .sums = pass->counting ? router_sums(run, 1) : (struct operand){0}}});
+    queue_step(run, &(struct op){.kind = OP_ROUTE_SORT,
+                                 .route_sort = {.tokens = pass->tokens,
+                                                .active = config->experts_active,
+                                                .experts = config->experts,
+                                                .chosen = chosen,
+                                                .token = run_value(run, VALUE_ROUTED_TOKEN),
+                                                .place = run_value(run, VALUE_ROUTED_PLACE),
+                                                .offsets = run_value(run, VALUE_OFFSETS)}});
+}
+
+static void route_backward(const struct layer_run *run)
+{
+    struct pass *pass = run->pass;
+    const struct model_config *config = &pass->stage->config;
+    double layers = pass->stage->model.sparse_before[config->layers];
+    queue_step(
+        run, &(struct op){.kind = OP_ROUTE_BACKWARD,
+                          .route_backward = {
+                              .rows = pass->rows,
+                              .tokens = pass->tokens,
+                              .experts = config->experts,
+                              .active = config->experts_active,
+                              .renormalise = config->router_renormalise,
+                              .aux = (float)(pass->slot->router_scale * config->experts / (layers * layers)),
+                              .probabilities = run_value(run, VALUE_PROBABILITIES),
+                              .chosen = run_value(run, VALUE_CHOSEN),
+                              .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT),
+                              .dscores = run_gradient(run, VALUE_PROBABILITIES),
+                              .row_start = pass_meta(pass, pass->stage->layout.slot.row_start, DTYPE_U32),
+                              .counts = router_sums(run, 0)}});
+}
+
+static void dispatch_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    uint32_t active = run->pass->stage->config.experts_active;
+    queue_step(run, &(struct op){.kind = OP_GATHER_ROWS,
+                                 .gather_rows = {.rows = run->pass->tokens * active,
+                                                 .width = shape(run)->hidden,
+                                                 .x_rows = run->pass->tokens,
+                                                 .x = run_value(run, step->in),
+                                                 .index = run_value(run, VALUE_ROUTED_TOKEN),
+                                                 .y = run_value(run, step->out)}});
+}
+
+static struct op_combine combine_of(const struct layer_run *run, struct operand x, struct operand y)
+{
+    return (struct op_combine){.tokens = run->pass->tokens,
+                               .active = run->pass->stage->config.experts_active,
+                               .width = shape(run)->hidden,
+                               .x = x,
+                               .place = run_value(run, VALUE_ROUTED_PLACE),
+                               .y = y};
+}
+
+/* A token's gradient is the sum of its pairs'. */
+static void dispatch_backward(const struct layer_run *run, const struct layer_step *step, bool accumulate)
+{
+    struct operand d = run_gradient(run, step->in);
+    if (!accumulate)
+        queue_zero(&run->pass->queue, d, (uint64_t)run->pass->tokens * shape(run)->hidden);
+    queue_step(run,
+               &(struct op){.kind = OP_COMBINE, .combine = combine_of(run, run_gradient(run, step->out), d)});
+}
+
+static void combine_forward(const struct layer_run *run, const struct layer_step *step)
+{
+    struct op op = {.kind = OP_COMBINE,
+                    .combine = combine_of(run, run_value(run, step->in), run_value(run, step->out))};
+    begin_sum(run, step);
+    op.combine.weight = run_value(run, VALUE_CHOSEN_WEIGHT);
+    queue_step(run, &op);
+}
+
+static void combine_backward(const struct layer_run *run, const struct layer_step *step)
+{
+    const struct op_combine c = combine_of(run, run_value(run, step->in), run_gradient(run, step->out));
+    queue_step(run, &(struct op){.kind = OP_COMBINE_BACKWARD,
+                                 .combine_backward = {.tokens = c.tokens,
+                                                      .active = c.active,
+                                                      .width = c.width,
+                                                      .x = c.x,
+                                                      .place = c.place,
+                                                      .weight = run_value(run, VALUE_CHOSEN_WEIGHT),
+                                                      .dy = c.y,
+                                                      .dweight = run_gradient(run, VALUE_CHOSEN_WEIGHT)}});
+}
+
+/* --- a layer --- */
+
+static void step_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
+{
+    struct op glu;
+    switch (step->kind) {
+    case STEP_NORM:
+        block_norm(run->pass, run->block, step->norm, run->pass->tokens, run_value(run, step->in),
+                   run_value(run, step->out));
+        break;
+    case STEP_QK_NORM:
+        qk_norm_forward(run, step);
+        break;
+    case STEP_LINEAR:
+        linear_forward(run, step, only_z);
+        break;
+    case STEP_ROPE:
+        rotate(run, run_value(run, step->out), false);
+        break;
+    case STEP_ATTENTION:
+        if (run->pass->cache != NULL)
+            attend_cached(run, step);
+        else
+            attend(run, step);
+        break;
+    case STEP_ADD:
+        add_forward(run, step);
+        break;
+    case STEP_ROUTE:
+        route_forward(run);
+        break;
+    case STEP_DISPATCH:
+        dispatch_forward(run, step);
+        break;
+    case STEP_GLU:
+        glu = glu_op(run, false);
+        queue_step(run, &glu);
+        break;
+    case STEP_COMBINE:
+        combine_forward(run, step);
+        break;
+    }
+}
+
+static void step_backward(struct layer_run *run, const struct layer_step *step,
+                          const struct tape_entry *entry, bool need_input)
+{
+    struct op glu;
+    switch (step->kind) {
+    case STEP_NORM:
+        if (need_input)
+            block_norm_backward(run->pass, run->block, step->norm, run->pass->tokens,
+                                run_value(run, step->in), run_gradient(run, step->out), entry->accumulate,
+                                run_gradient(run, step->in));
+        break;
+    case STEP_QK_NORM:
+        qk_norm_gradient(run, step->norm, 0, shape(run)->q_width);
+        qk_norm_gradient(run, step->norm_k, shape(run)->q_width, shape(run)->kv_width);
+        break;
+    case STEP_LINEAR:
+        linear_backward(run, step, entry, need_input);
+        break;
+    case STEP_ROPE:
+        rotate(run, run_gradient(run, step->out), true);
+        break;
+    case STEP_ATTENTION:
+        attend_backward(run, step, entry);
+        break;
+    case STEP_ADD: /* the stream's gradient is that of both */
+        break;
+    case STEP_ROUTE:
+        route_backward(run);
+        break;
+    case STEP_DISPATCH:
+        dispatch_backward(run, step, entry->accumulate);
+        break;
+    case STEP_GLU:
+        glu = glu_op(run, true);
+        queue_step(run, &glu);
+        break;
+    case STEP_COMBINE:
+        combine_backward(run, step);
+        break;
+    }
+}
+
+static struct layer_run run_of(struct pass *pass, uint32_t layer, struct operand x, struct operand out)
 {
     const struct stage *stage = pass->stage;
     const struct footprint *l = &stage->layout;
-    const struct footprint_shape *s = &l->model->shape;
-    struct queue *queue = &pass->queue;
-    struct layer_save save = pass_save(pass, layer);
-    struct operand norm = pass_workspace(pass, l->workspace.norm),
-                   act = pass_workspace(pass, l->workspace.act);
-    uint32_t tokens = pass->tokens, hidden = s->hidden;
+    uint32_t of_model = l->layer_begin + layer;
+    struct operand kept = l->saves ? f32_at(pass->slot->buffer, footprint_save_at(l, of_model))
+                                   : pass_workspace(pass, l->workspace.save);
+    return (struct layer_run){.pass = pass,
+                              .plan = footprint_layer(l->model, of_model),
+                              .layer = of_model,
+                              .block = stage_block(stage, of_model + 1),
+                              .x = x,
+                              .out = out,
+                              .kept = kept,
+                              .inner = pass_workspace(pass, l->workspace.inner)};
+}
 
-    queue_norm(queue, stage, tokens, x, layer_weight(stage, layer, l->model->layer.norm1), norm);
-    queue_gemm(queue, GEMM_NT, tokens, s->qkv_width, hidden, 1, norm, hidden,
-               layer_weight(stage, layer, l->model->layer.qkv), hidden, 0, save.qkv, s->qkv_width);
-    lora_forward(pass, layer, GROUP_QKV, norm, save.z[GROUP_QKV], save.qkv, s->qkv_width);
-    rotate(pass, save.qkv, false);
-    if (pass->cache != NULL)
-        attend_cached(pass, layer, &save);
-    else
-        attend(pass, &save);
+void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out)
+{
+    struct layer_run run = run_of(pass, layer, x, out);
+    for (uint32_t s = 0; s < run.plan->step_count; s++)
+        step_forward(&run, &run.plan->steps[s], false);
+}
 
-    queue_copy(queue, tokens, hidden, x, hidden, save.mid, hidden);
-    queue_gemm(queue, GEMM_NT, tokens, hidden, s->q_width, 1, save.att, s->q_width,
-               layer_weight(stage, layer, l->model->layer.o), s->q_width, 1, save.mid, hidden);
-    lora_forward(pass, layer, GROUP_O, save.att, save.z[GROUP_O], save.mid, hidden);
-
-    queue_norm(queue, stage, tokens, save.mid, layer_weight(stage, layer, l->model->layer.norm2), norm);
-    queue_gemm(queue, GEMM_NT, tokens, 2 * s->ffn, hidden, 1, norm, hidden,
-               layer_weight(stage, layer, l->model->layer.gate_up), hidden, 0, save.gate_up, 2 * s->ffn);
-    lora_forward(pass, layer, GROUP_GATE_UP, norm, save.z[GROUP_GATE_UP], save.gate_up, 2 * s->ffn);
-    /* The adapter of `down` keeps z, which needs act: so much is done even for what is saved only. */
-    if (inner && l->model->groups[GROUP_DOWN].count == 0)
-        return;
-    swiglu(pass, save.gate_up, act);
-    if (!inner) {
-        queue_copy(queue, tokens, hidden, save.mid, hidden, out, hidden);
-        queue_gemm(queue, GEMM_NT, tokens, hidden, s->ffn, 1, act, s->ffn,
-                   layer_weight(stage, layer, l->model->layer.down), s->ffn, 1, out, hidden);
+/* What forward did not keep, for backward: only what that needs. */
+static void forward_again(struct layer_run *run)
+{
+    bool counting = run->pass->counting;
+    run->pass->counting = false;
+    for (uint32_t s = 0; s < run->plan->step_count; s++) {
+        const struct layer_step *step = &run->plan->steps[s];
+        if (step->kept || step->kept_z)
+            step_forward(run, step, !step->kept);
     }
-    lora_forward(pass, layer, GROUP_DOWN, act, save.z[GROUP_DOWN], out, hidden);
+    run->pass->counting = counting;
 }
 
-static void norm_backward(struct pass *pass, struct operand x, struct operand weight, struct operand dy,
-                          struct operand dx)
+void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
+                    enum backward_part part)
 {
-    const struct footprint_shape *s = &pass->stage->layout.model->shape;
-    queue_op(&pass->queue, &(struct op){.kind = OP_RMSNORM_BACKWARD,
-                                        .rmsnorm_backward = {.rows = pass->tokens,
-                                                             .width = s->hidden,
-                                                             .eps = (float)pass->stage->config.norm_eps,
-                                                             .accumulate = true,
-                                                             .x = x,
-                                                             .weight = weight,
-                                                             .dy = dy,
-                                                             .dx = dx}});
-}
-
-/* d: gradient of out → gradient of mid. */
-static void ffn_backward(struct pass *pass, uint32_t layer, const struct layer_save *save, struct operand d)
-{
-    const struct stage *stage = pass->stage;
-    const struct footprint *l = &stage->layout;
-    const struct footprint_shape *s = &l->model->shape;
-    struct queue *queue = &pass->queue;
-    struct operand norm = pass_workspace(pass, l->workspace.norm),
-                   dact = pass_workspace(pass, l->workspace.act);
-    struct operand weight = layer_weight(stage, layer, l->model->layer.norm2);
-    uint32_t tokens = pass->tokens, hidden = s->hidden;
-
-    queue_gemm(queue, GEMM_NN, tokens, s->ffn, hidden, 1, d, hidden,
-               layer_weight(stage, layer, l->model->layer.down), s->ffn, 0, dact, s->ffn);
-    if (l->model->groups[GROUP_DOWN].count > 0) {
-        struct operand act = pass_workspace(pass, l->workspace.act2);
-        swiglu(pass, save->gate_up, act);
-        lora_backward(pass, layer, GROUP_DOWN, act, save->z[GROUP_DOWN], d, hidden, dact);
+    struct layer_run run = run_of(pass, layer, x, (struct operand){0});
+    bool whole = pass->stage->model.method.full; /* the first norm is trained, too */
+    if (!pass->stage->layout.saves)
+        forward_again(&run);
+    run.tape = part == BACKWARD_ALL        ? &run.plan->backward
+               : part == BACKWARD_OF_INPUT ? &run.plan->backward_input
+                                           : &run.plan->backward_weight;
+    for (uint32_t e = 0; e < run.tape->count; e++) {
+        const struct tape_entry *entry = &run.tape->entries[e];
+        const struct layer_step *step = &run.plan->steps[entry->step];
+        bool first = step->in == VALUE_X || step->in == VALUE_NORM;
+        if (entry->kind == TAPE_FORWARD)
+            step_forward(&run, step, false);
+        else
+            step_backward(&run, step, entry, need_input || whole || !first);
     }
-    queue_op(queue,
-             &(struct op){.kind = OP_GLU_BACKWARD,
-                          .glu_backward = {
-                              .tokens = tokens, .width = s->ffn, .gate_up = save->gate_up, .dact = dact}});
-    /* norm(mid) is needed by the adapters' gradients only; its place then takes its own gradient. */
-    struct operand input = norm;
-    if (l->model->groups[GROUP_GATE_UP].count > 0) {
-        input = dact;
-        queue_norm(queue, stage, tokens, save->mid, weight, input);
-    }
-    queue_gemm(queue, GEMM_NN, tokens, hidden, 2 * s->ffn, 1, save->gate_up, 2 * s->ffn,
-               layer_weight(stage, layer, l->model->layer.gate_up), hidden, 0, norm, hidden);
-    lora_backward(pass, layer, GROUP_GATE_UP, input, save->z[GROUP_GATE_UP], save->gate_up, 2 * s->ffn, norm);
-    norm_backward(pass, save->mid, weight, norm, d);
-}
-
-static void attend_backward(struct pass *pass, const struct layer_save *save, struct operand datt,
-                            struct operand dqkv)
-{
-    const struct footprint *l = &pass->stage->layout;
-    const struct footprint_shape *s = &l->model->shape;
-    struct op op = {.kind = OP_ATTENTION_BACKWARD,
-                    .attention_backward = {.rows = pass->rows,
-                                           .tokens = pass->tokens,
-                                           .heads = s->heads,
-                                           .kv_heads = s->kv_heads,
-                                           .head_dim = s->head_dim,
-                                           .ld = s->qkv_width,
-                                           .scale = attention_scale(s),
-                                           .q = save->qkv,
-                                           .k = operand_skip(save->qkv, s->q_width),
-                                           .v = operand_skip(save->qkv, s->q_width + s->kv_width),
-                                           .row_start = pass_meta(pass, l->slot.row_start, DTYPE_U32),
-                                           .out = save->att,
-                                           .lse = save->lse,
-                                           .dout = datt,
-                                           .delta = pass_workspace(pass, l->workspace.delta),
-                                           .dq = dqkv,
-                                           .dk = operand_skip(dqkv, s->q_width),
-                                           .dv = operand_skip(dqkv, s->q_width + s->kv_width)}};
-    queue_op(&pass->queue, &op);
-}
-
-/* d: gradient of mid → gradient of x. */
-static void attention_backward(struct pass *pass, uint32_t layer, const struct layer_save *save,
-                               struct operand x, struct operand d, bool need_input)
-{
-    const struct stage *stage = pass->stage;
-    const struct footprint *l = &stage->layout;
-    const struct footprint_shape *s = &l->model->shape;
-    struct queue *queue = &pass->queue;
-    struct operand norm = pass_workspace(pass, l->workspace.norm),
-                   datt = pass_workspace(pass, l->workspace.datt);
-    struct operand dqkv = pass_workspace(pass, l->workspace.dqkv);
-    struct operand weight = layer_weight(stage, layer, l->model->layer.norm1);
-    uint32_t tokens = pass->tokens, hidden = s->hidden;
-
-    queue_gemm(queue, GEMM_NN, tokens, s->q_width, hidden, 1, d, hidden,
-               layer_weight(stage, layer, l->model->layer.o), s->q_width, 0, datt, s->q_width);
-    lora_backward(pass, layer, GROUP_O, save->att, save->z[GROUP_O], d, hidden, datt);
-    attend_backward(pass, save, datt, dqkv);
-    rotate(pass, dqkv, true);
-    /* gate_up is spent: its place serves for norm(x) and then for the gradient of norm(x). */
-    struct operand dnorm = save->gate_up;
-    if (l->model->groups[GROUP_QKV].count > 0)
-        queue_norm(queue, stage, tokens, x, weight, norm);
-    if (need_input)
-        queue_gemm(queue, GEMM_NN, tokens, hidden, s->qkv_width, 1, dqkv, s->qkv_width,
-                   layer_weight(stage, layer, l->model->layer.qkv), hidden, 0, dnorm, hidden);
-    lora_backward(pass, layer, GROUP_QKV, norm, save->z[GROUP_QKV], dqkv, s->qkv_width,
-                  need_input ? dnorm : (struct operand){0});
-    if (need_input)
-        norm_backward(pass, x, weight, dnorm, d);
-}
-
-void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input)
-{
-    struct layer_save save = pass_save(pass, layer);
-    struct operand d = pass_workspace(pass, pass->stage->layout.workspace.d);
-    if (pass->stage->options.recompute)
-        layer_forward(pass, layer, x, (struct operand){0}, true);
-    ffn_backward(pass, layer, &save, d);
-    attention_backward(pass, layer, &save, x, d, need_input);
 }

@@ -1,6 +1,8 @@
 /* Bounds first: with these, 64 bits cannot overflow. */
 #include "engine/layout.h"
 
+#include <math.h>
+
 enum {
     LAYOUT_WIDTH_MAX = 1 << 20, /* of any matrix side but the vocabulary */
     LAYOUT_VOCAB_MAX = 1 << 22,
@@ -15,16 +17,45 @@ static int config_check(const struct model_config *config, struct err *err)
         return -1;
     uint64_t q = (uint64_t)config->heads * config->head_dim,
              kv = (uint64_t)config->kv_heads * config->head_dim;
-    if (config->hidden == 0 || config->hidden > LAYOUT_WIDTH_MAX || config->ffn == 0 ||
-        config->ffn > LAYOUT_WIDTH_MAX || q == 0 || q > LAYOUT_WIDTH_MAX || kv == 0 || kv > q ||
-        config->vocab == 0 || config->vocab > LAYOUT_VOCAB_MAX || config->layers == 0 ||
-        config->heads % config->kv_heads != 0)
+    uint32_t ffn = config->ffn > config->expert_ffn ? config->ffn : config->expert_ffn;
+    if (config->hidden == 0 || config->hidden > LAYOUT_WIDTH_MAX || ffn == 0 || ffn > LAYOUT_WIDTH_MAX ||
+        q == 0 || q > LAYOUT_WIDTH_MAX || kv == 0 || kv > q || config->vocab == 0 ||
+        config->vocab > LAYOUT_VOCAB_MAX || config->layers == 0 || config->heads % config->kv_heads != 0)
         return err_set(err, ERR_INVALID,
                        "model: a width is out of range (hidden %u, ffn %u, heads %u x %u, vocab %u)",
                        config->hidden, config->ffn, config->heads, config->head_dim, config->vocab);
-    if (config->ffn < (config->hidden + 1) / 2)
-        return err_set(err, ERR_UNSUPPORTED, "model: ffn %u is narrower than half of hidden %u", config->ffn,
-                       config->hidden);
+    return 0;
+}
+
+static int method_check(struct stage_options *o, struct err *err)
+{
+    struct lora_options *lora = &o->lora;
+    uint32_t most = lora->rank;
+    if (lora->rank == 0 || lora->targets == 0 || o->full)
+        *lora = (struct lora_options){0};
+    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
+        most = lora->ranks[i] > most ? lora->ranks[i] : most;
+    if (lora->rank > 0 &&
+        (most > LAYOUT_RANK_MAX || !(lora->alpha > 0) || !(lora->dropout >= 0) || !(lora->dropout < 1)))
+        return err_set(err, ERR_INVALID,
+                       "stage: LoRA rank %u, targets 0x%x, alpha %g or dropout %g out of range", most,
+                       lora->targets, lora->alpha, lora->dropout);
+    uint32_t possible = model_lora_targets(o->config);
+    if (lora->targets == LORA_ALL)
+        lora->targets = possible;
+    if ((lora->targets & ~possible) != 0)
+        return err_set(err, ERR_INVALID, "stage: LoRA targets 0x%x, the model has 0x%x", lora->targets,
+                       possible);
+    if (lora->dropout > 0 && o->config->experts > 0 &&
+        (lora->targets & (LORA_GATE | LORA_UP | LORA_DOWN)) != 0)
+        return err_set(err, ERR_UNSUPPORTED, "stage: dropout on the adapters of experts");
+    if (o->full && o->base != LAYER_BASE_F32)
+        return err_set(err, ERR_UNSUPPORTED, "stage: full fine-tuning of a base that is not fp32");
+    if (o->recompute && o->split)
+        return err_set(err, ERR_UNSUPPORTED, "stage: recompute with backward in two halves");
+    if (!(o->label_smoothing >= 0) || !(o->label_smoothing < 1) || !(o->embed_noise >= 0))
+        return err_set(err, ERR_INVALID, "stage: label smoothing %g or noise %g out of range",
+                       o->label_smoothing, o->embed_noise);
     return 0;
 }
 
@@ -52,15 +83,30 @@ static int options_check(struct stage_options *o, struct err *err)
     if (o->micro_batches_in_flight > LAYOUT_SLOTS_MAX)
         return err_set(err, ERR_INVALID, "stage: %u micro-batches in flight, at most %u",
                        o->micro_batches_in_flight, LAYOUT_SLOTS_MAX);
-    struct lora_options *lora = &o->lora;
-    if (lora->rank == 0 || lora->targets == 0)
-        *lora = (struct lora_options){0};
-    else if (lora->rank > LAYOUT_RANK_MAX || (lora->targets & ~(uint32_t)LORA_ALL) != 0 ||
-             !(lora->alpha > 0) || !(lora->dropout >= 0) || !(lora->dropout < 1))
-        return err_set(err, ERR_INVALID,
-                       "stage: LoRA rank %u, targets 0x%x, alpha %g or dropout %g out of range", lora->rank,
-                       lora->targets, lora->alpha, lora->dropout);
-    return 0;
+    return method_check(o, err);
+}
+
+double lora_scale(const struct lora_options *lora, uint32_t site)
+{
+    double rank = lora->ranks[site] > 0 ? lora->ranks[site] : lora->rank;
+    double alpha = lora->alphas[site] > 0 ? lora->alphas[site] : lora->alpha;
+    return lora->rslora ? alpha / sqrt(rank) : alpha / rank;
+}
+
+struct layer_method stage_method(const struct stage_options *o)
+{
+    struct layer_method method =
+        footprint_lora(o->full ? 0 : o->lora.rank, o->lora.targets, o->lora.dropout > 0);
+    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
+        if (method.rank[i] > 0 && o->lora.ranks[i] > 0)
+            method.rank[i] = o->lora.ranks[i];
+    method.full = o->full;
+    method.base = o->base;
+    method.double_quant = o->double_quant;
+    method.moments8 = o->moments8;
+    method.train_embedding = o->train_embedding;
+    method.train_head = o->train_head;
+    return method;
 }
 
 int stage_layout_init(struct stage_options *o, struct footprint_model *model, struct footprint *layout,
@@ -68,11 +114,12 @@ int stage_layout_init(struct stage_options *o, struct footprint_model *model, st
 {
     if (config_check(o->config, err) != 0 || options_check(o, err) != 0)
         return -1;
-    *model =
-        footprint_model_of(o->config, footprint_fp32, o->lora.rank, o->lora.targets, o->lora.dropout > 0);
+    struct layer_method method = stage_method(o);
+    footprint_model_init(o->config, &method, model);
     footprint_of(model,
                  &(struct footprint_options){.train = o->mode == STAGE_TRAIN,
                                              .recompute = o->recompute,
+                                             .split = o->split,
                                              .block_begin = o->block_begin,
                                              .block_end = o->block_end,
                                              .slots = o->micro_batches_in_flight,

@@ -11,5 +11,7 @@
  * *model. ERR_INVALID, ERR_UNSUPPORTED as stage_create. */
 int stage_layout_init(struct stage_options *options, struct footprint_model *model, struct footprint *layout,
                       struct err *err);
+/* The method that the options say. */
+struct layer_method stage_method(const struct stage_options *options);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "model/nf4.h"
+
 static const char *const op_names[OP_KINDS] = {
     [OP_GEMM] = "gemm",
     [OP_COPY] = "copy",
@@ -63,16 +65,74 @@ uint32_t dtype_bytes(enum dtype dtype)
     return 4;
 }
 
+static const enum tensor_type pack_types[PACK_KINDS] = {
+    [PACK_F32] = TENSOR_F32,   [PACK_BF16] = TENSOR_BF16, [PACK_F16] = TENSOR_F16,
+    [PACK_Q4_0] = TENSOR_Q4_0, [PACK_Q4_1] = TENSOR_Q4_1, [PACK_Q8_0] = TENSOR_Q8_0,
+    [PACK_Q4_K] = TENSOR_Q4_K, [PACK_Q5_K] = TENSOR_Q5_K, [PACK_Q6_K] = TENSOR_Q6_K,
+};
+
+enum tensor_type pack_type(enum pack_kind pack)
+{
+    return pack_types[pack];
+}
+
+uint32_t pack_block(enum pack_kind pack)
+{
+    return pack == PACK_NF4 || pack == PACK_NF4_DOUBLE ? NF4_BLOCK : tensor_type_block(pack_types[pack]);
+}
+
+uint64_t pack_bytes(enum pack_kind pack, uint64_t count)
+{
+    if (pack == PACK_NF4 || pack == PACK_NF4_DOUBLE)
+        return nf4_code_bytes(count);
+    return count / pack_block(pack) * tensor_type_block_bytes(pack_types[pack]);
+}
+
 struct uses {
     struct operand_use *list;
     uint32_t count;
 };
 
+enum {
+    AS_F32 = 1 << DTYPE_F32,
+    AS_FLOATS = 1 << DTYPE_F32 | 1 << DTYPE_BF16 | 1 << DTYPE_F16,
+    AS_F64 = 1 << DTYPE_F64,
+    AS_I32 = 1 << DTYPE_I32,
+    AS_U32 = 1 << DTYPE_U32,
+    AS_U8 = 1 << DTYPE_U8
+};
+
+static void use_as(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
+                   enum operand_access access, uint64_t rows, uint64_t width, uint64_t ld)
+{
+    uses->list[uses->count++] = (struct operand_use){.name = name,
+                                                     .operand = operand,
+                                                     .access = access,
+                                                     .dtypes = dtypes,
+                                                     .rows = rows,
+                                                     .width = width,
+                                                     .ld = ld};
+}
+
 static void use(struct uses *uses, const char *name, struct operand operand, enum operand_access access,
                 uint64_t rows, uint64_t width, uint64_t ld)
 {
-    uses->list[uses->count++] = (struct operand_use){
-        .name = name, .operand = operand, .access = access, .rows = rows, .width = width, .ld = ld};
+    use_as(uses, AS_F32, name, operand, access, rows, width, ld);
+}
+
+/* One that may be absent: then nothing is asked of it. */
+static void use_optional(struct uses *uses, const char *name, struct operand operand,
+                         enum operand_access access, uint64_t rows, uint64_t width, uint64_t ld)
+{
+    if (operand.buffer != NULL)
+        use(uses, name, operand, access, rows, width, ld);
+}
+
+/* count values one after another. */
+static void use_flat(struct uses *uses, uint32_t dtypes, const char *name, struct operand operand,
+                     enum operand_access access, uint64_t count)
+{
+    use_as(uses, dtypes, name, operand, access, 1, count, count);
 }
 
 static void gemm_operands(const struct op_gemm *op, struct uses *uses)
@@ -90,7 +150,7 @@ static void attention_operands(const struct op_attention *op, struct uses *uses)
     use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
     use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
     use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
-    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "out", op->out, OPERAND_WRITE, op->tokens, q, q);
     use(uses, "lse", op->lse, OPERAND_WRITE, op->tokens, op->heads, op->heads);
 }
@@ -101,7 +161,7 @@ static void attention_backward_operands(const struct op_attention_backward *op, 
     use(uses, "q", op->q, OPERAND_READ, op->tokens, q, op->ld);
     use(uses, "k", op->k, OPERAND_READ, op->tokens, kv, op->ld);
     use(uses, "v", op->v, OPERAND_READ, op->tokens, kv, op->ld);
-    use(uses, "row_start", op->row_start, OPERAND_READ, 1, op->rows + 1ull, op->rows + 1ull);
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "out", op->out, OPERAND_READ, op->tokens, q, q);
     use(uses, "lse", op->lse, OPERAND_READ, op->tokens, op->heads, op->heads);
     use(uses, "dout", op->dout, OPERAND_READ, op->tokens, q, q);
@@ -124,35 +184,39 @@ static void attention_cached_operands(const struct op_attention_cached *op, stru
 static void dropout_operands(const struct op_dropout *op, struct uses *uses)
 {
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
-    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
-    use(uses, "row_ids", op->row_ids, OPERAND_READ, 1, op->tokens, op->tokens);
+    use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
+    use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
     use(uses, "y", op->y, OPERAND_WRITE, op->tokens, op->width, op->width);
 }
 
 static void dropout_backward_operands(const struct op_dropout_backward *op, struct uses *uses)
 {
     use(uses, "x", op->x, OPERAND_READ, op->tokens, op->width, op->width);
-    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
-    use(uses, "row_ids", op->row_ids, OPERAND_READ, 1, op->tokens, op->tokens);
+    use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
+    use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
     use(uses, "t", op->t, op->dx.buffer == NULL ? OPERAND_WRITE : OPERAND_UPDATE, op->tokens, op->width,
         op->width);
-    use(uses, "dx", op->dx, OPERAND_UPDATE, op->dx.buffer == NULL ? 0 : op->tokens, op->width, op->width);
+    use_optional(uses, "dx", op->dx, OPERAND_UPDATE, op->tokens, op->width, op->width);
 }
 
 static void norm_operands(const struct op *op, struct uses *uses)
 {
     if (op->kind == OP_RMSNORM) {
         const struct op_rmsnorm *o = &op->rmsnorm;
-        use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
-        use(uses, "weight", o->weight, OPERAND_READ, 1, o->width, o->width);
-        use(uses, "y", o->y, OPERAND_WRITE, o->rows, o->width, o->width);
+        uint64_t width = (uint64_t)o->vectors * o->width;
+        use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
+        use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
+        use(uses, "y", o->y, OPERAND_WRITE, o->rows, width, o->ldy);
         return;
     }
     const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
-    use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
-    use(uses, "weight", o->weight, OPERAND_READ, 1, o->width, o->width);
-    use(uses, "dy", o->dy, OPERAND_READ, o->rows, o->width, o->width);
-    use(uses, "dx", o->dx, o->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, o->rows, o->width, o->width);
+    uint64_t width = (uint64_t)o->vectors * o->width;
+    use(uses, "x", o->x, OPERAND_READ, o->rows, width, o->ldx);
+    use_flat(uses, AS_F32, "weight", o->weight, OPERAND_READ, o->width);
+    use(uses, "dy", o->dy, OPERAND_READ, o->rows, width, o->lddy);
+    use_optional(uses, "dx", o->dx, o->accumulate ? OPERAND_UPDATE : OPERAND_WRITE, o->rows, width, o->lddx);
+    if (o->dweight.buffer != NULL)
+        use_flat(uses, AS_F32, "dweight", o->dweight, OPERAND_UPDATE, o->width);
 }
 
 static void rows_operands(const struct op *op, struct uses *uses)
@@ -160,36 +224,70 @@ static void rows_operands(const struct op *op, struct uses *uses)
     if (op->kind == OP_GATHER_ROWS) {
         const struct op_gather_rows *o = &op->gather_rows;
         use(uses, "x", o->x, OPERAND_READ, o->x_rows, o->width, o->width);
-        use(uses, "index", o->index, OPERAND_READ, 1, o->rows, o->rows);
+        use_flat(uses, AS_U32, "index", o->index, OPERAND_READ, o->rows);
         use(uses, "y", o->y, OPERAND_WRITE, o->rows, o->width, o->width);
         return;
     }
     const struct op_scatter_rows *o = &op->scatter_rows;
     use(uses, "x", o->x, OPERAND_READ, o->rows, o->width, o->width);
-    use(uses, "index", o->index, OPERAND_READ, 1, o->rows, o->rows);
+    use_flat(uses, AS_U32, "index", o->index, OPERAND_READ, o->rows);
     use(uses, "y", o->y, OPERAND_WRITE, o->y_rows, o->width, o->width);
 }
 
 static void adamw_operands(const struct op_adamw *op, struct uses *uses)
 {
-    use(uses, "value", op->value, OPERAND_UPDATE, 1, op->count, op->count);
-    use(uses, "gradient", op->gradient, OPERAND_READ, 1, op->count, op->count);
-    use(uses, "moment1", op->moment1, OPERAND_UPDATE, 1, op->count, op->count);
-    use(uses, "moment2", op->moment2, OPERAND_UPDATE, 1, op->count, op->count);
+    use_flat(uses, AS_F32, "value", op->value, OPERAND_UPDATE, op->count);
+    use_flat(uses, AS_F32, "gradient", op->gradient, OPERAND_READ, op->count);
+    use_flat(uses, AS_F32, "moment1", op->moment1, OPERAND_UPDATE, op->count);
+    use_flat(uses, AS_F32, "moment2", op->moment2, OPERAND_UPDATE, op->count);
 }
 
-static void embed_operands(const struct op_embed *op, struct uses *uses)
+static void adamw8_operands(const struct op_adamw8 *op, struct uses *uses)
 {
-    use(uses, "ids", op->ids, OPERAND_READ, 1, op->tokens, op->tokens);
-    use(uses, "table", op->table, OPERAND_READ, op->vocab, op->hidden, op->hidden);
-    use(uses, "out", op->out, OPERAND_WRITE, op->tokens, op->hidden, op->hidden);
+    uint64_t blocks = (op->count + ADAMW8_BLOCK - 1) / ADAMW8_BLOCK;
+    use_flat(uses, AS_F32, "value", op->value, OPERAND_UPDATE, op->count);
+    use_flat(uses, AS_F32, "gradient", op->gradient, OPERAND_READ, op->count);
+    use_flat(uses, AS_U8, "code1", op->code1, OPERAND_UPDATE, op->count);
+    use_flat(uses, AS_U8, "code2", op->code2, OPERAND_UPDATE, op->count);
+    use_flat(uses, AS_F32, "absmax1", op->absmax1, OPERAND_UPDATE, blocks);
+    use_flat(uses, AS_F32, "absmax2", op->absmax2, OPERAND_UPDATE, blocks);
+}
+
+static void embed_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_EMBED) {
+        const struct op_embed *o = &op->embed;
+        use_flat(uses, AS_I32, "ids", o->ids, OPERAND_READ, o->tokens);
+        use_as(uses, AS_FLOATS, "table", o->table, OPERAND_READ, o->vocab, o->hidden, o->hidden);
+        use(uses, "out", o->out, OPERAND_WRITE, o->tokens, o->hidden, o->hidden);
+        return;
+    }
+    const struct op_embed_backward *o = &op->embed_backward;
+    use_flat(uses, AS_I32, "ids", o->ids, OPERAND_READ, o->tokens);
+    use(uses, "dout", o->dout, OPERAND_READ, o->tokens, o->hidden, o->hidden);
+    use(uses, "dtable", o->dtable, OPERAND_UPDATE, o->vocab, o->hidden, o->hidden);
+}
+
+static void embed_noise_operands(const struct op_embed_noise *op, struct uses *uses)
+{
+    use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, op->width, op->width);
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
+    use_flat(uses, AS_U32, "row_ids", op->row_ids, OPERAND_READ, op->tokens);
 }
 
 static void rope_operands(const struct op_rope *op, struct uses *uses)
 {
     use(uses, "x", op->x, OPERAND_UPDATE, op->tokens, (uint64_t)op->heads * op->head_dim, op->ldx);
-    use(uses, "positions", op->positions, OPERAND_READ, 1, op->tokens, op->tokens);
-    use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->head_dim, op->head_dim);
+    use_flat(uses, AS_U32, "positions", op->positions, OPERAND_READ, op->tokens);
+    use(uses, "table", op->table, OPERAND_READ, op->table_rows, op->rotary_dim, op->rotary_dim);
+}
+
+static void cross_entropy_operands(const struct op_cross_entropy *op, struct uses *uses)
+{
+    use(uses, "logits", op->logits, op->gradient ? OPERAND_UPDATE : OPERAND_READ, op->rows, op->vocab,
+        op->vocab);
+    use_flat(uses, AS_I32, "targets", op->targets, OPERAND_READ, op->rows);
+    use_flat(uses, AS_F64, "loss", op->loss, OPERAND_UPDATE, 1);
 }
 
 static void glu_operands(const struct op *op, struct uses *uses)
@@ -205,6 +303,187 @@ static void glu_operands(const struct op *op, struct uses *uses)
     use(uses, "dact", o->dact, OPERAND_READ, o->tokens, o->width, o->width);
 }
 
+/* x is read into y, row by row. */
+static void two_operands(struct uses *uses, struct operand x, uint64_t ldx, struct operand y, uint64_t ldy,
+                         enum operand_access access, uint64_t rows, uint64_t width)
+{
+    use(uses, "x", x, OPERAND_READ, rows, width, ldx);
+    use(uses, "y", y, access, rows, width, ldy);
+}
+
+/* Those that are so small that they need no function of their own. */
+static void small_operands(const struct op *op, struct uses *uses)
+{
+    switch (op->kind) {
+    case OP_COPY:
+        two_operands(uses, op->copy.x, op->copy.ldx, op->copy.y, op->copy.ldy, OPERAND_WRITE, op->copy.rows,
+                     op->copy.width);
+        break;
+    case OP_ADD:
+        two_operands(uses, op->add.x, op->add.ldx, op->add.y, op->add.ldy, OPERAND_UPDATE, op->add.rows,
+                     op->add.width);
+        break;
+    case OP_BIAS:
+        use(uses, "x", op->bias.x, OPERAND_UPDATE, op->bias.rows, op->bias.width, op->bias.ldx);
+        use_flat(uses, AS_F32, "bias", op->bias.bias, OPERAND_READ, op->bias.width);
+        break;
+    case OP_COLUMN_SUM:
+        use(uses, "x", op->column_sum.x, OPERAND_READ, op->column_sum.rows, op->column_sum.width,
+            op->column_sum.ldx);
+        use_flat(uses, AS_F32, "y", op->column_sum.y, OPERAND_UPDATE, op->column_sum.width);
+        break;
+    case OP_SOFTCAP:
+        use(uses, "x", op->softcap.x, OPERAND_UPDATE, op->softcap.rows, op->softcap.width, op->softcap.width);
+        break;
+    case OP_CAST:
+        use_flat(uses, AS_FLOATS, "x", op->cast.x, OPERAND_READ, op->cast.count);
+        use_flat(uses, AS_FLOATS, "y", op->cast.y, OPERAND_WRITE, op->cast.count);
+        break;
+    case OP_SQUARE_SUM:
+        use_flat(uses, AS_F32, "x", op->square_sum.x, OPERAND_READ, op->square_sum.count);
+        use_flat(uses, AS_F64, "out", op->square_sum.out, OPERAND_WRITE, 1);
+        break;
+    default:
+        break;
+    }
+}
+
+static void unpack_operands(const struct op_unpack *op, struct uses *uses)
+{
+    uint64_t bytes = pack_bytes(op->pack, op->total);
+    if (op->pack <= PACK_F16) {
+        uint32_t as = op->pack == PACK_F32 ? DTYPE_F32 : op->pack == PACK_BF16 ? DTYPE_BF16 : DTYPE_F16;
+        use_flat(uses, 1u << as, "x", op->x, OPERAND_READ, op->total);
+    } else {
+        use_flat(uses, AS_U8, "x", op->x, OPERAND_READ, bytes);
+    }
+    if (op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE)
+        use_flat(uses, op->pack == PACK_NF4 ? AS_F32 : AS_U8, "absmax", op->absmax, OPERAND_READ,
+                 nf4_blocks(op->total));
+    if (op->pack == PACK_NF4_DOUBLE)
+        use_flat(uses, AS_F32, "scales", op->scales, OPERAND_READ, nf4_scales(op->total));
+    use_flat(uses, AS_F32, "y", op->y, OPERAND_WRITE, op->count);
+}
+
+/* Matrices of groups lie `stride` apart: one row of this operand each. */
+static void matrices_use(struct uses *uses, const char *name, struct operand operand,
+                         enum operand_access access, const struct op_gemm_grouped *op, uint64_t rows,
+                         uint64_t width, uint64_t ld)
+{
+    uint64_t span = rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width;
+    use(uses, name, operand, access, op->groups, span, op->groups <= 1 ? span : op->stride);
+}
+
+static void gemm_grouped_operands(const struct op_gemm_grouped *op, struct uses *uses)
+{
+    enum operand_access write = op->beta == 0.0f ? OPERAND_WRITE : OPERAND_UPDATE;
+    uint64_t starts = op->groups == 0 ? 0 : op->groups_all + 1ull;
+    use(uses, "a", op->a, OPERAND_READ, op->rows, op->transpose_a ? op->m : op->k, op->lda);
+    if (op->transpose_a) {
+        use(uses, "b", op->b, OPERAND_READ, op->rows, op->n, op->ldb);
+        matrices_use(uses, "c", op->c, write, op, op->m, op->n, op->ldc);
+    } else {
+        matrices_use(uses, "b", op->b, OPERAND_READ, op, op->transpose_b ? op->n : op->k,
+                     op->transpose_b ? op->k : op->n, op->ldb);
+        use(uses, "c", op->c, write, op->rows, op->n, op->ldc);
+    }
+    use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_READ, starts);
+}
+
+static void route_operands(const struct op_route *op, struct uses *uses)
+{
+    use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
+    use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_WRITE, (uint64_t)op->tokens * op->active);
+    use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
+    if (op->counts.buffer == NULL || op->tokens == 0)
+        return;
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_UPDATE, op->rows, op->experts, op->experts);
+    use(uses, "sums", op->sums, OPERAND_UPDATE, op->rows, op->experts, op->experts);
+}
+
+static void route_backward_operands(const struct op_route_backward *op, struct uses *uses)
+{
+    use(uses, "probabilities", op->probabilities, OPERAND_READ, op->tokens, op->experts, op->experts);
+    use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, (uint64_t)op->tokens * op->active);
+    use(uses, "dweight", op->dweight, OPERAND_READ, op->tokens, op->active, op->active);
+    use(uses, "dscores", op->dscores, OPERAND_WRITE, op->tokens, op->experts, op->experts);
+    if (op->counts.buffer == NULL || op->tokens == 0)
+        return;
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
+}
+
+static void route_sort_operands(const struct op_route_sort *op, struct uses *uses)
+{
+    uint64_t choices = (uint64_t)op->tokens * op->active;
+    use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, choices);
+    use_flat(uses, AS_U32, "token", op->token, OPERAND_WRITE, choices);
+    use_flat(uses, AS_U32, "place", op->place, OPERAND_WRITE, choices);
+    use_flat(uses, AS_U32, "offsets", op->offsets, OPERAND_WRITE, op->experts + 1ull);
+}
+
+static void router_loss_operands(const struct op_router_loss *op, struct uses *uses)
+{
+    use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
+    use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);
+    use(uses, "sums", op->sums, OPERAND_READ, op->rows, op->experts, op->experts);
+    use_flat(uses, AS_F64, "loss", op->loss, OPERAND_UPDATE, 1);
+}
+
+static void combine_operands(const struct op *op, struct uses *uses)
+{
+    if (op->kind == OP_COMBINE) {
+        const struct op_combine *o = &op->combine;
+        use(uses, "x", o->x, OPERAND_READ, (uint64_t)o->tokens * o->active, o->width, o->width);
+        use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
+        use_optional(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
+        use(uses, "y", o->y, OPERAND_UPDATE, o->tokens, o->width, o->width);
+        return;
+    }
+    const struct op_combine_backward *o = &op->combine_backward;
+    use(uses, "x", o->x, OPERAND_UPDATE, (uint64_t)o->tokens * o->active, o->width, o->width);
+    use_flat(uses, AS_U32, "place", o->place, OPERAND_READ, (uint64_t)o->tokens * o->active);
+    use(uses, "weight", o->weight, OPERAND_READ, o->tokens, o->active, o->active);
+    use(uses, "dy", o->dy, OPERAND_READ, o->tokens, o->width, o->width);
+    use(uses, "dweight", o->dweight, OPERAND_WRITE, o->tokens, o->active, o->active);
+}
+
+static uint32_t or_else(uint32_t value, uint32_t otherwise)
+{
+    return value == 0 ? otherwise : value;
+}
+
+void op_complete(struct op *op)
+{
+    switch (op->kind) {
+    case OP_RMSNORM:
+        op->rmsnorm.vectors = or_else(op->rmsnorm.vectors, 1);
+        op->rmsnorm.ldx = or_else(op->rmsnorm.ldx, op->rmsnorm.vectors * op->rmsnorm.width);
+        op->rmsnorm.ldy = or_else(op->rmsnorm.ldy, op->rmsnorm.vectors * op->rmsnorm.width);
+        break;
+    case OP_RMSNORM_BACKWARD: {
+        struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
+        o->vectors = or_else(o->vectors, 1);
+        o->ldx = or_else(o->ldx, o->vectors * o->width);
+        o->lddy = or_else(o->lddy, o->vectors * o->width);
+        o->lddx = or_else(o->lddx, o->vectors * o->width);
+        break;
+    }
+    case OP_ROPE:
+        op->rope.rotary_dim = or_else(op->rope.rotary_dim, op->rope.head_dim);
+        break;
+    case OP_EMBED:
+        op->embed.scale = op->embed.scale == 0.0f ? 1.0f : op->embed.scale;
+        break;
+    case OP_EMBED_BACKWARD:
+        op->embed_backward.scale = op->embed_backward.scale == 0.0f ? 1.0f : op->embed_backward.scale;
+        break;
+    default:
+        break;
+    }
+}
+
 uint32_t op_operands(const struct op *op, struct operand_use *list)
 {
     struct uses uses = {.list = list};
@@ -212,12 +491,12 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
     case OP_GEMM:
         gemm_operands(&op->gemm, &uses);
         break;
-    case OP_COPY:
-        use(&uses, "x", op->copy.x, OPERAND_READ, op->copy.rows, op->copy.width, op->copy.ldx);
-        use(&uses, "y", op->copy.y, OPERAND_WRITE, op->copy.rows, op->copy.width, op->copy.ldy);
-        break;
     case OP_EMBED:
-        embed_operands(&op->embed, &uses);
+    case OP_EMBED_BACKWARD:
+        embed_operands(op, &uses);
+        break;
+    case OP_EMBED_NOISE:
+        embed_noise_operands(&op->embed_noise, &uses);
         break;
     case OP_RMSNORM:
     case OP_RMSNORM_BACKWARD:
@@ -250,36 +529,45 @@ uint32_t op_operands(const struct op *op, struct operand_use *list)
         rows_operands(op, &uses);
         break;
     case OP_CROSS_ENTROPY:
-        use(&uses, "logits", op->cross_entropy.logits,
-            op->cross_entropy.gradient ? OPERAND_UPDATE : OPERAND_READ, op->cross_entropy.rows,
-            op->cross_entropy.vocab, op->cross_entropy.vocab);
-        use(&uses, "targets", op->cross_entropy.targets, OPERAND_READ, 1, op->cross_entropy.rows,
-            op->cross_entropy.rows);
-        use(&uses, "loss", op->cross_entropy.loss, OPERAND_UPDATE, 1, 1, 1);
-        break;
-    case OP_SQUARE_SUM:
-        use(&uses, "x", op->square_sum.x, OPERAND_READ, 1, op->square_sum.count, op->square_sum.count);
-        use(&uses, "out", op->square_sum.out, OPERAND_WRITE, 1, 1, 1);
+        cross_entropy_operands(&op->cross_entropy, &uses);
         break;
     case OP_ADAMW:
         adamw_operands(&op->adamw, &uses);
         break;
     case OP_ADAMW8:
+        adamw8_operands(&op->adamw8, &uses);
+        break;
+    case OP_COPY:
     case OP_ADD:
-    case OP_CAST:
-    case OP_UNPACK:
     case OP_BIAS:
     case OP_COLUMN_SUM:
-    case OP_EMBED_BACKWARD:
-    case OP_EMBED_NOISE:
     case OP_SOFTCAP:
+    case OP_CAST:
+    case OP_SQUARE_SUM:
+        small_operands(op, &uses);
+        break;
     case OP_GEMM_GROUPED:
+        gemm_grouped_operands(&op->gemm_grouped, &uses);
+        break;
     case OP_ROUTE:
+        route_operands(&op->route, &uses);
+        break;
     case OP_ROUTE_BACKWARD:
+        route_backward_operands(&op->route_backward, &uses);
+        break;
     case OP_ROUTE_SORT:
+        route_sort_operands(&op->route_sort, &uses);
+        break;
     case OP_ROUTER_LOSS:
+        router_loss_operands(&op->router_loss, &uses);
+        break;
     case OP_COMBINE:
     case OP_COMBINE_BACKWARD:
+        combine_operands(op, &uses);
+        break;
+    case OP_UNPACK:
+        unpack_operands(&op->unpack, &uses);
+        break;
     case OP_KINDS:
         break;
     }

@@ -13,6 +13,8 @@
 
 #include "common/err.h"
 #include "engine/backend.h"
+#include "model/pack.h"
+#include "model/safetensors.h"
 
 struct operand {
     struct buffer *buffer; /* borrowed until the op has run; NULL: absent */
@@ -89,8 +91,10 @@ struct op_embed_backward {
 };
 
 /* x[t] += alpha / sqrt(length * width) * u, u uniform in [-1, 1): noise on embeddings (NEFTune, Jain et al.
- * 2023), length being that of t's row. u of (row id, position, feature) is one number of Philox4x32-10 under
- * key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4). f32. */
+ * 2023), length being that of t's row. u of (row id, position, feature) is number feature % 4 of
+ * Philox4x32-10 under key = seed, counter = (position, row id, step, 0xfffff << 12 | feature / 4), its upper
+ * 24 bits times 2^-23 less 1: exact in fp32. f32. */
+enum { EMBED_NOISE_WIDTH_MAX = 16384 };
 struct op_embed_noise {
     uint32_t rows, tokens, width;
     float alpha;
@@ -110,7 +114,7 @@ struct op_rmsnorm {
 };
 
 /* dx = or += (accumulate) the gradient of op_rmsnorm in its input x; dweight, where there is one, += that of
- * the weight, summed in the order of rows. dx may be absent, or dy when not accumulate. */
+ * the weight, summed in the order of rows. dx may be absent, or lie where dy does when not accumulate. */
 struct op_rmsnorm_backward {
     uint32_t rows, width;
     uint32_t vectors;         /* 0 stands for 1 */
@@ -237,6 +241,7 @@ struct op_adamw {
  * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
  * block's largest magnitude. Each moment is brought to fp32, stepped, and quantised again. value and gradient
  * begin on a block. */
+enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
@@ -259,23 +264,11 @@ struct op_cast {
     struct operand x, y;
 };
 
-/* How a matrix of frozen weights is kept, value by value in the order of its rows. The blocks of NF4 are
- * bitsandbytes' (64 values under one scale, codes two to a byte, the first in the high half), those of the
- * rest GGUF's, bytes as in the file. */
-enum pack_kind {
-    PACK_F32,
-    PACK_BF16,
-    PACK_F16,
-    PACK_NF4,        /* absmax f32 [blocks] */
-    PACK_NF4_DOUBLE, /* absmax u8 [blocks]: codes of the dynamic map; scales as below */
-    PACK_Q4_0,
-    PACK_Q4_1,
-    PACK_Q8_0,
-    PACK_Q4_K,
-    PACK_Q5_K,
-    PACK_Q6_K,
-    PACK_KINDS
-};
+/* How GGUF's and safetensors' types name a kind (not NF4); values of one block, and bytes of the blocks (NF4:
+ * codes) that `count` values fill. */
+enum tensor_type pack_type(enum pack_kind pack);
+uint32_t pack_block(enum pack_kind pack);
+uint64_t pack_bytes(enum pack_kind pack, uint64_t count);
 
 /* y[i] = value begin + i of x, i < count. begin and count are multiples of the kind's block, or count ends
  * where x does. Products and sums in fp32 without contraction, so that all devices agree to the bit. */
@@ -327,7 +320,7 @@ struct op_gemm_grouped {
  * `active` largest of each token are chosen, in falling order, the lower number first among equals, and
  * weigh as much as their probability, divided by the sum of the chosen ones' with renormalise. Where `counts`
  * is there, for every token of row r counts[r,e] += 1 for each choice e and sums[r,e] += its probability of
- * e, in the order of tokens: what the load-balancing loss needs. */
+ * e, in the order of tokens: what the load-balancing loss needs. At most 1024 experts, 64 of them active. */
 struct op_route {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -339,7 +332,8 @@ struct op_route {
 };
 
 /* dscores from dweight, through choice, division and softmax; with counts also from the load-balancing loss:
- * each probability of e by a token of row r has the gradient aux * counts[r,e]. */
+ * each probability of e by a token of row r has the gradient aux * counts[r,e] / len_r, which is that of
+ * op_router_loss where aux = experts / layers^2. */
 struct op_route_backward {
     uint32_t rows, tokens, experts, active;
     bool renormalise;
@@ -349,7 +343,8 @@ struct op_route_backward {
 };
 
 /* Chosen experts [tokens, active] put in order of experts, then of tokens: `token`[i] is the token of the
- * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin. u32. */
+ * i-th place, place[t, j] where token t's choice j came, offsets[e] where expert e's places begin (written
+ * even without tokens). u32. */
 struct op_route_sort {
     uint32_t tokens, active, experts;
     struct operand chosen, token /* [tokens * active] */, place /* [tokens, active] */,
@@ -364,7 +359,7 @@ struct op_router_loss {
 };
 
 /* y[t] += Σ_j weight[t,j] * x[place[t,j]], in the order of j; without weight, Σ_j x[place[t,j]]. x[tokens *
- * active, width]. f32. */
+ * active, width]. f32, the sum rounded once. */
 struct op_combine {
     uint32_t tokens, active, width;
     struct operand x, place, weight, y;
@@ -433,12 +428,17 @@ struct operand_use {
     const char *name;
     struct operand operand;
     enum operand_access access;
+    uint32_t dtypes;          /* those it may have: bits 1 << enum dtype; a device may take fewer */
     uint64_t rows, width, ld; /* elements; the last row ends at width */
-    bool optional;
 };
 enum { OP_OPERANDS_MAX = 12 };
 
-/* Fill uses[OP_OPERANDS_MAX]; returns how many. Pure. */
+/* Put in what the zeros that "stand for" something stand for. op_submit does so: devices see complete ops
+ * alone. Pure. */
+void op_complete(struct op *op);
+
+/* Fill uses[OP_OPERANDS_MAX] with the operands of a complete op; absent ones are left out where they may be.
+ * Returns how many. Pure. */
 uint32_t op_operands(const struct op *op, struct operand_use *uses);
 /* Bytes of one element. */
 uint32_t dtype_bytes(enum dtype dtype);

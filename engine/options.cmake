@@ -5,4 +5,6 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_sse42.c PROPE
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx2.c PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/kernels_avx512.c PROPERTIES COMPILE_OPTIONS
   "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mprefer-vector-width=512")
+# Unpacked weights are the same bits everywhere: no contraction.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/engine/cpu/unpack_avx2.c PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;-mavx2")
 target_include_directories(motley_engine PUBLIC ${OPENBLAS_INCLUDE_DIRS})

@@ -65,6 +65,7 @@ int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved
     slot->rows = batch->rows;
     slot->tokens = batch->row_start[batch->rows];
     slot->step = batch->step;
+    slot->router_scale = batch->router_scale;
     for (uint32_t row = 0; row < batch->rows; row++)
         for (uint32_t t = batch->row_start[row]; t < batch->row_start[row + 1]; t++) {
             positions[t] = t - batch->row_start[row];
@@ -96,36 +97,90 @@ static int boundary_check(const struct stage *stage, const struct buffer *buffer
     return 0;
 }
 
-static void embed(struct pass *pass, struct operand out)
+static int range_check(const struct stage *stage, uint32_t begin, uint32_t end, struct err *err)
+{
+    const struct stage_options *o = &stage->options;
+    if (begin >= o->block_begin && end <= o->block_end && begin < end)
+        return 0;
+    return err_set(err, ERR_INVALID, "stage of blocks %u..%u: blocks %u..%u are asked of it", o->block_begin,
+                   o->block_end, begin, end);
+}
+
+void embed(struct pass *pass, struct operand out)
 {
     const struct stage *stage = pass->stage;
+    const struct block_state *block = stage_block(stage, 0);
+    const struct footprint_slot *l = &stage->layout.slot;
     queue_op(&pass->queue, &(struct op){.kind = OP_EMBED,
                                         .embed = {.tokens = pass->tokens,
-                                                  .hidden = stage->layout.model->shape.hidden,
-                                                  .vocab = stage->layout.model->shape.vocab,
-                                                  .ids = pass_meta(pass, stage->layout.slot.ids, DTYPE_I32),
-                                                  .table = f32_at(stage->table, 0),
+                                                  .hidden = stage->config.hidden,
+                                                  .vocab = stage->config.vocab,
+                                                  .scale = (float)stage->config.embed_scale,
+                                                  .ids = pass_meta(pass, l->ids, DTYPE_I32),
+                                                  .table = tensor_at(block, &block->tensors->list[0]),
                                                   .out = out}});
+    if (pass->train && stage->options.embed_noise > 0)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_EMBED_NOISE,
+                              .embed_noise = {.rows = pass->rows,
+                                              .tokens = pass->tokens,
+                                              .width = stage->config.hidden,
+                                              .alpha = (float)stage->options.embed_noise,
+                                              .seed = stage->options.seed,
+                                              .step = pass->slot->step,
+                                              .x = out,
+                                              .row_start = pass_meta(pass, l->row_start, DTYPE_U32),
+                                              .row_ids = pass_meta(pass, l->row_ids, DTYPE_U32)}});
+}
+
+/* What the embedding learns from the gradient d of its output. */
+static void embed_backward(struct pass *pass, struct operand d)
+{
+    const struct stage *stage = pass->stage;
+    const struct block_state *block = stage_block(stage, 0);
+    const struct layer_tensor *table = &block->tensors->list[0];
+    if (table->trained)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_EMBED_BACKWARD,
+                              .embed_backward = {.tokens = pass->tokens,
+                                                 .hidden = stage->config.hidden,
+                                                 .vocab = stage->config.vocab,
+                                                 .scale = (float)stage->config.embed_scale,
+                                                 .ids = pass_meta(pass, stage->layout.slot.ids, DTYPE_I32),
+                                                 .dout = d,
+                                                 .dtable = tensor_gradient(block, table)}});
+}
+
+/* Layers of blocks [begin, end), counted from the stage's first. */
+static void range_layers(const struct stage *stage, uint32_t begin, uint32_t end, uint32_t *first,
+                         uint32_t *after)
+{
+    uint32_t layers = stage->config.layers, offset = stage->layout.layer_begin + 1;
+    begin = begin > 1 ? begin : 1;
+    end = end <= layers + 1 ? end : layers + 1;
+    *first = begin - offset;
+    *after = end > begin ? end - offset : *first;
 }
 
 /* Through embedding and layers, to `out`: the caller's buffer, or the workspace's d before the head. */
-static void blocks_forward(struct pass *pass, struct buffer *in, struct operand out, bool keep)
+static void blocks_forward(struct pass *pass, uint32_t begin, uint32_t end, struct buffer *in,
+                           struct operand out, bool keep)
 {
-    const struct footprint *l = &pass->stage->layout;
-    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
-    struct operand first = layers > 0 ? pass_x(pass, 0) : out;
-    if (l->has_embedding)
-        embed(pass, first);
+    uint32_t hidden = pass->stage->config.hidden, first, after;
+    range_layers(pass->stage, begin, end, &first, &after);
+    struct operand entry = first < after ? pass_x(pass, keep ? first : 0) : out;
+    if (begin == 0)
+        embed(pass, entry);
     else
-        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, first, hidden);
-    for (uint32_t i = 0; i < layers; i++) {
+        queue_copy(&pass->queue, pass->tokens, hidden, f32_at(in, 0), hidden, entry, hidden);
+    for (uint32_t i = first; i < after; i++) {
         struct operand x = pass_x(pass, keep ? i : 0);
-        struct operand next = i + 1 == layers ? out : pass_x(pass, keep ? i + 1 : 0);
-        layer_forward(pass, i, x, next, false);
+        struct operand next = i + 1 == after ? out : pass_x(pass, keep ? i + 1 : 0);
+        layer_forward(pass, i, x, next);
     }
 }
 
-static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *err)
+static struct pass pass_of(struct stage *stage, struct saved *slot, bool train, struct err *err)
 {
     return (struct pass){
         .stage = stage,
@@ -133,74 +188,188 @@ static struct pass pass_of(struct stage *stage, struct saved *slot, struct err *
         .slot = slot,
         .tokens = slot->tokens,
         .rows = slot->rows,
+        .train = train,
+        .counting = train && slot->router_scale != 0,
+        .dropout = train && stage->options.lora.dropout > 0,
     };
+}
+
+/* The load-balancing loss needs the choices of all layers of a row. */
+static int router_begin(struct pass *pass, struct err *err)
+{
+    const struct stage *stage = pass->stage;
+    if (!pass->counting || stage->config.experts == 0)
+        return 0;
+    if (stage->layout.layers < stage->config.layers)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "router_aux: the load-balancing loss over all layers needs them on one device; this "
+                       "stage has %u of %u",
+                       stage->layout.layers, stage->config.layers);
+    queue_zero(&pass->queue, f32_at(pass->slot->buffer, stage->layout.slot.router),
+               2ull * stage->options.rows_max * stage->config.experts);
+    return 0;
+}
+
+static void router_end(struct pass *pass)
+{
+    const struct stage *stage = pass->stage;
+    const struct footprint *l = &stage->layout;
+    uint64_t sums = l->slot.router + 4ull * stage->options.rows_max * stage->config.experts;
+    if (!pass->counting || stage->config.experts == 0)
+        return;
+    queue_op(&pass->queue,
+             &(struct op){.kind = OP_ROUTER_LOSS,
+                          .router_loss = {.rows = pass->rows,
+                                          .experts = stage->config.experts,
+                                          .layers = l->model->sparse_before[stage->config.layers],
+                                          .row_start = pass_meta(pass, l->slot.row_start, DTYPE_U32),
+                                          .counts = f32_at(pass->slot->buffer, l->slot.router),
+                                          .sums = f32_at(pass->slot->buffer, sums),
+                                          .loss = {.buffer = stage->scalars, .at = 8, .dtype = DTYPE_F64}}});
+}
+
+/* The place of the micro-batch: that of an earlier range's forward, or a free one. */
+static int place_take(struct stage *stage, const struct micro_batch *batch, struct saved *earlier,
+                      struct saved **slot, struct err *err)
+{
+    if (earlier == NULL)
+        return slot_take(stage, batch, slot, err);
+    *slot = earlier;
+    if (earlier->stage == stage && earlier->taken && earlier->rows == batch->rows &&
+        earlier->tokens == batch->row_start[batch->rows] && earlier->step == batch->step)
+        return 0;
+    return err_set(err, ERR_INVALID, "micro-batch %u: its place is that of another", batch->index);
+}
+
+int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
+                         uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
+                         struct err *err)
+{
+    const struct footprint *l = &stage->layout;
+    uint32_t tokens = batch->row_start[batch->rows];
+    bool head = block_end == stage->config.layers + 2;
+    struct saved *slot, *earlier = saved != NULL ? *saved : NULL;
+    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
+        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        boundary_check(stage, in, tokens, block_begin > 0, "its input", err) != 0 ||
+        boundary_check(stage, out, tokens, !head, "its output", err) != 0 ||
+        place_take(stage, batch, earlier, &slot, err) != 0)
+        return -1;
+    struct pass pass = pass_of(stage, slot, saved != NULL, err);
+    struct operand end = head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
+    if (block_begin == stage->options.block_begin && router_begin(&pass, err) != 0)
+        pass.queue.failed = true;
+    if (tokens > 0)
+        blocks_forward(&pass, block_begin, block_end, in, end, saved != NULL);
+    if (tokens > 0 && head) {
+        router_end(&pass);
+        head_forward(&pass, end, saved != NULL);
+    }
+    if (pass.queue.failed || saved == NULL)
+        slot_give(slot);
+    if (saved != NULL)
+        *saved = pass.queue.failed ? NULL : slot;
+    if (pass.queue.failed)
+        return -1;
+    stage->labelled += head ? slot->labelled : 0;
+    return 0;
 }
 
 int stage_forward(struct stage *stage, const struct micro_batch *batch, struct buffer *in, struct buffer *out,
                   struct saved **saved, struct err *err)
 {
-    const struct footprint *l = &stage->layout;
-    uint32_t tokens = batch->row_start[batch->rows];
-    struct saved *slot;
     if (saved != NULL)
         *saved = NULL;
-    if (saved != NULL && stage->options.mode != STAGE_TRAIN)
-        return err_set(err, ERR_INVALID, "a stage made for inference saves nothing for backward");
-    if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
-        boundary_check(stage, out, tokens, !l->has_head, "its output", err) != 0 ||
-        slot_take(stage, batch, &slot, err) != 0)
-        return -1;
-    struct pass pass = pass_of(stage, slot, err);
-    pass.dropout = saved != NULL && stage->options.lora.dropout > 0;
-    struct operand end = l->has_head ? pass_workspace(&pass, l->workspace.d) : f32_at(out, 0);
-    if (tokens > 0)
-        blocks_forward(&pass, in, end, saved != NULL);
-    if (tokens > 0 && l->has_head)
-        head_forward(&pass, end, saved != NULL);
-    if (pass.queue.failed || saved == NULL)
-        slot_give(slot);
-    else
-        *saved = slot;
-    if (pass.queue.failed)
-        return -1;
-    stage->labelled += slot->labelled;
-    return 0;
+    return stage_forward_blocks(stage, batch, stage->options.block_begin, stage->options.block_end, in, out,
+                                saved, err);
 }
 
-static void blocks_backward(struct pass *pass, struct buffer *grad_in, struct buffer *grad_out, double scale)
+static void blocks_backward(struct pass *pass, uint32_t begin, uint32_t end, struct buffer *grad_in,
+                            struct buffer *grad_out, double scale)
 {
-    const struct footprint *l = &pass->stage->layout;
-    uint32_t layers = l->layers, hidden = l->model->shape.hidden;
-    struct operand d = pass_workspace(pass, l->workspace.d);
-    if (l->has_head)
+    const struct stage *stage = pass->stage;
+    uint32_t hidden = stage->config.hidden, first, after;
+    struct operand d = pass_workspace(pass, stage->layout.workspace.d);
+    bool learns = begin == 0 && stage_block(stage, 0)->tensors->parameters > 0;
+    enum backward_part part = stage->options.split ? BACKWARD_OF_INPUT : BACKWARD_ALL;
+    if (end == stage->config.layers + 2)
         head_backward(pass, (float)scale);
     else
         queue_copy(&pass->queue, pass->tokens, hidden, f32_at(grad_in, 0), hidden, d, hidden);
-    for (uint32_t i = layers; i-- > 0;)
-        layer_backward(pass, i, pass_x(pass, i), i > 0 || grad_out != NULL);
+    range_layers(stage, begin, end, &first, &after);
+    for (uint32_t i = after; i-- > first;)
+        layer_backward(pass, i, pass_x(pass, i), i > first || grad_out != NULL || learns, part);
+    if (learns)
+        embed_backward(pass, d);
     if (grad_out != NULL)
         queue_copy(&pass->queue, pass->tokens, hidden, d, hidden, f32_at(grad_out, 0), hidden);
+}
+
+static int backward_check(const struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                          struct err *err)
+{
+    if (saved == NULL || !saved->taken || saved->stage != stage)
+        return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
+    if (batch->row_start[batch->rows] == saved->tokens && batch->rows == saved->rows &&
+        batch->step == saved->step)
+        return 0;
+    slot_give(saved);
+    return err_set(err, ERR_INVALID, "micro-batch %u: backward of another micro-batch than forward's",
+                   batch->index);
+}
+
+int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                          uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
+                          struct buffer *grad_out, double scale, struct err *err)
+{
+    bool head = block_end == stage->config.layers + 2;
+    uint32_t tokens = batch->row_start[batch->rows];
+    if (backward_check(stage, batch, saved, err) != 0)
+        return -1;
+    if (range_check(stage, block_begin, block_end, err) != 0 ||
+        boundary_check(stage, grad_in, tokens, !head, "the gradient of its output", err) != 0 ||
+        boundary_check(stage, grad_out, tokens, grad_out != NULL, "the gradient of its input", err) != 0) {
+        slot_give(saved);
+        return -1;
+    }
+    struct pass pass = pass_of(stage, saved, true, err);
+    if (tokens > 0)
+        blocks_backward(&pass, block_begin, block_end, grad_in, grad_out, scale);
+    if (pass.queue.failed || (block_begin == stage->options.block_begin && !stage->options.split))
+        slot_give(saved);
+    return pass.queue.failed ? -1 : 0;
+}
+
+int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                           uint32_t block_begin, uint32_t block_end, struct err *err)
+{
+    uint32_t first, after;
+    if (!stage->options.split)
+        return err_set(err, ERR_INVALID, "a stage that was not made for backward in two halves");
+    if (backward_check(stage, batch, saved, err) != 0)
+        return -1;
+    if (range_check(stage, block_begin, block_end, err) != 0) {
+        slot_give(saved);
+        return -1;
+    }
+    struct pass pass = pass_of(stage, saved, true, err);
+    range_layers(stage, block_begin, block_end, &first, &after);
+    for (uint32_t i = after; saved->tokens > 0 && i-- > first;)
+        layer_backward(&pass, i, pass_x(&pass, i), true, BACKWARD_OF_WEIGHT);
+    if (pass.queue.failed || block_begin == stage->options.block_begin)
+        slot_give(saved);
+    return pass.queue.failed ? -1 : 0;
 }
 
 int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                    struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err)
 {
-    const struct footprint *l = &stage->layout;
-    if (saved == NULL || !saved->taken || saved->stage != stage)
-        return err_set(err, ERR_INVALID, "micro-batch %u: backward without its forward", batch->index);
-    struct pass pass = pass_of(stage, saved, err);
-    pass.dropout = stage->options.lora.dropout > 0;
-    slot_give(saved);
-    if (batch->row_start[batch->rows] != saved->tokens || batch->rows != saved->rows ||
-        batch->step != saved->step)
-        return err_set(err, ERR_INVALID, "micro-batch %u: backward of another micro-batch than forward's",
-                       batch->index);
-    if (boundary_check(stage, grad_in, pass.tokens, !l->has_head, "the gradient of its output", err) != 0 ||
-        boundary_check(stage, grad_out, pass.tokens, grad_out != NULL, "the gradient of its input", err) != 0)
+    const struct stage_options *o = &stage->options;
+    if (stage_backward_blocks(stage, batch, saved, o->block_begin, o->block_end, grad_in, grad_out, scale,
+                              err) != 0)
         return -1;
-    if (pass.tokens > 0)
-        blocks_backward(&pass, grad_in, grad_out, scale);
-    return pass.queue.failed ? -1 : 0;
+    return o->split ? stage_backward_weights(stage, batch, saved, o->block_begin, o->block_end, err) : 0;
 }
 
 void stage_saved_release(struct saved *saved)
@@ -220,10 +389,10 @@ int stage_logits(struct stage *stage, const struct micro_batch *batch, struct bu
     if (boundary_check(stage, in, tokens, !l->has_embedding, "its input", err) != 0 ||
         slot_take(stage, batch, &slot, err) != 0)
         return -1;
-    struct pass pass = pass_of(stage, slot, err);
+    struct pass pass = pass_of(stage, slot, false, err);
     struct operand end = pass_workspace(&pass, l->workspace.d);
     if (tokens > 0)
-        blocks_forward(&pass, in, end, false);
+        blocks_forward(&pass, stage->options.block_begin, stage->options.block_end, in, end, false);
     slot_give(slot);
     for (uint32_t at = 0; at < tokens && !pass.queue.failed; at += l->head_rows) {
         uint32_t rows = tokens - at < l->head_rows ? tokens - at : l->head_rows;

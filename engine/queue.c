@@ -40,16 +40,10 @@ void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct opera
                           .copy = {.rows = rows, .width = width, .ldx = ldx, .ldy = ldy, .x = x, .y = y}});
 }
 
-void queue_norm(struct queue *queue, const struct stage *stage, uint32_t rows, struct operand x,
-                struct operand weight, struct operand y)
+void queue_zero(struct queue *queue, struct operand x, uint64_t count)
 {
-    queue_op(queue, &(struct op){.kind = OP_RMSNORM,
-                                 .rmsnorm = {.rows = rows,
-                                             .width = stage->layout.model->shape.hidden,
-                                             .eps = (float)stage->config.norm_eps,
-                                             .x = x,
-                                             .weight = weight,
-                                             .y = y}});
+    if (!queue->failed && buffer_zero(x.buffer, x.at, 4 * count, queue->err) != 0)
+        queue->failed = true;
 }
 
 struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype)
@@ -68,33 +62,68 @@ struct operand pass_workspace(const struct pass *pass, uint64_t at)
     return f32_at(pass->stage->workspace, at);
 }
 
-struct layer_save pass_save(const struct pass *pass, uint32_t layer)
+struct block_state *stage_block(const struct stage *stage, uint32_t block)
 {
-    const struct footprint *l = &pass->stage->layout;
-    struct footprint_save at = footprint_save_of(l->model, pass->tokens);
-    struct operand base = l->slot.save_stride != 0
-                              ? f32_at(pass->slot->buffer, l->slot.saves + l->slot.save_stride * layer)
-                              : f32_at(pass->stage->workspace, l->workspace.save);
-    struct layer_save save = {
-        .qkv = operand_skip(base, at.qkv / 4),
-        .att = operand_skip(base, at.att / 4),
-        .lse = operand_skip(base, at.lse / 4),
-        .mid = operand_skip(base, at.mid / 4),
-        .gate_up = operand_skip(base, at.gate_up / 4),
-    };
-    for (int g = 0; g < GROUP_COUNT; g++)
-        save.z[g] = operand_skip(base, at.z[g] / 4);
-    return save;
+    return &stage->blocks[block - stage->options.block_begin];
 }
 
-struct operand layer_weight(const struct stage *stage, uint32_t layer, uint64_t at)
+struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor)
 {
-    return f32_at(stage->layers[layer], at);
+    enum dtype dtype = tensor->pack == PACK_BF16  ? DTYPE_BF16
+                       : tensor->pack == PACK_F16 ? DTYPE_F16
+                                                  : DTYPE_F32;
+    return (struct operand){
+        .buffer = tensor->trained ? block->trained : block->frozen, .at = tensor->at, .dtype = dtype};
 }
 
-struct operand adapter_at(const struct stage *stage, struct buffer *buffer, uint32_t layer, uint64_t at)
+struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor)
 {
-    return f32_at(buffer, 4 * (stage->layout.model->adapter_floats * layer + at));
+    return f32_at(tensor->trained ? block->gradients : NULL, tensor->at);
+}
+
+static struct operand per_token(const struct layer_run *run, struct operand base, uint64_t bytes)
+{
+    base.at += bytes * run->pass->stage->layout.tokens;
+    return base;
+}
+
+struct operand run_scratch(const struct layer_run *run, uint64_t bytes)
+{
+    return per_token(run, run->inner, bytes);
+}
+
+struct operand run_kept(const struct layer_run *run, uint64_t bytes)
+{
+    return per_token(run, run->kept, bytes);
+}
+
+struct operand run_value(const struct layer_run *run, enum layer_value value)
+{
+    const struct layer_plan *plan = run->plan;
+    struct operand operand;
+    if (value == VALUE_X)
+        return run->x;
+    if (value == VALUE_OUT)
+        return run->out;
+    if (value == VALUE_OFFSETS)
+        operand = run_kept(run, plan->saved_bytes + (run->pass->stage->layout.split ? plan->split_bytes : 0));
+    else if (plan->kept[value])
+        operand = run_kept(run, plan->saved[value]);
+    else
+        operand = run_scratch(run, run->tape != NULL ? run->tape->value[value] : plan->forward[value]);
+    if (value == VALUE_CHOSEN || value == VALUE_ROUTED_TOKEN || value == VALUE_ROUTED_PLACE ||
+        value == VALUE_OFFSETS)
+        operand.dtype = DTYPE_U32;
+    return operand;
+}
+
+struct operand run_gradient(const struct layer_run *run, enum layer_value value)
+{
+    if (layer_gradient_is_stream(value))
+        return pass_workspace(run->pass, run->pass->stage->layout.workspace.d);
+    if (layer_gradient_in_place(value))
+        return run_value(run, value);
+    return run_scratch(run, run->tape->gradient[value == VALUE_QKV_NORM ? VALUE_QKV : value]);
 }
 
 int slot_find(struct stage *stage, struct saved **out, struct err *err)

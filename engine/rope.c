@@ -17,13 +17,12 @@ static float llama3_scaled(const struct rope_config *rope, float inverse)
     return (1.0f - smooth) * (inverse / (float)rope->factor) + smooth * inverse;
 }
 
-int rope_frequencies(const struct model_config *config, float *inverse, struct err *err)
+int rope_frequencies(const struct rope_config *rope, uint32_t width, float *inverse, struct err *err)
 {
-    const struct rope_config *rope = &config->rope;
     if (rope->kind == ROPE_OTHER)
         return err_set(err, ERR_UNSUPPORTED, "rotary scaling '%s' is not computed", rope->kind_name);
-    for (uint32_t i = 0; i < config->head_dim / 2; i++) {
-        float exponent = (float)(2 * i) / (float)config->head_dim;
+    for (uint32_t i = 0; i < width / 2; i++) {
+        float exponent = (float)(2 * i) / (float)width;
         inverse[i] = 1.0f / (float)pow((double)(float)rope->theta, (double)exponent);
         if (rope->kind == ROPE_LINEAR)
             inverse[i] /= (float)rope->factor;
@@ -33,11 +32,11 @@ int rope_frequencies(const struct model_config *config, float *inverse, struct e
     return 0;
 }
 
-void rope_row(const float *inverse, uint32_t head_dim, uint32_t position, float *row)
+void rope_row(const float *inverse, uint32_t width, uint32_t position, float *row)
 {
-    for (uint32_t i = 0; i < head_dim / 2; i++) {
+    for (uint32_t i = 0; i < width / 2; i++) {
         float angle = (float)position * inverse[i];
         row[i] = (float)cos((double)angle);
-        row[head_dim / 2 + i] = (float)sin((double)angle);
+        row[width / 2 + i] = (float)sin((double)angle);
     }
 }

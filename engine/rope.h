@@ -5,13 +5,13 @@
 #include "common/err.h"
 #include "model/config.h"
 
-/* Row `position` of the table, [head_dim]: head_dim/2 cosines, then as many sines. inverse: [head_dim/2] from
+/* Row `position` of the table, [width]: width/2 cosines, then as many sines. inverse: [width/2] from
  * rope_frequencies(). */
-void rope_row(const float *inverse, uint32_t head_dim, uint32_t position, float *row);
+void rope_row(const float *inverse, uint32_t width, uint32_t position, float *row);
 
 /* Inverse frequencies in single precision, each operation rounded as PyTorch rounds it there: the frequencies
  * are single-precision tensors in every dtype of the model, so this is what models are trained with. Su et
  * al. 2021 eq. 15; llama3 scaling as Meta published it. ERR_UNSUPPORTED for other scalings. */
-int rope_frequencies(const struct model_config *config, float *inverse, struct err *err);
+int rope_frequencies(const struct rope_config *rope, uint32_t width, float *inverse, struct err *err);
 
 #endif

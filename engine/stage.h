@@ -15,9 +15,9 @@
  * stage, random numbers are keyed by (seed, step, row id, layer, target, position, feature), initial adapters
  * by parameter name. Equal calls give bit-identical results.
  *
- * Threads: the device's. Errors: -1 with *err; ERR_NOFIT, ERR_NOMEM from creation; ERR_NOT_FINITE names a tensor;
- * ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a micro-batch
- * beyond the stage's limits.
+ * Threads: the device's. Errors: -1 with *err; ERR_NOFIT, ERR_NOMEM from creation; ERR_NOT_FINITE names a
+ * tensor; ERR_UNSUPPORTED names an architecture or setting that the engine does not have; ERR_TOO_BIG a
+ * micro-batch beyond the stage's limits.
  */
 #ifndef MOTLEY_ENGINE_STAGE_H
 #define MOTLEY_ENGINE_STAGE_H
@@ -29,6 +29,7 @@
 #include "engine/backend.h"
 #include "model/blocks.h"
 #include "model/config.h"
+#include "model/layer.h"
 
 struct model;
 struct stage;
@@ -36,11 +37,17 @@ struct saved;
 struct kv_cache;
 
 struct lora_options {
-    uint32_t rank;    /* 0: no adapters (then nothing is trained) */
-    double alpha;     /* the product is scaled by alpha / rank */
+    uint32_t rank;    /* 0: no adapters */
+    double alpha;     /* the product is scaled by alpha / rank, */
+    bool rslora;      /* or by alpha / sqrt(rank) (Kalajdzievski 2023) */
     double dropout;   /* of the adapter's input, 0 <= p < 1; training only */
     uint32_t targets; /* mask of enum lora_target (model/blocks.h) */
+    /* Of single targets, by number of their bit; 0: as above */
+    uint32_t ranks[LAYER_TARGETS_MAX];
+    double alphas[LAYER_TARGETS_MAX];
 };
+/* What the product of the adapter on this target is multiplied by. */
+double lora_scale(const struct lora_options *lora, uint32_t site);
 
 enum stage_mode { STAGE_TRAIN, STAGE_INFER };
 
@@ -49,7 +56,14 @@ struct stage_options {
     uint32_t block_begin, block_end;   /* half-open, 0 <= begin < end <= layers + 2 */
     enum stage_mode mode;              /* STAGE_INFER: no gradients, no optimiser, nothing saved */
     struct lora_options lora;
-    uint64_t seed;                    /* adapter initialisation and dropout */
+    bool full;                        /* every parameter is trained, in fp32; no adapters */
+    enum layer_base base;             /* how frozen matrices are kept; fp32 when full */
+    bool double_quant;                /* of NF4's scales */
+    bool moments8;                    /* AdamW's moments in 8 bits */
+    bool train_embedding, train_head; /* beside adapters; either trains both where they are one matrix */
+    double label_smoothing;           /* 0 <= s < 1; training only */
+    double embed_noise;               /* NEFTune's alpha, 0: none; training only */
+    uint64_t seed;                    /* adapter initialisation, dropout, noise */
     uint32_t micro_batches_in_flight; /* how many may be saved at once, ≥ 1 in STAGE_TRAIN */
     uint32_t tokens_max;              /* most tokens of a micro-batch, > 0 */
     uint32_t rows_max;                /* most rows of a micro-batch; 0: tokens_max */
@@ -57,6 +71,8 @@ struct stage_options {
     uint32_t labelled_max;            /* most labelled positions of a micro-batch; 0: tokens_max */
     uint32_t positions_max;           /* most positions of a KV cache; 0: row_tokens_max */
     bool recompute; /* save only each layer's input and compute the rest again in backward */
+    bool split; /* backward in two halves: stage_backward_blocks for inputs, stage_backward_weights for the
+                   gradients of matrices and adapters; not with recompute */
 };
 
 /* Bytes that stage_create will allocate, by purpose, exactly. Pure. */
@@ -92,6 +108,10 @@ struct micro_batch {
     const int32_t *labels;     /* [tokens]; read by the head; NULL: nothing is learnt */
     uint64_t step;
     uint32_t index; /* number of the micro-batch in its step */
+    /* The load-balancing loss of routers, summed over rows r of this micro-batch as len_r * aux_r, is added
+     * to the loss with this factor: coefficient * labelled tokens / tokens, both of the whole step. 0: none.
+     * All layers must be here. */
+    double router_scale;
 };
 /* Arrays are copied by the call. */
 
@@ -110,11 +130,27 @@ int stage_forward(struct stage *stage, const struct micro_batch *batch, struct b
  * are ordered. */
 int stage_backward(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
                    struct buffer *grad_in, struct buffer *grad_out, double scale, struct err *err);
+
+/* The same for blocks [block_begin, block_end) of the stage, in any number of parts. forward: *saved is NULL
+ * for the first part of a micro-batch, which takes its place, and what that returned for the others, in
+ * rising order. backward: parts in falling order; the one with the stage's first block ends `saved`, or with
+ * options.split the last stage_backward_weights does, which comes after the inputs' half of the same blocks.
+ */
+int stage_forward_blocks(struct stage *stage, const struct micro_batch *batch, uint32_t block_begin,
+                         uint32_t block_end, struct buffer *in, struct buffer *out, struct saved **saved,
+                         struct err *err);
+int stage_backward_blocks(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                          uint32_t block_begin, uint32_t block_end, struct buffer *grad_in,
+                          struct buffer *grad_out, double scale, struct err *err);
+int stage_backward_weights(struct stage *stage, const struct micro_batch *batch, struct saved *saved,
+                           uint32_t block_begin, uint32_t block_end, struct err *err);
 void stage_saved_release(struct saved *saved); /* drop without backward; NULL is a no-op */
 
 /* Sum of cross-entropies and labelled tokens since stage_step_begin; 0 and 0 without the head. Waits.
  * ERR_NOT_FINITE when the sum is not. */
 int stage_loss(struct stage *stage, double *loss_sum, uint64_t *labelled, struct err *err);
+/* Σ len_r * aux_r since then, without its factor. Waits. */
+int stage_router_loss(struct stage *stage, double *sum, struct err *err);
 
 /* Sum of squares of all gradients (unscaled) in parameter order, in double. Waits. ERR_NOT_FINITE names the
  * first gradient that is not finite. */
@@ -122,18 +158,22 @@ int stage_grad_square_sum(struct stage *stage, double *sum, struct err *err);
 
 /* AdamW as PyTorch has it (decoupled decay): the gradient used is grad_scale * accumulated sum. */
 struct step_update {
-    double learning_rate, beta1, beta2, eps, weight_decay;
-    double grad_scale; /* clip factor / labelled tokens of the whole batch */
+    double learning_rate, beta1, beta2, eps;
+    double weight_decay; /* of matrices and adapters … */
+    double vector_decay; /* … and of norms and biases: 0 as transformers groups them */
+    double grad_scale;   /* clip factor / labelled tokens of the whole batch */
 };
 int stage_update(struct stage *stage, const struct step_update *update, struct err *err);
 
 /* Trained parameters by name, as in a PyTorch state dict without peft's prefix, such as
- * "model.layers.3.self_attn.q_proj.lora_A.weight", rank-two, f32. Order: layer, target (q k v o gate up
- * down), A, B.
+ * "model.layers.3.self_attn.q_proj.lora_A.weight", f32; those of experts one by one, as the hub's files name
+ * them. Order: that of blocks, in a block that of the layer's steps. A tied head in another stage than the
+ * embedding has the embedding's name.
  */
 struct parameter {
     const char *name; /* borrowed until stage_destroy */
     uint32_t rows, columns;
+    bool vector; /* of one dimension: columns is 1 */
 };
 enum stage_state { STATE_VALUE, STATE_GRADIENT, STATE_MOMENT1, STATE_MOMENT2 };
 uint32_t stage_parameter_count(const struct stage *stage);

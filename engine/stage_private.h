@@ -1,5 +1,6 @@
-/* The inner parts of a stage, shared by the files that make it up: stage.c (life), pass.c (forward and
- * backward), layer.c, lora.c, head.c, train.c (loss, update, state), infer.c, and queue.c below them.
+/* The inner parts of a stage, shared by the files that make it up: stage.c (life), load.c (weights), pass.c
+ * (forward and backward), layer.c (the steps of a layer), linear.c (matrices, biases, adapters), head.c,
+ * train.c (loss, update, state), infer.c, and queue.c below them.
  */
 #ifndef MOTLEY_ENGINE_STAGE_PRIVATE_H
 #define MOTLEY_ENGINE_STAGE_PRIVATE_H
@@ -17,6 +18,21 @@ struct saved {
     bool taken;
     uint32_t tokens, rows, labelled;
     uint64_t step;
+    double router_scale; /* as struct micro_batch has it */
+};
+
+/* The parameters of one block: an area of frozen ones and one of trained ones, whose gradients and moments
+ * lie in areas like it. */
+struct block_state {
+    const struct layer_tensors *tensors;
+    struct buffer *frozen, *trained, *gradients, *moment1, *moment2; /* NULL: nothing, or inference */
+};
+
+/* A trained tensor of one block, and which of its copies. */
+struct parameter_place {
+    uint32_t block, copy;
+    const struct layer_tensor *tensor;
+    char name[LAYER_NAME_MAX];
 };
 
 struct stage {
@@ -26,12 +42,11 @@ struct stage {
     struct model_config config;   /* what options.config points to */
     bool exact;                   /* so narrow a model that all is done in double inside each op */
     struct device *device;
-    struct buffer **layers; /* weights, [layout.layers] */
-    struct buffer *table, *head_table, *head_norm, *rope;
-    struct buffer *values, *gradients, *moment1, *moment2; /* [layout.adapter_bytes] each */
-    struct buffer *workspace, *scalars; /* scalars: loss, then a sum of squares a parameter */
+    struct block_state *blocks; /* [block_end - block_begin] */
+    struct buffer *rope;        /* [positions_max, rotary] for all layers, then that of windowed ones */
+    struct buffer *workspace, *scalars; /* scalars: loss, router's loss, then a sum of squares a parameter */
     struct saved *slots;
-    char (*names)[96];
+    struct parameter_place *parameters;
     double *sums; /* host copy of scalars */
     uint64_t updates;
     uint64_t labelled; /* since stage_step_begin */
@@ -73,9 +88,7 @@ void queue_gemm(struct queue *queue, enum gemm_order order, uint32_t m, uint32_t
 /* y[rows,width] = x */
 void queue_copy(struct queue *queue, uint32_t rows, uint32_t width, struct operand x, uint32_t ldx,
                 struct operand y, uint32_t ldy);
-/* y[rows,width] = rmsnorm(x) * weight */
-void queue_norm(struct queue *queue, const struct stage *stage, uint32_t rows, struct operand x,
-                struct operand weight, struct operand y);
+void queue_zero(struct queue *queue, struct operand x, uint64_t count);
 
 /* One micro-batch going through a stage. */
 struct pass {
@@ -83,38 +96,62 @@ struct pass {
     struct queue queue;
     struct saved *slot;
     uint32_t tokens, rows;
-    bool dropout; /* training, and the adapters have some */
+    bool dropout;  /* training, and the adapters have some */
+    bool train;    /* backward follows, or this is it */
+    bool counting; /* routers' choices are counted for the load-balancing loss */
     /* inference with a cache only */
     struct kv_cache *cache;
     uint32_t cache_begin;
 };
 
-/* What one layer saves of this pass. */
-struct layer_save {
-    struct operand qkv, att, lse, mid, gate_up, z[GROUP_COUNT];
+/* A layer of a pass: what its values' places depend on. */
+struct layer_run {
+    struct pass *pass;
+    const struct layer_plan *plan;
+    const struct tape *tape; /* NULL in forward */
+    uint32_t layer;          /* from 0, of the model */
+    struct block_state *block;
+    struct operand x, out;
+    struct operand kept;  /* where what forward keeps begins */
+    struct operand inner; /* where the workspace of steps begins */
 };
+
+struct operand run_value(const struct layer_run *run, enum layer_value value);
+struct operand run_gradient(const struct layer_run *run, enum layer_value value);
+/* `bytes` per token into the workspace of steps, or into what is kept. */
+struct operand run_scratch(const struct layer_run *run, uint64_t bytes);
+struct operand run_kept(const struct layer_run *run, uint64_t bytes);
 
 /* Operands of a pass. layer counts from 0 within the stage. */
 struct operand pass_meta(const struct pass *pass, uint64_t at, enum dtype dtype);
 struct operand pass_x(const struct pass *pass, uint32_t layer);
-struct layer_save pass_save(const struct pass *pass, uint32_t layer);
 struct operand pass_workspace(const struct pass *pass, uint64_t at);
-struct operand layer_weight(const struct stage *stage, uint32_t layer, uint64_t at);
-/* A parameter of the adapter: `at` floats into the layer's part of `buffer` (values, gradients, …). */
-struct operand adapter_at(const struct stage *stage, struct buffer *buffer, uint32_t layer, uint64_t at);
+struct block_state *stage_block(const struct stage *stage, uint32_t block);
+/* The first copy of a tensor; its gradient, which must be trained. */
+struct operand tensor_at(const struct block_state *block, const struct layer_tensor *tensor);
+struct operand tensor_gradient(const struct block_state *block, const struct layer_tensor *tensor);
 
-/* layer.c: x[tokens,hidden] → out (which may be x). With `inner` only what is saved is computed. */
-void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out, bool inner);
-/* d in the workspace: gradient of the output → gradient of x (unless !need_input). Destroys what was saved.
- */
-void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input);
+/* layer.c: x[tokens,hidden] → out (which may be x). */
+void layer_forward(struct pass *pass, uint32_t layer, struct operand x, struct operand out);
+/* d in the workspace: gradient of the output → gradient of x (unless !need_input). Destroys what was saved,
+ * unless `part` is the input's alone; the weights' part comes later. */
+enum backward_part { BACKWARD_ALL, BACKWARD_OF_INPUT, BACKWARD_OF_WEIGHT };
+void layer_backward(struct pass *pass, uint32_t layer, struct operand x, bool need_input,
+                    enum backward_part part);
+/* y[rows,width] = norm(x) by tensor `norm` of the block; ld 0: width. */
+void block_norm(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
+                struct operand x, struct operand y);
+void block_norm_backward(struct pass *pass, const struct block_state *block, int32_t norm, uint32_t rows,
+                         struct operand x, struct operand dy, bool accumulate, struct operand dx);
 
-/* lora.c: out (ldo) += B z, keeping z = scale * A drop(input). */
-void lora_forward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, struct operand input,
-                  struct operand z, struct operand out, uint32_t ldo);
-/* Gradients of A and B from dout (ldd) and, where dinput is there, dinput += that of the input. */
-void lora_backward(struct pass *pass, uint32_t layer, enum lora_group_kind kind, struct operand input,
-                   struct operand z, struct operand dout, uint32_t ldd, struct operand dinput);
+/* linear.c: a linear step. z is the kept A x; only_z: nothing else is computed. */
+void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z);
+void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
+                     bool need_input);
+/* c = x M^T (+ beta c), or with `back` c = x M, M a matrix of the block however it is kept. m rows of x. */
+void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
+                     bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
+                     uint32_t ldc);
 
 /* head.c: from x[tokens,hidden] at the slot's labelled positions, loss and (when gradient) the slot's head
  * part. */
@@ -123,10 +160,13 @@ void head_forward(struct pass *pass, struct operand x, bool gradient);
 void head_backward(struct pass *pass, float scale);
 /* Logits of the given rows of x into the workspace's logits, at most head_rows. */
 void head_logits(struct pass *pass, struct operand x, uint32_t rows);
-struct operand head_matrix(const struct stage *stage);
+
+/* load.c */
+int stage_load(struct stage *stage, const struct weight_source *source, struct err *err);
 
 /* pass.c: take a free place, describe the micro-batch in it; ERR_BUSY, ERR_TOO_BIG, ERR_INVALID. */
 int slot_take(struct stage *stage, const struct micro_batch *batch, struct saved **out, struct err *err);
+void embed(struct pass *pass, struct operand out);
 /* queue.c. Find a free place and wait until its staging may be written. */
 int slot_find(struct stage *stage, struct saved **out, struct err *err);
 void slot_give(struct saved *slot);

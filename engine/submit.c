@@ -28,18 +28,22 @@ static int use_check(const struct device *device, const struct op *op, const str
 
 bool op_supports(const struct device *device, const struct op *op)
 {
-    return (unsigned)op->kind < OP_KINDS && device->backend->op->supports(device, op);
+    struct op full = *op;
+    op_complete(&full);
+    return (unsigned)op->kind < OP_KINDS && device->backend->op->supports(device, &full);
 }
 
 int op_submit(struct device *device, const struct op *op, struct err *err)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
-    uint32_t count = op_operands(op, uses);
+    struct op full = *op;
+    op_complete(&full);
+    uint32_t count = op_operands(&full, uses);
     for (uint32_t i = 0; i < count; i++)
-        if (use_check(device, op, &uses[i], err) != 0)
+        if (use_check(device, &full, &uses[i], err) != 0)
             return -1;
-    if (!op_supports(device, op))
+    if (!op_supports(device, &full))
         return err_set(err, ERR_UNSUPPORTED, "device %s does not support op %s with these types or sizes",
                        device->name, op_name(op->kind));
-    return device->backend->op->submit(device, op, err);
+    return device->backend->op->submit(device, &full, err);
 }

@@ -7,8 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const target_names[LORA_TARGET_COUNT] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                            "gate_proj", "up_proj", "down_proj"};
+static const char *const target_names[LORA_TARGET_COUNT] = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"};
+
+uint32_t model_lora_targets(const struct model_config *config)
+{
+    return config->packed ? LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN
+                          : LORA_ALL & ~(LORA_QKV | LORA_GATE_UP);
+}
 
 const char *lora_target_name(uint32_t target)
 {
@@ -39,9 +45,15 @@ static void target_shape(const struct model_config *c, uint32_t target, uint32_t
     case LORA_V:
         *rows = kv;
         break;
+    case LORA_QKV:
+        *rows = q + 2 * kv;
+        break;
     case LORA_GATE:
     case LORA_UP:
         *rows = ffn;
+        break;
+    case LORA_GATE_UP:
+        *rows = 2 * ffn;
         break;
     default:
         *rows = c->hidden;
@@ -59,6 +71,7 @@ static uint64_t adapter_params(const struct model_config *c, const struct block_
     uint64_t sum = 0;
     if (!o->lora)
         return 0;
+    mask &= model_lora_targets(c);
     for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
         uint32_t rows, cols;
         if (!(target & o->lora_targets & mask))
@@ -72,6 +85,7 @@ static uint64_t adapter_params(const struct model_config *c, const struct block_
 static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint32_t ffn)
 {
     uint64_t sum = 0;
+    mask &= model_lora_targets(c);
     for (uint32_t target = 1; target < LORA_ALL; target <<= 1) {
         uint32_t rows, cols;
         if (!(target & mask))
@@ -82,13 +96,13 @@ static uint64_t matrix_params(const struct model_config *c, uint32_t mask, uint3
     return sum;
 }
 
-enum { MASK_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O, MASK_FFN = LORA_GATE | LORA_UP | LORA_DOWN };
+enum { LORA_FFN = LORA_ALL & ~LORA_ATTENTION };
 
 static struct block_part part_attention(const struct model_config *c, const struct block_options *o)
 {
     uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
-    p.matrix_params = matrix_params(c, MASK_ATTENTION, 0);
+    p.matrix_params = matrix_params(c, LORA_ATTENTION, 0);
     p.params = p.matrix_params + h;
     if (c->qkv_bias)
         p.params += q + 2 * kv;
@@ -98,7 +112,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
         p.params += 2 * (uint64_t)c->head_dim;
     else if (c->qk_norm == 2)
         p.params += q + kv;
-    p.lora_params = adapter_params(c, o, MASK_ATTENTION, 0);
+    p.lora_params = adapter_params(c, o, LORA_ATTENTION, 0);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     /* scores and their product with v: 2 * 2q per pair, half the pairs are causal */
     p.flops_per_square = 2.0 * (double)q;
@@ -114,11 +128,11 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.copies = c->experts;
         p.active = c->experts_active;
     }
-    p.matrix_params = matrix_params(c, MASK_FFN, (uint32_t)f);
+    p.matrix_params = matrix_params(c, LORA_FFN, (uint32_t)f);
     p.params = p.matrix_params + (expert ? 0 : h);
     if (c->mlp_bias && !expert)
         p.params += 2 * f + h;
-    p.lora_params = adapter_params(c, o, MASK_FFN, (uint32_t)f);
+    p.lora_params = adapter_params(c, o, LORA_FFN, (uint32_t)f);
     p.flops_per_token = 2.0 * (double)p.matrix_params;
     p.saved_per_token = h + 3 * f;
     return p;
@@ -182,7 +196,8 @@ int model_blocks(const struct model_config *config, const struct block_options *
     if (options->lora && (options->lora_rank == 0 || options->lora_rank > 65536))
         return err_set(err, ERR_INVALID, "the adapter's rank, %u, is not within 1..65536",
                        options->lora_rank);
-    if (options->lora && (options->lora_targets == 0 || options->lora_targets > LORA_ALL))
+    if (options->lora &&
+        ((options->lora_targets & model_lora_targets(config)) == 0 || options->lora_targets > LORA_ALL))
         return err_set(err, ERR_INVALID, "the adapter names no target that a model has");
     if (config->layers == 0 || config->layers > MODEL_LAYERS_MAX)
         return err_set(err, ERR_INVALID, "a model of %u layers is not within 1..%d", config->layers,

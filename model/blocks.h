@@ -23,9 +23,17 @@ enum lora_target {
     LORA_GATE = 1 << 4,
     LORA_UP = 1 << 5,
     LORA_DOWN = 1 << 6,
-    LORA_ALL = (1 << 7) - 1,
-    LORA_TARGET_COUNT = 7
+    LORA_QKV = 1 << 7,       /* q, k and v as one matrix (Phi-3) */
+    LORA_GATE_UP = 1 << 8,   /* gate and up as one */
+    LORA_ALL = (1 << 9) - 1, /* every one that the architecture has: see model_lora_targets() */
+    LORA_TARGET_COUNT = 9
 };
+/* The targets among them that attention has; the rest are the FFN's. */
+enum { LORA_ATTENTION = LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV };
+
+/* The matrices that a model of this config has, as a mask of enum lora_target: q, k, v, gate and up, or the
+ * packed ones instead. */
+uint32_t model_lora_targets(const struct model_config *config);
 
 /* "q_proj" …; NULL for anything that is not exactly one bit. */
 const char *lora_target_name(uint32_t target);
@@ -73,7 +81,8 @@ struct block {
 struct block_options {
     bool lora;             /* false: rank and targets are ignored */
     uint32_t lora_rank;    /* >= 1 when lora */
-    uint32_t lora_targets; /* mask of enum lora_target. On MoE layers gate, up and down mean every expert's */
+    uint32_t lora_targets; /* mask of enum lora_target; those that the model has count. On MoE layers gate, up
+                              and down mean every expert's */
 };
 
 struct block_list {
@@ -87,7 +96,8 @@ struct block_list {
         active_params; /* that one token passes: what "A3B" in a model's name counts, embedding included */
 };
 
-/* Fill *list; block_list_fini() releases it. Errors: ERR_INVALID for options out of range, ERR_NOMEM. */
+/* Fill *list; block_list_fini() releases it. Errors: ERR_INVALID for options out of range or targets of which
+ * the model has none, ERR_NOMEM. */
 int model_blocks(const struct model_config *config, const struct block_options *options,
                  struct block_list *list, struct err *err);
 void block_list_fini(struct block_list *list);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "common/json.h"
+#include "model/hub_json.h"
 
 enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
 
@@ -63,11 +63,35 @@ const char *model_arch_name(enum model_arch arch)
     return (unsigned)arch < MODEL_ARCH_COUNT ? archs[arch].name : "unknown";
 }
 
+static bool layer_bit(const uint8_t *mask, uint32_t layer)
+{
+    return layer < MODEL_LAYERS_MAX && (mask[layer / 8] >> (layer % 8) & 1) != 0;
+}
+
+static void set_layer_bit(uint8_t *mask, uint32_t layer)
+{
+    mask[layer / 8] |= (uint8_t)(1u << (layer % 8));
+}
+
 bool model_layer_is_sparse(const struct model_config *config, uint32_t layer)
 {
-    if (config->experts == 0 || layer >= config->layers)
-        return false;
-    return (config->dense_layer[layer / 8] >> (layer % 8) & 1) == 0;
+    return config->experts > 0 && layer < config->layers && !layer_bit(config->dense_layer, layer);
+}
+
+uint32_t model_layer_window(const struct model_config *config, uint32_t layer)
+{
+    return layer_bit(config->window_layer, layer) ? config->window : 0;
+}
+
+bool model_layer_rotates(const struct model_config *config, uint32_t layer)
+{
+    return !layer_bit(config->no_rope_layer, layer);
+}
+
+const struct rope_config *model_layer_rope(const struct model_config *config, uint32_t layer)
+{
+    bool local = config->rope_local_set && model_layer_window(config, layer) > 0;
+    return local ? &config->rope_local : &config->rope;
 }
 
 static int refuse_arch(const char *what, const char *name, struct err *err)
@@ -218,44 +242,32 @@ static int parse_rope(struct json_reader *r, enum model_arch arch, struct rope_c
     return 0;
 }
 
-/* layer_types: which layers use the window. Full ones first, then windowed ones, is what the families have.
- */
-static int parse_layer_types(struct json_reader *r, struct model_config *c)
+/* layer_types: which layers use the window. */
+static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *windowed)
 {
     const json_t *types = NULL;
     if (jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types) <= 0)
         return r->failed ? -1 : 0;
-    if (json_array_size(types) != c->layers)
-        return jr_fail(r, "layer_types", "has %zu entries for %u layers", json_array_size(types), c->layers);
-    uint32_t first = c->layers;
-    for (uint32_t i = 0; i < c->layers; i++) {
+    if (json_array_size(types) != layers)
+        return jr_fail(r, "layer_types", "has %zu entries for %u layers", json_array_size(types), layers);
+    memset(windowed, 0, MODEL_LAYERS_MAX / 8);
+    for (uint32_t i = 0; i < layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        bool sliding = type && strcmp(type, "sliding_attention") == 0;
-        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
+        if (type && strcmp(type, "sliding_attention") == 0)
+            set_layer_bit(windowed, i);
+        else if (!type || strcmp(type, "full_attention") != 0)
             return err_set(r->err, ERR_UNSUPPORTED,
                            "layer_types[%u]: only full_attention and sliding_attention are known", i);
-        if (sliding && first == c->layers)
-            first = i;
-        if (!sliding && first < c->layers)
-            return err_set(r->err, ERR_UNSUPPORTED,
-                           "layer_types[%u]: full attention behind windowed layers is not supported", i);
-    }
-    if (first < c->layers && c->window == 0)
-        return jr_fail(r, "layer_types", "names sliding_attention, but there is no sliding_window");
-    c->windowed_from = first;
-    if (first == c->layers) {
-        c->window = 0;
-        c->windowed_from = 0;
     }
     return 0;
 }
 
 static int parse_window(struct json_reader *r, struct model_config *c)
 {
-    uint32_t window = archs[c->arch].window, from = c->layers;
+    uint32_t window = archs[c->arch].window, from = 0;
+    const json_t *given = json_object_get(r->object, "sliding_window");
     bool use = false;
-    if (json_object_get(r->object, "sliding_window") &&
-        json_is_null(json_object_get(r->object, "sliding_window")))
+    if (given && json_is_null(given))
         window = 0;
     jr_u32(r, "sliding_window", JR_OPTIONAL, 0, 1 << 30, &window);
     bool gated = c->arch == MODEL_QWEN2 || c->arch == MODEL_QWEN3 || c->arch == MODEL_QWEN3_MOE;
@@ -265,15 +277,22 @@ static int parse_window(struct json_reader *r, struct model_config *c)
         jr_u32(r, "max_window_layers", JR_OPTIONAL, 0, 1 << 20, &from);
     } else {
         use = c->arch == MODEL_MISTRAL || c->arch == MODEL_MIXTRAL;
-        from = 0;
     }
-    if (r->failed)
+    for (uint32_t i = from; use && i < c->layers; i++)
+        set_layer_bit(c->window_layer, i);
+    if (!use)
+        window = 0;
+    if (r->failed || parse_layer_types(r, c->layers, c->window_layer) < 0)
         return -1;
-    if (use && window > 0 && from < c->layers) {
-        c->window = window;
-        c->windowed_from = from;
-    }
-    return parse_layer_types(r, c);
+    bool any = false;
+    for (uint32_t i = 0; i < c->layers; i++)
+        any = any || layer_bit(c->window_layer, i);
+    if (any && window == 0 && json_object_get(r->object, "layer_types"))
+        return jr_fail(r, "layer_types", "names sliding_attention, but there is no sliding_window");
+    c->window = any ? window : 0;
+    if (c->window == 0)
+        memset(c->window_layer, 0, sizeof(c->window_layer));
+    return 0;
 }
 
 static int parse_sizes(struct json_reader *r, struct model_config *c)
@@ -321,14 +340,14 @@ static int parse_dense_layers(struct json_reader *r, struct model_config *c)
         return -1;
     for (uint32_t i = 0; i < c->layers; i++)
         if ((i + 1) % step != 0)
-            c->dense_layer[i / 8] |= (uint8_t)(1u << (i % 8));
+            set_layer_bit(c->dense_layer, i);
     for (size_t k = 0; only && k < json_array_size(only); k++) {
         const json_t *item = json_array_get(only, k);
         json_int_t i = json_integer_value(item);
         if (!json_is_integer(item) || i < 0 || i >= (json_int_t)c->layers)
             return jr_fail(r, "mlp_only_layers", "element %zu is no layer below num_hidden_layers, %u", k,
                            c->layers);
-        c->dense_layer[i / 8] |= (uint8_t)(1u << (i % 8));
+        set_layer_bit(c->dense_layer, (uint32_t)i);
     }
     return 0;
 }
@@ -455,7 +474,7 @@ int model_config_parse(const json_t *document, struct model_config *config, stru
 int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)
 {
     memset(config, 0, sizeof(*config));
-    json_t *document = json_parse_limited(text, size, JSON_DEPTH_MAX, err);
+    json_t *document = hub_json_parse(text, size, JSON_DEPTH_MAX, err);
     if (!document)
         return -1;
     int status = model_config_parse(document, config, err);
@@ -497,21 +516,32 @@ static void set_experts(json_t *out, const struct model_config *c)
     json_object_set_new(out, "mlp_only_layers", only);
 }
 
+/* The first layer with a window, which max_window_layers means; layer_types, which stands beside it, says
+ * all.
+ */
+static uint32_t window_first(const struct model_config *c)
+{
+    uint32_t i = 0;
+    while (i < c->layers && !layer_bit(c->window_layer, i))
+        i++;
+    return i;
+}
+
 static void set_window(json_t *out, const struct model_config *c)
 {
     json_object_set_new(out, "sliding_window", c->window ? json_integer(c->window) : json_null());
     if (c->window) {
         json_t *types = json_array();
         for (uint32_t i = 0; i < c->layers; i++)
-            json_array_append_new(types,
-                                  json_string(i < c->windowed_from ? "full_attention" : "sliding_attention"));
+            json_array_append_new(
+                types, json_string(layer_bit(c->window_layer, i) ? "sliding_attention" : "full_attention"));
         json_object_set_new(out, "layer_types", types);
     }
     if (c->arch != MODEL_QWEN2 && c->arch != MODEL_QWEN3 && c->arch != MODEL_QWEN3_MOE)
         return;
     json_object_set_new(out, "use_sliding_window", json_boolean(c->window > 0));
     if (c->window)
-        json_object_set_new(out, "max_window_layers", json_integer(c->windowed_from));
+        json_object_set_new(out, "max_window_layers", json_integer(window_first(c)));
 }
 
 json_t *model_config_to_json(const struct model_config *c, struct err *err)
@@ -560,16 +590,10 @@ static int refuse(struct err *err, const struct model_config *c, const char *wha
 
 int model_config_runnable(const struct model_config *c, struct err *err)
 {
-    if (c->experts)
-        return refuse(err, c, "experts");
-    if (c->qk_norm)
-        return refuse(err, c, "q/k norms");
-    if (c->qkv_bias || c->o_bias || c->mlp_bias)
-        return refuse(err, c, "biases");
-    if (c->window && c->window < c->max_positions)
-        return refuse(err, c, "a sliding window");
     if (c->rope.kind == ROPE_OTHER)
         return refuse(err, c, c->rope.kind_name);
+    if (c->rope_local_set && c->rope_local.kind == ROPE_OTHER)
+        return refuse(err, c, c->rope_local.kind_name);
     return 0;
 }
 
@@ -588,13 +612,13 @@ static double scale_llama3(const struct rope_config *rope, double frequency)
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err)
+int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, double *inv_freq, struct err *err)
 {
-    const struct rope_config *rope = &config->rope;
     if (rope->kind == ROPE_OTHER)
-        return refuse(err, config, rope->kind_name);
-    for (uint32_t i = 0; i < config->head_dim / 2; i++) {
-        double frequency = pow(rope->theta, -2.0 * i / config->head_dim);
+        return err_set(err, ERR_UNSUPPORTED, "the rotary scaling \"%s\" can be planned but not run yet",
+                       rope->kind_name);
+    for (uint32_t i = 0; i < dim / 2; i++) {
+        double frequency = pow(rope->theta, -2.0 * i / dim);
         if (rope->kind == ROPE_LINEAR)
             frequency /= rope->factor;
         else if (rope->kind == ROPE_LLAMA3)
@@ -602,4 +626,10 @@ int model_rope_frequencies(const struct model_config *config, double *inv_freq, 
         inv_freq[i] = frequency;
     }
     return 0;
+}
+
+int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err)
+{
+    uint32_t dim = config->rotary_dim ? config->rotary_dim : config->head_dim;
+    return model_rope_frequencies_of(&config->rope, dim, inv_freq, err);
 }

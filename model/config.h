@@ -65,13 +65,10 @@ struct model_config {
     bool o_bias;      /* bias on o */
     bool mlp_bias;    /* biases on gate, up, down */
     uint32_t qk_norm; /* 0 none; 1 RMSNorm per head (head_dim weights); 2 over the full width of q and k */
-    uint32_t window;  /* sliding-window attention in tokens; 0: none. With windowed_from.. below */
-    uint32_t windowed_from; /* first layer (from 0) that uses the window */
+    uint32_t window;  /* tokens of sliding-window attention in the layers of window_layer; 0: none */
+    uint8_t window_layer[MODEL_LAYERS_MAX / 8];  /* bit i: layer i attends to the window only */
+    uint8_t no_rope_layer[MODEL_LAYERS_MAX / 8]; /* bit i: layer i does not rotate q and k (SmolLM3) */
     /* What other families than Llama's have; all zero there. */
-    uint32_t window_period; /* the last of so many layers attends to everything, the others to the window
-                               (Gemma 2: 2, Gemma 3: 6); 0: windowed_from alone decides */
-    uint32_t
-        no_rope_period;  /* the last of so many layers has no rotary embedding (SmolLM3: 4); 0: all have */
     uint32_t rotary_dim; /* of a head's values so many are rotated; 0: all */
     bool rope_local_set; /* windowed layers have a rotary setting of their own (Gemma 3): */
     struct rope_config rope_local;
@@ -113,18 +110,30 @@ json_t *model_config_to_json(const struct model_config *config, struct err *err)
 /* True when layer 'layer' (from 0) holds experts rather than a dense FFN. */
 bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);
 
-/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): everything but dense Llama-family
- * models without biases, windows shorter than the positions, q/k norms or scalings other than linear and
- * llama3. */
+/* What differs from layer to layer; 'layer' from 0. */
+/* Tokens of the sliding window: a query sees itself and window - 1 before it; 0: everything before it. Given
+ * even when max_positions is shorter, because rows beyond max_positions are not refused. */
+uint32_t model_layer_window(const struct model_config *config, uint32_t layer);
+/* False where q and k are not rotated at all. */
+bool model_layer_rotates(const struct model_config *config, uint32_t layer);
+/* The rotary setting of the layer, borrowed from config. */
+const struct rope_config *model_layer_rope(const struct model_config *config, uint32_t layer);
+
+/* Refuse, by name, what the engine does not compute yet (ERR_UNSUPPORTED): rotary scalings other than linear
+ * and llama3. */
 int model_config_runnable(const struct model_config *config, struct err *err);
 
 /* "llama", "qwen3_moe" … as `model_type` says it; never NULL for a value of the enum. */
 const char *model_arch_name(enum model_arch arch);
 
-/* Inverse frequencies of the rotary embedding, head_dim/2 of them, in double precision, scaling applied:
- * Su et al. 2021 (RoFormer) eq. 15; llama3 scaling as Meta published it with Llama 3.1 (low frequencies
- * divided by factor, high ones kept, linear blend between). The engine converts them to its own dtype.
- * ERR_UNSUPPORTED for ROPE_OTHER. */
+/* Inverse frequencies of the rotary embedding, of config->rope on its rotary_dim, in double precision,
+ * scaling applied: Su et al. 2021 (RoFormer) eq. 15; llama3 scaling as Meta published it with Llama 3.1 (low
+ * frequencies divided by factor, high ones kept, linear blend between). The engine converts them to its own
+ * dtype. ERR_UNSUPPORTED for ROPE_OTHER. */
 int model_rope_frequencies(const struct model_config *config, double *inv_freq, struct err *err);
+/* The same of one setting on 'dim' values of a head (rotary_dim, or head_dim where that is 0): dim/2 of them.
+ */
+int model_rope_frequencies_of(const struct rope_config *rope, uint32_t dim, double *inv_freq,
+                              struct err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* Stored element types -> fp32. The block layouts are ggml's (as documented with its block structs): d and m
  * are fp16 scales and minima, q small integers; value = d*q (+ m), with the K types' own sub-block scales.
- * All arithmetic is single precision, one multiply and one add, so that every machine gets the same bits. */
+ * All arithmetic is single precision, one multiply and one add, so that every machine gets the same bits; the
+ * loops over a block are the compiler's to vectorise (model/options.cmake). */
 #include <string.h>
 
 #include "model/gguf.h"
@@ -29,7 +30,7 @@ static float half_float(uint16_t h)
     return sign ? -f : f;
 }
 
-static void block_q4_0(const uint8_t *p, float *y)
+static void block_q4_0(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p));
     for (int j = 0; j < 16; j++) {
@@ -38,7 +39,7 @@ static void block_q4_0(const uint8_t *p, float *y)
     }
 }
 
-static void block_q4_1(const uint8_t *p, float *y)
+static void block_q4_1(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p)), m = half_float(load16(p + 2));
     for (int j = 0; j < 16; j++) {
@@ -52,7 +53,7 @@ static int fifth_bit(const uint8_t *qh, int j)
     return (qh[j / 8] >> (j % 8) & 1) << 4;
 }
 
-static void block_q5_0(const uint8_t *p, float *y)
+static void block_q5_0(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p));
     for (int j = 0; j < 16; j++) {
@@ -61,7 +62,7 @@ static void block_q5_0(const uint8_t *p, float *y)
     }
 }
 
-static void block_q5_1(const uint8_t *p, float *y)
+static void block_q5_1(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p)), m = half_float(load16(p + 2));
     for (int j = 0; j < 16; j++) {
@@ -70,7 +71,7 @@ static void block_q5_1(const uint8_t *p, float *y)
     }
 }
 
-static void block_q8_0(const uint8_t *p, float *y)
+static void block_q8_0(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p));
     for (int j = 0; j < 32; j++)
@@ -90,7 +91,8 @@ static void scale_min(int j, const uint8_t *q, uint8_t *scale, uint8_t *min)
 }
 
 /* Q4_K: d, dmin, scales[12], qs[128]. Q5_K: the same with the fifth bits qh[32] before qs. */
-static void block_k45(const uint8_t *p, const uint8_t *qh, const uint8_t *qs, float *y)
+static void block_k45(const uint8_t *restrict p, const uint8_t *restrict qh, const uint8_t *restrict qs,
+                      float *restrict y)
 {
     float d = half_float(load16(p)), dmin = half_float(load16(p + 2));
     for (int j = 0; j < 8; j++) {
@@ -107,49 +109,48 @@ static void block_k45(const uint8_t *p, const uint8_t *qh, const uint8_t *qs, fl
     }
 }
 
-static void block_q4_k(const uint8_t *p, float *y)
+static void block_q4_k(const uint8_t *restrict p, float *restrict y)
 {
     block_k45(p, NULL, p + 16, y);
 }
 
-static void block_q5_k(const uint8_t *p, float *y)
+static void block_q5_k(const uint8_t *restrict p, float *restrict y)
 {
     block_k45(p, p + 16, p + 48, y);
 }
 
 /* ql[128] low nibbles, qh[64] high pairs, scales[16] signed, d. */
-static void block_q6_k(const uint8_t *p, float *y)
+static void block_q6_k(const uint8_t *restrict p, float *restrict y)
 {
     float d = half_float(load16(p + 208));
     const uint8_t *scales = p + 192;
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *ql = p + 64 * half, *qh = p + 128 + 32 * half;
-        for (int l = 0; l < 32; l++)
-            for (int k = 0; k < 4; k++) {
-                int low = k < 2 ? ql[l + 32 * (k & 1)] & 15 : ql[l + 32 * (k & 1)] >> 4;
-                int q = (low | (qh[l] >> (2 * k) & 3) << 4) - 32;
-                float s = d * (float)(int8_t)scales[8 * half + l / 16 + 2 * k];
-                y[128 * half + 32 * k + l] = s * (float)q;
-            }
+    for (int run = 0; run < 16; run++) { /* of 16 values under one scale */
+        int half = run / 8, k = run / 2 % 4, first = 16 * (run % 2);
+        const uint8_t *ql = p + 64 * half + 32 * (k & 1) + first, *qh = p + 128 + 32 * half + first;
+        float s = d * (float)(int8_t)scales[run];
+        for (int l = 0; l < 16; l++) {
+            int q = ((ql[l] >> (k & 2 ? 4 : 0) & 15) | (qh[l] >> (2 * k) & 3) << 4) - 32;
+            y[16 * run + l] = s * (float)q;
+        }
     }
 }
 
-static void plain_f32(const uint8_t *p, float *y)
+static void plain_f32(const uint8_t *restrict p, float *restrict y)
 {
     memcpy(y, p, 4);
 }
 
-static void plain_f16(const uint8_t *p, float *y)
+static void plain_f16(const uint8_t *restrict p, float *restrict y)
 {
     *y = half_float(load16(p));
 }
 
-static void plain_bf16(const uint8_t *p, float *y)
+static void plain_bf16(const uint8_t *restrict p, float *restrict y)
 {
     *y = bits_float((uint32_t)load16(p) << 16);
 }
 
-static void plain_f64(const uint8_t *p, float *y)
+static void plain_f64(const uint8_t *restrict p, float *restrict y)
 {
     double v;
     memcpy(&v, p, 8);
@@ -178,7 +179,11 @@ int tensor_dequantise(enum tensor_type type, const void *src, uint64_t count, fl
             memcpy(dst, src, count * 4);
         return 0;
     }
-    for (uint64_t i = 0; i < count / block; i++)
-        decoders[type](p + i * bytes, dst + i * block);
+    if (type == TENSOR_BF16)
+        for (uint64_t i = 0; i < count; i++)
+            plain_bf16(p + 2 * i, dst + i);
+    else
+        for (uint64_t i = 0; i < count / block; i++)
+            decoders[type](p + i * bytes, dst + i * block);
     return 0;
 }

@@ -1,30 +1,33 @@
 /* Layouts are written once, as the order in which arrays are taken; sums follow from them. */
 #include "model/footprint.h"
 
-#include "model/blocks.h"
+#include <string.h>
 
 enum {
-    FIXED = 4,                   /* bytes of what is fp32, or a number of 32 bits, in any method */
+    FIXED = 4,                   /* bytes of a value, or of a number of 32 bits */
     HEAD_LOGIT_FLOATS = 6 << 20, /* logits held at once aim at this many values (24 MiB) … */
     HEAD_ROWS_MIN = 16           /* … but at least so many positions */
 };
-
-const struct footprint_item footprint_fp32 = {.weight = 4, .activation = 4, .moment = 4};
 
 static uint64_t aligned(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* The place of an array [rows, width] of values of `item` bytes. */
-static uint64_t take(uint64_t *at, uint64_t rows, uint64_t width, uint32_t item)
+/* The place of an array [rows, width] of values of 4 bytes. */
+static uint64_t take(uint64_t *at, uint64_t rows, uint64_t width)
 {
     uint64_t begin = *at;
-    *at += aligned(rows * width * item);
+    *at += aligned(rows * width * FIXED);
     return begin;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t larger64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -38,172 +41,192 @@ static struct footprint_shape shape_of(const struct model_config *c)
         .kv_width = kv,
         .qkv_width = q + 2 * kv,
         .ffn = c->experts ? larger(c->ffn, c->expert_ffn * c->experts_active) : c->ffn,
-        .router = c->experts ? c->experts + 2 * c->experts_active : 0,
         .vocab = c->vocab,
         .heads = c->heads,
         .kv_heads = c->kv_heads,
         .head_dim = c->head_dim,
         .layers = c->layers,
+        .experts = c->experts,
         .tied = c->tied,
     };
 }
 
-static void layer_place(struct footprint_model *m)
+struct layer_method footprint_lora(uint32_t rank, uint32_t targets, bool dropout)
 {
-    const struct footprint_shape *s = &m->shape;
-    struct footprint_layer *layer = &m->layer;
-    uint32_t item = m->item.weight;
-    uint64_t at = 0;
-    layer->norm1 = take(&at, 1, s->hidden, item);
-    layer->qkv = take(&at, s->qkv_width, s->hidden, item);
-    layer->o = take(&at, s->hidden, s->q_width, item);
-    layer->norm2 = take(&at, 1, s->hidden, item);
-    layer->gate_up = take(&at, 2ull * s->ffn, s->hidden, item);
-    layer->down = take(&at, s->hidden, s->ffn, item);
-    layer->bytes = at;
+    struct layer_method method = {.dropout = dropout && rank > 0 && targets != 0};
+    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
+        method.rank[i] = (targets >> i & 1) != 0 ? rank : 0;
+    return method;
 }
 
-static void groups_place(struct footprint_model *m, uint32_t targets)
+void footprint_model_init(const struct model_config *config, const struct layer_method *method,
+                          struct footprint_model *m)
 {
-    const struct footprint_shape *s = &m->shape;
-    const struct {
-        uint32_t target, group, outputs, column;
-    } members[] = {
-        {LORA_Q, GROUP_QKV, s->q_width, 0},
-        {LORA_K, GROUP_QKV, s->kv_width, s->q_width},
-        {LORA_V, GROUP_QKV, s->kv_width, s->q_width + s->kv_width},
-        {LORA_O, GROUP_O, s->hidden, 0},
-        {LORA_GATE, GROUP_GATE_UP, s->ffn, 0},
-        {LORA_UP, GROUP_GATE_UP, s->ffn, s->ffn},
-        {LORA_DOWN, GROUP_DOWN, s->hidden, 0},
-    };
-    const uint32_t inputs[GROUP_COUNT] = {s->hidden, s->q_width, s->hidden, s->ffn};
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < LORA_TARGET_COUNT && m->rank > 0; i++) {
-        if ((targets & members[i].target) == 0)
-            continue;
-        struct lora_group *group = &m->groups[members[i].group];
-        group->members[group->count++] = (struct lora_member){.target = members[i].target,
-                                                              .site = i,
-                                                              .outputs = members[i].outputs,
-                                                              .column = members[i].column};
-        m->parameters += 2;
+    memset(m, 0, sizeof *m);
+    m->shape = shape_of(config);
+    m->method = *method;
+    for (uint32_t i = 0; i < LAYER_TARGETS_MAX; i++)
+        m->rank = larger(m->rank, method->rank[i]);
+    for (uint32_t i = 0; i < config->layers; i++) {
+        bool sparse = model_layer_is_sparse(config, i);
+        m->sparse_before[i + 1] = m->sparse_before[i] + sparse;
+        m->has_sparse |= sparse;
+        m->has_dense |= !sparse;
     }
-    for (int g = 0; g < GROUP_COUNT; g++) {
-        struct lora_group *group = &m->groups[g];
-        group->inputs = inputs[g];
-        group->a = take(&at, (uint64_t)group->count * m->rank, group->inputs, FIXED) / FIXED;
-        for (uint32_t i = 0; i < group->count; i++)
-            group->members[i].b = take(&at, group->members[i].outputs, m->rank, FIXED) / FIXED;
-        m->group_members = larger(m->group_members, group->count);
-        m->group_inputs = larger(m->group_inputs, group->count > 0 ? group->inputs : 0);
-    }
-    m->adapter_floats = at / FIXED;
+    if (m->has_dense)
+        layer_plan_init(config, method, false, &m->dense);
+    if (m->has_sparse)
+        layer_plan_init(config, method, true, &m->sparse);
+    layer_embedding_tensors(config, method, &m->embedding);
+    layer_head_tensors(config, method, !config->tied, &m->head);
+    layer_head_tensors(config, method, true, &m->head_alone);
+    uint32_t rotary = config->rotary_dim > 0 ? config->rotary_dim : config->head_dim;
+    m->rotary = config->rope_local_set ? 2 * rotary : rotary;
+    m->head_rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / config->vocab / 16 * 16);
 }
 
-struct footprint_model footprint_model_of(const struct model_config *config, struct footprint_item item,
-                                          uint32_t rank, uint32_t targets, bool dropout)
+const struct layer_plan *footprint_layer(const struct footprint_model *m, uint32_t layer)
 {
-    struct footprint_model m = {
-        .shape = shape_of(config), .item = item, .rank = targets != 0 ? rank : 0, .dropout = dropout};
-    layer_place(&m);
-    groups_place(&m, targets);
-    m.head_rows = larger(HEAD_ROWS_MIN, HEAD_LOGIT_FLOATS / config->vocab / 16 * 16);
-    return m;
+    return m->sparse_before[layer + 1] > m->sparse_before[layer] ? &m->sparse : &m->dense;
 }
 
-struct footprint_save footprint_save_of(const struct footprint_model *m, uint32_t tokens)
+const struct layer_tensors *footprint_tensors(const struct footprint *f, uint32_t block)
 {
-    const struct footprint_shape *s = &m->shape;
-    struct footprint_save save;
-    uint32_t item = m->item.activation;
-    uint64_t at = 0;
-    save.qkv = take(&at, tokens, s->qkv_width, item);
-    save.att = take(&at, tokens, s->q_width, item);
-    save.lse = take(&at, tokens, s->heads, FIXED);
-    save.mid = take(&at, tokens, s->hidden, item);
-    save.gate_up = take(&at, tokens, 2ull * s->ffn, item);
-    save.router = take(&at, tokens, s->router, FIXED);
-    for (int g = 0; g < GROUP_COUNT; g++)
-        save.z[g] = take(&at, tokens, (uint64_t)m->groups[g].count * m->rank, item);
-    save.bytes = at;
-    return save;
+    const struct footprint_model *m = f->model;
+    if (block == 0)
+        return &m->embedding;
+    if (block <= m->shape.layers)
+        return &footprint_layer(m, block - 1)->tensors;
+    return m->shape.tied && !f->shares_table ? &m->head_alone : &m->head;
+}
+
+/* Bytes that a layer of this kind keeps for so many tokens. */
+static uint64_t kept_bytes(const struct layer_plan *plan, uint32_t tokens, bool split)
+{
+    return tokens * (plan->saved_bytes + (split ? plan->split_bytes : 0)) + plan->fixed_bytes;
+}
+
+static uint32_t sparse_layers(const struct footprint *f, uint32_t layers)
+{
+    const uint32_t *before = f->model->sparse_before;
+    return before[f->layer_begin + layers] - before[f->layer_begin];
+}
+
+/* Of the stage's first `layers` layers. */
+static uint64_t saves_bytes(const struct footprint *f, uint32_t layers)
+{
+    uint32_t sparse = sparse_layers(f, layers);
+    return sparse * kept_bytes(&f->model->sparse, f->tokens, f->split) +
+           (layers - sparse) * kept_bytes(&f->model->dense, f->tokens, f->split);
+}
+
+uint64_t footprint_save_bytes(const struct footprint *f, uint32_t layer)
+{
+    return kept_bytes(footprint_layer(f->model, layer), f->tokens, f->split);
+}
+
+uint64_t footprint_save_at(const struct footprint *f, uint32_t layer)
+{
+    return f->slot.saves + saves_bytes(f, layer - f->layer_begin);
 }
 
 static void slot_place(struct footprint *f, const struct footprint_options *o)
 {
     struct footprint_slot *slot = &f->slot;
-    uint32_t hidden = f->model->shape.hidden, item = f->model->item.activation;
+    uint32_t hidden = f->model->shape.hidden;
     uint64_t at = 0;
-    slot->ids = take(&at, o->tokens, 1, FIXED);
-    slot->positions = take(&at, o->tokens, 1, FIXED);
-    slot->row_ids = take(&at, o->tokens, 1, FIXED);
-    slot->row_start = take(&at, o->rows + 1ull, 1, FIXED);
-    slot->label_index = take(&at, o->labelled, 1, FIXED);
-    slot->targets = take(&at, o->labelled, 1, FIXED);
+    slot->ids = take(&at, o->tokens, 1);
+    slot->positions = take(&at, o->tokens, 1);
+    slot->row_ids = take(&at, o->tokens, 1);
+    slot->row_start = take(&at, o->rows + 1ull, 1);
+    slot->label_index = take(&at, o->labelled, 1);
+    slot->targets = take(&at, o->labelled, 1);
     slot->meta_bytes = at;
-    uint64_t x_bytes = aligned((uint64_t)o->tokens * hidden * item);
+    uint64_t x_bytes = aligned((uint64_t)o->tokens * hidden * FIXED);
     slot->x_stride = o->train ? x_bytes : 0;
     slot->x = at;
     at += x_bytes * (o->train ? f->layers : f->layers > 0);
     slot->saves = at;
-    slot->save_stride = o->train && !o->recompute ? footprint_save_of(f->model, o->tokens).bytes : 0;
-    at += slot->save_stride * f->layers;
-    slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden, item);
+    at += f->saves ? saves_bytes(f, f->layers) : 0;
+    slot->head = take(&at, o->train && f->has_head ? o->labelled : 0, hidden);
+    slot->router = take(&at, o->train ? 2ull * o->rows : 0, f->model->shape.experts);
     slot->bytes = at;
     f->slots = o->slots;
+}
+
+/* What one layer of either kind needs of the workspace. */
+struct need {
+    uint64_t inner, save, panel;
+};
+
+static void need_of(const struct footprint *f, const struct layer_plan *plan, bool here,
+                    const struct footprint_options *o, struct need *need)
+{
+    if (!here)
+        return;
+    uint64_t work = plan->forward_bytes;
+    if (o->train && o->split)
+        work = larger64(work, larger64(plan->backward_input.work_bytes, plan->backward_weight.work_bytes));
+    if (o->train)
+        work = larger64(work, plan->backward.work_bytes);
+    need->inner = larger64(need->inner, work * f->tokens);
+    need->save = larger64(need->save, f->saves ? 0 : kept_bytes(plan, f->tokens, f->split));
+    need->panel = larger64(need->panel, plan->tensors.panel_bytes);
 }
 
 static void workspace_place(struct footprint *f, const struct footprint_options *o)
 {
     const struct footprint_model *m = f->model;
-    const struct footprint_shape *s = &m->shape;
     struct footprint_workspace *w = &f->workspace;
-    uint32_t item = m->item.activation;
-    /* rows of what layers need, of what their backward needs, of the head's */
-    uint32_t inner = f->layers > 0 ? o->tokens : 0, back = o->train ? inner : 0;
-    uint32_t head = f->has_head ? f->head_rows : 0;
+    uint32_t head = f->has_head ? f->head_rows : 0, sparse = sparse_layers(f, f->layers);
+    struct need need = {0};
     uint64_t at = 0;
-    w->norm = take(&at, inner, s->hidden, item);
-    w->d = take(&at, o->tokens, s->hidden, item);
-    /* dact is done with before datt and dqkv begin: they share its place */
-    uint64_t act_end = at;
-    w->act = take(&act_end, inner, larger(s->ffn, s->hidden), item);
-    w->datt = take(&at, back, s->q_width, item);
-    w->dqkv = take(&at, back, s->qkv_width, item);
-    at = at > act_end ? at : act_end;
-    w->delta = take(&at, back, s->heads, FIXED);
-    w->dz = take(&at, back, (uint64_t)m->group_members * m->rank, item);
-    w->drop = take(&at, m->dropout ? back : 0, m->group_inputs, item);
-    w->act2 = take(&at, m->groups[GROUP_DOWN].count > 0 ? back : 0, s->ffn, item);
+    need_of(f, &m->dense, sparse < f->layers, o, &need);
+    need_of(f, &m->sparse, sparse > 0, o, &need);
+    if (f->has_head)
+        need.panel =
+            larger64(need.panel, f->shares_table ? m->embedding.panel_bytes : m->head_alone.panel_bytes);
+    w->d = take(&at, o->tokens, m->shape.hidden);
+    w->inner = at;
+    at += need.inner;
     w->save = at;
-    at += o->recompute || !o->train ? footprint_save_of(m, inner).bytes : 0;
-    w->logits = take(&at, head, s->vocab, FIXED);
-    w->head_x = take(&at, head, s->hidden, item);
-    w->head_n = take(&at, head, s->hidden, item);
+    at += need.save;
+    w->panel = take(&at, need.panel / FIXED, 1);
+    w->logits = take(&at, head, m->shape.vocab);
+    w->head_x = take(&at, head, m->shape.hidden);
+    w->head_n = take(&at, head, m->shape.hidden);
     w->bytes = at;
 }
 
 uint64_t footprint_cache_bytes(const struct footprint *f, uint32_t tokens)
 {
-    return 2ull * f->layers * tokens * f->model->shape.kv_width * f->model->item.activation;
+    return 2ull * f->layers * tokens * f->model->shape.kv_width * FIXED;
+}
+
+/* `count` blocks with these tensors. */
+static void blocks_count(struct footprint *f, const struct layer_tensors *tensors, uint32_t count, bool train)
+{
+    f->weights += count * footprint_counted(tensors->frozen_bytes);
+    f->adapters += count * (train ? 2 : 1) * footprint_counted(tensors->trained_bytes);
+    f->optimizer += count * (train ? 2 : 0) * footprint_counted(tensors->moment_bytes);
+    f->parameters += count * tensors->parameters;
 }
 
 static void buffers_count(struct footprint *f, const struct footprint_options *o)
 {
     const struct footprint_model *m = f->model;
-    const struct footprint_shape *s = &m->shape;
-    uint64_t values = m->adapter_floats * f->layers, moments = o->train ? 2 : 0;
-    uint32_t tables = (uint32_t)f->has_embedding + (f->has_head && !f->shares_table);
-    f->table_bytes = (uint64_t)s->vocab * s->hidden * m->item.weight;
-    f->head_norm_bytes = f->has_head ? (uint64_t)s->hidden * m->item.weight : 0;
-    f->rope_bytes = f->layers > 0 ? (uint64_t)o->positions * s->head_dim * FIXED : 0;
-    f->adapter_bytes = values * FIXED;
-    f->scalar_bytes = 8 * (1 + (uint64_t)m->parameters * f->layers);
-    f->weights = f->layers * footprint_counted(m->layer.bytes) + tables * footprint_counted(f->table_bytes) +
-                 footprint_counted(f->rope_bytes) + footprint_counted(f->head_norm_bytes);
-    f->adapters = (o->train ? 2 : 1) * footprint_counted(f->adapter_bytes);
-    f->optimizer = moments * footprint_counted(values * m->item.moment);
+    uint32_t sparse = sparse_layers(f, f->layers);
+    f->weights = f->adapters = f->optimizer = 0;
+    f->parameters = 0;
+    blocks_count(f, &m->dense.tensors, f->layers - sparse, o->train);
+    blocks_count(f, &m->sparse.tensors, sparse, o->train);
+    if (f->has_embedding)
+        blocks_count(f, &m->embedding, 1, o->train);
+    if (f->has_head)
+        blocks_count(f, footprint_tensors(f, m->shape.layers + 1), 1, o->train);
+    f->rope_bytes = f->layers > 0 ? (uint64_t)o->positions * m->rotary * FIXED : 0;
+    f->weights += footprint_counted(f->rope_bytes);
+    f->scalar_bytes = 8 * (2 + (uint64_t)f->parameters);
     f->activations = o->slots * footprint_counted(f->slot.bytes);
     f->buffers = footprint_counted(f->workspace.bytes) + footprint_counted(f->scalar_bytes);
 }
@@ -219,7 +242,10 @@ void footprint_of(const struct footprint_model *m, const struct footprint_option
     f->shares_table = f->has_embedding && f->has_head && m->shape.tied;
     f->layer_begin = begin < end ? begin : end;
     f->layers = end - f->layer_begin;
+    f->tokens = (o->tokens + LAYER_TOKENS_UNIT - 1) / LAYER_TOKENS_UNIT * LAYER_TOKENS_UNIT;
     f->head_rows = m->head_rows < o->tokens ? m->head_rows : o->tokens;
+    f->saves = o->train && !o->recompute;
+    f->split = o->train && o->split;
     slot_place(f, o);
     workspace_place(f, o);
     buffers_count(f, o);

@@ -11,7 +11,7 @@
 
 #include "common/digest.h"
 #include "common/file.h"
-#include "common/json.h"
+#include "model/hub_json.h"
 #include "model/source.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096 };
@@ -77,7 +77,7 @@ static int parse_targets(const json_t *value, uint32_t *mask, struct err *err)
             return err_set(
                 err, ERR_UNSUPPORTED,
                 "%s: target_modules: \"%.64s\" is not supported; q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                "up_proj and down_proj are",
+                "up_proj, down_proj, qkv_proj and gate_up_proj are",
                 config_name, name ? name : "(no text)");
         *mask |= bit;
     }
@@ -181,7 +181,7 @@ void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
     const char *target_name = lora_target_name(target);
     snprintf(name, 128, "base_model.model.model.layers.%u.%s.%s.lora_%c.weight", layer,
-             target <= LORA_O ? "self_attn" : "mlp", target_name ? target_name : "none", which);
+             target & LORA_ATTENTION ? "self_attn" : "mlp", target_name ? target_name : "none", which);
 }
 
 static int check_weight(const struct peft *p, const struct model_config *model, uint32_t layer,
@@ -210,12 +210,14 @@ static int check_weight(const struct peft *p, const struct model_config *model, 
 /* Every target of every layer, and nothing else. */
 static int check_weights(const struct peft *p, const struct model_config *model, struct err *err)
 {
-    uint32_t expected = 0;
+    uint32_t expected = 0, targets = p->config.targets & model_lora_targets(model);
+    if (targets == 0)
+        return err_set(err, ERR_INVALID, "%s: target_modules: the model has none of them", config_name);
     for (uint32_t layer = 0; layer < model->layers; layer++)
         for (uint32_t bit = 1; bit < LORA_ALL; bit <<= 1) {
-            if (!(p->config.targets & bit))
+            if (!(targets & bit))
                 continue;
-            if (bit > LORA_O && model_layer_is_sparse(model, layer))
+            if (!(bit & LORA_ATTENTION) && model_layer_is_sparse(model, layer))
                 return err_set(err, ERR_UNSUPPORTED, "%s: adapters on experts are not supported",
                                config_name);
             if (check_weight(p, model, layer, bit, 'A', err) < 0 ||
@@ -232,7 +234,7 @@ static int check_weights(const struct peft *p, const struct model_config *model,
         uint32_t layer = 0;
         if (sscanf(name, "base_model.model.model.layers.%u.", &layer) == 1 && layer < model->layers)
             for (uint32_t bit = 1; !known && bit < LORA_ALL; bit <<= 1)
-                for (int which = 'A'; (p->config.targets & bit) && !known && which <= 'B'; which++) {
+                for (int which = 'A'; (targets & bit) && !known && which <= 'B'; which++) {
                     peft_key(layer, bit, (char)which, key);
                     known = strcmp(key, name) == 0;
                 }
@@ -254,7 +256,7 @@ static int open_parts(const void *config_json, size_t config_size, struct safete
         return err_set(err, ERR_NOMEM, "no memory to open an adapter");
     }
     p->weights = weights;
-    json_t *document = json_parse_limited(config_json, config_size, JSON_DEPTH_MAX, err);
+    json_t *document = hub_json_parse(config_json, config_size, JSON_DEPTH_MAX, err);
     int status = document ? peft_config_parse(document, &p->config, err) : err_wrap(err, "%s", config_name);
     json_decref(document);
     if (status == 0)

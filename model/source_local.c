@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/file.h"
-#include "common/json.h"
+#include "model/hub_json.h"
 #include "model/source.h"
 
 enum { INDEX_BYTES_MAX = 64 << 20, PATH_BYTES = 4096 };
@@ -146,7 +146,7 @@ static int add_shards(const char *dir, struct names *list, struct err *err)
     if (file_path(path, sizeof(path), err, "%s/%s", dir, index_name) < 0 ||
         file_read_all(path, INDEX_BYTES_MAX, &text, err) < 0)
         goto out;
-    document = json_parse_limited((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
+    document = hub_json_parse((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
     if (!document) {
         err_wrap(err, "%s", index_name);
         goto out;

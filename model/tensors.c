@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
 #include "model/blocks.h"
 #include "model/gguf_config.h"
+#include "model/hub_json.h"
 
 enum { NAME_BYTES = 128, INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
 
@@ -95,7 +95,7 @@ static int check_index(struct model *m, struct err *err)
         return 0;
     if (model_source_read_file(m->source, name, INDEX_BYTES_MAX, &text, err) < 0)
         goto out;
-    document = json_parse_limited((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
+    document = hub_json_parse((const char *)text.data, text.size, JSON_DEPTH_MAX, err);
     if (!document) {
         err_wrap(err, "%s", name);
         goto out;

@@ -109,7 +109,8 @@ static int overlap_check(const struct op *op, const struct operand_use *uses, ui
         for (uint32_t j = 0; j < count; j++) {
             if (i == j || (uses[i].access & OPERAND_WRITE) == 0 || !uses_overlap(&uses[i], &uses[j]))
                 continue;
-            bool in_place = op->kind == OP_RMSNORM && uses[i].operand.at == uses[j].operand.at;
+            bool in_place = (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_BACKWARD) &&
+                            uses[i].operand.at == uses[j].operand.at && uses[i].ld == uses[j].ld;
             if (!in_place)
                 return err_set(err, ERR_INTERNAL, "op %s: operand %s is written and overlaps %s",
                                op_name(op->kind), uses[i].name, uses[j].name);
@@ -164,6 +165,12 @@ static int contents_check(const struct op *op, struct err *err)
     switch (op->kind) {
     case OP_EMBED:
         return below_check(op, "ids", &op->embed.ids, op->embed.tokens, op->embed.vocab, err);
+    case OP_EMBED_BACKWARD:
+        return below_check(op, "ids", &op->embed_backward.ids, op->embed_backward.tokens,
+                           op->embed_backward.vocab, err);
+    case OP_EMBED_NOISE:
+        return starts_check(op, &op->embed_noise.row_start, op->embed_noise.rows, op->embed_noise.tokens,
+                            err);
     case OP_ROPE:
         return below_check(op, "positions", &op->rope.positions, op->rope.tokens, op->rope.table_rows, err);
     case OP_GATHER_ROWS:
@@ -200,7 +207,7 @@ static int run_op(struct checked *checked, const struct op *op, struct err *err)
             guard(uses[i].operand.buffer, PROT_READ | PROT_WRITE);
     status = contents_check(op, err);
     if (status == 0)
-        cpu_run(&checked->runner, op);
+        status = cpu_run(&checked->runner, op, err);
     for (uint32_t i = 0; i < count; i++) {
         if (uses[i].operand.buffer == NULL)
             continue;

@@ -19,7 +19,9 @@ struct sequence {
     const struct kernels *kernels;
     uint32_t queries, offset; /* query i sits at position offset + i; keys 0 .. offset + queries */
     uint32_t group, head_dim;
-    float scale;
+    uint32_t
+        window; /* keys that a query sees, itself counted; more than there are where there is no window */
+    float scale, cap;
     const float *q, *k, *v; /* q: first head of the group; heads are head_dim apart */
     size_t ldq, ldk;        /* of q; of k and v */
     float *out;
@@ -63,6 +65,19 @@ static uint32_t visible(uint32_t position, uint32_t first, uint32_t count)
     return position < first ? 0 : min_u32(position - first + 1, count);
 }
 
+/* Keys of the tile from `first` on that lie before position's window. */
+static uint32_t hidden(const struct sequence *s, uint32_t position, uint32_t first, uint32_t count)
+{
+    uint32_t begin = position < s->window ? 0 : position - s->window + 1;
+    return begin < first ? 0 : min_u32(begin - first, count);
+}
+
+/* The first key tile that queries from `position` on see anything of. */
+static uint32_t first_tile(const struct sequence *s, uint32_t position)
+{
+    return position < s->window ? 0 : (position - s->window + 1) / TILE * TILE;
+}
+
 /* Queries of one block: whole tiles, enough that a transposed key tile pays. */
 static uint32_t block_queries(uint32_t group)
 {
@@ -79,17 +94,18 @@ static void forward_tile(const struct sequence *s, uint32_t h, uint32_t begin, u
     float *out = s->out + (size_t)begin * s->ldo + (size_t)h * s->head_dim;
     kernels->tile(n, TILE, s->head_dim, q, s->ldq, 1, keys, TILE, scores, TILE, false);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t seen = visible(s->offset + begin + i, first, count);
-        float *row = scores + (size_t)i * TILE;
-        if (seen == 0) {
+        uint32_t position = s->offset + begin + i, seen = visible(position, first, count);
+        uint32_t unseen = hidden(s, position, first, count);
+        float *row = scores + (size_t)i * TILE, *o = out + (size_t)i * s->ldo;
+        bool nothing_before = max[i] == -INFINITY;
+        if (nothing_before)
+            memset(o, 0, s->head_dim * sizeof *o);
+        if (unseen >= seen) {
             memset(row, 0, TILE * sizeof *row);
             continue;
         }
-        float correction = kernels->softmax_tile(row, seen, TILE, s->scale, &max[i], &sum[i]);
-        float *o = out + (size_t)i * s->ldo;
-        if (first == 0)
-            memset(o, 0, s->head_dim * sizeof *o);
-        else if (correction != 1.0f)
+        float correction = kernels->softmax_tile(row, unseen, seen, TILE, s->scale, s->cap, &max[i], &sum[i]);
+        if (!nothing_before && correction != 1.0f)
             kernels->scale(o, correction, o, s->head_dim);
     }
     kernels->tile(n, s->head_dim, count, scores, TILE, 1, s->v + (size_t)first * s->ldk, s->ldk, out, s->ldo,
@@ -119,7 +135,7 @@ static void sequence_forward(const struct sequence *s)
             max[i] = -INFINITY;
             sum[i] = 0.0f;
         }
-        for (uint32_t first = 0; first < last; first += TILE) {
+        for (uint32_t first = first_tile(s, s->offset + begin); first < last; first += TILE) {
             uint32_t count = min_u32(TILE, last - first);
             transpose_tile(s->k + (size_t)first * s->ldk, s->ldk, count, s->head_dim, keys);
             for (uint32_t h = 0; h < s->group; h++)
@@ -150,13 +166,13 @@ static void backward_tile(const struct sequence *s, uint32_t h, uint32_t begin, 
     for (uint32_t i = 0; i < n; i++) {
         size_t state = (size_t)(begin + i) * s->ldl + h;
         kernels->softmax_tile_backward(t->p + (size_t)i * TILE, t->dp + (size_t)i * TILE,
-                                       visible(begin + i, first, count), TILE, s->scale, s->lse[state],
-                                       s->delta[state]);
+                                       hidden(s, begin + i, first, count), visible(begin + i, first, count),
+                                       TILE, s->scale, s->cap, s->lse[state], s->delta[state]);
     }
     kernels->tile(count, d, n, t->p, 1, TILE, dout, s->ldo, t->dv, d, true);
     kernels->tile(count, d, n, t->dp, 1, TILE, q, s->ldq, t->dk, d, true);
     kernels->tile(n, d, count, t->dp, TILE, 1, s->k + (size_t)first * s->ldk, s->ldk,
-                  s->dq + begin * s->ldq + head, s->ldq, first != 0);
+                  s->dq + begin * s->ldq + head, s->ldq, first != first_tile(s, begin));
 }
 
 static void sequence_delta(const struct sequence *s)
@@ -188,7 +204,7 @@ static void sequence_backward(const struct sequence *s)
         memset(t.dk, 0, count * row_bytes);
         memset(t.dv, 0, count * row_bytes);
         for (uint32_t h = 0; h < s->group; h++)
-            for (uint32_t begin = first; begin < s->queries; begin += TILE)
+            for (uint32_t begin = first; begin < s->queries && first_tile(s, begin) <= first; begin += TILE)
                 backward_tile(s, h, begin, min_u32(begin + TILE, s->queries), first, count, &t);
         for (uint32_t j = 0; j < count; j++) {
             memcpy(s->dk + (size_t)(first + j) * s->ldk, t.dk + (size_t)j * s->head_dim, row_bytes);
@@ -225,6 +241,11 @@ static struct place place_of(uint32_t index, const uint32_t *row_start, uint32_t
     };
 }
 
+static uint32_t window_of(uint32_t window)
+{
+    return window == 0 ? UINT32_MAX : window;
+}
+
 static void forward_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct attention_job *job = context;
@@ -236,7 +257,9 @@ static void forward_part(void *context, uint32_t index, uint32_t thread)
         .queries = at.queries,
         .group = at.group,
         .head_dim = op->head_dim,
+        .window = window_of(op->window),
         .scale = op->scale,
+        .cap = op->cap,
         .q = (const float *)operand_at(&op->q) + at.q,
         .k = (const float *)operand_at(&op->k) + at.k,
         .v = (const float *)operand_at(&op->v) + at.k,
@@ -262,7 +285,9 @@ static void backward_part(void *context, uint32_t index, uint32_t thread)
         .queries = at.queries,
         .group = at.group,
         .head_dim = op->head_dim,
+        .window = window_of(op->window),
         .scale = op->scale,
+        .cap = op->cap,
         .q = (const float *)operand_at(&op->q) + at.q,
         .k = (const float *)operand_at(&op->k) + at.k,
         .v = (const float *)operand_at(&op->v) + at.k,
@@ -294,7 +319,9 @@ static void cached_part(void *context, uint32_t kv, uint32_t thread)
         .offset = op->begin,
         .group = group,
         .head_dim = op->head_dim,
+        .window = window_of(op->window),
         .scale = op->scale,
+        .cap = op->cap,
         .q = (const float *)operand_at(&op->q) + head,
         .k = (const float *)operand_at(&op->k) + (size_t)kv * op->head_dim,
         .v = (const float *)operand_at(&op->v) + (size_t)kv * op->head_dim,
@@ -307,20 +334,22 @@ static void cached_part(void *context, uint32_t kv, uint32_t thread)
     sequence_forward(&s);
 }
 
-void cpu_attention(struct cpu_runner *runner, const struct op_attention *op)
+void cpu_attention(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .forward = op};
-    pool_run(runner->pool, op->rows * op->kv_heads, forward_part, &job);
+    struct attention_job job = {.runner = runner, .forward = &op->attention};
+    pool_run(runner->pool, op->attention.rows * op->attention.kv_heads, forward_part, &job);
 }
 
-void cpu_attention_backward(struct cpu_runner *runner, const struct op_attention_backward *op)
+void cpu_attention_backward(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .backward = op};
-    pool_run(runner->pool, op->rows * op->kv_heads, backward_part, &job);
+    struct attention_job job = {.runner = runner, .backward = &op->attention_backward};
+    pool_run(runner->pool, op->attention_backward.rows * op->attention_backward.kv_heads, backward_part,
+             &job);
 }
 
-void cpu_attention_cached(struct cpu_runner *runner, const struct op_attention_cached *op)
+void cpu_attention_cached(struct cpu_runner *runner, const struct op *op)
 {
-    struct attention_job job = {.runner = runner, .cached = op};
-    pool_run(runner->pool, op->tokens == 0 ? 0 : op->kv_heads, cached_part, &job);
+    struct attention_job job = {.runner = runner, .cached = &op->attention_cached};
+    pool_run(runner->pool, op->attention_cached.tokens == 0 ? 0 : op->attention_cached.kv_heads, cached_part,
+             &job);
 }

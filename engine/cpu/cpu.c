@@ -125,9 +125,7 @@ static bool cpu_supports(const struct device *device, const struct op *op)
 
 static int cpu_submit(struct device *device, const struct op *op, struct err *err)
 {
-    (void)err;
-    cpu_run(&((struct cpu *)device)->runner, op);
-    return 0;
+    return cpu_run(&((struct cpu *)device)->runner, op, err);
 }
 
 static int cpu_event_record(struct event *event, struct err *err)

@@ -20,8 +20,9 @@ struct cpu_runner {
 int cpu_runner_init(struct cpu_runner *runner, const struct device_options *options, struct err *err);
 void cpu_runner_fini(struct cpu_runner *runner);
 
-/* Run one op on memory that is accessible, at once. Operands and sizes were checked. */
-void cpu_run(struct cpu_runner *runner, const struct op *op);
+/* Run one op on memory that is accessible, at once. Operands and sizes were checked. ERR_INTERNAL when what
+ * the op reads would lead it out of an operand. */
+int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err);
 bool cpu_runs(const struct op *op); /* supports() */
 
 /* Where an operand lies. */
@@ -33,8 +34,8 @@ static inline void *operand_at(const struct operand *operand)
 /* Limits of the attention tiles: heads share a key tile in groups, so scratch is bounded. */
 enum { ATTENTION_HEAD_DIM_MAX = 256, ATTENTION_GROUP_MAX = 64, ATTENTION_TILE = 64 };
 size_t attention_scratch_floats(void);
-void cpu_attention(struct cpu_runner *runner, const struct op_attention *op);
-void cpu_attention_backward(struct cpu_runner *runner, const struct op_attention_backward *op);
-void cpu_attention_cached(struct cpu_runner *runner, const struct op_attention_cached *op);
+void cpu_attention(struct cpu_runner *runner, const struct op *op);
+void cpu_attention_backward(struct cpu_runner *runner, const struct op *op);
+void cpu_attention_cached(struct cpu_runner *runner, const struct op *op);
 
 #endif

@@ -21,30 +21,89 @@ static double decimal(float eps)
 
 static void rmsnorm(const struct op_rmsnorm *op)
 {
-    const float *x = operand_at(&op->x), *w = operand_at(&op->weight);
-    float *y = operand_at(&op->y);
-    double eps = decimal(op->eps);
-    for (size_t row = 0; row < op->rows; row++, x += op->width, y += op->width) {
-        double r = inverse_rms(x, op->width, eps);
-        for (size_t i = 0; i < op->width; i++)
-            y[i] = (float)((double)x[i] * r * (double)w[i]);
+    const float *w = operand_at(&op->weight);
+    double eps = decimal(op->eps), offset = (double)op->offset;
+    for (size_t row = 0; row < op->rows; row++) {
+        const float *x = (const float *)operand_at(&op->x) + row * op->ldx;
+        float *y = (float *)operand_at(&op->y) + row * op->ldy;
+        for (size_t v = 0; v < op->vectors; v++, x += op->width, y += op->width) {
+            double r = inverse_rms(x, op->width, eps);
+            for (size_t i = 0; i < op->width; i++)
+                y[i] = (float)((double)x[i] * r * (offset + (double)w[i]));
+        }
     }
 }
 
-static void rmsnorm_backward(const struct op_rmsnorm_backward *op)
+/* One vector: dx unless NULL, and its part of the weight's gradient into sums unless NULL. */
+static void rmsnorm_backward_vector(const struct op_rmsnorm_backward *op, double eps, const float *x,
+                                    const float *dy, float *dx, double *sums)
 {
-    const float *x = operand_at(&op->x), *w = operand_at(&op->weight), *dy = operand_at(&op->dy);
-    float *dx = operand_at(&op->dx);
-    double eps = decimal(op->eps);
+    const float *w = operand_at(&op->weight);
+    double r = inverse_rms(x, op->width, eps), sum = 0, offset = (double)op->offset;
     size_t n = op->width;
-    for (size_t row = 0; row < op->rows; row++, x += n, dy += n, dx += n) {
-        double r = inverse_rms(x, n, eps), sum = 0;
-        for (size_t i = 0; i < n; i++)
-            sum += (double)x[i] * (double)w[i] * (double)dy[i];
-        sum *= r * r * r / (double)n;
-        for (size_t i = 0; i < n; i++)
-            dx[i] = (float)((op->accumulate ? (double)dx[i] : 0.0) + (double)w[i] * (double)dy[i] * r -
-                            (double)x[i] * sum);
+    for (size_t i = 0; sums != NULL && i < n; i++)
+        sums[i] += (double)dy[i] * (double)x[i] * r;
+    if (dx == NULL)
+        return;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (offset + (double)w[i]) * (double)dy[i];
+    sum *= r * r * r / (double)n;
+    for (size_t i = 0; i < n; i++)
+        dx[i] = (float)((op->accumulate ? (double)dx[i] : 0.0) + (offset + (double)w[i]) * (double)dy[i] * r -
+                        (double)x[i] * sum);
+}
+
+static void rmsnorm_backward(const struct op_rmsnorm_backward *op, double *scratch)
+{
+    float *all = operand_at(&op->dx), *dweight = operand_at(&op->dweight);
+    double eps = decimal(op->eps), *sums = dweight == NULL ? NULL : scratch;
+    for (size_t i = 0; sums != NULL && i < op->width; i++)
+        sums[i] = (double)dweight[i];
+    for (size_t row = 0; row < op->rows; row++)
+        for (size_t v = 0; v < op->vectors; v++) {
+            const float *x = (const float *)operand_at(&op->x) + row * op->ldx + v * op->width;
+            const float *dy = (const float *)operand_at(&op->dy) + row * op->lddy + v * op->width;
+            rmsnorm_backward_vector(op, eps, x, dy, all == NULL ? NULL : all + row * op->lddx + v * op->width,
+                                    sums);
+        }
+    for (size_t i = 0; sums != NULL && i < op->width; i++)
+        dweight[i] = (float)sums[i];
+}
+
+static void add(const struct op_add *op)
+{
+    for (size_t row = 0; row < op->rows; row++) {
+        const float *x = (const float *)operand_at(&op->x) + row * op->ldx;
+        float *y = (float *)operand_at(&op->y) + row * op->ldy;
+        for (size_t i = 0; i < op->width; i++)
+            y[i] = (float)((double)y[i] + (double)op->alpha * (double)x[i]);
+    }
+}
+
+static bool seen_before(const int32_t *ids, size_t t)
+{
+    for (size_t i = 0; i < t; i++)
+        if (ids[i] == ids[t])
+            return true;
+    return false;
+}
+
+/* One row of the table at a time, with all tokens that have it. */
+static void embed_backward(const struct op_embed_backward *op, double *sums)
+{
+    const int32_t *ids = operand_at(&op->ids);
+    const float *dout = operand_at(&op->dout);
+    for (size_t t = 0; t < op->tokens; t++) {
+        float *row = (float *)operand_at(&op->dtable) + (size_t)ids[t] * op->hidden;
+        if (seen_before(ids, t))
+            continue;
+        for (size_t i = 0; i < op->hidden; i++)
+            sums[i] = (double)row[i];
+        for (size_t u = t; u < op->tokens; u++)
+            for (size_t i = 0; ids[u] == ids[t] && i < op->hidden; i++)
+                sums[i] += (double)op->scale * (double)dout[u * op->hidden + i];
+        for (size_t i = 0; i < op->hidden; i++)
+            row[i] = (float)sums[i];
     }
 }
 
@@ -52,11 +111,11 @@ static void rope(const struct op_rope *op)
 {
     const uint32_t *positions = operand_at(&op->positions);
     const float *table = operand_at(&op->table);
-    size_t half = op->head_dim / 2;
+    size_t half = op->rotary_dim / 2;
     double sign = op->inverse ? -1 : 1;
     for (size_t t = 0; t < op->tokens; t++) {
         float *x = (float *)operand_at(&op->x) + t * op->ldx;
-        const float *cosines = table + (size_t)positions[t] * op->head_dim, *sines = cosines + half;
+        const float *cosines = table + (size_t)positions[t] * op->rotary_dim, *sines = cosines + half;
         for (uint32_t head = 0; head < op->heads; head++, x += op->head_dim)
             for (size_t i = 0; i < half; i++) {
                 double a = (double)x[i], b = (double)x[half + i], c = (double)cosines[i],
@@ -67,45 +126,79 @@ static void rope(const struct op_rope *op)
     }
 }
 
-static void swiglu(const struct op_glu *op)
+/* The sigmoid by which a gate multiplies itself, and the slope of what the sigmoid is of (kernels_body.h). */
+static double gate_sigmoid(enum glu_kind kind, double x, double *slope)
+{
+    const double twice = sqrt(8 / 3.14159265358979323846);
+    *slope = kind == GLU_SILU ? 1 : twice * (1 + 3 * 0.044715 * x * x);
+    return 1 / (1 + exp(kind == GLU_SILU ? -x : -twice * (x + 0.044715 * x * x * x)));
+}
+
+static void glu(const struct op_glu *op)
 {
     const float *gate = operand_at(&op->gate_up);
     float *act = operand_at(&op->act);
+    double slope;
     for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, act += op->width)
         for (size_t i = 0; i < op->width; i++) {
             double g = (double)gate[i];
-            act[i] = (float)(g / (1 + exp(-g)) * (double)gate[op->width + i]);
+            act[i] = (float)(g * gate_sigmoid(op->kind, g, &slope) * (double)gate[op->width + i]);
         }
 }
 
-static void swiglu_backward(const struct op_glu_backward *op)
+static void glu_backward(const struct op_glu_backward *op)
 {
     float *gate = operand_at(&op->gate_up);
     const float *dact = operand_at(&op->dact);
     for (size_t t = 0; t < op->tokens; t++, gate += 2ull * op->width, dact += op->width)
         for (size_t i = 0; i < op->width; i++) {
-            double g = (double)gate[i], u = (double)gate[op->width + i], d = (double)dact[i],
-                   s = 1 / (1 + exp(-g));
-            gate[i] = (float)(d * u * (s + g * s * (1 - s)));
+            double g = (double)gate[i], u = (double)gate[op->width + i], d = (double)dact[i], slope,
+                   s = gate_sigmoid(op->kind, g, &slope);
+            gate[i] = (float)(d * u * (s + g * s * (1 - s) * slope));
             gate[op->width + i] = (float)(d * g * s);
         }
+}
+
+static double capped(double x, double cap)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+static double cap_slope(double y, double cap)
+{
+    return cap > 0 ? 1 - y / cap * (y / cap) : 1;
+}
+
+static void softcap(const struct op_softcap *op)
+{
+    float *x = operand_at(&op->x);
+    for (size_t i = 0; i < (size_t)op->rows * op->width; i++)
+        x[i] = (float)capped((double)x[i], (double)op->cap);
 }
 
 static void cross_entropy(const struct op_cross_entropy *op)
 {
     const int32_t *targets = operand_at(&op->targets);
     float *x = operand_at(&op->logits);
-    double *loss = operand_at(&op->loss);
+    double *loss = operand_at(&op->loss), cap = (double)op->cap, share = (double)op->smoothing / op->vocab;
+    double hit = 1.0 - (double)op->smoothing;
     for (size_t row = 0; row < op->rows; row++, x += op->vocab) {
-        double max = -INFINITY, sum = 0, at_target = (double)x[targets[row]];
+        double max = -INFINITY, sum = 0, all = 0, at_target = capped((double)x[targets[row]], cap);
         for (size_t i = 0; i < op->vocab; i++)
             max = (double)x[i] > max ? (double)x[i] : max;
-        for (size_t i = 0; i < op->vocab; i++)
-            sum += exp((double)x[i] - max);
+        max = capped(max, cap);
+        for (size_t i = 0; i < op->vocab; i++) {
+            double y = capped((double)x[i], cap);
+            sum += exp(y - max);
+            all += y;
+        }
         // cppcheck-suppress invalidFunctionArg ; the largest term is 1
-        *loss += log(sum) + max - at_target;
-        for (size_t i = 0; op->gradient && i < op->vocab; i++)
-            x[i] = (float)(exp((double)x[i] - max) / sum - (i == (size_t)targets[row] ? 1.0 : 0.0));
+        *loss += log(sum) + max - hit * at_target - share * all;
+        for (size_t i = 0; op->gradient && i < op->vocab; i++) {
+            double y = capped((double)x[i], cap);
+            double d = exp(y - max) / sum - share - (i == (size_t)targets[row] ? hit : 0.0);
+            x[i] = (float)(d * cap_slope(y, cap));
+        }
     }
 }
 
@@ -117,13 +210,16 @@ static double dot(const float *x, const float *y, size_t n)
     return sum;
 }
 
-/* p[0..count) = softmax(scale * q k^T); returns its logarithmic sum. Keys lie ld apart. */
+/* p[0..count) = softmax(scale * q k^T, under the cap), and slopes[0..count) (unless NULL) the slopes of the
+ * scores by q k^T; returns the logarithmic sum. Keys lie ld apart. */
 static double probabilities(const float *q, const float *k, size_t ld, size_t count, size_t dim, double scale,
-                            double *p)
+                            double cap, double *p, double *slopes)
 {
     double max = -INFINITY, sum = 0;
     for (size_t j = 0; j < count; j++) {
-        p[j] = scale * dot(q, k + j * ld, dim);
+        p[j] = capped(scale * dot(q, k + j * ld, dim), cap);
+        if (slopes != NULL)
+            slopes[j] = scale * cap_slope(p[j], cap);
         max = p[j] > max ? p[j] : max;
     }
     for (size_t j = 0; j < count; j++) {
@@ -134,6 +230,12 @@ static double probabilities(const float *q, const float *k, size_t ld, size_t co
         p[j] /= sum;
     // cppcheck-suppress invalidFunctionArg ; the largest term is 1
     return max + log(sum);
+}
+
+/* The first position of the row from `begin` that position i sees. */
+static size_t window_begin(size_t begin, size_t i, uint32_t window)
+{
+    return window == 0 || i - begin < window ? begin : i - window + 1;
 }
 
 struct exact_job {
@@ -154,45 +256,49 @@ static void attention_part(void *context, uint32_t index, uint32_t thread)
     const float *v = (const float *)operand_at(&op->v) + begin * op->ld + kv * dim;
     float *out = (float *)operand_at(&op->out) + head * dim, *lse = operand_at(&op->lse);
     for (size_t i = begin; i < row_start[row + 1]; i++) {
-        size_t count = i - begin + 1;
+        size_t first = window_begin(begin, i, op->window), count = i - first + 1;
         lse[i * op->heads + head] =
-            (float)probabilities(q + i * op->ld, k, op->ld, count, dim, (double)op->scale, p);
+            (float)probabilities(q + i * op->ld, k + (first - begin) * op->ld, op->ld, count, dim,
+                                 (double)op->scale, (double)op->cap, p, NULL);
         for (size_t d = 0; d < dim; d++) {
             double sum = 0;
             for (size_t j = 0; j < count; j++)
-                sum += p[j] * (double)v[j * op->ld + d];
+                sum += p[j] * (double)v[(first - begin + j) * op->ld + d];
             out[i * width + d] = (float)sum;
         }
     }
 }
 
-/* Scratch of one (row, key head): p, dp [tokens]; dk, dv [tokens, dim]; dq [dim]. */
+/* Scratch of one (row, key head): p, dp, slopes [tokens]; dk, dv [tokens, dim]; dq [dim]. */
 static size_t backward_scratch_doubles(size_t tokens, size_t dim)
 {
-    return 2 * tokens + 2 * tokens * dim + dim;
+    return 3 * tokens + 2 * tokens * dim + dim;
 }
 
 /* Query i (of the whole micro-batch) of one head, against the keys of its row from `begin`. */
 static void attention_backward_query(const struct op_attention_backward *op, uint32_t head, size_t begin,
                                      size_t i, double *scratch, size_t tokens)
 {
-    size_t dim = op->head_dim, count = i - begin + 1, ld = op->ld, kv = head / (op->heads / op->kv_heads);
-    double *p = scratch, *dp = p + tokens, *dk = dp + tokens, *dv = dk + tokens * dim,
-           *dq = dv + tokens * dim;
+    size_t dim = op->head_dim, ld = op->ld, kv = head / (op->heads / op->kv_heads);
+    size_t first = window_begin(begin, i, op->window), count = i - first + 1;
+    double *p = scratch, *dp = p + tokens, *slopes = dp + tokens, *dk = slopes + tokens,
+           *dv = dk + tokens * dim, *dq = dv + tokens * dim;
     const float *q = (const float *)operand_at(&op->q) + i * ld + head * dim;
-    const float *k = (const float *)operand_at(&op->k) + begin * ld + kv * dim;
-    const float *v = (const float *)operand_at(&op->v) + begin * ld + kv * dim;
+    const float *k = (const float *)operand_at(&op->k) + first * ld + kv * dim;
+    const float *v = (const float *)operand_at(&op->v) + first * ld + kv * dim;
     const float *dout = (const float *)operand_at(&op->dout) + (i * op->heads + head) * dim;
     float *to = (float *)operand_at(&op->dq) + i * ld + head * dim;
-    double delta = 0, scale = (double)op->scale;
-    probabilities(q, k, ld, count, dim, scale, p);
+    double delta = 0;
+    probabilities(q, k, ld, count, dim, (double)op->scale, (double)op->cap, p, slopes);
+    dk += (first - begin) * dim;
+    dv += (first - begin) * dim;
     memset(dq, 0, dim * sizeof *dq);
     for (size_t j = 0; j < count; j++) {
         dp[j] = dot(dout, v + j * ld, dim);
         delta += p[j] * dp[j];
     }
     for (size_t j = 0; j < count; j++) {
-        double ds = p[j] * (dp[j] - delta) * scale;
+        double ds = p[j] * (dp[j] - delta) * slopes[j];
         for (size_t d = 0; d < dim; d++) {
             dq[d] += ds * (double)k[j * ld + d];
             dk[j * dim + d] += ds * (double)q[d];
@@ -211,7 +317,7 @@ static void attention_backward_part(void *context, uint32_t index, uint32_t thre
     uint32_t row = index / op->kv_heads, kv = index % op->kv_heads, group = op->heads / op->kv_heads;
     size_t begin = row_start[row], tokens = row_start[row + 1] - begin, dim = op->head_dim;
     double *scratch = (double *)(void *)(job->runner->scratch + thread * job->runner->scratch_floats);
-    double *dk = scratch + 2 * tokens, *dv = dk + tokens * dim;
+    double *dk = scratch + 3 * tokens, *dv = dk + tokens * dim;
     float *dk_to = (float *)operand_at(&op->dk) + begin * op->ld + kv * dim;
     float *dv_to = (float *)operand_at(&op->dv) + begin * op->ld + kv * dim, *delta = operand_at(&op->delta);
     memset(dk, 0, 2 * tokens * dim * sizeof *dk);
@@ -240,21 +346,35 @@ static bool rows_fit(const struct cpu_runner *runner, const struct operand *row_
 bool cpu_run_exact(struct cpu_runner *runner, const struct op *op)
 {
     struct exact_job job = {.runner = runner, .op = op};
+    double *scratch = (double *)(void *)runner->scratch;
     switch (op->kind) {
     case OP_RMSNORM:
         rmsnorm(&op->rmsnorm);
         return true;
     case OP_RMSNORM_BACKWARD:
-        rmsnorm_backward(&op->rmsnorm_backward);
+        if (op->rmsnorm_backward.width > runner->scratch_floats / 2)
+            return false;
+        rmsnorm_backward(&op->rmsnorm_backward, scratch);
+        return true;
+    case OP_ADD:
+        add(&op->add);
+        return true;
+    case OP_EMBED_BACKWARD:
+        if (op->embed_backward.hidden > runner->scratch_floats / 2)
+            return false;
+        embed_backward(&op->embed_backward, scratch);
         return true;
     case OP_ROPE:
         rope(&op->rope);
         return true;
     case OP_GLU:
-        swiglu(&op->glu);
+        glu(&op->glu);
         return true;
     case OP_GLU_BACKWARD:
-        swiglu_backward(&op->glu_backward);
+        glu_backward(&op->glu_backward);
+        return true;
+    case OP_SOFTCAP:
+        softcap(&op->softcap);
         return true;
     case OP_CROSS_ENTROPY:
         cross_entropy(&op->cross_entropy);

@@ -11,12 +11,27 @@
 /* Depth of a block of a matrix product, and the scratch that transposes one of 64 columns. */
 enum { GEMM_DEPTH = 128, GEMM_SCRATCH = GEMM_DEPTH * 64 };
 
+/* Columns whose sums over rows one call of a kernel makes: no more. */
+enum { COLUMNS_STRIP = 64 };
+
+/* What the gradient of a norm's weight sums over: see op_rmsnorm_backward. */
+struct norm_rows {
+    const float *x, *dy;  /* of the first of the columns */
+    const float *inverse; /* [rows, vectors] 1 / sqrt(mean(x^2) + eps) */
+    size_t rows, vectors, width, ldx, lddy;
+};
+
 /* The key of a row of dropout decisions; see op_dropout. */
 struct dropout_key {
     uint32_t key[2];
     uint32_t position, row_id, step, site; /* site = layer << 20 | target << 16; feature / 8 is added */
     uint16_t keep_last;                    /* a feature is kept when its 16 bits are at most this */
     float scale;                           /* 1 / (1 - p) */
+};
+
+struct cross_entropy_scalars {
+    float smoothing, cap; /* 0: none */
+    bool gradient;
 };
 
 struct adamw_scalars {
@@ -30,20 +45,34 @@ struct adamw_scalars {
 struct kernels {
     const char *isa;
     uint32_t width; /* floats of a vector */
-    /* y[n] = x * w / sqrt(mean(x^2) + eps) */
-    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps);
-    /* dx[n] = or += gradient */
-    void (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
-                             bool accumulate);
+    /* y[n] = x * (offset + w) / sqrt(mean(x^2) + eps) */
+    void (*rmsnorm)(const float *x, const float *w, float *y, size_t n, float eps, float offset);
+    /* dx[n] (unless NULL) = or += gradient; returns 1 / sqrt(mean(x^2) + eps) */
+    float (*rmsnorm_backward)(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                              float offset, bool accumulate);
+    /* dweight[n] += sum over rows and vectors of dy * x * inverse; n ≤ COLUMNS_STRIP */
+    void (*norm_weight_sum)(const struct norm_rows *rows, float *dweight, size_t n);
+    /* y[n] += sum over rows of x; n ≤ COLUMNS_STRIP */
+    void (*column_sum)(const float *x, size_t ldx, size_t rows, float *y, size_t n);
+    /* y[n] += alpha * x */
+    void (*add)(const float *x, float alpha, float *y, size_t n);
+    void (*from_bf16)(const uint16_t *x, float *y, size_t n);
+    void (*from_f16)(const uint16_t *x, float *y, size_t n);
+    /* rounded to nearest even; NaNs stay NaNs */
+    void (*to_bf16)(const float *x, uint16_t *y, size_t n);
+    void (*to_f16)(const float *x, uint16_t *y, size_t n);
     /* rotate one head of 2 * half values; sign 1, or -1 for the inverse */
     void (*rope)(float *x, const float *cosines, const float *sines, size_t half, float sign);
-    void (*swiglu)(const float *gate, const float *up, float *act, size_t n);
-    void (*swiglu_backward)(float *gate, float *up, const float *dact, size_t n);
+    /* x[n] = cap * tanh(x * factor / cap) */
+    void (*softcap)(float *x, size_t n, float factor, float cap);
+    /* act[n] = f(gate) * up, f being silu or gelu by its tanh form */
+    void (*glu)(bool gelu, const float *gate, const float *up, float *act, size_t n);
+    void (*glu_backward)(bool gelu, float *gate, float *up, const float *dact, size_t n);
     void (*dropout)(const struct dropout_key *key, const float *x, float *y, size_t n);
     /* dx += mask * t * scale (unless NULL), then t = mask * x * scale */
     void (*dropout_backward)(const struct dropout_key *key, const float *x, float *t, float *dx, size_t n);
-    /* -log softmax(x)[target]; with gradient x becomes softmax - onehot */
-    double (*cross_entropy)(float *x, size_t n, size_t target, bool gradient);
+    /* the loss of op_cross_entropy for one row; with gradient x becomes its gradient */
+    double (*cross_entropy)(const struct cross_entropy_scalars *s, float *x, size_t n, size_t target);
     double (*square_sum)(const float *x, size_t n);
     void (*adamw)(const struct adamw_scalars *s, float *value, const float *gradient, float *moment1,
                   float *moment2, size_t n);
@@ -63,12 +92,15 @@ struct kernels {
     void (*gemm_exact)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
                        const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                        size_t ldc);
-    /* s[0..valid) becomes exp(s * scale - new maximum), s[valid..n) 0; *m, *l the running maximum and sum;
-     * returns exp(old maximum - new maximum), by which what was summed before is to be multiplied */
-    float (*softmax_tile)(float *s, size_t valid, size_t n, float scale, float *m, float *l);
-    /* s[0..valid) becomes p = exp(s * scale - lse) and dp becomes p * (dp - delta) * scale; 0 up to n */
-    void (*softmax_tile_backward)(float *s, float *dp, size_t valid, size_t n, float scale, float lse,
-                                  float delta);
+    /* With y = s * scale, or cap * tanh(s * scale / cap) where cap > 0: s[hidden..valid) becomes exp(y - new
+     * maximum), the rest of s[0..n) 0; *m, *l the running maximum and sum; returns exp(old maximum - new
+     * maximum), by which what was summed before is to be multiplied */
+    float (*softmax_tile)(float *s, size_t hidden, size_t valid, size_t n, float scale, float cap, float *m,
+                          float *l);
+    /* s[hidden..valid) becomes p = exp(y - lse) and dp becomes p * (dp - delta) * scale, times y's slope
+     * under the cap; the rest 0 */
+    void (*softmax_tile_backward)(float *s, float *dp, size_t hidden, size_t valid, size_t n, float scale,
+                                  float cap, float lse, float delta);
 };
 
 extern const struct kernels kernels_sse42, kernels_avx2, kernels_avx512;

@@ -154,40 +154,128 @@ static float inverse_rms(const float *x, size_t n, float eps)
     return (float)(1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps));
 }
 
-static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps)
+static void rmsnorm(const float *x, const float *w, float *y, size_t n, float eps, float offset)
 {
     float r = inverse_rms(x, n, eps);
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR)
-        store(y + i, load(w + i) * (load(x + i) * r));
+        store(y + i, (load(w + i) + offset) * (load(x + i) * r));
     for (; i < n; i++)
-        y[i] = w[i] * (x[i] * r);
+        y[i] = (w[i] + offset) * (x[i] * r);
 }
 
 /* With r = 1 / rms: dx = r * (w dy) - x * r^3 / n * sum(x w dy). */
-static void rmsnorm_backward(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
-                             bool accumulate)
+static float rmsnorm_backward(const float *x, const float *w, const float *dy, float *dx, size_t n, float eps,
+                              float offset, bool accumulate)
 {
     double r = 1.0 / sqrt(square_sum(x, n) / (double)n + (double)eps);
     vn sum0 = {0}, sum1 = {0};
     size_t i = 0, half = VECTOR / 2;
+    if (dx == NULL)
+        return (float)r;
     for (; i + VECTOR <= n; i += VECTOR) {
         float product[VECTOR];
-        store(product, load(w + i) * load(dy + i));
+        store(product, (load(w + i) + offset) * load(dy + i));
         sum0 += widen(product) * widen(x + i);
         sum1 += widen(product + half) * widen(x + i + half);
     }
     double total = wide_sum(sum0 + sum1);
     for (; i < n; i++)
-        total += (double)(w[i] * dy[i]) * (double)x[i];
+        total += (double)((w[i] + offset) * dy[i]) * (double)x[i];
     float a = (float)r, b = (float)(r * r * r * total / (double)n);
     for (i = 0; i + VECTOR <= n; i += VECTOR) {
-        vf d = load(w + i) * load(dy + i) * a - load(x + i) * b;
+        vf d = (load(w + i) + offset) * load(dy + i) * a - load(x + i) * b;
         store(dx + i, accumulate ? load(dx + i) + d : d);
     }
     for (; i < n; i++) {
-        float d = w[i] * dy[i] * a - x[i] * b;
+        float d = (w[i] + offset) * dy[i] * a - x[i] * b;
         dx[i] = accumulate ? dx[i] + d : d;
+    }
+    return (float)r;
+}
+
+static void norm_weight_sum(const struct norm_rows *rows, float *dweight, size_t n)
+{
+    double sums[COLUMNS_STRIP] = {0};
+    for (size_t i = 0; i < rows->rows; i++)
+        for (size_t v = 0; v < rows->vectors; v++) {
+            const float *x = rows->x + i * rows->ldx + v * rows->width;
+            const float *dy = rows->dy + i * rows->lddy + v * rows->width;
+            double r = (double)rows->inverse[i * rows->vectors + v];
+            for (size_t j = 0; j < n; j++)
+                sums[j] += (double)dy[j] * (double)x[j] * r;
+        }
+    for (size_t j = 0; j < n; j++)
+        dweight[j] = (float)((double)dweight[j] + sums[j]);
+}
+
+static void column_sum(const float *x, size_t ldx, size_t rows, float *y, size_t n)
+{
+    double sums[COLUMNS_STRIP] = {0};
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < n; j++)
+            sums[j] += (double)x[i * ldx + j];
+    for (size_t j = 0; j < n; j++)
+        y[j] = (float)((double)y[j] + sums[j]);
+}
+
+static void add(const float *x, float alpha, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += alpha * x[i];
+}
+
+INLINE uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void from_bf16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_of((uint32_t)x[i] << 16);
+}
+
+static void to_bf16(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(x[i]), even = bits >> 16 & 1;
+        uint32_t nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+        y[i] = (uint16_t)(nan ? bits >> 16 | 0x40u : (bits + 0x7FFFu + even) >> 16);
+    }
+}
+
+/* Half precision to single and back by exponent arithmetic in floats, without branches (the method of M.
+ * Dukhan's FP16 library): a power of two moves the exponent's bias, adding one rounds at its last bit. */
+static void from_f16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word = (uint32_t)x[i] << 16, sign = word & 0x80000000u, twice = word + word;
+        float normal = float_of((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+        float small = float_of((twice >> 17) | (126u << 23)) - 0.5f;
+        uint32_t tiny = 0u - (twice < 1u << 27); /* a choice by bits: GCC does not vectorise one by ?: */
+        y[i] = float_of(sign | (bits_of(small) & tiny) | (bits_of(normal) & ~tiny));
+    }
+}
+
+static void to_f16(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word = bits_of(x[i]), twice = word + word, bias = twice & 0xFF000000u;
+        float base = fabsf(x[i]) * 0x1.0p+112f * 0x1.0p-110f;
+        bias = bias < 0x71000000u ? 0x71000000u : bias;
+        uint32_t bits = bits_of(float_of((bias >> 1) + 0x07800000u) + base);
+        uint32_t half = (bits >> 13 & 0x7C00u) + (bits & 0x0FFFu);
+        y[i] = (uint16_t)((word & 0x80000000u) >> 16 | (twice > 0xFF000000u ? 0x7E00u : half));
     }
 }
 
@@ -206,46 +294,102 @@ static void rope(float *x, const float *cosines, const float *sines, size_t half
     }
 }
 
+/* tanh by Cephes' way (tanhf.c, S. Moshier): a polynomial where |x| is small, else by exp. */
+INLINE vf tanh_f(vf x)
+{
+    vf size = (vf)((vi)x & 0x7FFFFFFF), z = x * x;
+    vf p = splat(-5.70498872745e-3f);
+    p = p * z + splat(2.06390887954e-2f);
+    p = p * z + splat(-5.37397155531e-2f);
+    p = p * z + splat(1.33314422036e-1f);
+    p = p * z + splat(-3.33332819422e-1f);
+    vf large = 1.0f - 2.0f / (exp_f(size + size) + 1.0f);
+    large = (vf)((vi)large | ((vi)x & (vi)splat(-0.0f)));
+    return select_f(size < splat(0.625f), p * z * x + x, large);
+}
+
+static void softcap(float *x, size_t n, float factor, float cap)
+{
+    size_t i = 0;
+    factor /= cap;
+    for (; i + VECTOR <= n; i += VECTOR)
+        store(x + i, tanh_f(load(x + i) * factor) * cap);
+    if (i < n)
+        store_tail(x + i, tanh_f(load_tail(x + i, n - i, 0) * factor) * cap, n - i);
+}
+
 INLINE vf sigmoid(vf x)
 {
     return 1.0f / (1.0f + exp_f(-x));
 }
 
-static void swiglu(const float *gate, const float *up, float *act, size_t n)
+/* Both gates are x * sigmoid(z(x)): z is x for silu, and for gelu's tanh form, as 1 + tanh(u) = 2 *
+ * sigmoid(2u), it is sqrt(8 / pi) * (x + 0.044715 x^3). */
+INLINE vf gate_sigmoid(bool gelu, vf x, vf *slope)
+{
+    const float twice = 1.59576912160573f;
+    vf square = x * x;
+    if (!gelu) {
+        *slope = splat(1.0f);
+        return sigmoid(x);
+    }
+    *slope = (square * (3 * 0.044715f) + 1.0f) * twice;
+    return sigmoid((square * 0.044715f + 1.0f) * x * twice);
+}
+
+INLINE vf gated(bool gelu, vf gate, vf up)
+{
+    vf slope;
+    return gate * gate_sigmoid(gelu, gate, &slope) * up;
+}
+
+INLINE void glu_row(bool gelu, const float *gate, const float *up, float *act, size_t n)
 {
     size_t i = 0;
-    for (; i + VECTOR <= n; i += VECTOR) {
-        vf g = load(gate + i);
-        store(act + i, g * sigmoid(g) * load(up + i));
-    }
-    if (i < n) {
-        vf g = load_tail(gate + i, n - i, 0);
-        store_tail(act + i, g * sigmoid(g) * load_tail(up + i, n - i, 0), n - i);
-    }
+    for (; i + VECTOR <= n; i += VECTOR)
+        store(act + i, gated(gelu, load(gate + i), load(up + i)));
+    if (i < n)
+        store_tail(act + i, gated(gelu, load_tail(gate + i, n - i, 0), load_tail(up + i, n - i, 0)), n - i);
 }
 
-INLINE void swiglu_backward_vector(vf *gate, vf *up, vf d)
+static void glu(bool gelu, const float *gate, const float *up, float *act, size_t n)
 {
-    vf g = *gate, s = sigmoid(g), silu = g * s;
-    *gate = d * *up * (s + silu * (1.0f - s));
-    *up = d * silu;
+    if (gelu)
+        glu_row(true, gate, up, act, n);
+    else
+        glu_row(false, gate, up, act, n);
 }
 
-static void swiglu_backward(float *gate, float *up, const float *dact, size_t n)
+INLINE void glu_backward_vector(bool gelu, vf *gate, vf *up, vf d)
+{
+    vf g = *gate, slope, s = gate_sigmoid(gelu, g, &slope), value = g * s;
+    *gate = d * *up * (s + value * (1.0f - s) * slope);
+    *up = d * value;
+}
+
+INLINE void glu_backward_row(bool gelu, float *gate, float *up, const float *dact, size_t n)
 {
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
         vf g = load(gate + i), u = load(up + i);
-        swiglu_backward_vector(&g, &u, load(dact + i));
+        glu_backward_vector(gelu, &g, &u, load(dact + i));
         store(gate + i, g);
         store(up + i, u);
     }
     if (i < n) {
         vf g = load_tail(gate + i, n - i, 0), u = load_tail(up + i, n - i, 0);
-        swiglu_backward_vector(&g, &u, load_tail(dact + i, n - i, 0));
+        glu_backward_vector(gelu, &g, &u, load_tail(dact + i, n - i, 0));
         store_tail(gate + i, g, n - i);
         store_tail(up + i, u, n - i);
     }
+}
+
+static void glu_backward(bool gelu, float *gate, float *up, const float *dact, size_t n)
+{
+    if (gelu)
+        glu_backward_row(true, gate, up, dact, n);
+    else
+        glu_backward_row(false, gate, up, dact, n);
 }
 
 /* The 64-bit products of 32-bit lanes, as halves. WIDE_MULTIPLY multiplies the even lanes of two vectors. */
@@ -352,37 +496,97 @@ static float row_max(const float *x, size_t n)
     return m;
 }
 
-static double cross_entropy(float *x, size_t n, size_t target, bool gradient)
+/* What a logit is in the softmax, and what its slope there is. */
+INLINE vf capped(vf x, float cap)
 {
-    float max = row_max(x, n), at_target = x[target];
-    vn sum0 = {0}, sum1 = {0};
+    return cap > 0.0f ? tanh_f(x * (1.0f / cap)) * cap : x;
+}
+
+INLINE vf cap_slope(vf y, float cap)
+{
+    vf t = y * (1.0f / cap);
+    return 1.0f - t * t;
+}
+
+struct softmax_sums {
+    double exponentials, logits; /* of exp(logit - max), and of the logits themselves */
+};
+
+/* One vector of n ≤ VECTOR logits y: sums them, and returns what is kept of them for the gradient, which is
+ * made of the capped logits where there is a cap and else of the exponentials. */
+INLINE vf cross_entropy_vector(const struct cross_entropy_scalars *s, vf y, float max, size_t n,
+                               struct softmax_sums *sums)
+{
+    vf e = exp_f(y - max);
+    for (size_t i = 0; i < n; i++) {
+        sums->exponentials += (double)e[i];
+        if (s->smoothing > 0.0f)
+            sums->logits += (double)y[i];
+    }
+    return s->cap > 0.0f ? y : e;
+}
+
+INLINE struct softmax_sums cross_entropy_sums(const struct cross_entropy_scalars *s, float *x, size_t n,
+                                              float max)
+{
+    vn sum0 = {0}, sum1 = {0}, logits0 = {0}, logits1 = {0};
     size_t i = 0;
     for (; i + VECTOR <= n; i += VECTOR) {
-        float exponentials[VECTOR];
-        vf e = exp_f(load(x + i) - max);
-        store(exponentials, e);
-        sum0 += widen(exponentials);
-        sum1 += widen(exponentials + VECTOR / 2);
-        if (gradient)
-            store(x + i, e);
+        float held[VECTOR];
+        vf y = capped(load(x + i), s->cap), e = exp_f(y - max);
+        store(held, e);
+        sum0 += widen(held);
+        sum1 += widen(held + VECTOR / 2);
+        if (s->smoothing > 0.0f) {
+            store(held, y);
+            logits0 += widen(held);
+            logits1 += widen(held + VECTOR / 2);
+        }
+        if (s->gradient)
+            store(x + i, s->cap > 0.0f ? y : e);
     }
-    double total = wide_sum(sum0 + sum1);
+    struct softmax_sums sums = {wide_sum(sum0 + sum1), wide_sum(logits0 + logits1)};
     if (i < n) {
-        vf e = exp_f(load_tail(x + i, n - i, -INFINITY) - max);
-        for (size_t j = 0; j < n - i; j++)
-            total += (double)e[j];
-        if (gradient)
-            store_tail(x + i, e, n - i);
+        vf y = capped(load_tail(x + i, n - i, -INFINITY), s->cap);
+        vf kept = cross_entropy_vector(s, y, max, n - i, &sums);
+        if (s->gradient)
+            store_tail(x + i, kept, n - i);
     }
-    if (gradient) {
-        float inverse = (float)(1.0 / total);
-        for (i = 0; i + VECTOR <= n; i += VECTOR)
-            store(x + i, load(x + i) * inverse);
-        for (; i < n; i++)
-            x[i] *= inverse;
-        x[target] -= 1.0f;
+    return sums;
+}
+
+INLINE vf cross_entropy_slope(const struct cross_entropy_scalars *s, vf kept, float max, float inverse,
+                              float share)
+{
+    if (s->cap > 0.0f)
+        return (exp_f(kept - max) * inverse - share) * cap_slope(kept, s->cap);
+    return s->smoothing > 0.0f ? kept * inverse - share : kept * inverse;
+}
+
+INLINE double cross_entropy_row(const struct cross_entropy_scalars *s, float *x, size_t n, size_t target)
+{
+    float max = capped(splat(row_max(x, n)), s->cap)[0], at_target = capped(splat(x[target]), s->cap)[0];
+    struct softmax_sums sums = cross_entropy_sums(s, x, n, max);
+    double hit = 1.0 - (double)s->smoothing, share = (double)s->smoothing / (double)n;
+    if (s->gradient) {
+        float inverse = (float)(1.0 / sums.exponentials);
+        size_t i = 0;
+        for (; i + VECTOR <= n; i += VECTOR)
+            store(x + i, cross_entropy_slope(s, load(x + i), max, inverse, (float)share));
+        if (i < n)
+            store_tail(x + i, cross_entropy_slope(s, load_tail(x + i, n - i, 0), max, inverse, (float)share),
+                       n - i);
+        x[target] -= (float)hit * (s->cap > 0.0f ? cap_slope(splat(at_target), s->cap)[0] : 1.0f);
     }
-    return log(total) + (double)max - (double)at_target;
+    return log(sums.exponentials) + (double)max - hit * (double)at_target - share * sums.logits;
+}
+
+static double cross_entropy(const struct cross_entropy_scalars *s, float *x, size_t n, size_t target)
+{
+    const struct cross_entropy_scalars plain = {.gradient = s->gradient};
+    if (s->cap == 0.0f && s->smoothing == 0.0f)
+        return cross_entropy_row(&plain, x, n, target);
+    return cross_entropy_row(s, x, n, target);
 }
 
 INLINE void adamw_vector(const struct adamw_scalars *s, vf *p, vf g, vf *m, vf *v)
@@ -427,8 +631,15 @@ static void scale(const float *x, float factor, float *y, size_t n)
 
 #include "engine/cpu/kernels_gemm.h"
 
-static float softmax_tile(float *s, size_t valid, size_t n, float factor, float *m, float *l)
+static float softmax_tile(float *s, size_t hidden, size_t valid, size_t n, float factor, float cap, float *m,
+                          float *l)
 {
+    if (cap > 0.0f) {
+        softcap(s, valid, factor, cap);
+        factor = 1.0f;
+    }
+    for (size_t j = 0; j < hidden; j++)
+        s[j] = -INFINITY;
     float max = row_max(s, valid) * factor;
     max = max > *m ? max : *m;
     float correction = *m == -INFINITY ? 0.0f : expf(*m - max);
@@ -452,23 +663,42 @@ static float softmax_tile(float *s, size_t valid, size_t n, float factor, float 
     return correction;
 }
 
-static void softmax_tile_backward(float *s, float *dp, size_t valid, size_t n, float factor, float lse,
-                                  float delta)
+/* One vector of scores y: they become probabilities, dp the gradient of the scores before scale and cap. */
+INLINE void softmax_backward_vector(vf *y, vf *dp, float score, float factor, float cap, float lse,
+                                    float delta)
+{
+    vf p = exp_f(*y * score - lse);
+    *dp = p * (*dp - delta) * factor;
+    if (cap > 0.0f)
+        *dp *= cap_slope(*y, cap);
+    *y = p;
+}
+
+static void softmax_tile_backward(float *s, float *dp, size_t hidden, size_t valid, size_t n, float factor,
+                                  float cap, float lse, float delta)
 {
     size_t i = 0;
+    float score = factor;
+    if (cap > 0.0f) {
+        softcap(s, valid, factor, cap);
+        score = 1.0f;
+    }
     for (; i + VECTOR <= valid; i += VECTOR) {
-        vf p = exp_f(load(s + i) * factor - lse);
+        vf p = load(s + i), d = load(dp + i);
+        softmax_backward_vector(&p, &d, score, factor, cap, lse, delta);
         store(s + i, p);
-        store(dp + i, p * (load(dp + i) - delta) * factor);
+        store(dp + i, d);
     }
     if (i < valid) {
-        vf p = exp_f(load_tail(s + i, valid - i, -INFINITY) * factor - lse);
-        vf d = p * (load_tail(dp + i, valid - i, 0) - delta) * factor;
+        vf p = load_tail(s + i, valid - i, -INFINITY), d = load_tail(dp + i, valid - i, 0);
+        softmax_backward_vector(&p, &d, score, factor, cap, lse, delta);
         store_tail(s + i, p, valid - i);
         store_tail(dp + i, d, valid - i);
         i = valid;
     }
     for (; i < n; i++)
+        s[i] = dp[i] = 0.0f;
+    for (i = 0; i < hidden; i++)
         s[i] = dp[i] = 0.0f;
 }
 
@@ -477,9 +707,17 @@ const struct kernels KERNELS = {
     .width = VECTOR,
     .rmsnorm = rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
+    .norm_weight_sum = norm_weight_sum,
+    .column_sum = column_sum,
+    .add = add,
+    .from_bf16 = from_bf16,
+    .from_f16 = from_f16,
+    .to_bf16 = to_bf16,
+    .to_f16 = to_f16,
     .rope = rope,
-    .swiglu = swiglu,
-    .swiglu_backward = swiglu_backward,
+    .softcap = softcap,
+    .glu = glu,
+    .glu_backward = glu_backward,
     .dropout = dropout,
     .dropout_backward = dropout_backward,
     .cross_entropy = cross_entropy,

@@ -1,495 +1,106 @@
-/* Every op on the CPU: how it is cut into parts for the pool, and which kernel does a row.
- *
- * Rows are independent of each other in every op here except the sums, which are added in a fixed order
- * whatever the number of threads.
- */
+/* Which op is whose, on the CPU. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/exact.h"
+#include "engine/cpu/experts.h"
+#include "engine/cpu/flat.h"
+#include "engine/cpu/product.h"
+#include "engine/cpu/rows.h"
+#include "engine/cpu/unpack.h"
 
-#include <math.h>
-#include <string.h>
-
-enum {
-    ROWS_PER_PART = 16,       /* of row kernels */
-    GEMM_COLUMNS_MAX = 4096,  /* of one call: bounds what the library packs, and keeps it in cache */
-    LIBRARY_SIDE_MIN = 256,   /* rows and columns of a piece that the library multiplies, if there are more */
-    LIBRARY_PIECES = 8,       /* rows are cut until there are so many pieces: it costs more than columns do */
-    THIN_ROWS_MAX = 192,      /* of products done by our own kernels, */
-    THIN_COLUMNS_MAX = 64,    /* or columns */
-    CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
-    FLAT_PER_PART = 1 << 16,  /* values of elementwise ops on flat arrays */
-    EXACT_SIDE_MAX = 512,     /* products with n and k up to this … */
-    EXACT_PRODUCTS_MAX = 1 << 24 /* … and so many multiplications sum in double */
+static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *op) = {
+    [OP_GEMM] = cpu_gemm,
+    [OP_COPY] = cpu_copy,
+    [OP_EMBED] = cpu_embed,
+    [OP_RMSNORM] = cpu_rmsnorm,
+    [OP_RMSNORM_BACKWARD] = cpu_rmsnorm_backward,
+    [OP_ROPE] = cpu_rope,
+    [OP_ATTENTION] = cpu_attention,
+    [OP_ATTENTION_BACKWARD] = cpu_attention_backward,
+    [OP_ATTENTION_CACHED] = cpu_attention_cached,
+    [OP_GLU] = cpu_glu,
+    [OP_GLU_BACKWARD] = cpu_glu_backward,
+    [OP_DROPOUT] = cpu_dropout,
+    [OP_DROPOUT_BACKWARD] = cpu_dropout_backward,
+    [OP_GATHER_ROWS] = cpu_gather_rows,
+    [OP_SCATTER_ROWS] = cpu_scatter_rows,
+    [OP_CROSS_ENTROPY] = cpu_cross_entropy,
+    [OP_SQUARE_SUM] = cpu_square_sum,
+    [OP_ADAMW] = cpu_adamw,
+    [OP_ADD] = cpu_add,
+    [OP_CAST] = cpu_cast,
+    [OP_BIAS] = cpu_bias,
+    [OP_COLUMN_SUM] = cpu_column_sum,
+    [OP_EMBED_BACKWARD] = cpu_embed_backward,
+    [OP_UNPACK] = cpu_unpack,
+    [OP_EMBED_NOISE] = cpu_embed_noise,
+    [OP_SOFTCAP] = cpu_softcap,
 };
 
-struct job {
-    struct cpu_runner *runner;
-    const struct op *op;
-    uint32_t parts;
-    double *partial;
+/* Those that read on the device where they are to go, and so can fail. */
+static int (*const led[OP_KINDS])(struct cpu_runner *runner, const struct op *op, struct err *err) = {
+    [OP_GEMM_GROUPED] = cpu_gemm_grouped,         [OP_ROUTE] = cpu_route,
+    [OP_ROUTE_BACKWARD] = cpu_route_backward,     [OP_ROUTE_SORT] = cpu_route_sort,
+    [OP_ROUTER_LOSS] = cpu_router_loss,           [OP_COMBINE] = cpu_combine,
+    [OP_COMBINE_BACKWARD] = cpu_combine_backward,
 };
+
+static bool heads_fit(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+{
+    return head_dim <= ATTENTION_HEAD_DIM_MAX && kv_heads > 0 && heads % kv_heads == 0 &&
+           heads / kv_heads <= ATTENTION_GROUP_MAX;
+}
+
+static bool unpack_fits(const struct op_unpack *op)
+{
+    uint32_t block = pack_block(op->pack);
+    bool nf4 = op->pack == PACK_NF4 || op->pack == PACK_NF4_DOUBLE;
+    return op->begin <= op->total && op->count <= op->total - op->begin && op->begin % block == 0 &&
+           (op->count % block == 0 || op->begin + op->count == op->total) && (nf4 || op->total % block == 0);
+}
+
+static bool sizes_fit(const struct op *op)
+{
+    switch (op->kind) {
+    case OP_ATTENTION:
+        return heads_fit(op->attention.heads, op->attention.kv_heads, op->attention.head_dim);
+    case OP_ATTENTION_BACKWARD:
+        return heads_fit(op->attention_backward.heads, op->attention_backward.kv_heads,
+                         op->attention_backward.head_dim);
+    case OP_ATTENTION_CACHED:
+        return heads_fit(op->attention_cached.heads, op->attention_cached.kv_heads,
+                         op->attention_cached.head_dim);
+    case OP_ROPE:
+        return op->rope.rotary_dim % 2 == 0 && op->rope.rotary_dim <= op->rope.head_dim;
+    case OP_UNPACK:
+        return unpack_fits(&op->unpack);
+    case OP_GLU:
+        return op->glu.kind == GLU_SILU || op->glu.kind == GLU_GELU_TANH;
+    case OP_GLU_BACKWARD:
+        return op->glu_backward.kind == GLU_SILU || op->glu_backward.kind == GLU_GELU_TANH;
+    case OP_EMBED_NOISE:
+        return op->embed_noise.width <= EMBED_NOISE_WIDTH_MAX;
+    case OP_SOFTCAP:
+        return op->softcap.cap > 0.0f;
+    default:
+        return cpu_experts_fit(op);
+    }
+}
 
 bool cpu_runs(const struct op *op)
 {
     struct operand_use uses[OP_OPERANDS_MAX];
     uint32_t count = op_operands(op, uses);
-    for (uint32_t i = 0; i < count; i++) {
-        const char *name = uses[i].name;
-        enum dtype want = DTYPE_F32;
-        if (strcmp(name, "ids") == 0 || strcmp(name, "targets") == 0)
-            want = DTYPE_I32;
-        else if (strcmp(name, "positions") == 0 || strcmp(name, "row_ids") == 0 ||
-                 strcmp(name, "row_start") == 0 || strcmp(name, "index") == 0)
-            want = DTYPE_U32;
-        else if ((op->kind == OP_CROSS_ENTROPY && strcmp(name, "loss") == 0) ||
-                 (op->kind == OP_SQUARE_SUM && strcmp(name, "out") == 0))
-            want = DTYPE_F64;
-        if (uses[i].operand.dtype != want)
+    for (uint32_t i = 0; i < count; i++)
+        if ((uses[i].dtypes & 1u << uses[i].operand.dtype) == 0)
             return false;
-    }
-    uint32_t head_dim = 0, group = 1;
-    if (op->kind == OP_ATTENTION) {
-        head_dim = op->attention.head_dim;
-        group = op->attention.heads / op->attention.kv_heads;
-    } else if (op->kind == OP_ATTENTION_BACKWARD) {
-        head_dim = op->attention_backward.head_dim;
-        group = op->attention_backward.heads / op->attention_backward.kv_heads;
-    } else if (op->kind == OP_ATTENTION_CACHED) {
-        head_dim = op->attention_cached.head_dim;
-        group = op->attention_cached.heads / op->attention_cached.kv_heads;
-    }
-    return head_dim <= ATTENTION_HEAD_DIM_MAX && group <= ATTENTION_GROUP_MAX;
+    return (runs[op->kind] != NULL || led[op->kind] != NULL) && sizes_fit(op);
 }
 
-static uint32_t parts_of(uint64_t rows, uint32_t per_part)
+int cpu_run(struct cpu_runner *runner, const struct op *op, struct err *err)
 {
-    return (uint32_t)((rows + per_part - 1) / per_part);
-}
-
-/* Rows [begin, end) of part `index`. */
-static void part_range(uint64_t rows, uint32_t per_part, uint32_t index, uint64_t *begin, uint64_t *end)
-{
-    *begin = (uint64_t)index * per_part;
-    *end = *begin + per_part < rows ? *begin + per_part : rows;
-}
-
-/* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
- * decides, never a part's: the two round differently. */
-static bool gemm_is_own(const struct op *op)
-{
-    const struct op_gemm *gemm = &op->gemm;
-    bool scaled = gemm->alpha == 1.0f || gemm->beta == 0.0f, twice = gemm->transpose_a && gemm->transpose_b;
-    bool thin = gemm->m <= THIN_ROWS_MAX || gemm->n <= THIN_COLUMNS_MAX;
-    return !twice && (op->exact || (thin && scaled && (gemm->beta == 0.0f || gemm->beta == 1.0f)));
-}
-
-/* Rows and columns of c, at [row, rows) x [column, columns). */
-static void gemm_piece(const struct job *job, uint32_t thread, uint32_t row, uint32_t rows, uint32_t column,
-                       uint32_t columns)
-{
-    const struct cpu_runner *runner = job->runner;
-    const struct op_gemm *op = &job->op->gemm;
-    const float *a = operand_at(&op->a), *b = operand_at(&op->b);
-    float *c = operand_at(&op->c), *scratch = runner->scratch + thread * runner->scratch_floats;
-    a += op->transpose_a ? row : (size_t)row * op->lda;
-    for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
-        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
-                 at = column + done;
-        const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
-        float *to = c + (size_t)row * op->ldc + at;
-        if (!gemm_is_own(job->op))
-            runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
-                              op->ldb, op->beta, to, op->ldc);
-        else if (job->op->exact)
-            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
-                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
-        else
-            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
-                                  part, op->ldb, op->beta, to, op->ldc, scratch);
-    }
-}
-
-/* Part `index` of `parts` of `total`, on a multiple of `unit`; what is left over goes with the last unit, so
- * that no part is smaller than a unit unless all of it is. */
-static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
-                       uint32_t *end)
-{
-    uint32_t units = total / unit ? total / unit : 1;
-    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts);
-    *begin = (uint32_t)((uint64_t)units * index / parts) * unit;
-    *end = last == units ? total : last * unit;
-}
-
-/* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
- * evenly: whole strips of 4 and 6 rows, whole panels of 64 columns. */
-static void own_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_gemm *op = &job->op->gemm;
-    uint32_t begin, end;
-    if (op->m >= op->n) {
-        even_range(op->m, 48, job->parts, index, &begin, &end);
-        if (end > begin)
-            gemm_piece(job, thread, begin, end - begin, 0, op->n);
-    } else {
-        even_range(op->n, 64, job->parts, index, &begin, &end);
-        if (end > begin)
-            gemm_piece(job, thread, 0, op->m, begin, end - begin);
-    }
-}
-
-/* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
-static uint32_t side_pieces(uint32_t side, uint32_t most)
-{
-    uint32_t pieces = 1;
-    while (2 * pieces <= most && side / (2 * pieces) >= LIBRARY_SIDE_MIN)
-        pieces *= 2;
-    return pieces;
-}
-
-static uint32_t library_column_pieces(const struct op_gemm *op)
-{
-    return side_pieces(op->n, UINT32_MAX / 2);
-}
-
-static uint32_t library_row_pieces(const struct op_gemm *op)
-{
-    return side_pieces(op->m, LIBRARY_PIECES / library_column_pieces(op));
-}
-
-/* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
- * alone, however many threads share them. */
-static void library_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_gemm *op = &job->op->gemm;
-    uint32_t rows = library_row_pieces(op), row, row_end, column, column_end;
-    even_range(op->m, 48, rows, index % rows, &row, &row_end);
-    even_range(op->n, 16, library_column_pieces(op), index / rows, &column, &column_end);
-    gemm_piece(job, thread, row, row_end - row, column, column_end - column);
-}
-
-static void run_gemm(struct cpu_runner *runner, const struct op *op)
-{
-    const struct op_gemm *gemm = &op->gemm;
-    struct job job = {.runner = runner, .op = op, .parts = 1};
-    if (gemm->m == 0 || gemm->n == 0)
-        return;
-    if (!gemm_is_own(op)) {
-        job.parts = library_row_pieces(gemm) * library_column_pieces(gemm);
-        pool_run(runner->pool, job.parts, library_part, &job);
-        return;
-    }
-    if ((uint64_t)gemm->m * gemm->n * gemm->k >= 1u << 16)
-        job.parts = pool_threads(runner->pool);
-    pool_run(runner->pool, job.parts, own_part, &job);
-}
-
-static void run_copy(struct cpu_runner *runner, const struct op *op)
-{
-    const float *x = operand_at(&op->copy.x);
-    float *y = operand_at(&op->copy.y);
-    (void)runner;
-    for (size_t i = 0; i < op->copy.rows; i++)
-        memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof *y);
-}
-
-static void run_embed(struct cpu_runner *runner, const struct op *op)
-{
-    const int32_t *ids = operand_at(&op->embed.ids);
-    const float *table = operand_at(&op->embed.table);
-    float *out = operand_at(&op->embed.out);
-    size_t width = op->embed.hidden;
-    (void)runner;
-    for (size_t i = 0; i < op->embed.tokens; i++)
-        memcpy(out + i * width, table + (size_t)ids[i] * width, width * sizeof *out);
-}
-
-static void norm_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    uint64_t begin, end;
-    (void)thread;
-    if (job->op->kind == OP_RMSNORM) {
-        const struct op_rmsnorm *op = &job->op->rmsnorm;
-        const float *x = operand_at(&op->x), *weight = operand_at(&op->weight);
-        float *y = operand_at(&op->y);
-        part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
-        for (uint64_t i = begin; i < end; i++)
-            job->runner->kernels->rmsnorm(x + i * op->width, weight, y + i * op->width, op->width, op->eps);
-        return;
-    }
-    const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
-    const float *x = operand_at(&op->x), *weight = operand_at(&op->weight), *dy = operand_at(&op->dy);
-    float *dx = operand_at(&op->dx);
-    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++)
-        job->runner->kernels->rmsnorm_backward(x + i * op->width, weight, dy + i * op->width,
-                                               dx + i * op->width, op->width, op->eps, op->accumulate);
-}
-
-static void rope_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_rope *op = &job->op->rope;
-    const uint32_t *positions = operand_at(&op->positions);
-    const float *table = operand_at(&op->table);
-    float *x = operand_at(&op->x), sign = op->inverse ? -1.0f : 1.0f;
-    size_t half = op->head_dim / 2;
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        const float *cosines = table + (size_t)positions[i] * op->head_dim;
-        for (uint32_t head = 0; head < op->heads; head++)
-            job->runner->kernels->rope(x + i * op->ldx + (size_t)head * op->head_dim, cosines, cosines + half,
-                                       half, sign);
-    }
-}
-
-static void swiglu_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct kernels *kernels = job->runner->kernels;
-    uint64_t begin, end;
-    (void)thread;
-    if (job->op->kind == OP_GLU) {
-        const struct op_glu *op = &job->op->glu;
-        const float *gate_up = operand_at(&op->gate_up);
-        float *act = operand_at(&op->act);
-        part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-        for (uint64_t i = begin; i < end; i++) {
-            const float *gate = gate_up + i * 2 * op->width;
-            kernels->swiglu(gate, gate + op->width, act + i * op->width, op->width);
-        }
-        return;
-    }
-    const struct op_glu_backward *op = &job->op->glu_backward;
-    float *gate_up = operand_at(&op->gate_up);
-    const float *dact = operand_at(&op->dact);
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        float *gate = gate_up + i * 2 * op->width;
-        kernels->swiglu_backward(gate, gate + op->width, dact + i * op->width, op->width);
-    }
-}
-
-static struct dropout_key dropout_key_of(float p, uint64_t seed, uint64_t step, uint32_t layer,
-                                         uint32_t target)
-{
-    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
-    return (struct dropout_key){
-        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
-        .step = (uint32_t)step,
-        .site = layer << 20 | target << 16,
-        .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
-        .scale = 1.0f / (1.0f - p),
-    };
-}
-
-static void dropout_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_dropout *op = &job->op->dropout;
-    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
-    const float *x = operand_at(&op->x);
-    float *y = operand_at(&op->y);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        key.position = positions[i];
-        key.row_id = row_ids[i];
-        job->runner->kernels->dropout(&key, x + i * op->width, y + i * op->width, op->width);
-    }
-}
-
-static void dropout_backward_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_dropout_backward *op = &job->op->dropout_backward;
-    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
-    const float *x = operand_at(&op->x);
-    float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
-    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
-    for (uint64_t i = begin; i < end; i++) {
-        key.position = positions[i];
-        key.row_id = row_ids[i];
-        job->runner->kernels->dropout_backward(&key, x + i * op->width, t + i * op->width,
-                                               dx == NULL ? NULL : dx + i * op->width, op->width);
-    }
-}
-
-static void run_gather(struct cpu_runner *runner, const struct op *op)
-{
-    const struct op_gather_rows *o = &op->gather_rows;
-    const uint32_t *index = operand_at(&o->index);
-    const float *x = operand_at(&o->x);
-    float *y = operand_at(&o->y);
-    (void)runner;
-    for (size_t i = 0; i < o->rows; i++)
-        memcpy(y + i * o->width, x + (size_t)index[i] * o->width, o->width * sizeof *y);
-}
-
-static void run_scatter(struct cpu_runner *runner, const struct op *op)
-{
-    const struct op_scatter_rows *o = &op->scatter_rows;
-    const uint32_t *index = operand_at(&o->index);
-    const float *x = operand_at(&o->x);
-    float *y = operand_at(&o->y);
-    memset(y, 0, (size_t)o->y_rows * o->width * sizeof *y);
-    for (size_t i = 0; i < o->rows; i++)
-        runner->kernels->scale(x + i * o->width, o->scale, y + (size_t)index[i] * o->width, o->width);
-}
-
-static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
-{
-    struct job *job = context;
-    const struct op_cross_entropy *op = &job->op->cross_entropy;
-    const int32_t *targets = operand_at(&op->targets);
-    float *logits = operand_at(&op->logits);
-    (void)thread;
-    job->partial[index] = job->runner->kernels->cross_entropy(logits + (size_t)index * op->vocab, op->vocab,
-                                                              (size_t)targets[index], op->gradient);
-}
-
-static void run_cross_entropy(struct cpu_runner *runner, const struct op *op)
-{
-    double losses[CROSS_ENTROPY_ROWS] = {0}, *loss = operand_at(&op->cross_entropy.loss);
-    struct op piece = *op;
-    for (uint32_t row = 0; row < op->cross_entropy.rows; row += CROSS_ENTROPY_ROWS) {
-        uint32_t left = op->cross_entropy.rows - row;
-        piece.cross_entropy.rows = left < CROSS_ENTROPY_ROWS ? left : CROSS_ENTROPY_ROWS;
-        piece.cross_entropy.logits.at = op->cross_entropy.logits.at + 4ull * row * op->cross_entropy.vocab;
-        piece.cross_entropy.targets.at = op->cross_entropy.targets.at + 4ull * row;
-        struct job job = {.runner = runner, .op = &piece, .partial = losses};
-        pool_run(runner->pool, piece.cross_entropy.rows, cross_entropy_part, &job);
-        for (uint32_t i = 0; i < piece.cross_entropy.rows; i++)
-            *loss += losses[i];
-    }
-}
-
-static void run_square_sum(struct cpu_runner *runner, const struct op *op)
-{
-    const float *x = operand_at(&op->square_sum.x);
-    double sum = 0, *out = operand_at(&op->square_sum.out);
-    for (uint64_t at = 0; at < op->square_sum.count; at += FLAT_PER_PART) {
-        uint64_t left = op->square_sum.count - at;
-        sum += runner->kernels->square_sum(x + at, left < FLAT_PER_PART ? left : FLAT_PER_PART);
-    }
-    *out = sum;
-}
-
-static void adamw_part(void *context, uint32_t index, uint32_t thread)
-{
-    const struct job *job = context;
-    const struct op_adamw *op = &job->op->adamw;
-    const struct adamw_scalars scalars = {
-        .decay = (float)(1.0 - op->learning_rate * op->weight_decay),
-        .beta1 = (float)op->beta1,
-        .beta2 = (float)op->beta2,
-        .one_minus_beta1 = (float)(1.0 - op->beta1),
-        .one_minus_beta2 = (float)(1.0 - op->beta2),
-        .inverse_root_correction2 = (float)(1.0 / sqrt(op->bias_correction2)),
-        .eps = (float)op->eps,
-        .step_size = (float)(op->learning_rate / op->bias_correction1),
-        .grad_scale = (float)op->grad_scale,
-    };
-    uint64_t begin, end;
-    (void)thread;
-    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
-    job->runner->kernels->adamw(
-        &scalars, (float *)operand_at(&op->value) + begin, (const float *)operand_at(&op->gradient) + begin,
-        (float *)operand_at(&op->moment1) + begin, (float *)operand_at(&op->moment2) + begin, end - begin);
-}
-
-static void run_rows(struct cpu_runner *runner, const struct op *op, uint64_t rows, uint32_t per_part,
-                     void (*part)(void *, uint32_t, uint32_t))
-{
-    struct job job = {.runner = runner, .op = op, .parts = parts_of(rows, per_part)};
-    pool_run(runner->pool, job.parts, part, &job);
-}
-
-void cpu_run(struct cpu_runner *runner, const struct op *op)
-{
-    if (op->exact && cpu_run_exact(runner, op))
-        return;
-    switch (op->kind) {
-    case OP_GEMM:
-        run_gemm(runner, op);
-        break;
-    case OP_COPY:
-        run_copy(runner, op);
-        break;
-    case OP_EMBED:
-        run_embed(runner, op);
-        break;
-    case OP_RMSNORM:
-        run_rows(runner, op, op->rmsnorm.rows, ROWS_PER_PART, norm_part);
-        break;
-    case OP_RMSNORM_BACKWARD:
-        run_rows(runner, op, op->rmsnorm_backward.rows, ROWS_PER_PART, norm_part);
-        break;
-    case OP_ROPE:
-        run_rows(runner, op, op->rope.tokens, ROWS_PER_PART, rope_part);
-        break;
-    case OP_ATTENTION:
-        cpu_attention(runner, &op->attention);
-        break;
-    case OP_ATTENTION_BACKWARD:
-        cpu_attention_backward(runner, &op->attention_backward);
-        break;
-    case OP_ATTENTION_CACHED:
-        cpu_attention_cached(runner, &op->attention_cached);
-        break;
-    case OP_GLU:
-        run_rows(runner, op, op->glu.tokens, ROWS_PER_PART, swiglu_part);
-        break;
-    case OP_GLU_BACKWARD:
-        run_rows(runner, op, op->glu_backward.tokens, ROWS_PER_PART, swiglu_part);
-        break;
-    case OP_DROPOUT:
-        run_rows(runner, op, op->dropout.tokens, ROWS_PER_PART, dropout_part);
-        break;
-    case OP_DROPOUT_BACKWARD:
-        run_rows(runner, op, op->dropout_backward.tokens, ROWS_PER_PART, dropout_backward_part);
-        break;
-    case OP_GATHER_ROWS:
-        run_gather(runner, op);
-        break;
-    case OP_SCATTER_ROWS:
-        run_scatter(runner, op);
-        break;
-    case OP_CROSS_ENTROPY:
-        run_cross_entropy(runner, op);
-        break;
-    case OP_SQUARE_SUM:
-        run_square_sum(runner, op);
-        break;
-    case OP_ADAMW:
-        run_rows(runner, op, op->adamw.count, FLAT_PER_PART, adamw_part);
-        break;
-    case OP_ADAMW8:
-    case OP_ADD:
-    case OP_CAST:
-    case OP_UNPACK:
-    case OP_BIAS:
-    case OP_COLUMN_SUM:
-    case OP_EMBED_BACKWARD:
-    case OP_EMBED_NOISE:
-    case OP_SOFTCAP:
-    case OP_GEMM_GROUPED:
-    case OP_ROUTE:
-    case OP_ROUTE_BACKWARD:
-    case OP_ROUTE_SORT:
-    case OP_ROUTER_LOSS:
-    case OP_COMBINE:
-    case OP_COMBINE_BACKWARD:
-    case OP_KINDS:
-        break;
-    }
+    if (led[op->kind] != NULL)
+        return led[op->kind](runner, op, err);
+    if (!op->exact || !cpu_run_exact(runner, op))
+        runs[op->kind](runner, op);
+    return 0;
 }

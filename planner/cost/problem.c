@@ -171,8 +171,9 @@ static int blocks_init(struct problem *p, struct err *err)
                                                    .matrices = p->params[b].matrices + block->matrix_params,
                                                    .adapters = p->params[b].adapters + block->lora_params};
     }
-    p->footprint = footprint_model_of(w->config, footprint_fp32, options.lora ? w->lora_rank : 0,
-                                      options.lora_targets, w->lora_dropout > 0);
+    struct layer_method method = footprint_lora(options.lora ? w->lora_rank : 0, options.lora_targets,
+                                                w->lora_dropout > 0);
+    footprint_model_init(w->config, &method, &p->footprint);
     return 0;
 }
 

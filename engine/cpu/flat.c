@@ -1,0 +1,181 @@
+/* Tables and flat arrays. Where rows of a table are added to, threads share its columns, so that each value
+ * is summed in the order of tokens.
+ */
+#include "engine/cpu/flat.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/rand.h"
+#include "engine/cpu/parts.h"
+
+/* to[n] = the n values at `at` of `from`. */
+static void widen(const struct kernels *kernels, const struct operand *from, uint64_t at, float *to, size_t n)
+{
+    if (from->dtype == DTYPE_F32)
+        memcpy(to, (const float *)operand_at(from) + at, n * sizeof *to);
+    else if (from->dtype == DTYPE_BF16)
+        kernels->from_bf16((const uint16_t *)operand_at(from) + at, to, n);
+    else
+        kernels->from_f16((const uint16_t *)operand_at(from) + at, to, n);
+}
+
+static void embed_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_embed *op = &job->op->embed;
+    const int32_t *ids = operand_at(&op->ids);
+    const struct kernels *kernels = job->runner->kernels;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        float *out = (float *)operand_at(&op->out) + i * op->hidden;
+        widen(kernels, &op->table, (uint64_t)ids[i] * op->hidden, out, op->hidden);
+        if (op->scale != 1.0f)
+            kernels->scale(out, op->scale, out, op->hidden);
+    }
+}
+
+void cpu_embed(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->embed.tokens, ROWS_PER_PART, embed_part);
+}
+
+static void embed_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_embed_backward *op = &job->op->embed_backward;
+    const int32_t *ids = operand_at(&op->ids);
+    const float *dout = operand_at(&op->dout);
+    float *dtable = operand_at(&op->dtable);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->hidden, COLUMNS_STRIP, index, &begin, &end);
+    for (size_t i = 0; i < op->tokens; i++)
+        job->runner->kernels->add(dout + i * op->hidden + begin, op->scale,
+                                  dtable + (size_t)ids[i] * op->hidden + begin, end - begin);
+}
+
+void cpu_embed_backward(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->embed_backward.hidden, COLUMNS_STRIP, embed_backward_part);
+}
+
+/* The row that holds `token`: the last one that begins at or before it. */
+static uint32_t row_of(const uint32_t *row_start, uint32_t rows, uint64_t token)
+{
+    uint32_t low = 0, high = rows;
+    while (low + 1 < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (row_start[middle] <= token)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* x[width] of the token at `position` of its row; in double, so that all devices round the same number. */
+static void noise_row(const struct op_embed_noise *op, uint32_t position, uint32_t row_id, double size,
+                      float *x)
+{
+    const uint32_t key[2] = {(uint32_t)op->seed, (uint32_t)(op->seed >> 32)};
+    for (uint32_t i = 0; i < op->width; i += 4) {
+        const uint32_t counter[4] = {position, row_id, (uint32_t)op->step, 0xFFFFFu << 12 | i / 4};
+        uint32_t numbers[4];
+        rand_u32x4(key, counter, numbers);
+        for (uint32_t j = 0; j < 4 && i + j < op->width; j++)
+            x[i + j] = (float)((double)x[i + j] + size * ((numbers[j] >> 8) * 0x1p-23 - 1.0));
+    }
+}
+
+static void embed_noise_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_embed_noise *op = &job->op->embed_noise;
+    const uint32_t *row_start = operand_at(&op->row_start), *row_ids = operand_at(&op->row_ids);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        uint32_t row = row_of(row_start, op->rows, i), length = row_start[row + 1] - row_start[row];
+        double size = (double)op->alpha / sqrt((double)length * op->width);
+        noise_row(op, (uint32_t)(i - row_start[row]), row_ids[i], size,
+                  (float *)operand_at(&op->x) + i * op->width);
+    }
+}
+
+void cpu_embed_noise(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->embed_noise.tokens, ROWS_PER_PART, embed_noise_part);
+}
+
+static void cast_part(void *context, uint32_t index, uint32_t thread)
+{
+    enum { AT_ONCE = 512 };
+    const struct parts_job *job = context;
+    const struct op_cast *op = &job->op->cast;
+    const struct kernels *kernels = job->runner->kernels;
+    float wide[AT_ONCE];
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
+    for (; begin < end; begin += AT_ONCE) {
+        size_t n = end - begin < AT_ONCE ? end - begin : AT_ONCE;
+        if (op->y.dtype == DTYPE_F32) {
+            widen(kernels, &op->x, begin, (float *)operand_at(&op->y) + begin, n);
+            continue;
+        }
+        uint16_t *to = (uint16_t *)operand_at(&op->y) + begin;
+        widen(kernels, &op->x, begin, wide, n);
+        if (op->y.dtype == DTYPE_BF16)
+            kernels->to_bf16(wide, to, n);
+        else
+            kernels->to_f16(wide, to, n);
+    }
+}
+
+void cpu_cast(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->cast.count, FLAT_PER_PART, cast_part);
+}
+
+void cpu_square_sum(struct cpu_runner *runner, const struct op *op)
+{
+    const float *x = operand_at(&op->square_sum.x);
+    double sum = 0, *out = operand_at(&op->square_sum.out);
+    for (uint64_t at = 0; at < op->square_sum.count; at += FLAT_PER_PART) {
+        uint64_t left = op->square_sum.count - at;
+        sum += runner->kernels->square_sum(x + at, left < FLAT_PER_PART ? left : FLAT_PER_PART);
+    }
+    *out = sum;
+}
+
+static void adamw_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_adamw *op = &job->op->adamw;
+    const struct adamw_scalars scalars = {
+        .decay = (float)(1.0 - op->learning_rate * op->weight_decay),
+        .beta1 = (float)op->beta1,
+        .beta2 = (float)op->beta2,
+        .one_minus_beta1 = (float)(1.0 - op->beta1),
+        .one_minus_beta2 = (float)(1.0 - op->beta2),
+        .inverse_root_correction2 = (float)(1.0 / sqrt(op->bias_correction2)),
+        .eps = (float)op->eps,
+        .step_size = (float)(op->learning_rate / op->bias_correction1),
+        .grad_scale = (float)op->grad_scale,
+    };
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
+    job->runner->kernels->adamw(
+        &scalars, (float *)operand_at(&op->value) + begin, (const float *)operand_at(&op->gradient) + begin,
+        (float *)operand_at(&op->moment1) + begin, (float *)operand_at(&op->moment2) + begin, end - begin);
+}
+
+void cpu_adamw(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->adamw.count, FLAT_PER_PART, adamw_part);
+}

@@ -1,0 +1,143 @@
+/* One product: our own kernels or the library's, and which piece of it is whose. */
+#include "engine/cpu/product.h"
+
+enum {
+    GEMM_COLUMNS_MAX = 4096, /* of one call: bounds what the library packs, and keeps it in cache */
+    LIBRARY_SIDE_MIN = 256,  /* rows and columns of a piece that the library multiplies, if there are more */
+    LIBRARY_PIECES = 8,      /* rows are cut until there are so many pieces: it costs more than columns do */
+    THIN_ROWS_MAX = 192,     /* of products done by our own kernels, */
+    THIN_COLUMNS_MAX = 64,   /* or columns */
+    OWN_SHARED_MIN = 1 << 16 /* multiplications that the threads share */
+};
+
+struct product {
+    const struct cpu_runner *runner;
+    const struct op_gemm *op;
+    bool exact;
+    uint32_t parts;
+};
+
+/* Few rows or columns: our own product packs little; the library's is made for large ones. The op's shape
+ * decides, never a part's: the two round differently. */
+static bool product_is_own(const struct op_gemm *op, bool exact)
+{
+    bool scaled = op->alpha == 1.0f || op->beta == 0.0f, twice = op->transpose_a && op->transpose_b;
+    bool thin = op->m <= THIN_ROWS_MAX || op->n <= THIN_COLUMNS_MAX;
+    return !twice && (exact || (thin && scaled && (op->beta == 0.0f || op->beta == 1.0f)));
+}
+
+/* Rows and columns of c, at [row, row + rows) x [column, column + columns). */
+static void product_piece(const struct product *product, uint32_t thread, uint32_t row, uint32_t rows,
+                          uint32_t column, uint32_t columns)
+{
+    const struct cpu_runner *runner = product->runner;
+    const struct op_gemm *op = product->op;
+    const float *a = operand_at(&op->a), *b = operand_at(&op->b);
+    float *c = operand_at(&op->c), *scratch = runner->scratch + thread * runner->scratch_floats;
+    a += op->transpose_a ? row : (size_t)row * op->lda;
+    for (uint32_t done = 0; done < columns; done += GEMM_COLUMNS_MAX) {
+        uint32_t n = columns - done < GEMM_COLUMNS_MAX ? columns - done : GEMM_COLUMNS_MAX,
+                 at = column + done;
+        const float *part = b + (op->transpose_b ? (size_t)at * op->ldb : at);
+        float *to = c + (size_t)row * op->ldc + at;
+        if (!product_is_own(op, product->exact))
+            runner->blas.gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda, part,
+                              op->ldb, op->beta, to, op->ldc);
+        else if (product->exact)
+            runner->kernels->gemm_exact(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a,
+                                        op->lda, part, op->ldb, op->beta, to, op->ldc);
+        else
+            runner->kernels->gemm(op->transpose_a, op->transpose_b, rows, n, op->k, op->alpha, a, op->lda,
+                                  part, op->ldb, op->beta, to, op->ldc, scratch);
+    }
+}
+
+/* Part `index` of `parts` of `total`, on a multiple of `unit`; what is left over goes with the last unit, so
+ * that no part is smaller than a unit unless all of it is. */
+static void even_range(uint32_t total, uint32_t unit, uint32_t parts, uint32_t index, uint32_t *begin,
+                       uint32_t *end)
+{
+    uint32_t units = total / unit ? total / unit : 1;
+    uint32_t last = (uint32_t)((uint64_t)units * (index + 1) / parts);
+    *begin = (uint32_t)((uint64_t)units * index / parts) * unit;
+    *end = last == units ? total : last * unit;
+}
+
+/* Our own kernels give a row the same numbers in a part of any size, so the threads share the longer side
+ * evenly: whole strips of 4 and 6 rows, whole panels of 64 columns. */
+static void own_part(const struct product *product, uint32_t index, uint32_t thread)
+{
+    const struct op_gemm *op = product->op;
+    uint32_t begin, end;
+    if (op->m >= op->n) {
+        even_range(op->m, 48, product->parts, index, &begin, &end);
+        if (end > begin)
+            product_piece(product, thread, begin, end - begin, 0, op->n);
+    } else {
+        even_range(op->n, 64, product->parts, index, &begin, &end);
+        if (end > begin)
+            product_piece(product, thread, 0, op->m, begin, end - begin);
+    }
+}
+
+/* The largest power of two of pieces that leaves each LIBRARY_SIDE_MIN, at most `most`. */
+static uint32_t side_pieces(uint32_t side, uint32_t most)
+{
+    uint32_t pieces = 1;
+    while (2 * pieces <= most && side / (2 * pieces) >= LIBRARY_SIDE_MIN)
+        pieces *= 2;
+    return pieces;
+}
+
+static uint32_t library_column_pieces(const struct op_gemm *op)
+{
+    return side_pieces(op->n, UINT32_MAX / 2);
+}
+
+static uint32_t library_row_pieces(const struct op_gemm *op)
+{
+    return side_pieces(op->m, LIBRARY_PIECES / library_column_pieces(op));
+}
+
+/* What the library answers for an element can depend on the size of its piece: pieces follow from the shape
+ * alone, however many threads share them. */
+static void library_part(const struct product *product, uint32_t index, uint32_t thread)
+{
+    const struct op_gemm *op = product->op;
+    uint32_t rows = library_row_pieces(op), row, row_end, column, column_end;
+    even_range(op->m, 48, rows, index % rows, &row, &row_end);
+    even_range(op->n, 16, library_column_pieces(op), index / rows, &column, &column_end);
+    product_piece(product, thread, row, row_end - row, column, column_end - column);
+}
+
+uint32_t product_parts(const struct cpu_runner *runner, const struct op_gemm *op, bool exact)
+{
+    if (op->m == 0 || op->n == 0)
+        return 0;
+    if (!product_is_own(op, exact))
+        return library_row_pieces(op) * library_column_pieces(op);
+    return (uint64_t)op->m * op->n * op->k >= OWN_SHARED_MIN ? pool_threads(runner->pool) : 1;
+}
+
+void product_part(const struct cpu_runner *runner, const struct op_gemm *op, bool exact, uint32_t index,
+                  uint32_t parts, uint32_t thread)
+{
+    struct product product = {.runner = runner, .op = op, .exact = exact, .parts = parts};
+    if (product_is_own(op, exact))
+        own_part(&product, index, thread);
+    else
+        library_part(&product, index, thread);
+}
+
+static void gemm_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct product *product = context;
+    product_part(product->runner, product->op, product->exact, index, product->parts, thread);
+}
+
+void cpu_gemm(struct cpu_runner *runner, const struct op *op)
+{
+    struct product product = {.runner = runner, .op = &op->gemm, .exact = op->exact};
+    product.parts = product_parts(runner, &op->gemm, op->exact);
+    pool_run(runner->pool, product.parts, gemm_part, &product);
+}

@@ -1,0 +1,367 @@
+/* Rows are independent of each other in every op here except in the sums over them, which threads share by
+ * columns and losses, and which are added in the order of rows whatever the number of threads.
+ */
+#include "engine/cpu/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/parts.h"
+
+enum {
+    CROSS_ENTROPY_ROWS = 256, /* whose losses are held before they are added */
+    NORM_VECTORS_MAX = 4096   /* whose inverse norms are held (in the first thread's scratch) before the
+                                 gradient of the weight takes them in */
+};
+
+void cpu_copy(struct cpu_runner *runner, const struct op *op)
+{
+    const float *x = operand_at(&op->copy.x);
+    float *y = operand_at(&op->copy.y);
+    (void)runner;
+    for (size_t i = 0; i < op->copy.rows; i++)
+        memmove(y + i * op->copy.ldy, x + i * op->copy.ldx, op->copy.width * sizeof *y);
+}
+
+static void add_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_add *op = &job->op->add;
+    const float *x = operand_at(&op->x);
+    float *y = operand_at(&op->y);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++)
+        job->runner->kernels->add(x + i * op->ldx, op->alpha, y + i * op->ldy, op->width);
+}
+
+void cpu_add(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->add.rows, ROWS_PER_PART, add_part);
+}
+
+static void bias_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_bias *op = &job->op->bias;
+    const float *bias = operand_at(&op->bias);
+    float *x = operand_at(&op->x);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++)
+        job->runner->kernels->add(bias, 1.0f, x + i * op->ldx, op->width);
+}
+
+void cpu_bias(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->bias.rows, ROWS_PER_PART, bias_part);
+}
+
+static void softcap_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_softcap *op = &job->op->softcap;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    job->runner->kernels->softcap((float *)operand_at(&op->x) + begin * op->width, (end - begin) * op->width,
+                                  1.0f, op->cap);
+}
+
+void cpu_softcap(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->softcap.rows, ROWS_PER_PART, softcap_part);
+}
+
+static void column_sum_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_column_sum *op = &job->op->column_sum;
+    const float *x = operand_at(&op->x);
+    float *y = operand_at(&op->y);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->width, COLUMNS_STRIP, index, &begin, &end);
+    job->runner->kernels->column_sum(x + begin, op->ldx, op->rows, y + begin, end - begin);
+}
+
+void cpu_column_sum(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->column_sum.rows == 0 ? 0 : op->column_sum.width, COLUMNS_STRIP,
+              column_sum_part);
+}
+
+static void rmsnorm_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_rmsnorm *op = &job->op->rmsnorm;
+    const float *weight = operand_at(&op->weight);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
+        float *y = (float *)operand_at(&op->y) + i * op->ldy;
+        for (size_t v = 0; v < op->vectors; v++)
+            job->runner->kernels->rmsnorm(x + v * op->width, weight, y + v * op->width, op->width, op->eps,
+                                          op->offset);
+    }
+}
+
+void cpu_rmsnorm(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->rmsnorm.rows, ROWS_PER_PART, rmsnorm_part);
+}
+
+/* The input's gradient, row by row; each vector's inverse norm goes to extra, for the weight's. */
+static void rmsnorm_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
+    const float *weight = operand_at(&op->weight);
+    float *inverse = job->extra, *all = operand_at(&op->dx);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->rows, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        const float *x = (const float *)operand_at(&op->x) + i * op->ldx;
+        const float *dy = (const float *)operand_at(&op->dy) + i * op->lddy;
+        float *dx = all == NULL ? NULL : all + i * op->lddx;
+        for (size_t v = 0; v < op->vectors; v++) {
+            size_t at = v * op->width;
+            float r =
+                job->runner->kernels->rmsnorm_backward(x + at, weight, dy + at, dx == NULL ? NULL : dx + at,
+                                                       op->width, op->eps, op->offset, op->accumulate);
+            if (inverse != NULL)
+                inverse[i * op->vectors + v] = r;
+        }
+    }
+}
+
+static void norm_weight_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_rmsnorm_backward *op = &job->op->rmsnorm_backward;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->width, COLUMNS_STRIP, index, &begin, &end);
+    const struct norm_rows rows = {
+        .x = (const float *)operand_at(&op->x) + begin,
+        .dy = (const float *)operand_at(&op->dy) + begin,
+        .inverse = job->extra,
+        .rows = op->rows,
+        .vectors = op->vectors,
+        .width = op->width,
+        .ldx = op->ldx,
+        .lddy = op->lddy,
+    };
+    job->runner->kernels->norm_weight_sum(&rows, (float *)operand_at(&op->dweight) + begin, end - begin);
+}
+
+/* The rows from `row` on, so many that their inverse norms can be held. */
+static struct op norm_rows_of(const struct op *op, uint32_t row)
+{
+    struct op piece = *op;
+    struct op_rmsnorm_backward *o = &piece.rmsnorm_backward;
+    uint32_t most = o->vectors < NORM_VECTORS_MAX ? NORM_VECTORS_MAX / o->vectors : 1;
+    o->rows = o->rows - row < most ? o->rows - row : most;
+    o->x.at += 4ull * row * o->ldx;
+    o->dy.at += 4ull * row * o->lddy;
+    o->dx.at += 4ull * row * o->lddx;
+    return piece;
+}
+
+void cpu_rmsnorm_backward(struct cpu_runner *runner, const struct op *op)
+{
+    const struct op_rmsnorm_backward *o = &op->rmsnorm_backward;
+    if (o->dweight.buffer == NULL) {
+        run_parts(runner, op, NULL, o->rows, ROWS_PER_PART, rmsnorm_backward_part);
+        return;
+    }
+    for (uint32_t row = 0; row < o->rows;) {
+        struct op piece = norm_rows_of(op, row);
+        uint32_t rows = piece.rmsnorm_backward.rows;
+        run_parts(runner, &piece, runner->scratch, rows, ROWS_PER_PART, rmsnorm_backward_part);
+        run_parts(runner, &piece, runner->scratch, o->width, COLUMNS_STRIP, norm_weight_part);
+        row += rows;
+    }
+}
+
+static void rope_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_rope *op = &job->op->rope;
+    const uint32_t *positions = operand_at(&op->positions);
+    const float *table = operand_at(&op->table);
+    float *x = operand_at(&op->x), sign = op->inverse ? -1.0f : 1.0f;
+    size_t half = op->rotary_dim / 2;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        const float *cosines = table + (size_t)positions[i] * op->rotary_dim;
+        for (uint32_t head = 0; head < op->heads; head++)
+            job->runner->kernels->rope(x + i * op->ldx + (size_t)head * op->head_dim, cosines, cosines + half,
+                                       half, sign);
+    }
+}
+
+void cpu_rope(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->rope.tokens, ROWS_PER_PART, rope_part);
+}
+
+static void glu_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_glu *op = &job->op->glu;
+    const float *gate_up = operand_at(&op->gate_up);
+    float *act = operand_at(&op->act);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        const float *gate = gate_up + i * 2 * op->width;
+        job->runner->kernels->glu(op->kind == GLU_GELU_TANH, gate, gate + op->width, act + i * op->width,
+                                  op->width);
+    }
+}
+
+void cpu_glu(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->glu.tokens, ROWS_PER_PART, glu_part);
+}
+
+static void glu_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_glu_backward *op = &job->op->glu_backward;
+    float *gate_up = operand_at(&op->gate_up);
+    const float *dact = operand_at(&op->dact);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        float *gate = gate_up + i * 2 * op->width;
+        job->runner->kernels->glu_backward(op->kind == GLU_GELU_TANH, gate, gate + op->width,
+                                           dact + i * op->width, op->width);
+    }
+}
+
+void cpu_glu_backward(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->glu_backward.tokens, ROWS_PER_PART, glu_backward_part);
+}
+
+static struct dropout_key dropout_key_of(float p, uint64_t seed, uint64_t step, uint32_t layer,
+                                         uint32_t target)
+{
+    double kept = floor((1.0 - (double)p) * 65536.0 + 0.5);
+    return (struct dropout_key){
+        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
+        .step = (uint32_t)step,
+        .site = layer << 20 | target << 16,
+        .keep_last = (uint16_t)(kept < 1 ? 0 : kept - 1),
+        .scale = 1.0f / (1.0f - p),
+    };
+}
+
+static void dropout_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_dropout *op = &job->op->dropout;
+    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
+    const float *x = operand_at(&op->x);
+    float *y = operand_at(&op->y);
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        key.position = positions[i];
+        key.row_id = row_ids[i];
+        job->runner->kernels->dropout(&key, x + i * op->width, y + i * op->width, op->width);
+    }
+}
+
+void cpu_dropout(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->dropout.tokens, ROWS_PER_PART, dropout_part);
+}
+
+static void dropout_backward_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_dropout_backward *op = &job->op->dropout_backward;
+    const uint32_t *positions = operand_at(&op->positions), *row_ids = operand_at(&op->row_ids);
+    const float *x = operand_at(&op->x);
+    float *t = operand_at(&op->t), *dx = operand_at(&op->dx);
+    struct dropout_key key = dropout_key_of(op->p, op->seed, op->step, op->layer, op->target);
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->tokens, ROWS_PER_PART, index, &begin, &end);
+    for (uint64_t i = begin; i < end; i++) {
+        key.position = positions[i];
+        key.row_id = row_ids[i];
+        job->runner->kernels->dropout_backward(&key, x + i * op->width, t + i * op->width,
+                                               dx == NULL ? NULL : dx + i * op->width, op->width);
+    }
+}
+
+void cpu_dropout_backward(struct cpu_runner *runner, const struct op *op)
+{
+    run_parts(runner, op, NULL, op->dropout_backward.tokens, ROWS_PER_PART, dropout_backward_part);
+}
+
+void cpu_gather_rows(struct cpu_runner *runner, const struct op *op)
+{
+    const struct op_gather_rows *o = &op->gather_rows;
+    const uint32_t *index = operand_at(&o->index);
+    const float *x = operand_at(&o->x);
+    float *y = operand_at(&o->y);
+    (void)runner;
+    for (size_t i = 0; i < o->rows; i++)
+        memcpy(y + i * o->width, x + (size_t)index[i] * o->width, o->width * sizeof *y);
+}
+
+void cpu_scatter_rows(struct cpu_runner *runner, const struct op *op)
+{
+    const struct op_scatter_rows *o = &op->scatter_rows;
+    const uint32_t *index = operand_at(&o->index);
+    const float *x = operand_at(&o->x);
+    float *y = operand_at(&o->y);
+    memset(y, 0, (size_t)o->y_rows * o->width * sizeof *y);
+    for (size_t i = 0; i < o->rows; i++)
+        runner->kernels->scale(x + i * o->width, o->scale, y + (size_t)index[i] * o->width, o->width);
+}
+
+static void cross_entropy_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_cross_entropy *op = &job->op->cross_entropy;
+    const int32_t *targets = operand_at(&op->targets);
+    float *logits = operand_at(&op->logits);
+    double *losses = job->extra;
+    const struct cross_entropy_scalars scalars = {
+        .smoothing = op->smoothing, .cap = op->cap, .gradient = op->gradient};
+    (void)thread;
+    losses[index] = job->runner->kernels->cross_entropy(&scalars, logits + (size_t)index * op->vocab,
+                                                        op->vocab, (size_t)targets[index]);
+}
+
+void cpu_cross_entropy(struct cpu_runner *runner, const struct op *op)
+{
+    double losses[CROSS_ENTROPY_ROWS] = {0}, *loss = operand_at(&op->cross_entropy.loss);
+    struct op piece = *op;
+    for (uint32_t row = 0; row < op->cross_entropy.rows; row += CROSS_ENTROPY_ROWS) {
+        uint32_t left = op->cross_entropy.rows - row;
+        piece.cross_entropy.rows = left < CROSS_ENTROPY_ROWS ? left : CROSS_ENTROPY_ROWS;
+        piece.cross_entropy.logits.at = op->cross_entropy.logits.at + 4ull * row * op->cross_entropy.vocab;
+        piece.cross_entropy.targets.at = op->cross_entropy.targets.at + 4ull * row;
+        run_parts(runner, &piece, losses, piece.cross_entropy.rows, 1, cross_entropy_part);
+        for (uint32_t i = 0; i < piece.cross_entropy.rows; i++)
+            *loss += losses[i];
+    }
+}

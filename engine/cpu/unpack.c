@@ -1,0 +1,76 @@
+/* Unpacking cut into parts of whole blocks; each value is its own. */
+#include "engine/cpu/unpack.h"
+
+#include <string.h>
+
+#include "engine/cpu/parts.h"
+#include "model/dynamic_map.h"
+#include "model/gguf.h"
+#include "model/nf4.h"
+
+enum { VALUES_PER_PART = 1 << 14 }; /* 64 KiB of y, which stay in cache; a multiple of every block */
+
+/* What all parts share. */
+struct unpack_job {
+    void (*nf4)(const uint8_t *codes, const float *absmax, uint64_t count, float *values);
+    float map[DYNAMIC_MAP_SIZE]; /* PACK_NF4_DOUBLE alone */
+};
+
+/* Values [begin, end), whose codes begin at `codes`. */
+static void nf4_part(const struct op_unpack *op, const struct unpack_job *job, const uint8_t *codes,
+                     uint64_t begin, uint64_t end, float *y)
+{
+    uint64_t block = begin / NF4_BLOCK;
+    if (op->pack == PACK_NF4) {
+        const float *absmax = operand_at(&op->absmax);
+        job->nf4(codes, absmax + block, end - begin, y);
+    } else {
+        float absmax[VALUES_PER_PART / NF4_BLOCK];
+        nf4_unnest(job->map, operand_at(&op->absmax), operand_at(&op->scales), block, nf4_blocks(end - begin),
+                   absmax);
+        job->nf4(codes, absmax, end - begin, y);
+    }
+}
+
+static void unpack_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *parts = context;
+    const struct unpack_job *job = parts->extra;
+    const struct op_unpack *op = &parts->op->unpack;
+    const uint8_t *x = operand_at(&op->x);
+    struct err err;
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->count, VALUES_PER_PART, index, &begin, &end);
+    float *y = (float *)operand_at(&op->y) + begin;
+    begin += op->begin;
+    end += op->begin;
+    x += pack_bytes(op->pack, begin);
+    switch (op->pack) {
+    case PACK_F32:
+        memcpy(y, x, (end - begin) * sizeof *y);
+        break;
+    case PACK_BF16:
+        parts->runner->kernels->from_bf16((const void *)x, y, end - begin);
+        break;
+    case PACK_F16:
+        parts->runner->kernels->from_f16((const void *)x, y, end - begin);
+        break;
+    case PACK_NF4:
+    case PACK_NF4_DOUBLE:
+        nf4_part(op, job, x, begin, end, y);
+        break;
+    default:
+        /* whole blocks of a type that is read: nothing to fail */
+        (void)tensor_dequantise(pack_type(op->pack), x, end - begin, y, &err);
+        break;
+    }
+}
+
+void cpu_unpack(struct cpu_runner *runner, const struct op *op)
+{
+    struct unpack_job job = {.nf4 = runner->kernels->width >= 8 ? unpack_nf4_avx2 : nf4_dequantise};
+    if (op->unpack.pack == PACK_NF4_DOUBLE)
+        dynamic_map(true, job.map);
+    run_parts(runner, op, &job, op->unpack.count, VALUES_PER_PART, unpack_part);
+}

@@ -1,0 +1,438 @@
+/* Linear steps: y = x W^T + bias + B (scale * A drop(x)) (Hu et al. 2021, section 4.1), for the members of a
+ * step side by side and, with experts, for each routed row by the matrices of its expert.
+ *
+ * The A of a step are stacked, so without dropout one product serves all its members. With dropout each
+ * member has a mask of its own (as each module of peft has), which is drawn again in backward instead of
+ * being kept. A packed matrix is unpacked piece by piece into the workspace's panel; sums over its rows
+ * (backward) are added piece after piece, in the same order on every device.
+ */
+#include "engine/stage_private.h"
+
+/* --- one matrix --- */
+
+static struct operand unpack(struct pass *pass, const struct block_state *block,
+                             const struct layer_tensor *matrix, uint32_t copy, uint64_t begin, uint64_t count)
+{
+    struct buffer *area = matrix->trained ? block->trained : block->frozen;
+    uint64_t at = matrix->at + matrix->stride * copy;
+    bool nested = matrix->pack == PACK_NF4_DOUBLE, scaled = nested || matrix->pack == PACK_NF4;
+    enum dtype dtype = matrix->pack == PACK_BF16  ? DTYPE_BF16
+                       : matrix->pack == PACK_F16 ? DTYPE_F16
+                                                  : DTYPE_U8;
+    struct op op = {.kind = OP_UNPACK,
+                    .unpack = {.pack = matrix->pack,
+                               .begin = begin,
+                               .count = count,
+                               .total = (uint64_t)matrix->rows * matrix->columns,
+                               .x = {.buffer = area, .at = at, .dtype = dtype},
+                               .y = pass_workspace(pass, pass->stage->layout.workspace.panel)}};
+    if (scaled)
+        op.unpack.absmax = (struct operand){
+            .buffer = area, .at = at + matrix->absmax, .dtype = nested ? DTYPE_U8 : DTYPE_F32};
+    if (nested)
+        op.unpack.scales = f32_at(area, at + matrix->scales);
+    queue_op(&pass->queue, &op);
+    return op.unpack.y;
+}
+
+/* Rows of a packed matrix that fit the panel: a multiple of 64, or all. */
+static uint32_t panel_rows(const struct pass *pass, const struct layer_tensor *matrix)
+{
+    const struct footprint_workspace *w = &pass->stage->layout.workspace;
+    uint64_t rows = (w->logits - w->panel) / (4ull * matrix->columns);
+    return rows >= matrix->rows ? matrix->rows : (uint32_t)(rows / 64 * 64);
+}
+
+/* Rows [row, row + rows) of the matrix times x, or x's part with them. */
+static void piece_multiply(struct pass *pass, bool back, uint32_t m, struct operand x, uint32_t ldx,
+                           struct operand piece, uint32_t row, uint32_t rows, uint32_t columns, float beta,
+                           struct operand c, uint32_t ldc)
+{
+    if (back)
+        queue_gemm(&pass->queue, GEMM_NN, m, columns, rows, 1, operand_skip(x, row), ldx, piece, columns,
+                   row == 0 ? beta : 1, c, ldc);
+    else
+        queue_gemm(&pass->queue, GEMM_NT, m, rows, columns, 1, x, ldx, piece, columns, beta,
+                   operand_skip(c, row), ldc);
+}
+
+void matrix_multiply(struct pass *pass, const struct block_state *block, const struct layer_tensor *matrix,
+                     bool back, uint32_t m, struct operand x, uint32_t ldx, float beta, struct operand c,
+                     uint32_t ldc)
+{
+    if (matrix->trained || matrix->pack == PACK_F32) {
+        piece_multiply(pass, back, m, x, ldx, tensor_at(block, matrix), 0, matrix->rows, matrix->columns,
+                       beta, c, ldc);
+        return;
+    }
+    uint32_t step = panel_rows(pass, matrix);
+    for (uint32_t row = 0; row < matrix->rows; row += step) {
+        uint32_t rows = matrix->rows - row < step ? matrix->rows - row : step;
+        struct operand piece =
+            unpack(pass, block, matrix, 0, (uint64_t)row * matrix->columns, (uint64_t)rows * matrix->columns);
+        piece_multiply(pass, back, m, x, ldx, piece, row, rows, matrix->columns, beta, c, ldc);
+    }
+}
+
+/* --- products of a step, dense or of experts --- */
+
+static uint32_t step_rows(const struct layer_run *run, const struct layer_step *step)
+{
+    return run->pass->tokens * (step->experts ? run->pass->stage->config.experts_active : 1);
+}
+
+/* Products with matrices of `stride` values a copy: of all experts, or the one. TN adds c_g += a^T b. */
+static void step_gemm(const struct layer_run *run, const struct layer_step *step, enum gemm_order order,
+                      uint32_t n, uint32_t k, float alpha, struct operand a, uint32_t lda, struct operand b,
+                      uint32_t ldb, float beta, struct operand c, uint32_t ldc, uint64_t stride)
+{
+    uint32_t rows = step_rows(run, step), experts = run->pass->stage->config.experts;
+    if (!step->experts && order == GEMM_TN) {
+        queue_gemm(&run->pass->queue, order, n, k, rows, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    if (!step->experts) {
+        queue_gemm(&run->pass->queue, order, rows, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    bool outer = order == GEMM_TN;
+    queue_op(&run->pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
+                                             .gemm_grouped = {.groups = experts,
+                                                              .groups_all = experts,
+                                                              .rows = rows,
+                                                              .m = outer ? n : 0,
+                                                              .n = outer ? k : n,
+                                                              .k = outer ? 0 : k,
+                                                              .transpose_a = outer,
+                                                              .transpose_b = order == GEMM_NT,
+                                                              .alpha = alpha,
+                                                              .beta = beta,
+                                                              .stride = stride / 4,
+                                                              .a = a,
+                                                              .b = b,
+                                                              .c = c,
+                                                              .offsets = run_value(run, VALUE_OFFSETS),
+                                                              .lda = lda,
+                                                              .ldb = ldb,
+                                                              .ldc = ldc}});
+}
+
+/* One member's packed matrices, expert by expert, piece by piece. */
+static void experts_unpacked(const struct layer_run *run, const struct layer_step *step,
+                             const struct layer_tensor *matrix, bool back, struct operand x, uint32_t ldx,
+                             float beta, struct operand c, uint32_t ldc)
+{
+    struct pass *pass = run->pass;
+    uint32_t step_size = panel_rows(pass, matrix), columns = matrix->columns;
+    for (uint32_t expert = 0; expert < matrix->copies; expert++)
+        for (uint32_t row = 0; row < matrix->rows; row += step_size) {
+            uint32_t rows = matrix->rows - row < step_size ? matrix->rows - row : step_size;
+            struct operand piece =
+                unpack(pass, run->block, matrix, expert, (uint64_t)row * columns, (uint64_t)rows * columns);
+            queue_op(&pass->queue, &(struct op){.kind = OP_GEMM_GROUPED,
+                                                .gemm_grouped = {.first = expert,
+                                                                 .groups = 1,
+                                                                 .groups_all = matrix->copies,
+                                                                 .rows = step_rows(run, step),
+                                                                 .n = back ? columns : rows,
+                                                                 .k = back ? rows : columns,
+                                                                 .transpose_b = !back,
+                                                                 .alpha = 1,
+                                                                 .beta = back && row > 0 ? 1 : beta,
+                                                                 .a = back ? operand_skip(x, row) : x,
+                                                                 .b = piece,
+                                                                 .c = back ? c : operand_skip(c, row),
+                                                                 .offsets = run_value(run, VALUE_OFFSETS),
+                                                                 .lda = ldx,
+                                                                 .ldb = columns,
+                                                                 .ldc = ldc}});
+        }
+}
+
+/* out = x W^T + beta out, or back: dx = dout W + beta dx. */
+static void base_multiply(struct layer_run *run, const struct layer_step *step, bool back, struct operand x,
+                          float beta, struct operand c)
+{
+    const struct layer_tensor *list = run->plan->tensors.list, *first = &list[step->members[0].matrix];
+    uint32_t ldx = back ? step->outputs : step->inputs, ldc = back ? step->inputs : step->outputs;
+    if (step->stacked) {
+        step_gemm(run, step, back ? GEMM_NN : GEMM_NT, ldc, ldx, 1, x, ldx, tensor_at(run->block, first),
+                  step->inputs, beta, c, ldc, first->stride);
+        return;
+    }
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        const struct layer_member *member = &step->members[m];
+        const struct layer_tensor *matrix = &list[member->matrix];
+        struct operand from = back ? operand_skip(x, member->column) : x;
+        struct operand to = back ? c : operand_skip(c, member->column);
+        float scale = back && m > 0 ? 1 : beta;
+        if (step->experts)
+            experts_unpacked(run, step, matrix, back, from, ldx, scale, to, ldc);
+        else
+            matrix_multiply(run->pass, run->block, matrix, back, run->pass->tokens, from, ldx, scale, to,
+                            ldc);
+    }
+}
+
+/* --- adapters --- */
+
+static void drop(struct layer_run *run, const struct layer_step *step, const struct layer_member *member,
+                 struct operand x, struct operand y)
+{
+    struct pass *pass = run->pass;
+    const struct stage *stage = pass->stage;
+    queue_op(&pass->queue,
+             &(struct op){.kind = OP_DROPOUT,
+                          .dropout = {.tokens = pass->tokens,
+                                      .width = step->inputs,
+                                      .p = (float)stage->options.lora.dropout,
+                                      .seed = stage->options.seed,
+                                      .step = pass->slot->step,
+                                      .layer = run->layer,
+                                      .target = member->site,
+                                      .x = x,
+                                      .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
+                                      .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
+                                      .y = y}});
+}
+
+static void drop_backward(struct layer_run *run, const struct layer_step *step,
+                          const struct layer_member *member, struct operand x, struct operand t,
+                          struct operand dx)
+{
+    struct pass *pass = run->pass;
+    const struct stage *stage = pass->stage;
+    queue_op(&pass->queue,
+             &(struct op){
+                 .kind = OP_DROPOUT_BACKWARD,
+                 .dropout_backward = {.tokens = pass->tokens,
+                                      .width = step->inputs,
+                                      .p = (float)stage->options.lora.dropout,
+                                      .seed = stage->options.seed,
+                                      .step = pass->slot->step,
+                                      .layer = run->layer,
+                                      .target = member->site,
+                                      .x = x,
+                                      .positions = pass_meta(pass, stage->layout.slot.positions, DTYPE_U32),
+                                      .row_ids = pass_meta(pass, stage->layout.slot.row_ids, DTYPE_U32),
+                                      .t = t,
+                                      .dx = dx}});
+}
+
+static float adapter_scale(const struct layer_run *run, const struct layer_member *member)
+{
+    return (float)lora_scale(&run->pass->stage->options.lora, member->site);
+}
+
+static uint32_t site_of(const struct layer_tensor *tensor)
+{
+    uint32_t site = 0;
+    while (tensor->target >> site > 1)
+        site++;
+    return site;
+}
+
+static const struct layer_tensor *first_a(const struct layer_run *run, const struct layer_step *step)
+{
+    for (uint32_t m = 0; m < step->member_count; m++)
+        if (step->members[m].rank > 0)
+            return &run->plan->tensors.list[step->members[m].a];
+    return NULL;
+}
+
+/* One factor for all members: then one product serves them. */
+static bool scales_alike(const struct layer_run *run, const struct layer_step *step)
+{
+    float scale = 0;
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        float own = step->members[m].rank > 0 ? adapter_scale(run, &step->members[m]) : scale;
+        if (scale != 0 && own != scale)
+            return false;
+        scale = own;
+    }
+    return true;
+}
+
+/* z = scale * A drop(x) of all members. */
+static void inner_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
+                          struct operand z)
+{
+    const struct layer_tensor *list = run->plan->tensors.list, *first = first_a(run, step);
+    uint32_t width = step->inputs;
+    if (!run->pass->dropout && scales_alike(run, step)) {
+        float scale = (float)lora_scale(&run->pass->stage->options.lora, site_of(first));
+        step_gemm(run, step, GEMM_NT, step->ranks, width, scale, x, width, tensor_at(run->block, first),
+                  width, 0, z, step->ranks, first->stride);
+        return;
+    }
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        const struct layer_member *member = &step->members[m];
+        struct operand from = x;
+        if (member->rank == 0)
+            continue;
+        if (run->pass->dropout) {
+            from = run_scratch(run, step->forward_scratch);
+            drop(run, step, member, x, from);
+        }
+        step_gemm(run, step, GEMM_NT, member->rank, width, adapter_scale(run, member), from, width,
+                  tensor_at(run->block, &list[member->a]), width, 0, operand_skip(z, member->z), step->ranks,
+                  list[member->a].stride);
+    }
+}
+
+static void adapters_forward(struct layer_run *run, const struct layer_step *step, struct operand x,
+                             struct operand out, bool only_z)
+{
+    struct operand z = run_kept(run, step->z);
+    if (step->ranks == 0)
+        return;
+    inner_forward(run, step, x, z);
+    for (uint32_t m = 0; m < step->member_count && !only_z; m++) {
+        const struct layer_member *member = &step->members[m];
+        if (member->rank == 0)
+            continue;
+        const struct layer_tensor *b = &run->plan->tensors.list[member->b];
+        step_gemm(run, step, GEMM_NT, member->outputs, member->rank, 1, operand_skip(z, member->z),
+                  step->ranks, tensor_at(run->block, b), member->rank, 1, operand_skip(out, member->column),
+                  step->outputs, b->stride);
+    }
+}
+
+/* What of a linear step's backward is asked, and its operands. */
+struct linear_gradient {
+    struct operand in, dout, din; /* din absent: nobody needs it */
+    struct operand dz, dropped;
+    bool weights;
+};
+
+/* Under dropout: dA += dz^T drop(x), dx += mask * (dz A), for one member. */
+static void dropped_backward(struct layer_run *run, const struct layer_step *step,
+                             const struct layer_member *member, const struct linear_gradient *g)
+{
+    struct queue *queue = &run->pass->queue;
+    uint32_t width = step->inputs;
+    const struct layer_tensor *a = &run->plan->tensors.list[member->a];
+    struct operand dz = operand_skip(g->dz, member->z);
+    /* The mask is drawn once: the gradient passes through it, and its place takes the dropped input again. */
+    if (g->din.buffer != NULL)
+        queue_gemm(queue, GEMM_NN, run->pass->tokens, width, member->rank, 1, dz, step->ranks,
+                   tensor_at(run->block, a), width, 0, g->dropped, width);
+    drop_backward(run, step, member, g->in, g->dropped, g->din);
+    if (g->weights)
+        queue_gemm(queue, GEMM_TN, member->rank, width, run->pass->tokens, 1, dz, step->ranks, g->dropped,
+                   width, 1, tensor_gradient(run->block, a), width);
+}
+
+static void adapters_backward(struct layer_run *run, const struct layer_step *step,
+                              const struct linear_gradient *g)
+{
+    const struct layer_tensor *list = run->plan->tensors.list, *a = first_a(run, step);
+    struct operand z = run_kept(run, step->z);
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        const struct layer_member *member = &step->members[m];
+        if (member->rank == 0)
+            continue;
+        const struct layer_tensor *b = &list[member->b];
+        struct operand dout = operand_skip(g->dout, member->column);
+        float scale = adapter_scale(run, member);
+        if (g->weights)
+            step_gemm(run, step, GEMM_TN, member->outputs, member->rank, 1, dout, step->outputs,
+                      operand_skip(z, member->z), step->ranks, 1, tensor_gradient(run->block, b),
+                      member->rank, b->stride);
+        step_gemm(run, step, GEMM_NN, member->rank, member->outputs, scale, dout, step->outputs,
+                  tensor_at(run->block, b), member->rank, 0, operand_skip(g->dz, member->z), step->ranks,
+                  b->stride);
+        if (run->pass->dropout)
+            dropped_backward(run, step, member, g);
+    }
+    if (a == NULL || run->pass->dropout)
+        return;
+    uint32_t width = step->inputs;
+    if (g->weights)
+        step_gemm(run, step, GEMM_TN, step->ranks, width, 1, g->dz, step->ranks, g->in, width, 1,
+                  tensor_gradient(run->block, a), width, a->stride);
+    if (g->din.buffer != NULL)
+        step_gemm(run, step, GEMM_NN, width, step->ranks, 1, g->dz, step->ranks, tensor_at(run->block, a),
+                  width, 1, g->din, width, a->stride);
+}
+
+/* --- a step --- */
+
+void linear_forward(struct layer_run *run, const struct layer_step *step, bool only_z)
+{
+    struct pass *pass = run->pass;
+    struct operand in = run_value(run, step->in), out = {0};
+    int32_t bias = step->members[0].bias;
+    if (!only_z) {
+        out = run_value(run, step->out);
+        if (step->add != VALUE_NONE)
+            queue_copy(&pass->queue, pass->tokens, step->outputs, run_value(run, step->add), step->outputs,
+                       out, step->outputs);
+        base_multiply(run, step, false, in, step->add != VALUE_NONE ? 1 : 0, out);
+    }
+    if (!only_z && bias >= 0)
+        queue_op(&pass->queue,
+                 &(struct op){.kind = OP_BIAS,
+                              .bias = {.rows = pass->tokens,
+                                       .width = step->outputs,
+                                       .ldx = step->outputs,
+                                       .x = out,
+                                       .bias = tensor_at(run->block, &run->plan->tensors.list[bias])}});
+    adapters_forward(run, step, in, out, only_z);
+}
+
+/* Gradients of matrices and biases that are trained themselves. */
+static void base_weights_backward(struct layer_run *run, const struct layer_step *step,
+                                  const struct linear_gradient *g)
+{
+    const struct layer_tensor *list = run->plan->tensors.list, *matrix = &list[step->members[0].matrix];
+    int32_t bias = step->members[0].bias;
+    if (!matrix->trained)
+        return;
+    step_gemm(run, step, GEMM_TN, step->outputs, step->inputs, 1, g->dout, step->outputs, g->in, step->inputs,
+              1, tensor_gradient(run->block, matrix), step->inputs, matrix->stride);
+    if (bias >= 0)
+        queue_op(&run->pass->queue,
+                 &(struct op){.kind = OP_COLUMN_SUM,
+                              .column_sum = {.rows = run->pass->tokens,
+                                             .width = step->outputs,
+                                             .ldx = step->outputs,
+                                             .x = g->dout,
+                                             .y = tensor_gradient(run->block, &list[bias])}});
+}
+
+/* In two halves the gradient of the output stays in the micro-batch's place for the second. */
+static struct operand output_gradient(struct layer_run *run, const struct layer_step *step,
+                                      enum tape_kind kind)
+{
+    if (kind == TAPE_BACKWARD || step->dout == LAYER_ABSENT)
+        return run_gradient(run, step->out);
+    struct operand place = run_kept(run, step->dout);
+    if (kind == TAPE_BACKWARD_INPUT)
+        queue_copy(&run->pass->queue, run->pass->tokens, run->plan->width[step->out],
+                   run_gradient(run, step->out), run->plan->width[step->out], place,
+                   run->plan->width[step->out]);
+    return place;
+}
+
+void linear_backward(struct layer_run *run, const struct layer_step *step, const struct tape_entry *entry,
+                     bool need_input)
+{
+    uint64_t dz = 4ull * step->ranks * (step->experts ? run->pass->stage->config.experts_active : 1);
+    bool weights = entry->kind != TAPE_BACKWARD_INPUT && step->trains;
+    bool input = entry->kind != TAPE_BACKWARD_WEIGHT && need_input;
+    struct linear_gradient g = {.dout = output_gradient(run, step, entry->kind),
+                                .dz = run_scratch(run, entry->scratch),
+                                .dropped = run_scratch(run, entry->scratch + dz),
+                                .weights = weights};
+    if (weights || run->pass->dropout)
+        g.in = run_value(run, step->in);
+    if (input) {
+        g.din = run_gradient(run, step->in);
+        base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);
+    }
+    if (weights)
+        base_weights_backward(run, step, &g);
+    if (step->ranks > 0 && (weights || input))
+        adapters_backward(run, step, &g);
+}

@@ -1,0 +1,223 @@
+/* A transformer layer of any architecture as a short list of steps, made once from the config and the method.
+ *
+ * A step reads and writes values: matrices with one row a token (or one a token and chosen expert) and a
+ * fixed width. Forward runs the steps in order. Backward is a list too, made from them: each step's own
+ * backward, last step first, and before it the steps whose results it needs and forward did not keep. From
+ * both lists follows when a value or a gradient is alive, and so where it lies: values kept for backward in
+ * the place of the micro-batch, all others in one workspace, shared by those that are never alive together.
+ *
+ * The residual stream runs through X, MID and OUT; their gradient is one matrix that backward adds to as it
+ * goes down (the workspace's `d`).
+ *
+ * Places are bytes per token and hold for any number of tokens: multiplied by the tokens rounded up to
+ * LAYER_TOKENS_UNIT they are multiples of 64 bytes. Pure, no allocation. The tensors of the layer, their
+ * shapes and where they lie, are in struct layer_tensors; embedding and head have one, too.
+ */
+#ifndef MOTLEY_MODEL_LAYER_H
+#define MOTLEY_MODEL_LAYER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/blocks.h"
+#include "model/config.h"
+#include "model/pack.h"
+
+enum {
+    LAYER_TOKENS_UNIT = 16,
+    LAYER_TENSORS_MAX = 40,
+    LAYER_STEPS_MAX = 20,
+    LAYER_TAPE_MAX = 48,
+    LAYER_MEMBERS_MAX = 3,
+    LAYER_TARGETS_MAX = 16 /* room for lora_target bits */
+};
+
+/* --- the method --- */
+
+enum layer_base { LAYER_BASE_F32, LAYER_BASE_BF16, LAYER_BASE_F16, LAYER_BASE_NF4 };
+
+struct layer_method {
+    bool full;                        /* every parameter is trained, else adapters and the two below */
+    enum layer_base base;             /* how frozen matrices are kept; F32 when full */
+    bool double_quant;                /* of NF4's scales */
+    bool moments8;                    /* optimiser's moments in 8 bits */
+    bool train_embedding, train_head; /* trained beside adapters */
+    uint32_t rank[LAYER_TARGETS_MAX]; /* of the adapter on each target, by number of its bit; 0: none */
+    bool dropout;                     /* of the adapters' inputs */
+};
+
+/* --- tensors --- */
+
+enum tensor_role {
+    TENSOR_EMBEDDING,
+    TENSOR_HEAD,
+    TENSOR_NORM_FINAL,
+    TENSOR_NORM_INPUT,    /* before attention */
+    TENSOR_NORM_ATT_POST, /* of attention's output (Gemma) */
+    TENSOR_NORM_FFN,      /* before the FFN */
+    TENSOR_NORM_FFN_POST, /* of the FFN's output (Gemma) */
+    TENSOR_NORM_Q,
+    TENSOR_NORM_K,
+    TENSOR_MATRIX, /* of `target` */
+    TENSOR_BIAS,   /* of `target` */
+    TENSOR_ROUTER,
+    TENSOR_LORA_A, /* [rank, inputs] of `target` */
+    TENSOR_LORA_B  /* [outputs, rank] of `target` */
+};
+
+struct layer_tensor {
+    enum tensor_role role;
+    uint32_t target;        /* bit of enum lora_target, or 0 */
+    uint32_t rows, columns; /* a vector has one column */
+    uint32_t copies;        /* experts, or 1 */
+    bool vector;            /* one dimension in files: norms and biases */
+    bool trained;           /* in the trained area (f32), else in the frozen one */
+    enum pack_kind pack;
+    uint64_t at, stride;     /* bytes into its area; from one copy to the next */
+    uint64_t absmax, scales; /* NF4: bytes from where a copy begins */
+    bool moments8;
+    uint64_t moment, moment_stride; /* bytes into each moments' area, if trained */
+    uint64_t absmax8;               /* bytes from there: fp32 scales of blocks of 256, if moments8 */
+};
+
+/* All tensors of a block and the sizes of its areas. Gradients lie as the trained values do. */
+struct layer_tensors {
+    uint32_t count, parameters; /* parameters: trained tensors, copies counted */
+    struct layer_tensor list[LAYER_TENSORS_MAX];
+    uint64_t frozen_bytes, trained_bytes, moment_bytes; /* moment: of one of the two */
+    uint64_t panel_bytes; /* fp32 in which a packed matrix is unpacked piece by piece; 0: none is */
+};
+
+enum { LAYER_NAME_MAX = 96 };
+/* The name of a copy in Hugging Face files, "model.layers.3.mlp.down_proj.weight"; adapters as in a PyTorch
+ * state dict without peft's prefix. layer: from 0. */
+void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
+                       uint32_t copy, char name[LAYER_NAME_MAX]);
+
+/* --- steps --- */
+
+enum layer_value {
+    VALUE_X,
+    VALUE_NORM,     /* norm(x) */
+    VALUE_QKV,      /* q, k, v side by side */
+    VALUE_QKV_NORM, /* the same with q and k normed */
+    VALUE_ATT,
+    VALUE_LSE,     /* logarithms of the softmax sums, one a head */
+    VALUE_ATT_OUT, /* attention's output, where it is normed before it is added */
+    VALUE_ATT_POST,
+    VALUE_MID, /* x + attention */
+    VALUE_FFN_NORM,
+    VALUE_PROBABILITIES, /* of the router */
+    VALUE_CHOSEN,        /* u32 [tokens, active] */
+    VALUE_CHOSEN_WEIGHT,
+    VALUE_ROUTED_TOKEN, /* u32, as op_route_sort has it */
+    VALUE_ROUTED_PLACE,
+    VALUE_OFFSETS, /* u32 [experts + 1], whatever the tokens */
+    VALUE_ROUTED,  /* norm(mid) of each chosen pair, in order of experts */
+    VALUE_GATE_UP,
+    VALUE_ACT,
+    VALUE_EXPERT_OUT,
+    VALUE_FFN_OUT, /* the FFN's output, where it is normed before it is added */
+    VALUE_FFN_POST,
+    VALUE_OUT,
+    VALUE_COUNT,
+    VALUE_NONE = VALUE_COUNT
+};
+
+enum layer_step_kind {
+    STEP_NORM,      /* out = norm(in) */
+    STEP_QK_NORM,   /* out = in with q and k normed */
+    STEP_LINEAR,    /* out = [add +] in W^T [+ bias] [+ adapters] */
+    STEP_ROPE,      /* out = in, rotated in place */
+    STEP_ATTENTION, /* in: qkv; out: att, beside lse */
+    STEP_ADD,       /* out = add + in */
+    STEP_ROUTE,     /* in: router's scores, which become probabilities; chosen, weights, places */
+    STEP_DISPATCH,  /* out = rows of in for each chosen pair */
+    STEP_GLU,       /* out = f(gate) * up */
+    STEP_COMBINE    /* out = add + weighted rows of in */
+};
+
+/* The matrices that a linear step multiplies with: members side by side in the output. */
+struct layer_member {
+    uint32_t target;          /* bit of enum lora_target; 0: the router, which takes no adapter */
+    uint32_t site;            /* number of that bit: keys dropout */
+    uint32_t outputs, column; /* its part of the output */
+    int32_t matrix, bias;     /* tensors; bias -1: none */
+    uint32_t rank, z;         /* of its adapter, and where its part of z begins; rank 0: none */
+    int32_t a, b;             /* tensors of the adapter */
+};
+
+struct layer_step {
+    enum layer_step_kind kind;
+    enum layer_value in, out, add; /* add: VALUE_NONE where there is none */
+    int32_t norm, norm_k;          /* tensors of a norm */
+    /* linear */
+    bool experts;                    /* of each expert its own, over routed rows */
+    uint32_t inputs, outputs, ranks; /* ranks: sum over the members */
+    uint32_t member_count;
+    struct layer_member members[LAYER_MEMBERS_MAX];
+    bool stacked;             /* the members' matrices lie as one, in fp32 */
+    bool kept;                /* forward for backward alone runs this step */
+    bool kept_z;              /* … or, of this linear step, only the adapters' inner part */
+    bool trains;              /* a matrix, bias or adapter of it is trained */
+    uint64_t z;               /* bytes per token in the micro-batch's place: A x, [ranks] */
+    uint64_t forward_scratch; /* bytes per token in the workspace: dropped inputs */
+    uint64_t dout; /* bytes per token in the place: gradient of out kept for BACKWARD_WEIGHT; split only */
+};
+
+enum tape_kind {
+    TAPE_FORWARD,        /* the step again, for values that forward did not keep */
+    TAPE_BACKWARD,       /* its backward, whole */
+    TAPE_BACKWARD_INPUT, /* … without gradients of matrices and adapters */
+    TAPE_BACKWARD_WEIGHT
+};
+
+struct tape_entry {
+    enum tape_kind kind;
+    uint32_t step;
+    bool accumulate;  /* the gradient of `in` is there already and is added to */
+    uint64_t scratch; /* bytes per token in the workspace, for this entry alone */
+};
+
+struct tape {
+    uint32_t count;
+    struct tape_entry entries[LAYER_TAPE_MAX];
+    uint64_t work_bytes;            /* per token */
+    uint64_t value[VALUE_COUNT];    /* bytes per token in the workspace of values made again, … */
+    uint64_t gradient[VALUE_COUNT]; /* … and of gradients; LAYER_ABSENT: elsewhere */
+};
+#define LAYER_ABSENT UINT64_MAX
+
+struct layer_plan {
+    struct layer_tensors tensors;
+    uint32_t step_count;
+    struct layer_step steps[LAYER_STEPS_MAX];
+    uint32_t width[VALUE_COUNT];       /* elements of 4 bytes a token; 0: not in this layer */
+    bool kept[VALUE_COUNT];            /* in the micro-batch's place */
+    uint64_t saved[VALUE_COUNT];       /* bytes per token there */
+    uint64_t saved_bytes, fixed_bytes; /* per token; and beside that, whatever the tokens */
+    uint64_t split_bytes;              /* per token, after saved_bytes: what BACKWARD_INPUT keeps */
+    uint64_t forward[VALUE_COUNT];     /* bytes per token in the workspace of what forward does not keep */
+    uint64_t forward_bytes;
+    struct tape backward, backward_input, backward_weight;
+};
+
+/* Where the gradient of a value is: in `d` for the stream and for what is added to it as it is; in the
+ * value's own place for what backward turns into its gradient; else in the workspace, where q, k, v before
+ * and after the norm of q and k share one place. */
+bool layer_gradient_is_stream(enum layer_value value);
+/* The second of the three. */
+bool layer_gradient_in_place(enum layer_value value);
+
+/* A layer with experts (sparse) or without, under a method. config is within its bounds (config.h). */
+void layer_plan_init(const struct model_config *config, const struct layer_method *method, bool sparse,
+                     struct layer_plan *plan);
+
+/* The tensors of block 0, and of the last block: norm and head, the matrix only where the head has one of its
+ * own (own_matrix: untied, or tied and the embedding is elsewhere). */
+void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
+                             struct layer_tensors *out);
+void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
+                        struct layer_tensors *out);
+
+#endif

@@ -1,0 +1,316 @@
+/* The tensors of a block: shapes, names, and where they lie in its areas. */
+#include "model/layer_tensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MOMENT8_VALUES_MIN = 4096, /* smaller tensors keep fp32 moments, as bitsandbytes has it */
+    MOMENT8_BLOCK = 256,
+    NF4_BLOCK = 64,
+    NF4_NEST = 256,
+    PANEL_BYTES = 8 << 20 /* of a packed matrix unpacked at once */
+};
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t values_of(const struct layer_tensor *tensor)
+{
+    return (uint64_t)tensor->rows * tensor->columns;
+}
+
+static enum pack_kind matrix_pack(const struct layer_method *method)
+{
+    switch (method->base) {
+    case LAYER_BASE_BF16:
+        return PACK_BF16;
+    case LAYER_BASE_F16:
+        return PACK_F16;
+    case LAYER_BASE_NF4:
+        return method->double_quant ? PACK_NF4_DOUBLE : PACK_NF4;
+    case LAYER_BASE_F32:
+        break;
+    }
+    return PACK_F32;
+}
+
+/* Embedding and head are never quantised: they stay as the file has them. */
+static enum pack_kind table_pack(const struct model_config *config, const struct layer_method *method)
+{
+    if (method->base != LAYER_BASE_NF4)
+        return matrix_pack(method);
+    return config->dtype == MODEL_BF16 ? PACK_BF16 : config->dtype == MODEL_F16 ? PACK_F16 : PACK_F32;
+}
+
+/* Bytes of one copy, its scales' places set. */
+static uint64_t packed_bytes(struct layer_tensor *tensor)
+{
+    uint64_t values = values_of(tensor), blocks = (values + NF4_BLOCK - 1) / NF4_BLOCK;
+    switch (tensor->pack) {
+    case PACK_BF16:
+    case PACK_F16:
+        return 2 * values;
+    case PACK_NF4:
+        tensor->absmax = aligned((values + 1) / 2);
+        return tensor->absmax + 4 * blocks;
+    case PACK_NF4_DOUBLE:
+        tensor->absmax = aligned((values + 1) / 2);
+        tensor->scales = tensor->absmax + aligned(blocks);
+        return tensor->scales + 4 * (1 + (blocks + NF4_NEST - 1) / NF4_NEST);
+    default:
+        return 4 * values;
+    }
+}
+
+static void moments_place(struct tensor_maker *maker, struct layer_tensor *tensor)
+{
+    struct layer_tensors *out = maker->out;
+    uint64_t values = values_of(tensor);
+    if (!maker->method->moments8) {
+        tensor->moment = tensor->at;
+        tensor->moment_stride = tensor->stride;
+        out->moment_bytes = out->trained_bytes;
+        return;
+    }
+    tensor->moments8 = values >= MOMENT8_VALUES_MIN && tensor->role != TENSOR_EMBEDDING;
+    tensor->absmax8 = aligned(values);
+    tensor->moment = out->moment_bytes;
+    tensor->moment_stride =
+        tensor->moments8 ? tensor->absmax8 + aligned(4 * ((values + MOMENT8_BLOCK - 1) / MOMENT8_BLOCK))
+                         : aligned(4 * values);
+    out->moment_bytes += tensor->moment_stride * tensor->copies;
+}
+
+/* Tensors [first, count) lie side by side, copy after copy, as one matrix of each copy. */
+static void stack_place(struct tensor_maker *maker, uint32_t first, uint32_t count)
+{
+    struct layer_tensors *out = maker->out;
+    uint64_t *area = out->list[first].trained ? &out->trained_bytes : &out->frozen_bytes;
+    uint64_t begin = *area, stride = 0;
+    for (uint32_t i = first; i < first + count; i++) {
+        out->list[i].at = begin + stride;
+        stride += packed_bytes(&out->list[i]);
+    }
+    uint32_t copies = out->list[first].copies;
+    *area += aligned(stride * copies);
+    for (uint32_t i = first; i < first + count; i++) {
+        struct layer_tensor *tensor = &out->list[i];
+        tensor->stride = copies > 1 ? stride : 0;
+        if (!tensor->trained)
+            continue;
+        out->parameters += copies;
+        moments_place(maker, tensor);
+    }
+}
+
+static uint32_t tensor_add(struct tensor_maker *maker, struct layer_tensor tensor)
+{
+    struct layer_tensors *out = maker->out;
+    out->list[out->count] = tensor;
+    return out->count++;
+}
+
+int32_t tensor_vector(struct tensor_maker *maker, enum tensor_role role, uint32_t target, uint32_t rows)
+{
+    uint32_t at = tensor_add(maker, (struct layer_tensor){.role = role,
+                                                          .target = target,
+                                                          .rows = rows,
+                                                          .columns = 1,
+                                                          .copies = 1,
+                                                          .vector = true,
+                                                          .trained = maker->method->full});
+    stack_place(maker, at, 1);
+    return (int32_t)at;
+}
+
+static void panel_for(struct layer_tensors *out, const struct layer_tensor *tensor)
+{
+    uint64_t row = 4ull * tensor->columns, rows = PANEL_BYTES / row > 0 ? PANEL_BYTES / row : 1;
+    /* whole blocks of any kind of packing: rows in multiples of 64 are, whatever the columns */
+    rows = rows > 64 ? rows / 64 * 64 : 64;
+    uint64_t bytes = row * (rows < tensor->rows ? rows : tensor->rows);
+    if (tensor->pack != PACK_F32 && bytes > out->panel_bytes)
+        out->panel_bytes = bytes;
+}
+
+static void matrices_make(struct tensor_maker *maker, uint32_t copies, struct layer_step *step)
+{
+    const struct layer_method *method = maker->method;
+    uint32_t first = maker->out->count;
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        struct layer_member *member = &step->members[m];
+        bool router = member->target == 0;
+        member->matrix = (int32_t)tensor_add(
+            maker, (struct layer_tensor){.role = router ? TENSOR_ROUTER : TENSOR_MATRIX,
+                                         .target = member->target,
+                                         .rows = member->outputs,
+                                         .columns = step->inputs,
+                                         .copies = copies,
+                                         .trained = method->full,
+                                         .pack = method->full || router ? PACK_F32 : matrix_pack(method)});
+    }
+    step->stacked = maker->out->list[first].pack == PACK_F32;
+    if (step->stacked) {
+        stack_place(maker, first, step->member_count);
+        return;
+    }
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        struct layer_tensor *tensor = &maker->out->list[first + m];
+        /* a copy begins aligned: its bytes are rounded up in the stride */
+        uint64_t bytes = aligned(packed_bytes(tensor));
+        tensor->at = maker->out->frozen_bytes;
+        tensor->stride = bytes;
+        maker->out->frozen_bytes += bytes * copies;
+        panel_for(maker->out, tensor);
+    }
+}
+
+static void adapters_make(struct tensor_maker *maker, uint32_t copies, struct layer_step *step)
+{
+    uint32_t first = maker->out->count, count = 0;
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        struct layer_member *member = &step->members[m];
+        member->rank = member->target == 0 || maker->method->full ? 0 : maker->method->rank[member->site];
+        member->z = step->ranks;
+        step->ranks += member->rank;
+        if (member->rank == 0)
+            continue;
+        count++;
+        member->a = (int32_t)tensor_add(maker, (struct layer_tensor){.role = TENSOR_LORA_A,
+                                                                     .target = member->target,
+                                                                     .rows = member->rank,
+                                                                     .columns = step->inputs,
+                                                                     .copies = copies,
+                                                                     .trained = true});
+    }
+    if (count == 0)
+        return;
+    stack_place(maker, first, count);
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        struct layer_member *member = &step->members[m];
+        if (member->rank == 0)
+            continue;
+        uint32_t b = tensor_add(maker, (struct layer_tensor){.role = TENSOR_LORA_B,
+                                                             .target = member->target,
+                                                             .rows = member->outputs,
+                                                             .columns = member->rank,
+                                                             .copies = copies,
+                                                             .trained = true});
+        member->b = (int32_t)b;
+        stack_place(maker, b, 1);
+    }
+}
+
+void tensor_linear(struct tensor_maker *maker, uint32_t copies, bool bias, struct layer_step *step)
+{
+    matrices_make(maker, copies, step);
+    uint32_t first = maker->out->count;
+    for (uint32_t m = 0; m < step->member_count; m++) {
+        struct layer_member *member = &step->members[m];
+        member->bias = -1;
+        if (bias)
+            member->bias = (int32_t)tensor_add(maker, (struct layer_tensor){.role = TENSOR_BIAS,
+                                                                            .target = member->target,
+                                                                            .rows = member->outputs,
+                                                                            .columns = 1,
+                                                                            .copies = 1,
+                                                                            .vector = true,
+                                                                            .trained = maker->method->full});
+    }
+    if (bias)
+        stack_place(maker, first, step->member_count);
+    adapters_make(maker, copies, step);
+    step->trains = maker->method->full || step->ranks > 0;
+}
+
+static void table_make(struct tensor_maker *maker, enum tensor_role role, bool trained)
+{
+    const struct model_config *config = maker->config;
+    trained = trained || maker->method->full;
+    uint32_t at = tensor_add(
+        maker, (struct layer_tensor){.role = role,
+                                     .rows = config->vocab,
+                                     .columns = config->hidden,
+                                     .copies = 1,
+                                     .trained = trained,
+                                     .pack = trained ? PACK_F32 : table_pack(config, maker->method)});
+    stack_place(maker, at, 1);
+    panel_for(maker->out, &maker->out->list[at]);
+}
+
+void layer_embedding_tensors(const struct model_config *config, const struct layer_method *method,
+                             struct layer_tensors *out)
+{
+    struct tensor_maker maker = {.config = config, .method = method, .out = out};
+    memset(out, 0, sizeof *out);
+    table_make(&maker, TENSOR_EMBEDDING, method->train_embedding || (config->tied && method->train_head));
+}
+
+void layer_head_tensors(const struct model_config *config, const struct layer_method *method, bool own_matrix,
+                        struct layer_tensors *out)
+{
+    struct tensor_maker maker = {.config = config, .method = method, .out = out};
+    memset(out, 0, sizeof *out);
+    tensor_vector(&maker, TENSOR_NORM_FINAL, 0, config->hidden);
+    if (own_matrix)
+        table_make(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
+}
+
+static const char *vector_name(const struct model_config *config, enum tensor_role role)
+{
+    switch (role) {
+    case TENSOR_NORM_INPUT:
+        return "input_layernorm";
+    case TENSOR_NORM_ATT_POST:
+        return "post_attention_layernorm";
+    case TENSOR_NORM_FFN:
+        return config->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    case TENSOR_NORM_FFN_POST:
+        return "post_feedforward_layernorm";
+    case TENSOR_NORM_Q:
+        return "self_attn.q_norm";
+    default:
+        return "self_attn.k_norm";
+    }
+}
+
+static const char *expert_name(bool mixtral, uint32_t target)
+{
+    if (!mixtral)
+        return lora_target_name(target);
+    return target == LORA_GATE ? "w1" : target == LORA_UP ? "w3" : "w2";
+}
+
+void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
+                       uint32_t copy, char name[LAYER_NAME_MAX])
+{
+    const char *end = tensor->role == TENSOR_BIAS     ? "bias"
+                      : tensor->role == TENSOR_LORA_A ? "lora_A.weight"
+                      : tensor->role == TENSOR_LORA_B ? "lora_B.weight"
+                                                      : "weight";
+    bool attention = (tensor->target & (LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV)) != 0;
+    bool mixtral = config->arch == MODEL_MIXTRAL;
+    const char *mlp = mixtral ? "block_sparse_moe" : "mlp";
+    if (tensor->role == TENSOR_EMBEDDING)
+        snprintf(name, LAYER_NAME_MAX, "model.embed_tokens.weight");
+    else if (tensor->role == TENSOR_HEAD)
+        snprintf(name, LAYER_NAME_MAX, config->tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    else if (tensor->role == TENSOR_NORM_FINAL)
+        snprintf(name, LAYER_NAME_MAX, "model.norm.weight");
+    else if (tensor->role == TENSOR_ROUTER)
+        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.gate.weight", layer, mlp);
+    else if (tensor->target == 0)
+        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.weight", layer, vector_name(config, tensor->role));
+    else if (attention)
+        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.self_attn.%s.%s", layer,
+                 lora_target_name(tensor->target), end);
+    else if (tensor->copies > 1)
+        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.experts.%u.%s.%s", layer, mlp, copy,
+                 expert_name(mixtral, tensor->target), end);
+    else
+        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.mlp.%s.%s", layer, lora_target_name(tensor->target),
+                 end);
+}

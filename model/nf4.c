@@ -1,0 +1,195 @@
+#include "model/nf4.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/dynamic_map.h"
+
+const float nf4_table[16] = {
+    -1.0f,
+    -0.6961928009986877f,
+    -0.5250730514526367f,
+    -0.39491748809814453f,
+    -0.28444138169288635f,
+    -0.18477343022823334f,
+    -0.09105003625154495f,
+    0.0f,
+    0.07958029955625534f,
+    0.16093020141124725f,
+    0.24611230194568634f,
+    0.33791524171829224f,
+    0.44070982933044434f,
+    0.5626170039176941f,
+    0.7229568362236023f,
+    1.0f,
+};
+
+enum { LANES = 4 };
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+
+static float largest(const float *x, uint64_t n)
+{
+    float max = 0;
+    for (uint64_t i = 0; i < n; i++)
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+    return max;
+}
+
+static float largest_of_block(const float *x)
+{
+    float found[LANES];
+    ints max = {0}; /* magnitudes rise with their bits */
+    for (int i = 0; i < NF4_BLOCK; i += LANES) {
+        ints v;
+        memcpy(&v, x + i, sizeof v);
+        v &= 0x7fffffff;
+        max = (v & (v > max)) | (max & (v <= max));
+    }
+    memcpy(found, &max, sizeof found);
+    return largest(found, LANES);
+}
+
+/* The code of each of scaled[NF4_BLOCK], in [-1, 1]: how many of the midpoints of the table lie below it. */
+static void codes_of_block(const float *scaled, uint8_t *codes)
+{
+    int32_t q[NF4_BLOCK];
+    for (int i = 0; i < NF4_BLOCK; i += LANES) {
+        lanes v;
+        ints count = {0};
+        memcpy(&v, scaled + i, sizeof v);
+        for (int c = 0; c < 15; c++)
+            count -= v > (nf4_table[c] + nf4_table[c + 1]) / 2.0f - (lanes){0};
+        memcpy(q + i, &count, sizeof count);
+    }
+    for (int i = 0; i < NF4_BLOCK / 2; i++)
+        codes[i] = (uint8_t)(q[2 * i] << 4 | q[2 * i + 1]);
+}
+
+static float clamped(float x)
+{
+    return !(x > -1.0f) ? -1.0f : x < 1.0f ? x : 1.0f;
+}
+
+/* A short last block differs: its scale is never below 1e-38, and its values are divided by it, not
+ * multiplied by its inverse. */
+static void quantise_rest(const float *values, uint64_t count, uint8_t *codes, float *absmax)
+{
+    float scaled[NF4_BLOCK] = {0};
+    uint8_t all[NF4_BLOCK / 2];
+    *absmax = fmaxf(largest(values, count), 1e-38f);
+    for (uint64_t i = 0; i < count; i++)
+        scaled[i] = clamped(values[i] / *absmax);
+    codes_of_block(scaled, all);
+    memcpy(codes, all, nf4_code_bytes(count));
+}
+
+void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *absmax)
+{
+    uint64_t full = count / NF4_BLOCK;
+    for (uint64_t block = 0; block < full; block++) {
+        const float *x = values + block * NF4_BLOCK;
+        float scaled[NF4_BLOCK], max = largest_of_block(x), inverse = 1.0f / fmaxf(max, 1e-38f);
+        for (int i = 0; i < NF4_BLOCK; i++)
+            scaled[i] = clamped(x[i] * inverse);
+        codes_of_block(scaled, codes + block * (NF4_BLOCK / 2));
+        absmax[block] = max;
+    }
+    if (count % NF4_BLOCK != 0)
+        quantise_rest(values + full * NF4_BLOCK, count % NF4_BLOCK, codes + full * (NF4_BLOCK / 2),
+                      absmax + full);
+}
+
+/* The sum as PyTorch adds fp32 on CPUs (SumKernel.cpp's cascade: 32 running sums, carried to a level above
+ * every 2^level values): the mean, and with it every code, depends on the order. From 32768 values on PyTorch
+ * cuts the sum by threads, whose number nobody knows; this order goes on. */
+static float cascade_sum(const float *x, uint64_t count)
+{
+    enum { STRIDE = 32, LEVELS = 4 };
+    float sums[LEVELS][STRIDE] = {{0}}, total = 0;
+    uint64_t steps = count / STRIDE, vectors = count / 8, bits = 0;
+    while (1ull << bits < steps)
+        bits++;
+    uint64_t power = bits / LEVELS > 4 ? bits / LEVELS : 4, step = 0;
+    while (step + (1ull << power) <= steps) {
+        for (uint64_t end = step + (1ull << power); step < end; step++)
+            for (int i = 0; i < STRIDE; i++)
+                sums[0][i] += x[step * STRIDE + (uint64_t)i];
+        for (unsigned level = 1; level < LEVELS; level++) {
+            for (int i = 0; i < STRIDE; i++)
+                sums[level][i] += sums[level - 1][i];
+            memset(sums[level - 1], 0, sizeof sums[0]);
+            if ((step & ((1ull << power) - 1) << level * power) != 0)
+                break;
+        }
+    }
+    for (; step < steps; step++)
+        for (int i = 0; i < STRIDE; i++)
+            sums[0][i] += x[step * STRIDE + (uint64_t)i];
+    for (int level = 1; level < LEVELS; level++)
+        for (int i = 0; i < STRIDE; i++)
+            sums[0][i] += sums[level][i];
+    for (uint64_t v = steps * 4; v < vectors; v++)
+        for (int i = 0; i < 8; i++)
+            sums[0][i] += x[v * 8 + (uint64_t)i];
+    for (int i = 8; i < STRIDE; i++)
+        sums[0][i % 8] += sums[0][i];
+    for (uint64_t i = vectors * 8; i < count; i++)
+        total += x[i];
+    for (int i = 0; i < 8; i++)
+        total += sums[0][i];
+    return total;
+}
+
+/* bitsandbytes looks a value in [-1, 1] up in a table of 65536 places, each of which has the code that its
+ * grid point is nearest to; so values near 0 fall together. */
+static uint8_t nested_code(const float *map, float value)
+{
+    int place = (int)fmaf((value + 1.0f) * 0.5f, 65535.0f, 0.5f);
+    float grid = 2.0f * (float)place / 65535.0f - 1.0f;
+    int low = 0, high = DYNAMIC_MAP_SIZE - 1; /* the first whose midpoint to the next is not below grid */
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (grid > (map[middle] + map[middle + 1]) * 0.5f)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return (uint8_t)low;
+}
+
+void nf4_nest(const float *absmax, uint64_t blocks, uint8_t *codes, float *scales)
+{
+    float map[DYNAMIC_MAP_SIZE], mean = blocks == 0 ? 0 : cascade_sum(absmax, blocks) / (float)blocks;
+    dynamic_map(true, map);
+    *scales++ = mean;
+    for (uint64_t begin = 0; begin < blocks; begin += NF4_NESTED_BLOCK) {
+        uint64_t n = blocks - begin < NF4_NESTED_BLOCK ? blocks - begin : NF4_NESTED_BLOCK;
+        float rest[NF4_NESTED_BLOCK];
+        for (uint64_t i = 0; i < n; i++)
+            rest[i] = absmax[begin + i] - mean;
+        float max = largest(rest, n), inverse = 1.0f / max;
+        *scales++ = max;
+        if (max == 0.0f)
+            memset(codes + begin, 0, n);
+        for (uint64_t i = 0; i < n && max != 0.0f; i++)
+            codes[begin + i] = nested_code(map, clamped(rest[i] * inverse));
+    }
+}
+
+void nf4_unnest(const float *map, const uint8_t *codes, const float *scales, uint64_t begin, uint64_t count,
+                float *absmax)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        float product = map[codes[begin + i]] * scales[1 + (begin + i) / NF4_NESTED_BLOCK];
+        absmax[i] = product + scales[0];
+    }
+}
+
+void nf4_dequantise(const uint8_t *codes, const float *absmax, uint64_t count, float *values)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+        values[i] = nf4_table[code] * absmax[i / NF4_BLOCK];
+    }
+}

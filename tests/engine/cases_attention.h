@@ -1,0 +1,213 @@
+/* Attention against its definition in double, its gradient against differences, the cache against the whole.
+ */
+#pragma once
+
+#include "engine/harness.h"
+
+/* What the three ops say of it. */
+struct attention {
+    uint32_t heads, kv_heads, head_dim, ld, window;
+    double scale, cap;
+};
+
+/* Scores of query i of head h for positions first… of its row. */
+static inline uint32_t attention_first(const struct attention *a, uint32_t begin, uint32_t i)
+{
+    return a->window == 0 || i - begin < a->window ? begin : i - a->window + 1;
+}
+
+/* One query: out[head_dim] from keys [first, i], rows ldk apart; returns the logarithm of the softmax's sum.
+ */
+static inline double attention_query(const struct attention *a, const double *q, const double *k,
+                                     const double *v, uint32_t ldk, uint32_t first, uint32_t i, double *out)
+{
+    double p[1024], max = -INFINITY, sum = 0;
+    for (uint32_t j = first; j <= i; j++) {
+        p[j - first] = 0;
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            p[j - first] += a->scale * q[d] * k[(size_t)j * ldk + d];
+        if (a->cap > 0)
+            p[j - first] = a->cap * tanh(p[j - first] / a->cap);
+        max = fmax(max, p[j - first]);
+    }
+    memset(out, 0, sizeof *out * a->head_dim);
+    for (uint32_t j = first; j <= i; j++) {
+        double e = exp(p[j - first] - max);
+        sum += e;
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            out[d] += e * v[(size_t)j * ldk + d];
+    }
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        out[d] /= sum;
+    return max + log(sum);
+}
+
+/* out[tokens, heads, head_dim] and lse[tokens, heads] (unless NULL) of all rows. */
+static inline void attention_forward(const struct trial *t, const struct attention *a, uint32_t rows,
+                                     double *out, double *lse)
+{
+    const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v"),
+                 *start = values(t, "row_start");
+    for (uint32_t row = 0; row < rows; row++)
+        for (uint32_t i = (uint32_t)start[row]; i < (uint32_t)start[row + 1]; i++)
+            for (uint32_t h = 0; h < a->heads; h++) {
+                uint32_t at = h / (a->heads / a->kv_heads) * a->head_dim;
+                double sum = attention_query(a, q + (size_t)i * a->ld + (size_t)h * a->head_dim, k + at,
+                                             v + at, a->ld, attention_first(a, (uint32_t)start[row], i), i,
+                                             out + ((size_t)i * a->heads + h) * a->head_dim);
+                if (lse != NULL)
+                    lse[(size_t)i * a->heads + h] = sum;
+            }
+}
+
+/* Sometimes one row of several tiles, sometimes many short ones, some of them empty. */
+static inline void attention_draw_rows(struct trial *t, uint32_t *rows, uint32_t *tokens)
+{
+    *rows = draw_below(t, 3) == 0 ? 1 : draw_rows(t, 5);
+    *tokens = *rows == 0 ? 0 : *rows == 1 ? 60 + draw_below(t, 200) : draw_below(t, 90);
+}
+
+static inline struct attention attention_draw_heads(struct trial *t, uint32_t tokens)
+{
+    uint32_t kv_heads = 1 + draw_below(t, 2), heads = kv_heads * (1 + draw_below(t, tokens > 100 ? 2 : 4));
+    uint32_t head_dim = 2 + draw_below(t, tokens > 100 ? 6 : 30);
+    return (struct attention){.heads = heads,
+                              .kv_heads = kv_heads,
+                              .head_dim = head_dim,
+                              .ld = draw_ld(t, heads * head_dim),
+                              .window = draw_below(t, 2) ? 1 + draw_below(t, 100) : 0,
+                              .scale = 0.25,
+                              .cap = draw_below(t, 2) ? 1.5 : 0};
+}
+
+static inline void attention_draw(struct trial *t)
+{
+    struct op_attention *o = &t->op.attention;
+    t->op.kind = OP_ATTENTION;
+    attention_draw_rows(t, &o->rows, &o->tokens);
+    struct attention a = attention_draw_heads(t, o->tokens);
+    o->heads = a.heads;
+    o->kv_heads = a.kv_heads;
+    o->head_dim = a.head_dim;
+    o->ld = a.ld;
+    o->window = a.window;
+    o->scale = (float)a.scale;
+    o->cap = (float)a.cap;
+    bind(t, &o->q);
+    bind(t, &o->k);
+    bind(t, &o->v);
+    bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
+    bind(t, &o->out);
+    bind(t, &o->lse);
+}
+
+static inline void attention_want(struct trial *t)
+{
+    const struct op_attention *o = &t->op.attention;
+    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,   o->ld,
+                                o->window, (double)o->scale, (double)o->cap};
+    attention_forward(t, &a, o->rows, expected(t, "out"), expected(t, "lse"));
+}
+
+static inline void attention_backward_draw(struct trial *t)
+{
+    struct op_attention_backward *o = &t->op.attention_backward;
+    t->op.kind = OP_ATTENTION_BACKWARD;
+    attention_draw_rows(t, &o->rows, &o->tokens);
+    struct attention a = attention_draw_heads(t, o->tokens);
+    o->heads = a.heads;
+    o->kv_heads = a.kv_heads;
+    o->head_dim = a.head_dim;
+    o->ld = a.ld;
+    o->window = a.window;
+    o->scale = (float)a.scale;
+    o->cap = (float)a.cap;
+    bind(t, &o->q);
+    bind(t, &o->k);
+    bind(t, &o->v);
+    bind_as(t, &o->row_start, FILL_STARTS, o->tokens);
+    bind(t, &o->out);
+    bind(t, &o->lse);
+    bind(t, &o->dout);
+    bind(t, &o->delta);
+    bind(t, &o->dq);
+    bind(t, &o->dk);
+    bind(t, &o->dv);
+}
+
+static inline struct attention attention_backward_of(const struct trial *t)
+{
+    const struct op_attention_backward *o = &t->op.attention_backward;
+    return (struct attention){o->heads,  o->kv_heads,      o->head_dim,   o->ld,
+                              o->window, (double)o->scale, (double)o->cap};
+}
+
+static inline void attention_backward_prepare(struct trial *t)
+{
+    struct attention a = attention_backward_of(t);
+    attention_forward(t, &a, t->op.attention_backward.rows, values(t, "out"), values(t, "lse"));
+}
+
+static inline double attention_loss(const struct trial *t)
+{
+    struct attention a = attention_backward_of(t);
+    size_t count = (size_t)t->op.attention_backward.tokens * a.heads * a.head_dim;
+    double loss = 0, *out = doubles((uint32_t)count + 1);
+    const double *dout = values(t, "dout");
+    attention_forward(t, &a, t->op.attention_backward.rows, out, NULL);
+    for (size_t i = 0; i < count; i++)
+        loss += dout[i] * out[i];
+    free(out);
+    return loss;
+}
+
+static inline void attention_cached_draw(struct trial *t)
+{
+    struct op_attention_cached *o = &t->op.attention_cached;
+    t->op.kind = OP_ATTENTION_CACHED;
+    o->tokens = draw_rows(t, 80);
+    o->begin = draw_below(t, 200);
+    struct attention a = attention_draw_heads(t, o->tokens);
+    o->heads = a.heads;
+    o->kv_heads = a.kv_heads;
+    o->head_dim = a.head_dim;
+    o->ldq = a.ld;
+    o->window = a.window;
+    o->scale = (float)a.scale;
+    o->cap = (float)a.cap;
+    bind(t, &o->q);
+    bind(t, &o->k);
+    bind(t, &o->v);
+    bind(t, &o->out);
+}
+
+static inline void attention_cached_want(struct trial *t)
+{
+    const struct op_attention_cached *o = &t->op.attention_cached;
+    const struct attention a = {o->heads,  o->kv_heads,      o->head_dim,   o->ldq,
+                                o->window, (double)o->scale, (double)o->cap};
+    const double *q = values(t, "q"), *k = values(t, "k"), *v = values(t, "v");
+    double *out = expected(t, "out");
+    for (uint32_t i = 0; i < o->tokens; i++)
+        for (uint32_t h = 0; h < o->heads; h++) {
+            uint32_t at = h / (o->heads / o->kv_heads) * o->head_dim, position = o->begin + i;
+            attention_query(&a, q + (size_t)i * o->ldq + (size_t)h * o->head_dim, k + at, v + at,
+                            o->kv_heads * o->head_dim, attention_first(&a, 0, position), position,
+                            out + ((size_t)i * o->heads + h) * o->head_dim);
+        }
+}
+
+/* Scores sum head_dim terms in fp32, probabilities a row's: tolerances as of sums. */
+#define ATTENTION_CASES                                                                                      \
+    {.name = "attention", .draw = attention_draw, .want = attention_want, .tolerance = 2e-6, .exact = 7e-8}, \
+        {.name = "attention_backward",                                                                       \
+         .draw = attention_backward_draw,                                                                    \
+         .prepare = attention_backward_prepare,                                                              \
+         .loss = attention_loss,                                                                             \
+         .slopes = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}},                                                  \
+         .tolerance = 5e-6,                                                                                  \
+         .exact = 1e-7},                                                                                     \
+        {.name = "attention_cached",                                                                         \
+         .draw = attention_cached_draw,                                                                      \
+         .want = attention_cached_want,                                                                      \
+         .tolerance = 2e-6},

@@ -1,0 +1,460 @@
+/* One harness for every op on every device: what a new device is brought up with.
+ *
+ * A case draws an op with random shapes and says what it should do, in double. Sizes, dtypes and access come
+ * from op_operands(): each operand lies somewhere in a buffer of its own, rows apart where the op allows it,
+ * with values of any dtype that the op allows. After the op ran, what it wrote is compared with the
+ * definition or, for gradients, with central differences of a loss in double; what lies between rows and
+ * around operands must be as it was; and devices of one group must agree to the bit, whatever their threads.
+ */
+#pragma once
+
+#include "engine/ops.h"
+
+/* Add a device here. Those of one group give equal bits. */
+static const struct candidate {
+    const char *kind;
+    uint32_t threads, group;
+} candidates[] = {{"cpu", 1, 0}, {"cpu", 3, 0}, {"checked", 2, 0}};
+
+enum { CANDIDATES = sizeof candidates / sizeof *candidates, PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
+
+enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
+
+struct array {
+    struct operand *operand; /* in the trial's op */
+    enum fill fill;
+    uint32_t bound; /* of FILL_BELOW, FILL_STARTS (the last), FILL_DISTINCT */
+    struct operand_use use;
+    uint64_t count;   /* elements from the operand's first to its last, gaps included */
+    uint64_t lead;    /* elements before it */
+    double *value;    /* before the op; after want(): what it should be */
+    double *original; /* stays as it was before */
+    uint8_t *bytes;   /* what goes to devices: lead + count + PAD_MAX elements */
+    bool expected;
+};
+
+struct trial {
+    struct op op;
+    struct rand_stream stream;
+    struct array arrays[OP_OPERANDS_MAX];
+    uint32_t count;
+    const char *where; /* for messages */
+};
+
+struct slope {
+    const char *input, *gradient;
+};
+
+struct op_case {
+    const char *name;
+    void (*draw)(struct trial *t);
+    void (*prepare)(struct trial *t);      /* makes values that follow from others; or NULL */
+    void (*want)(struct trial *t);         /* or NULL */
+    double (*loss)(const struct trial *t); /* of what slopes are taken, from value; or NULL */
+    struct slope slopes[SLOPES_MAX];
+    bool replaces;           /* gradients replace what was there though the op updates it */
+    double tolerance, exact; /* of the largest magnitude; exact: for op.exact, 0: as otherwise */
+};
+
+/* --- for draw() */
+
+static inline uint32_t draw_below(struct trial *t, uint32_t bound)
+{
+    return rand_stream_below(&t->stream, bound);
+}
+
+/* From 0 (one in eight) or 1 up to most. */
+static inline uint32_t draw_rows(struct trial *t, uint32_t most)
+{
+    return draw_below(t, 8) == 0 ? 0 : 1 + draw_below(t, most);
+}
+
+/* A row distance for `width`. */
+static inline uint32_t draw_ld(struct trial *t, uint32_t width)
+{
+    return width + (draw_below(t, 2) ? draw_below(t, 9) : 0);
+}
+
+static inline void bind_as(struct trial *t, struct operand *operand, enum fill fill, uint32_t bound)
+{
+    static char some; /* stands for a buffer until there is one */
+    assert_true(t->count < OP_OPERANDS_MAX);
+    *operand = (struct operand){.buffer = (struct buffer *)(void *)&some, .at = t->count};
+    t->arrays[t->count++] = (struct array){.operand = operand, .fill = fill, .bound = bound};
+}
+
+static inline void bind(struct trial *t, struct operand *operand)
+{
+    bind_as(t, operand, FILL_NORMAL, 0);
+}
+
+/* --- for want() and loss() */
+
+static inline struct array *array_named(const struct trial *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        if (strcmp(t->arrays[i].use.name, name) == 0)
+            return (struct array *)&t->arrays[i];
+    return NULL;
+}
+
+/* The values of an operand; NULL where it is absent. */
+static inline double *values(const struct trial *t, const char *name)
+{
+    struct array *array = array_named(t, name);
+    return array == NULL ? NULL : array->value;
+}
+
+/* The same, where want() puts what the op should write. */
+static inline double *expected(struct trial *t, const char *name)
+{
+    struct array *array = array_named(t, name);
+    if (array == NULL)
+        return NULL;
+    array->expected = true;
+    return array->value;
+}
+
+/* --- numbers of every dtype */
+
+static inline double read_as(enum dtype dtype, const uint8_t *at)
+{
+    float f;
+    double d;
+    int32_t i;
+    uint32_t u;
+    uint16_t h;
+    switch (dtype) {
+    case DTYPE_F32:
+        memcpy(&f, at, 4);
+        return (double)f;
+    case DTYPE_F64:
+        memcpy(&d, at, 8);
+        return d;
+    case DTYPE_I32:
+        memcpy(&i, at, 4);
+        return i;
+    case DTYPE_U32:
+        memcpy(&u, at, 4);
+        return u;
+    case DTYPE_U8:
+        return *at;
+    case DTYPE_BF16:
+        memcpy(&h, at, 2);
+        u = (uint32_t)h << 16;
+        memcpy(&f, &u, 4);
+        return (double)f;
+    case DTYPE_F16:
+        memcpy(&h, at, 2);
+        d = h & 0x3FF;
+        d = (h >> 10 & 31) == 0    ? ldexp(d, -24)
+            : (h >> 10 & 31) == 31 ? (d == 0 ? INFINITY : NAN)
+                                   : ldexp(1024 + d, (h >> 10 & 31) - 25);
+        return h >> 15 ? -d : d;
+    }
+    return NAN;
+}
+
+/* To a float of 8 (bf16) or 5 (f16) bits of exponent, nearest even, by the definition of rounding. */
+static inline double rounded(enum dtype dtype, double x)
+{
+    int digits = dtype == DTYPE_BF16 ? 8 : dtype == DTYPE_F16 ? 11 : 24, exponent;
+    int least = dtype == DTYPE_F16 ? -14 : -126;
+    double most = dtype == DTYPE_F16 ? 65504 : dtype == DTYPE_BF16 ? 0x1.FEp127 : 0x1.FFFFFEp127;
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    (void)frexp(x, &exponent);
+    exponent = exponent - 1 < least ? least : exponent - 1;
+    double unit = ldexp(1, exponent - digits + 1), y = nearbyint(x / unit) * unit;
+    return fabs(y) > most ? copysign(INFINITY, x) : y;
+}
+
+static inline void write_as(enum dtype dtype, uint8_t *at, double x)
+{
+    float f = (float)x;
+    int32_t i = (int32_t)x;
+    uint32_t u = (uint32_t)(int64_t)x;
+    if (dtype == DTYPE_F32)
+        memcpy(at, &f, 4);
+    else if (dtype == DTYPE_F64)
+        memcpy(at, &x, 8);
+    else if (dtype == DTYPE_I32)
+        memcpy(at, &i, 4);
+    else if (dtype == DTYPE_U32)
+        memcpy(at, &u, 4);
+    else if (dtype == DTYPE_U8)
+        *at = (uint8_t)u;
+    else if (dtype == DTYPE_BF16) {
+        memcpy(&u, &f, 4);
+        memcpy(at, (uint8_t *)&u + 2, 2);
+    } else {
+        int exponent;
+        double m = fabs(frexp(x, &exponent));
+        uint16_t h = (uint16_t)(x == 0 ? 0
+                                : exponent < -13
+                                    ? (uint16_t)ldexp(fabs(x), 24)
+                                    : (uint16_t)((exponent + 14) << 10) + ((uint16_t)ldexp(m, 11) & 0x3FF));
+        h |= signbit(x) ? 0x8000 : 0;
+        memcpy(at, &h, 2);
+    }
+}
+
+/* --- a trial's life */
+
+static inline enum dtype draw_dtype(struct trial *t, uint32_t dtypes)
+{
+    uint32_t which = draw_below(t, (uint32_t)__builtin_popcount(dtypes));
+    enum dtype dtype = DTYPE_F32;
+    for (uint32_t bit = 0; bit < 32; bit++)
+        if ((dtypes & 1u << bit) != 0 && which-- == 0)
+            dtype = (enum dtype)bit;
+    return dtype;
+}
+
+static inline int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static inline void fill_array(struct trial *t, struct array *a)
+{
+    for (uint64_t i = 0; i < a->count; i++) {
+        a->value[i] = a->fill == FILL_NORMAL     ? rand_stream_normal(&t->stream)
+                      : a->fill == FILL_POSITIVE ? fabs(rand_stream_normal(&t->stream))
+                      : a->fill == FILL_DISTINCT ? (double)i
+                                                 : draw_below(t, a->bound + (a->fill == FILL_STARTS));
+    }
+    if (a->fill == FILL_STARTS) {
+        a->value[0] = 0;
+        a->value[a->count - 1] = a->bound;
+        qsort(a->value, a->count, sizeof *a->value, compare_doubles);
+    }
+    for (uint64_t i = 0, left = a->bound; a->fill == FILL_DISTINCT && i < a->count; i++, left--)
+        a->value[i] =
+            i == 0 ? draw_below(t, a->bound - (uint32_t)a->count + 1)
+                   : a->value[i - 1] + 1 +
+                         draw_below(t, a->bound - (uint32_t)(a->count - i) - (uint32_t)a->value[i - 1]);
+}
+
+static inline void array_create(struct trial *t, struct array *a)
+{
+    enum dtype dtype = a->use.operand.dtype;
+    uint32_t size = dtype_bytes(dtype);
+    a->count = a->use.rows == 0 || a->use.width == 0 ? 0 : (a->use.rows - 1) * a->use.ld + a->use.width;
+    a->lead = draw_below(t, PAD_MAX);
+    a->value = calloc(a->count + 1, sizeof(double));
+    a->original = calloc(a->count + 1, sizeof(double));
+    a->bytes = malloc((a->lead + a->count + PAD_MAX) * size);
+    memset(a->bytes, 0x7F, (a->lead + a->count + PAD_MAX) * size);
+    if (a->count > 0)
+        fill_array(t, a);
+}
+
+/* The values as the dtype holds them, in double and in bytes. */
+static inline void array_settle(struct array *a)
+{
+    enum dtype dtype = a->use.operand.dtype;
+    for (uint64_t i = 0; i < a->count; i++) {
+        if (dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16)
+            a->value[i] = rounded(dtype, a->value[i]);
+        a->original[i] = a->value[i];
+        write_as(dtype, a->bytes + (a->lead + i) * dtype_bytes(dtype), a->value[i]);
+    }
+}
+
+static inline void trial_create(struct trial *t, const struct op_case *c, uint64_t seed)
+{
+    struct operand_use uses[OP_OPERANDS_MAX];
+    memset(t, 0, sizeof *t);
+    t->where = c->name;
+    rand_stream_init(&t->stream, 23, seed);
+    c->draw(t);
+    t->op.exact = seed % 2;
+    op_complete(&t->op);
+    uint32_t count = op_operands(&t->op, uses);
+    assert_int_equal(count, t->count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct array *a = &t->arrays[uses[i].operand.at];
+        uses[i].operand.dtype = draw_dtype(t, uses[i].dtypes);
+        a->use = uses[i];
+        array_create(t, a);
+    }
+    if (c->prepare != NULL)
+        c->prepare(t);
+    for (uint32_t i = 0; i < count; i++)
+        array_settle(&t->arrays[i]);
+}
+
+static inline void trial_destroy(struct trial *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        free(t->arrays[i].value);
+        free(t->arrays[i].original);
+        free(t->arrays[i].bytes);
+    }
+}
+
+/* Run the trial's op on a device; what its operands hold then goes to after[]. */
+static inline void trial_run(struct trial *t, struct device *device, uint8_t **after)
+{
+    struct buffer *buffers[OP_OPERANDS_MAX];
+    struct err err;
+    uint64_t bytes[OP_OPERANDS_MAX];
+    for (uint32_t i = 0; i < t->count; i++) {
+        struct array *a = &t->arrays[i];
+        uint32_t size = dtype_bytes(a->use.operand.dtype);
+        bytes[i] = (a->lead + a->count + PAD_MAX) * size;
+        check(buffer_create(device, bytes[i], MEM_BUFFERS, "operand", &buffers[i], &err));
+        check(buffer_write(buffers[i], 0, a->bytes, bytes[i], &err));
+        *a->operand =
+            (struct operand){.buffer = buffers[i], .at = a->lead * size, .dtype = a->use.operand.dtype};
+        after[i] = malloc(bytes[i]);
+    }
+    check(op_submit(device, &t->op, &err));
+    for (uint32_t i = 0; i < t->count; i++)
+        check(buffer_read(buffers[i], 0, after[i], bytes[i], &err));
+    check(device_sync(device, &err));
+    for (uint32_t i = 0; i < t->count; i++)
+        buffer_destroy(buffers[i]);
+}
+
+/* Is element i of the operand one of its own, and not between rows? */
+static inline bool element_is_own(const struct array *a, uint64_t i)
+{
+    return i % a->use.ld < a->use.width;
+}
+
+/* What the op may not have written is as it was. */
+static inline void untouched_check(const struct trial *t, const struct array *a, const uint8_t *after)
+{
+    uint32_t size = dtype_bytes(a->use.operand.dtype);
+    for (uint64_t i = 0; i < a->lead + a->count + PAD_MAX; i++) {
+        bool own = i >= a->lead && i - a->lead < a->count && element_is_own(a, i - a->lead);
+        if ((!own || (a->use.access & OPERAND_WRITE) == 0) &&
+            memcmp(a->bytes + i * size, after + i * size, size) != 0)
+            fail_msg("%s: %s wrote outside itself, at %lld of %llu", t->where, a->use.name,
+                     (long long)i - (long long)a->lead, (unsigned long long)a->count);
+    }
+}
+
+static inline double tolerance_of(const struct trial *t, const struct op_case *c)
+{
+    return t->op.exact && c->exact > 0 ? c->exact : c->tolerance;
+}
+
+static inline void expected_check(const struct trial *t, const struct op_case *c, const struct array *a,
+                                  const uint8_t *after)
+{
+    uint32_t size = dtype_bytes(a->use.operand.dtype);
+    double scale = 0, tolerance = tolerance_of(t, c);
+    for (uint64_t i = 0; i < a->count; i++)
+        scale = element_is_own(a, i) ? fmax(scale, fabs(a->value[i])) : scale;
+    for (uint64_t i = 0; i < a->count; i++) {
+        double got = read_as(a->use.operand.dtype, after + (a->lead + i) * size);
+        if (element_is_own(a, i) && got != a->value[i] && !(fabs(got - a->value[i]) <= tolerance * scale))
+            fail_msg("%s%s: %s[%llu, %llu] is %.9g, not %.9g, of %.3g", t->where, t->op.exact ? " exact" : "",
+                     a->use.name, (unsigned long long)(i / a->use.ld), (unsigned long long)(i % a->use.ld),
+                     got, a->value[i], scale);
+    }
+}
+
+/* Some of a gradient against differences of the loss. */
+static inline void slope_check(const struct trial *t, const struct op_case *c, const struct slope *slope,
+                               uint8_t *const *after)
+{
+    const double h = 1e-5;
+    struct array *input = array_named(t, slope->input), *gradient = array_named(t, slope->gradient);
+    double want[SAMPLES], got[SAMPLES], scale = 0.1; /* what cancels to nothing was of normal numbers */
+    uint64_t at[SAMPLES];
+    if (gradient == NULL || gradient->count == 0 || (gradient->use.access & OPERAND_WRITE) == 0)
+        return;
+    struct rand_stream stream = t->stream;
+    for (int i = 0; i < SAMPLES; i++) {
+        uint64_t row = rand_stream_below(&stream, (uint32_t)gradient->use.rows);
+        uint64_t column = rand_stream_below(&stream, (uint32_t)gradient->use.width);
+        double *x = &input->value[row * input->use.ld + column], kept = *x;
+        at[i] = row * gradient->use.ld + column;
+        bool onto = gradient->use.access == OPERAND_UPDATE && !c->replaces;
+        *x = kept + h;
+        double above = c->loss(t);
+        *x = kept - h;
+        want[i] = (above - c->loss(t)) / (2 * h) + (onto ? gradient->original[at[i]] : 0);
+        *x = kept;
+        got[i] = read_as(gradient->use.operand.dtype,
+                         after[gradient - t->arrays] +
+                             (gradient->lead + at[i]) * dtype_bytes(gradient->use.operand.dtype));
+        scale = fmax(scale, fabs(want[i]));
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        if (!(fabs(got[i] - want[i]) <= tolerance_of(t, c) * scale + 1e-8))
+            fail_msg("%s%s: %s at %llu is %.9g, differences say %.9g", t->where, t->op.exact ? " exact" : "",
+                     slope->gradient, (unsigned long long)at[i], got[i], want[i]);
+}
+
+static inline void trial_check(struct trial *t, const struct op_case *c, uint8_t *const *after)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        memcpy(t->arrays[i].value, t->arrays[i].original, t->arrays[i].count * sizeof(double));
+    for (uint32_t i = 0; i < t->count; i++)
+        untouched_check(t, &t->arrays[i], after[i]);
+    for (int i = 0; i < SLOPES_MAX && c->slopes[i].input != NULL; i++)
+        slope_check(t, c, &c->slopes[i], after);
+    if (c->want != NULL)
+        c->want(t);
+    for (uint32_t i = 0; i < t->count; i++)
+        if (t->arrays[i].expected)
+            expected_check(t, c, &t->arrays[i], after[i]);
+}
+
+static inline void bits_check(const struct trial *t, uint8_t *const *first, uint8_t *const *second,
+                              const struct candidate *which)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct array *a = &t->arrays[i];
+        if (memcmp(first[i], second[i], (a->lead + a->count + PAD_MAX) * dtype_bytes(a->use.operand.dtype)) !=
+            0)
+            fail_msg("%s: %s has other bits on %s with %u threads", t->where, a->use.name, which->kind,
+                     which->threads);
+    }
+}
+
+static inline void case_run(struct device *const *devices, const struct op_case *c, uint32_t trials)
+{
+    for (uint32_t seed = 0; seed < trials; seed++) {
+        struct trial t;
+        uint8_t *after[CANDIDATES][OP_OPERANDS_MAX];
+        trial_create(&t, c, seed);
+        for (uint32_t d = 0; d < CANDIDATES; d++) {
+            uint32_t leader = 0;
+            trial_run(&t, devices[d], after[d]);
+            while (candidates[leader].group != candidates[d].group)
+                leader++;
+            if (leader == d)
+                trial_check(&t, c, after[d]);
+            else
+                bits_check(&t, after[leader], after[d], &candidates[d]);
+        }
+        for (uint32_t d = 0; d < CANDIDATES; d++)
+            for (uint32_t i = 0; i < t.count; i++)
+                free(after[d][i]);
+        trial_destroy(&t);
+    }
+}
+
+/* Every case on every device of this process's instruction set. */
+static inline void cases_run(const struct op_case *cases, size_t count, uint32_t trials)
+{
+    struct device *devices[CANDIDATES];
+    struct err err;
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        check(device_open(&(struct device_options){.kind = candidates[d].kind,
+                                                   .name = candidates[d].kind,
+                                                   .threads = candidates[d].threads,
+                                                   .isa = bench_isa},
+                          &devices[d], &err));
+    for (size_t i = 0; i < count; i++)
+        case_run(devices, &cases[i], trials);
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        device_close(devices[d]);
+}
