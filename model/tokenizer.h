@@ -54,6 +54,10 @@ int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err);
 
+/* The text of chat_template.jinja, which stands beside those files and comes before what they have; copied.
+ * Before the tokenizer is shared. */
+int tokenizer_give_template(struct tokenizer *tokenizer, const char *text, struct err *err);
+
 /* From GGUF metadata (tokenizer.ggml.*). Borrowed for the call. */
 int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, struct err *err);
 

@@ -296,9 +296,7 @@ static int complete(struct tokenizer *t, struct model *model, struct err *err)
     struct buf template = {.limit = TEMPLATE_BYTES};
     int status = optional_file(model, "chat_template.jinja", &template, err);
     if (status == 0 && template.size > 0) {
-        free(t->chat_template);
-        t->chat_template = strdup(buf_str(&template));
-        status = t->chat_template != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        status = tokenizer_give_template(t, buf_str(&template), err);
     }
     buf_fini(&template);
     return status == 0 ? builder_finish(t, err) : -1; /* the digest holds bos and eos */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "model/hub_json.h"
 #include "model/tokenizer_build.h"
 
 static const char *type_of(const json_t *object)
@@ -505,7 +505,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
     if (size == 0) {
         return 0;
     }
-    json_t *config = json_parse_limited(text, size, 32, err);
+    json_t *config = hub_json_parse(text, size, 32, err);
     if (config == NULL) {
         return err_wrap(err, "tokenizer_config.json");
     }
@@ -514,8 +514,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
     const char *template = template_of(config);
     int status = 0;
     if (template != NULL) {
-        t->chat_template = strdup(template);
-        status = t->chat_template != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        status = tokenizer_give_template(t, template, err);
     }
     json_decref(config);
     return status;
@@ -524,7 +523,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err)
 {
-    json_t *root = json_parse_limited(tokenizer_json, size, 32, err);
+    json_t *root = hub_json_parse(tokenizer_json, size, 32, err);
     if (root == NULL) {
         return err_wrap(err, "tokenizer.json");
     }

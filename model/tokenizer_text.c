@@ -1,6 +1,7 @@
 /* Decoding, and what a tokenizer tells about itself. */
 #include "model/tokenizer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/tokenizer_build.h"
@@ -198,6 +199,17 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 const char *tokenizer_chat_template(const struct tokenizer *t)
 {
     return t->chat_template;
+}
+
+int tokenizer_give_template(struct tokenizer *t, const char *text, struct err *err)
+{
+    char *copy = strdup(text);
+    if (copy == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for a chat template");
+    }
+    free(t->chat_template);
+    t->chat_template = copy;
+    return 0;
 }
 
 void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32])

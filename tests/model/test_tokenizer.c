@@ -17,7 +17,9 @@
 #include "common/file.h"
 #include "common/rand.h"
 #include "model/gguf.h"
+#include "model/tensors.h"
 #include "model/tokenizer.h"
+#include "support/scratch.h"
 
 static const char *const families[] = {"smollm",  "gpt2",  "llama3", "qwen2",     "tekken",   "llama2",
                                        "mistral", "gemma", "phi3",   "metaspace", "tinyllama"};
@@ -367,6 +369,70 @@ static void damaged_files_give_errors_and_nothing_worse(void **state)
     buf_fini(&text);
 }
 
+/* What Python writes beyond JSON; the template among others, by name or alone. */
+static void a_tokenizer_config_as_the_hub_has_it_is_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *template;
+    } rows[] = {
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"x\": [NaN, Infinity, -Infinity], "
+         "\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"chat_template\": \"alone\"}",
+         "alone"},
+        {"{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"chat_template\": [{\"name\": \"tool_use\", "
+         "\"template\": \"tools\"}, {\"name\": \"default\", \"template\": \"named\"}]}",
+         "named"}};
+    struct buf text;
+    file_load("llama2.json", &text);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        if (tokenizer_from_json(buf_str(&text), text.size, rows[i].config, strlen(rows[i].config), &tokenizer,
+                                &err) < 0) {
+            fail_msg("%s", err.text);
+        }
+        assert_int_equal(1, tokenizer_bos(tokenizer));
+        assert_int_equal(2, tokenizer_eos(tokenizer));
+        assert_string_equal(rows[i].template, tokenizer_chat_template(tokenizer));
+        tokenizer_destroy(tokenizer);
+    }
+    buf_fini(&text);
+}
+
+static void the_template_beside_the_tokenizer_comes_first(void **state)
+{
+    (void)state;
+    static const char config[] = "{\"chat_template\": \"old\"}";
+    static const char *const copied[] = {"golden/llama/config.json", "golden/llama/model.safetensors",
+                                         "tokenizer/llama2.json"};
+    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json"};
+    struct scratch scratch;
+    struct err err = {0};
+    struct model *model = NULL;
+    struct tokenizer *tokenizer = NULL;
+    assert_int_equal(0, scratch_make(&scratch));
+    for (size_t i = 0; i < 3; i++) {
+        char path[512];
+        struct buf file = {.limit = 1 << 26};
+        snprintf(path, sizeof(path), "%s/%s", MOTLEY_TEST_DATA, copied[i]);
+        assert_int_equal(0, file_read_all(path, file.limit, &file, &err));
+        assert_int_equal(
+            0, file_write_atomic(scratch_path(&scratch, names[i]), file.data, file.size, 0600, &err));
+        buf_fini(&file);
+    }
+    assert_int_equal(0, file_write_atomic(scratch_path(&scratch, "tokenizer_config.json"), config,
+                                          sizeof(config) - 1, 0600, &err));
+    assert_int_equal(0,
+                     file_write_atomic(scratch_path(&scratch, "chat_template.jinja"), "new", 3, 0600, &err));
+    if (model_open_path(scratch.dir, &model, &err) < 0 || tokenizer_open(model, &tokenizer, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_string_equal("new", tokenizer_chat_template(tokenizer));
+    tokenizer_destroy(tokenizer);
+    model_close(model);
+    scratch_remove(&scratch);
+}
+
 static void the_digest_tells_tokenizers_apart(void **state)
 {
     (void)state;
@@ -398,6 +464,8 @@ int main(void)
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         cmocka_unit_test(unknown_parts_are_refused_by_name),
         cmocka_unit_test(damaged_files_give_errors_and_nothing_worse),
+        cmocka_unit_test(a_tokenizer_config_as_the_hub_has_it_is_read),
+        cmocka_unit_test(the_template_beside_the_tokenizer_comes_first),
         cmocka_unit_test(the_digest_tells_tokenizers_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
