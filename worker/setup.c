@@ -186,8 +186,8 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct chat_template *chat = NULL;
     struct err chat_err = {.code = ERR_NONE};
     struct ids ids = {0};
-    if (chat_template_choose(spec->data.chat_template, tokenizer_chat_template(tokenizer), &chat, &chat_err) <
-        0)
+    const struct chat_given given = chat_given_by(tokenizer);
+    if (chat_template_choose(spec->data.chat_template, &given, &chat, &chat_err) < 0)
         chat = NULL; /* rows_render_prompt says so if this format needs one */
     struct rows_options options = {.format = format_of(session->assignment),
                                    .learn = spec->data.learn,
