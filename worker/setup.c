@@ -10,6 +10,7 @@
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "worker/method.h"
 #include "worker/saver.h"
 #include "worker/session.h"
 
@@ -25,15 +26,8 @@ static const struct plan_rank *my_part(const struct session *session)
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
-    if (spec->method.kind != SPEC_METHOD_LORA)
-        return err_set(err, ERR_UNSUPPORTED, "method.kind: this worker trains lora, not %s",
-                       spec_method_name(spec->method.kind));
-    if (spec->method.base != SPEC_BASE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "method.base: this worker keeps the base as fp32, not %s",
-                       spec_base_name(spec->method.base));
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "train.compute: this worker computes in fp32, not %s",
-                       spec_compute_name(spec->train.compute));
+    if (method_check(spec, err) < 0)
+        return -1;
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);
@@ -49,7 +43,7 @@ static int check_supported(const struct assignment *assignment, struct err *err)
 
 /* --- model, device, stage --- */
 
-static int open_model(struct session *session, struct err *err)
+int session_model_open(struct session *session, struct err *err)
 {
     const struct assignment *assignment = session->assignment;
     const struct local_part *local = &assignment->local;
@@ -87,23 +81,10 @@ static int open_stage(struct session *session, struct err *err)
                                     .threads = local->threads,
                                     .isa = local->isa,
                                     .memory_limit_bytes = local->memory_limit_bytes};
-    uint32_t targets = 0;
-    for (uint32_t t = 0; t < spec->method.targets.count; t++) {
-        uint32_t bit = lora_target_from_name(spec->method.targets.names[t]);
-        if (!bit)
-            return err_set(err, ERR_UNSUPPORTED, "method.targets: there is no \"%s\" to adapt",
-                           spec->method.targets.names[t]);
-        targets |= bit;
-    }
     struct stage_options options = {.config = &session->config,
                                     .block_begin = (uint32_t)me->block_begin,
                                     .block_end = (uint32_t)me->block_end,
                                     .mode = STAGE_TRAIN,
-                                    .lora = {.rank = spec->method.rank,
-                                             .alpha = spec->method.alpha,
-                                             .dropout = spec->method.dropout,
-                                             .targets = targets},
-                                    .seed = spec->train.seed,
                                     .micro_batches_in_flight = me->window ? me->window : 1,
                                     .tokens_max = plan->tokens_bound,
                                     .rows_max = plan->rows_bound,
@@ -113,7 +94,7 @@ static int open_stage(struct session *session, struct err *err)
                                     .positions_max = plan->sequence_bound,
                                     .labelled_max = plan->labelled_bound,
                                     .recompute = me->recompute};
-    if (device_open(&device, &session->device, err) < 0 ||
+    if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
         stage_create(session->device, session->model, &options, &session->stage, err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;
@@ -421,8 +402,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
     struct blobs_options blobs = {
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
-        open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
-        open_stage(session, err) < 0 || close_model(session, err) < 0 ||
+        session_model_open(session, err) < 0 || open_rows(session, err) < 0 ||
+        open_prompt(session, err) < 0 || open_stage(session, err) < 0 || close_model(session, err) < 0 ||
         open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
         saver_create(session, &session->saver, err) < 0)
         return -1;

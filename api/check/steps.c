@@ -37,6 +37,10 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
         return;
     }
+    if (spec_check_model(&check->spec, &config, &check->err) < 0) {
+        fail(check);
+        return;
+    }
     check_adapter(check);
 }
 

@@ -76,9 +76,12 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
     enum plan_placement nearest = PLACE_SINGLE;
-    char stages[32] = "";
+    char stages[64] = "";
     if (problem->workload->stages)
         snprintf(stages, sizeof(stages), ", stages: %u", problem->workload->stages);
+    if (problem->workload->order)
+        snprintf(stages + strlen(stages), sizeof(stages) - strlen(stages), ", schedule: %s",
+                 plan_schedule_name((enum plan_schedule)(problem->workload->order - 1)));
     if (asked_for_too_much(problem, text, size))
         return;
     for (int kind = 0; kind < PLACE_COUNT; kind++) {

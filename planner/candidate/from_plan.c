@@ -64,6 +64,10 @@ int from_plan_check(const struct problem *p, const struct plan *plan, struct err
     }
     if (w->stages && w->stages != stages)
         return err_set(err, ERR_INVALID, "it has %u stages, %u are asked for", stages, w->stages);
+    if (w->order && stages > 1 && w->order - 1 != (uint32_t)plan->schedule)
+        return err_set(err, ERR_INVALID, "its schedule is %s, %s is asked for",
+                       plan_schedule_name(plan->schedule),
+                       plan_schedule_name((enum plan_schedule)(w->order - 1)));
     return bounds_check(p, plan, err);
 }
 

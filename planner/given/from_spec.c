@@ -36,13 +36,16 @@ static int rows_copy(const struct row_size *sizes, uint32_t count, uint32_t long
 
 static int method_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
-    static const enum workload_base bases[] = {
-        [SPEC_BASE_FP32] = BASE_FP32, [SPEC_BASE_BF16] = BASE_BF16, [SPEC_BASE_NF4] = BASE_NF4};
+    static const enum workload_base bases[] = {[SPEC_BASE_FP32] = BASE_FP32,
+                                               [SPEC_BASE_BF16] = BASE_BF16,
+                                               [SPEC_BASE_FP16] = BASE_BF16, /* as many bytes */
+                                               [SPEC_BASE_NF4] = BASE_NF4,
+                                               [SPEC_BASE_PACKED] = BASE_NF4}; /* about as many */
     w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? COMPUTE_BF16 : COMPUTE_FP32;
+    w->compute = spec->train.compute == SPEC_COMPUTE_FP32 ? COMPUTE_FP32 : COMPUTE_BF16;
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
@@ -70,6 +73,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.place = (int)spec->placement.kind - 1;
     w.micro_batch_rows = spec->placement.micro_batch_rows;
     w.stages = spec->placement.stages;
+    w.order = (uint32_t)spec->placement.order; /* the same order of names */
     w.objective = (enum workload_objective)spec->placement.objective;
     if (spec->sample.prompt) {
         w.prompt_tokens = prompt_tokens ? prompt_tokens : PROMPT_TOKENS_ASSUMED;
@@ -77,7 +81,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     }
     w.row_count = sizes ? row_count : 0;
     w.eval_row_count = eval_sizes ? eval_row_count : 0;
-    if (method_copy(spec, &w, err) < 0 ||
+    if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||

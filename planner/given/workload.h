@@ -56,6 +56,7 @@ struct workload {
     int place;                 /* enum plan_placement, or −1: any */
     uint32_t micro_batch_rows; /* 0: choose */
     uint32_t stages;           /* 0: choose */
+    uint32_t order;            /* of a plan of several stages: enum plan_schedule plus 1; 0: choose */
     uint32_t device_count;     /* device names to choose from; 0: any */
     char **devices;            /* owned */
     uint32_t exclude_count;
