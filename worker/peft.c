@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/arch.h"
 #include "model/peft.h"
 #include "model/spec.h"
 #include "worker/session.h"
@@ -13,7 +14,7 @@ struct peft_config adapter_peft(const struct job_spec *spec, const struct model_
                                  .alpha = method->alpha,
                                  .dropout = method->dropout,
                                  .rslora = method->rslora,
-                                 .w_names = model->arch == MODEL_MIXTRAL};
+                                 .w_names = arch_of(model->arch)->w_names};
     for (uint32_t t = 0; t < method->targets.count; t++) {
         uint32_t bit = lora_target_from_name(method->targets.names[t]);
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
