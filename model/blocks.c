@@ -75,7 +75,8 @@ static uint64_t adapter_params(const struct model_config *c, const struct block_
         if (!(target & o->lora_targets & mask))
             continue;
         target_shape(c, target, ffn, &rows, &cols);
-        sum += (uint64_t)o->lora_rank * ((uint64_t)rows + cols);
+        uint32_t own = o->target_rank[__builtin_ctz(target)];
+        sum += (uint64_t)(own ? own : o->lora_rank) * ((uint64_t)rows + cols);
     }
     return sum;
 }
@@ -151,17 +152,24 @@ static void fill_block(const struct model_config *c, const struct block_options 
                        struct block *b)
 {
     uint64_t h = c->hidden, table = h * c->vocab;
+    bool saves_head = o->lora && o->saves_head && !c->tied;
+    bool layer = index > 0 && index <= c->layers;
     b->index = index;
     if (index == 0) {
         b->kind = BLOCK_EMBEDDING;
         b->parts[b->part_count++] =
-            (struct block_part){.kind = PART_EMBEDDING, .copies = 1, .active = 1, .params = table};
+            (struct block_part){.kind = PART_EMBEDDING,
+                                .copies = 1,
+                                .active = 1,
+                                .params = table,
+                                .lora_params = o->lora && o->saves_embedding ? table : 0};
     } else if (index == c->layers + 1) {
         b->kind = BLOCK_HEAD;
         b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
                                                         .copies = 1,
                                                         .active = 1,
                                                         .params = h + (c->tied ? 0 : table),
+                                                        .lora_params = saves_head ? table : 0,
                                                         .flops_per_token = 2.0 * (double)table,
                                                         .saved_per_token = h};
     } else {
@@ -176,7 +184,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
     }
     for (uint32_t i = 0; i < b->part_count; i++) {
         struct block_part *p = &b->parts[i];
-        p->lora_flops_per_token = 2.0 * (double)p->lora_params;
+        p->lora_flops_per_token = layer ? 2.0 * (double)p->lora_params : 0;
         b->params += p->params * p->copies;
         b->active_params += p->params * p->active;
         b->matrix_params += p->matrix_params * p->copies;

@@ -80,8 +80,10 @@ struct block {
 };
 
 struct block_options {
-    bool lora;             /* false: rank and targets are ignored */
-    uint32_t lora_rank;    /* >= 1 when lora */
+    bool lora;                               /* false: rank and targets are ignored */
+    uint32_t lora_rank;                      /* >= 1 when lora */
+    uint32_t target_rank[LORA_TARGET_COUNT]; /* of a target by number of its bit; 0: lora_rank */
+    bool saves_embedding, saves_head;        /* trained whole beside the adapters, and counted with them */
     uint32_t lora_targets; /* mask of enum lora_target; those that the model has count. On MoE layers gate, up
                               and down mean every expert's */
 };

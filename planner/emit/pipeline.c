@@ -10,17 +10,6 @@
 
 /* --- memory and prices of one member --- */
 
-/* Bytes of the gradients that a split backward keeps of one micro-batch for its other half: those of every
- * matrix's output. A rule: the engine does not split yet. */
-static uint64_t held_gradients(const struct problem *problem, const struct stage *stage, uint32_t tokens)
-{
-    const struct footprint_shape *s = &problem->footprint.shape;
-    int32_t first = stage->block_begin > 1 ? stage->block_begin : 1, last = problem->block_count - 1;
-    last = stage->block_end < last ? stage->block_end : last;
-    uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
-    return 4ull * (s->qkv_width + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
-}
-
 static uint32_t rows_bound(const struct problem *problem, const struct candidate *candidate)
 {
     uint32_t rows = candidate->micro_batch_rows, batch = problem->workload->batch_rows;
@@ -33,30 +22,23 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
 {
     const struct stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
-    bool full = problem->workload->method == METHOD_FULL;
+    bool full = problem->workload->method == METHOD_FULL, apart = state_table_apart(problem, candidate);
     struct memory_stage range = {.block_begin = stage->block_begin,
                                  .block_end = stage->block_end,
                                  .window = window,
                                  .micro_batch_rows = rows_bound(problem, candidate),
                                  .recompute = m->recompute,
+                                 .split = candidate->schedule == SCHEDULE_SPLIT,
                                  .boundary_buffers = boundary_buffers,
                                  .state_share = full ? share : 1,
                                  .tensor_share = 1,
-                                 .sharded = full};
+                                 .sharded = full && (stage->member_count > 1 || apart)};
     if (full && stage->member_count > 1)
         range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
                              memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
-    if (s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
+    if (s > 0 && s + 1 == candidate->stage_count && apart)
         range.buffer_bytes += memory_gathered_bytes(problem, 0, 1) + memory_gradient_bytes(problem, 0, 1);
     memory_stage_need(problem, &range, need);
-    if (candidate->schedule != SCHEDULE_SPLIT)
-        return;
-    uint32_t most = m->delay + 1 < window ? m->delay + 1 : window;
-    uint64_t held = held_gradients(problem, stage, problem_tokens_bound(problem, range.micro_batch_rows));
-    need->exact = false;
-    need->saved_bytes += held;
-    need->purpose[PURPOSE_ACTIVATIONS] += held * most;
-    need->total += held * most;
 }
 
 void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
