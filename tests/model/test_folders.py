@@ -1,7 +1,7 @@
 """What the installed transformers saves is read: folders made now, not those in the tree (test_folders.c).
 
-MOTLEY_TRANSFORMERS names Pythons that have torch and transformers, separated by colons; without it, python3 is
-asked. Skipped where none has them.
+MOTLEY_TRANSFORMERS names Pythons that have torch and transformers, separated by colons; without it, MOTLEY_TORCH's
+or python3 is asked. Skipped where none has them.
 """
 import os
 import pathlib
@@ -19,7 +19,7 @@ def version(python):
 
 
 def main():
-    pythons = os.environ.get("MOTLEY_TRANSFORMERS", "python3").split(":")
+    pythons = os.environ.get("MOTLEY_TRANSFORMERS", os.environ.get("MOTLEY_TORCH", "python3")).split(":")
     found = {python: version(python) for python in pythons}
     if not any(found.values()):
         print("SKIP: no transformers in", ", ".join(pythons), "(set MOTLEY_TRANSFORMERS)")
