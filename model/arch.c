@@ -316,13 +316,13 @@ static char *append(char *at, const char *end, const char *text, size_t size)
     return at + size;
 }
 
-void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
-                      const char *suffix, char name[ARCH_NAME_MAX])
+/* The pattern with the numbers in place of %u, and the suffix behind it. */
+static void expand(const char *pattern, uint32_t layer, uint32_t expert, const char *suffix,
+                   char name[ARCH_NAME_MAX])
 {
-    const char *pattern = name_of(arch, tensor, false);
     char *at = name, *end = name + ARCH_NAME_MAX - 1;
     uint32_t number = layer;
-    for (const char *p = pattern ? pattern : ""; *p;) {
+    for (const char *p = pattern; *p;) {
         const char *next = strstr(p, "%u");
         at = append(at, end, p, next ? (size_t)(next - p) : strlen(p));
         if (!next)
@@ -337,6 +337,21 @@ void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t la
         p = next + 2;
     }
     *append(at, end, suffix, strlen(suffix)) = 0;
+}
+
+void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
+                      const char *suffix, char name[ARCH_NAME_MAX])
+{
+    const char *pattern = name_of(arch, tensor, false);
+    expand(pattern ? pattern : "", layer, expert, suffix, name);
+}
+
+bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
+                    char name[ARCH_NAME_MAX])
+{
+    const char *pattern = name_of(arch, tensor, true);
+    expand(pattern ? pattern : "", layer, 0, suffix, name);
+    return pattern != NULL;
 }
 
 /* What is behind the pattern in 'name', or NULL; numbers into numbers[2]. */

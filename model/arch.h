@@ -92,6 +92,7 @@ struct arch {
     bool sparse;
     const char *experts_key;    /* how the file calls their number */
     const char *expert_ffn_key; /* … and their width, or NULL: intermediate_size */
+    bool w_names;               /* experts' gate, up and down are called w1, w3 and w2 */
     bool dense_layers;          /* decoder_sparse_step, mlp_only_layers */
     bool renormalise;           /* always; else if norm_topk_prob */
     /* GGUF: what its converter does, and what llama.cpp knows beside the file. */
@@ -118,6 +119,10 @@ void arch_fill(struct model_config *config);
  * ignored where there are none. */
 void arch_tensor_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, uint32_t expert,
                       const char *suffix, char name[ARCH_NAME_MAX]);
+
+/* The same in GGUF, where all experts of a layer have one name; false where GGUF has none. */
+bool arch_gguf_name(enum model_arch arch, enum arch_tensor tensor, uint32_t layer, const char *suffix,
+                    char name[ARCH_NAME_MAX]);
 
 /* A tensor of a file, recognised. A file's tensor may hold several of ours: all experts of a layer
  * (experts > 0: [experts, rows, columns]), and of each of them gate above up (part_count 2). */

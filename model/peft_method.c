@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/arch.h"
 #include "model/peft.h"
 
 struct peft_config peft_config_of(const struct job_spec *spec, const struct model_config *model)
@@ -11,7 +12,7 @@ struct peft_config peft_config_of(const struct job_spec *spec, const struct mode
                                  .alpha = method->alpha,
                                  .dropout = method->dropout,
                                  .rslora = method->rslora,
-                                 .w_names = model->arch == MODEL_MIXTRAL};
+                                 .w_names = arch_of(model->arch)->w_names};
     for (uint32_t t = 0; t < method->targets.count; t++) {
         uint32_t bit = lora_target_from_name(method->targets.names[t]);
         for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)

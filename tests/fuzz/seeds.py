@@ -206,6 +206,7 @@ def gguf():
                         "attention.head_count": 2, "attention.head_count_kv": 2, "vocab_size": 5}.items():
         keys.append(text("llama." + name) + struct.pack("<II", 4, value))
     keys.append(text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5))
+    yield open(os.path.join(DATA, "tokenizer", "sentencepiece.gguf"), "rb").read()
     keys.append(text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("gpt2"))
     keys.append(text("tokenizer.ggml.pre") + struct.pack("<I", 8) + text("llama-bpe"))
     keys.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(words)) + b"".join(map(text, words)))
@@ -224,7 +225,7 @@ def gguf():
 
 
 def tokenizer():
-    for name in ("gpt2", "llama3", "qwen2", "smollm"):
+    for name in ("gpt2", "llama3", "qwen2", "smollm", "llama2", "mistral", "gemma", "phi3", "metaspace"):
         yield load("tokenizer", name + ".json")
 
 
@@ -234,6 +235,13 @@ def chat():
     yield [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
     yield (b"{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
            b"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+    for name in sorted(os.listdir(os.path.join(DATA, "chat"))):
+        if name.endswith(".jinja"):
+            yield open(os.path.join(DATA, "chat", name), "rb").read()
+    for case in load("chat", "cases.json")["snippets"]:
+        yield case["template"].encode()
 
 
 def rows():
