@@ -217,16 +217,12 @@ int parsed_adapter_files(const struct app *app, const char *path, json_t **files
     return 0;
 }
 
-int parsed_adapter(const struct app *app, const char *path, uint32_t *rank, double *alpha, struct err *err)
+int parsed_adapter(const struct app *app, const char *path, struct peft_config *config, struct err *err)
 {
     json_t *answer;
-    struct json_reader reader;
     if (ask(app, json_pack("{s:s}", "do", "adapter"), NULL, path, NULL, NULL, &answer, err) < 0)
         return -1;
-    jr_init(&reader, answer, "", err);
-    jr_u32(&reader, "rank", JR_REQUIRED, 1, UINT32_MAX, rank);
-    jr_f64(&reader, "alpha", JR_REQUIRED, -1e300, 1e300, alpha);
-    int rc = jr_finish(&reader) < 0 ? nonsense(err) : 0;
+    int rc = peft_config_parse(answer, config, err);
     json_decref(answer);
     return rc;
 }

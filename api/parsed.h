@@ -12,6 +12,7 @@
 
 #include "api/app.h"
 #include "model/manifest.h"
+#include "model/peft.h"
 #include "model/rows.h"
 #include "model/spec.h"
 
@@ -45,7 +46,7 @@ int parsed_prompt(const struct app *app, const struct parsed_text *text, const c
 
 /* {file name: sha256} of the list of an adapter's two files at 'path'; new. */
 int parsed_adapter_files(const struct app *app, const char *path, json_t **files, struct err *err);
-/* Rank and alpha of the adapter_config.json at 'path', which is one that we compute. */
-int parsed_adapter(const struct app *app, const char *path, uint32_t *rank, double *alpha, struct err *err);
+/* The adapter_config.json at 'path', which is one that we compute. */
+int parsed_adapter(const struct app *app, const char *path, struct peft_config *config, struct err *err);
 
 #endif

@@ -111,7 +111,7 @@ static int files_make(struct maker *maker, json_t *artifacts, struct err *err)
     char out[PATH_BYTES + 16];
     if (inputs_open(maker, full, err) < 0 || (session->model == NULL && session_model_open(session, err) < 0))
         return -1;
-    maker->peft = adapter_peft(spec, &session->config);
+    maker->peft = peft_config_of(spec, &session->config);
     struct result_files files = {.files = maker->inputs,
                                  .count = maker->input_count,
                                  .prefix = full ? "" : "base_model.model.",

@@ -113,9 +113,7 @@ int result_store(struct session *session, const json_t *blobs, json_t **artifact
 /* state.c. Bytes of a file into the artifact store and into blobs[name]. */
 int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
                    struct err *err);
-/* peft.c. The specification's method as peft says it. */
-struct peft_config adapter_peft(const struct job_spec *spec, const struct model_config *model);
-/* adapter_config.json of the specification's method, new. */
+/* peft.c. adapter_config.json of the specification's method, new. */
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err);
 /* Refuse an adapter that is not one of this model and method. */
