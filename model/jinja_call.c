@@ -124,13 +124,8 @@ static int do_reverse(const struct jinja_call *c)
 static int do_default(const struct jinja_call *c)
 {
     const bool instead = c->self->kind == JV_UNDEFINED || (jv_true(&c->args[1]) && !jv_true(c->self));
-    *c->out = !instead ? *c->self : c->args[0].kind != JV_UNDEFINED ? c->args[0] : jv_borrow("", 0);
-    return 0;
-}
-
-static int do_same(const struct jinja_call *c)
-{
-    *c->out = *c->self;
+    const bool given = c->extra->count > 0 || c->args[0].kind != JV_UNDEFINED;
+    *c->out = !instead ? *c->self : given ? c->args[0] : jv_borrow("", 0);
     return 0;
 }
 
@@ -409,7 +404,7 @@ static const struct jinja_builtin filters[] = {
     {.name = "replace", .call = jinja_do_replace, .params = {"old", "new", "count"}},
     {.name = "string", .call = do_string},
     {.name = "int", .call = do_int, .params = {"default"}},
-    {.name = "safe", .call = do_same},
+    {.name = "safe", .call = do_string},
 };
 
 static const struct jinja_builtin tests[] = {

@@ -173,6 +173,7 @@ static int eval_slice(struct run *r, struct jinja_frame *f, const struct jinja_n
     for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
         made.list->items[made.list->count++] = list.items[i];
     }
+    made.list->tuple = of.kind == JV_LIST && of.list->tuple;
     *out = made;
     if (of.kind == JV_TEXT) {
         const struct jv nothing = jv_borrow("", 0);

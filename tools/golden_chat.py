@@ -2,12 +2,17 @@
 """Write tests/data/chat/cases.json: what transformers renders by the templates there, and by small ones that try
 each part of the language.
 
+    tools/golden_chat.py                 tests/data/chat/cases.json
+    tools/golden_chat.py FILE COUNT      the same with COUNT small ones made by chance, for MOTLEY_CHAT_CASES=FILE
+
 Needs `transformers` and `jinja2`. The day of strftime_now is the one that model/chat.c tells.
 """
 import datetime
 import glob
 import json
 import os
+import random
+import sys
 
 from transformers.utils import chat_template_utils
 
@@ -93,6 +98,63 @@ REFUSED = [
 ]
 
 
+class Chance:
+    """Templates by chance: expressions of every kind in outputs, loops, conditions and assignments."""
+
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+
+    def text(self):
+        return repr("".join(self.r.choice(["a", "b", "X", " ", "  ", "\n", "é", "日", "-", ",", "user", "0"]) for _ in range(self.r.randint(0, 6))))
+
+    def atom(self):
+        return self.r.choice([self.text, self.text, lambda: str(self.r.randint(0, 5)), lambda: "x", lambda: "y", lambda: "nope",
+                              lambda: self.r.choice(["true", "false", "none", "messages", "messages[0]", "messages[-1].content",
+                                                     "loop.index", "[]", "{}", "{'a': 1, 'b': 'z'}", "['a', 2, none]", "(1, 'q')"])])()
+
+    def value(self, depth):
+        if depth == 0:
+            return self.atom()
+        e = lambda: self.value(depth - 1)
+        return self.r.choice([
+            self.atom, self.atom, lambda: f"({e()} {self.r.choice(['+', '~', '~', '*', '-', '//', '%'])} {e()})",
+            lambda: f"({e()} {self.r.choice(['==', '!=', '<', '>=', 'in', 'not in', 'and', 'or'])} {e()})",
+            lambda: f"(not {e()})", lambda: f"({e()} if {e()} else {e()})", lambda: f"({e()} if {e()})",
+            lambda: f"({e()})[{self.r.randint(-3, 3)}]", lambda: f"({e()})[{self.r.choice(['', '1', '-2'])}:{self.r.choice(['', '2', '-1'])}{self.r.choice(['', ':2', ':-1'])}]",
+            lambda: f"({e()})|{self.r.choice(['trim', 'length', 'upper', 'lower', 'title', 'capitalize', 'first', 'last', 'list', 'string', 'int', 'reverse|list', 'tojson', 'default(5)', 'join', 'select|list'])}",
+            lambda: f"({e()})|replace({self.text()}, {self.text()})", lambda: f"({e()})|join({self.text()})", lambda: f"({e()})|default({e()}, true)",
+            lambda: f"({self.text()}).{self.r.choice(['strip', 'lstrip', 'rstrip', 'upper', 'lower', 'title', 'capitalize', 'split', 'splitlines'])}()",
+            lambda: f"({self.text()}).{self.r.choice(['strip', 'split', 'startswith', 'endswith', 'find', 'rstrip', 'removeprefix'])}({self.text()})",
+            lambda: f"({self.text()}).split({self.text()}, {self.r.randint(-1, 2)})",
+            lambda: f"({e()} is {self.r.choice(['', 'not '])}{self.r.choice(['defined', 'none', 'string', 'mapping', 'iterable', 'sequence', 'number', 'true', 'boolean', 'undefined'])})",
+            lambda: f"messages|map(attribute={self.r.choice(['role', 'content'])!r})|list", lambda: f"messages|selectattr('role', 'equalto', {e()})|list|length",
+            lambda: f"({{'a': {e()}}}).get('a')", lambda: f"{{'k': {e()}}}|items|list", lambda: f"[{e()}, {e()}]", lambda: f"m({e()})"])()
+
+    def sign(self):
+        return self.r.choice(["", "", "", "-", "+"])
+
+    def tag(self, inner):
+        return "{%" + self.sign() + " " + inner + " " + self.r.choice(["", "", "-"]) + "%}"
+
+    def block(self, depth):
+        out = ""
+        for _ in range(self.r.randint(1, 3)):
+            out += self.r.choice(["", " ", "\n", "t", "\n  ", "  \n", "{# c #}", "{#- c -#}"])
+            kind = self.r.random() if depth else 0.0
+            if kind < 0.5:
+                out += "{{" + self.r.choice(["", "-"]) + " " + self.value(self.r.randint(1, 3)) + " " + self.r.choice(["", "-"]) + "}}"
+            elif kind < 0.65:
+                out += self.tag(f"for x in {self.value(2)}") + self.block(depth - 1) + (self.tag("else") + "e" if self.r.random() < 0.3 else "") + self.tag("endfor")
+            elif kind < 0.85:
+                out += self.tag(f"if {self.value(2)}") + self.block(depth - 1) + self.tag("else") + self.block(depth - 1) + self.tag("endif")
+            else:
+                out += self.tag(f"set {self.r.choice('xy')} = {self.value(2)}")
+        return out
+
+    def template(self):
+        return "{% macro m(v) %}<{{ v }}>{% endmacro %}{% set x = 'ab' %}" + self.block(2)
+
+
 def render(text, messages, add):
     try:
         return {"text": chat_template_utils._compile_jinja_template(text).render(
@@ -107,8 +169,14 @@ def main():
         text = open(path, encoding="utf-8", newline="").read()
         models[os.path.basename(path)[:-6]] = [
             {"conversation": i, "add": add, **render(text, c, add)} for i, c in enumerate(CONVERSATIONS) for add in (False, True)]
-    snippets = [{"template": s, **render(s, CONVERSATIONS[3], False)} for s in SNIPPETS]
-    with open(os.path.join(DATA, "cases.json"), "w", encoding="utf-8") as f:
+    small = SNIPPETS
+    if len(sys.argv) > 2:
+        chance = Chance(7)
+        small = [chance.template() for _ in range(int(sys.argv[2]))]
+    snippets = [{"template": s, **render(s, CONVERSATIONS[3], False)} for s in small]
+    if len(sys.argv) > 2:  # by chance most have a fault somewhere, and which is met first is not the matter
+        snippets = [s for s in snippets if "text" in s]
+    with open(sys.argv[1] if len(sys.argv) > 1 else os.path.join(DATA, "cases.json"), "w", encoding="utf-8") as f:
         json.dump({"conversations": CONVERSATIONS, "models": models, "snippets": snippets, "refused": REFUSED}, f,
                   ensure_ascii=False, indent=1)
         f.write("\n")

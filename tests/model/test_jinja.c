@@ -1,6 +1,6 @@
 /* Chat templates in Jinja against what transformers renders (tests/data/chat, made by tools/golden_chat.py):
  * the templates that well-known models bring, and small ones for each part of the language; what is learnt of
- * a conversation; refusals and bounds. */
+ * a conversation; refusals and bounds. MOTLEY_CHAT_CASES=FILE: other cases, by the same tool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@ static int cases_open(void **state)
 {
     json_error_t why;
     (void)state;
-    cases = json_load_file(MOTLEY_TEST_DATA "/chat/cases.json", JSON_ALLOW_NUL, &why);
+    const char *given = getenv("MOTLEY_CHAT_CASES");
+    cases = json_load_file(given != NULL ? given : MOTLEY_TEST_DATA "/chat/cases.json", JSON_ALLOW_NUL, &why);
     if (cases == NULL)
         fprintf(stderr, "%s\n", why.text);
     return cases != NULL ? 0 : -1;
@@ -124,6 +125,7 @@ static void every_part_of_the_language_does_as_jinja_does(void **state)
 {
     (void)state;
     size_t i;
+    size_t refused = 0;
     json_t *item;
     json_array_foreach(json_object_get(cases, "snippets"), i, item)
     {
@@ -132,12 +134,20 @@ static void every_part_of_the_language_does_as_jinja_does(void **state)
         const char *template = json_string_value(json_object_get(item, "template"));
         const char *wanted = json_string_value(json_object_get(item, "text"));
         const int status = snippet_render(template, &text, &err);
+        if (status < 0 &&
+            getenv("MOTLEY_CHAT_CASES") != NULL) { /* by chance: 'a' * 2, '%s' % 1 and the like */
+            refused++;
+            continue;
+        }
         if (wanted == NULL ? status == 0 || strstr(err.text, "line 1") == NULL
                            : status < 0 || strcmp(wanted, buf_str(&text)) != 0) {
             fail_msg("%s: \"%s\" (%s), not \"%s\"", template, buf_str(&text), err.text,
                      wanted != NULL ? wanted : json_string_value(json_object_get(item, "error")));
         }
         buf_fini(&text);
+    }
+    if (refused > 0) {
+        print_message("%zu of %zu refused\n", refused, json_array_size(json_object_get(cases, "snippets")));
     }
 }
 
