@@ -200,7 +200,8 @@ struct store_decision {
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
 
-/* What was refused of nodes: [{"node","generation","refused": so many more,"why","barred": bool}]; another
+/* What was refused of nodes: [{"node","generation","refused": so many more,"reasons": {code: n},"why",
+ * "barred": bool}]; another
  * generation than the node's present one changes nothing. Repeating it counts twice. */
 int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
                     struct err *err);
