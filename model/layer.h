@@ -88,7 +88,7 @@ struct layer_tensors {
     uint64_t panel_bytes; /* fp32 in which a packed matrix is unpacked piece by piece; 0: none is */
 };
 
-enum { LAYER_NAME_MAX = 96 };
+enum { LAYER_NAME_MAX = ARCH_NAME_MAX };
 /* The name of a copy in Hugging Face files, "model.layers.3.mlp.down_proj.weight"; adapters as in a PyTorch
  * state dict without peft's prefix. layer: from 0. */
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,

@@ -20,6 +20,7 @@
 #include "common/err.h"
 #include "model/blocks.h"
 #include "model/safetensors.h"
+#include "model/spec.h"
 
 struct peft_config {
     uint32_t rank;
@@ -46,6 +47,12 @@ uint32_t peft_target_of(const char *module);
 int peft_config_parse(const json_t *document, struct peft_config *config, struct err *err);
 /* As peft writes it. base_model: base_model_name_or_path, or NULL. Returns new. */
 json_t *peft_config_to_json(const struct peft_config *config, const char *base_model, struct err *err);
+
+/* What a specification's method makes on a model. */
+struct peft_config peft_config_of(const struct job_spec *spec, const struct model_config *model);
+/* Refuse (ERR_INVALID, naming what differs) an adapter to go on from that is not what is asked for. */
+int peft_config_same(const struct peft_config *found, const struct peft_config *asked,
+                     const struct model_config *model, struct err *err);
 
 struct peft;
 

@@ -11,7 +11,7 @@
 #include "model/blocks.h"
 #include "model/gguf_config.h"
 
-enum { ALIGNMENT = 32, NAME_BYTES = 128, HEADER_MAX = 64 << 20, PATH_BYTES = 4096 };
+enum { ALIGNMENT = 32, NAME_BYTES = ARCH_NAME_MAX, HEADER_MAX = 64 << 20, PATH_BYTES = 4096 };
 /* The format's own numbers of types (ggml's public description of GGUF). */
 enum { VALUE_U32 = 4, VALUE_F32 = 6, VALUE_STRING = 8, GGML_F32 = 0, GGML_F16 = 1, GGML_BF16 = 30 };
 
@@ -37,42 +37,16 @@ struct adapter {
     struct err *err;
 };
 
-/* What llama.cpp calls the architectures; Llama's own name stands for Mistral and Mixtral too. */
-static const char *arch_name(enum model_arch arch)
+/* Names and the order of rows as the base's GGUF has them. */
+static bool matrix_name(struct adapter *a, const struct block_tensor *tensor, struct matrix *m)
 {
-    switch (arch) {
-    case MODEL_LLAMA:
-    case MODEL_MISTRAL:
-    case MODEL_MIXTRAL:
-        return "llama";
-    case MODEL_QWEN2:
-        return "qwen2";
-    case MODEL_QWEN3:
-        return "qwen3";
-    case MODEL_QWEN3_MOE:
-        return "qwen3moe";
-    case MODEL_OLMOE:
-        return "olmoe";
-    default:
-        return NULL;
-    }
-}
-
-/* "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q.weight". The order is that of enum lora_target's bits.
- */
-static bool matrix_name(struct adapter *a, struct matrix *m)
-{
-    static const char *const stems[LORA_TARGET_COUNT] = {
-        "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv", "ffn_up"};
-    uint32_t target = peft_target_of(m->module), layer;
-    if (!target || sscanf(m->module, "model.layers.%u.", &layer) != 1)
-        return false;
-    const char *stem = stems[__builtin_ctz(target)];
-    bool permuted = strcmp(arch_name(a->config->arch), "llama") == 0;
-    snprintf(m->name, sizeof(m->name), "blk.%u.%s%s.weight", layer, stem, m->copies > 1 ? "_exps" : "");
-    if (permuted && m->which == 'B' && (target == LORA_Q || target == LORA_K))
-        m->permuted_heads = target == LORA_Q ? a->config->heads : a->config->kv_heads;
-    return true;
+    enum model_arch arch = a->config->arch;
+    const char *suffix = m->which == 'A' ? ".weight.lora_a" : ".weight.lora_b";
+    if (arch_of(arch)->gguf_permutes && m->which == 'B')
+        m->permuted_heads = tensor->what == ARCH_Q   ? a->config->heads
+                            : tensor->what == ARCH_K ? a->config->kv_heads
+                                                     : 0;
+    return arch_gguf_name(arch, tensor->what, tensor->block - 1, suffix, m->name);
 }
 
 static struct matrix *add_matrix(struct adapter *a)
@@ -107,7 +81,7 @@ static int visit(const struct block_tensor *tensor, void *arg)
     if (tensor->rank != 2 || stem <= 0 || (expert && strncmp(expert, ".experts.0.", 11) != 0))
         return 0;
     for (int which = 'A'; which <= 'B'; which++) {
-        char name[NAME_BYTES];
+        char name[NAME_BYTES + 16];
         snprintf(name, sizeof(name), "%.*s.lora_%c.weight", stem, tensor->name, which);
         if (!s->find(s->arg, name, &rows, &columns))
             return 0;
@@ -121,10 +95,8 @@ static int visit(const struct block_tensor *tensor, void *arg)
         m->columns = columns;
         if (which == 'B')
             m->factor = s->scale(s->arg, m->module) * (double)columns;
-        if (!matrix_name(a, m))
+        if (!matrix_name(a, tensor, m))
             return err_set(a->err, ERR_UNSUPPORTED, "\"%s\" has no name in GGUF", m->module);
-        size_t used = strlen(m->name);
-        snprintf(m->name + used, sizeof(m->name) - used, ".lora_%c", which == 'A' ? 'a' : 'b');
     }
     return 0;
 }
@@ -133,10 +105,6 @@ static int visit(const struct block_tensor *tensor, void *arg)
 static int list_matrices(struct adapter *a)
 {
     uint64_t at = 0, value = a->dtype == SPEC_DTYPE_BASE || a->dtype == SPEC_DTYPE_FP32 ? 4 : 2;
-    if (!arch_name(a->config->arch))
-        return err_set(a->err, ERR_UNSUPPORTED,
-                       "an adapter for llama.cpp: the architecture \"%s\" has no name there",
-                       model_arch_name(a->config->arch));
     if (model_block_tensors(a->config, 0, a->config->layers + 2, visit, a) != 0)
         return -1;
     for (uint32_t i = 0; i < a->count; i++) {
@@ -187,7 +155,7 @@ static int put_header(const struct adapter *a, struct buf *out, struct err *err)
     memcpy(&alpha_bits, &alpha, sizeof(alpha_bits));
     if (buf_append(out, "GGUF", 4, err) < 0 || put_number(out, 3, 4, err) < 0 ||
         put_number(out, a->count, 8, err) < 0 || put_number(out, 5, 8, err) < 0 ||
-        put_key_text(out, "general.architecture", arch_name(a->config->arch), err) < 0 ||
+        put_key_text(out, "general.architecture", arch_of(a->config->arch)->gguf, err) < 0 ||
         put_key_text(out, "general.type", "adapter", err) < 0 ||
         put_key_text(out, "adapter.type", "lora", err) < 0 || put_text(out, "adapter.lora.alpha", err) < 0 ||
         put_number(out, VALUE_F32, 4, err) < 0 || put_number(out, alpha_bits, 4, err) < 0 ||

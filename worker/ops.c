@@ -384,6 +384,7 @@ static int op_step(struct ops *ops, struct err *err)
                                  .beta2 = step->beta2,
                                  .eps = step->eps,
                                  .weight_decay = step->weight_decay,
+                                 .vector_decay = step->vector_decay,
                                  .grad_scale = clip / labelled};
     if (stages_update(ops->options.stages, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)step->step);

@@ -58,11 +58,13 @@ struct ops_step {
     uint64_t step;
     uint32_t control; /* enum plan_control, raised by this rank */
     double learning_rate, beta1, beta2, eps, weight_decay;
-    double clip_norm;   /* 0: no clipping */
-    double temperature; /* 0: greedy */
-    uint64_t seed;      /* of sampling */
-    uint64_t position;  /* of the token to be sampled */
-    uint64_t wait_ns;   /* instead of the options' wait_ns; 0: that */
+    double vector_decay; /* of norms and biases */
+    double router_scale; /* of the load-balancing loss, as struct micro_batch has it */
+    double clip_norm;    /* 0: no clipping */
+    double temperature;  /* 0: greedy */
+    uint64_t seed;       /* of sampling */
+    uint64_t position;   /* of the token to be sampled */
+    uint64_t wait_ns;    /* instead of the options' wait_ns; 0: that */
     /* out */
     int32_t token;                /* sampled or received; -1 when this rank did not learn it */
     struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */

@@ -1,59 +1,13 @@
 /* Between a specification's method and adapter files as peft has them. */
-#include <math.h>
-#include <string.h>
-
 #include "model/peft.h"
 #include "model/spec.h"
 #include "worker/session.h"
 
-static struct peft_config config_of(const struct job_spec *spec, const struct model_config *model)
-{
-    const struct spec_method_part *method = &spec->method;
-    struct peft_config config = {.rank = method->rank,
-                                 .alpha = method->alpha,
-                                 .dropout = method->dropout,
-                                 .rslora = method->rslora,
-                                 .w_names = model->arch == MODEL_MIXTRAL};
-    for (uint32_t t = 0; t < method->targets.count; t++) {
-        uint32_t bit = lora_target_from_name(method->targets.names[t]);
-        for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
-            if (bit == 1u << i) {
-                config.target_rank[i] = method->target_rank[t];
-                config.target_alpha[i] = method->target_alpha[t];
-            }
-        config.targets |= bit;
-    }
-    for (uint32_t i = 0; i < method->modules_to_save.count; i++) {
-        bool embedding = strcmp(method->modules_to_save.names[i], "embed_tokens") == 0;
-        config.saves_embedding = config.saves_embedding || embedding;
-        config.saves_head = config.saves_head || (!embedding && !model->tied);
-    }
-    config.tied = model->tied && config.saves_embedding;
-    return config;
-}
-
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err)
 {
-    struct peft_config config = config_of(spec, model);
+    struct peft_config config = peft_config_of(spec, model);
     return peft_config_to_json(&config, base_model, err);
-}
-
-/* Rank and factor of every target alike. */
-static int check_same(const struct peft_config *found, const struct peft_config *asked, struct err *err)
-{
-    for (uint32_t bit = 1; bit <= LORA_ALL; bit <<= 1) {
-        if (!(asked->targets & bit))
-            continue;
-        uint32_t has = peft_rank(found, bit), wants = peft_rank(asked, bit);
-        if (has != wants)
-            return err_set(err, ERR_INVALID, "it has rank %u on %s and method says %u", has,
-                           lora_target_name(bit), wants);
-        if (fabs(peft_scale(found, bit) - peft_scale(asked, bit)) > 1e-12)
-            return err_set(err, ERR_INVALID, "it is scaled by %g on %s and method's alpha says %g",
-                           peft_scale(found, bit), lora_target_name(bit), peft_scale(asked, bit));
-    }
-    return 0;
 }
 
 int adapter_check(const struct buf *config_json, const struct buf *safetensors,
@@ -63,14 +17,8 @@ int adapter_check(const struct buf *config_json, const struct buf *safetensors,
     if (peft_open_memory(config_json->data, config_json->size, safetensors->data, safetensors->size, config,
                          &peft, err) < 0)
         return -1;
-    const struct peft_config *found = peft_get_config(peft), asked = config_of(spec, config);
-    int result = 0;
-    if ((found->targets & model_lora_targets(config)) != (asked.targets & model_lora_targets(config)))
-        result = err_set(err, ERR_INVALID, "it adapts other matrices than method.targets says");
-    else if (found->saves_head != asked.saves_head || found->saves_embedding != asked.saves_embedding)
-        result = err_set(err, ERR_INVALID, "it holds other modules than method.modules_to_save says");
-    else
-        result = check_same(found, &asked, err);
+    const struct peft_config *found = peft_get_config(peft), asked = peft_config_of(spec, config);
+    int result = peft_config_same(found, &asked, config, err);
     peft_close(peft);
     return result;
 }

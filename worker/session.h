@@ -14,6 +14,7 @@
 #include "engine/stage.h"
 #include "mesh/mesh.h"
 #include "model/order.h"
+#include "model/peft.h"
 #include "model/rows.h"
 #include "model/tensors.h"
 #include "program/trace.h"
@@ -75,6 +76,8 @@ struct session {
 /* setup.c. Everything up to `worker_ready`; on error the session is closed. Takes the assignment. */
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
                  struct session **out, struct err *err);
+/* The model's files, as the assignment names them, into session->model; its config into session->config. */
+int session_model_open(struct session *session, struct err *err);
 /* Connect with the peers that the program names; `peers` is the message, NULL when alone. */
 int session_connect(struct session *session, const json_t *peers, struct err *err);
 /* clean: say goodbye to the peers first. */
@@ -105,6 +108,12 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 /* Load what the assignment starts from, if anything, into the stage: by name, whatever split wrote it. */
 int state_load(struct session *session, struct err *err);
 
+/* result.c. On rank 0, from the files of the last checkpoint: what the specification's `result` asks for,
+ * stored; *artifacts: new, {name: {sha256, size}}. */
+int result_store(struct session *session, const json_t *blobs, json_t **artifacts, struct err *err);
+/* state.c. Bytes of a file into the artifact store and into blobs[name]. */
+int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
+                   struct err *err);
 /* peft.c. adapter_config.json of the specification's method, new. */
 json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
                        struct err *err);

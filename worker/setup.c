@@ -10,6 +10,7 @@
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "worker/method.h"
 #include "worker/saver.h"
 #include "worker/session.h"
 
@@ -21,48 +22,11 @@ static const struct plan_rank *my_part(const struct session *session)
     return &session->assignment->plan->ranks[session->assignment->rank];
 }
 
-/* One rank, one scale, nothing but adapters, AdamW, and the plain loss: by name what is more. */
-static int check_method(const struct job_spec *spec, struct err *err)
-{
-    const struct spec_method_part *method = &spec->method;
-    const struct spec_train_part *train = &spec->train;
-    const char *name = NULL;
-    for (uint32_t t = 0; t < method->targets.count; t++)
-        if (method->target_rank[t] != method->rank)
-            name = "method.rank_pattern";
-        else if (method->target_alpha[t] != method->alpha)
-            name = "method.alpha_pattern";
-    if (method->rslora)
-        name = "method.rslora";
-    if (method->modules_to_save.count > 0)
-        name = "method.modules_to_save";
-    if (method->optimizer != SPEC_OPTIMIZER_ADAMW)
-        name = "method.optimizer";
-    if (train->decay != SPEC_DECAY_ALL)
-        name = "train.decay";
-    if (train->label_smoothing > 0)
-        name = "train.label_smoothing";
-    if (train->neftune_alpha > 0)
-        name = "train.neftune_alpha";
-    if (spec->result.kind != SPEC_RESULT_ADAPTER)
-        name = "result.kind";
-    return name ? err_set(err, ERR_UNSUPPORTED, "%s: this worker does not do that yet", name) : 0;
-}
-
 /* What the specification may ask and this worker does not do. */
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
-    if (spec->method.kind != SPEC_METHOD_LORA)
-        return err_set(err, ERR_UNSUPPORTED, "method.kind: this worker trains lora, not %s",
-                       spec_method_name(spec->method.kind));
-    if (spec->method.base != SPEC_BASE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "method.base: this worker keeps the base as fp32, not %s",
-                       spec_base_name(spec->method.base));
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "train.compute: this worker computes in fp32, not %s",
-                       spec_compute_name(spec->train.compute));
-    if (check_method(spec, err) < 0)
+    if (method_check(spec, err) < 0)
         return -1;
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
@@ -79,33 +43,6 @@ static int check_supported(const struct assignment *assignment, struct err *err)
 
 /* --- model, device, stages --- */
 
-static int open_model(struct session *session, struct err *err)
-{
-    const struct assignment *assignment = session->assignment;
-    const struct local_part *local = &assignment->local;
-    struct fetch_transport transport;
-    struct model_source *source = NULL;
-    struct fetch_options options = {.files = assignment->model.files,
-                                    .file_count = assignment->model.file_count,
-                                    .content = assignment->model.content,
-                                    .cache_dir = local->cache,
-                                    .cache_limit_bytes = local->cache_limit_bytes,
-                                    .resident_chunks = SESSION_RESIDENT_CHUNKS,
-                                    .patience_s = SESSION_FETCH_PATIENCE_S,
-                                    .stop = &session->stop->kill};
-    if (fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err) < 0 ||
-        model_source_open_fetched(&options, &transport, &source, err) < 0 ||
-        model_open(source, &session->model, err) < 0)
-        return err_wrap(err, "model %s", assignment->model.name ? assignment->model.name : "");
-    session->config = *model_get_config(session->model);
-    if (model_config_runnable(&session->config, err) < 0)
-        return -1;
-    if ((int64_t)session->config.layers + 2 != assignment->plan->block_count)
-        return err_set(err, ERR_INVALID, "the plan is for %d blocks and the model has %u",
-                       assignment->plan->block_count, session->config.layers + 2);
-    return 0;
-}
-
 static int open_stages(struct session *session, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
@@ -117,21 +54,8 @@ static int open_stages(struct session *session, struct err *err)
                                     .threads = local->threads,
                                     .isa = local->isa,
                                     .memory_limit_bytes = local->memory_limit_bytes};
-    uint32_t targets = 0;
-    for (uint32_t t = 0; t < spec->method.targets.count; t++) {
-        uint32_t bit = lora_target_from_name(spec->method.targets.names[t]);
-        if (!bit)
-            return err_set(err, ERR_UNSUPPORTED, "method.targets: there is no \"%s\" to adapt",
-                           spec->method.targets.names[t]);
-        targets |= bit;
-    }
     struct stage_options options = {.config = &session->config,
                                     .mode = STAGE_TRAIN,
-                                    .lora = {.rank = spec->method.rank,
-                                             .alpha = spec->method.alpha,
-                                             .dropout = spec->method.dropout,
-                                             .targets = targets},
-                                    .seed = spec->train.seed,
                                     .tokens_max = plan->tokens_bound,
                                     .rows_max = plan->rows_bound,
                                     .row_tokens_max = plan->sequence_bound < plan->tokens_bound
@@ -139,7 +63,7 @@ static int open_stages(struct session *session, struct err *err)
                                                           : plan->tokens_bound,
                                     .positions_max = plan->sequence_bound,
                                     .labelled_max = plan->labelled_bound};
-    if (device_open(&device, &session->device, err) < 0 ||
+    if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
         stages_create(session->device, session->model, &options, me, &session->stages, err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;
@@ -258,8 +182,8 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct chat_template *chat = NULL;
     struct err chat_err = {.code = ERR_NONE};
     struct ids ids = {0};
-    if (chat_template_choose(spec->data.chat_template, tokenizer_chat_template(tokenizer), &chat, &chat_err) <
-        0)
+    const struct chat_given given = chat_given_by(tokenizer);
+    if (chat_template_choose(spec->data.chat_template, &given, &chat, &chat_err) < 0)
         chat = NULL; /* rows_render_prompt says so if this format needs one */
     struct rows_options options = {.format = format_of(session->assignment),
                                    .learn = spec->data.learn,
@@ -447,8 +371,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
     struct blobs_options blobs = {
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
-        open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
-        open_stages(session, err) < 0 || close_model(session, err) < 0 ||
+        session_model_open(session, err) < 0 || open_rows(session, err) < 0 ||
+        open_prompt(session, err) < 0 || open_stages(session, err) < 0 || close_model(session, err) < 0 ||
         open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
         saver_create(session, &session->saver, err) < 0)
         return -1;

@@ -150,16 +150,28 @@ int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, str
     return 0;
 }
 
-int stages_grad_square_sum(struct stages *stages, double *sum, struct err *err)
+/* Over all stages, in their order. */
+static int sum_of(struct stages *stages, int (*of)(struct stage *, double *, struct err *), double *sum,
+                  struct err *err)
 {
     *sum = 0;
     for (uint32_t i = 0; i < stages->count; i++) {
         double own;
-        if (stage_grad_square_sum(stages->list[i], &own, err) < 0)
+        if (of(stages->list[i], &own, err) < 0)
             return -1;
         *sum += own;
     }
     return 0;
+}
+
+int stages_router_loss(struct stages *stages, double *sum, struct err *err)
+{
+    return sum_of(stages, stage_router_loss, sum, err);
+}
+
+int stages_grad_square_sum(struct stages *stages, double *sum, struct err *err)
+{
+    return sum_of(stages, stage_grad_square_sum, sum, err);
 }
 
 int stages_update(struct stages *stages, const struct step_update *update, struct err *err)

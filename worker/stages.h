@@ -30,6 +30,7 @@ int stages_find(const struct stages *stages, int32_t begin, int32_t end);
 /* As the functions of engine/stage.h; parameters are numbered over all stages. */
 int stages_step_begin(struct stages *stages, struct err *err);
 int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, struct err *err);
+int stages_router_loss(struct stages *stages, double *sum, struct err *err);
 int stages_grad_square_sum(struct stages *stages, double *sum, struct err *err);
 int stages_update(struct stages *stages, const struct step_update *update, struct err *err);
 uint32_t stages_parameter_count(const struct stages *stages);

@@ -22,7 +22,7 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
 {
     const struct stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
-    bool full = problem->workload->method == METHOD_FULL;
+    bool full = problem->workload->method == METHOD_FULL, apart = state_table_apart(problem, candidate);
     struct memory_stage range = {.block_begin = stage->block_begin,
                                  .block_end = stage->block_end,
                                  .window = window,
@@ -32,11 +32,11 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
                                  .boundary_buffers = boundary_buffers,
                                  .state_share = full ? share : 1,
                                  .tensor_share = 1,
-                                 .sharded = full};
+                                 .sharded = full && (stage->member_count > 1 || apart)};
     if (full && stage->member_count > 1)
         range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
                              memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
-    if (s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
+    if (s > 0 && s + 1 == candidate->stage_count && apart)
         range.buffer_bytes += memory_gathered_bytes(problem, 0, 1) + memory_gradient_bytes(problem, 0, 1);
     memory_stage_need(problem, &range, need);
 }

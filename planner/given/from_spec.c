@@ -38,14 +38,24 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
 {
     static const enum workload_base bases[] = {[SPEC_BASE_FP32] = BASE_FP32,
                                                [SPEC_BASE_BF16] = BASE_BF16,
-                                               [SPEC_BASE_FP16] = BASE_BF16, /* as many bytes */
+                                               [SPEC_BASE_FP16] = BASE_FP16,
                                                [SPEC_BASE_NF4] = BASE_NF4,
-                                               [SPEC_BASE_PACKED] = BASE_NF4}; /* about as many */
+                                               [SPEC_BASE_PACKED] = BASE_PACKED};
+    static const enum workload_compute computes[] = {[SPEC_COMPUTE_FP32] = COMPUTE_FP32,
+                                                     [SPEC_COMPUTE_BF16] = COMPUTE_BF16,
+                                                     [SPEC_COMPUTE_FP16] = COMPUTE_FP16};
     w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = spec->train.compute == SPEC_COMPUTE_FP32 ? COMPUTE_FP32 : COMPUTE_BF16;
+    w->compute = computes[spec->train.compute];
+    w->single_quant = !spec->method.double_quant;
+    w->moments8 = spec->method.optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
+    for (uint32_t i = 0; i < spec->method.modules_to_save.count; i++) {
+        bool embedding = strcmp(spec->method.modules_to_save.names[i], "embed_tokens") == 0;
+        w->saves_embedding |= embedding;
+        w->saves_head |= !embedding;
+    }
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
@@ -53,8 +63,10 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
         return err_set(err, ERR_INVALID, "method.targets: %u names; at most %d", spec->method.targets.count,
                        WORKLOAD_TARGETS_MAX);
     w->target_count = spec->method.targets.count;
-    for (uint32_t i = 0; i < w->target_count; i++)
+    for (uint32_t i = 0; i < w->target_count; i++) {
         snprintf(w->targets[i], sizeof(w->targets[i]), "%s", spec->method.targets.names[i]);
+        w->target_rank[i] = spec->method.target_rank[i];
+    }
     return 0;
 }
 

@@ -16,8 +16,8 @@ static double worst_relative(const double *got, json_t *want, uint32_t count)
     return worst;
 }
 
-static const char *const families[] = {"llama", "llama3-rope", "mistral",   "qwen2",
-                                       "qwen3", "mixtral",     "qwen3-moe", "olmoe"};
+static const char *const families[] = {"llama",     "llama3-rope", "mistral", "qwen2",  "qwen3", "mixtral",
+                                       "qwen3-moe", "olmoe",       "gemma2",  "gemma3", "phi3",  "smollm3"};
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
 /* kind: "lora", "full" or "full_aux". */
@@ -29,11 +29,12 @@ static void run_golden(const char *name, const char *kind, const char *device_ki
                                  strcmp(kind, "lora") == 0 ? "grads_lora_step1.safetensors"
                                                            : "grads_full_step0.safetensors"};
     bool lora = strcmp(kind, "lora") == 0;
-    for (int i = 0; i < 5; i++)
+    size_t i;
+    for (i = 0; i < 5; i++)
         snprintf(path[i], sizeof path[i], "%s/%s/%s", golden, name, files[i]);
     snprintf(key, sizeof key, "%s_fp64", kind);
     json_t *expected = json_of(path[1]), *want = json_object_get(expected, key);
-    const json_t *settings = json_object_get(expected, lora ? "lora" : "full");
+    const json_t *settings = json_object_get(expected, lora ? "lora" : "full"), *target;
     struct dataset data;
     struct trainer trainer;
     struct train_result result;
@@ -47,7 +48,9 @@ static void run_golden(const char *name, const char *kind, const char *device_ki
     o.weight_decay = json_number_value(json_object_get(settings, "weight_decay"));
     if (lora) {
         o.adapter = path[2];
-        o.lora = (struct lora_options){.rank = 16, .alpha = 32, .targets = LORA_Q | LORA_K | LORA_V | LORA_O};
+        o.lora = (struct lora_options){.rank = 16, .alpha = 32};
+        json_array_foreach(json_object_get(settings, "targets"), i, target) o.lora.targets |=
+            lora_target_from_name(json_string_value(target));
     }
     o.gradients = strcmp(kind, "full_aux") == 0 ? NULL : path[4];
     o.gradient_step = lora ? 1 : 0;

@@ -136,7 +136,7 @@ static void run_order(struct fixture *fix, const struct world *world, uint32_t r
     json_object_set_new(spec, "sample", json_pack("{s:s, s:i}", "prompt", "x", "tokens", 12));
     json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.1));
     struct plan *plan = order_plan(world, ranks, order);
-    fix_run(fix, plan, spec, add_prompt, fix->config.experts ? NULL : check_memory, &ranks, out);
+    fix_run(fix, plan, spec, add_prompt, check_memory, &ranks, out);
     if (json_array_size(out->failures))
         fail_msg("%s on %u ranks: %s", plan_schedule_name(order), ranks,
                  json_string_value(json_object_get(json_array_get(out->failures, 0), "text")));
