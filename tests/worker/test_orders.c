@@ -14,14 +14,14 @@ struct world {
 };
 
 /* The golden rows, and devices that are alike: what is tested is what the order computes. */
-static void world_init(struct world *world, const struct fixture *fix)
+static void world_init(struct world *world, const struct fixture *fix, bool full)
 {
     struct err err;
     const json_t *batches = json_object_get(fix->expected, "batches");
     uint32_t rows = 0;
     *world = (struct world){.cluster = cluster_create(&err)};
     world->w = (struct workload){.config = &fix->config,
-                                 .method = METHOD_LORA,
+                                 .method = full ? METHOD_FULL : METHOD_LORA,
                                  .lora_rank = (uint32_t)json_integer_value(json_object_get(fix->lora, "r")),
                                  .lora_dropout = 0.1,
                                  .sequence_tokens = 128,
@@ -134,7 +134,10 @@ static void run_order(struct fixture *fix, const struct world *world, uint32_t r
 {
     json_t *spec = fix_spec(fix);
     json_object_set_new(spec, "sample", json_pack("{s:s, s:i}", "prompt", "x", "tokens", 12));
-    json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.1));
+    if (world->w.method == METHOD_FULL)
+        json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
+    else
+        json_object_set_new(json_object_get(spec, "method"), "dropout", json_real(0.1));
     struct plan *plan = order_plan(world, ranks, order);
     fix_run(fix, plan, spec, add_prompt, check_memory, &ranks, out);
     if (json_array_size(out->failures))
@@ -162,7 +165,7 @@ static void check_near(const struct outcome *one, const struct outcome *out, con
                                json_object_get(json_array_get(one->samples, i), "ids")));
 }
 
-static void check_orders(const char *model)
+static void check_orders(const char *model, bool full)
 {
     static const enum plan_schedule orders[] = {SCHEDULE_INTERLEAVED, SCHEDULE_SPLIT};
     struct fixture fix;
@@ -170,7 +173,7 @@ static void check_orders(const char *model)
     struct outcome one, out, again;
     fix_open(&fix, model);
     json_object_clear(fix.adapter); /* as peft begins: with dropout what is golden no longer counts */
-    world_init(&world, &fix);
+    world_init(&world, &fix, full);
     run_order(&fix, &world, 1, SCHEDULE_1F1B, &one);
     for (uint32_t ranks = 2; ranks <= 3; ranks++)
         for (size_t i = 0; i < 2; i++) {
@@ -199,13 +202,19 @@ static void check_orders(const char *model)
 static void every_order_gives_one_devices_numbers(void **state)
 {
     (void)state;
-    check_orders("llama");
+    check_orders("llama", false);
 }
 
 static void every_order_gives_one_devices_numbers_of_a_mixture(void **state)
 {
     (void)state;
-    check_orders("mixtral");
+    check_orders("mixtral", false);
+}
+
+static void every_order_gives_one_devices_numbers_when_all_is_trained(void **state)
+{
+    (void)state;
+    check_orders("mixtral", true);
 }
 
 int main(void)
@@ -213,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_gives_one_devices_numbers),
         cmocka_unit_test(every_order_gives_one_devices_numbers_of_a_mixture),
+        cmocka_unit_test(every_order_gives_one_devices_numbers_when_all_is_trained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
