@@ -23,6 +23,7 @@
 #include "worker/blob.h"
 #include "worker/link.h"
 #include "worker/ops.h"
+#include "worker/stages.h"
 
 /* Chunks of the model's files (4 MiB each) kept while its weights are loaded: a layer is read in about the
  * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
@@ -46,10 +47,10 @@ struct session {
     struct stop_request *stop;
     struct assignment *assignment;
     struct blobs *blobs;
-    struct model *model; /* NULL once the stage is loaded and nothing else needs it */
+    struct model *model; /* NULL once the stages are loaded and nothing else needs it */
     struct model_config config;
     struct device *device;
-    struct stage *stage;
+    struct stages stages;
     struct rows *train, *eval; /* eval NULL: none */
     struct mesh *mesh;         /* NULL: alone */
     struct ops *ops;

@@ -41,9 +41,9 @@ static int check_supported(const struct assignment *assignment, struct err *err)
     return 0;
 }
 
-/* --- model, device, stage --- */
+/* --- model, device, stages --- */
 
-static int open_stage(struct session *session, struct err *err)
+static int open_stages(struct session *session, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
     const struct plan_rank *me = my_part(session);
@@ -55,20 +55,16 @@ static int open_stage(struct session *session, struct err *err)
                                     .isa = local->isa,
                                     .memory_limit_bytes = local->memory_limit_bytes};
     struct stage_options options = {.config = &session->config,
-                                    .block_begin = (uint32_t)me->block_begin,
-                                    .block_end = (uint32_t)me->block_end,
                                     .mode = STAGE_TRAIN,
-                                    .micro_batches_in_flight = me->window ? me->window : 1,
                                     .tokens_max = plan->tokens_bound,
                                     .rows_max = plan->rows_bound,
                                     .row_tokens_max = plan->sequence_bound < plan->tokens_bound
                                                           ? plan->sequence_bound
                                                           : plan->tokens_bound,
                                     .positions_max = plan->sequence_bound,
-                                    .labelled_max = plan->labelled_bound,
-                                    .recompute = me->recompute};
+                                    .labelled_max = plan->labelled_bound};
     if (method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
-        stage_create(session->device, session->model, &options, &session->stage, err) < 0)
+        stages_create(session->device, session->model, &options, me, &session->stages, err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;
 }
@@ -347,7 +343,7 @@ static int open_ops(struct session *session, struct err *err)
     struct ops_options options = {.plan = session->assignment->plan,
                                   .rank = session->assignment->rank,
                                   .device = session->device,
-                                  .stage = session->stage,
+                                  .stages = &session->stages,
                                   .mesh = session->mesh,
                                   .hidden = session->config.hidden,
                                   .vocab = session->config.vocab,
@@ -376,7 +372,7 @@ static int open_all(struct session *session, char *address, size_t size, struct 
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
         session_model_open(session, err) < 0 || open_rows(session, err) < 0 ||
-        open_prompt(session, err) < 0 || open_stage(session, err) < 0 || close_model(session, err) < 0 ||
+        open_prompt(session, err) < 0 || open_stages(session, err) < 0 || close_model(session, err) < 0 ||
         open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
         saver_create(session, &session->saver, err) < 0)
         return -1;
@@ -432,7 +428,7 @@ void session_close(struct session *session, bool clean)
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);
     mesh_destroy(session->mesh);
     ops_destroy(session->ops);
-    stage_destroy(session->stage);
+    stages_fini(&session->stages);
     device_close(session->device);
     tokenizer_destroy(session->tokenizer);
     model_close(session->model);

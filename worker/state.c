@@ -100,14 +100,14 @@ static bool items_have(const struct items *items, const char *name)
 }
 
 /* Parameter `index` of the stage in one of its states, under `prefix` name `suffix`. */
-static int items_add_state(struct items *items, struct stage *stage, uint32_t index, enum stage_state state,
+static int items_add_state(struct items *items, struct stages *stages, uint32_t index, enum stage_state state,
                            const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(stage, index);
+    struct parameter parameter = stages_parameter_at(stages, index);
     size_t count = (size_t)parameter.rows * parameter.columns;
     char *name = items_own(items, NAME_MAX_BYTES, err);
     float *values = name ? items_own(items, count * sizeof *values, err) : NULL;
-    if (!values || stage_state_read(stage, index, state, values, err) < 0)
+    if (!values || stages_state_read(stages, index, state, values, err) < 0)
         return -1;
     if (snprintf(name, NAME_MAX_BYTES, "%s%s%s", prefix, parameter.name, suffix) >= NAME_MAX_BYTES)
         return err_set(err, ERR_TOO_BIG, "the parameter name %.64s… is too long", parameter.name);
@@ -197,10 +197,10 @@ static int stream_state(struct session *session, const char *kind, uint32_t *par
     struct items items = {0};
     uint64_t bytes = 0;
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
-        struct parameter parameter = stage_parameter_at(session->stage, p);
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
+        struct parameter parameter = stages_parameter_at(&session->stages, p);
         bytes += 4ull * parameter.rows * parameter.columns;
-        result = items_add_state(&items, session->stage, p, state, "", suffix, err);
+        result = items_add_state(&items, &session->stages, p, state, "", suffix, err);
         if (result == 0 && bytes >= STREAM_BYTES) {
             result = flush_part(session, &items, kind, part, blobs, err);
             bytes = 0;
@@ -236,18 +236,16 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     int result = 0;
     snapshot_clear(snapshot);
     snapshot->step = step;
-    snapshot->updates = stage_update_count(session->stage);
+    snapshot->updates = stages_update_count(&session->stages);
     if (trains_all(session)) {
         snapshot->result = stream_all(session, snapshot, err);
         return;
     }
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
-        result = items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT1, "", ".exp_avg", err);
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
+        result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, "", ".exp_avg", err);
         if (result == 0)
             result =
-                items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
-        if (result == 0)
-            result = items_add_state(&snapshot->values, session->stage, p, STATE_VALUE, peft_prefix, "", err);
+                items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, peft_prefix, "", err);
     }
     snapshot->result = result;
 }
@@ -473,7 +471,7 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 static int load_state(struct session *session, struct safetensors *file, uint32_t index,
                       enum stage_state state, const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(session->stage, index);
+    struct parameter parameter = stages_parameter_at(&session->stages, index);
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s%s%s", prefix, parameter.name, suffix);
     const struct safetensors_tensor *tensor = safetensors_find(file, name);
@@ -493,7 +491,7 @@ static int load_state(struct session *session, struct safetensors *file, uint32_
         if (!isfinite(values[i]))
             result = err_set(err, ERR_NOT_FINITE, "%s holds a value that is not finite", name);
     if (result == 0)
-        result = stage_state_write(session->stage, index, state, values, err);
+        result = stages_state_write(&session->stages, index, state, values, err);
     free(values);
     return result < 0 ? -1 : 1;
 }
@@ -504,11 +502,11 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 1;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result > 0; p++) {
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result > 0; p++) {
         result = load_state(session, file, p, STATE_VALUE, peft_prefix, "", err);
         if (result == 0)
             err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix,
-                    stage_parameter_at(session->stage, p).name);
+                    stages_parameter_at(&session->stages, p).name);
     }
     safetensors_close(file);
     return result > 0 ? 0 : -1;
@@ -528,7 +526,7 @@ enum { STATE_KINDS = sizeof state_kinds / sizeof *state_kinds, HAS_MOMENTS = 3, 
 
 static bool state_complete(const struct session *session, const uint8_t *has, uint8_t wanted)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
         if ((has[p] & wanted) != wanted)
             return false;
     return true;
@@ -542,7 +540,7 @@ static int load_part(struct session *session, const char *name, const struct buf
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result >= 0; p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result >= 0; p++)
         for (size_t k = 0; k < STATE_KINDS && result >= 0; k++) {
             const struct state_kind *kind = &state_kinds[k];
             if ((has[p] & kind->bit) || strncmp(name, kind->file, strlen(kind->file)) != 0)
@@ -557,11 +555,11 @@ static int load_part(struct session *session, const char *name, const struct buf
 
 static int check_state(const struct session *session, const uint8_t *has, uint8_t wanted, struct err *err)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
         for (size_t k = 0; k < STATE_KINDS; k++)
             if (state_kinds[k].bit & wanted & ~has[p])
                 return err_set(err, ERR_CORRUPT, "none of the %s parts holds %s%s", state_kinds[k].file,
-                               stage_parameter_at(session->stage, p).name, state_kinds[k].suffix);
+                               stages_parameter_at(&session->stages, p).name, state_kinds[k].suffix);
     return 0;
 }
 
@@ -597,14 +595,14 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     if ((uint64_t)step != session->assignment->start_step)
         return err_set(err, ERR_CORRUPT, "the checkpoint is of step %lld and the assignment starts at %llu",
                        (long long)step, (unsigned long long)session->assignment->start_step);
-    stage_update_count_set(session->stage, (uint64_t)updates);
+    stages_update_count_set(&session->stages, (uint64_t)updates);
     return 0;
 }
 
 /* Every file that may hold a state of ours, until all that is wanted is here. */
 static int load_parts(struct session *session, const json_t *blobs, uint8_t wanted, struct err *err)
 {
-    uint8_t *has = calloc((size_t)stage_parameter_count(session->stage) + 1, 1);
+    uint8_t *has = calloc((size_t)stages_parameter_count(&session->stages) + 1, 1);
     int result = has ? 0 : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     const char *name;
     json_t *value;

@@ -108,9 +108,10 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
     need->boundary_bytes = footprint_counted((uint64_t)(problem->bytes_per_token * options.tokens));
-    need->purpose[PURPOSE_BUFFERS] =
-        counted(problem, held.workspace.bytes) + footprint_counted(held.scalar_bytes) +
-        stage->boundary_buffers * need->boundary_bytes + need->cache_bytes + stage->buffer_bytes;
+    need->work_bytes = counted(problem, held.workspace.bytes);
+    need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
+                                     stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +
+                                     stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

@@ -41,18 +41,15 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
     memory_stage_need(problem, &range, need);
 }
 
-void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
-                       uint32_t boundary_buffers)
+void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
 {
-    uint64_t own = more->purpose[PURPOSE_BUFFERS] - more->cache_bytes -
-                   (uint64_t)boundary_buffers * more->boundary_bytes;
-    uint64_t again = own < *work ? own : *work;
-    *work = own > *work ? own : *work;
+    uint64_t again = more->work_bytes < sum->work_bytes ? more->work_bytes : sum->work_bytes;
     for (int p = 0; p < PURPOSE_COUNT; p++)
         sum->purpose[p] += more->purpose[p];
     sum->purpose[PURPOSE_BUFFERS] -= again;
     sum->total += more->total - again;
     sum->cache_bytes += more->cache_bytes;
+    sum->work_bytes += more->work_bytes - again;
 }
 
 void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t s,
@@ -180,7 +177,6 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
 /* Rings of a rank's stages, and what it must hold with that share of its stage's state. */
 static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_need *need)
 {
-    uint64_t work = 0;
     *need = (struct memory_need){0};
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s]) {
         struct part *part = &c->parts[s];
@@ -193,7 +189,7 @@ static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_
         pipeline_member_need(c->problem, c->candidate, s, r, share, part->rings.saved.held, buffers, &own);
         part->saved_bytes = own.saved_bytes;
         part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
-        pipeline_need_add(need, &work, &own, buffers);
+        pipeline_need_add(need, &own);
     }
     return 0;
 }

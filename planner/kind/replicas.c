@@ -400,11 +400,14 @@ static bool hybrid_supports(const struct problem *p, struct err *err)
            kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
-/* The worker runs one range of blocks at once, and whole backwards. */
+/* Workers run every order, but a backward in halves needs all that forward computed. */
 static bool pipeline_runnable(const struct problem *p, const struct candidate *c)
 {
+    bool again = false;
     (void)p;
-    return c->schedule == SCHEDULE_1F1B || c->schedule == SCHEDULE_GPIPE;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        again |= c->members[m].recompute;
+    return c->schedule != SCHEDULE_SPLIT || !again;
 }
 
 /* Workers of this release keep whole stages: no shards. */

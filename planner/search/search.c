@@ -253,6 +253,8 @@ static int order_apply(const struct problem *p, const struct kind *kind, struct 
     uint32_t count = micro_count(p, c->micro_batch_rows);
     if (order == SCHEDULE_SPLIT || order == SCHEDULE_INTERLEAVED) {
         uint32_t first = order == SCHEDULE_SPLIT ? 1 : 3, ways = order == SCHEDULE_SPLIT ? 1 : 3;
+        for (uint32_t m = 0; m < c->member_count && order == SCHEDULE_SPLIT; m++)
+            c->members[m].recompute &= !micro_recompute_allowed(p, false); /* halves cannot: see runnable */
         return way < ways ? move_apply(p, kind, c, MOVE_SCHEDULE, first + way, 0, err) : 0;
     }
     c->schedule = SCHEDULE_1F1B;
