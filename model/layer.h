@@ -163,6 +163,8 @@ struct layer_step {
     uint64_t z;               /* bytes per token in the micro-batch's place: A x, [ranks] */
     uint64_t forward_scratch; /* bytes per token in the workspace: dropped inputs */
     uint64_t dout; /* bytes per token in the place: gradient of out kept for BACKWARD_WEIGHT; split only */
+    /* Likewise `in`, where what it is made of has become a gradient by then. LAYER_ABSENT: elsewhere. */
+    uint64_t split_in;
 };
 
 enum tape_kind {

@@ -2,6 +2,8 @@
  * split. */
 #include "engine/trainer.h"
 
+#include "common/rand.h"
+
 static const char *const golden = MOTLEY_TEST_DATA "/golden";
 
 static double worst_relative(const double *got, json_t *want, uint32_t count)
@@ -115,6 +117,56 @@ static void golden_matches_for_every_split_and_micro_batch(void **state)
         }
 }
 
+/* A stage's blocks in parts, backward whole and in halves: the bits of a stage that does all at once. */
+static void parts_and_halves_change_no_bit(void **state)
+{
+    (void)state;
+    struct rand_stream stream;
+    rand_stream_init(&stream, 23, 1);
+    for (uint32_t i = 0; i < FAMILIES; i++) {
+        char model[512], file[600];
+        struct dataset data;
+        struct train_result whole, parts;
+        snprintf(model, sizeof model, "%s/%s", golden, families[i]);
+        snprintf(file, sizeof file, "%s/expected.json", model);
+        json_t *expected = json_of(file);
+        dataset_parse(json_object_get(expected, "batches"), &data);
+        struct train_options o = {.model = model,
+                                  .data = &data,
+                                  .steps = 3,
+                                  .warmup = 1,
+                                  .peak_lr = 1e-3,
+                                  .full = rand_stream_below(&stream, 2) == 1,
+                                  .lora = {.rank = 8, .alpha = 16, .targets = LORA_ALL},
+                                  .micro_batch_rows = 2};
+        struct device *device = device_make("cpu", 1);
+        bool experts = i >= 5;
+        o.lora.dropout = experts ? 0 : 0.2; /* which adapters of experts do not have */
+        for (int turn = 0; turn < 3; turn++) {
+            struct trainer trainer;
+            o.part_blocks = turn == 0 ? 0 : 1 + rand_stream_below(&stream, 3);
+            o.split = turn == 2;
+            o.cuts[0] = 1 + rand_stream_below(&stream, 4);
+            o.cut_count = turn == 0 || o.full ? 0 : rand_stream_below(&stream, 2);
+            trainer_init(&trainer, device, &o);
+            trainer_run(&trainer, turn == 0 ? &whole : &parts);
+            trainer_fini(&trainer);
+            for (uint32_t step = 0; step < o.steps && turn > 0; step++)
+                if (parts.loss[step] != whole.loss[step] ||
+                    !(fabs(parts.norm[step] - whole.norm[step]) <= 1e-12 * whole.norm[step]))
+                    fail_msg("%s full %d, %s, parts of %u, %u stages, step %u: loss %.17g and %.17g, norm "
+                             "%.17g and "
+                             "%.17g",
+                             families[i], o.full, o.split ? "halves" : "whole", o.part_blocks,
+                             o.cut_count + 1, step, parts.loss[step], whole.loss[step], parts.norm[step],
+                             whole.norm[step]);
+        }
+        device_close(device);
+        dataset_free(&data);
+        json_decref(expected);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +175,7 @@ int main(void)
         cmocka_unit_test(mixtures_match_fp64_with_the_load_balancing_loss),
         cmocka_unit_test(golden_matches_on_the_checked_device),
         cmocka_unit_test(golden_matches_for_every_split_and_micro_batch),
+        cmocka_unit_test(parts_and_halves_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
