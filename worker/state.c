@@ -244,6 +244,9 @@ void snapshot_take(struct session *session, uint64_t step, struct snapshot *snap
     for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
         result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, "", ".exp_avg", err);
         if (result == 0)
+            result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT2, "",
+                                     ".exp_avg_sq", err);
+        if (result == 0)
             result =
                 items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, peft_prefix, "", err);
     }
