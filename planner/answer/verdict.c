@@ -256,6 +256,24 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     return 0;
 }
 
+/* The method in the words of a specification. */
+static void method_say(const struct workload *w, char *text, size_t size)
+{
+    static const char *const bases[] = {[BASE_FP32] = "fp32",
+                                        [BASE_BF16] = "bf16",
+                                        [BASE_FP16] = "fp16",
+                                        [BASE_NF4] = "nf4",
+                                        [BASE_PACKED] = "packed"};
+    static const char *const computes[] = {
+        [COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+    const char *moments = w->moments8 ? ", adamw8bit" : "";
+    if (w->method == METHOD_FULL)
+        snprintf(text, size, "full%s, computed in %s", moments, computes[w->compute]);
+    else
+        snprintf(text, size, "lora of rank %u, base %s%s, computed in %s", w->lora_rank, bases[w->base],
+                 moments, computes[w->compute]);
+}
+
 int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,
                  struct err *err)
 {
@@ -266,6 +284,7 @@ int answer_words(const struct problem *problem, const struct shortage *shortages
         plan_say(problem, answer, text, sizeof(text));
     else
         shortfall_say(problem, shortages, answer, text, sizeof(text));
+    method_say(problem->workload, answer->method, sizeof(answer->method));
     answer->parameters = problem->blocks.params;
     answer->trained = memory_trained(problem, 0, problem->block_count);
     free(answer->words);

@@ -15,7 +15,7 @@ struct memory_stage {
     uint32_t window; /* micro-batches in flight, ≥ 1 */
     uint32_t micro_batch_rows;
     bool recompute;
-    bool split;                /* backward in two halves */
+    bool split; /* backward in two halves: the gradients that the second needs are kept in each place */
     uint32_t boundary_buffers; /* boundary tensors of tokens_bound that the rank's slots hold, all rings
                                   together */
     double state_share;        /* of the trained state kept here; 1: all of it. Where the stage is not

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """transformers and peft load what we write, and compute with a merged model what peft computes with base and adapter, within
-1e-3 in every logit; llama.cpp (where llama-cpp-python is) computes with our adapter what it computes with the merged model.
+1e-3 in every logit; with the adapter as we write it peft computes what it computes with its own, to the bit.
 
 Needs a Python with torch, transformers and peft, named by MOTLEY_TORCH (versions: ../shared/golden/versions.json), and
 ../shared/golden/tiny; a visible skip otherwise."""
