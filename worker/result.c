@@ -2,12 +2,9 @@
  * the adapter as it is, or a merged or fully trained model, or an adapter for llama.cpp, written by result/
  * into the node's cache and stored from there. */
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/file.h"
@@ -15,7 +12,7 @@
 #include "result/model_folder.h"
 #include "worker/session.h"
 
-enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14, SHARD_BYTES = 256 << 20 /* of which one is in memory */ };
+enum { PATH_BYTES = 1024, INPUTS_MAX = 1 << 14 };
 #define INPUT_BYTES_MAX ((uint64_t)2 << 30)
 
 struct maker {
@@ -68,23 +65,15 @@ static int inputs_open(struct maker *maker, bool full, struct err *err)
 static int output_store(struct maker *maker, const char *path, const char *prefix, const char *name,
                         json_t *artifacts, struct err *err)
 {
-    char artifact[320];
-    struct stat stat;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &stat) < 0 || stat.st_size == 0) {
-        if (fd >= 0)
-            close(fd);
-        return err_set(err, ERR_IO, "%s cannot be read back", path);
-    }
-    size_t size = (size_t)stat.st_size;
-    void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (data == MAP_FAILED)
-        return err_set(err, ERR_NOMEM, "%s cannot be mapped", path);
+    char artifact[320], sha256[65];
+    uint64_t size = 0;
     snprintf(artifact, sizeof artifact, "%s%s", prefix, name);
-    int result = state_put_file(maker->session, artifacts, artifact, data, size, err);
-    munmap(data, size);
-    return result;
+    if (blobs_put_file(maker->session->blobs, path, sha256, &size, err) < 0)
+        return err_wrap(err, "%s", artifact);
+    if (json_object_set_new(artifacts, artifact,
+                            json_pack("{s:s, s:I}", "sha256", sha256, "size", (json_int_t)size)) < 0)
+        return err_set(err, ERR_NOMEM, "no memory for a result");
+    return 0;
 }
 
 static int outputs_store(struct maker *maker, const char *folder, json_t *artifacts, struct err *err)
@@ -123,8 +112,7 @@ static int files_make(struct maker *maker, json_t *artifacts, struct err *err)
             return -1;
         return output_store(maker, out, "", "adapter.gguf", artifacts, err);
     }
-    struct result_folder_options options = {
-        .dir = out, .dtype = spec->result.dtype, .shard_bytes = SHARD_BYTES};
+    struct result_folder_options options = {.dir = out, .dtype = spec->result.dtype};
     if (result_model_folder(session->model, &state, &options, err) < 0)
         return -1;
     return outputs_store(maker, out, artifacts, err);

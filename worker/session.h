@@ -111,7 +111,10 @@ int state_load(struct session *session, struct err *err);
 /* result.c. On rank 0, from the files of the last checkpoint: what the specification's `result` asks for,
  * stored; *artifacts: new, {name: {sha256, size}}. */
 int result_store(struct session *session, const json_t *blobs, json_t **artifacts, struct err *err);
-/* state.c. Bytes of a file into the artifact store and into blobs[name]. */
+/* state.c. Most bytes of host memory while a checkpoint is stored or loaded, where it is not copied first; 0:
+ * it is. */
+uint64_t state_streamed_bytes(const struct session *session);
+/* Bytes of a file into the artifact store and into blobs[name]. */
 int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
                    struct err *err);
 /* peft.c. adapter_config.json of the specification's method, new. */

@@ -230,6 +230,13 @@ static bool trains_all(const struct session *session)
     return session->assignment->spec.method.kind == SPEC_METHOD_FULL;
 }
 
+/* Tensors of a file and the file itself; the largest tensor is the embedding. */
+uint64_t state_streamed_bytes(const struct session *session)
+{
+    uint64_t table = 4ull * session->config.vocab * session->config.hidden;
+    return trains_all(session) ? 2 * (STREAM_BYTES + table) : 0;
+}
+
 void snapshot_take(struct session *session, uint64_t step, struct snapshot *snapshot)
 {
     struct err *err = &snapshot->err;
