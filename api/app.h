@@ -3,6 +3,7 @@
 #define MOTLEY_API_APP_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -34,7 +35,8 @@ struct app_counters {
     uint64_t submits, submit_cache_hits, datasets_encoded;
     uint64_t upload_bytes, download_bytes;
     uint64_t followers;
-    uint64_t wrong_tokens;
+    uint64_t wrong_tokens, late_tokens; /* not valid; not looked at, of an address that showed too many */
+    uint64_t malformed;
 };
 
 struct app {
@@ -55,6 +57,7 @@ struct app {
     struct submits *submits;
     struct sweep *sweep;
     struct app_counters counters;
+    atomic_ullong parse_failures; /* counted by the pool's threads */
     bool stopping;
 };
 

@@ -250,6 +250,7 @@ void call_wrong_token(struct call *call, const struct err *err)
         call_fail(call, err);
         return;
     }
+    call->app->counters.late_tokens++;
     if (first)
         log_event(LOG_LEVEL_WARN, "wrong_tokens", "address=%s burst=%d",
                   inet_ntop(AF_INET6, address, text, sizeof text), WRONG_BURST);

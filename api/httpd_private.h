@@ -69,6 +69,7 @@ struct httpd_server {
     struct httpd_conns conns;
     struct address_counts addresses;
     int conn_count, request_count;
+    uint64_t refused;
     uint16_t port;
     bool stopping;
     char date[40]; /* the Date header, renewed by the tick */

@@ -599,6 +599,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     address_read(address, from);
     if (server->conn_count >= server->limits.connections_max || server->stopping ||
         !address_take(&server->addresses, from, server->limits.connections_per_address_max)) {
+        server->refused++;
         close(fd);
         return;
     }
@@ -741,6 +742,11 @@ uint16_t httpd_server_port(const struct httpd_server *server)
 int httpd_server_connections(const struct httpd_server *server)
 {
     return server->conn_count;
+}
+
+uint64_t httpd_server_refused(const struct httpd_server *server)
+{
+    return server->refused;
 }
 
 int httpd_server_requests(const struct httpd_server *server)

@@ -79,6 +79,8 @@ void httpd_server_destroy(struct httpd_server *server);
 void httpd_server_stop(struct httpd_server *server);
 uint16_t httpd_server_port(const struct httpd_server *server);
 int httpd_server_connections(const struct httpd_server *server);
+/* Connections that were closed at once, being too many, since the start. */
+uint64_t httpd_server_refused(const struct httpd_server *server);
 /* Requests that were started and not yet answered. */
 int httpd_server_requests(const struct httpd_server *server);
 /* True while a request is unanswered or an answer not yet sent. */

@@ -107,6 +107,14 @@ static void write_metrics(struct app *app, struct evbuffer *out)
          httpd_server_requests(app->server));
     line(out, "motley_api_wrong_tokens_total", "counter", "Tokens shown that are not valid.",
          (double)c->wrong_tokens);
+    line(out, "motley_api_late_tokens_total", "counter", "Of these, shown after too many of their address.",
+         (double)c->late_tokens);
+    line(out, "motley_api_refused_connections_total", "counter", "Connections over a limit, closed at once.",
+         (double)httpd_server_refused(app->server));
+    line(out, "motley_api_malformed_total", "counter", "Requests whose framing or size was refused.",
+         (double)c->malformed);
+    line(out, "motley_api_parse_failures_total", "counter", "Files that their parser refused, or died of.",
+         (double)atomic_load(&app->parse_failures));
     line(out, "motley_api_followers", "gauge", "Open event streams.", (double)c->followers);
     line(out, "motley_api_submits_total", "counter", "Jobs committed.", (double)c->submits);
     line(out, "motley_api_submit_cache_hits_total", "counter", "Specifications whose check was shared.",
@@ -135,8 +143,13 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
         const char *state;
         json_t *count;
         evbuffer_add_printf(out, "# HELP motley_jobs Jobs by state.\n# TYPE motley_jobs gauge\n");
-        json_object_foreach(doc, state, count) evbuffer_add_printf(
+        json_object_foreach(json_object_get(doc, "jobs"), state, count) evbuffer_add_printf(
             out, "motley_jobs{state=\"%s\"} %lld\n", state, (long long)json_integer_value(count));
+        evbuffer_add_printf(out, "# HELP motley_refused_events_total Events of agents that were refused.\n"
+                                 "# TYPE motley_refused_events_total counter\n");
+        json_object_foreach(json_object_get(doc, "refused"), state, count)
+            evbuffer_add_printf(out, "motley_refused_events_total{reason=\"%s\"} %lld\n", state,
+                                (long long)json_integer_value(count));
     }
     size_t size = evbuffer_get_length(out);
     call_count(call, 200);
@@ -148,6 +161,6 @@ static void metrics_counted(void *arg, const struct err *err, json_t *doc)
 void metrics_get(struct call *call)
 {
     struct err err = {0};
-    if (store_job_counts(call->app->store, metrics_counted, call, &err) < 0)
+    if (store_counts(call->app->store, metrics_counted, call, &err) < 0)
         metrics_counted(call, &err, NULL);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Takes 'document'. 'files' of a model, or NULL; 'upload', a path, or NULL. */
-static int ask(const struct app *app, json_t *document, const json_t *files, const char *upload,
+static int ask(struct app *app, json_t *document, const json_t *files, const char *upload,
                parse_sink_fn *sink, void *arg, json_t **answer, struct err *err)
 {
     struct blob_model model = {0};
@@ -26,6 +26,8 @@ static int ask(const struct app *app, json_t *document, const json_t *files, con
         const struct parse_question question = {
             .document = document, .files = model.paths, .file_count = model.count};
         rc = parse_ask(&app->parser, &question, sink, arg, answer, err);
+        if (rc < 0)
+            atomic_fetch_add(&app->parse_failures, 1);
     }
     blob_model_fini(&model);
     json_decref(document);
@@ -46,7 +48,7 @@ static json_t *info_of(const struct model_config *config, bool tokenizer)
                      (int)config->hidden, "tokenizer", tokenizer);
 }
 
-int parsed_model(const struct app *app, const json_t *files, json_t **config, json_t **info, struct err *err)
+int parsed_model(struct app *app, const json_t *files, json_t **config, json_t **info, struct err *err)
 {
     struct model_config read;
     struct json_reader reader;
@@ -146,8 +148,8 @@ static int stats_check(const json_t *stats, size_t rows, struct err *err)
     return jr_finish(&reader);
 }
 
-int parsed_rows(const struct app *app, const struct parsed_text *text, const char *path,
-                struct parsed_rows *rows, struct err *err)
+int parsed_rows(struct app *app, const struct parsed_text *text, const char *path, struct parsed_rows *rows,
+                struct err *err)
 {
     struct rows_taken taken = {.rows = rows};
     json_t *question = text_question("rows", text), *answer = NULL;
@@ -172,7 +174,7 @@ int parsed_rows(const struct app *app, const struct parsed_text *text, const cha
     return rc;
 }
 
-int parsed_prompt(const struct app *app, const struct parsed_text *text, const char *prompt, json_t **ids,
+int parsed_prompt(struct app *app, const struct parsed_text *text, const char *prompt, json_t **ids,
                   struct err *err)
 {
     json_t *question = text_question("prompt", text), *answer = NULL;
@@ -197,7 +199,7 @@ int parsed_prompt(const struct app *app, const struct parsed_text *text, const c
 
 /* ---- an adapter to start from ---- */
 
-int parsed_adapter_files(const struct app *app, const char *path, json_t **files, struct err *err)
+int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err)
 {
     if (ask(app, json_pack("{s:s}", "do", "adapter_files"), NULL, path, NULL, NULL, files, err) < 0)
         return -1;
@@ -217,16 +219,12 @@ int parsed_adapter_files(const struct app *app, const char *path, json_t **files
     return 0;
 }
 
-int parsed_adapter(const struct app *app, const char *path, uint32_t *rank, double *alpha, struct err *err)
+int parsed_adapter(struct app *app, const char *path, struct peft_config *config, struct err *err)
 {
     json_t *answer;
-    struct json_reader reader;
     if (ask(app, json_pack("{s:s}", "do", "adapter"), NULL, path, NULL, NULL, &answer, err) < 0)
         return -1;
-    jr_init(&reader, answer, "", err);
-    jr_u32(&reader, "rank", JR_REQUIRED, 1, UINT32_MAX, rank);
-    jr_f64(&reader, "alpha", JR_REQUIRED, -1e300, 1e300, alpha);
-    int rc = jr_finish(&reader) < 0 ? nonsense(err) : 0;
+    int rc = peft_config_parse(answer, config, err);
     json_decref(answer);
     return rc;
 }

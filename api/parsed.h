@@ -12,12 +12,13 @@
 
 #include "api/app.h"
 #include "model/manifest.h"
+#include "model/peft.h"
 #include "model/rows.h"
 #include "model/spec.h"
 
 /* A model of these files ([{"name","sha256","path"?}]): its config, and what is said of it in lists. Both
  * become new. ERR_NOT_FOUND, ERR_INVALID, ERR_UNSUPPORTED … name what is wrong in which file. */
-int parsed_model(const struct app *app, const json_t *files, json_t **config, json_t **info, struct err *err);
+int parsed_model(struct app *app, const json_t *files, json_t **config, json_t **info, struct err *err);
 
 /* How text becomes rows, or a prompt. */
 struct parsed_text {
@@ -36,16 +37,16 @@ struct parsed_rows {
 };
 
 /* Encode the file at 'path'. */
-int parsed_rows(const struct app *app, const struct parsed_text *text, const char *path,
-                struct parsed_rows *rows, struct err *err);
+int parsed_rows(struct app *app, const struct parsed_text *text, const char *path, struct parsed_rows *rows,
+                struct err *err);
 
 /* The ids of a prompt, new. 'format' is that of the rows, not auto. */
-int parsed_prompt(const struct app *app, const struct parsed_text *text, const char *prompt, json_t **ids,
+int parsed_prompt(struct app *app, const struct parsed_text *text, const char *prompt, json_t **ids,
                   struct err *err);
 
 /* {file name: sha256} of the list of an adapter's two files at 'path'; new. */
-int parsed_adapter_files(const struct app *app, const char *path, json_t **files, struct err *err);
-/* Rank and alpha of the adapter_config.json at 'path', which is one that we compute. */
-int parsed_adapter(const struct app *app, const char *path, uint32_t *rank, double *alpha, struct err *err);
+int parsed_adapter_files(struct app *app, const char *path, json_t **files, struct err *err);
+/* The adapter_config.json at 'path', which is one that we compute. */
+int parsed_adapter(struct app *app, const char *path, struct peft_config *config, struct err *err);
 
 #endif

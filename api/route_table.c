@@ -358,8 +358,10 @@ static void on_ready(struct httpd_request *request, void *arg)
 static void on_malformed(struct httpd_request *request, int status, const char *why, void *arg)
 {
     struct call *call = httpd_request_data(request);
+    struct app *app = arg;
+    app->counters.malformed++;
     if (!call)
-        call = call_create(arg, request);
+        call = call_create(app, request);
     if (call)
         call_problem(call, status,
                      status == 413   ? "too-big"

@@ -21,6 +21,7 @@ static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, stru
 {
     char path[PATH_MAX];
     struct buf text = {.limit = TOKENIZER_BYTES_MAX}, config = {.limit = TOKENIZER_BYTES_MAX};
+    struct buf template = {.limit = TOKENIZER_BYTES_MAX};
     struct err absent = {0};
     *tokenizer = NULL;
     if (file_path(path, sizeof path, err, "%s/tokenizer.json", folder) < 0)
@@ -35,8 +36,13 @@ static int open_tokenizer(const char *folder, struct tokenizer **tokenizer, stru
     if (result == 0)
         result =
             tokenizer_from_json(buf_str(&text), text.size, buf_str(&config), config.size, tokenizer, err);
+    if (result == 0)
+        result = file_path(path, sizeof path, err, "%s/chat_template.jinja", folder);
+    if (result == 0 && file_read_all(path, TOKENIZER_BYTES_MAX, &template, &absent) == 0)
+        result = tokenizer_give_template(*tokenizer, buf_str(&template), err);
     buf_fini(&text);
     buf_fini(&config);
+    buf_fini(&template);
     return result;
 }
 

@@ -1,11 +1,13 @@
 /* What came out of a run, beside what was predicted. */
 #include "cli/report.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/units.h"
 
 #define STEP_OFF 0.05 /* what a prediction may be off before somebody is named */
@@ -117,6 +119,23 @@ static void show_pace(const json_t *lines, const json_t *answer, double off)
                         : "something else ran there then, or it was hot");
 }
 
+/* What of a run's results lies in the folder, and how it is loaded. */
+static void show_result(const char *folder)
+{
+    static const struct {
+        const char *name, *how;
+    } results[] = {{"adapter", "load it with peft.PeftModel.from_pretrained"},
+                   {"model", "load it with transformers.AutoModelForCausalLM.from_pretrained"},
+                   {"adapter.gguf", "give it to llama.cpp with --lora"}};
+    char path[PATH_MAX];
+    printf("result\n");
+    for (size_t r = 0; r < sizeof results / sizeof *results; r++) {
+        snprintf(path, sizeof path, "%s/%s", folder, results[r].name);
+        if (file_exists(path))
+            printf("  %s: %s\n", path, results[r].how);
+    }
+}
+
 void report_run(struct cli *cli, int64_t id, const json_t *job, const char *folder)
 {
     struct err ignored = {0};
@@ -142,7 +161,7 @@ void report_run(struct cli *cli, int64_t id, const json_t *job, const char *fold
     printf("memory\n");
     show_memory(job, answer);
     if (*folder)
-        printf("result\n  %s/adapter: load it with peft.PeftModel.from_pretrained\n", folder);
+        show_result(folder);
     json_decref(plan);
     json_decref(lines);
     json_decref(ranks);

@@ -121,7 +121,9 @@ static int folder_sync(const char *path, struct err *err)
     return 0;
 }
 
-int file_write_atomic(const char *path, const void *data, size_t size, mode_t mode, struct err *err)
+int file_write_by(const char *path, mode_t mode,
+                  int (*fill)(void *arg, int fd, const char *path, struct err *err), void *arg,
+                  struct err *err)
 {
     char beside[4096];
     if (file_path(beside, sizeof(beside), err, "%s.new-XXXXXX", path) < 0) {
@@ -131,18 +133,38 @@ int file_write_atomic(const char *path, const void *data, size_t size, mode_t mo
     if (fd < 0) {
         return err_errno(err, code_of_errno(errno), errno, "could not create file \"%s\"", beside);
     }
-    if (write_all(fd, data, size) < 0 || fchmod(fd, mode) < 0 || fsync(fd) < 0) {
-        err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
-        close(fd);
-        unlink(beside);
-        return -1;
+    int status = fill(arg, fd, path, err);
+    if (status == 0 && (fchmod(fd, mode) < 0 || fsync(fd) < 0)) {
+        status = err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
     }
-    if (close(fd) < 0 || rename(beside, path) < 0) {
-        err_errno(err, code_of_errno(errno), errno, "could not put file \"%s\" in place", path);
+    if ((close(fd) < 0 || (status == 0 && rename(beside, path) < 0)) && status == 0) {
+        status = err_errno(err, code_of_errno(errno), errno, "could not put file \"%s\" in place", path);
+    }
+    if (status < 0) {
         unlink(beside);
         return -1;
     }
     return folder_sync(path, err);
+}
+
+struct bytes {
+    const void *data;
+    size_t size;
+};
+
+static int fill_bytes(void *arg, int fd, const char *path, struct err *err)
+{
+    const struct bytes *bytes = arg;
+    if (write_all(fd, bytes->data, bytes->size) < 0) {
+        return err_errno(err, ERR_IO, errno, "could not write file \"%s\"", path);
+    }
+    return 0;
+}
+
+int file_write_atomic(const char *path, const void *data, size_t size, mode_t mode, struct err *err)
+{
+    struct bytes bytes = {data, size};
+    return file_write_by(path, mode, fill_bytes, &bytes, err);
 }
 
 int file_mkdirs(const char *path, mode_t mode, struct err *err)
@@ -218,6 +240,51 @@ int file_remove_tree(const char *path, struct err *err)
 {
     if (remove_at(AT_FDCWD, path, 0, err) < 0) {
         return err_wrap(err, "removing \"%s\"", path);
+    }
+    return 0;
+}
+
+static int without_slashes(const char *path)
+{
+    int length = (int)strlen(path);
+    while (length > 1 && path[length - 1] == '/') {
+        length--;
+    }
+    return length;
+}
+
+int file_folder_begin(const char *dir, char *made, size_t size, struct err *err)
+{
+    char random[17];
+    if (random_hex(random, 8, err) < 0 ||
+        file_path(made, size, err, "%.*s.%s.tmp", without_slashes(dir), dir, random) < 0) {
+        return -1;
+    }
+    return file_mkdirs(made, 0755, err);
+}
+
+/* What was there goes aside first and away after. */
+int file_folder_end(const char *made, const char *dir, struct err *err)
+{
+    struct err ignored;
+    char aside[4096], random[17];
+    if (random_hex(random, 8, err) < 0 ||
+        file_path(aside, sizeof(aside), err, "%.*s.%s.old", without_slashes(dir), dir, random) < 0) {
+        return -1;
+    }
+    bool moved = rename(dir, aside) == 0;
+    if (!moved && errno != ENOENT) {
+        return err_errno(err, ERR_IO, errno, "could not replace folder \"%s\"", dir);
+    }
+    if (rename(made, dir) < 0) {
+        err_errno(err, ERR_IO, errno, "could not rename \"%s\" to \"%s\"", made, dir);
+        if (moved && rename(aside, dir) < 0) {
+            err_wrap(err, "the old one is at \"%s\"", aside);
+        }
+        return -1;
+    }
+    if (moved) {
+        file_remove_tree(aside, &ignored);
     }
     return 0;
 }

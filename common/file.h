@@ -17,6 +17,11 @@ int file_read_all(const char *path, size_t bytes_max, struct buf *out, struct er
 
 /* Write beside, fsync, rename over 'path', fsync the folder: complete or absent. */
 int file_write_atomic(const char *path, const void *data, size_t size, mode_t mode, struct err *err);
+/* The same for what is written piece by piece: fill() writes to 'fd', from its beginning; path is for its
+ * errors. */
+int file_write_by(const char *path, mode_t mode,
+                  int (*fill)(void *arg, int fd, const char *path, struct err *err), void *arg,
+                  struct err *err);
 
 /* Make the folder and its missing parents. An existing folder is success. */
 int file_mkdirs(const char *path, mode_t mode, struct err *err);
@@ -24,6 +29,12 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err);
 /* Remove a file, or a folder and all in it, following no symbolic links. Absent is success. At most 64 deep.
  */
 int file_remove_tree(const char *path, struct err *err);
+
+/* A new folder beside 'dir' to put its files in, its path in made[size]; file_folder_end() then gives it the
+ * name, in the place of what had it. So a folder is complete or absent. After an error the caller removes
+ * 'made'. */
+int file_folder_begin(const char *dir, char *made, size_t size, struct err *err);
+int file_folder_end(const char *made, const char *dir, struct err *err);
 
 /* "folder/name" by printf into out[size]; ERR_TOO_BIG when it does not fit. */
 int file_path(char *out, size_t size, struct err *err, const char *fmt, ...)

@@ -159,7 +159,8 @@ static bool array_text(struct buf *out, const char *text)
         good = buf_append(out, text, plain, &err) == 0;
         text += plain;
         if (good && *text != '\0') {
-            good = buf_printf(out, &err, "\\%c", *text++) == 0;
+            const char escaped[2] = {'\\', *text++}; /* a document has hundreds */
+            good = buf_append(out, escaped, sizeof(escaped), &err) == 0;
         }
     }
     return good && buf_text(out, "\"", &err) == 0;

@@ -144,7 +144,20 @@ int stage_memory_predict(const struct stage_options *options, struct stage_memor
                                            [MEM_OPTIMIZER] = layout.optimizer,
                                            [MEM_ACTIVATIONS] = layout.activations,
                                            [MEM_BUFFERS] = layout.buffers}};
+    if (checked.workspace != NULL)
+        out->bytes[MEM_BUFFERS] -= footprint_counted(layout.workspace.bytes);
     for (int i = 0; i < MEM_PURPOSES; i++)
         out->total += out->bytes[i];
+    return 0;
+}
+
+int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err)
+{
+    struct stage_options checked = *options;
+    struct footprint_model model;
+    struct footprint layout;
+    if (stage_layout_init(&checked, &model, &layout, err) != 0)
+        return -1;
+    *bytes = layout.workspace.bytes;
     return 0;
 }

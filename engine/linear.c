@@ -425,8 +425,14 @@ void linear_backward(struct layer_run *run, const struct layer_step *step, const
                                 .dz = run_scratch(run, entry->scratch),
                                 .dropped = run_scratch(run, entry->scratch + dz),
                                 .weights = weights};
-    if (weights || run->pass->dropout)
+    bool apart = step->split_in != LAYER_ABSENT && entry->kind != TAPE_BACKWARD;
+    if (apart && entry->kind == TAPE_BACKWARD_WEIGHT)
+        g.in = run_kept(run, step->split_in);
+    else if (weights || run->pass->dropout || apart)
         g.in = run_value(run, step->in);
+    if (apart && entry->kind == TAPE_BACKWARD_INPUT)
+        queue_copy(&run->pass->queue, run->pass->tokens, run->plan->width[step->in], g.in,
+                   run->plan->width[step->in], run_kept(run, step->split_in), run->plan->width[step->in]);
     if (input) {
         g.din = run_gradient(run, step->in);
         base_multiply(run, step, true, g.dout, entry->accumulate ? 1 : 0, g.din);

@@ -395,7 +395,7 @@ static void route_operands(const struct op_route *op, struct uses *uses)
     use(uses, "scores", op->scores, OPERAND_UPDATE, op->tokens, op->experts, op->experts);
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_WRITE, (uint64_t)op->tokens * op->active);
     use(uses, "weight", op->weight, OPERAND_WRITE, op->tokens, op->active, op->active);
-    if (op->counts.buffer == NULL || op->tokens == 0)
+    if (op->counts.buffer == NULL)
         return;
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "counts", op->counts, OPERAND_UPDATE, op->rows, op->experts, op->experts);
@@ -408,7 +408,7 @@ static void route_backward_operands(const struct op_route_backward *op, struct u
     use_flat(uses, AS_U32, "chosen", op->chosen, OPERAND_READ, (uint64_t)op->tokens * op->active);
     use(uses, "dweight", op->dweight, OPERAND_READ, op->tokens, op->active, op->active);
     use(uses, "dscores", op->dscores, OPERAND_WRITE, op->tokens, op->experts, op->experts);
-    if (op->counts.buffer == NULL || op->tokens == 0)
+    if (op->counts.buffer == NULL)
         return;
     use_flat(uses, AS_U32, "row_start", op->row_start, OPERAND_READ, op->rows + 1ull);
     use(uses, "counts", op->counts, OPERAND_READ, op->rows, op->experts, op->experts);

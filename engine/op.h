@@ -180,7 +180,7 @@ struct op_glu_backward {
 
 /* y = mask * x / (1 - p). The mask of (row id, position, feature) is 16 bits of Philox4x32-10 under key =
  * seed, counter = (position, row id, step, layer << 20 | target << 16 | feature / 8): half feature % 2 of
- * number feature / 2 % 4, kept when below (1 - p) * 65536. */
+ * number feature / 2 % 4, kept when below (1 - p) * 65536 rounded to an integer. */
 struct op_dropout {
     uint32_t tokens, width;
     float p;
@@ -239,8 +239,9 @@ struct op_adamw {
 
 /* The same with moments in 8 bits (Dettmers et al. 2022, as bitsandbytes' AdamW8bit keeps them): in blocks of
  * 256 values each, codes of the dynamic map (signed for the first moment, unsigned for the second) times the
- * block's largest magnitude. Each moment is brought to fp32, stepped, and quantised again. value and gradient
- * begin on a block. */
+ * block's largest magnitude. Each moment is brought to fp32, stepped, and takes the nearest code again (the
+ * lower of two as near), as quantize_blockwise of bitsandbytes' default backend. A new state is all zeros.
+ * value and gradient begin on a block. */
 enum { ADAMW8_BLOCK = 256 };
 struct op_adamw8 {
     uint64_t count;

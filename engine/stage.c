@@ -95,12 +95,27 @@ static int slots_allocate(struct stage *stage, struct err *err)
     return 0;
 }
 
+/* Its own, or the one that it shares. */
+static int workspace_take(struct stage *stage, struct err *err)
+{
+    uint64_t bytes = stage->layout.workspace.bytes;
+    struct buffer *shared = stage->options.workspace;
+    if (shared == NULL)
+        return buffer_create(stage->device, bytes, MEM_BUFFERS, "workspace", &stage->workspace, err);
+    if (buffer_device(shared) != stage->device || buffer_bytes(shared) < bytes)
+        return err_set(err, ERR_INVALID,
+                       "the workspace to be shared has %llu bytes here, and %llu are needed",
+                       buffer_device(shared) == stage->device ? (unsigned long long)buffer_bytes(shared) : 0,
+                       (unsigned long long)bytes);
+    stage->workspace = shared;
+    return 0;
+}
+
 static int stage_allocate(struct stage *stage, struct err *err)
 {
     const struct footprint *l = &stage->layout;
     if (blocks_allocate(stage, err) != 0 || slots_allocate(stage, err) != 0 ||
-        buffer_create(stage->device, l->workspace.bytes, MEM_BUFFERS, "workspace", &stage->workspace, err) !=
-            0 ||
+        workspace_take(stage, err) != 0 ||
         buffer_create(stage->device, l->scalar_bytes, MEM_BUFFERS, "scalars", &stage->scalars, err) != 0)
         return -1;
     return buffer_zero(stage->scalars, 0, l->scalar_bytes, err);
@@ -167,7 +182,8 @@ void stage_destroy(struct stage *stage)
         free(stage->slots[i].staging);
     }
     buffer_destroy(stage->rope);
-    buffer_destroy(stage->workspace);
+    if (stage->workspace != stage->options.workspace)
+        buffer_destroy(stage->workspace);
     buffer_destroy(stage->scalars);
     free(stage->blocks);
     free(stage->slots);

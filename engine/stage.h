@@ -73,6 +73,9 @@ struct stage_options {
     bool recompute; /* save only each layer's input and compute the rest again in backward */
     bool split; /* backward in two halves: stage_backward_blocks for inputs, stage_backward_weights for the
                    gradients of matrices and adapters; not with recompute */
+    /* One workspace for several stages of a device, whose calls come one after the other: of at least
+     * stage_workspace_bytes(), borrowed until stage_destroy. NULL: the stage has its own. */
+    struct buffer *workspace;
 };
 
 /* Bytes that stage_create will allocate, by purpose, exactly. Pure. */
@@ -81,6 +84,8 @@ struct stage_memory {
     uint64_t total;
 };
 int stage_memory_predict(const struct stage_options *options, struct stage_memory *out, struct err *err);
+/* Bytes of the workspace that a stage with these options uses. Pure. */
+int stage_workspace_bytes(const struct stage_options *options, uint64_t *bytes, struct err *err);
 
 /* Where weights come from: rows [row_begin, row_end) of the named tensor (Hugging Face names) as f32 into
  * dst. A vector of n values has n rows of one value. */

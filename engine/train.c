@@ -1,7 +1,9 @@
 /* What a step ends with: loss, norm, update; and the state of parameters by name. */
+#include "engine/moments.h"
 #include "engine/stage_private.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int train_check(const struct stage *stage, const char *what, struct err *err)
@@ -251,27 +253,38 @@ static bool moment_in_8_bits(const struct stage *stage, uint32_t index, enum sta
     return (state == STATE_MOMENT1 || state == STATE_MOMENT2) && stage->parameters[index].tensor->moments8;
 }
 
+/* Codes of a moment and, behind them, the largest magnitudes of their blocks, as they lie on the device. */
 static int moment8_read(struct stage *stage, uint32_t index, enum stage_state state, struct buffer *buffer,
                         uint64_t at, float *dst, struct err *err)
 {
-    (void)stage;
-    (void)index;
-    (void)state;
-    (void)buffer;
-    (void)at;
-    (void)dst;
-    return err_set(err, ERR_UNSUPPORTED, "temp");
+    const struct layer_tensor *tensor = stage->parameters[index].tensor;
+    uint8_t *bytes = malloc(tensor->moment_stride);
+    if (bytes == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", stage->parameters[index].name);
+    int status = buffer_read(buffer, at, bytes, tensor->moment_stride, err);
+    if (status == 0)
+        status = device_sync(stage->device, err);
+    if (status == 0)
+        moments8_unpack(state == STATE_MOMENT1, bytes, (const float *)(const void *)(bytes + tensor->absmax8),
+                        values_of(&stage->parameters[index]), dst);
+    free(bytes);
+    return status;
 }
+
 static int moment8_write(struct stage *stage, uint32_t index, enum stage_state state, struct buffer *buffer,
                          uint64_t at, const float *src, struct err *err)
 {
-    (void)stage;
-    (void)index;
-    (void)state;
-    (void)buffer;
-    (void)at;
-    (void)src;
-    return err_set(err, ERR_UNSUPPORTED, "temp");
+    const struct layer_tensor *tensor = stage->parameters[index].tensor;
+    uint8_t *bytes = calloc(1, tensor->moment_stride);
+    if (bytes == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory for the moments of %s", stage->parameters[index].name);
+    moments8_pack(state == STATE_MOMENT1, src, values_of(&stage->parameters[index]), bytes,
+                  (float *)(void *)(bytes + tensor->absmax8));
+    int status = buffer_write(buffer, at, bytes, tensor->moment_stride, err);
+    if (status == 0)
+        status = device_sync(stage->device, err);
+    free(bytes);
+    return status;
 }
 
 int stage_state_read(struct stage *stage, uint32_t index, enum stage_state state, float *dst, struct err *err)

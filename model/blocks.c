@@ -2,8 +2,6 @@
  * (layer_matrices) serves both, so that counts and names cannot drift apart. */
 #include "model/blocks.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +75,8 @@ static uint64_t adapter_params(const struct model_config *c, const struct block_
         if (!(target & o->lora_targets & mask))
             continue;
         target_shape(c, target, ffn, &rows, &cols);
-        sum += (uint64_t)o->lora_rank * ((uint64_t)rows + cols);
+        uint32_t own = o->target_rank[__builtin_ctz(target)];
+        sum += (uint64_t)(own ? own : o->lora_rank) * ((uint64_t)rows + cols);
     }
     return sum;
 }
@@ -103,7 +102,7 @@ static struct block_part part_attention(const struct model_config *c, const stru
     uint64_t h = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
     struct block_part p = {.kind = PART_ATTENTION, .copies = 1, .active = 1};
     p.matrix_params = matrix_params(c, LORA_ATTENTION, 0);
-    p.params = p.matrix_params + h;
+    p.params = p.matrix_params + (c->post_norms ? 2 : 1) * h;
     if (c->qkv_bias)
         p.params += q + 2 * kv;
     if (c->o_bias)
@@ -129,7 +128,7 @@ static struct block_part part_ffn(const struct model_config *c, const struct blo
         p.active = c->experts_active;
     }
     p.matrix_params = matrix_params(c, LORA_FFN, (uint32_t)f);
-    p.params = p.matrix_params + (expert ? 0 : h);
+    p.params = p.matrix_params + (expert ? 0 : (c->post_norms ? 2 : 1) * h);
     if (c->mlp_bias && !expert)
         p.params += 2 * f + h;
     p.lora_params = adapter_params(c, o, LORA_FFN, (uint32_t)f);
@@ -144,7 +143,7 @@ static struct block_part part_router(const struct model_config *c)
     return (struct block_part){.kind = PART_ROUTER,
                                .copies = 1,
                                .active = 1,
-                               .params = h * e + h, /* with the norm before it */
+                               .params = h * e + (c->post_norms ? 2 : 1) * h, /* with the norms */
                                .flops_per_token = 2.0 * (double)(h * e),
                                .saved_per_token = h + e};
 }
@@ -153,17 +152,24 @@ static void fill_block(const struct model_config *c, const struct block_options 
                        struct block *b)
 {
     uint64_t h = c->hidden, table = h * c->vocab;
+    bool saves_head = o->lora && o->saves_head && !c->tied;
+    bool layer = index > 0 && index <= c->layers;
     b->index = index;
     if (index == 0) {
         b->kind = BLOCK_EMBEDDING;
         b->parts[b->part_count++] =
-            (struct block_part){.kind = PART_EMBEDDING, .copies = 1, .active = 1, .params = table};
+            (struct block_part){.kind = PART_EMBEDDING,
+                                .copies = 1,
+                                .active = 1,
+                                .params = table,
+                                .lora_params = o->lora && o->saves_embedding ? table : 0};
     } else if (index == c->layers + 1) {
         b->kind = BLOCK_HEAD;
         b->parts[b->part_count++] = (struct block_part){.kind = PART_HEAD,
                                                         .copies = 1,
                                                         .active = 1,
                                                         .params = h + (c->tied ? 0 : table),
+                                                        .lora_params = saves_head ? table : 0,
                                                         .flops_per_token = 2.0 * (double)table,
                                                         .saved_per_token = h};
     } else {
@@ -178,7 +184,7 @@ static void fill_block(const struct model_config *c, const struct block_options 
     }
     for (uint32_t i = 0; i < b->part_count; i++) {
         struct block_part *p = &b->parts[i];
-        p->lora_flops_per_token = 2.0 * (double)p->lora_params;
+        p->lora_flops_per_token = layer ? 2.0 * (double)p->lora_params : 0;
         b->params += p->params * p->copies;
         b->active_params += p->params * p->active;
         b->matrix_params += p->matrix_params * p->copies;
@@ -233,71 +239,73 @@ struct walk {
     int status;
 };
 
-__attribute__((format(printf, 4, 5))) static void walk_tensor(struct walk *w, uint32_t rows, uint32_t cols,
-                                                              const char *fmt, ...)
+static void walk_named(struct walk *w, enum arch_tensor what, uint32_t expert, const char *suffix,
+                       uint32_t rows, uint32_t cols)
 {
-    struct block_tensor t = {.block = w->block, .rank = cols ? 2 : 1, .shape = {rows, cols ? cols : 1}};
-    va_list args;
+    struct block_tensor t = {.what = what,
+                             .bias = strcmp(suffix, ".bias") == 0,
+                             .expert = expert,
+                             .block = w->block,
+                             .rank = cols ? 2 : 1,
+                             .shape = {rows, cols ? cols : 1}};
     if (w->status)
         return;
-    va_start(args, fmt);
-    vsnprintf(t.name, sizeof(t.name), fmt, args);
-    va_end(args);
+    arch_tensor_name(w->config->arch, what, w->block - 1, expert, suffix, t.name);
     w->status = w->visit(&t, w->arg);
 }
 
-static void walk_attention(struct walk *w, uint32_t layer)
+static void walk_norm(struct walk *w, enum arch_tensor what, uint32_t width)
+{
+    walk_named(w, what, 0, ".weight", width, 0);
+}
+
+/* The targets of the mask that the model has, in order, with their biases. */
+static void walk_matrices(struct walk *w, uint32_t mask, uint32_t ffn)
 {
     const struct model_config *c = w->config;
-    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    walk_tensor(w, c->hidden, 0, "model.layers.%u.input_layernorm.weight", layer);
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t rows, cols;
-        target_shape(c, 1u << i, 0, &rows, &cols);
-        walk_tensor(w, rows, cols, "model.layers.%u.self_attn.%s.weight", layer, target_names[i]);
-        if (i < 3 ? c->qkv_bias : c->o_bias)
-            walk_tensor(w, rows, 0, "model.layers.%u.self_attn.%s.bias", layer, target_names[i]);
-    }
-    if (c->qk_norm) {
-        walk_tensor(w, c->qk_norm == 1 ? c->head_dim : q, 0, "model.layers.%u.self_attn.q_norm.weight",
-                    layer);
-        walk_tensor(w, c->qk_norm == 1 ? c->head_dim : kv, 0, "model.layers.%u.self_attn.k_norm.weight",
-                    layer);
+    mask &= model_lora_targets(c);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++) {
+        uint32_t rows, cols, target = 1u << i;
+        enum arch_tensor what = (enum arch_tensor)(ARCH_Q + i);
+        if (!(mask & target))
+            continue;
+        target_shape(c, target, ffn, &rows, &cols);
+        walk_named(w, what, 0, ".weight", rows, cols);
+        if (!(target & LORA_ATTENTION) ? c->mlp_bias : target == LORA_O ? c->o_bias : c->qkv_bias)
+            walk_named(w, what, 0, ".bias", rows, 0);
     }
 }
 
-static void walk_experts(struct walk *w, uint32_t layer)
+static void walk_experts(struct walk *w)
 {
-    static const char *const mixtral_names[3] = {"w1", "w3", "w2"};
     const struct model_config *c = w->config;
-    bool mixtral = c->arch == MODEL_MIXTRAL;
-    const char *mlp = mixtral ? "block_sparse_moe" : "mlp";
-    walk_tensor(w, c->experts, c->hidden, "model.layers.%u.%s.gate.weight", layer, mlp);
+    walk_named(w, ARCH_ROUTER, 0, ".weight", c->experts, c->hidden);
     for (uint32_t e = 0; e < c->experts && !w->status; e++)
         for (uint32_t i = 0; i < 3; i++) {
             uint32_t rows, cols;
             target_shape(c, LORA_GATE << i, c->expert_ffn, &rows, &cols);
-            walk_tensor(w, rows, cols, "model.layers.%u.%s.experts.%u.%s.weight", layer, mlp, e,
-                        mixtral ? mixtral_names[i] : target_names[4 + i]);
+            walk_named(w, (enum arch_tensor)(ARCH_EXPERT_GATE + i), e, ".weight", rows, cols);
         }
 }
 
-static void walk_layer(struct walk *w, uint32_t layer)
+static void walk_layer(struct walk *w)
 {
     const struct model_config *c = w->config;
-    walk_attention(w, layer);
-    walk_tensor(w, c->hidden, 0, "model.layers.%u.post_attention_layernorm.weight", layer);
-    if (model_layer_is_sparse(c, layer)) {
-        walk_experts(w, layer);
-        return;
+    walk_norm(w, ARCH_NORM_INPUT, c->hidden);
+    walk_matrices(w, LORA_ATTENTION, 0);
+    if (c->qk_norm) {
+        walk_norm(w, ARCH_NORM_Q, c->qk_norm == 1 ? c->head_dim : c->heads * c->head_dim);
+        walk_norm(w, ARCH_NORM_K, c->qk_norm == 1 ? c->head_dim : c->kv_heads * c->head_dim);
     }
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t rows, cols;
-        target_shape(c, LORA_GATE << i, c->ffn, &rows, &cols);
-        walk_tensor(w, rows, cols, "model.layers.%u.mlp.%s.weight", layer, target_names[4 + i]);
-        if (c->mlp_bias)
-            walk_tensor(w, rows, 0, "model.layers.%u.mlp.%s.bias", layer, target_names[4 + i]);
-    }
+    if (c->post_norms)
+        walk_norm(w, ARCH_NORM_ATTENTION_POST, c->hidden);
+    walk_norm(w, ARCH_NORM_FFN, c->hidden);
+    if (model_layer_is_sparse(c, w->block - 1))
+        walk_experts(w);
+    else
+        walk_matrices(w, LORA_FFN, c->ffn);
+    if (c->post_norms)
+        walk_norm(w, ARCH_NORM_FFN_POST, c->hidden);
 }
 
 int model_block_tensors(const struct model_config *config, uint32_t begin, uint32_t end,
@@ -307,13 +315,13 @@ int model_block_tensors(const struct model_config *config, uint32_t begin, uint3
     for (uint32_t b = begin; b < end && b <= config->layers + 1 && !w.status; b++) {
         w.block = b;
         if (b == 0)
-            walk_tensor(&w, config->vocab, config->hidden, "model.embed_tokens.weight");
+            walk_named(&w, ARCH_EMBEDDING, 0, ".weight", config->vocab, config->hidden);
         else if (b <= config->layers)
-            walk_layer(&w, b - 1);
+            walk_layer(&w);
         else {
-            walk_tensor(&w, config->hidden, 0, "model.norm.weight");
+            walk_norm(&w, ARCH_NORM_FINAL, config->hidden);
             if (!config->tied)
-                walk_tensor(&w, config->vocab, config->hidden, "lm_head.weight");
+                walk_named(&w, ARCH_HEAD, 0, ".weight", config->vocab, config->hidden);
         }
     }
     return w.status;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "model/arch.h"
 #include "model/config.h"
 
 /* The matrices a LoRA adapter may sit on; as bits in masks. */
@@ -79,8 +80,10 @@ struct block {
 };
 
 struct block_options {
-    bool lora;             /* false: rank and targets are ignored */
-    uint32_t lora_rank;    /* >= 1 when lora */
+    bool lora;                               /* false: rank and targets are ignored */
+    uint32_t lora_rank;                      /* >= 1 when lora */
+    uint32_t target_rank[LORA_TARGET_COUNT]; /* of a target by number of its bit; 0: lora_rank */
+    bool saves_embedding, saves_head;        /* trained whole beside the adapters, and counted with them */
     uint32_t lora_targets; /* mask of enum lora_target; those that the model has count. On MoE layers gate, up
                               and down mean every expert's */
 };
@@ -137,11 +140,14 @@ void block_part_cost(const struct block_list *list, const struct block *block, u
 void block_cost(const struct block_list *list, uint32_t block, const struct block_use *use,
                 struct block_cost *cost);
 
-/* One tensor that a model of this config has, under its Hugging Face name. */
+/* One tensor that a model of this config has, under its Hugging Face name; of experts, one for each. */
 struct block_tensor {
-    char name[96];
-    uint32_t block; /* 0 .. L+1; a tied head's matrix is not listed: it is block 0's */
-    uint32_t rank;  /* dimensions, 1 or 2 */
+    char name[ARCH_NAME_MAX];
+    enum arch_tensor what;
+    bool bias;       /* the bias beside that matrix */
+    uint32_t expert; /* 0 where there are none */
+    uint32_t block;  /* 0 .. L+1; a tied head's matrix is not listed: it is block 0's */
+    uint32_t rank;   /* dimensions, 1 or 2 */
     uint32_t shape[2];
 };
 

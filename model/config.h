@@ -29,6 +29,10 @@ enum model_arch {
     MODEL_MIXTRAL,
     MODEL_QWEN3_MOE,
     MODEL_OLMOE,
+    MODEL_GEMMA2,
+    MODEL_GEMMA3,
+    MODEL_PHI3,
+    MODEL_SMOLLM3,
     MODEL_ARCH_COUNT
 };
 
@@ -106,6 +110,9 @@ int model_config_load(const char *path, struct model_config *config, struct err 
 /* As a config.json in Hugging Face's names, which model_config_parse() reads back to the same value.
  * Returns new. */
 json_t *model_config_to_json(const struct model_config *config, struct err *err);
+
+/* Set the bit of a layer in window_layer, no_rope_layer or dense_layer; layer < MODEL_LAYERS_MAX. */
+void model_layer_mark(uint8_t *mask, uint32_t layer);
 
 /* True when layer 'layer' (from 0) holds experts rather than a dense FFN. */
 bool model_layer_is_sparse(const struct model_config *config, uint32_t layer);

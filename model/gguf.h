@@ -72,8 +72,9 @@ bool gguf_array_string(const struct gguf *gguf, const char *key, uint64_t index,
 uint32_t gguf_key_count(const struct gguf *gguf);
 const char *gguf_key_at(const struct gguf *gguf, uint32_t index);
 
-/* The model's config from the metadata: general.architecture "llama" (Llama and Mistral alike); another one
- * is ERR_UNSUPPORTED with the list. Tied when there is no output.weight. */
+/* The model's config from the metadata, by general.architecture (arch.h; "llama" is Llama and Mistral alike,
+ * and Mixtral where it has experts); another one is ERR_UNSUPPORTED with the list. Tied when there is no
+ * output.weight. */
 int gguf_config(const struct gguf *gguf, struct model_config *config, struct err *err);
 
 /* Turn 'count' elements (whole blocks) of a row into fp32. src holds

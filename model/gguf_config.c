@@ -1,124 +1,227 @@
-/* GGUF metadata -> struct model_config, and GGUF tensor names -> Hugging Face names. */
+/* GGUF metadata -> struct model_config. Keys begin with the architecture's name; what they mean, and what is
+ * known without them, is llama.cpp's (gguf-py/gguf/constants.py, src/llama-model.cpp). */
 #include "model/gguf_config.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int missing(struct err *err, const char *key)
+#include "model/arch.h"
+
+enum { KEY_BYTES = 128 };
+
+/* The metadata of one architecture: the first failure is kept, what comes after it does nothing. */
+struct reader {
+    const struct gguf *gguf;
+    const struct arch *arch;
+    struct err *err;
+    bool failed;
+    char key[KEY_BYTES]; /* the last one asked for */
+};
+
+static const char *key_of(struct reader *r, const char *name)
 {
-    return err_set(err, ERR_INVALID, "gguf: %s: missing or no number", key);
+    snprintf(r->key, sizeof(r->key), "%s.%s", r->arch->gguf, name);
+    return r->key;
 }
 
-static int get_u32(const struct gguf *g, const char *key, bool required, uint32_t most, uint32_t *out,
-                   struct err *err)
+__attribute__((format(printf, 2, 3))) static void fail(struct reader *r, const char *fmt, ...)
 {
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    err_set(r->err, ERR_INVALID, "gguf: %s: %s", r->key, text);
+    r->failed = true;
+}
+
+static void unsupported(struct reader *r, const char *what)
+{
+    err_set(r->err, ERR_UNSUPPORTED, "gguf: %s: %s is not supported", r->key, what);
+    r->failed = true;
+}
+
+/* True when the key is there. */
+static bool get_u32(struct reader *r, const char *name, bool required, uint32_t most, uint32_t *out)
+{
+    const char *key = key_of(r, name);
     int64_t value;
-    if (gguf_kind(g, key) == GGUF_NONE && !required)
-        return 0;
-    if (gguf_kind(g, key) == GGUF_ARRAY)
-        return err_set(err, ERR_UNSUPPORTED, "gguf: %s: a value for each layer is not supported", key);
-    if (!gguf_i64(g, key, &value))
-        return missing(err, key);
-    if (value < 1 || value > most)
-        return err_set(err, ERR_INVALID, "gguf: %s: %" PRId64 " is not within 1..%u", key, value, most);
-    *out = (uint32_t)value;
-    return 0;
+    if (r->failed || (gguf_kind(r->gguf, key) == GGUF_NONE && !required))
+        return false;
+    if (gguf_kind(r->gguf, key) == GGUF_ARRAY)
+        unsupported(r, "a value for each layer");
+    else if (!gguf_i64(r->gguf, key, &value))
+        fail(r, "missing or no number");
+    else if (value < 1 || value > most)
+        fail(r, "%" PRId64 " is not within 1..%u", value, most);
+    else
+        *out = (uint32_t)value;
+    return !r->failed;
 }
 
-static int get_f64(const struct gguf *g, const char *key, double least, double most, double *out,
-                   struct err *err)
+static bool get_f64(struct reader *r, const char *name, double least, double most, double *out)
 {
+    const char *key = key_of(r, name);
     double value;
-    if (gguf_kind(g, key) == GGUF_NONE)
-        return 0;
-    if (!gguf_f64(g, key, &value))
-        return missing(err, key);
-    if (value < least || value > most)
-        return err_set(err, ERR_INVALID, "gguf: %s: %g is not within %g..%g", key, value, least, most);
-    *out = value;
-    return 0;
+    if (r->failed || gguf_kind(r->gguf, key) == GGUF_NONE)
+        return false;
+    if (!gguf_f64(r->gguf, key, &value))
+        fail(r, "missing or no number");
+    else if (!(value >= least && value <= most))
+        fail(r, "%g is not within %g..%g", value, least, most);
+    else
+        *out = value;
+    return !r->failed;
 }
 
-static int check_architecture(const struct gguf *g, struct err *err)
+static int find_arch(const struct gguf *g, struct model_config *c, struct err *err)
 {
     const char *text;
     size_t size;
+    char key[KEY_BYTES], known[256];
+    int64_t experts = 0;
     if (!gguf_string(g, "general.architecture", &text, &size))
         return err_set(err, ERR_INVALID, "gguf: general.architecture: missing or no text");
-    if (size == 5 && memcmp(text, "llama", 5) == 0)
-        return 0;
-    return err_set(
-        err, ERR_UNSUPPORTED,
-        "gguf: general.architecture: the architecture \"%.*s\" is not known; known in GGUF is llama",
-        size > 64 ? 64 : (int)size, text);
-}
-
-static int read_sizes(const struct gguf *g, struct model_config *c, struct err *err)
-{
-    uint32_t experts = 0, dims = 0;
-    if (get_u32(g, "llama.embedding_length", true, 1 << 17, &c->hidden, err) < 0 ||
-        get_u32(g, "llama.block_count", true, MODEL_LAYERS_MAX, &c->layers, err) < 0 ||
-        get_u32(g, "llama.feed_forward_length", true, 1 << 20, &c->ffn, err) < 0 ||
-        get_u32(g, "llama.attention.head_count", true, 4096, &c->heads, err) < 0)
-        return -1;
-    c->kv_heads = c->heads;
-    c->max_positions = 2048;
-    if (get_u32(g, "llama.attention.head_count_kv", false, 4096, &c->kv_heads, err) < 0 ||
-        get_u32(g, "llama.context_length", false, 1 << 30, &c->max_positions, err) < 0 ||
-        get_u32(g, "llama.attention.key_length", false, 1024, &c->head_dim, err) < 0 ||
-        get_u32(g, "llama.rope.dimension_count", false, 1024, &dims, err) < 0)
-        return -1;
-    int64_t claimed;
-    if (gguf_i64(g, "llama.expert_count", &claimed) && claimed > 0 &&
-        get_u32(g, "llama.expert_count", false, MODEL_EXPERTS_MAX, &experts, err) < 0)
-        return -1;
-    if (experts)
+    int shown = size > 64 ? 64 : (int)size;
+    snprintf(key, sizeof(key), "%.*s.expert_count", shown, text);
+    gguf_i64(g, key, &experts);
+    int found = arch_find_gguf(text, size, experts > 0);
+    arch_list(true, known, sizeof(known));
+    if (found < 0)
         return err_set(err, ERR_UNSUPPORTED,
-                       "gguf: llama.expert_count: a mixture of experts in GGUF is not supported");
-    if (c->heads % c->kv_heads != 0)
-        return err_set(err, ERR_INVALID,
-                       "gguf: llama.attention.head_count_kv: %u does not divide head_count, %u", c->kv_heads,
-                       c->heads);
-    if (c->head_dim == 0) {
-        if (c->hidden % c->heads != 0)
-            return err_set(err, ERR_INVALID,
-                           "gguf: llama.embedding_length: %u is no multiple of head_count, %u", c->hidden,
-                           c->heads);
-        c->head_dim = c->hidden / c->heads;
-    }
-    if (c->head_dim % 2 != 0 || c->head_dim > 1024 || (uint64_t)c->head_dim * c->heads > 1 << 17)
-        return err_set(err, ERR_INVALID, "gguf: a head size of %u is not even or too big", c->head_dim);
-    if (dims && dims != c->head_dim)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "gguf: llama.rope.dimension_count: %u of %u dimensions rotated is not "
-                       "supported",
-                       dims, c->head_dim);
+                       "gguf: general.architecture: the architecture \"%.*s\"%s is not known; known in GGUF "
+                       "are %s",
+                       shown, text, experts > 0 ? " with experts" : "", known);
+    c->arch = (enum model_arch)found;
     return 0;
 }
 
-static int read_rope(const struct gguf *g, struct model_config *c, struct err *err)
+static void read_sizes(struct reader *r, struct model_config *c)
+{
+    get_u32(r, "embedding_length", true, 1 << 17, &c->hidden);
+    get_u32(r, "block_count", true, MODEL_LAYERS_MAX, &c->layers);
+    get_u32(r, "feed_forward_length", true, 1 << 20, &c->ffn);
+    get_u32(r, "attention.head_count", true, 4096, &c->heads);
+    c->kv_heads = c->heads;
+    c->max_positions = 2048;
+    get_u32(r, "context_length", false, 1 << 30, &c->max_positions);
+    get_u32(r, "attention.key_length", false, 1024, &c->head_dim);
+    c->norm_eps = 1e-5;
+    get_f64(r, "attention.layer_norm_rms_epsilon", 1e-30, 1, &c->norm_eps);
+    get_u32(r, "attention.head_count_kv", false, 4096, &c->kv_heads);
+    if (r->failed)
+        return;
+    if (c->heads % c->kv_heads != 0) {
+        fail(r, "%u does not divide head_count, %u", c->kv_heads, c->heads);
+        return;
+    }
+    key_of(r, "embedding_length");
+    if (c->head_dim == 0 && c->hidden % c->heads != 0)
+        fail(r, "%u is no multiple of head_count, %u", c->hidden, c->heads);
+    else if (c->head_dim == 0)
+        c->head_dim = c->hidden / c->heads;
+    if (!r->failed &&
+        (c->head_dim % 2 != 0 || c->head_dim > 1024 || (uint64_t)c->head_dim * c->heads > 1 << 17))
+        fail(r, "a head size of %u is not even or too big", c->head_dim);
+}
+
+static void read_rope(struct reader *r, struct model_config *c)
 {
     const char *kind = "none";
     size_t size = 4;
+    uint32_t dims = 0;
     struct rope_config *rope = &c->rope;
-    rope->theta = 10000;
-    rope->factor = 1;
-    memcpy(rope->kind_name, "default", 8);
-    if (get_f64(g, "llama.rope.freq_base", 1, 1e12, &rope->theta, err) < 0)
-        return -1;
-    gguf_string(g, "llama.rope.scaling.type", &kind, &size);
-    if (size == 4 && memcmp(kind, "none", 4) == 0)
-        return get_f64(g, "llama.rope.scale_linear", 1, 1, &rope->factor, err);
-    if (size == 6 && memcmp(kind, "linear", 6) == 0) {
+    *rope = (struct rope_config){.theta = 10000, .kind_name = "default", .factor = 1};
+    if (get_u32(r, "rope.dimension_count", false, 1024, &dims) && dims != c->head_dim) {
+        c->rotary_dim = dims;
+        if (!r->arch->partial_rotary || dims > c->head_dim || dims % 2 != 0)
+            unsupported(r, "a part of each head rotated");
+    }
+    get_f64(r, "rope.freq_base", 1, 1e12, &rope->theta);
+    c->rope_local_set = r->arch->rope_by_type;
+    if (c->rope_local_set) {
+        c->rope_local =
+            (struct rope_config){.theta = r->arch->theta_local, .kind_name = "default", .factor = 1};
+        get_f64(r, "rope.freq_base_swa", 1, 1e12, &c->rope_local.theta);
+    }
+    gguf_string(r->gguf, key_of(r, "rope.scaling.type"), &kind, &size);
+    if (size == 4 && memcmp(kind, "none", 4) == 0) {
+        get_f64(r, "rope.scale_linear", 1, 1, &rope->factor);
+    } else if (size == 6 && memcmp(kind, "linear", 6) == 0) {
         rope->kind = ROPE_LINEAR;
         memcpy(rope->kind_name, "linear", 7);
-        return get_f64(g, "llama.rope.scaling.factor", 1, 1e6, &rope->factor, err);
+        get_f64(r, "rope.scaling.factor", 1, 1e6, &rope->factor);
+    } else {
+        rope->kind = ROPE_OTHER;
+        snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);
     }
-    rope->kind = ROPE_OTHER;
-    snprintf(rope->kind_name, sizeof(rope->kind_name), "%.*s", (int)(size > 15 ? 15 : size), kind);
+    if (gguf_tensor_find(r->gguf, "rope_factors_long.weight")) {
+        rope->kind = ROPE_OTHER;
+        memcpy(rope->kind_name, "longrope", 9);
+    }
+    for (uint32_t i = 0; r->arch->no_rope_period && i < c->layers; i++)
+        if ((i + 1) % r->arch->no_rope_period == 0)
+            model_layer_mark(c->no_rope_layer, i);
+}
+
+/* llama.cpp knows a window from the metadata of those families alone whose layers use it by a fixed rule. */
+static void read_window(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    uint32_t period = a->window_period;
+    if (a->windows != ARCH_WINDOW_BUT_LAST && !a->packed)
+        return;
+    c->window = a->window;
+    get_u32(r, "attention.sliding_window", false, 1 << 30, &c->window);
+    get_u32(r, "attention.sliding_window_pattern", false, MODEL_LAYERS_MAX, &period);
+    for (uint32_t i = 0; c->window && i < c->layers; i++)
+        if (period == 0 || (i + 1) % period != 0)
+            model_layer_mark(c->window_layer, i);
+}
+
+static void read_scores(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    if (!(a->attention_scalar > 0))
+        return;
+    c->attn_scale = 1 / sqrt(c->layers == a->gguf_scaled_layers ? (double)c->hidden / c->heads : c->head_dim);
+    c->attn_softcap = a->attention_cap;
+    c->logit_softcap = a->logit_cap;
+    if (a->attention_cap > 0)
+        get_f64(r, "attn_logit_softcapping", 1e-6, 1e9, &c->attn_softcap);
+    get_f64(r, "final_logit_softcapping", 1e-6, 1e9, &c->logit_softcap);
+}
+
+static void read_experts(struct reader *r, struct model_config *c)
+{
+    const struct arch *a = r->arch;
+    if (!a->sparse)
+        return;
+    get_u32(r, "expert_count", true, MODEL_EXPERTS_MAX, &c->experts);
+    get_u32(r, "expert_used_count", true, MODEL_EXPERTS_MAX, &c->experts_active);
+    if (!r->failed && c->experts_active > c->experts)
+        fail(r, "%u is more than the %u experts", c->experts_active, c->experts);
+    c->expert_ffn = c->ffn;
+    if (a->expert_ffn_key)
+        get_u32(r, "expert_feed_forward_length", true, 1 << 20, &c->expert_ffn);
+    c->router_renormalise = a->gguf_renormalise;
+    c->router_aux_coef = a->aux_coef;
+    c->ffn = 0; /* dense layers among the sparse ones are not in GGUF */
+}
+
+static int read_table(const struct gguf *g, struct model_config *c, struct err *err)
+{
+    const struct gguf_tensor *table = gguf_tensor_find(g, "token_embd.weight");
+    if (!table || table->rank != 2 || table->shape[0] > 1 << 22)
+        return err_set(err, ERR_INVALID,
+                       "gguf: token_embd.weight: missing, so the vocabulary's size is not known");
+    c->vocab = (uint32_t)table->shape[0];
+    c->tied = !gguf_tensor_find(g, "output.weight");
+    c->dtype = table->type == TENSOR_BF16 ? MODEL_BF16 : table->type == TENSOR_F16 ? MODEL_F16 : MODEL_F32;
     return 0;
 }
 
@@ -131,22 +234,23 @@ static int32_t token(const struct gguf *g, const char *key, uint32_t vocab)
 int gguf_config(const struct gguf *g, struct model_config *config, struct err *err)
 {
     struct model_config c;
+    struct reader r = {.gguf = g, .err = err};
     memset(&c, 0, sizeof(c));
     memset(config, 0, sizeof(*config));
-    c.arch = MODEL_LLAMA;
-    c.norm_eps = 1e-5;
-    if (check_architecture(g, err) < 0 || read_sizes(g, &c, err) < 0 || read_rope(g, &c, err) < 0 ||
-        get_f64(g, "llama.attention.layer_norm_rms_epsilon", 1e-30, 1, &c.norm_eps, err) < 0)
+    if (find_arch(g, &c, err) < 0)
         return -1;
-    const struct gguf_tensor *table = gguf_tensor_find(g, "token_embd.weight");
-    if (!table || table->rank != 2 || table->shape[0] > 1 << 22)
-        return err_set(err, ERR_INVALID,
-                       "gguf: token_embd.weight: missing, so the vocabulary's size is not known");
-    c.vocab = (uint32_t)table->shape[0];
-    c.tied = !gguf_tensor_find(g, "output.weight");
-    c.qkv_bias = gguf_tensor_find(g, "blk.0.attn_q.bias") != NULL;
+    r.arch = arch_of(c.arch);
+    read_sizes(&r, &c);
+    read_rope(&r, &c);
+    read_window(&r, &c);
+    read_scores(&r, &c);
+    read_experts(&r, &c);
+    if (r.failed || read_table(g, &c, err) < 0)
+        return -1;
+    arch_fill(&c);
+    c.qkv_bias = gguf_tensor_find(g, c.packed ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias") != NULL;
     c.o_bias = gguf_tensor_find(g, "blk.0.attn_output.bias") != NULL;
-    c.mlp_bias = gguf_tensor_find(g, "blk.0.ffn_gate.bias") != NULL;
+    c.mlp_bias = gguf_tensor_find(g, "blk.0.ffn_up.bias") != NULL;
     c.bos = token(g, "tokenizer.ggml.bos_token_id", c.vocab);
     c.pad = token(g, "tokenizer.ggml.padding_token_id", c.vocab);
     int32_t eos = token(g, "tokenizer.ggml.eos_token_id", c.vocab);
@@ -156,64 +260,6 @@ int gguf_config(const struct gguf *g, struct model_config *config, struct err *e
     return 0;
 }
 
-static const struct {
-    const char *gguf, *hf;
-    bool permuted_q, permuted_k;
-} layer_names[] = {
-    {"attn_norm", "input_layernorm", false, false},    {"attn_q", "self_attn.q_proj", true, false},
-    {"attn_k", "self_attn.k_proj", false, true},       {"attn_v", "self_attn.v_proj", false, false},
-    {"attn_output", "self_attn.o_proj", false, false}, {"ffn_norm", "post_attention_layernorm", false, false},
-    {"ffn_gate", "mlp.gate_proj", false, false},       {"ffn_up", "mlp.up_proj", false, false},
-    {"ffn_down", "mlp.down_proj", false, false},
-};
-
-/* "blk.12.attn_q.weight" -> layer 12, "attn_q", ".weight" */
-static bool split_layer(const char *name, uint32_t *layer, char stem[32], const char **suffix)
-{
-    char *end;
-    if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9')
-        return false;
-    unsigned long n = strtoul(name + 4, &end, 10);
-    const char *dot = strrchr(name, '.');
-    if (*end != '.' || n >= MODEL_LAYERS_MAX || dot <= end || dot - end - 1 >= 32)
-        return false;
-    memcpy(stem, end + 1, (size_t)(dot - end - 1));
-    stem[dot - end - 1] = 0;
-    *layer = (uint32_t)n;
-    *suffix = dot;
-    return true;
-}
-
-bool gguf_hf_name(const struct gguf_tensor *tensor, const struct model_config *config, char *name,
-                  size_t size, uint32_t *permuted_heads)
-{
-    static const char *const outer[][2] = {{"token_embd.weight", "model.embed_tokens.weight"},
-                                           {"output_norm.weight", "model.norm.weight"},
-                                           {"output.weight", "lm_head.weight"}};
-    char stem[32];
-    const char *suffix;
-    uint32_t layer;
-    *permuted_heads = 0;
-    for (size_t i = 0; i < sizeof(outer) / sizeof(outer[0]); i++)
-        if (strcmp(tensor->name, outer[i][0]) == 0) {
-            snprintf(name, size, "%s", outer[i][1]);
-            return true;
-        }
-    if (!split_layer(tensor->name, &layer, stem, &suffix))
-        return false;
-    for (size_t i = 0; i < sizeof(layer_names) / sizeof(layer_names[0]); i++) {
-        if (strcmp(stem, layer_names[i].gguf) != 0)
-            continue;
-        if (layer_names[i].permuted_q)
-            *permuted_heads = config->heads;
-        else if (layer_names[i].permuted_k)
-            *permuted_heads = config->kv_heads;
-        snprintf(name, size, "model.layers.%u.%s%s", layer, layer_names[i].hf, suffix);
-        return true;
-    }
-    return false;
-}
-
 /* llama.cpp writes Llama 3's scaling as one divisor for each frequency. Those are functions of (factor, low,
  * high, original); the published models all have low 1 and high 4. Find the two others and compare every
  * divisor. */
@@ -221,9 +267,10 @@ int gguf_infer_rope(const float *divisors, uint32_t count, struct model_config *
 {
     double factor = 1;
     bool plain = true;
-    if (count != c->head_dim / 2)
+    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    if (count != dim / 2)
         return err_set(err, ERR_CORRUPT, "gguf: rope_freqs.weight: %u divisors for %u frequencies", count,
-                       c->head_dim / 2);
+                       dim / 2);
     for (uint32_t i = 0; i < count; i++) {
         if (!(divisors[i] >= 0.999f && divisors[i] < 1e6f))
             return err_set(err, ERR_CORRUPT, "gguf: rope_freqs.weight: divisor %u is %g", i,

@@ -137,6 +137,15 @@ static bool made_again(enum layer_value value)
            value == VALUE_ROUTED || value == VALUE_ACT || value == VALUE_ATT_POST || value == VALUE_FFN_POST;
 }
 
+/* Is a value made again of one that backward turns into its gradient? */
+static bool made_of_spoiled(const struct layer_plan *plan, enum layer_value value)
+{
+    for (uint32_t s = 0; s < plan->step_count && made_again(value); s++)
+        if (plan->steps[s].out == value && layer_gradient_in_place(plan->steps[s].in))
+            return true;
+    return false;
+}
+
 static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t active)
 {
     uint64_t at = 0;
@@ -157,11 +166,15 @@ static void kept_place(struct layer_plan *plan, uint32_t experts, uint32_t activ
     plan->fixed_bytes = experts > 0 ? (4ull * (experts + 1) + 63) / 64 * 64 : 0;
     for (uint32_t s = 0; s < plan->step_count; s++) {
         struct layer_step *step = &plan->steps[s];
-        step->dout = LAYER_ABSENT; /* these two hold their own gradient in the end */
-        if (!step->trains || step->out == VALUE_GATE_UP || step->out == VALUE_EXPERT_OUT)
-            continue;
-        step->dout = at;
-        at += 4ull * plan->width[step->out];
+        step->dout = step->split_in = LAYER_ABSENT;
+        if (step->trains && !layer_gradient_in_place(step->out)) { /* those hold their own in the end */
+            step->dout = at;
+            at += 4ull * plan->width[step->out];
+        }
+        if (step->trains && step->kind == STEP_LINEAR && made_of_spoiled(plan, step->in)) {
+            step->split_in = at;
+            at += 4ull * plan->width[step->in];
+        }
     }
     plan->split_bytes = at - plan->saved_bytes;
 }
@@ -267,12 +280,16 @@ static enum layer_value gradient_of(enum layer_value value)
     return value == VALUE_QKV_NORM ? VALUE_QKV : value;
 }
 
-/* The value, not kept by forward, that a step's backward reads, or VALUE_NONE: kept ones are there anyway. */
+/* The value, not kept by forward, that a step's backward reads, or VALUE_NONE: kept ones are there anyway.
+ * The inputs' half makes what the weights' half could not. */
 static enum layer_value backward_needs(const struct layer_plan *plan, const struct layer_step *step,
                                        enum tape_kind kind, bool dropout)
 {
+    bool late = step->split_in != LAYER_ABSENT, early = dropout && step->ranks > 0;
     bool reads = step->kind == STEP_LINEAR
-                     ? step->trains && (kind != TAPE_BACKWARD_INPUT || (dropout && step->ranks > 0))
+                     ? step->trains && (kind == TAPE_BACKWARD_INPUT    ? late || early
+                                        : kind == TAPE_BACKWARD_WEIGHT ? !late
+                                                                       : true)
                      : step->kind == STEP_ATTENTION || step->kind == STEP_NORM || step->kind == STEP_QK_NORM;
     return reads && step->in != VALUE_X && !plan->kept[step->in] ? step->in : VALUE_NONE;
 }

@@ -88,7 +88,7 @@ struct layer_tensors {
     uint64_t panel_bytes; /* fp32 in which a packed matrix is unpacked piece by piece; 0: none is */
 };
 
-enum { LAYER_NAME_MAX = 96 };
+enum { LAYER_NAME_MAX = ARCH_NAME_MAX };
 /* The name of a copy in Hugging Face files, "model.layers.3.mlp.down_proj.weight"; adapters as in a PyTorch
  * state dict without peft's prefix. layer: from 0. */
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
@@ -163,6 +163,8 @@ struct layer_step {
     uint64_t z;               /* bytes per token in the micro-batch's place: A x, [ranks] */
     uint64_t forward_scratch; /* bytes per token in the workspace: dropped inputs */
     uint64_t dout; /* bytes per token in the place: gradient of out kept for BACKWARD_WEIGHT; split only */
+    /* Likewise `in`, where what it is made of has become a gradient by then. LAYER_ABSENT: elsewhere. */
+    uint64_t split_in;
 };
 
 enum tape_kind {

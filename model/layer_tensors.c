@@ -1,7 +1,6 @@
 /* The tensors of a block: shapes, names, and where they lie in its areas. */
 #include "model/layer_tensors.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -259,58 +258,35 @@ void layer_head_tensors(const struct model_config *config, const struct layer_me
         table_make(&maker, TENSOR_HEAD, method->train_head || (config->tied && method->train_embedding));
 }
 
-static const char *vector_name(const struct model_config *config, enum tensor_role role)
+/* What the table of architectures calls it. */
+static enum arch_tensor arch_tensor_of(const struct model_config *config, const struct layer_tensor *tensor)
 {
-    switch (role) {
-    case TENSOR_NORM_INPUT:
-        return "input_layernorm";
-    case TENSOR_NORM_ATT_POST:
-        return "post_attention_layernorm";
-    case TENSOR_NORM_FFN:
-        return config->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-    case TENSOR_NORM_FFN_POST:
-        return "post_feedforward_layernorm";
-    case TENSOR_NORM_Q:
-        return "self_attn.q_norm";
-    default:
-        return "self_attn.k_norm";
-    }
-}
-
-static const char *expert_name(bool mixtral, uint32_t target)
-{
-    if (!mixtral)
-        return lora_target_name(target);
-    return target == LORA_GATE ? "w1" : target == LORA_UP ? "w3" : "w2";
+    static const enum arch_tensor alone[] = {[TENSOR_EMBEDDING] = ARCH_EMBEDDING,
+                                             [TENSOR_HEAD] = ARCH_HEAD,
+                                             [TENSOR_NORM_FINAL] = ARCH_NORM_FINAL,
+                                             [TENSOR_NORM_INPUT] = ARCH_NORM_INPUT,
+                                             [TENSOR_NORM_ATT_POST] = ARCH_NORM_ATTENTION_POST,
+                                             [TENSOR_NORM_FFN] = ARCH_NORM_FFN,
+                                             [TENSOR_NORM_FFN_POST] = ARCH_NORM_FFN_POST,
+                                             [TENSOR_NORM_Q] = ARCH_NORM_Q,
+                                             [TENSOR_NORM_K] = ARCH_NORM_K,
+                                             [TENSOR_ROUTER] = ARCH_ROUTER};
+    if (tensor->role == TENSOR_HEAD && config->tied)
+        return ARCH_EMBEDDING;
+    if (tensor->target == 0)
+        return alone[tensor->role];
+    uint32_t bit = (uint32_t)__builtin_ctz(tensor->target);
+    if (tensor->copies > 1)
+        return (enum arch_tensor)(ARCH_EXPERT_GATE + bit - (uint32_t)__builtin_ctz(LORA_GATE));
+    return (enum arch_tensor)(ARCH_Q + bit);
 }
 
 void layer_tensor_name(const struct model_config *config, uint32_t layer, const struct layer_tensor *tensor,
                        uint32_t copy, char name[LAYER_NAME_MAX])
 {
-    const char *end = tensor->role == TENSOR_BIAS     ? "bias"
-                      : tensor->role == TENSOR_LORA_A ? "lora_A.weight"
-                      : tensor->role == TENSOR_LORA_B ? "lora_B.weight"
-                                                      : "weight";
-    bool attention = (tensor->target & (LORA_Q | LORA_K | LORA_V | LORA_O | LORA_QKV)) != 0;
-    bool mixtral = config->arch == MODEL_MIXTRAL;
-    const char *mlp = mixtral ? "block_sparse_moe" : "mlp";
-    if (tensor->role == TENSOR_EMBEDDING)
-        snprintf(name, LAYER_NAME_MAX, "model.embed_tokens.weight");
-    else if (tensor->role == TENSOR_HEAD)
-        snprintf(name, LAYER_NAME_MAX, config->tied ? "model.embed_tokens.weight" : "lm_head.weight");
-    else if (tensor->role == TENSOR_NORM_FINAL)
-        snprintf(name, LAYER_NAME_MAX, "model.norm.weight");
-    else if (tensor->role == TENSOR_ROUTER)
-        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.gate.weight", layer, mlp);
-    else if (tensor->target == 0)
-        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.weight", layer, vector_name(config, tensor->role));
-    else if (attention)
-        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.self_attn.%s.%s", layer,
-                 lora_target_name(tensor->target), end);
-    else if (tensor->copies > 1)
-        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.%s.experts.%u.%s.%s", layer, mlp, copy,
-                 expert_name(mixtral, tensor->target), end);
-    else
-        snprintf(name, LAYER_NAME_MAX, "model.layers.%u.mlp.%s.%s", layer, lora_target_name(tensor->target),
-                 end);
+    const char *suffix = tensor->role == TENSOR_BIAS     ? ".bias"
+                         : tensor->role == TENSOR_LORA_A ? ".lora_A.weight"
+                         : tensor->role == TENSOR_LORA_B ? ".lora_B.weight"
+                                                         : ".weight";
+    arch_tensor_name(config->arch, arch_tensor_of(config, tensor), layer, copy, suffix, name);
 }

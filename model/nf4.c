@@ -100,43 +100,44 @@ void nf4_quantise(const float *values, uint64_t count, uint8_t *codes, float *ab
                       absmax + full);
 }
 
-/* The sum as PyTorch adds fp32 on CPUs (SumKernel.cpp's cascade: 32 running sums, carried to a level above
- * every 2^level values): the mean, and with it every code, depends on the order. From 32768 values on PyTorch
- * cuts the sum by threads, whose number nobody knows; this order goes on. */
+/* The sum as PyTorch adds fp32 on CPUs (SumKernel.cpp's cascade: 4 running vectors of 8, or of 1 below 8
+ * values, carried to a level above every 2^power steps): the mean, and with it every code, depends on the
+ * order. From 32768 values on PyTorch cuts the sum by threads, whose number nobody knows; this order goes on.
+ */
 static float cascade_sum(const float *x, uint64_t count)
 {
-    enum { STRIDE = 32, LEVELS = 4 };
-    float sums[LEVELS][STRIDE] = {{0}}, total = 0;
-    uint64_t steps = count / STRIDE, vectors = count / 8, bits = 0;
-    while (1ull << bits < steps)
-        bits++;
-    uint64_t power = bits / LEVELS > 4 ? bits / LEVELS : 4, step = 0;
+    enum { STRIDE_MAX = 32, LEVELS = 4 };
+    float sums[LEVELS][STRIDE_MAX] = {{0}}, total = 0;
+    uint64_t width = count < 8 ? 1 : 8, stride = 4 * width, steps = count / stride;
+    uint64_t whole = count / width * width, step = 0;
+    unsigned power = 0;
+    while (1ull << power < steps)
+        power++;
+    power = power / LEVELS > 4 ? power / LEVELS : 4;
     while (step + (1ull << power) <= steps) {
         for (uint64_t end = step + (1ull << power); step < end; step++)
-            for (int i = 0; i < STRIDE; i++)
-                sums[0][i] += x[step * STRIDE + (uint64_t)i];
+            for (uint64_t i = 0; i < stride; i++)
+                sums[0][i] += x[step * stride + i];
         for (unsigned level = 1; level < LEVELS; level++) {
-            for (int i = 0; i < STRIDE; i++)
+            for (uint64_t i = 0; i < stride; i++)
                 sums[level][i] += sums[level - 1][i];
             memset(sums[level - 1], 0, sizeof sums[0]);
             if ((step & ((1ull << power) - 1) << level * power) != 0)
                 break;
         }
     }
-    for (; step < steps; step++)
-        for (int i = 0; i < STRIDE; i++)
-            sums[0][i] += x[step * STRIDE + (uint64_t)i];
+    for (uint64_t i = step * stride; i < steps * stride; i++)
+        sums[0][i % stride] += x[i];
     for (int level = 1; level < LEVELS; level++)
-        for (int i = 0; i < STRIDE; i++)
+        for (uint64_t i = 0; i < stride; i++)
             sums[0][i] += sums[level][i];
-    for (uint64_t v = steps * 4; v < vectors; v++)
-        for (int i = 0; i < 8; i++)
-            sums[0][i] += x[v * 8 + (uint64_t)i];
-    for (int i = 8; i < STRIDE; i++)
-        sums[0][i % 8] += sums[0][i];
-    for (uint64_t i = vectors * 8; i < count; i++)
+    for (uint64_t i = steps * stride; i < whole; i++)
+        sums[0][i % width] += x[i];
+    for (uint64_t i = width; i < stride; i++)
+        sums[0][i % width] += sums[0][i];
+    for (uint64_t i = whole; i < count; i++)
         total += x[i];
-    for (int i = 0; i < 8; i++)
+    for (uint64_t i = 0; i < width; i++)
         total += sums[0][i];
     return total;
 }

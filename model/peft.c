@@ -2,19 +2,17 @@
  * with an adapter that means something else here. */
 #include "model/peft.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/digest.h"
 #include "common/file.h"
 #include "model/hub_json.h"
 #include "model/source.h"
 
-enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096 };
+enum { CONFIG_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, RANK_MAX = 65536 };
 
 static const char config_name[] = "adapter_config.json";
 static const char weights_name[] = "adapter_model.safetensors";
@@ -31,14 +29,19 @@ static const char *const free_keys[] = {
     "init_lora_weights",
     "lora_alpha",
     "lora_dropout",
+    "alpha_pattern",
+    "ensure_weight_tying",
     "megatron_core",
+    "modules_to_save",
     "peft_type",
     "peft_version",
     "qalora_group_size",
     "r",
+    "rank_pattern",
     "revision",
     "target_modules",
     "task_type",
+    "use_rslora",
     "runtime_config",
     "auto_mapping",
 };
@@ -60,9 +63,51 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0);
 }
 
-static int parse_targets(const json_t *value, uint32_t *mask, struct err *err)
+static uint32_t target_number(uint32_t target)
 {
-    *mask = 0;
+    return (uint32_t)__builtin_ctz(target);
+}
+
+uint32_t peft_rank(const struct peft_config *config, uint32_t target)
+{
+    uint32_t own = config->target_rank[target_number(target)];
+    return own ? own : config->rank;
+}
+
+static double target_alpha(const struct peft_config *config, uint32_t target)
+{
+    double own = config->target_alpha[target_number(target)];
+    return own != 0 ? own : config->alpha;
+}
+
+double peft_scale(const struct peft_config *config, uint32_t target)
+{
+    double rank = peft_rank(config, target);
+    return target_alpha(config, target) / (config->rslora ? sqrt(rank) : rank);
+}
+
+/* Mixtral's names of gate, up and down, in the order of their bits. */
+static const char *const w_names[] = {"w1", "w3", "w2"};
+
+uint32_t peft_target_of(const char *module)
+{
+    const char *last = strrchr(module, '.');
+    last = last ? last + 1 : module;
+    for (uint32_t i = 0; i < 3; i++)
+        if (strcmp(last, w_names[i]) == 0)
+            return LORA_GATE << i;
+    return lora_target_from_name(last);
+}
+
+static const char *target_name(const struct peft_config *config, uint32_t target)
+{
+    bool own = config->w_names && target >= LORA_GATE && target <= LORA_DOWN;
+    return own ? w_names[target_number(target / LORA_GATE)] : lora_target_name(target);
+}
+
+static int parse_targets(const json_t *value, struct peft_config *config, struct err *err)
+{
+    uint32_t *mask = &config->targets;
     if (json_is_string(value) && strcmp(json_string_value(value), "all-linear") == 0) {
         *mask = LORA_ALL;
         return 0;
@@ -72,7 +117,7 @@ static int parse_targets(const json_t *value, uint32_t *mask, struct err *err)
                        config_name);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const char *name = json_string_value(json_array_get(value, i));
-        uint32_t bit = name ? lora_target_from_name(name) : 0;
+        uint32_t bit = name && !strchr(name, '.') ? peft_target_of(name) : 0;
         if (!bit)
             return err_set(
                 err, ERR_UNSUPPORTED,
@@ -80,6 +125,49 @@ static int parse_targets(const json_t *value, uint32_t *mask, struct err *err)
                 "up_proj, down_proj, qkv_proj and gate_up_proj are",
                 config_name, name ? name : "(no text)");
         *mask |= bit;
+        config->w_names = config->w_names || name[0] == 'w';
+    }
+    return 0;
+}
+
+/* rank_pattern or alpha_pattern, by names of targets alone. */
+static int parse_pattern(const json_t *document, const char *key, struct peft_config *config, struct err *err)
+{
+    const char *name;
+    json_t *value;
+    bool ranks = key[0] == 'r';
+    json_object_foreach(json_object_get(document, key), name, value)
+    {
+        uint32_t bit = strchr(name, '.') ? 0 : peft_target_of(name);
+        double number = json_number_value(value);
+        if (!bit)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s: %s: \"%.64s\" is not supported; only names of targets are", config_name, key,
+                           name);
+        if (!(number > 0 && number <= (ranks ? RANK_MAX : 1e9)) || (ranks && number != floor(number)))
+            return err_set(err, ERR_INVALID, "%s: %s: %s: %g is out of range", config_name, key, name,
+                           number);
+        if (ranks)
+            config->target_rank[target_number(bit)] = (uint32_t)number;
+        else
+            config->target_alpha[target_number(bit)] = number;
+    }
+    return 0;
+}
+
+static int parse_saved(const json_t *value, struct peft_config *config, struct err *err)
+{
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const char *name = json_string_value(json_array_get(value, i));
+        bool embedding =
+            name && (strcmp(name, "embed_tokens") == 0 || strcmp(name, "model.embed_tokens") == 0);
+        bool head = name && strcmp(name, "lm_head") == 0;
+        if (!embedding && !head)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s: modules_to_save: \"%.64s\" is not supported; embed_tokens and lm_head are",
+                           config_name, name ? name : "(no text)");
+        config->saves_embedding = config->saves_embedding || embedding;
+        config->saves_head = config->saves_head || head;
     }
     return 0;
 }
@@ -112,13 +200,46 @@ int peft_config_parse(const json_t *document, struct peft_config *config, struct
         if (!is_free(key) && !is_off(value))
             return err_set(err, ERR_UNSUPPORTED, "%s: %.64s: not supported", config_name, key);
     }
-    jr_u32(&r, "r", JR_REQUIRED, 1, 65536, &config->rank);
+    jr_u32(&r, "r", JR_REQUIRED, 1, RANK_MAX, &config->rank);
     config->alpha = 8; /* peft's default */
     jr_f64(&r, "lora_alpha", JR_OPTIONAL, 1e-9, 1e9, &config->alpha);
     jr_f64(&r, "lora_dropout", JR_OPTIONAL, 0, 1, &config->dropout);
+    jr_bool(&r, "use_rslora", JR_OPTIONAL, &config->rslora);
+    jr_bool(&r, "ensure_weight_tying", JR_OPTIONAL, &config->tied);
     if (jr_finish_loose(&r) < 0 || check_init(json_object_get(document, "init_lora_weights"), err) < 0)
         return -1;
-    return parse_targets(json_object_get(document, "target_modules"), &config->targets, err);
+    if (parse_targets(json_object_get(document, "target_modules"), config, err) < 0 ||
+        parse_pattern(document, "rank_pattern", config, err) < 0 ||
+        parse_pattern(document, "alpha_pattern", config, err) < 0)
+        return -1;
+    return parse_saved(json_object_get(document, "modules_to_save"), config, err);
+}
+
+/* {target: its own number}, of the targets that have one. New, or NULL. */
+static json_t *pattern_json(const struct peft_config *config, bool ranks)
+{
+    json_t *out = json_object();
+    for (uint32_t i = 0; out && i < LORA_TARGET_COUNT; i++) {
+        uint32_t bit = 1u << i, rank = config->target_rank[i];
+        double alpha = config->target_alpha[i];
+        if (!(config->targets & bit) ||
+            (ranks ? rank == 0 || rank == config->rank : alpha == 0 || alpha == config->alpha))
+            continue;
+        json_object_set_new(out, target_name(config, bit), ranks ? json_integer(rank) : json_real(alpha));
+    }
+    return out;
+}
+
+static json_t *saved_json(const struct peft_config *config)
+{
+    if (!config->saves_embedding && !config->saves_head)
+        return json_null();
+    json_t *out = json_array();
+    if (out && config->saves_embedding)
+        json_array_append_new(out, json_string("embed_tokens"));
+    if (out && config->saves_head)
+        json_array_append_new(out, json_string("lm_head"));
+    return out;
 }
 
 json_t *peft_config_to_json(const struct peft_config *config, const char *base_model, struct err *err)
@@ -134,13 +255,11 @@ json_t *peft_config_to_json(const struct peft_config *config, const char *base_m
         "layers_pattern",
         "layers_to_transform",
         "megatron_config",
-        "modules_to_save",
         "revision",
         "target_parameters",
         "trainable_token_indices",
     };
-    static const char *const falses[] = {"ensure_weight_tying", "fan_in_fan_out", "lora_bias", "use_dora",
-                                         "use_qalora",          "use_rslora"};
+    static const char *const falses[] = {"fan_in_fan_out", "lora_bias", "use_dora", "use_qalora"};
     json_t *out = json_object(), *targets = json_array();
     bool whole = floor(config->alpha) == config->alpha && config->alpha < 1e9;
     bool ok = out && targets;
@@ -150,9 +269,12 @@ json_t *peft_config_to_json(const struct peft_config *config, const char *base_m
         ok = json_object_set_new(out, falses[i], json_false()) == 0;
     for (uint32_t bit = 1; ok && bit < LORA_ALL; bit <<= 1)
         if (config->targets & bit)
-            ok = json_array_append_new(targets, json_string(lora_target_name(bit))) == 0;
-    ok = ok && json_object_set_new(out, "alpha_pattern", json_object()) == 0 &&
-         json_object_set_new(out, "rank_pattern", json_object()) == 0 &&
+            ok = json_array_append_new(targets, json_string(target_name(config, bit))) == 0;
+    ok = ok && json_object_set_new(out, "alpha_pattern", pattern_json(config, false)) == 0 &&
+         json_object_set_new(out, "rank_pattern", pattern_json(config, true)) == 0 &&
+         json_object_set_new(out, "use_rslora", json_boolean(config->rslora)) == 0 &&
+         json_object_set_new(out, "ensure_weight_tying", json_boolean(config->tied)) == 0 &&
+         json_object_set_new(out, "modules_to_save", saved_json(config)) == 0 &&
          json_object_set_new(out, "loftq_config", json_object()) == 0 &&
          json_object_set_new(out, "base_model_name_or_path",
                              base_model ? json_string(base_model) : json_null()) == 0 &&
@@ -179,72 +301,115 @@ json_t *peft_config_to_json(const struct peft_config *config, const char *base_m
 
 void peft_key(uint32_t layer, uint32_t target, char which, char name[128])
 {
-    const char *target_name = lora_target_name(target);
+    const char *last = lora_target_name(target);
     snprintf(name, 128, "base_model.model.model.layers.%u.%s.%s.lora_%c.weight", layer,
-             target & LORA_ATTENTION ? "self_attn" : "mlp", target_name ? target_name : "none", which);
+             target & LORA_ATTENTION ? "self_attn" : "mlp", last ? last : "none", which);
 }
 
-static int check_weight(const struct peft *p, const struct model_config *model, uint32_t layer,
-                        uint32_t target, char which, struct err *err)
+struct peft_check {
+    const struct peft *peft;
+    uint32_t expected;
+    struct err *err;
+};
+
+static int check_tensor(struct peft_check *c, const char *name, uint32_t rows, uint32_t cols)
 {
-    char name[128];
-    uint32_t rows, cols;
-    lora_target_shape(model, target, &rows, &cols);
-    if (which == 'A')
-        rows = p->config.rank;
-    else
-        cols = p->config.rank;
-    peft_key(layer, target, which, name);
-    const struct safetensors_tensor *t = safetensors_find(p->weights, name);
+    const struct safetensors_tensor *t = safetensors_find(c->peft->weights, name);
+    c->expected++;
     if (!t)
-        return err_set(err, ERR_INVALID, "%s: the tensor \"%s\" is missing", weights_name, name);
+        return err_set(c->err, ERR_INVALID, "%s: the tensor \"%s\" is missing", weights_name, name);
     if (t->rank != 2 || t->shape[0] != rows || t->shape[1] != cols)
-        return err_set(err, ERR_INVALID, "%s: the tensor \"%s\" is not %u x %u", weights_name, name, rows,
+        return err_set(c->err, ERR_INVALID, "%s: the tensor \"%s\" is not %u x %u", weights_name, name, rows,
                        cols);
     if (t->type != TENSOR_F32 && t->type != TENSOR_F16 && t->type != TENSOR_BF16 && t->type != TENSOR_F64)
-        return err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%s\" is stored as %s", weights_name, name,
+        return err_set(c->err, ERR_UNSUPPORTED, "%s: the tensor \"%s\" is stored as %s", weights_name, name,
                        tensor_type_name(t->type));
     return 0;
 }
 
-/* Every target of every layer, and nothing else. */
-static int check_weights(const struct peft *p, const struct model_config *model, struct err *err)
+/* What the adapter must hold of one of the model's tensors. */
+static int check_matrix(const struct block_tensor *tensor, void *arg)
 {
-    uint32_t expected = 0, targets = p->config.targets & model_lora_targets(model);
-    if (targets == 0)
-        return err_set(err, ERR_INVALID, "%s: target_modules: the model has none of them", config_name);
-    for (uint32_t layer = 0; layer < model->layers; layer++)
-        for (uint32_t bit = 1; bit < LORA_ALL; bit <<= 1) {
-            if (!(targets & bit))
-                continue;
-            if (!(bit & LORA_ATTENTION) && model_layer_is_sparse(model, layer))
-                return err_set(err, ERR_UNSUPPORTED, "%s: adapters on experts are not supported",
-                               config_name);
-            if (check_weight(p, model, layer, bit, 'A', err) < 0 ||
-                check_weight(p, model, layer, bit, 'B', err) < 0)
-                return -1;
-            expected += 2;
-        }
-    if (safetensors_count(p->weights) == expected)
+    struct peft_check *c = arg;
+    const struct peft_config *config = &c->peft->config;
+    char module[96], name[160];
+    int length = (int)strlen(tensor->name) - (int)strlen(".weight");
+    if (tensor->rank != 2 || length <= 0 || strcmp(tensor->name + length, ".weight") != 0)
         return 0;
+    snprintf(module, sizeof(module), "%.*s", length, tensor->name);
+    if (strcmp(module, "model.embed_tokens") == 0 || strcmp(module, "lm_head") == 0) {
+        bool saved = module[0] == 'l' ? config->saves_head : config->saves_embedding;
+        snprintf(name, sizeof(name), "base_model.model.%s", tensor->name);
+        return saved ? check_tensor(c, name, tensor->shape[0], tensor->shape[1]) : 0;
+    }
+    uint32_t target = peft_target_of(module);
+    if (!target || !(config->targets & target))
+        return 0;
+    snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
+    if (check_tensor(c, name, peft_rank(config, target), tensor->shape[1]) < 0)
+        return -1;
+    snprintf(name, sizeof(name), "base_model.model.%s.lora_B.weight", module);
+    return check_tensor(c, name, tensor->shape[0], peft_rank(config, target));
+}
+
+struct peft_known {
+    const char *name; /* a key without "base_model.model." */
+    uint32_t targets;
+    bool found;
+};
+
+static int know_matrix(const struct block_tensor *tensor, void *arg)
+{
+    struct peft_known *k = arg;
+    size_t length = strlen(tensor->name) - strlen("weight");
+    bool lora =
+        strncmp(k->name, tensor->name, length) == 0 &&
+        (strcmp(k->name + length, "lora_A.weight") == 0 || strcmp(k->name + length, "lora_B.weight") == 0);
+    char module[96];
+    snprintf(module, sizeof(module), "%.*s", (int)length - 1, tensor->name);
+    k->found = lora && (peft_target_of(module) & k->targets);
+    return k->found;
+}
+
+/* The key that is no part of such an adapter; NULL where each is. */
+static const char *unknown_key(const struct peft *p, const struct model_config *model)
+{
+    static const char prefix[] = "base_model.model.";
     for (uint32_t i = 0; i < safetensors_count(p->weights); i++) {
         const char *name = safetensors_at(p->weights, i)->name;
-        char key[128];
-        bool known = false;
-        uint32_t layer = 0;
-        if (sscanf(name, "base_model.model.model.layers.%u.", &layer) == 1 && layer < model->layers)
-            for (uint32_t bit = 1; !known && bit < LORA_ALL; bit <<= 1)
-                for (int which = 'A'; (targets & bit) && !known && which <= 'B'; which++) {
-                    peft_key(layer, bit, (char)which, key);
-                    known = strcmp(key, name) == 0;
-                }
-        if (!known)
-            return err_set(err, ERR_UNSUPPORTED,
-                           "%s: the tensor \"%.200s\" belongs to no target of this model", weights_name,
-                           name);
+        struct peft_known known = {.name = name + sizeof(prefix) - 1, .targets = p->config.targets};
+        if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
+            return name;
+        known.found = (p->config.saves_head && strcmp(known.name, "lm_head.weight") == 0) ||
+                      (p->config.saves_embedding && strcmp(known.name, "model.embed_tokens.weight") == 0);
+        if (!known.found)
+            model_block_tensors(model, 0, model->layers + 2, know_matrix, &known);
+        if (!known.found)
+            return name;
     }
-    return err_set(err, ERR_INVALID, "%s: %u tensors where %u were expected", weights_name,
-                   safetensors_count(p->weights), expected);
+    return NULL;
+}
+
+/* Every target of every layer, and nothing else; a tied head that peft wrote beside the embedding is let
+ * pass. */
+static int check_weights(const struct peft *p, const struct model_config *model, struct err *err)
+{
+    struct peft_check check = {.peft = p, .err = err};
+    if ((p->config.targets & model_lora_targets(model)) == 0)
+        return err_set(err, ERR_INVALID, "%s: target_modules: the model has none of them", config_name);
+    if (model_block_tensors(model, 0, model->layers + 2, check_matrix, &check) < 0)
+        return -1;
+    if (model->tied && p->config.saves_embedding &&
+        safetensors_find(p->weights, "base_model.model.lm_head.weight"))
+        check.expected++;
+    if (safetensors_count(p->weights) == check.expected)
+        return 0;
+    const char *unknown = unknown_key(p, model);
+    return unknown
+               ? err_set(err, ERR_UNSUPPORTED, "%s: the tensor \"%.200s\" belongs to no target of this model",
+                         weights_name, unknown)
+               : err_set(err, ERR_INVALID, "%s: %u tensors where %u were expected", weights_name,
+                         safetensors_count(p->weights), check.expected);
 }
 
 static int open_parts(const void *config_json, size_t config_size, struct safetensors *weights,
@@ -311,6 +476,11 @@ const struct peft_config *peft_get_config(const struct peft *peft)
     return &peft->config;
 }
 
+struct safetensors *peft_tensors(struct peft *peft)
+{
+    return peft->weights;
+}
+
 int peft_read(struct peft *peft, uint32_t layer, uint32_t target, char which, float *dst, uint64_t count,
               struct err *err)
 {
@@ -363,40 +533,16 @@ out:
     return status;
 }
 
-/* Put 'made' where 'dir' is; what was there goes aside first and away after. */
-static int replace_folder(const char *made, const char *dir, const char *aside, struct err *err)
-{
-    struct err ignored;
-    bool moved = rename(dir, aside) == 0;
-    if (!moved && errno != ENOENT)
-        return err_errno(err, ERR_IO, errno, "could not replace folder \"%s\"", dir);
-    if (rename(made, dir) < 0) {
-        err_errno(err, ERR_IO, errno, "could not rename \"%s\" to \"%s\"", made, dir);
-        if (moved && rename(aside, dir) < 0)
-            err_wrap(err, "the old one is at \"%s\"", aside);
-        return -1;
-    }
-    if (moved)
-        file_remove_tree(aside, &ignored);
-    return 0;
-}
-
 int peft_write(const char *dir, const struct peft_config *config, const char *base_model,
                const struct model_config *model, const struct safetensors_item *items, uint32_t count,
                struct err *err)
 {
-    char made[PATH_BYTES], aside[PATH_BYTES], random[17];
+    char made[PATH_BYTES];
     struct err ignored;
-    int length = (int)strlen(dir);
-    while (length > 1 && dir[length - 1] == '/')
-        length--;
-    if (random_hex(random, 8, err) < 0 ||
-        file_path(made, sizeof(made), err, "%.*s.%s.tmp", length, dir, random) < 0 ||
-        file_path(aside, sizeof(aside), err, "%.*s.%s.old", length, dir, random) < 0 ||
-        file_mkdirs(made, 0755, err) < 0)
+    if (file_folder_begin(dir, made, sizeof(made), err) < 0)
         return -1;
     if (write_files(made, config, base_model, model, items, count, err) < 0 ||
-        replace_folder(made, dir, aside, err) < 0) {
+        file_folder_end(made, dir, err) < 0) {
         file_remove_tree(made, &ignored);
         return -1;
     }

@@ -28,7 +28,7 @@ struct encoder {
     enum spec_format format; /* settled by the first row */
     struct rows_store *store;
     struct rows_report *report;
-    struct ids ids, labels; /* of the row in hand */
+    struct ids ids, labels, ends; /* of the row in hand; ends: see tokenizer_encode_placed */
     struct buf text;
     struct chat_message *messages;
     struct chat_span *spans;
@@ -119,56 +119,31 @@ static int text_row(struct encoder *e, const json_t *row, struct err *err)
     return end_token(e, err);
 }
 
-/* Labels by place: a token is learnt when all of it lies in what is learnt. Returns 0 and does nothing when
- * places cannot be told from token lengths (a normaliser changed the text), 1 when done. */
-static int label_by_place(struct encoder *e, size_t span_count, struct err *err)
+/* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt:
+ * those of which all lies in what is learnt. */
+static int chat_encode(struct encoder *e, size_t span_count, struct err *err)
 {
-    size_t bytes = 0;
-    for (size_t i = 0; i < e->ids.count; i++) {
-        bytes += tokenizer_token_bytes(e->options->tokenizer, e->ids.data[i]);
-    }
-    if (bytes != e->text.size) {
-        return 0;
-    }
     const int32_t ignore = ROWS_IGNORE;
     size_t at = 0;
     size_t span = 0;
-    for (size_t i = 0; i < e->ids.count; i++) {
-        while (span + 1 < span_count && e->spans[span].end <= at) {
-            span++;
-        }
-        const size_t end = at + tokenizer_token_bytes(e->options->tokenizer, e->ids.data[i]);
-        const bool learn = e->spans[span].learn && end <= e->spans[span].end;
-        if (ids_append(&e->labels, learn ? &e->ids.data[i] : &ignore, 1, err) < 0) {
-            return -1;
-        }
-        at = end;
-    }
-    return 1;
-}
-
-/* Encode the whole conversation at once, as it is when the model is asked, then say which tokens are learnt.
- */
-static int chat_encode(struct encoder *e, size_t span_count, struct err *err)
-{
-    if (tokenizer_encode(e->options->tokenizer, buf_str(&e->text), e->text.size, TOKENIZER_PLAIN, &e->ids,
-                         err) < 0) {
+    e->ends.count = 0;
+    if (tokenizer_encode_placed(e->options->tokenizer, buf_str(&e->text), e->text.size, TOKENIZER_PLAIN,
+                                &e->ids, &e->ends, err) < 0) {
         return -1;
     }
     if (e->options->learn == SPEC_LEARN_ALL) {
         return labels_fill(e, true, err);
     }
-    const int placed = label_by_place(e, span_count, err);
-    if (placed != 0) {
-        return placed < 0 ? -1 : 0;
-    }
-    e->ids.count = 0;
-    for (size_t i = 0; i < span_count; i++) {
-        const struct chat_span *span = &e->spans[i];
-        if (encode_part(e, buf_str(&e->text) + span->begin, span->end - span->begin, TOKENIZER_PLAIN,
-                        span->learn, err) < 0) {
+    for (size_t i = 0; i < e->ids.count; i++) {
+        while (span + 1 < span_count && e->spans[span].end <= at) {
+            span++;
+        }
+        const size_t end = (size_t)e->ends.data[i];
+        const bool learn = e->spans[span].learn && end <= e->spans[span].end;
+        if (ids_append(&e->labels, learn ? &e->ids.data[i] : &ignore, 1, err) < 0) {
             return -1;
         }
+        at = end;
     }
     return 0;
 }
@@ -190,7 +165,8 @@ static int chat_row(struct encoder *e, const json_t *row, struct err *err)
     const int count = chat_messages_from_json(list, e->messages, CHAT_MESSAGES_MAX, err);
     size_t span_count = 0;
     buf_clear(&e->text);
-    if (count < 0 || chat_render(e->options->chat, e->messages, (size_t)count, false, &e->text, e->spans,
+    struct chat_span *spans = e->options->learn == SPEC_LEARN_ALL ? NULL : e->spans;
+    if (count < 0 || chat_render(e->options->chat, e->messages, (size_t)count, false, &e->text, spans,
                                  &span_count, err) < 0) {
         return -1;
     }
@@ -409,6 +385,7 @@ int rows_encode(const char *text, size_t size, const struct rows_options *option
     rows_store_destroy(e.store);
     ids_fini(&e.ids);
     ids_fini(&e.labels);
+    ids_fini(&e.ends);
     buf_fini(&e.text);
     free(e.messages);
     free(e.spans);
@@ -429,8 +406,8 @@ int rows_options_from_spec(const struct spec_data_part *data, const struct token
         return 0;
     }
     struct err why = {0};
-    const char *own = tokenizer != NULL ? tokenizer_chat_template(tokenizer) : NULL;
-    if (chat_template_choose(data->chat_template, own, chat, &why) < 0) {
+    const struct chat_given given = chat_given_by(tokenizer);
+    if (chat_template_choose(data->chat_template, &given, chat, &why) < 0) {
         if (data->chat_template != NULL || why.code == ERR_NOMEM) {
             *err = why;
             return -1;

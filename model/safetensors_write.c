@@ -1,18 +1,13 @@
 /* Writing safetensors: equal inputs give equal bytes; a file is complete under its name or not there. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "common/digest.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "model/safetensors.h"
 
-enum { PIECE_BYTES = 1 << 20, PATH_BYTES = 4096 };
+enum { PIECE_BYTES = 1 << 20 };
 
 static int item_bytes(const struct safetensors_item *item, uint64_t *bytes, struct err *err)
 {
@@ -170,63 +165,34 @@ static int take_file(void *arg, const void *data, size_t size, struct err *err)
     return 0;
 }
 
-static int sync_folder(const char *path, struct err *err)
-{
-    char dir[PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    if (file_path(dir, sizeof(dir), err, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".") < 0)
-        return -1;
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) < 0) {
-        err_errno(err, ERR_IO, errno, "could not sync folder \"%s\"", dir);
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    close(fd);
-    return 0;
-}
+struct writing {
+    const struct safetensors_item *items;
+    uint32_t count;
+    const struct buf *header;
+};
 
-static int write_all(int fd, const char *path, const struct safetensors_item *items, uint32_t count,
-                     const struct buf *header, struct err *err)
+static int write_all(void *arg, int fd, const char *path, struct err *err)
 {
+    const struct writing *writing = arg;
     struct file_taker taker = {.fd = fd, .path = path};
     uint8_t *piece = malloc(PIECE_BYTES);
     if (!piece)
         return err_set(err, ERR_NOMEM, "no memory for a piece of %d bytes", PIECE_BYTES);
-    int status = take_file(&taker, header->data, header->size, err);
-    for (uint32_t i = 0; status == 0 && i < count; i++)
-        status = stream_item(&items[i], piece, take_file, &taker, err);
+    int status = take_file(&taker, writing->header->data, writing->header->size, err);
+    for (uint32_t i = 0; status == 0 && i < writing->count; i++)
+        status = stream_item(&writing->items[i], piece, take_file, &taker, err);
     free(piece);
-    if (status == 0 && fsync(fd) < 0)
-        status = err_errno(err, ERR_IO, errno, "could not sync file \"%s\"", path);
     return status;
 }
 
 int safetensors_write(const char *path, const struct safetensors_item *items, uint32_t count,
                       const struct safetensors_meta *meta, uint32_t meta_count, struct err *err)
 {
-    char temporary[PATH_BYTES], random[17];
     struct buf header = {.limit = SAFETENSORS_HEADER_MAX + 64};
-    int status = -1;
-    if (encode_header(items, count, meta, meta_count, &header, err) < 0 || random_hex(random, 8, err) < 0 ||
-        file_path(temporary, sizeof(temporary), err, "%s.%s.tmp", path, random) < 0)
-        goto out;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        err_errno(err, ERR_IO, errno, "could not create file \"%s\"", temporary);
-        goto out;
-    }
-    status = write_all(fd, temporary, items, count, &header, err);
-    if (close(fd) < 0 && status == 0)
-        status = err_errno(err, ERR_IO, errno, "could not close file \"%s\"", temporary);
-    if (status == 0 && rename(temporary, path) < 0)
-        status = err_errno(err, ERR_IO, errno, "could not rename \"%s\" to \"%s\"", temporary, path);
-    if (status < 0)
-        unlink(temporary);
-    else
-        status = sync_folder(path, err);
-out:
+    struct writing writing = {items, count, &header};
+    int status = encode_header(items, count, meta, meta_count, &header, err);
+    if (status == 0)
+        status = file_write_by(path, 0644, write_all, &writing, err);
     buf_fini(&header);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "model/spec.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,17 +10,33 @@
 #include "common/units.h"
 
 static const char *const method_names[] = {"lora", "full", NULL};
-static const char *const base_names[] = {"fp32", "bf16", "nf4", NULL};
-static const char *const compute_names[] = {"fp32", "bf16", NULL};
+static const char *const base_names[] = {"fp32", "bf16", "fp16", "nf4", "packed", NULL};
+static const char *const optimizer_names[] = {"adamw", "adamw8bit", NULL};
+static const char *const compute_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const format_names[] = {"auto", "alpaca", "chat", "text", "tokens", NULL};
 static const char *const learn_names[] = {"answer", "all", NULL};
-static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
+static const char *const schedule_names[] = {"cosine",
+                                             "linear",
+                                             "constant",
+                                             "constant_with_warmup",
+                                             "cosine_with_min_lr",
+                                             "cosine_warmup_with_min_lr",
+                                             "cosine_with_restarts",
+                                             "polynomial",
+                                             "inverse_sqrt",
+                                             "warmup_stable_decay",
+                                             NULL};
+static const char *const decay_names[] = {"all", "matrices", NULL};
 static const char *const recompute_names[] = {"auto", "true", "false", NULL};
 static const char *const objective_names[] = {"time", "cost", "energy", NULL};
 static const char *const placement_names[] = {"auto",   "single", "pipeline", "data", "hybrid",
                                               "expert", "tensor", "server",   NULL};
-static const char *const target_names[] = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
-                                           "gate_proj", "up_proj", "down_proj", NULL};
+static const char *const order_names[] = {"auto", "1f1b", "gpipe", "interleaved", "split", NULL};
+static const char *const result_names[] = {"adapter", "merged", "gguf", NULL};
+static const char *const dtype_names[] = {NULL, "fp32", "bf16", "fp16", NULL};
+static const char *const save_names[] = {"embed_tokens", "lm_head", NULL};
+static const char *const target_names[] = {"q_proj",  "k_proj",    "v_proj",   "o_proj",       "gate_proj",
+                                           "up_proj", "down_proj", "qkv_proj", "gate_up_proj", NULL};
 static const char *const target_defaults[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
 #define NAME_OF(names, value) spec_name_at((names), sizeof(names) / sizeof((names)[0]) - 1, (int)(value))
@@ -37,6 +54,10 @@ const char *spec_base_name(enum spec_base value)
 {
     return NAME_OF(base_names, value);
 }
+const char *spec_optimizer_name(enum spec_optimizer value)
+{
+    return NAME_OF(optimizer_names, value);
+}
 const char *spec_compute_name(enum spec_compute value)
 {
     return NAME_OF(compute_names, value);
@@ -53,6 +74,22 @@ const char *spec_schedule_name(enum spec_schedule value)
 {
     return NAME_OF(schedule_names, value);
 }
+const char *spec_decay_name(enum spec_decay value)
+{
+    return NAME_OF(decay_names, value);
+}
+const char *spec_order_name(enum spec_order value)
+{
+    return NAME_OF(order_names, value);
+}
+const char *spec_result_name(enum spec_result value)
+{
+    return NAME_OF(result_names, value);
+}
+const char *spec_result_dtype_name(enum spec_result_dtype value)
+{
+    return NAME_OF(dtype_names, value);
+}
 const char *spec_recompute_name(enum spec_recompute value)
 {
     return NAME_OF(recompute_names, value);
@@ -66,6 +103,10 @@ const char *spec_placement_name(enum spec_placement value)
 {
     return NAME_OF(placement_names, value);
 }
+
+enum { LORA_RANK_MAX = 1024 };
+#define LORA_ALPHA_MIN 1e-6
+#define LORA_ALPHA_MAX 1e6
 
 /* A copy of a text that has no control characters, into *out (freed first). */
 static int text_read(struct json_reader *reader, const char *key, enum jr_need need, size_t bytes, char **out)
@@ -124,6 +165,16 @@ static bool name_known(const char *name, const char *const *known)
     return false;
 }
 
+static const char *known_text(const char *const *known, char text[256])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; known[i] != NULL && used < 256; i++) {
+        used += (size_t)snprintf(text + used, 256 - used, "%s%s", i == 0 ? "" : ", ", known[i]);
+    }
+    return text;
+}
+
 /* A list of distinct texts; 'known' (or NULL) are the only ones allowed. A list of thousands is compared
  * pairwise only through its sorted copy, so that a hostile one costs n log n. */
 static int compare_texts(const void *a, const void *b)
@@ -172,9 +223,8 @@ static int names_read(struct json_reader *reader, const char *key, size_t count_
             return jr_fail(reader, key, "item %zu must have 1 to %d bytes", i, SPEC_NAME_BYTES - 1);
         }
         if (known != NULL && !name_known(name, known)) {
-            return jr_fail(
-                reader, key,
-                "\"%s\" is not one of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj", name);
+            char all[256];
+            return jr_fail(reader, key, "\"%s\" is not one of %s", name, known_text(known, all));
         }
         if (names_add(out, name, reader->err) < 0) {
             reader->failed = true;
@@ -211,28 +261,156 @@ static void u64_read(struct json_reader *reader, const char *key, uint64_t min, 
     }
 }
 
+/* What peft has and we do not, refused by its own name unless it is switched off. */
+static const struct {
+    const char *key, *what;
+} not_done[] = {
+    {"use_dora", "DoRA"},
+    {"use_qalora", "QALoRA"},
+    {"loftq", "LoftQ"},
+    {"loftq_config", "LoftQ"},
+    {"init_lora_weights", "another beginning than peft's default"},
+    {"bias", "training biases beside adapters"},
+    {"lora_bias", "biases of adapters"},
+    {"fan_in_fan_out", "transposed weights"},
+    {"layers_to_transform", "adapters on some layers only"},
+    {"layers_pattern", "adapters on some layers only"},
+    {"layer_replication", "replicated layers"},
+    {"exclude_modules", "a list of exceptions"},
+    {"target_parameters", "adapters by parameter"},
+    {"trainable_token_indices", "training single tokens"},
+    {"paged", "a paged optimiser"},
+};
+
+static bool value_is_off(const char *key, const json_t *value)
+{
+    if (json_is_true(value)) {
+        return strcmp(key, "init_lora_weights") == 0;
+    }
+    return json_is_false(value) || (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
+           ((json_is_object(value) || json_is_array(value)) && json_object_size(value) == 0 &&
+            json_array_size(value) == 0);
+}
+
+static void not_done_read(struct json_reader *r)
+{
+    for (size_t i = 0; i < sizeof(not_done) / sizeof(not_done[0]); i++) {
+        const json_t *value = NULL;
+        if (jr_any(r, not_done[i].key, JR_OPTIONAL, &value) > 0 && !value_is_off(not_done[i].key, value)) {
+            jr_fail(r, not_done[i].key, "%s is not done here", not_done[i].what);
+        }
+    }
+}
+
+/* rank_pattern or alpha_pattern: {target: number}. Writes to ranks, or to alphas where that is NULL. */
+static void pattern_read(struct json_reader *r, const char *key, const struct spec_names *targets,
+                         uint32_t *ranks, double *alphas)
+{
+    const json_t *object = NULL;
+    const char *name;
+    json_t *value;
+    if (jr_object(r, key, JR_OPTIONAL, &object) <= 0) {
+        return;
+    }
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        uint32_t at = 0;
+        double number = json_number_value(value);
+        while (at < targets->count && strcmp(targets->names[at], name) != 0) {
+            at++;
+        }
+        if (at == targets->count) {
+            jr_fail(
+                r, key,
+                name_known(name, target_names)
+                    ? "\"%.120s\" is not among method.targets"
+                    : "\"%.120s\" is no name of a target; patterns over names and layers are not done here",
+                name);
+        } else if (ranks != NULL && !(number >= 1 && number <= LORA_RANK_MAX && number == floor(number))) {
+            jr_fail(r, key, "%s must be a whole number from 1 to %d", name, LORA_RANK_MAX);
+        } else if (ranks != NULL) {
+            ranks[at] = (uint32_t)number;
+        } else if (!(number >= LORA_ALPHA_MIN && number <= LORA_ALPHA_MAX)) {
+            jr_fail(r, key, "%s must be a number from %g to %g", name, LORA_ALPHA_MIN, LORA_ALPHA_MAX);
+        } else {
+            alphas[at] = number;
+        }
+    }
+}
+
+static void adapter_read(struct json_reader *r, struct spec_method_part *m)
+{
+    jr_u32(r, "rank", JR_OPTIONAL, 1, LORA_RANK_MAX, &m->rank);
+    jr_f64(r, "alpha", JR_OPTIONAL, LORA_ALPHA_MIN, LORA_ALPHA_MAX, &m->alpha);
+    jr_f64(r, "dropout", JR_OPTIONAL, 0, 0.999, &m->dropout);
+    names_read(r, "targets", 1, SPEC_TARGETS_MAX, target_names, &m->targets);
+    for (uint32_t i = 0; i < m->targets.count; i++) {
+        m->target_rank[i] = m->rank;
+        m->target_alpha[i] = m->alpha;
+    }
+    pattern_read(r, "rank_pattern", &m->targets, m->target_rank, NULL);
+    pattern_read(r, "alpha_pattern", &m->targets, NULL, m->target_alpha);
+    jr_bool(r, "rslora", JR_OPTIONAL, &m->rslora);
+    names_read(r, "modules_to_save", 0, 2, save_names, &m->modules_to_save);
+    text_read(r, "start_from", JR_OPTIONAL, SPEC_PATH_BYTES, &m->start_from);
+    not_done_read(r);
+}
+
+/* What full fine-tuning has no use for, where it would change what somebody expects. */
+static void method_check(struct json_reader *r, const struct spec_method_part *m)
+{
+    if (m->kind != SPEC_METHOD_FULL || r->failed) {
+        return;
+    }
+    if (m->base == SPEC_BASE_NF4 || m->base == SPEC_BASE_PACKED) {
+        jr_fail(r, "base", "%s weights cannot be trained themselves; use kind: lora, or base: fp32",
+                spec_base_name(m->base));
+    } else if (m->start_from != NULL) {
+        jr_fail(r, "start_from", "an adapter to go on from needs kind: lora");
+    } else if (m->modules_to_save.count > 0) {
+        jr_fail(r, "modules_to_save", "kind: full trains and saves everything");
+    }
+}
+
 static void method_read(struct json_reader *root, struct job_spec *spec)
 {
     struct json_reader r;
     struct spec_method_part *m = &spec->method;
+    int kind = SPEC_METHOD_LORA, base = SPEC_BASE_FP32, optimizer = SPEC_OPTIMIZER_ADAMW;
     jr_sub(root, "method", JR_OPTIONAL, &r);
-    int kind = SPEC_METHOD_LORA;
-    int base = SPEC_BASE_FP32;
     jr_choice(&r, "kind", JR_OPTIONAL, method_names, &kind);
-    jr_u32(&r, "rank", JR_OPTIONAL, 1, 1024, &m->rank);
-    jr_f64(&r, "alpha", JR_OPTIONAL, 1e-6, 1e6, &m->alpha);
-    jr_f64(&r, "dropout", JR_OPTIONAL, 0, 0.999, &m->dropout);
-    names_read(&r, "targets", 1, SPEC_TARGETS_MAX, target_names, &m->targets);
     jr_choice(&r, "base", JR_OPTIONAL, base_names, &base);
-    text_read(&r, "start_from", JR_OPTIONAL, SPEC_PATH_BYTES, &m->start_from);
+    jr_bool(&r, "double_quant", JR_OPTIONAL, &m->double_quant);
+    jr_choice(&r, "optimizer", JR_OPTIONAL, optimizer_names, &optimizer);
+    adapter_read(&r, m);
     m->kind = (enum spec_method)kind;
     m->base = (enum spec_base)base;
-    if (m->kind == SPEC_METHOD_FULL && !r.failed) {
-        if (m->base == SPEC_BASE_NF4) {
-            jr_fail(&r, "base", "nf4 weights cannot be trained themselves; use kind: lora, or base: fp32");
-        } else if (m->start_from != NULL) {
-            jr_fail(&r, "start_from", "an adapter to go on from needs kind: lora");
-        }
+    m->optimizer = (enum spec_optimizer)optimizer;
+    method_check(&r, m);
+    jr_finish(&r);
+    root->failed = root->failed || r.failed;
+}
+
+static void result_read(struct json_reader *root, struct job_spec *spec)
+{
+    struct json_reader r;
+    int kind = SPEC_RESULT_ADAPTER, dtype = 0;
+    jr_sub(root, "result", JR_OPTIONAL, &r);
+    bool given = jr_choice(&r, "kind", JR_OPTIONAL, result_names, &kind) > 0;
+    if (jr_choice(&r, "dtype", JR_OPTIONAL, dtype_names + 1, &dtype) > 0) {
+        spec->result.dtype = (enum spec_result_dtype)(dtype + 1);
+    }
+    spec->result.kind = spec->method.kind == SPEC_METHOD_FULL ? SPEC_RESULT_MERGED : (enum spec_result)kind;
+    if (!r.failed && given && spec->result.kind != (enum spec_result)kind) {
+        jr_fail(&r, "kind", "%s needs method.kind: lora; full fine-tuning leaves a model",
+                result_names[kind]);
+    }
+    if (!r.failed && spec->result.kind == SPEC_RESULT_ADAPTER && spec->result.dtype > SPEC_DTYPE_FP32) {
+        jr_fail(&r, "dtype", "an adapter is written in fp32; merged and gguf may be %s",
+                dtype_names[spec->result.dtype]);
+    }
+    if (!r.failed && spec->result.kind == SPEC_RESULT_GGUF && spec->method.modules_to_save.count > 0) {
+        jr_fail(&r, "kind", "an adapter for llama.cpp cannot hold method.modules_to_save");
     }
     jr_finish(&r);
     root->failed = root->failed || r.failed;
@@ -309,30 +487,62 @@ static void recompute_read(struct json_reader *r, struct spec_train_part *t)
     }
 }
 
+/* true, false or a coefficient. */
+static void router_aux_read(struct json_reader *r, struct spec_train_part *t)
+{
+    const json_t *value = NULL;
+    if (jr_any(r, "router_aux", JR_OPTIONAL, &value) <= 0) {
+        return;
+    }
+    double number = json_number_value(value);
+    if (json_is_boolean(value)) {
+        t->router_aux = json_is_true(value) ? SPEC_ROUTER_AUX_MODEL : 0;
+    } else if (!json_is_number(value) || !(number >= 0 && number <= 1e6)) {
+        jr_fail(r, "router_aux", "must be true, false or a number from 0 to 1e6");
+    } else {
+        t->router_aux = number;
+    }
+}
+
+static void schedule_read(struct json_reader *r, struct spec_train_part *t)
+{
+    int schedule = SPEC_SCHEDULE_COSINE;
+    jr_f64(r, "learning_rate", JR_OPTIONAL, 0, 1000, &t->learning_rate);
+    jr_choice(r, "schedule", JR_OPTIONAL, schedule_names, &schedule);
+    u64_read(r, "warmup_steps", 0, 1000000000, &t->warmup_steps);
+    jr_f64(r, "final_fraction", JR_OPTIONAL, 0, 1, &t->final_fraction);
+    jr_u32(r, "cycles", JR_OPTIONAL, 1, 1000000, &t->cycles);
+    jr_f64(r, "power", JR_OPTIONAL, 0, 1000, &t->power);
+    u64_read(r, "decay_steps", 0, 1000000000, &t->decay_steps);
+    t->schedule = (enum spec_schedule)schedule;
+    if (!r->failed && t->schedule == SPEC_SCHEDULE_WARMUP_STABLE_DECAY && t->decay_steps == 0) {
+        jr_fail(r, "decay_steps", "schedule: warmup_stable_decay needs it");
+    }
+}
+
 static void train_read(struct json_reader *root, struct job_spec *spec)
 {
     struct json_reader r;
     struct spec_train_part *t = &spec->train;
     jr_sub(root, "train", JR_OPTIONAL, &r);
-    int schedule = SPEC_SCHEDULE_COSINE;
-    int compute = SPEC_COMPUTE_FP32;
+    int compute = SPEC_COMPUTE_FP32, decay = SPEC_DECAY_ALL;
     uint64_t steps = 0;
     jr_u32(&r, "batch_rows", JR_OPTIONAL, 1, 65536, &t->batch_rows);
     u64_read(&r, "steps", 1, 1000000000, &steps);
     jr_u32(&r, "epochs", JR_OPTIONAL, 1, 100000, &t->epochs);
-    jr_f64(&r, "learning_rate", JR_OPTIONAL, 0, 1000, &t->learning_rate);
-    jr_choice(&r, "schedule", JR_OPTIONAL, schedule_names, &schedule);
-    u64_read(&r, "warmup_steps", 0, 1000000000, &t->warmup_steps);
-    jr_f64(&r, "final_fraction", JR_OPTIONAL, 0, 1, &t->final_fraction);
+    schedule_read(&r, t);
     jr_f64(&r, "weight_decay", JR_OPTIONAL, 0, 1000, &t->weight_decay);
+    jr_choice(&r, "decay", JR_OPTIONAL, decay_names, &decay);
     betas_read(&r, t);
     jr_f64(&r, "eps", JR_OPTIONAL, 0, 1, &t->eps);
     jr_f64(&r, "clip_norm", JR_OPTIONAL, 0, 1e12, &t->clip_norm);
     u64_read(&r, "seed", 0, (uint64_t)1 << 53, &t->seed);
     jr_choice(&r, "compute", JR_OPTIONAL, compute_names, &compute);
     recompute_read(&r, t);
-    jr_bool(&r, "router_aux", JR_OPTIONAL, &t->router_aux);
-    t->schedule = (enum spec_schedule)schedule;
+    jr_f64(&r, "label_smoothing", JR_OPTIONAL, 0, 0.999, &t->label_smoothing);
+    jr_f64(&r, "neftune_alpha", JR_OPTIONAL, 0, 1e6, &t->neftune_alpha);
+    router_aux_read(&r, t);
+    t->decay = (enum spec_decay)decay;
     t->compute = (enum spec_compute)compute;
     if (!r.failed && steps > 0 && t->epochs > 0) {
         jr_fail(&r, "steps", "give steps or epochs, not both");
@@ -347,16 +557,18 @@ static void placement_read(struct json_reader *root, struct job_spec *spec)
     struct json_reader r;
     struct spec_placement_part *p = &spec->placement;
     jr_sub(root, "placement", JR_OPTIONAL, &r);
-    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME;
+    int kind = SPEC_PLACEMENT_AUTO, objective = SPEC_OBJECTIVE_TIME, order = SPEC_ORDER_AUTO;
     jr_choice(&r, "kind", JR_OPTIONAL, placement_names, &kind);
     names_read(&r, "devices", 1, SPEC_DEVICES_MAX, NULL, &p->devices);
     names_read(&r, "exclude", 0, SPEC_DEVICES_MAX, NULL, &p->exclude);
     auto_u32(&r, "micro_batch_rows", 65536, &p->micro_batch_rows);
     auto_u32(&r, "stages", 4096, &p->stages);
+    jr_choice(&r, "schedule", JR_OPTIONAL, order_names, &order);
     jr_choice(&r, "objective", JR_OPTIONAL, objective_names, &objective);
     text_read(&r, "planner", JR_OPTIONAL, SPEC_NAME_BYTES, &p->planner);
     p->objective = (enum spec_objective)objective;
     p->kind = (enum spec_placement)kind;
+    p->order = (enum spec_order)order;
     if (!r.failed && p->micro_batch_rows > spec->train.batch_rows) {
         jr_fail(&r, "micro_batch_rows", "%u is more than train.batch_rows, %u", p->micro_batch_rows,
                 spec->train.batch_rows);
@@ -430,12 +642,14 @@ static void limits_read(struct json_reader *root, struct job_spec *spec)
 static int spec_defaults(struct job_spec *spec, struct err *err)
 {
     *spec = (struct job_spec){
-        .method = {.rank = 16, .alpha = 32, .dropout = 0.05},
+        .method = {.rank = 16, .alpha = 32, .dropout = 0.05, .double_quant = true},
         .data = {.sequence_tokens = 512, .shuffle = true},
         .train = {.batch_rows = 16,
                   .learning_rate = 2e-4,
                   .warmup_steps = 10,
                   .final_fraction = 0.1,
+                  .cycles = 1,
+                  .power = 1,
                   .beta1 = 0.9,
                   .beta2 = 0.95,
                   .eps = 1e-8,
@@ -478,6 +692,7 @@ int spec_parse(const json_t *document, struct job_spec *spec, struct err *err)
     data_read(&r, spec);
     train_read(&r, spec);
     placement_read(&r, spec);
+    result_read(&r, spec);
     service_read(&r, spec);
     sample_read(&r, spec);
     limits_read(&r, spec);
@@ -496,6 +711,7 @@ void spec_fini(struct job_spec *spec)
     free(spec->name);
     free(spec->model);
     names_fini(&spec->method.targets);
+    names_fini(&spec->method.modules_to_save);
     free(spec->method.start_from);
     free(spec->data.train);
     free(spec->data.eval);
@@ -523,22 +739,8 @@ bool spec_blob_ref(const char *text, char hex[65])
     return true;
 }
 
-double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step)
+double spec_lora_scale(const struct spec_method_part *method, uint32_t target)
 {
-    const double peak = train->learning_rate;
-    const uint64_t warm = train->warmup_steps;
-    if (step < warm) {
-        return peak * (double)(step + 1) / (double)warm;
-    }
-    double progress = 1;
-    if (total_steps > warm && step < total_steps) {
-        progress = (double)(step - warm) / (double)(total_steps - warm);
-    }
-    double shape = 1;
-    if (train->schedule == SPEC_SCHEDULE_COSINE) {
-        shape = 0.5 * (1 + cos(3.14159265358979323846 * progress));
-    } else if (train->schedule == SPEC_SCHEDULE_LINEAR) {
-        shape = 1 - progress;
-    }
-    return peak * (train->final_fraction + (1 - train->final_fraction) * shape);
+    double rank = method->target_rank[target];
+    return method->target_alpha[target] / (method->rslora ? sqrt(rank) : rank);
 }

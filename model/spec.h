@@ -33,8 +33,10 @@ enum {
 };
 
 enum spec_method { SPEC_METHOD_LORA, SPEC_METHOD_FULL };
-enum spec_base { SPEC_BASE_FP32, SPEC_BASE_BF16, SPEC_BASE_NF4 };
-enum spec_compute { SPEC_COMPUTE_FP32, SPEC_COMPUTE_BF16 };
+/* How frozen weights are kept. PACKED: as the quantised blocks of the file (GGUF) hold them. */
+enum spec_base { SPEC_BASE_FP32, SPEC_BASE_BF16, SPEC_BASE_FP16, SPEC_BASE_NF4, SPEC_BASE_PACKED };
+enum spec_optimizer { SPEC_OPTIMIZER_ADAMW, SPEC_OPTIMIZER_ADAMW8BIT };
+enum spec_compute { SPEC_COMPUTE_FP32, SPEC_COMPUTE_BF16, SPEC_COMPUTE_FP16 };
 enum spec_format {
     SPEC_FORMAT_AUTO,
     SPEC_FORMAT_ALPACA,
@@ -43,7 +45,23 @@ enum spec_format {
     SPEC_FORMAT_TOKENS
 };
 enum spec_learn { SPEC_LEARN_ANSWER, SPEC_LEARN_ALL };
-enum spec_schedule { SPEC_SCHEDULE_COSINE, SPEC_SCHEDULE_LINEAR, SPEC_SCHEDULE_CONSTANT };
+/* Of the learning rate, by transformers' names. CONSTANT and CONSTANT_WITH_WARMUP are the same here (the
+ * warm-up is warmup_steps long), and so are COSINE and COSINE_WITH_MIN_LR (the minimum is final_fraction). */
+enum spec_schedule {
+    SPEC_SCHEDULE_COSINE,
+    SPEC_SCHEDULE_LINEAR,
+    SPEC_SCHEDULE_CONSTANT,
+    SPEC_SCHEDULE_CONSTANT_WITH_WARMUP,
+    SPEC_SCHEDULE_COSINE_WITH_MIN_LR,
+    SPEC_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR,
+    SPEC_SCHEDULE_COSINE_WITH_RESTARTS,
+    SPEC_SCHEDULE_POLYNOMIAL,
+    SPEC_SCHEDULE_INVERSE_SQRT,
+    SPEC_SCHEDULE_WARMUP_STABLE_DECAY
+};
+/* What weight decay is for: every trained parameter, or the matrices alone, as transformers' Trainer has it
+ * (no norms, no biases). */
+enum spec_decay { SPEC_DECAY_ALL, SPEC_DECAY_MATRICES };
 enum spec_recompute { SPEC_RECOMPUTE_AUTO, SPEC_RECOMPUTE_YES, SPEC_RECOMPUTE_NO };
 enum spec_placement {
     SPEC_PLACEMENT_AUTO,
@@ -55,6 +73,23 @@ enum spec_placement {
     SPEC_PLACEMENT_TENSOR,
     SPEC_PLACEMENT_SERVER
 };
+
+/* The order of a pipeline's instructions (docs/PLANNER.md). */
+enum spec_order {
+    SPEC_ORDER_AUTO,
+    SPEC_ORDER_1F1B,
+    SPEC_ORDER_GPIPE,
+    SPEC_ORDER_INTERLEAVED,
+    SPEC_ORDER_SPLIT
+};
+
+/* What a job leaves: peft's adapter, a Hugging Face model with everything in it, or the adapter for
+ * llama.cpp.
+ */
+enum spec_result { SPEC_RESULT_ADAPTER, SPEC_RESULT_MERGED, SPEC_RESULT_GGUF };
+/* In which dtype its tensors are written. BASE: each as the base model's file has it (fp32 for an adapter and
+ * for what the file keeps quantised). */
+enum spec_result_dtype { SPEC_DTYPE_BASE, SPEC_DTYPE_FP32, SPEC_DTYPE_BF16, SPEC_DTYPE_FP16 };
 
 /* What a placement is chosen by: seconds a step, price a token, energy a token. */
 enum spec_objective { SPEC_OBJECTIVE_TIME, SPEC_OBJECTIVE_COST, SPEC_OBJECTIVE_ENERGY };
@@ -72,8 +107,15 @@ struct spec_method_part {
     double alpha;              /* 32, > 0; the adapter is scaled by alpha / rank */
     double dropout;            /* 0.05, 0 <= dropout < 1 */
     struct spec_names targets; /* q_proj k_proj v_proj o_proj, in the order given, no name twice */
-    enum spec_base base;       /* fp32 */
-    char *start_from;          /* a peft adapter folder or its reference, or NULL */
+    /* Of targets.names[i]: rank and alpha, or what rank_pattern and alpha_pattern say of it. */
+    uint32_t target_rank[SPEC_TARGETS_MAX];
+    double target_alpha[SPEC_TARGETS_MAX];
+    bool rslora;                       /* false; true: scaled by alpha / sqrt(rank) */
+    struct spec_names modules_to_save; /* embed_tokens, lm_head: trained whole beside the adapter; none */
+    enum spec_base base;               /* fp32 */
+    bool double_quant;                 /* true: the scales of nf4 are quantised too */
+    enum spec_optimizer optimizer;     /* adamw */
+    char *start_from;                  /* a peft adapter folder or its reference, or NULL */
 };
 
 struct spec_data_part {
@@ -93,16 +135,25 @@ struct spec_train_part {
     double learning_rate;          /* 2e-4, the peak */
     enum spec_schedule schedule;   /* cosine */
     uint64_t warmup_steps;         /* 10 */
-    double final_fraction;         /* 0.1 of the peak at the end of the schedule */
+    double final_fraction;         /* 0.1 of the peak at the end of a schedule that comes to one */
+    uint32_t cycles;               /* 1, of cosine_with_restarts */
+    double power;                  /* 1, of polynomial */
+    uint64_t decay_steps;          /* of warmup_stable_decay, which needs it; 0 */
     double weight_decay;           /* 0, decoupled */
+    enum spec_decay decay;         /* all */
     double beta1, beta2;           /* 0.9, 0.95 */
     double eps;                    /* 1e-8 */
     double clip_norm;              /* 1.0; 0: no clipping */
     uint64_t seed;                 /* 1; at most 2^53 so that every JSON reader keeps it */
     enum spec_compute compute;     /* fp32 */
     enum spec_recompute recompute; /* auto */
-    bool router_aux;               /* false */
+    double label_smoothing;        /* 0, below 1 */
+    double neftune_alpha;          /* 0: no noise on the embeddings */
+    double router_aux;             /* 0: off; SPEC_ROUTER_AUX_MODEL: the model's own; else the coefficient */
 };
+
+/* train.router_aux: true */
+#define SPEC_ROUTER_AUX_MODEL (-1.0)
 
 struct spec_placement_part {
     enum spec_placement kind;      /* auto */
@@ -110,6 +161,7 @@ struct spec_placement_part {
     struct spec_names exclude;     /* none */
     uint32_t micro_batch_rows;     /* 0: auto */
     uint32_t stages;               /* 0: auto */
+    enum spec_order order;         /* `schedule`: auto */
     enum spec_objective objective; /* time */
     char *planner; /* a name of the scheduler's configuration, or "built-in"; NULL: its default.
                       Administrators' */
@@ -123,6 +175,10 @@ struct job_spec {
     struct spec_data_part data;
     struct spec_train_part train;
     struct spec_placement_part placement;
+    struct {
+        enum spec_result kind;        /* adapter; merged with method.kind full, always */
+        enum spec_result_dtype dtype; /* base (null) */
+    } result;
     struct {
         uint64_t every_steps; /* 50; 0: only at the end */
         uint32_t keep;        /* 2, 1..100 */
@@ -151,6 +207,12 @@ struct job_spec {
  */
 int spec_parse(const json_t *document, struct job_spec *spec, struct err *err);
 
+/* Refuse what a model of this config cannot do, before anything runs: targets that match no layer (the error
+ * lists those that do), patterns over experts' matrices, a tied head to be saved alone. ERR_INVALID,
+ * ERR_UNSUPPORTED, with the path first. */
+struct model_config;
+int spec_check_model(const struct job_spec *spec, const struct model_config *config, struct err *err);
+
 /* Release what spec_parse() filled. Safe on a zeroed struct and twice. */
 void spec_fini(struct job_spec *spec);
 
@@ -164,21 +226,35 @@ json_t *spec_to_json(const struct job_spec *spec, struct err *err);
  */
 bool spec_blob_ref(const char *text, char hex[65]);
 
-/* Learning rate of step t (from 0) of 'total_steps', as train.learning_rate, schedule, warmup_steps and
- * final_fraction say: peak*(t+1)/W while t < W, then peak*(f + (1-f)*s) with s = (1 + cos(pi*(t-W)/(T-W)))/2
- * for cosine, s = 1 - (t-W)/(T-W) for linear, 1 for constant. Pure.
+/* The factor of A·B's product for targets.names[target]: alpha / rank, or alpha / sqrt(rank) with rslora
+ * (Kalajdzievski 2023). */
+double spec_lora_scale(const struct spec_method_part *method, uint32_t target);
+
+/* Learning rate of step t (from 0) of 'total_steps', T, with W = warmup_steps and f = final_fraction:
+ * peak*(t+1)/W while t < W, so that no step is lost at rate 0 (transformers begins with t/W); from there on
+ * as transformers' get_scheduler, with p = (t-W)/(T-W): cosine (cosine_with_min_lr)   f + (1-f) (1 + cos(pi
+ * p))/2 cosine_with_restarts          f + (1-f) (1 + cos(pi (cycles p mod 1)))/2 linear, polynomial f + (1-f)
+ * (1 - p)^power; linear: power 1 inverse_sqrt                  sqrt(S/(t + S - W)), S = W, or 10000 without
+ * warm-up warmup_stable_decay           1 until T - decay_steps, then a half cosine down to f constant
+ * (…_with_warmup)      1 of the peak. Beyond T (a job that goes on) those that end stay at f. Pure.
  */
 double spec_learning_rate(const struct spec_train_part *train, uint64_t total_steps, uint64_t step);
 
 /* Names as they stand in a specification; NULL for a value outside the enum. */
 const char *spec_method_name(enum spec_method);
 const char *spec_base_name(enum spec_base);
+const char *spec_optimizer_name(enum spec_optimizer);
 const char *spec_compute_name(enum spec_compute);
 const char *spec_format_name(enum spec_format);
 const char *spec_learn_name(enum spec_learn);
 const char *spec_schedule_name(enum spec_schedule);
+const char *spec_decay_name(enum spec_decay);
 const char *spec_recompute_name(enum spec_recompute);
 const char *spec_placement_name(enum spec_placement);
+const char *spec_order_name(enum spec_order);
+const char *spec_result_name(enum spec_result);
+/* NULL for SPEC_DTYPE_BASE. */
+const char *spec_result_dtype_name(enum spec_result_dtype);
 const char *spec_objective_name(enum spec_objective);
 
 #endif

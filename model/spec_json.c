@@ -25,15 +25,40 @@ static json_t *auto_or_number(uint32_t value)
     return value == 0 ? json_string("auto") : json_integer((json_int_t)value);
 }
 
+/* {target: number} of the targets that differ from the rest. */
+static json_t *pattern_json(const struct spec_method_part *m, bool ranks)
+{
+    json_t *object = json_object();
+    for (uint32_t i = 0; object != NULL && i < m->targets.count; i++) {
+        json_t *value = NULL;
+        if (ranks && m->target_rank[i] != m->rank) {
+            value = json_integer((json_int_t)m->target_rank[i]);
+        } else if (!ranks && m->target_alpha[i] != m->alpha) {
+            value = json_real(m->target_alpha[i]);
+        } else {
+            continue;
+        }
+        if (json_object_set_new(object, m->targets.names[i], value) < 0) {
+            json_decref(object);
+            return NULL;
+        }
+    }
+    return object;
+}
+
 static json_t *method_json(const struct job_spec *spec)
 {
     const struct spec_method_part *m = &spec->method;
     if (m->kind == SPEC_METHOD_FULL) {
-        return json_pack("{s:s, s:s}", "kind", "full", "base", spec_base_name(m->base));
+        return json_pack("{s:s, s:s, s:s}", "kind", "full", "base", spec_base_name(m->base), "optimizer",
+                         spec_optimizer_name(m->optimizer));
     }
-    return json_pack("{s:s, s:I, s:f, s:f, s:o, s:s, s:o}", "kind", spec_method_name(m->kind), "rank",
-                     (json_int_t)m->rank, "alpha", m->alpha, "dropout", m->dropout, "targets",
-                     names_json(&m->targets), "base", spec_base_name(m->base), "start_from",
+    return json_pack("{s:s, s:I, s:f, s:f, s:o, s:o, s:o, s:b, s:o, s:s, s:b, s:s, s:o}", "kind",
+                     spec_method_name(m->kind), "rank", (json_int_t)m->rank, "alpha", m->alpha, "dropout",
+                     m->dropout, "targets", names_json(&m->targets), "rank_pattern", pattern_json(m, true),
+                     "alpha_pattern", pattern_json(m, false), "rslora", m->rslora ? 1 : 0, "modules_to_save",
+                     names_json(&m->modules_to_save), "base", spec_base_name(m->base), "double_quant",
+                     m->double_quant ? 1 : 0, "optimizer", spec_optimizer_name(m->optimizer), "start_from",
                      text_or_null(m->start_from));
 }
 
@@ -58,24 +83,30 @@ static json_t *train_json(const struct job_spec *spec)
     json_t *recompute = t->recompute == SPEC_RECOMPUTE_AUTO
                             ? json_string("auto")
                             : json_boolean(t->recompute == SPEC_RECOMPUTE_YES);
-    return json_pack("{s:I, s:I, s:f, s:s, s:I, s:f, s:f, s:[f,f], s:f, s:f, s:I, s:s, s:o, s:b}",
+    json_t *router = t->router_aux == SPEC_ROUTER_AUX_MODEL || t->router_aux == 0
+                         ? json_boolean(t->router_aux != 0)
+                         : json_real(t->router_aux);
+    return json_pack("{s:I, s:I, s:f, s:s, s:I, s:f, s:I, s:f, s:I, s:f, s:s, s:[f,f], s:f, s:f, s:I, s:s, "
+                     "s:o, s:f, s:f, s:o}",
                      "batch_rows", (json_int_t)t->batch_rows, t->epochs > 0 ? "epochs" : "steps",
                      t->epochs > 0 ? (json_int_t)t->epochs : (json_int_t)t->steps, "learning_rate",
                      t->learning_rate, "schedule", spec_schedule_name(t->schedule), "warmup_steps",
-                     (json_int_t)t->warmup_steps, "final_fraction", t->final_fraction, "weight_decay",
-                     t->weight_decay, "betas", t->beta1, t->beta2, "eps", t->eps, "clip_norm", t->clip_norm,
-                     "seed", (json_int_t)t->seed, "compute", spec_compute_name(t->compute), "recompute",
-                     recompute, "router_aux", t->router_aux ? 1 : 0);
+                     (json_int_t)t->warmup_steps, "final_fraction", t->final_fraction, "cycles",
+                     (json_int_t)t->cycles, "power", t->power, "decay_steps", (json_int_t)t->decay_steps,
+                     "weight_decay", t->weight_decay, "decay", spec_decay_name(t->decay), "betas", t->beta1,
+                     t->beta2, "eps", t->eps, "clip_norm", t->clip_norm, "seed", (json_int_t)t->seed,
+                     "compute", spec_compute_name(t->compute), "recompute", recompute, "label_smoothing",
+                     t->label_smoothing, "neftune_alpha", t->neftune_alpha, "router_aux", router);
 }
 
 static json_t *placement_json(const struct job_spec *spec)
 {
     const struct spec_placement_part *p = &spec->placement;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s*}", "kind", spec_placement_name(p->kind), "devices",
-                     p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s, s:s*}", "kind", spec_placement_name(p->kind),
+                     "devices", p->devices.given ? names_json(&p->devices) : json_null(), "exclude",
                      names_json(&p->exclude), "micro_batch_rows", auto_or_number(p->micro_batch_rows),
-                     "stages", auto_or_number(p->stages), "objective", spec_objective_name(p->objective),
-                     "planner", p->planner);
+                     "stages", auto_or_number(p->stages), "schedule", spec_order_name(p->order), "objective",
+                     spec_objective_name(p->objective), "planner", p->planner);
 }
 
 static json_t *limits_json(const struct job_spec *spec)
@@ -88,11 +119,13 @@ static json_t *limits_json(const struct job_spec *spec)
 json_t *spec_to_json(const struct job_spec *spec, struct err *err)
 {
     json_t *object =
-        json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:b}", "name", spec->name, "model",
-                  spec->model, "priority", (json_int_t)spec->priority, "method", method_json(spec), "data",
-                  data_json(spec), "train", train_json(spec), "placement", placement_json(spec), "checkpoint",
-                  "every_steps", (json_int_t)spec->checkpoint.every_steps, "keep",
-                  (json_int_t)spec->checkpoint.keep, "hold", spec->hold ? 1 : 0);
+        json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:{s:s, s:o}, s:{s:I, s:I}, s:b}", "name", spec->name,
+                  "model", spec->model, "priority", (json_int_t)spec->priority, "method", method_json(spec),
+                  "data", data_json(spec), "train", train_json(spec), "placement", placement_json(spec),
+                  "result", "kind", spec_result_name(spec->result.kind), "dtype",
+                  text_or_null(spec_result_dtype_name(spec->result.dtype)), "checkpoint", "every_steps",
+                  (json_int_t)spec->checkpoint.every_steps, "keep", (json_int_t)spec->checkpoint.keep, "hold",
+                  spec->hold ? 1 : 0);
     int status = object != NULL ? 0 : -1;
     if (status == 0 && spec->eval.on) {
         status = json_object_set_new(object, "eval",

@@ -15,6 +15,11 @@ const char split_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?
                             " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* Mistral's "tekken". */
+const char split_tekken[] =
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}|"
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char split_digit[] = "\\p{N}";
 const char split_digits[] = "\\p{N}+";
 
@@ -27,6 +32,7 @@ enum { MATCH_LIMIT = 50000000, JIT_STACK_BYTES = 1 << 20 };
 struct stage {
     pcre2_code *code;
     char *pattern;
+    enum split_how how;
 };
 
 struct splitter {
@@ -96,14 +102,16 @@ static int pattern_translate(const char *pattern, size_t size, struct buf *out, 
     return 0;
 }
 
-int splitter_add(struct splitter *splitter, const char *pattern, size_t size, struct err *err)
+int splitter_add(struct splitter *splitter, const char *pattern, size_t size, enum split_how how,
+                 bool literal, struct err *err)
 {
     if (splitter->count == SPLIT_STAGES_MAX || size > SPLIT_PATTERN_BYTES) {
         return err_set(err, ERR_TOO_BIG, "a pre-tokeniser of more than %d stages or %d bytes in a pattern",
                        SPLIT_STAGES_MAX, SPLIT_PATTERN_BYTES);
     }
     struct buf text = {.limit = 64 * SPLIT_PATTERN_BYTES};
-    int status = pattern_translate(pattern, size, &text, err);
+    int status =
+        literal ? buf_append(&text, pattern, size, err) : pattern_translate(pattern, size, &text, err);
     char *copy = status == 0 ? strndup(pattern, size) : NULL;
     if (copy == NULL) {
         buf_fini(&text);
@@ -111,8 +119,9 @@ int splitter_add(struct splitter *splitter, const char *pattern, size_t size, st
     }
     int error = 0;
     PCRE2_SIZE where = 0;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)buf_str(&text), text.size,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &where, NULL);
+    const uint32_t options =
+        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)buf_str(&text), text.size, options, &error, &where, NULL);
     buf_fini(&text);
     if (code == NULL) {
         PCRE2_UCHAR reason[128] = "";
@@ -122,7 +131,7 @@ int splitter_add(struct splitter *splitter, const char *pattern, size_t size, st
                        pattern, (const char *)reason);
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is slower, not different */
-    splitter->stages[splitter->count++] = (struct stage){.code = code, .pattern = copy};
+    splitter->stages[splitter->count++] = (struct stage){.code = code, .pattern = copy, .how = how};
     return 0;
 }
 
@@ -130,7 +139,9 @@ int splitter_digest(const struct splitter *splitter, struct digest *digest, stru
 {
     for (unsigned i = 0; i < splitter->count; i++) {
         const char *pattern = splitter->stages[i].pattern;
-        if (digest_update(digest, pattern, strlen(pattern) + 1, err) < 0) {
+        const uint8_t how = (uint8_t)splitter->stages[i].how;
+        if (digest_update(digest, pattern, strlen(pattern) + 1, err) < 0 ||
+            digest_update(digest, &how, 1, err) < 0) {
             return -1;
         }
     }
@@ -253,11 +264,13 @@ static int walk_stage(const struct walk *walk, unsigned stage, const char *text,
             at = next_character(text, size, end);
             continue;
         }
-        if (walk_piece(walk, stage, text, done, begin, err) < 0 ||
-            walk_piece(walk, stage, text, begin, end, err) < 0) {
+        const enum split_how how = walk->splitter->stages[stage].how;
+        const size_t cut = how == SPLIT_WITH_PREVIOUS ? end : begin;
+        if (walk_piece(walk, stage, text, done, cut, err) < 0 ||
+            (how == SPLIT_ISOLATED && walk_piece(walk, stage, text, begin, end, err) < 0)) {
             return -1;
         }
-        done = end;
+        done = how == SPLIT_WITH_NEXT ? begin : end;
         at = end;
     }
     return walk_piece(walk, stage, text, done, size, err);

@@ -1,7 +1,7 @@
 /* Pre-tokenisers: cutting a text into the pieces that BPE merges within.
  *
- * A splitter is a list of stages; each stage cuts every piece of the one before: matches of its pattern and
- * what lies between them become pieces of their own (Hugging Face's "Isolated"). Patterns are compiled by
+ * A splitter is a list of stages; each stage cuts every piece of the one before, as its split_how says of the
+ * matches of its pattern (the names are those of Hugging Face's "behavior"). Patterns are compiled by
  * PCRE2 with Unicode properties, where \s is exactly Unicode's White_Space, as in Oniguruma and Rust.
  * Matching is bounded by PCRE2's match limit. A splitter is immutable; scratch belongs to one thread at a
  * time.
@@ -9,6 +9,7 @@
 #ifndef MOTLEY_MODEL_SPLIT_H
 #define MOTLEY_MODEL_SPLIT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,14 +21,22 @@ struct split_scratch;
 
 enum { SPLIT_STAGES_MAX = 8, SPLIT_PATTERN_BYTES = 4096 };
 
+enum split_how {
+    SPLIT_ISOLATED,      /* matches and what lies between them are pieces of their own */
+    SPLIT_WITH_PREVIOUS, /* a match ends the piece before it ("MergedWithPrevious") */
+    SPLIT_WITH_NEXT      /* a match begins the piece behind it ("MergedWithNext") */
+};
+
 /* The patterns of the known families. */
-extern const char split_gpt2[], split_llama3[], split_qwen2[], split_digit[], split_digits[];
+extern const char split_gpt2[], split_llama3[], split_qwen2[], split_tekken[], split_digit[], split_digits[];
 
 /* An empty splitter, new: every text is one piece. */
 struct splitter *splitter_create(struct err *err);
 void splitter_destroy(struct splitter *splitter);
-/* Add a stage; 'pattern' is copied. ERR_UNSUPPORTED when PCRE2 does not take it, ERR_TOO_BIG. */
-int splitter_add(struct splitter *splitter, const char *pattern, size_t size, struct err *err);
+/* Add a stage; 'pattern' is copied, and is no pattern but the very text to be found if 'literal'.
+ * ERR_UNSUPPORTED when PCRE2 does not take it, ERR_TOO_BIG. */
+int splitter_add(struct splitter *splitter, const char *pattern, size_t size, enum split_how how,
+                 bool literal, struct err *err);
 /* Add the patterns to a digest. */
 int splitter_digest(const struct splitter *splitter, struct digest *digest, struct err *err);
 

@@ -4,19 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/arch.h"
 #include "model/blocks.h"
 #include "model/gguf_config.h"
 #include "model/hub_json.h"
 
-enum { NAME_BYTES = 128, INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
+enum { INDEX_BYTES_MAX = 64 << 20, PIECE_BYTES = 64 << 10 };
 
 struct model {
     struct model_source *source;
     struct model_config config;
     struct gguf *gguf;            /* or NULL */
-    struct safetensors **st;      /* [file_count], or NULL; keep the names alive */
-    char (*names)[NAME_BYTES];    /* of a GGUF's tensors */
-    struct model_tensor *tensors; /* by name */
+    struct safetensors **st;      /* [file_count], or NULL */
+    struct model_tensor *tensors; /* by name; the names are theirs */
     uint32_t count, capacity;
 };
 
@@ -40,17 +40,93 @@ static int sort_tensors(struct model *m, struct err *err)
     return 0;
 }
 
-static int reserve_tensors(struct model *m, uint32_t more, struct err *err)
+static int add_named(struct model *m, const char *name, struct model_tensor tensor, struct err *err)
 {
-    uint64_t want = (uint64_t)m->count + more;
-    if (want > SAFETENSORS_TENSORS_MAX)
+    if (m->count == SAFETENSORS_TENSORS_MAX)
         return err_set(err, ERR_TOO_BIG, "more than %d tensors", SAFETENSORS_TENSORS_MAX);
-    struct model_tensor *grown = realloc(m->tensors, (size_t)(want ? want : 1) * sizeof(*grown));
-    if (!grown)
-        return err_set(err, ERR_NOMEM, "no memory for %llu tensors", (unsigned long long)want);
-    m->tensors = grown;
-    m->capacity = (uint32_t)want;
+    if (m->count == m->capacity) {
+        uint32_t want = m->capacity ? 2 * m->capacity : 256;
+        struct model_tensor *grown = realloc(m->tensors, want * sizeof(*grown));
+        if (!grown)
+            return err_set(err, ERR_NOMEM, "no memory for %u tensors", want);
+        m->tensors = grown;
+        m->capacity = want;
+    }
+    tensor.name = strdup(name);
+    if (!tensor.name)
+        return err_set(err, ERR_NOMEM, "no memory for a tensor's name");
+    m->tensors[m->count++] = tensor;
     return 0;
+}
+
+/* A tensor as the file has it. */
+struct stored {
+    const char *name;
+    bool gguf;
+    enum tensor_type type;
+    uint32_t rank, file;
+    const uint64_t *shape;
+    uint64_t offset, size;
+};
+
+/* One tensor of the file that holds every expert's matrix, or two of each: cut at whole rows, so a part is a
+ * run of bytes. */
+static int add_stacked(struct model *m, const struct stored *s, const struct arch_match *match,
+                       struct err *err)
+{
+    uint32_t experts = m->config.experts, parts = match->part_count;
+    char name[ARCH_NAME_MAX];
+    if (s->rank != 3 || s->shape[0] != experts || s->shape[1] % parts != 0)
+        return err_set(err, ERR_INVALID, "the tensor \"%.200s\" has not %u experts of %u matrices", s->name,
+                       experts, parts);
+    uint64_t size = s->size / experts / parts;
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t p = 0; p < parts; p++) {
+            struct model_tensor t = {.type = s->type,
+                                     .rank = 2,
+                                     .rows = s->shape[1] / parts,
+                                     .cols = s->shape[2],
+                                     .file = s->file,
+                                     .offset = s->offset + (e * parts + p) * size,
+                                     .size = size};
+            arch_tensor_name(m->config.arch, match->parts[p], match->layer, e, ".weight", name);
+            if (add_named(m, name, t, err) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* Under its Hugging Face name; what a GGUF has beside the model's tensors is left out. */
+static int add_tensor(struct model *m, const struct stored *s, struct err *err)
+{
+    const struct model_config *c = &m->config;
+    const struct arch *arch = arch_of(c->arch);
+    struct arch_match match;
+    char name[ARCH_NAME_MAX];
+    bool known =
+        s->gguf ? arch_match_gguf(c->arch, s->name, &match) : arch_match_hf(c->arch, s->name, &match);
+    if (known && match.stacked)
+        return add_stacked(m, s, &match, err);
+    if (!known && s->gguf)
+        return 0;
+    struct model_tensor t = {.type = s->type,
+                             .rank = s->rank,
+                             .rows = s->rank ? s->shape[0] : 1,
+                             .cols = 1,
+                             .file = s->file,
+                             .offset = s->offset,
+                             .size = s->size};
+    for (uint32_t k = 1; k < s->rank; k++)
+        t.cols *= s->shape[k];
+    if (!known)
+        return add_named(m, s->name, t, err);
+    enum arch_tensor what = match.parts[0];
+    if (s->gguf && arch->gguf_permutes)
+        t.permuted_heads = what == ARCH_Q ? c->heads : what == ARCH_K ? c->kv_heads : 0;
+    if (s->gguf && what >= ARCH_NORM_FINAL && what <= ARCH_NORM_K)
+        t.offset_added = (float)arch->norm_offset;
+    arch_tensor_name(c->arch, what, match.layer, match.expert, match.suffix, name);
+    return add_named(m, name, t, err);
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -63,22 +139,17 @@ static int add_safetensors(struct model *m, uint32_t file, struct err *err)
 {
     if (safetensors_open(m->source, file, &m->st[file], err) < 0)
         return -1;
-    uint32_t count = safetensors_count(m->st[file]);
-    if (reserve_tensors(m, count, err) < 0)
-        return -1;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < safetensors_count(m->st[file]); i++) {
         const struct safetensors_tensor *t = safetensors_at(m->st[file], i);
-        uint64_t cols = 1;
-        for (uint32_t k = 1; k < t->rank; k++)
-            cols *= t->shape[k];
-        m->tensors[m->count++] = (struct model_tensor){.name = t->name,
-                                                       .type = t->type,
-                                                       .rank = t->rank,
-                                                       .rows = t->rank ? t->shape[0] : 1,
-                                                       .cols = cols,
-                                                       .file = file,
-                                                       .offset = t->offset,
-                                                       .size = t->size};
+        struct stored stored = {.name = t->name,
+                                .type = t->type,
+                                .rank = t->rank,
+                                .file = file,
+                                .shape = t->shape,
+                                .offset = t->offset,
+                                .size = t->size};
+        if (add_tensor(m, &stored, err) < 0)
+            return -1;
     }
     return 0;
 }
@@ -103,9 +174,9 @@ static int check_index(struct model *m, struct err *err)
     map = json_object_get(document, "weight_map");
     json_object_foreach(map, key, value)
     {
-        const struct model_tensor *t = find(m, key);
         const char *file = json_string_value(value);
-        if (!t || !file || strcmp(model_source_file(m->source, t->file)->name, file) != 0) {
+        int shard = file ? model_source_find(m->source, file) : -1;
+        if (shard < 0 || !m->st[shard] || !safetensors_find(m->st[shard], key)) {
             err_set(err, ERR_CORRUPT, "%s: weight_map.%.200s: the tensor is not in \"%.100s\"", name, key,
                     file ? file : "");
             goto out;
@@ -164,30 +235,18 @@ static int open_gguf(struct model *m, uint32_t file, struct err *err)
     if (gguf_open(m->source, file, &m->gguf, err) < 0 || gguf_config(m->gguf, &m->config, err) < 0 ||
         read_rope_divisors(m, file, err) < 0)
         return -1;
-    uint32_t count = gguf_tensor_count(m->gguf);
-    m->names = calloc(count ? count : 1, sizeof(*m->names));
-    if (!m->names)
-        return err_set(err, ERR_NOMEM, "no memory for %u tensors", count);
-    if (reserve_tensors(m, count, err) < 0)
-        return -1;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < gguf_tensor_count(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
-        uint32_t heads;
-        if (!gguf_hf_name(t, &m->config, m->names[m->count], NAME_BYTES, &heads))
-            continue;
-        uint64_t cols = 1;
-        for (uint32_t k = 1; k < t->rank; k++)
-            cols *= t->shape[k];
-        m->tensors[m->count] = (struct model_tensor){.name = m->names[m->count],
-                                                     .type = t->type,
-                                                     .rank = t->rank,
-                                                     .rows = t->shape[0],
-                                                     .cols = cols,
-                                                     .file = file,
-                                                     .offset = t->offset,
-                                                     .size = t->size,
-                                                     .permuted_heads = heads};
-        m->count++;
+        struct stored stored = {.name = t->name,
+                                .gguf = true,
+                                .type = t->type,
+                                .rank = t->rank,
+                                .file = file,
+                                .shape = t->shape,
+                                .offset = t->offset,
+                                .size = t->size};
+        if (add_tensor(m, &stored, err) < 0)
+            return -1;
     }
     return sort_tensors(m, err);
 }
@@ -263,7 +322,8 @@ void model_close(struct model *model)
         safetensors_close(model->st[i]);
     free(model->st);
     gguf_close(model->gguf);
-    free(model->names);
+    for (uint32_t i = 0; i < model->count; i++)
+        free((char *)(uintptr_t)model->tensors[i].name);
     free(model->tensors);
     model_source_close(model->source);
     free(model);
@@ -354,6 +414,9 @@ int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor
     for (uint64_t r = row_begin; tensor->permuted_heads && status == 0 && r < row_end; r++)
         status =
             read_rows(model, tensor, stored_row(tensor, r), 1, dst + (r - row_begin) * tensor->cols, err);
+    uint64_t values = tensor->offset_added != 0 ? (row_end - row_begin) * tensor->cols : 0;
+    for (uint64_t i = 0; status == 0 && i < values; i++)
+        dst[i] -= tensor->offset_added;
     return status < 0 ? err_wrap(err, "tensor \"%s\"", tensor->name) : 0;
 }
 

@@ -1,4 +1,5 @@
-/* An open model: its config and every tensor under its Hugging Face name, whatever the file.
+/* An open model: its config and every tensor under its Hugging Face name, whatever the file. Experts have one
+ * tensor each, even where the file has one for all of a layer.
  *
  * Opening reads headers only. model_open() checks that every tensor the config calls for is there with the
  * right shape and a type we can turn into fp32. After it a model is immutable: many threads may read.
@@ -28,6 +29,7 @@ struct model_tensor {
     uint32_t file;           /* of the source */
     uint64_t offset, size;   /* bytes in that file */
     uint32_t permuted_heads; /* GGUF q/k: rows of each of so many heads are interleaved; 0: as named */
+    float offset_added;      /* GGUF: the file's values have the norms' offset in them (Gemma: 1); else 0 */
 };
 
 /* Open. Takes 'source' (closed with the model, or at once on error). Errors: ERR_NOT_FOUND (no config or no
@@ -55,7 +57,8 @@ const struct model_tensor *model_tensor_at(const struct model *model, uint32_t i
 const struct model_tensor *model_tensor_find(const struct model *model, const char *name);
 
 /* Read rows [row_begin, row_end) as fp32 into dst [row_end - row_begin, cols]: dequantised, in Hugging Face's
- * row order, reading only the bytes of those rows (of their heads, for permuted ones). */
+ * row order, as Hugging Face's file would hold them, reading only the bytes of those rows (of their heads,
+ * for permuted ones). */
 int model_tensor_read_f32(struct model *model, const struct model_tensor *tensor, uint64_t row_begin,
                           uint64_t row_end, float *dst, struct err *err);
 

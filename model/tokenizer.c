@@ -1,10 +1,12 @@
-/* Encoding: cut added tokens out, normalise, split, merge. */
+/* Encoding: cut added tokens out, normalise, split, merge. Texts on their way are views, which know where
+ * each of their bytes stood in the text that was given. */
 #include "model/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
+#include "model/text_steps.h"
 #include "model/tokenizer_build.h"
 #include "model/tokenizer_scratch.h"
 #include "model/utf8.h"
@@ -12,8 +14,9 @@
 struct encoding {
     const struct tokenizer *t;
     struct encode_scratch *scratch;
-    struct ids *ids;
+    struct ids *ids, *ends; /* ends: or NULL */
     unsigned flags;
+    struct text_view cutting; /* what the splitter cuts: pieces lie in it */
 };
 
 void ids_fini(struct ids *ids)
@@ -64,6 +67,7 @@ static struct encode_scratch *scratch_take(const struct tokenizer *t, struct err
 static void scratch_return(const struct tokenizer *t, struct encode_scratch *scratch)
 {
     struct tokenizer *shared = (struct tokenizer *)t;
+    encode_scratch_trim(scratch);
     pthread_mutex_lock(&shared->lock);
     if (shared->idle_count < TOKENIZER_SCRATCH_MAX) {
         shared->idle[shared->idle_count++] = scratch;
@@ -78,7 +82,8 @@ static bool candidate_before(const struct candidate *a, const struct candidate *
     return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
-/* There is room: a piece of n symbols pushes at most 3n candidates, n at first and two for each merge. */
+/* There is room: of a piece of n symbols at most 2n candidates are in the heap, n at first and one more for
+ * each merge, which takes one out and puts two in. */
 static void heap_push(struct encode_scratch *s, struct candidate entry)
 {
     size_t at = s->heap_count++;
@@ -125,7 +130,7 @@ static int scratch_reserve(struct encode_scratch *s, size_t size, struct err *er
         return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
     }
     s->symbols = symbols;
-    struct candidate *heap = realloc(s->heap, 3 * capacity * sizeof(*heap));
+    struct candidate *heap = realloc(s->heap, 2 * capacity * sizeof(*heap));
     if (heap == NULL) {
         return err_set(err, ERR_NOMEM, "out of memory for a piece of %zu bytes", size);
     }
@@ -167,6 +172,7 @@ static void symbols_merge(const struct tokenizer *t, struct encode_scratch *s, i
             continue;
         }
         left->id = (int32_t)merge->merged;
+        left->end = right->end;
         right->id = -1;
         left->next = right->next;
         if (left->next >= 0) {
@@ -179,29 +185,99 @@ static void symbols_merge(const struct tokenizer *t, struct encode_scratch *s, i
     }
 }
 
-/* Append the ids of one piece by merging. */
-static int piece_merge(const struct encoding *e, const char *piece, size_t size, struct err *err)
+/* Symbols of a piece on their way, one behind the other. */
+struct spelling {
+    struct symbol *symbols;
+    int32_t count;
+    bool unknown; /* what had no token and is not yet among the symbols, ending before 'unknown_end' */
+    int32_t unknown_end;
+};
+
+static void spell(struct spelling *s, int32_t id, int32_t end)
+{
+    s->symbols[s->count] =
+        (struct symbol){.id = id, .previous = s->count - 1, .next = s->count + 1, .end = end};
+    s->count++;
+}
+
+static void spell_unknown(struct spelling *s, const struct tokenizer *t)
+{
+    if (s->unknown) {
+        spell(s, t->unknown, s->unknown_end);
+    }
+    s->unknown = false;
+}
+
+/* The symbols that merging begins with: tokens of single bytes or characters; else of the character's bytes;
+ * else the unknown token, one for several in a row if so fused. */
+static int32_t piece_spell(const struct encoding *e, const char *piece, size_t size)
+{
+    const struct tokenizer *t = e->t;
+    struct spelling s = {.symbols = e->scratch->symbols};
+    for (size_t at = 0; at < size;) {
+        size_t end = at + 1;
+        while (!t->bytes && end < size && ((unsigned char)piece[end] & 0xc0) == 0x80) {
+            end++;
+        }
+        const int32_t id = t->bytes ? t->byte_id[(unsigned char)piece[at]]
+                                    : tokenizer_lookup(t, (const uint8_t *)piece + at, end - at);
+        bool fall_back = id < 0 && t->byte_fallback;
+        for (size_t i = at; i < end && fall_back; i++) {
+            fall_back = t->byte_id[(unsigned char)piece[i]] >= 0;
+        }
+        if (id >= 0) {
+            spell_unknown(&s, t);
+            spell(&s, id, (int32_t)end);
+        } else if (fall_back) { /* in Hugging Face's order, behind which the unknown may come */
+            for (size_t i = at; i < end; i++) {
+                spell(&s, t->byte_id[(unsigned char)piece[i]], (int32_t)i + 1);
+            }
+        } else if (t->unknown >= 0) {
+            if (!t->fuse_unknown) {
+                spell_unknown(&s, t);
+            }
+            s.unknown = true;
+            s.unknown_end = (int32_t)end;
+        }
+        at = end;
+    }
+    spell_unknown(&s, t);
+    return s.count;
+}
+
+/* Append an id that ends before byte 'end' of 'piece'. */
+static int id_append(const struct encoding *e, int32_t id, const char *piece, int32_t end, struct err *err)
+{
+    if (e->ends != NULL) {
+        const int32_t place =
+            (int32_t)text_place(&e->cutting, (size_t)(piece - e->cutting.text) + (size_t)end);
+        if (ids_append(e->ends, &place, 1, err) < 0) {
+            return -1;
+        }
+    }
+    return ids_append(e->ids, &id, 1, err);
+}
+
+/* Append the ids of one piece by merging; their ends in the piece go to ends[0..ends_room) too. */
+static int piece_merge(const struct encoding *e, const char *piece, size_t size, uint8_t *ends,
+                       unsigned ends_room, struct err *err)
 {
     struct encode_scratch *s = e->scratch;
     if (scratch_reserve(s, size, err) < 0) {
         return -1;
     }
-    int32_t count = 0;
-    for (size_t i = 0; i < size; i++) {
-        int32_t id = e->t->byte_id[(unsigned char)piece[i]];
-        id = id >= 0 ? id : e->t->unknown;
-        if (id >= 0) {
-            s->symbols[count] = (struct symbol){.id = id, .previous = count - 1, .next = count + 1};
-            count++;
-        }
-    }
+    const int32_t count = piece_spell(e, piece, size);
     if (count == 0) {
         return 0;
     }
     s->symbols[count - 1].next = -1;
     symbols_merge(e->t, s, count);
-    for (int32_t i = 0; i >= 0; i = s->symbols[i].next) {
-        if (ids_append(e->ids, &s->symbols[i].id, 1, err) < 0) {
+    unsigned n = 0;
+    for (int32_t i = 0; i >= 0; i = s->symbols[i].next, n++) {
+        if (n < ends_room) {
+            ends[n] = (uint8_t)s->symbols[i].end;
+        }
+        if (id_append(e, s->symbols[i].id, piece, s->symbols[i].end, err) < 0) {
             return -1;
         }
     }
@@ -217,6 +293,20 @@ static uint32_t piece_hash(const char *piece, size_t size)
     return (uint32_t)(h ^ h >> 29);
 }
 
+static int cached_append(const struct encoding *e, const struct cached *slot, const char *piece,
+                         struct err *err)
+{
+    if (e->ends == NULL) {
+        return ids_append(e->ids, slot->ids, slot->count, err);
+    }
+    for (unsigned i = 0; i < slot->count; i++) {
+        if (id_append(e, slot->ids[i], piece, slot->ends[i], err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int piece_encode(void *arg, const char *piece, size_t size, struct err *err)
 {
     const struct encoding *e = arg;
@@ -224,17 +314,20 @@ static int piece_encode(void *arg, const char *piece, size_t size, struct err *e
     if (size <= CACHE_PIECE) {
         slot = &e->scratch->cache[piece_hash(piece, size) % CACHE_SLOTS];
         if (slot->size == size && memcmp(slot->piece, piece, size) == 0) {
-            return ids_append(e->ids, slot->ids, slot->count, err);
+            return cached_append(e, slot, piece, err);
         }
     }
     const size_t begin = e->ids->count;
-    int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)piece, size) : -1;
-    int status = whole >= 0 ? ids_append(e->ids, &whole, 1, err) : piece_merge(e, piece, size, err);
+    uint8_t ends[CACHE_IDS] = {(uint8_t)size};
+    const int32_t whole = e->t->ignore_merges ? tokenizer_lookup(e->t, (const uint8_t *)piece, size) : -1;
+    const int status = whole >= 0 ? id_append(e, whole, piece, (int32_t)size, err)
+                                  : piece_merge(e, piece, size, ends, slot != NULL ? CACHE_IDS : 0, err);
     const size_t count = e->ids->count - begin;
     if (status == 0 && slot != NULL && count <= CACHE_IDS) {
         slot->size = (uint8_t)size;
         slot->count = (uint8_t)count;
         memcpy(slot->piece, piece, size);
+        memcpy(slot->ends, ends, sizeof(ends));
         if (count > 0) {
             memcpy(slot->ids, e->ids->data + begin, count * sizeof(*slot->ids));
         }
@@ -242,25 +335,17 @@ static int piece_encode(void *arg, const char *piece, size_t size, struct err *e
     return status;
 }
 
-/* Text without added tokens: prefix, split, merge. */
-static int plain_encode(const struct encoding *e, const char *text, size_t size, struct err *err)
+/* Text without added tokens: the last steps, split, merge. */
+static int plain_encode(struct encoding *e, const struct text_view *view, struct err *err)
 {
-    if (size == 0) {
+    if (view->size == 0) {
         return 0;
     }
-    struct buf prefixed = {.limit = ENCODE_BYTES_MAX};
-    if (e->t->add_prefix_space && text[0] != ' ') {
-        if (buf_append(&prefixed, " ", 1, err) < 0 || buf_append(&prefixed, text, size, err) < 0) {
-            buf_fini(&prefixed);
-            return -1;
-        }
-        text = (const char *)prefixed.data;
-        size = prefixed.size;
+    if (text_steps_apply(&e->t->before_split, view, &e->scratch->before_split, &e->cutting, err) < 0) {
+        return -1;
     }
-    struct encoding writable = *e;
-    int status = split_text(e->t->splitter, e->scratch->split, text, size, piece_encode, &writable, err);
-    buf_fini(&prefixed);
-    return status;
+    return split_text(e->t->splitter, e->scratch->split, e->cutting.text, e->cutting.size, piece_encode, e,
+                      err);
 }
 
 /* The longest added token at text[at..size) of the wanted kind, or NULL. The candidates with the same first
@@ -274,7 +359,7 @@ static const struct added_token *added_at(const struct encoding *e, const char *
     uint32_t high = t->added_first[first + 1];
     const struct added_token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
-        while (low < high && t->tokens[t->added[low].id].size == depth) {
+        while (low < high && t->added[low].size == depth) {
             const struct added_token *found = &t->added[low++];
             const bool wanted =
                 found->normalized == normalized && !(found->special && (e->flags & TOKENIZER_IGNORE_SPECIAL));
@@ -288,7 +373,7 @@ static const struct added_token *added_at(const struct encoding *e, const char *
         uint32_t to = high;
         while (from < to) { /* first with that byte or more */
             uint32_t middle = from + (to - from) / 2;
-            if (t->arena[t->tokens[t->added[middle].id].offset + depth] < byte) {
+            if (t->arena[t->added[middle].offset + depth] < byte) {
                 from = middle + 1;
             } else {
                 to = middle;
@@ -298,7 +383,7 @@ static const struct added_token *added_at(const struct encoding *e, const char *
         to = high;
         while (from < to) { /* first with more */
             uint32_t middle = from + (to - from) / 2;
-            if (t->arena[t->tokens[t->added[middle].id].offset + depth] <= byte) {
+            if (t->arena[t->added[middle].offset + depth] <= byte) {
                 from = middle + 1;
             } else {
                 to = middle;
@@ -309,10 +394,14 @@ static const struct added_token *added_at(const struct encoding *e, const char *
     return best;
 }
 
+/* \w of Rust's regex (UTS 18, annex C): alphabetic, marks, decimal digits, connectors, joiners. */
 static bool is_word(uint32_t code)
 {
     const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;
+    const bool circled = (code >= 0x24b6 && code <= 0x24e9) || (code >= 0x1f130 && code <= 0x1f149) ||
+                         (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC || circled ||
+           code == 0x200c || code == 0x200d;
 }
 
 /* The character before 'at' (at > 0), and where it begins. */
@@ -357,80 +446,82 @@ static void added_strip(const struct added_token *added, const char *text, size_
     }
 }
 
-static int segment_normalise(const struct encoding *e, const char *text, size_t size, struct err *err);
+static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err);
 
-/* Cut the added tokens of one kind out of text; what lies between goes on: raw text to normalisation,
- * normalised text to the splitter. */
-static int segment_cut(const struct encoding *e, const char *text, size_t size, bool normalized,
-                       struct err *err)
+/* Cut the added tokens of one kind out of a text; what lies between goes on: raw text to normalisation,
+ * normalised text to the splitter. The search goes on behind the token itself, and not behind the white space
+ * that it swallowed, as in Hugging Face's. */
+static int segment_cut(struct encoding *e, const struct text_view *view, bool normalized, struct err *err)
 {
     size_t done = 0;
+    const char *text = view->text;
+    const size_t size = view->size;
     for (size_t at = 0; at <= size;) {
         const struct added_token *added = at < size ? added_at(e, text, size, at, normalized) : NULL;
         if (at < size && added == NULL) {
             at++;
             continue;
         }
-        size_t begin = at;
-        size_t end = added != NULL ? at + e->t->tokens[added->id].size : at;
+        size_t begin = added != NULL ? at : size;
+        size_t end = added != NULL ? at + added->size : size;
+        at = end;
         if (added != NULL && added->single_word && !is_whole_word(text, size, begin, end)) {
-            at = end;
             continue;
         }
         if (added != NULL) {
             added_strip(added, text, size, done, &begin, &end);
         }
-        int status = normalized ? plain_encode(e, text + done, begin - done, err)
-                                : segment_normalise(e, text + done, begin - done, err);
-        if (status < 0) {
-            return -1;
+        if (begin > done) {
+            const struct text_view between = text_slice(view, done, begin);
+            if ((normalized ? plain_encode(e, &between, err) : segment_normalise(e, &between, err)) < 0) {
+                return -1;
+            }
         }
         if (added == NULL) {
             break;
         }
         const int32_t id = (int32_t)added->id;
-        if (ids_append(e->ids, &id, 1, err) < 0) {
+        const int32_t place = (int32_t)text_place(view, end);
+        if (ids_append(e->ids, &id, 1, err) < 0 ||
+            (e->ends != NULL && ids_append(e->ends, &place, 1, err) < 0)) {
             return -1;
         }
         done = end;
-        at = end;
     }
     return 0;
 }
 
-static bool is_ascii(const char *text, size_t size)
+static int segment_normalise(struct encoding *e, const struct text_view *view, struct err *err)
 {
-    unsigned char any = 0;
-    for (size_t i = 0; i < size; i++) {
-        any |= (unsigned char)text[i];
+    struct text_view normal;
+    if (text_steps_apply(&e->t->normal, view, &e->scratch->normal, &normal, err) < 0) {
+        return -1;
     }
-    return any < 0x80;
+    return e->t->has_normalized ? segment_cut(e, &normal, true, err) : plain_encode(e, &normal, err);
 }
 
-/* Unicode normalisation form C where the model's tokenizer has it. */
-static int segment_normalise(const struct encoding *e, const char *text, size_t size, struct err *err)
+/* Tokens that stand before or behind every text: they end at its beginning or at its end. */
+static int around_append(const struct encoding *e, const int32_t *around, uint32_t count, size_t place,
+                         struct err *err)
 {
-    utf8proc_uint8_t *normal = NULL;
-    if (size == 0) {
-        return 0;
-    }
-    if (e->t->nfc && !is_ascii(text, size)) {
-        utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size,
-                                               &normal, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        if (length < 0) {
-            return err_set(err, ERR_NOMEM, "could not normalise a text: %s", utf8proc_errmsg(length));
+    const int32_t end = (int32_t)place;
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids_append(e->ids, &around[i], 1, err) < 0 ||
+            (e->ends != NULL && ids_append(e->ends, &end, 1, err) < 0)) {
+            return -1;
         }
-        text = (const char *)normal;
-        size = (size_t)length;
     }
-    int status =
-        e->t->has_normalized ? segment_cut(e, text, size, true, err) : plain_encode(e, text, size, err);
-    free(normal);
-    return status;
+    return 0;
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
                      struct ids *ids, struct err *err)
+{
+    return tokenizer_encode_placed(t, text, size, flags, ids, NULL, err);
+}
+
+int tokenizer_encode_placed(const struct tokenizer *t, const char *text, size_t size, unsigned flags,
+                            struct ids *ids, struct ids *ends, struct err *err)
 {
     if (size > ENCODE_BYTES_MAX) {
         return err_set(err, ERR_TOO_BIG, "a text of %zu bytes is more than %d", size, ENCODE_BYTES_MAX);
@@ -439,25 +530,29 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, u
     if (valid != size) {
         return err_set(err, ERR_INVALID, "the text is not valid UTF-8 at byte %zu", valid);
     }
-    struct encoding e = {.t = t, .ids = ids, .flags = flags};
+    const struct text_view view = {.text = text, .size = size};
+    struct encoding e = {.t = t, .ids = ids, .ends = ends, .flags = flags};
     e.scratch = scratch_take(t, err);
     if (e.scratch == NULL) {
         return -1;
     }
     const size_t begin = ids->count;
+    const size_t ends_begin = ends != NULL ? ends->count : 0;
     int status = 0;
     if (flags & TOKENIZER_ADD_BEGIN) {
-        status = ids_append(ids, t->before, t->before_count, err);
+        status = around_append(&e, t->before, t->before_count, 0, err);
     }
-    if (status == 0) {
-        status = t->added_count > 0 ? segment_cut(&e, text, size, false, err)
-                                    : segment_normalise(&e, text, size, err);
+    if (status == 0 && size > 0) {
+        status = t->added_count > 0 ? segment_cut(&e, &view, false, err) : segment_normalise(&e, &view, err);
     }
     if (status == 0 && (flags & TOKENIZER_ADD_END)) {
-        status = ids_append(ids, t->after, t->after_count, err);
+        status = around_append(&e, t->after, t->after_count, size, err);
     }
     if (status < 0) {
         ids->count = begin;
+        if (ends != NULL) {
+            ends->count = ends_begin;
+        }
     }
     scratch_return(t, e.scratch);
     return status;

@@ -1,10 +1,14 @@
-/* Byte-level BPE tokenizers, from Hugging Face's tokenizer.json or from GGUF metadata.
+/* BPE tokenizers, from Hugging Face's tokenizer.json or from GGUF metadata.
  *
- * Text -> special and added tokens are cut out first -> the rest is split by the pre-tokeniser's pattern ->
- * each piece's bytes are merged by rank (Sennrich et al., "Neural Machine Translation of Rare Words with
- * Subword Units", 2016; bytes as in GPT-2). Exact against Hugging Face's `tokenizers` for GPT-2, Llama 3,
- * Qwen 2 and SmolLM pre-tokenisers; any other kind of model, normaliser or pre-tokeniser is refused by name
- * (ERR_UNSUPPORTED).
+ * Text -> special and added tokens are cut out first -> the rest is normalised, and split by the
+ * pre-tokeniser's pattern -> within each piece, bytes or characters are merged by rank (Sennrich et al.,
+ * "Neural Machine Translation of Rare Words with Subword Units", 2016). Two kinds: byte-level (as GPT-2,
+ * Llama 3, Qwen, SmolLM, OLMo have it), where merging begins with bytes; and that of SentencePiece (Kudo &
+ * Richardson, 2018; as Llama 2, Mistral, Gemma, Phi-3 have it), where it begins with characters, a space is
+ * U+2581, and a character without a token becomes its bytes' tokens. Exact against Hugging Face's
+ * `tokenizers`; any other kind of model, normaliser, pre-tokeniser or decoder is refused by name
+ * (ERR_UNSUPPORTED). A piece of n bytes costs O(n log n): without a pre-tokeniser (Gemma) a text is one
+ * piece.
  *
  * A tokenizer is immutable once open and may be used by many threads at once: encoding keeps its scratch on
  * the call. Token ids are int32, 0 <= id < vocab.
@@ -50,6 +54,10 @@ int tokenizer_open(struct model *model, struct tokenizer **tokenizer, struct err
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err);
 
+/* The text of chat_template.jinja, which stands beside those files and comes before what they have; copied.
+ * Before the tokenizer is shared. */
+int tokenizer_give_template(struct tokenizer *tokenizer, const char *text, struct err *err);
+
 /* From GGUF metadata (tokenizer.ggml.*). Borrowed for the call. */
 int tokenizer_from_gguf(const struct gguf *gguf, struct tokenizer **tokenizer, struct err *err);
 
@@ -60,29 +68,26 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                      struct ids *ids, struct err *err);
 
-/* Append the text of 'ids' to 'text'. Bytes that are not valid UTF-8 become U+FFFD, as many as Python's and
- * Rust's lossy decoding make. skip_special leaves out special tokens. ERR_INVALID names an id outside the
+/* The same, and to 'ends', for each id, where it ends: a byte offset in 'text', never falling. A token begins
+ * where the one before it ends; one that was put in (a prefix, bos) may be empty. */
+int tokenizer_encode_placed(const struct tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
+                            struct ids *ids, struct ids *ends, struct err *err);
+
+/* Append the text of 'ids' to 'text', as the model's own decoder makes it. Bytes that are not valid UTF-8
+ * become U+FFFD: byte-level, as many as Python's and Rust's lossy decoding make; with byte fallback, one for
+ * each byte of the run of them. skip_special leaves out special tokens. ERR_INVALID names an id outside the
  * vocabulary. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
                      struct buf *text, struct err *err);
-
-/* Streaming decode: append the bytes that token 'id' completes. state holds the bytes of an unfinished
- * character (zero it to begin); tokenizer_decode_end() flushes them as U+FFFD. */
-struct decode_state {
-    uint8_t bytes[8];
-    uint8_t count;
-};
-int tokenizer_decode_next(const struct tokenizer *tokenizer, struct decode_state *state, int32_t id,
-                          bool skip_special, struct buf *text, struct err *err);
-int tokenizer_decode_end(struct decode_state *state, struct buf *text, struct err *err);
 
 /* Number of ids (largest id + 1). */
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 /* -1 when the model names none. */
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);
-/* Bytes that token 'id' stands for; 0 for an id outside the vocabulary. */
-uint32_t tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id);
+/* The text of a token as the vocabulary has it, not NUL-terminated; NULL for an id outside. Borrowed until
+ * destroy. */
+const char *tokenizer_token_text(const struct tokenizer *tokenizer, int32_t id, size_t *size);
 /* The id of a token by its exact text ("<|im_end|>"), or -1. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size);
 /* True when the id is a special token. */

@@ -1,6 +1,7 @@
 /* Tables of a tokenizer: tokens by id and by text, merges by pair, added tokens by text. */
 #include "model/tokenizer_build.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "model/tokenizer_scratch.h"
 #include "model/utf8.h"
 
-enum { ARENA_BYTES_MAX = 1 << 30, MAPPED_BYTES = TOKENIZER_TOKEN_BYTES };
+enum { ARENA_BYTES_MAX = 1 << 30, MERGE_SIDE_BYTES = 4096, SCORE_WORK_MAX = 1 << 30 };
 
 static uint64_t mix(uint64_t h)
 {
@@ -176,9 +177,12 @@ int builder_token(struct tokenizer *t, uint32_t id, const char *bytes, size_t si
     return 0;
 }
 
-int builder_token_mapped(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err)
+int builder_token_vocab(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err)
 {
     uint8_t stack[256];
+    if (!t->bytes) {
+        return builder_token(t, id, text, size, true, err);
+    }
     if (size <= sizeof(stack)) {
         int count = unmap(text, size, stack);
         return count < 0 ? builder_token(t, id, text, size, false, err)
@@ -240,7 +244,9 @@ int builder_index(struct tokenizer *t, struct err *err)
     }
     for (unsigned byte = 0; byte < 256; byte++) {
         const uint8_t one = (uint8_t)byte;
-        t->byte_id[byte] = tokenizer_lookup(t, &one, 1);
+        char code[8];
+        snprintf(code, sizeof(code), "<0x%02X>", byte);
+        t->byte_id[byte] = t->bytes ? tokenizer_lookup(t, &one, 1) : tokenizer_lookup(t, (uint8_t *)code, 6);
     }
     return 0;
 }
@@ -289,15 +295,39 @@ const struct merge_slot *tokenizer_merge(const struct tokenizer *t, uint32_t lef
     return NULL;
 }
 
+static void merge_insert(struct tokenizer *t, const struct merge_slot *merge)
+{
+    uint32_t slot = merge_slot_of(t, merge->left, merge->right);
+    while (t->merges[slot].rank != UINT32_MAX) {
+        if (t->merges[slot].left == merge->left && t->merges[slot].right == merge->right) {
+            t->merges[slot].rank = merge->rank; /* the last one counts, as in Hugging Face's map */
+            return;
+        }
+        slot = (slot + 1) & t->merge_mask;
+    }
+    t->merges[slot] = *merge;
+    t->merge_count++;
+}
+
+/* A side of a merge as raw bytes into out[0..size); their number, or -1. */
+static int merge_side(const struct tokenizer *t, const char *text, size_t size, uint8_t *out)
+{
+    if (t->bytes) {
+        return unmap(text, size, out);
+    }
+    memcpy(out, text, size);
+    return (int)size;
+}
+
 int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t left_size, const char *right,
                   size_t right_size, struct err *err)
 {
-    uint8_t bytes[2 * 4096];
-    if (left_size > 4096 || right_size > 4096) {
-        return err_set(err, ERR_TOO_BIG, "merge %u has a side of more than 4096 bytes", rank);
+    uint8_t bytes[2 * MERGE_SIDE_BYTES];
+    if (left_size > MERGE_SIDE_BYTES || right_size > MERGE_SIDE_BYTES) {
+        return err_set(err, ERR_TOO_BIG, "merge %u has a side of more than %d bytes", rank, MERGE_SIDE_BYTES);
     }
-    int left_count = unmap(left, left_size, bytes);
-    int right_count = left_count < 0 ? -1 : unmap(right, right_size, bytes + left_count);
+    int left_count = merge_side(t, left, left_size, bytes);
+    int right_count = left_count < 0 ? -1 : merge_side(t, right, right_size, bytes + left_count);
     int32_t left_id = left_count > 0 ? tokenizer_lookup(t, bytes, (size_t)left_count) : -1;
     int32_t right_id = right_count > 0 ? tokenizer_lookup(t, bytes + left_count, (size_t)right_count) : -1;
     int32_t merged =
@@ -308,18 +338,80 @@ int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t l
                        rank, (int)(left_size < 40 ? left_size : 40), left,
                        (int)(right_size < 40 ? right_size : 40), right);
     }
-    uint32_t slot = merge_slot_of(t, (uint32_t)left_id, (uint32_t)right_id);
-    while (t->merges[slot].rank != UINT32_MAX) {
-        if (t->merges[slot].left == (uint32_t)left_id && t->merges[slot].right == (uint32_t)right_id) {
-            t->merges[slot].rank = rank; /* the last one counts, as in Hugging Face's map */
-            return 0;
-        }
-        slot = (slot + 1) & t->merge_mask;
-    }
-    t->merges[slot] = (struct merge_slot){
-        .left = (uint32_t)left_id, .right = (uint32_t)right_id, .rank = rank, .merged = (uint32_t)merged};
-    t->merge_count++;
+    merge_insert(t, &(struct merge_slot){.left = (uint32_t)left_id,
+                                         .right = (uint32_t)right_id,
+                                         .rank = rank,
+                                         .merged = (uint32_t)merged});
     return 0;
+}
+
+static int compare_scores(const void *a, const void *b, void *arg)
+{
+    const float *score = arg;
+    const float x = score[*(const uint32_t *)a];
+    const float y = score[*(const uint32_t *)b];
+    return (x < y) - (x > y);
+}
+
+/* Count, or insert as well, the merges that make token 'id'. */
+static uint64_t merges_of(struct tokenizer *t, uint32_t id, uint32_t rank, bool insert)
+{
+    const struct token *token = &t->tokens[id];
+    const uint8_t *bytes = t->arena + token->offset;
+    uint64_t count = 0;
+    for (size_t cut = 1; token->bpe && cut < token->size; cut++) {
+        if ((bytes[cut] & 0xc0) == 0x80) {
+            continue;
+        }
+        const int32_t left = tokenizer_lookup(t, bytes, cut);
+        const int32_t right = left >= 0 ? tokenizer_lookup(t, bytes + cut, token->size - cut) : -1;
+        if (right < 0) {
+            continue;
+        }
+        count++;
+        if (insert) {
+            merge_insert(t,
+                         &(struct merge_slot){.left = (uint32_t)left,
+                                              .right = (uint32_t)right,
+                                              .rank = rank,
+                                              .merged = (uint32_t)tokenizer_lookup(t, bytes, token->size)});
+        }
+    }
+    return count;
+}
+
+int builder_merges_by_score(struct tokenizer *t, const float *score, struct err *err)
+{
+    uint64_t work = 0;
+    uint64_t count = 0;
+    for (uint32_t id = 0; id < t->vocab; id++) {
+        work += (uint64_t)t->tokens[id].size * t->tokens[id].size;
+        if (score[id] != score[id]) {
+            return err_set(err, ERR_INVALID, "token %u has a score that is no number", id);
+        }
+    }
+    if (work > SCORE_WORK_MAX) {
+        return err_set(err, ERR_TOO_BIG, "the vocabulary's texts are too long to be taken apart");
+    }
+    uint32_t *order = malloc(t->vocab * sizeof(*order));
+    if (order == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for %u tokens in order", t->vocab);
+    }
+    for (uint32_t id = 0; id < t->vocab; id++) {
+        order[id] = id;
+        count += merges_of(t, id, 0, false);
+    }
+    int status = builder_merges_reserve(t, count, err);
+    if (status == 0) {
+        qsort_r(order, t->vocab, sizeof(*order), compare_scores, (void *)(uintptr_t)score);
+    }
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < t->vocab && status == 0; i++) {
+        rank = i > 0 && score[order[i]] == score[order[i - 1]] ? rank : i;
+        merges_of(t, order[i], rank, true);
+    }
+    free(order);
+    return status;
 }
 
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err)
@@ -345,30 +437,68 @@ int builder_added(struct tokenizer *t, const struct added_token *added, struct e
     return 0;
 }
 
+/* What is looked for in the text: the token's own text, normalised if it says so. */
+static int added_pattern(struct tokenizer *t, struct added_token *added, struct err *err)
+{
+    const struct token *token = &t->tokens[added->id];
+    added->offset = token->offset;
+    added->size = token->size;
+    if (!added->normalized || t->normal.count == 0 ||
+        utf8_check((const char *)t->arena + token->offset, token->size) != token->size) {
+        return 0;
+    }
+    struct text_room room = {
+        .text = {{.limit = TOKENIZER_TOKEN_BYTES * 4}, {.limit = TOKENIZER_TOKEN_BYTES * 4}}};
+    const struct text_view own = {.text = (const char *)t->arena + token->offset, .size = token->size};
+    struct text_view normal;
+    int status = text_steps_apply(&t->normal, &own, &room, &normal, err);
+    if (status == 0 && normal.text != own.text && normal.size > 0 && normal.size <= TOKENIZER_TOKEN_BYTES) {
+        status = arena_reserve(t, normal.size, err);
+        if (status == 0) {
+            memcpy(t->arena + t->arena_size, normal.text, normal.size);
+            added->offset = (uint32_t)t->arena_size;
+            added->size = (uint32_t)normal.size;
+            t->arena_size += normal.size;
+            if (!t->tokens[added->id].bpe) { /* it is decoded so, too */
+                t->tokens[added->id].offset = added->offset;
+                t->tokens[added->id].size = (uint16_t)added->size;
+            }
+        }
+    }
+    text_room_fini(&room);
+    return status;
+}
+
 static int compare_added(const void *a, const void *b, void *arg)
 {
     const struct tokenizer *t = arg;
-    const struct token *x = &t->tokens[((const struct added_token *)a)->id];
-    const struct token *y = &t->tokens[((const struct added_token *)b)->id];
+    const struct added_token *x = a;
+    const struct added_token *y = b;
     size_t common = x->size < y->size ? x->size : y->size;
     int order = memcmp(t->arena + x->offset, t->arena + y->offset, common);
     return order != 0 ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Every added token sorted by text, indexed by first byte. */
-static void added_index(struct tokenizer *t)
+/* Every added token sorted by what is looked for, indexed by its first byte. */
+static int added_index(struct tokenizer *t, struct err *err)
 {
+    for (uint32_t i = 0; i < t->added_count; i++) {
+        if (t->added[i].size == 0 && added_pattern(t, &t->added[i], err) < 0) {
+            return -1;
+        }
+    }
     if (t->added_count > 0) {
         qsort_r(t->added, t->added_count, sizeof(*t->added), compare_added, t);
     }
     uint32_t at = 0;
     for (unsigned byte = 0; byte < 256; byte++) {
         t->added_first[byte] = at;
-        while (at < t->added_count && t->arena[t->tokens[t->added[at].id].offset] == byte) {
+        while (at < t->added_count && t->arena[t->added[at].offset] == byte) {
             at++;
         }
     }
     t->added_first[256] = at;
+    return 0;
 }
 
 static int digest_u32(struct digest *digest, uint32_t value, struct err *err)
@@ -406,10 +536,25 @@ static int digest_tokens(const struct tokenizer *t, struct digest *digest, struc
     return 0;
 }
 
+static int digest_steps(const struct text_steps *steps, struct digest *digest, struct err *err)
+{
+    for (unsigned i = 0; i < steps->count; i++) {
+        const struct text_step *step = &steps->steps[i];
+        if (digest_u32(digest, (uint32_t)step->kind | (uint32_t)step->form << 8, err) < 0 ||
+            digest_update(digest, step->from, sizeof(step->from), err) < 0 ||
+            digest_update(digest, step->to, sizeof(step->to), err) < 0) {
+            return -1;
+        }
+    }
+    return digest_u32(digest, UINT32_MAX, err);
+}
+
 static int digest_settings(const struct tokenizer *t, struct digest *digest, struct err *err)
 {
-    const uint32_t flags = t->nfc | (uint32_t)t->ignore_merges << 1 | (uint32_t)t->add_prefix_space << 2;
-    if (digest_u32(digest, flags, err) < 0 || digest_u32(digest, (uint32_t)t->unknown, err) < 0 ||
+    const uint32_t flags = t->bytes | (uint32_t)t->ignore_merges << 1 | (uint32_t)t->byte_fallback << 2 |
+                           (uint32_t)t->fuse_unknown << 3;
+    if (digest_steps(&t->normal, digest, err) < 0 || digest_steps(&t->before_split, digest, err) < 0 ||
+        digest_u32(digest, flags, err) < 0 || digest_u32(digest, (uint32_t)t->unknown, err) < 0 ||
         digest_u32(digest, (uint32_t)t->bos, err) < 0 || digest_u32(digest, (uint32_t)t->eos, err) < 0) {
         return -1;
     }
@@ -455,6 +600,5 @@ int builder_finish(struct tokenizer *t, struct err *err)
                            t->vocab);
         }
     }
-    added_index(t);
-    return builder_digest(t, err);
+    return added_index(t, err) < 0 ? -1 : builder_digest(t, err);
 }

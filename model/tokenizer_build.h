@@ -15,6 +15,7 @@
 
 #include "common/err.h"
 #include "model/split.h"
+#include "model/text_steps.h"
 #include "model/tokenizer.h"
 
 enum {
@@ -34,10 +35,21 @@ struct token {
     uint8_t bpe; /* its bytes may come out of merges */
 };
 
-/* A token that is cut out of the text before anything else. */
+/* A token that is cut out of the text before anything else. What is looked for is its text, normalised as the
+ * text is if 'normalized'; builder_finish fills offset and size of that in the arena. */
 struct added_token {
     uint32_t id;
+    uint32_t offset, size;
     uint8_t normalized, lstrip, rstrip, single_word, special;
+};
+
+/* How texts of tokens become a text. Byte-level tokens are raw bytes and need nothing. */
+struct decode_rules {
+    char from[TEXT_STEP_BYTES], to[TEXT_STEP_BYTES]; /* replaced in each token; from "": nothing */
+    bool drop_in_first;                              /* 'from' vanishes in the first token */
+    bool byte_fallback;                              /* "<0x0A>" is that byte */
+    char strip[8];                    /* a character that is taken from both ends of the whole */
+    uint32_t strip_start, strip_stop; /* at most so many times */
 };
 
 /* (left, right) -> rank and merged id; open addressing, rank UINT32_MAX: free. */
@@ -56,13 +68,17 @@ struct tokenizer {
     uint32_t text_mask;
     struct merge_slot *merges;
     uint32_t merge_count, merge_mask;
-    int32_t byte_id[256];      /* token of a single byte, or -1 */
+    bool bytes;                /* byte-level: merges begin with bytes; else with characters */
+    int32_t byte_id[256];      /* token of a single byte, of "<0x0A>" where not byte-level, or -1 */
     struct added_token *added; /* sorted by text */
     uint32_t added_count, added_capacity;
     uint32_t added_first[257]; /* added[added_first[b] .. added_first[b + 1]) begin with byte b */
     struct splitter *splitter;
-    bool nfc, ignore_merges, add_prefix_space, has_normalized;
-    int32_t unknown; /* for bytes without a token; -1: they vanish */
+    struct text_steps normal;       /* over what lies between added tokens */
+    struct text_steps before_split; /* over what lies between normalised added tokens */
+    struct decode_rules decode;
+    bool ignore_merges, byte_fallback, fuse_unknown, has_normalized;
+    int32_t unknown; /* for what has no token; -1: it vanishes */
     int32_t bos, eos;
     int32_t before[TOKENIZER_AROUND_MAX], after[TOKENIZER_AROUND_MAX];
     uint32_t before_count, after_count;
@@ -81,21 +97,24 @@ struct tokenizer *builder_create(struct err *err);
 int builder_token(struct tokenizer *t, uint32_t id, const char *bytes, size_t size, bool bpe,
                   struct err *err);
 
-/* The same from the byte-level alphabet of GPT-2 ("Ġthe"): turned into raw bytes; a text with characters
- * outside the alphabet is kept as it is and takes no part in merging. */
-int builder_token_mapped(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err);
+/* Token 'id' of a vocabulary. Byte-level: the text is in the byte-level alphabet of GPT-2 ("Ġthe") and turned
+ * into raw bytes; one with characters outside the alphabet is kept as it is and takes no part in merging. */
+int builder_token_vocab(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err);
 
-/* The text of an added token: sets the token's bytes, over those it had under the byte-level alphabet if they
- * differ. */
+/* The text of an added token: sets the token's bytes, over those it had in the vocabulary if they differ. */
 int builder_token_raw(struct tokenizer *t, uint32_t id, const char *text, size_t size, struct err *err);
 
 /* Build the index by text; call once between tokens and merges. */
 int builder_index(struct tokenizer *t, struct err *err);
 
-/* Merge of the given rank (0, 1, …): both sides in the byte-level alphabet. */
+/* Merge of the given rank (0, 1, …): both sides as in the vocabulary. */
 int builder_merges_reserve(struct tokenizer *t, uint64_t count, struct err *err);
 int builder_merge(struct tokenizer *t, uint32_t rank, const char *left, size_t left_size, const char *right,
                   size_t right_size, struct err *err);
+
+/* Merges of a SentencePiece vocabulary: any two tokens whose texts together are a third, in order of falling
+ * score of the third (Kudo & Richardson, "SentencePiece", 2018). score[0..vocab). */
+int builder_merges_by_score(struct tokenizer *t, const float *score, struct err *err);
 
 /* Token 'id', already there, is cut out of texts. */
 int builder_added(struct tokenizer *t, const struct added_token *added, struct err *err);

@@ -24,10 +24,14 @@ struct pre_kind {
 static const struct pre_kind pre_kinds[] = {
     {.name = "smollm", .patterns = {split_digit, split_gpt2}},
     {.name = "gpt-2", .patterns = {split_gpt2}},
+    {.name = "olmo", .patterns = {split_gpt2}, .nfc = true},
     {.name = "llama-bpe", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
     {.name = "llama3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
     {.name = "llama-v3", .patterns = {split_llama3}, .ignore_merges = true, .bos = true},
+    {.name = "smaug-bpe", .patterns = {split_llama3}}, /* SmolLM3 among others */
+    {.name = "tekken", .patterns = {split_tekken}, .ignore_merges = true, .bos = true},
     {.name = "qwen2", .patterns = {split_qwen2}, .nfc = true},
+    {.name = "deepseek-r1-qwen", .patterns = {split_qwen2}, .nfc = true},
 };
 
 static int pre_read(struct tokenizer *t, const struct gguf *gguf, bool *add_bos, struct err *err)
@@ -41,17 +45,21 @@ static int pre_read(struct tokenizer *t, const struct gguf *gguf, bool *add_bos,
             continue;
         }
         t->ignore_merges = kind->ignore_merges;
-        t->nfc = kind->nfc;
         *add_bos = kind->bos;
+        if (kind->nfc && text_steps_add_form(&t->normal, TEXT_NFC, err) < 0) {
+            return -1;
+        }
         for (size_t p = 0; p < 2 && kind->patterns[p] != NULL; p++) {
-            if (splitter_add(t->splitter, kind->patterns[p], strlen(kind->patterns[p]), err) < 0) {
+            if (splitter_add(t->splitter, kind->patterns[p], strlen(kind->patterns[p]), SPLIT_ISOLATED, false,
+                             err) < 0) {
                 return -1;
             }
         }
         return 0;
     }
     return err_set(err, ERR_UNSUPPORTED,
-                   "tokenizer.ggml.pre \"%.*s\" is not known; known: smollm, gpt-2, llama-bpe, qwen2",
+                   "tokenizer.ggml.pre \"%.*s\" is not known; known: smollm, gpt-2, olmo, "
+                   "llama-bpe, smaug-bpe, tekken, qwen2",
                    (int)(size < 60 ? size : 60), name);
 }
 
@@ -67,7 +75,7 @@ static int tokens_read(struct tokenizer *t, const struct gguf *gguf, uint64_t co
         gguf_array_i64(gguf, "tokenizer.ggml.token_type", i, &type);
         int status = type == TYPE_CONTROL || type == TYPE_USER
                          ? builder_token(t, (uint32_t)i, text, size, false, err)
-                         : builder_token_mapped(t, (uint32_t)i, text, size, err);
+                         : builder_token_vocab(t, (uint32_t)i, text, size, err);
         if (status < 0) {
             return err_wrap(err, "tokenizer.ggml.tokens");
         }
@@ -75,18 +83,65 @@ static int tokens_read(struct tokenizer *t, const struct gguf *gguf, uint64_t co
     return 0;
 }
 
+/* Phi-3's markers swallow the white space behind them, which GGUF has no key for. */
+static bool swallows_behind(const struct gguf *gguf, const char *text, size_t size)
+{
+    static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const char *name = NULL;
+    size_t name_size = 0;
+    bool phi3 = gguf_string(gguf, "general.architecture", &name, &name_size) && name_size == 4 &&
+                memcmp(name, "phi3", 4) == 0;
+    for (size_t i = 0; i < sizeof(without) / sizeof(without[0]); i++) {
+        phi3 = phi3 && !(strlen(without[i]) == size && memcmp(without[i], text, size) == 0);
+    }
+    return phi3;
+}
+
 static int added_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
 {
     for (uint64_t i = 0; i < count; i++) {
         int64_t type = TYPE_NORMAL;
+        const struct token *token = &t->tokens[i];
         gguf_array_i64(gguf, "tokenizer.ggml.token_type", i, &type);
-        const struct added_token added = {.id = (uint32_t)i, .special = type == TYPE_CONTROL};
-        if ((type == TYPE_CONTROL || type == TYPE_USER) && t->tokens[i].size > 0 &&
+        const struct added_token added = {
+            .id = (uint32_t)i,
+            .special = type == TYPE_CONTROL,
+            .rstrip =
+                !t->bytes && swallows_behind(gguf, (const char *)t->arena + token->offset, token->size)};
+        if ((type == TYPE_CONTROL || type == TYPE_USER) && token->size > 0 &&
             builder_added(t, &added, err) < 0) {
             return -1;
         }
     }
     return 0;
+}
+
+/* A SentencePiece vocabulary has scores instead of merges. */
+static int scores_read(struct tokenizer *t, const struct gguf *gguf, uint64_t count, struct err *err)
+{
+    enum gguf_kind kind = GGUF_NONE;
+    uint64_t scores = 0;
+    if (!gguf_array(gguf, "tokenizer.ggml.scores", &kind, &scores) || scores != count) {
+        return err_set(err, ERR_INVALID,
+                       "tokenizer.ggml.scores has %" PRIu64 " entries for %" PRIu64 " tokens", scores, count);
+    }
+    float *score = malloc((size_t)count * sizeof(*score));
+    if (score == NULL) {
+        return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " scores", count);
+    }
+    int status = 0;
+    for (uint64_t i = 0; i < count && status == 0; i++) {
+        double value = 0;
+        if (!gguf_array_f64(gguf, "tokenizer.ggml.scores", i, &value)) {
+            status = err_set(err, ERR_INVALID, "tokenizer.ggml.scores[%" PRIu64 "] is not a number", i);
+        }
+        score[i] = (float)value;
+    }
+    if (status == 0) {
+        status = builder_merges_by_score(t, score, err);
+    }
+    free(score);
+    return status;
 }
 
 static int merges_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
@@ -122,11 +177,28 @@ static int32_t special_of(const struct gguf *gguf, const char *key)
     return gguf_i64(gguf, key, &id) && id >= 0 && id < TOKENIZER_VOCAB_MAX ? (int32_t)id : -1;
 }
 
+/* What SentencePiece does around its merges: a space before the text, U+2581 for spaces. */
+static int sentencepiece_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
+{
+    static const char mark[] = "\xe2\x96\x81";
+    bool prefix = true;
+    gguf_bool(gguf, "tokenizer.ggml.add_space_prefix", &prefix);
+    t->byte_fallback = true;
+    t->decode = (struct decode_rules){.to = " ", .byte_fallback = true, .strip = " ", .strip_start = prefix};
+    memcpy(t->decode.from, mark, sizeof(mark));
+    t->unknown = special_of(gguf, "tokenizer.ggml.unknown_token_id");
+    t->fuse_unknown = true;
+    if (prefix && text_steps_add(&t->normal, TEXT_PREPEND, "", mark, err) < 0) {
+        return -1;
+    }
+    return text_steps_add(&t->normal, TEXT_REPLACE, " ", mark, err);
+}
+
 static int settings_read(struct tokenizer *t, const struct gguf *gguf, struct err *err)
 {
-    bool add_bos = false;
+    bool add_bos = !t->bytes;
     bool add_eos = false;
-    if (pre_read(t, gguf, &add_bos, err) < 0) {
+    if ((t->bytes ? pre_read(t, gguf, &add_bos, err) : sentencepiece_read(t, gguf, err)) < 0) {
         return -1;
     }
     t->bos = special_of(gguf, "tokenizer.ggml.bos_token_id");
@@ -157,9 +229,11 @@ static int metadata_read(struct tokenizer *t, const struct gguf *gguf, struct er
     if (!gguf_string(gguf, "tokenizer.ggml.model", &model, &size)) {
         return err_set(err, ERR_NOT_FOUND, "the GGUF file has no tokenizer");
     }
-    if (size != 4 || memcmp(model, "gpt2", 4) != 0) {
+    t->bytes = size == 4 && memcmp(model, "gpt2", 4) == 0;
+    if (!t->bytes && (size != 5 || memcmp(model, "llama", 5) != 0)) {
         return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.ggml.model \"%.*s\" is not known; known: gpt2 (byte-level BPE)",
+                       "tokenizer.ggml.model \"%.*s\" is not known; known: gpt2 (byte-level BPE), llama "
+                       "(SentencePiece BPE)",
                        (int)(size < 60 ? size : 60), model);
     }
     enum gguf_kind kind = GGUF_NONE;
@@ -177,7 +251,8 @@ static int metadata_read(struct tokenizer *t, const struct gguf *gguf, struct er
                        "tokenizer.ggml.token_type has %" PRIu64 " entries for %" PRIu64 " tokens", types,
                        count);
     }
-    if (tokens_read(t, gguf, count, err) < 0 || builder_index(t, err) < 0 || merges_read(t, gguf, err) < 0 ||
+    if (tokens_read(t, gguf, count, err) < 0 || builder_index(t, err) < 0 ||
+        (t->bytes ? merges_read(t, gguf, err) : scores_read(t, gguf, count, err)) < 0 ||
         added_read(t, gguf, count, err) < 0) {
         return -1;
     }
@@ -207,7 +282,8 @@ static int optional_file(struct model *model, const char *name, struct buf *out,
     return 0;
 }
 
-/* What tokenizer_config.json did not say: the template in its own file, the end token of config.json. */
+/* What tokenizer_config.json does not say: the template in its own file, which comes before the one in there,
+ * as transformers has it; the begin and end tokens of config.json. */
 static int complete(struct tokenizer *t, struct model *model, struct err *err)
 {
     const struct model_config *config = model_get_config(model);
@@ -218,13 +294,9 @@ static int complete(struct tokenizer *t, struct model *model, struct err *err)
         t->eos = config->eos[0];
     }
     struct buf template = {.limit = TEMPLATE_BYTES};
-    int status = 0;
-    if (t->chat_template == NULL) {
-        status = optional_file(model, "chat_template.jinja", &template, err);
-    }
+    int status = optional_file(model, "chat_template.jinja", &template, err);
     if (status == 0 && template.size > 0) {
-        t->chat_template = strdup(buf_str(&template));
-        status = t->chat_template != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        status = tokenizer_give_template(t, buf_str(&template), err);
     }
     buf_fini(&template);
     return status == 0 ? builder_finish(t, err) : -1; /* the digest holds bos and eos */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "model/hub_json.h"
 #include "model/tokenizer_build.h"
 
 static const char *type_of(const json_t *object)
@@ -41,7 +41,7 @@ static int vocab_read(struct tokenizer *t, const json_t *vocab, struct err *err)
                            "tokenizer.json: model.vocab: the id of \"%.60s\" is not a number from 0 to %d",
                            text, TOKENIZER_VOCAB_MAX - 1);
         }
-        if (builder_token_mapped(t, (uint32_t)json_integer_value(value), text, size, err) < 0) {
+        if (builder_token_vocab(t, (uint32_t)json_integer_value(value), text, size, err) < 0) {
             return err_wrap(err, "tokenizer.json: model.vocab");
         }
     }
@@ -114,86 +114,247 @@ static int added_read(struct tokenizer *t, const json_t *list, bool texts, struc
     return 0;
 }
 
-static int normalizer_read(struct tokenizer *t, const json_t *normalizer, struct err *err)
+/* The text of a member, "" when it is none. */
+static const char *text_of(const json_t *object, const char *key)
 {
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* Its pattern's String, or NULL. */
+static const char *literal_of(const json_t *object)
+{
+    return json_string_value(json_object_get(json_object_get(object, "pattern"), "String"));
+}
+
+static int normalizer_read(struct tokenizer *t, const json_t *normalizer, unsigned depth, struct err *err)
+{
+    static const char *const forms[] = {
+        [TEXT_NFC] = "NFC", [TEXT_NFD] = "NFD", [TEXT_NFKC] = "NFKC", [TEXT_NFKD] = "NFKD"};
     if (normalizer == NULL || json_is_null(normalizer)) {
         return 0;
     }
-    if (is_type(normalizer, "Sequence")) {
+    if (is_type(normalizer, "Sequence") && depth < 2) {
         const json_t *list = json_object_get(normalizer, "normalizers");
-        if (json_array_size(list) > 1) {
-            return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a sequence of %zu normalisers",
-                           json_array_size(list));
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            if (normalizer_read(t, json_array_get(list, i), depth + 1, err) < 0) {
+                return -1;
+            }
         }
-        return json_array_size(list) == 0 ? 0 : normalizer_read(t, json_array_get(list, 0), err);
+        return 0;
     }
-    if (!is_type(normalizer, "NFC")) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: normaliser \"%.60s\" is not known; known: NFC, none",
-                       type_of(normalizer));
+    for (int form = TEXT_NFC; form <= TEXT_NFKD; form++) {
+        if (is_type(normalizer, forms[form])) {
+            return text_steps_add_form(&t->normal, (enum text_form)form, err);
+        }
     }
-    t->nfc = true;
-    return 0;
+    if (is_type(normalizer, "Prepend")) {
+        return text_steps_add(&t->normal, TEXT_PREPEND, "", text_of(normalizer, "prepend"), err);
+    }
+    if (is_type(normalizer, "Replace") && literal_of(normalizer) != NULL) {
+        return text_steps_add(&t->normal, TEXT_REPLACE, literal_of(normalizer),
+                              text_of(normalizer, "content"), err);
+    }
+    return err_set(err, ERR_UNSUPPORTED,
+                   "tokenizer.json: normaliser \"%.60s\" is not known; known: NFC, NFD, NFKC, NFKD, Prepend, "
+                   "Replace of a String, Sequence, none",
+                   type_of(normalizer));
 }
 
 static int split_read(struct tokenizer *t, const json_t *split, struct err *err)
 {
+    static const char *const hows[] = {[SPLIT_ISOLATED] = "Isolated",
+                                       [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
+                                       [SPLIT_WITH_NEXT] = "MergedWithNext"};
     const json_t *regex = json_object_get(json_object_get(split, "pattern"), "Regex");
-    const char *behavior = json_string_value(json_object_get(split, "behavior"));
-    if (!json_is_string(regex)) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a Split pre-tokeniser without a Regex");
-    }
-    if (behavior == NULL || strcmp(behavior, "Isolated") != 0 || flag_of(split, "invert", false)) {
+    const char *literal = literal_of(split);
+    if (!json_is_string(regex) && (literal == NULL || literal[0] == '\0')) {
         return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: a Split pre-tokeniser that is not Isolated (\"%.40s\"%s)",
-                       behavior != NULL ? behavior : "", flag_of(split, "invert", false) ? ", inverted" : "");
+                       "tokenizer.json: a Split pre-tokeniser without a Regex or a String");
     }
-    return splitter_add(t->splitter, json_string_value(regex), json_string_length(regex), err);
+    const char *behavior = text_of(split, "behavior");
+    for (int how = SPLIT_ISOLATED; how <= SPLIT_WITH_NEXT && !flag_of(split, "invert", false); how++) {
+        if (strcmp(behavior, hows[how]) == 0) {
+            return json_is_string(regex)
+                       ? splitter_add(t->splitter, json_string_value(regex), json_string_length(regex),
+                                      (enum split_how)how, false, err)
+                       : splitter_add(t->splitter, literal, strlen(literal), (enum split_how)how, true, err);
+        }
+    }
+    return err_set(err, ERR_UNSUPPORTED,
+                   "tokenizer.json: a Split pre-tokeniser of behaviour \"%.40s\"%s; known: Isolated, "
+                   "MergedWithPrevious, MergedWithNext, not inverted",
+                   behavior, flag_of(split, "invert", false) ? ", inverted" : "");
 }
 
-/* *bytes becomes true when the byte-level stage, which must be the last, was seen. */
-static int stage_read(struct tokenizer *t, const json_t *stage, bool only, bool *bytes, struct err *err)
+/* Metaspace, of today (prepend_scheme, split) or of before 0.15 (add_prefix_space). */
+static const char *metaspace_scheme(const json_t *object)
 {
-    if (*bytes) {
+    const char *scheme = text_of(object, "prepend_scheme");
+    return scheme[0] != '\0' ? scheme : flag_of(object, "add_prefix_space", true) ? "always" : "never";
+}
+
+static int metaspace_read(struct tokenizer *t, const json_t *stage, struct err *err)
+{
+    const char *mark = text_of(stage, "replacement");
+    const char *scheme = metaspace_scheme(stage);
+    const bool never = strcmp(scheme, "never") == 0;
+    const bool first = strcmp(scheme, "first") == 0;
+    if (mark[0] == '\0' || (!never && !first && strcmp(scheme, "always") != 0)) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: a Metaspace with prepend_scheme \"%.40s\" and replacement \"%.40s\"",
+                       scheme, mark);
+    }
+    if (text_steps_add(&t->before_split, TEXT_REPLACE, " ", mark, err) < 0 ||
+        (!never && text_steps_add(&t->before_split, first ? TEXT_PREPEND_FIRST : TEXT_PREPEND_ONCE, mark,
+                                  mark, err) < 0)) {
+        return -1;
+    }
+    return flag_of(stage, "split", true)
+               ? splitter_add(t->splitter, mark, strlen(mark), SPLIT_WITH_NEXT, true, err)
+               : 0;
+}
+
+static int byte_level_read(struct tokenizer *t, const json_t *stage, struct err *err)
+{
+    t->bytes = true;
+    if (flag_of(stage, "add_prefix_space", true) &&
+        text_steps_add(&t->before_split, TEXT_PREPEND_ONCE, " ", " ", err) < 0) {
+        return -1;
+    }
+    return flag_of(stage, "use_regex", true)
+               ? splitter_add(t->splitter, split_gpt2, strlen(split_gpt2), SPLIT_ISOLATED, false, err)
+               : 0;
+}
+
+/* 'first': nothing stands before it that cuts, so that it may change the text. */
+static int stage_read(struct tokenizer *t, const json_t *stage, bool first, struct err *err)
+{
+    if (t->bytes) {
         return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a pre-tokeniser behind ByteLevel");
+    }
+    const bool changes = is_type(stage, "Metaspace") ||
+                         (is_type(stage, "ByteLevel") && flag_of(stage, "add_prefix_space", true));
+    if (changes && !first) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: %s behind another pre-tokeniser",
+                       is_type(stage, "Metaspace") ? "Metaspace" : "add_prefix_space");
     }
     if (is_type(stage, "Split")) {
         return split_read(t, stage, err);
     }
     if (is_type(stage, "Digits")) {
         const char *pattern = flag_of(stage, "individual_digits", false) ? split_digit : split_digits;
-        return splitter_add(t->splitter, pattern, strlen(pattern), err);
+        return splitter_add(t->splitter, pattern, strlen(pattern), SPLIT_ISOLATED, false, err);
     }
-    if (!is_type(stage, "ByteLevel")) {
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "tokenizer.json: pre-tokeniser \"%.60s\" is not known; known: ByteLevel, Split, Digits",
-            type_of(stage));
+    if (is_type(stage, "Metaspace")) {
+        return metaspace_read(t, stage, err);
     }
-    *bytes = true;
-    t->add_prefix_space = flag_of(stage, "add_prefix_space", true);
-    if (t->add_prefix_space && !only) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: add_prefix_space behind another pre-tokeniser");
+    if (is_type(stage, "ByteLevel")) {
+        return byte_level_read(t, stage, err);
     }
-    return flag_of(stage, "use_regex", true) ? splitter_add(t->splitter, split_gpt2, strlen(split_gpt2), err)
-                                             : 0;
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "tokenizer.json: pre-tokeniser \"%.60s\" is not known; known: ByteLevel, Metaspace, Split, "
+        "Digits, Sequence, none",
+        type_of(stage));
 }
 
 static int pre_tokenizer_read(struct tokenizer *t, const json_t *pre, struct err *err)
 {
-    bool bytes = false;
-    if (is_type(pre, "Sequence")) {
-        const json_t *list = json_object_get(pre, "pretokenizers");
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (stage_read(t, json_array_get(list, i), json_array_size(list) == 1, &bytes, err) < 0) {
-                return -1;
-            }
-        }
-    } else if (stage_read(t, pre, true, &bytes, err) < 0) {
-        return -1;
+    if (pre == NULL || json_is_null(pre)) {
+        return 0;
     }
-    if (!bytes) {
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: the pre-tokeniser is not byte-level");
+    if (!is_type(pre, "Sequence")) {
+        return stage_read(t, pre, true, err);
+    }
+    const json_t *list = json_object_get(pre, "pretokenizers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (stage_read(t, json_array_get(list, i), i == 0, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int strip_read(struct decode_rules *rules, const json_t *item, bool fused, struct err *err)
+{
+    const char *content = text_of(item, "content");
+    const json_int_t start = json_integer_value(json_object_get(item, "start"));
+    const json_int_t stop = json_integer_value(json_object_get(item, "stop"));
+    if (!fused || rules->strip[0] != '\0' || strlen(content) >= sizeof(rules->strip) || start < 0 ||
+        stop < 0 || start > UINT16_MAX || stop > UINT16_MAX) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: a Strip decoder that is not the only one, behind Fuse");
+    }
+    memcpy(rules->strip, content, strlen(content));
+    rules->strip_start = (uint32_t)start;
+    rules->strip_stop = (uint32_t)stop;
+    return 0;
+}
+
+static int replace_rule(struct decode_rules *rules, const char *from, const char *to, bool drop,
+                        struct err *err)
+{
+    if (rules->from[0] != '\0' || from[0] == '\0' || strlen(from) >= sizeof(rules->from) ||
+        strlen(to) >= sizeof(rules->to)) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a second or a long Replace among the decoders");
+    }
+    memcpy(rules->from, from, strlen(from));
+    memcpy(rules->to, to, strlen(to));
+    rules->drop_in_first = drop;
+    return 0;
+}
+
+/* One decoder of a sequence that is not byte-level. They must come in the order in which token_join does
+ * them: Replace, ByteFallback, Fuse, Strip. */
+static int decoder_read(struct decode_rules *rules, const json_t *item, bool *fused, struct err *err)
+{
+    const bool late = *fused || rules->byte_fallback;
+    if (is_type(item, "Replace") && literal_of(item) != NULL && !late) {
+        return replace_rule(rules, literal_of(item), text_of(item, "content"), false, err);
+    }
+    if (is_type(item, "Metaspace") && !late) {
+        return replace_rule(rules, text_of(item, "replacement"), " ",
+                            strcmp(metaspace_scheme(item), "never") != 0, err);
+    }
+    if (is_type(item, "ByteFallback") && !*fused) {
+        rules->byte_fallback = true;
+        return 0;
+    }
+    if (is_type(item, "Fuse")) {
+        *fused = true;
+        return 0;
+    }
+    if (is_type(item, "Strip")) {
+        return strip_read(rules, item, *fused, err);
+    }
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "tokenizer.json: decoder \"%.60s\" is not known in its place; known: ByteLevel, Metaspace, "
+        "or Replace of a String, ByteFallback, Fuse, Strip in this order",
+        type_of(item));
+}
+
+static int decoders_read(struct tokenizer *t, const json_t *decoder, struct err *err)
+{
+    bool fused = false;
+    if (t->bytes && (decoder == NULL || json_is_null(decoder) || is_type(decoder, "ByteLevel"))) {
+        return 0;
+    }
+    if (t->bytes) {
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: decoder \"%.60s\" of a byte-level tokenizer is not known; known: "
+                       "ByteLevel",
+                       type_of(decoder));
+    }
+    if (!is_type(decoder, "Sequence")) {
+        return decoder_read(&t->decode, decoder, &fused, err);
+    }
+    const json_t *list = json_object_get(decoder, "decoders");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (decoder_read(&t->decode, json_array_get(list, i), &fused, err) < 0) {
+            return -1;
+        }
     }
     return 0;
 }
@@ -267,7 +428,7 @@ static int text_absent(const json_t *model, const char *key, struct err *err)
     return 0;
 }
 
-static int bpe_check(const json_t *root, const json_t *model, struct err *err)
+static int bpe_check(const json_t *model, struct err *err)
 {
     /* Old files have no type beside vocab and merges. */
     if (json_object_get(model, "type") != NULL && !is_type(model, "BPE")) {
@@ -277,15 +438,6 @@ static int bpe_check(const json_t *root, const json_t *model, struct err *err)
     if (text_absent(model, "continuing_subword_prefix", err) < 0 ||
         text_absent(model, "end_of_word_suffix", err) < 0) {
         return -1;
-    }
-    if (flag_of(model, "byte_fallback", false)) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: byte_fallback (a SentencePiece model); known: byte-level BPE");
-    }
-    const json_t *decoder = json_object_get(root, "decoder");
-    if (json_is_object(decoder) && !is_type(decoder, "ByteLevel")) {
-        return err_set(err, ERR_UNSUPPORTED,
-                       "tokenizer.json: decoder \"%.60s\" is not known; known: ByteLevel", type_of(decoder));
     }
     return 0;
 }
@@ -297,15 +449,22 @@ static int document_read(struct tokenizer *t, const json_t *root, struct err *er
     if (!json_is_object(model)) {
         return err_set(err, ERR_INVALID, "tokenizer.json: there is no model");
     }
-    if (bpe_check(root, model, err) < 0 || vocab_read(t, json_object_get(model, "vocab"), err) < 0 ||
-        added_read(t, added, true, err) < 0 || builder_index(t, err) < 0 ||
-        merges_read(t, json_object_get(model, "merges"), err) < 0 || added_read(t, added, false, err) < 0 ||
-        normalizer_read(t, json_object_get(root, "normalizer"), err) < 0 ||
-        pre_tokenizer_read(t, json_object_get(root, "pre_tokenizer"), err) < 0 ||
+    /* The pre-tokeniser says whether the vocabulary is one of bytes. */
+    if (bpe_check(model, err) < 0 || pre_tokenizer_read(t, json_object_get(root, "pre_tokenizer"), err) < 0 ||
+        decoders_read(t, json_object_get(root, "decoder"), err) < 0 ||
+        vocab_read(t, json_object_get(model, "vocab"), err) < 0 || added_read(t, added, true, err) < 0 ||
+        builder_index(t, err) < 0 || merges_read(t, json_object_get(model, "merges"), err) < 0 ||
+        added_read(t, added, false, err) < 0 ||
+        normalizer_read(t, json_object_get(root, "normalizer"), 0, err) < 0 ||
         post_processor_read(t, json_object_get(root, "post_processor"), err) < 0) {
         return -1;
     }
     t->ignore_merges = flag_of(model, "ignore_merges", false);
+    t->byte_fallback = flag_of(model, "byte_fallback", false);
+    if (t->bytes && t->byte_fallback) {
+        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: byte_fallback of a byte-level tokenizer");
+    }
+    t->fuse_unknown = flag_of(model, "fuse_unk", false);
     const json_t *unknown = json_object_get(model, "unk_token");
     if (json_is_string(unknown)) {
         t->unknown =
@@ -346,7 +505,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
     if (size == 0) {
         return 0;
     }
-    json_t *config = json_parse_limited(text, size, 32, err);
+    json_t *config = hub_json_parse(text, size, 32, err);
     if (config == NULL) {
         return err_wrap(err, "tokenizer_config.json");
     }
@@ -355,8 +514,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
     const char *template = template_of(config);
     int status = 0;
     if (template != NULL) {
-        t->chat_template = strdup(template);
-        status = t->chat_template != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory for a chat template");
+        status = tokenizer_give_template(t, template, err);
     }
     json_decref(config);
     return status;
@@ -365,7 +523,7 @@ static int config_read(struct tokenizer *t, const char *text, size_t size, struc
 int tokenizer_from_json(const char *tokenizer_json, size_t size, const char *config_json, size_t config_size,
                         struct tokenizer **tokenizer, struct err *err)
 {
-    json_t *root = json_parse_limited(tokenizer_json, size, 32, err);
+    json_t *root = hub_json_parse(tokenizer_json, size, 32, err);
     if (root == NULL) {
         return err_wrap(err, "tokenizer.json");
     }

@@ -8,7 +8,10 @@ struct encode_scratch *encode_scratch_create(const struct splitter *splitter, st
     struct encode_scratch *scratch = calloc(1, sizeof(*scratch));
     if (scratch != NULL) {
         scratch->cache = calloc(CACHE_SLOTS, sizeof(*scratch->cache));
-        scratch->text.limit = ENCODE_BYTES_MAX;
+        for (int side = 0; side < 2; side++) {
+            scratch->normal.text[side].limit = ENCODE_BYTES_MAX;
+            scratch->before_split.text[side].limit = ENCODE_BYTES_MAX;
+        }
         scratch->split = split_scratch_create(splitter, err);
         if (scratch->cache != NULL && scratch->split != NULL) {
             return scratch;
@@ -28,6 +31,20 @@ void encode_scratch_destroy(struct encode_scratch *scratch)
     free(scratch->cache);
     free(scratch->symbols);
     free(scratch->heap);
-    buf_fini(&scratch->text);
+    text_room_fini(&scratch->normal);
+    text_room_fini(&scratch->before_split);
     free(scratch);
+}
+
+void encode_scratch_trim(struct encode_scratch *scratch)
+{
+    if (scratch->symbol_capacity > SYMBOLS_KEPT) {
+        free(scratch->symbols);
+        free(scratch->heap);
+        scratch->symbols = NULL;
+        scratch->heap = NULL;
+        scratch->symbol_capacity = 0;
+        text_room_fini(&scratch->normal);
+        text_room_fini(&scratch->before_split);
+    }
 }

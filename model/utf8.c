@@ -97,3 +97,8 @@ bool utf8_is_space(uint32_t code)
            (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f ||
            code == 0x205f || code == 0x3000;
 }
+
+bool utf8_is_blank(uint32_t code)
+{
+    return utf8_is_space(code) || (code >= 0x1c && code <= 0x1f);
+}

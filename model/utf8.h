@@ -21,5 +21,7 @@ unsigned utf8_encode(uint32_t code, uint8_t out[4]);
 
 /* Unicode's White_Space property. */
 bool utf8_is_space(uint32_t code);
+/* What Python's str.isspace() says, and so what its strip() takes: that and four control characters. */
+bool utf8_is_blank(uint32_t code);
 
 #endif

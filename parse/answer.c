@@ -181,10 +181,7 @@ static json_t *answer_adapter(struct asked *asked, struct err *err)
     json_t *document = upload_document(asked, ADAPTER_CONFIG_BYTES_MAX, err);
     json_t *answer = NULL;
     if (document != NULL && peft_config_parse(document, &config, err) == 0) {
-        answer = json_pack("{s:I, s:f}", "rank", (json_int_t)config.rank, "alpha", config.alpha);
-        if (answer == NULL) {
-            err_set(err, ERR_NOMEM, "no memory for an adapter's config");
-        }
+        answer = peft_config_to_json(&config, NULL, err);
     }
     json_decref(document);
     return answer;

@@ -1,6 +1,8 @@
 /* The digest of all that a profile rests on beside the device itself. */
 #include "profiles/profile_key.h"
 
+#include <string.h>
+
 #include "common/buf.h"
 #include "common/json.h"
 
@@ -21,6 +23,14 @@ int profile_key(const json_t *spec, const json_t *config, char key[DIGEST_HEX_SI
     buf_init(&text, (size_t)8 << 20);
     for (size_t i = 0; list && i < sizeof(parts) / sizeof(parts[0]); i++)
         json_array_append(list, parts[i] ? (json_t *)parts[i] : null);
+    /* Younger settings count where they are used, so that older tables keep their keys. */
+    const json_t *ranks = json_object_get(method, "rank_pattern"),
+                 *saved = json_object_get(method, "modules_to_save");
+    if (list && (json_object_size(ranks) > 0 || json_array_size(saved) > 0))
+        json_array_append_new(list, json_pack("[O?,O?]", ranks, saved));
+    const char *optimizer = json_string_value(json_object_get(method, "optimizer"));
+    if (list && optimizer && strcmp(optimizer, "adamw") != 0)
+        json_array_append(list, json_object_get(method, "optimizer"));
     if (rc == 0)
         rc = json_print(list, true, &text, err);
     if (rc == 0)

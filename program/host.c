@@ -88,11 +88,11 @@ static uint64_t checkpoint_bytes(const struct plan *plan, uint32_t rank)
     return most > loaded ? most : loaded;
 }
 
-struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank)
+struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank, uint64_t streamed)
 {
     return (struct plan_host){.cells = cell_bytes(&plan->ranks[rank]),
                               .collectives = collective_bytes(plan, rank),
-                              .checkpoint = checkpoint_bytes(plan, rank)};
+                              .checkpoint = streamed > 0 ? streamed : checkpoint_bytes(plan, rank)};
 }
 
 uint64_t plan_host_total(const struct plan_host *host)

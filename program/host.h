@@ -22,7 +22,8 @@ struct plan_host {
 };
 
 /* Of a rank of a sealed plan with its programs. */
-struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank);
+/* streamed: what a checkpoint takes that is not copied first but stored piece by piece; 0: it is copied. */
+struct plan_host plan_host_bytes(const struct plan *plan, uint32_t rank, uint64_t streamed);
 /* The three together. */
 uint64_t plan_host_total(const struct plan_host *host);
 

@@ -56,7 +56,7 @@ enum plan_placement {
 };
 
 /* In which order the ranks of a pipeline work through the micro-batches. The programs say all of it; this is
- * for people, and for workers that do not run every kind. */
+ * for people. */
 enum plan_schedule {
     SCHEDULE_1F1B,        /* a window of forwards, then backward and forward in turn; also where there is
                              one stage only */

@@ -77,7 +77,6 @@ static void move(struct migration *m, uint32_t to, int32_t block, double bytes)
 
 static void rank_move(struct migration *m, const struct plan_rank *rank)
 {
-    static const double base_bytes[] = {[BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_NF4] = BLOCK_NF4_BYTES};
     const struct problem *p = m->problem;
     bool full = p->workload->method == METHOD_FULL;
     uint32_t d = cluster_device_find(p->cluster, rank->device);
@@ -86,7 +85,7 @@ static void rank_move(struct migration *m, const struct plan_rank *rank)
     for (int32_t b = 0; b < p->block_count; b++) {
         const struct block *block = &p->blocks.blocks[b];
         double trained = MOVED_BYTES_A_TRAINED * (double)(full ? block->params : block->lora_params);
-        double base = full ? 0 : base_bytes[p->workload->base] * (double)block->params;
+        double base = full ? 0 : workload_matrix_bytes(p->workload) * (double)block->params;
         double had = m->held[d].share ? m->held[d].share[b] : 0;
         if (!plan_rank_holds(rank, b, b + 1))
             continue;

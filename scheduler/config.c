@@ -30,6 +30,7 @@ static const struct scheduler_limits defaults = {
     .event_days = 30,
     .history_days = 180,
     .dataset_days = 90,
+    .rank_steps = 10000,
     .prune_rows = 2000,
     .prune_ms = 600000,
     .leader_silent_ms = 15000,
@@ -83,6 +84,7 @@ static void read_limits(struct json_reader *top, struct scheduler_limits *limits
     jr_u32(&reader, "event_days", JR_OPTIONAL, 1, 36500, &limits->event_days);
     jr_u32(&reader, "history_days", JR_OPTIONAL, 1, 36500, &limits->history_days);
     jr_u32(&reader, "dataset_days", JR_OPTIONAL, 1, 36500, &limits->dataset_days);
+    jr_u32(&reader, "rank_steps", JR_OPTIONAL, 1, 1u << 30, &limits->rank_steps);
     jr_u32(&reader, "prune_rows", JR_OPTIONAL, 10, 100000, &limits->prune_rows);
     jr_u32(&reader, "prune_ms", JR_OPTIONAL, 100, day, &limits->prune_ms);
     jr_u32(&reader, "leader_silent_ms", JR_OPTIONAL, 1000, day, &limits->leader_silent_ms);

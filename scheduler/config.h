@@ -37,6 +37,7 @@ struct scheduler_limits {
     uint32_t event_days;         /* events and traces are kept; 30 */
     uint32_t history_days;       /* of finished jobs: lines of single steps, earlier attempts; 180 */
     uint32_t dataset_days;       /* encoded data sets that nobody used; 90 */
+    uint32_t rank_steps;         /* of a running job: lines of single ranks, so many steps back; 10000 */
     uint32_t prune_rows;         /* removed from a table in one transaction, at most; 2000 */
     uint32_t prune_ms;           /* between two looks for what is too old; 600000 */
     uint32_t leader_silent_ms;   /* a leader frozen so long is deposed by a standby; 15000 */

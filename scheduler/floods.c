@@ -70,7 +70,7 @@ void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned str
     const double forgiven = STRIKES_PER_S * (double)(now_ns - inlet->strike_ns) / 1e9;
     inlet->strikes = (inlet->strikes > forgiven ? inlet->strikes - forgiven : 0) + strikes;
     inlet->strike_ns = now_ns;
-    inlet_refuse(inlet, now_ns, why);
+    inlet_refuse(inlet, now_ns, ERR_TOO_BIG, why);
     if (inlet->strikes >= STRIKES_MAX && !inlet->bar) {
         inlet->bar = true;
         log_event(LOG_LEVEL_ERROR, "node_barred", "node=%s why=\"%s\"", inlet->node, inlet->why);

@@ -66,7 +66,7 @@ static int take_entry(void *arg, const char *stream, const char *id, const struc
         return json_array_append_new(scheduler->pending, event);
     }
     if (err->code != ERR_STALE) {
-        inlet_refuse(inlet, clock_mono_ns(), err->text);
+        inlet_refuse(inlet, clock_mono_ns(), err->code, err->text);
     }
     return 0;
 }
@@ -277,11 +277,11 @@ static bool is_poison(const struct err *err)
     return err->code == ERR_INVALID || err->code == ERR_INTERNAL || err->code == ERR_TOO_BIG;
 }
 
-static void refuse(struct scheduler *scheduler, const json_t *event, const char *why)
+static void refuse(struct scheduler *scheduler, const json_t *event, const struct err *why, const char *text)
 {
     struct inlet *inlet = inlets_find(scheduler->inlets, json_string_value(json_object_get(event, "node")));
     if (inlet != NULL) {
-        inlet_refuse(inlet, clock_mono_ns(), why);
+        inlet_refuse(inlet, clock_mono_ns(), why->code, text);
     }
 }
 
@@ -292,7 +292,7 @@ static void defuse(struct scheduler *scheduler, const struct err *why)
     const char *type = json_string_value(json_object_get(event, "type"));
     char text[600];
     snprintf(text, sizeof(text), "%.40s: %s", type != NULL ? type : "?", why->text);
-    refuse(scheduler, event, text);
+    refuse(scheduler, event, why, text);
     json_t *place = json_object_get(event, "refused") == NULL && json_object_get(event, "run") != NULL
                         ? json_pack("{s:s, s:s, s:s, s:b}", "type", "log", "level", "error", "text",
                                     "an event of this worker was refused by the database", "refused", 1)
@@ -371,7 +371,7 @@ static int fill_batch(struct scheduler *scheduler, struct err *err)
             if (err->code == ERR_NOMEM) {
                 return -1;
             }
-            refuse(scheduler, event, err->text);
+            refuse(scheduler, event, err, err->text);
         }
     }
     return event_batch_close(batch, err);

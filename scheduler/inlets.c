@@ -222,10 +222,11 @@ bool inlet_may_read(struct inlet *inlet, uint64_t now_ns)
 
 /* ---- what was refused ---- */
 
-void inlet_refuse(struct inlet *inlet, uint64_t now_ns, const char *why)
+void inlet_refuse(struct inlet *inlet, uint64_t now_ns, enum err_code code, const char *why)
 {
     inlet->allowance -= REFUSED_BYTES;
     inlet->refused++;
+    inlet->reasons[code]++;
     inlet->unlogged++;
     snprintf(inlet->why, sizeof(inlet->why), "%.*s", INLET_WHY_SIZE - 1, why);
     for (char *at = inlet->why; *at != '\0'; at++) { /* people read it, and a part of it may be a rogue's */
@@ -243,6 +244,20 @@ void inlet_refuse(struct inlet *inlet, uint64_t now_ns, const char *why)
     }
 }
 
+/* Taken: counted from 0 from here on. */
+static json_t *reasons_take(struct inlet *inlet)
+{
+    json_t *reasons = json_object();
+    for (int code = 0; code < ERR_CODE_COUNT; code++) {
+        if (inlet->reasons[code] > 0) {
+            json_object_set_new(reasons, err_code_name((enum err_code)code),
+                                json_integer(inlet->reasons[code]));
+            inlet->reasons[code] = 0;
+        }
+    }
+    return reasons;
+}
+
 json_t *inlets_marks(struct inlets *inlets)
 {
     json_t *marks = json_array();
@@ -251,11 +266,12 @@ json_t *inlets_marks(struct inlets *inlets)
         if (inlet->refused > 0 || (inlet->bar && inlet->seal != NULL)) {
             /* What a sender wrote may be cut inside a character: such words are left out. */
             json_t *why = json_string(inlet->why);
-            json_array_append_new(marks, json_pack("{s:s, s:I, s:I, s:o, s:b}", "node", inlet->node,
-                                                   "generation", (json_int_t)inlet->generation, "refused",
-                                                   (json_int_t)inlet->refused, "why",
-                                                   why != NULL ? why : json_string("(no readable words)"),
-                                                   "barred", (int)inlet->bar));
+            json_array_append_new(marks,
+                                  json_pack("{s:s, s:I, s:I, s:o, s:o, s:b}", "node", inlet->node,
+                                            "generation", (json_int_t)inlet->generation, "refused",
+                                            (json_int_t)inlet->refused, "reasons", reasons_take(inlet), "why",
+                                            why != NULL ? why : json_string("(no readable words)"), "barred",
+                                            (int)inlet->bar));
             inlet->refused = 0;
         }
     }

@@ -31,13 +31,14 @@ struct inlet {
     char taken[INLET_ID_SIZE]; /* the last entry of the batch under way; "": none */
     size_t taken_bytes;        /* of this read */
     uint32_t taken_count;
-    double allowance;          /* bytes that may still be read; grows with time */
+    double allowance; /* bytes that may still be read; grows with time */
     uint64_t allowance_ns;
     bool cut;      /* the rest of what was read is read again */
     char boot[80]; /* the newest start of its agent, */
     int64_t beat;  /* and the last of its numbered signs of life */
 
-    int64_t refused; /* not yet written to the node's row */
+    int64_t refused;                 /* not yet written to the node's row, */
+    int64_t reasons[ERR_CODE_COUNT]; /* and by code */
     char why[INLET_WHY_SIZE];
     int64_t unlogged;
     uint64_t logged_ns;
@@ -49,6 +50,7 @@ struct inlet {
     enum inlet_user user; /* keeper.c */
     bool user_listed;     /* by the present ACL LIST, as it should be */
     char *user_rules;     /* as Redis lists what was set; known alone */
+    unsigned connections; /* by the present CLIENT LIST */
 };
 
 struct inlets;
@@ -85,7 +87,7 @@ bool inlet_id_is_sane(const char *id);
 bool inlet_may_read(struct inlet *inlet, uint64_t now_ns);
 
 /* Counts one more, with a line in the log once a second. */
-void inlet_refuse(struct inlet *inlet, uint64_t now_ns, const char *why);
+void inlet_refuse(struct inlet *inlet, uint64_t now_ns, enum err_code code, const char *why);
 
 /* What store_node_mark takes: all that was refused since the last time, and who is barred. Returns new. */
 json_t *inlets_marks(struct inlets *inlets);

@@ -4,6 +4,9 @@
  * whose password is another is made anew, which ends its connections; one of a node that is gone or barred is
  * deleted, which does too. How Redis words a user differs by version: what it lists after we set one is what
  * we expect from then on. Names that begin with `agent-` are ours.
+ *
+ * Redis bounds the connections of all users together only, so that one could shut the others out: each is
+ * counted here beside the users, and who has too many loses all of them. Its agent comes back with its two.
  */
 #include "scheduler/scheduler_private.h"
 
@@ -18,6 +21,7 @@
 
 #define CHECK_NS 3000000000u
 #define COMMAND_MS 5000
+#define CONNECTIONS_MAX 16u /* of one user: an agent's two, those that Redis has not seen break, and some */
 
 static const char prefix[] = "agent-";
 
@@ -128,6 +132,45 @@ static bool users_compare(struct scheduler *scheduler, const redisReply *reply)
     return changed;
 }
 
+static void connections_bound(struct scheduler *scheduler, struct inlet *inlet)
+{
+    char user[88], why[128];
+    const char *const argv[] = {"CLIENT", "KILL", "USER", user};
+    struct err ignored; /* found again by the next count */
+    snprintf(user, sizeof(user), "%s%s", prefix, inlet->node);
+    snprintf(why, sizeof(why), "its %u connections to Redis were ended, the limit is %u", inlet->connections,
+             CONNECTIONS_MAX);
+    redis_command(scheduler->commands, COMMAND_MS, NULL, NULL, 4, argv, NULL, &ignored);
+    inlet_refuse(inlet, clock_mono_ns(), ERR_BUSY, why);
+}
+
+/* One line a connection: "id=7 addr=… user=agent-left …"; no value holds a space. */
+static void connections_came(void *arg, const redisReply *reply, const struct err *err)
+{
+    struct scheduler *scheduler = arg;
+    if (err->code != ERR_NONE || reply->type != REDIS_REPLY_STRING || scheduler->epoch == 0) {
+        return;
+    }
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        inlets_at(scheduler->inlets, i)->connections = 0;
+    }
+    for (const char *at = reply->str; (at = strstr(at, " user=agent-")) != NULL;) {
+        char node[72];
+        at += strlen(" user=agent-");
+        snprintf(node, sizeof(node), "%.*s", (int)strcspn(at, " \r\n"), at);
+        struct inlet *inlet = inlets_find(scheduler->inlets, node);
+        if (inlet != NULL) {
+            inlet->connections++;
+        }
+    }
+    for (size_t i = 0; i < inlets_count(scheduler->inlets); i++) {
+        struct inlet *inlet = inlets_at(scheduler->inlets, i);
+        if (inlet->connections > CONNECTIONS_MAX) {
+            connections_bound(scheduler, inlet);
+        }
+    }
+}
+
 static void list(struct scheduler *scheduler);
 
 static void listed(void *arg, const redisReply *reply, const struct err *err)
@@ -158,11 +201,13 @@ static void listed(void *arg, const redisReply *reply, const struct err *err)
 static void list(struct scheduler *scheduler)
 {
     static const char *const argv[] = {"ACL", "LIST"};
+    static const char *const clients[] = {"CLIENT", "LIST", "TYPE", "normal"};
     struct err ignored; /* the tick asks again */
     scheduler->users_due = false;
     scheduler->users_ns = clock_mono_ns();
     scheduler->users_asked =
         redis_command(scheduler->commands, COMMAND_MS, listed, scheduler, 2, argv, NULL, &ignored) == 0;
+    redis_command(scheduler->commands, COMMAND_MS, connections_came, scheduler, 4, clients, NULL, &ignored);
 }
 
 void keeper_check(struct scheduler *scheduler)

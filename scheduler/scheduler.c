@@ -335,6 +335,7 @@ static void prune(struct scheduler *scheduler, uint64_t now_ns)
         const struct store_retention keep = {.event_days = limits->event_days,
                                              .history_days = limits->history_days,
                                              .dataset_days = limits->dataset_days,
+                                             .rank_steps = limits->rank_steps,
                                              .rows = limits->prune_rows};
         scheduler->pruned_ns = now_ns;
         scheduler->prune_more = false;

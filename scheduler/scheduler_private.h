@@ -119,8 +119,8 @@ void floods_empty(struct scheduler *scheduler, struct inlet *inlet, unsigned str
 /* Writes what was refused to the nodes' rows. */
 void floods_mark(struct scheduler *scheduler);
 
-/* keeper.c: Redis's users `agent-…` are those of the view's nodes. Compares now, or once more after the
- * comparison under way. */
+/* keeper.c: Redis's users `agent-…` are those of the view's nodes, with a few connections each. Compares now,
+ * or once more after the comparison under way. */
 void keeper_check(struct scheduler *scheduler);
 void keeper_tick(struct scheduler *scheduler, uint64_t now_ns);
 /* A new connection: perhaps to a Redis without users. */

@@ -510,9 +510,10 @@ static int foot_print(struct print *p, const json_t *a)
     if ((cost > 0 || kwh > 0) && buf_printf(p->out, p->err, "\n") < 0)
         return -1;
     const json_t *model = json_object_get(a, "model");
-    if (model && buf_printf(p->out, p->err, "\nmodel: %s parameters, %s trained\n",
+    const char *method = text(model, "method");
+    if (model && buf_printf(p->out, p->err, "\nmodel: %s parameters, %s trained%s%s\n",
                             thousands(all, number(model, "parameters")),
-                            thousands(some, number(model, "trained"))) < 0)
+                            thousands(some, number(model, "trained")), *method ? ": " : "", method) < 0)
         return -1;
     return *basis ? buf_printf(p->out, p->err, "%srests on: %s\n", model ? "" : "\n", basis) : 0;
 }

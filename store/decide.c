@@ -139,14 +139,19 @@ static const struct pg_statement mark_nodes = {
     RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")
     " WHERE n.name = c.node AND n.generation = c.generation",
     PG_WRITE};
+static const struct pg_statement count_refused = {
+    "count_refused",
+    "INSERT INTO refused_events AS e (reason, n) SELECT r.key, sum(r.value::bigint) FROM " RECORDS("reasons json")
+    ", json_each_text(c.reasons) r GROUP BY r.key ON CONFLICT (reason) DO UPDATE SET n = e.n + excluded.n",
+    PG_WRITE};
 /* clang-format on */
 
 int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
                     struct err *err)
 {
-    const struct store_part part = {&mark_nodes, marks};
+    const struct store_part parts[] = {{&mark_nodes, marks}, {&count_refused, marks}};
     struct store_work work;
-    store_work_init(&work, leader, &part, 1);
+    store_work_init(&work, leader, parts, sizeof(parts) / sizeof(parts[0]));
     int rc = store_run_done(store, work.steps, work.count, STORE_ALONE, done, arg, err);
     store_work_fini(&work);
     return rc;

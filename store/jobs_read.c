@@ -90,18 +90,33 @@ int store_job_page(struct store *store, const struct principal *principal,
     return store_one_doc(store, statement, &params, NULL, done, arg, err);
 }
 
-static const struct pg_statement count_jobs = {
-    "job_counts",
-    "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "
-    "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)",
+#define COUNT_JOBS                                                                                           \
+    "SELECT json_object_agg(s.state, coalesce(c.n, 0)) FROM unnest($1::text[]) AS s(state) "                 \
+    "LEFT JOIN (SELECT state, sum(n)::bigint AS n FROM job_counts GROUP BY state) c USING (state)"
+static const struct pg_statement count_jobs = {"job_counts", COUNT_JOBS, PG_READ};
+static const struct pg_statement count_all = {
+    "counts",
+    "SELECT json_build_object('jobs', (" COUNT_JOBS "), 'refused', "
+    "  (SELECT coalesce(json_object_agg(reason, n), '{}') FROM refused_events))",
     PG_READ};
 
-int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+static int count(struct store *store, const struct pg_statement *what, store_doc_fn *done, void *arg,
+                 struct err *err)
 {
     struct pg_params params;
     pg_params_init(&params);
     pg_param_text_array(&params, job_machine.states, job_machine.state_count);
-    return store_one_doc(store, &count_jobs, &params, NULL, done, arg, err);
+    return store_one_doc(store, what, &params, NULL, done, arg, err);
+}
+
+int store_job_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    return count(store, &count_jobs, done, arg, err);
+}
+
+int store_counts(struct store *store, store_doc_fn *done, void *arg, struct err *err)
+{
+    return count(store, &count_all, done, arg, err);
 }
 
 /* ---- metrics ---- */

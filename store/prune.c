@@ -1,5 +1,6 @@
 /* Bounded tables. One call is one transaction of at most `rows` rows a table, so that it holds nothing for
- * long; it touches no job that has not ended, and takes no lock that a submit would wait for. */
+ * long; of a job that has not ended it touches old lines of ranks alone, and it takes no lock that a submit
+ * would wait for. */
 #include "store/sched.h"
 #include "store/store_private.h"
 
@@ -16,6 +17,16 @@ static const struct pg_statement old_events = {
     "u AS (DELETE FROM unknown_jobs WHERE reported_at < now() - $1::integer * interval '1 day' RETURNING 1) "
     "SELECT set_config('motley.pruned', greatest((SELECT count(*) FROM e), (SELECT count(*) FROM t), "
     "  (SELECT count(*) FROM w) + (SELECT count(*) FROM q) + (SELECT count(*) FROM u))::text, true)",
+    PG_WRITE};
+
+/* A running job's lines of single ranks grow by one a rank and step: $1 steps back, $2 rows. */
+static const struct pg_statement old_ranks = {
+    "prune_ranks",
+    "WITH k AS (DELETE FROM metrics WHERE ctid = ANY (ARRAY(SELECT x.ctid FROM jobs j JOIN metrics x "
+    "    ON x.job = j.id AND x.kind = 'ranks' AND x.step < j.step - $1::bigint "
+    "    WHERE j.state IN ('starting', 'running', 'stopping') AND j.step > $1::bigint LIMIT $2)) RETURNING 1) "
+    "SELECT set_config('motley.pruned', greatest(current_setting('motley.pruned')::bigint, (SELECT count(*) FROM k))::text, "
+    "  true)",
     PG_WRITE};
 
 /* A few jobs that ended longest ago: the lines of single steps but the last, and all runs but the newest and those
@@ -63,10 +74,11 @@ static const struct pg_statement old_datasets = {
 int store_prune(struct store *store, int64_t leader, const struct store_retention *keep, store_doc_fn *done,
                 void *arg, struct err *err)
 {
-    const unsigned days[] = {keep->event_days, keep->history_days, keep->history_days, keep->dataset_days};
-    static const struct pg_statement *const statements[] = {&old_events, &old_jobs, &mark_jobs,
+    const unsigned bounds[] = {keep->event_days, keep->rank_steps, keep->history_days, keep->history_days,
+                               keep->dataset_days};
+    static const struct pg_statement *const statements[] = {&old_events, &old_ranks, &old_jobs, &mark_jobs,
                                                             &old_datasets};
-    enum { PARTS = 4 };
+    enum { PARTS = 5 };
     struct pg_params fenced, params[PARTS];
     struct pg_step steps[PARTS + 1];
     pg_params_init(&fenced);
@@ -74,7 +86,7 @@ int store_prune(struct store *store, int64_t leader, const struct store_retentio
     steps[0] = (struct pg_step){&store_fence, &fenced};
     for (int i = 0; i < PARTS; i++) {
         pg_params_init(&params[i]);
-        pg_param_i64(&params[i], days[i]);
+        pg_param_i64(&params[i], bounds[i]);
         pg_param_i64(&params[i], keep->rows);
         steps[i + 1] = (struct pg_step){statements[i], &params[i]};
     }

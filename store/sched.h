@@ -200,16 +200,18 @@ struct store_decision {
 int store_decide(struct store *store, const struct store_decision *decision, store_doc_fn *done, void *arg,
                  struct err *err);
 
-/* What was refused of nodes: [{"node","generation","refused": so many more,"why","barred": bool}]; another
+/* What was refused of nodes: [{"node","generation","refused": so many more,"reasons": {code: n},"why",
+ * "barred": bool}]; another
  * generation than the node's present one changes nothing. Repeating it counts twice. */
 int store_node_mark(struct store *store, int64_t leader, const json_t *marks, store_done_fn *done, void *arg,
                     struct err *err);
 
-/* How long what grows for ever is kept, in days; and how much of it goes in one call. */
+/* How long what grows for ever is kept, in days or steps; and how much of it goes in one call. */
 struct store_retention {
     unsigned event_days;   /* events and traces */
     unsigned history_days; /* after a job's end: the lines of its single steps, its runs but the last */
     unsigned dataset_days; /* encoded data sets that nobody used */
+    unsigned rank_steps;   /* of a running job: lines of single ranks ("ranks"), so many steps back */
     unsigned rows;         /* a table and call, 1.. */
 };
 /* One step of it, also of spent join tokens and failed measurements: {"more": whether there is more to do}.

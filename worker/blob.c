@@ -1,10 +1,13 @@
 #include "worker/blob.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/digest.h"
+#include "common/file.h"
 #include "common/http.h"
 #include "common/retry.h"
 #include "common/upload.h"
@@ -123,17 +126,46 @@ static int copy_bytes(void *arg, uint64_t offset, void *dst, size_t size, struct
     return 0;
 }
 
+static int put(struct blobs *blobs, struct upload_file *file, struct err *err)
+{
+    file->patience_ns = blobs->patience_ns;
+    file->stopped = cancelled;
+    file->stopped_arg = blobs;
+    return upload_in_parts(blobs->http, file, err) < 0
+               ? err_wrap(err, "could not store %llu bytes", (unsigned long long)file->size)
+               : 0;
+}
+
 int blobs_put(struct blobs *blobs, const void *data, size_t size, char sha256[65], struct err *err)
 {
     if (digest_sha256_hex(data, size, sha256, err) < 0)
         return -1;
-    struct upload_file file = {.sha256 = sha256,
-                               .size = size,
-                               .read = copy_bytes,
-                               .arg = (void *)(uintptr_t)data,
-                               .patience_ns = blobs->patience_ns,
-                               .stopped = cancelled,
-                               .stopped_arg = blobs};
-    return upload_in_parts(blobs->http, &file, err) < 0 ? err_wrap(err, "could not store %zu bytes", size)
-                                                        : 0;
+    struct upload_file file = {
+        .sha256 = sha256, .size = size, .read = copy_bytes, .arg = (void *)(uintptr_t)data};
+    return put(blobs, &file, err);
+}
+
+struct local_file {
+    const char *path;
+    int fd;
+};
+
+static int read_bytes(void *arg, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    const struct local_file *local = arg;
+    return file_pread_all(local->fd, dst, size, offset, local->path, err);
+}
+
+int blobs_put_file(struct blobs *blobs, const char *path, char sha256[65], uint64_t *size, struct err *err)
+{
+    struct local_file local = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (local.fd < 0)
+        return err_set(err, ERR_IO, "%s cannot be opened", path);
+    struct upload_file file = {.sha256 = sha256, .read = read_bytes, .arg = &local};
+    int result = file_sha256_hex(path, sha256, size, err);
+    file.size = *size;
+    if (result == 0)
+        result = put(blobs, &file, err);
+    close(local.fd);
+    return result;
 }

@@ -34,5 +34,7 @@ int blobs_get(struct blobs *blobs, const char *sha256, struct buf *out, struct e
 
 /* Stores the bytes and writes their name to sha256. Storing what is there already is success. */
 int blobs_put(struct blobs *blobs, const void *data, size_t size, char sha256[65], struct err *err);
+/* The same with a file's, read piece by piece; *size: its bytes. */
+int blobs_put_file(struct blobs *blobs, const char *path, char sha256[65], uint64_t *size, struct err *err);
 
 #endif

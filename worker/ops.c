@@ -47,74 +47,6 @@ static int make_slot(struct ops *ops, uint32_t number, struct err *err)
     return 0;
 }
 
-static int check_slot(const struct ops *ops, uint32_t number, int32_t slot, uint32_t kinds, struct err *err)
-{
-    if (slot == PLAN_NONE)
-        return 0;
-    if (slot < 0 || (uint32_t)slot >= ops->me->slot_count)
-        return err_set(err, ERR_INVALID, "instruction %u uses slot %d, which rank %u does not have", number,
-                       (int)slot, ops->options.rank);
-    uint8_t kind = ops->me->slots[slot].kind;
-    if (!(kinds & (1u << kind)))
-        return err_set(err, ERR_INVALID, "instruction %u cannot use slot %d, which holds %s", number,
-                       (int)slot, slot_kind_name(kind));
-    return 0;
-}
-
-#define KIND(name) (1u << (name))
-#define BOUNDARY (KIND(SLOT_ACTIVATION) | KIND(SLOT_GRADIENT))
-#define REDUCED                                                                                              \
-    (KIND(SLOT_STEP_SCALARS) | KIND(SLOT_NORM_SCALAR) | KIND(SLOT_GRADIENTS) | KIND(SLOT_PARAMETERS) |       \
-     KIND(SLOT_TOKEN) | KIND(SLOT_BARRIER))
-
-/* Which slot kinds each op takes in, out and save; ops not listed are refused. */
-static const struct {
-    uint32_t in, out, save;
-    bool known;
-} op_slots[OP_COUNT] = {
-    [OP_FORWARD] = {BOUNDARY | KIND(SLOT_TOKEN), BOUNDARY | KIND(SLOT_TOKEN) | KIND(SLOT_STEP_SCALARS),
-                    KIND(SLOT_SAVED) | KIND(SLOT_KV_CACHE), true},
-    [OP_BACKWARD] = {BOUNDARY, BOUNDARY, KIND(SLOT_SAVED), true},
-    [OP_SAMPLE] = {KIND(SLOT_TOKEN), KIND(SLOT_TOKEN), KIND(SLOT_KV_CACHE), true},
-    [OP_SEND] = {BOUNDARY | KIND(SLOT_TOKEN), 0, 0, true},
-    [OP_RECV] = {0, BOUNDARY | KIND(SLOT_TOKEN), 0, true},
-    [OP_ALL_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [OP_REDUCE] = {REDUCED, REDUCED, 0, true},
-    [OP_BROADCAST] = {REDUCED, REDUCED, 0, true},
-    [OP_STEP] = {REDUCED, REDUCED, REDUCED, true},
-    [OP_RELEASE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
-    [OP_SAVE] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, true},
-};
-
-static int check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
-                       struct err *err)
-{
-    if (instr->op >= OP_COUNT || !op_slots[instr->op].known)
-        return err_set(err, ERR_UNSUPPORTED, "%s, instruction %u: this worker does not do %s",
-                       program_kind_name(kind), number,
-                       instr->op < OP_COUNT ? instr_op_name(instr->op) : "that");
-    bool blocks = instr->op == OP_FORWARD || instr->op == OP_BACKWARD;
-    if (blocks && (instr->block_begin != ops->me->block_begin || instr->block_end != ops->me->block_end))
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "%s, instruction %u: blocks %d..%d are not the blocks %d..%d of rank %u, and this worker runs "
-            "them together",
-            program_kind_name(kind), number, (int)instr->block_begin, (int)instr->block_end,
-            (int)ops->me->block_begin, (int)ops->me->block_end, ops->options.rank);
-    if ((blocks || instr->op == OP_SEND || instr->op == OP_RECV) &&
-        (instr->micro_batch < 0 || (uint32_t)instr->micro_batch >= ops->options.plan->micro_batch_count))
-        return err_set(err, ERR_INVALID, "%s, instruction %u: there is no micro-batch %d",
-                       program_kind_name(kind), number, (int)instr->micro_batch);
-    if ((instr->op == OP_SEND || instr->op == OP_RECV) &&
-        (instr->op == OP_SEND ? instr->slot_in : instr->slot_out) == PLAN_NONE)
-        return err_set(err, ERR_INVALID, "%s, instruction %u names no slot", program_kind_name(kind), number);
-    if (check_slot(ops, number, instr->slot_in, op_slots[instr->op].in, err) < 0 ||
-        check_slot(ops, number, instr->slot_out, op_slots[instr->op].out, err) < 0 ||
-        check_slot(ops, number, instr->slot_save, op_slots[instr->op].save, err) < 0)
-        return err_wrap(err, "%s", program_kind_name(kind));
-    return 0;
-}
-
 static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err);
 static int op_begin(void *host, uint32_t number, const struct instr *instr, struct err *err);
 static const struct exec_ops exec_ops = {.compute = op_compute, .begin = op_begin};
@@ -131,7 +63,7 @@ static int make_program(struct ops *ops, int kind, struct err *err)
         return err_set(err, ERR_NOMEM, "no memory for a program of %u instructions", program->instr_count);
     for (uint32_t i = 0; i < program->instr_count; i++) {
         const struct instr *instr = &program->instrs[i];
-        if (check_instr(ops, kind, i, instr, err) < 0)
+        if (ops_check_instr(ops, kind, i, instr, err) < 0)
             return -1;
         ops->programs[kind].calls[i] = (struct call){.ops = ops,
                                                      .number = i,
@@ -153,7 +85,11 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     ops->options = *options;
     ops->me = &options->plan->ranks[options->rank];
     ops->slots = calloc((size_t)ops->me->slot_count + 1, sizeof *ops->slots);
-    int result = ops->slots ? 0 : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
+    ops->places =
+        calloc((size_t)options->stages->count * options->plan->micro_batch_count + 1, sizeof(struct saved *));
+    int result = ops->slots && ops->places
+                     ? 0
+                     : err_set(err, ERR_NOMEM, "no memory for %u slots", ops->me->slot_count);
     for (uint32_t s = 0; s < ops->me->slot_count && result == 0; s++)
         result = make_slot(ops, s, err);
     for (int kind = 0; kind < PROGRAM_KINDS && result == 0; kind++)
@@ -166,13 +102,19 @@ int ops_create(const struct ops_options *options, struct ops **out, struct err *
     return 0;
 }
 
+static void forget_caches(struct ops *ops, struct cell *cell)
+{
+    for (uint32_t i = 0; cell->caches && i < ops->options.stages->count; i++)
+        kv_cache_destroy(cell->caches[i]);
+    free(cell->caches);
+    cell->caches = NULL;
+}
+
 void ops_forget_caches(struct ops *ops)
 {
     for (uint32_t s = 0; s < ops->me->slot_count; s++)
-        for (uint32_t c = 0; c < ops->slots[s].count; c++) {
-            kv_cache_destroy(ops->slots[s].cells[c].cache);
-            ops->slots[s].cells[c].cache = NULL;
-        }
+        for (uint32_t c = 0; c < ops->slots[s].count; c++)
+            forget_caches(ops, &ops->slots[s].cells[c]);
 }
 
 void ops_destroy(struct ops *ops)
@@ -189,13 +131,16 @@ void ops_destroy(struct ops *ops)
     for (uint32_t s = 0; ops->slots && s < ops->me->slot_count; s++) {
         for (uint32_t c = 0; c < ops->slots[s].count; c++) {
             struct cell *cell = &ops->slots[s].cells[c];
-            stage_saved_release(cell->saved);
-            kv_cache_destroy(cell->cache);
+            forget_caches(ops, cell);
             buffer_destroy(cell->buffer);
             free(cell->host);
         }
         free(ops->slots[s].cells);
     }
+    size_t places = (size_t)ops->options.stages->count * ops->options.plan->micro_batch_count;
+    for (size_t i = 0; ops->places && i < places; i++)
+        stage_saved_release(ops->places[i]);
+    free(ops->places);
     free(ops->slots);
     free(ops->logits);
     free(ops);
@@ -312,66 +257,109 @@ static int publish(struct ops *ops, const struct instr *instr, uint32_t tokens, 
 
 /* --- compute queue --- */
 
+/* The stage that an instruction works on. */
+static int stage_of(const struct ops *ops, const struct instr *instr)
+{
+    return stages_find(ops->options.stages, instr->block_begin, instr->block_end);
+}
+
+static int need_cache(struct ops *ops, const struct instr *instr, int stage, struct kv_cache **out,
+                      struct err *err)
+{
+    struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
+    const struct stages *stages = ops->options.stages;
+    if (!cell->caches && !(cell->caches = calloc(stages->count, sizeof(struct kv_cache *))))
+        return err_set(err, ERR_NOMEM, "no memory for %u KV caches", stages->count);
+    if (!cell->caches[stage] && kv_cache_create(stages->list[stage], ops->options.plan->sequence_bound,
+                                                &cell->caches[stage], err) < 0)
+        return -1;
+    *out = cell->caches[stage];
+    return 0;
+}
+
 static int infer(struct ops *ops, const struct instr *instr, const struct micro_batch *micro, uint32_t tokens,
                  struct buffer *in, struct buffer *out, struct err *err)
 {
-    struct cell *cell = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
-    if (!cell->cache &&
-        kv_cache_create(ops->options.stage, ops->options.plan->sequence_bound, &cell->cache, err) < 0)
+    int stage = stage_of(ops, instr);
+    struct kv_cache *cache = NULL;
+    if (need_cache(ops, instr, stage, &cache, err) < 0)
         return -1;
     if (ops->kind == PROGRAM_PREFILL)
-        kv_cache_clear(cell->cache);
+        kv_cache_clear(cache);
     bool head = instr->block_end == ops->options.plan->block_count;
     if (head && !ops->logits && !(ops->logits = malloc(sizeof(float) * ops->options.vocab)))
         return err_set(err, ERR_NOMEM, "no memory for the logits of %u tokens", ops->options.vocab);
-    return stage_infer(ops->options.stage, cell->cache, micro->ids, tokens, in, out,
+    return stage_infer(ops->options.stages->list[stage], cache, micro->ids, tokens, in, out,
                        head ? ops->logits : NULL, err);
+}
+
+/* A failure in a step says in which, and of which micro-batch. */
+static int wrap_step(const struct ops *ops, const struct instr *instr, struct err *err)
+{
+    return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
+                    (int)instr->micro_batch);
 }
 
 static int op_forward(struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     uint32_t tokens = micro->row_start[micro->rows];
+    int stage = stage_of(ops, instr);
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
     if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
         return -1;
     bool caches = instr->slot_save != PLAN_NONE && ops->slots[instr->slot_save].slot->kind == SLOT_KV_CACHE;
-    int result;
-    if (caches) {
-        result = infer(ops, instr, micro, tokens, in, out, err);
-    } else {
-        struct saved **saved = NULL;
-        if (instr->slot_save != PLAN_NONE)
-            saved = &ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin)->saved;
-        result = stage_forward(ops->options.stage, micro, in, out, saved, err);
-    }
+    struct saved **saved = instr->slot_save != PLAN_NONE ? ops_place(ops, stage, instr->micro_batch) : NULL;
+    int result =
+        caches ? infer(ops, instr, micro, tokens, in, out, err)
+               : stage_forward_blocks(ops->options.stages->list[stage], micro, (uint32_t)instr->block_begin,
+                                      (uint32_t)instr->block_end, in, out, saved, err);
     if (result < 0 || publish(ops, instr, tokens, err) < 0)
-        return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
-                        (int)instr->micro_batch);
+        return wrap_step(ops, instr, err);
     return 0;
+}
+
+/* Of both halves of a backward, or of either. */
+static int run_backward(struct ops *ops, const struct instr *instr, struct stage *stage, struct saved **place,
+                        struct buffer *in, struct buffer *out, struct err *err)
+{
+    const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
+    uint32_t begin = (uint32_t)instr->block_begin, end = (uint32_t)instr->block_end;
+    struct stage_options has;
+    int result = 0;
+    stage_options_get(stage, &has);
+    if (instr->op != OP_BACKWARD_WEIGHT)
+        result = stage_backward_blocks(stage, micro, *place, begin, end, in, out, 1.0, err);
+    if (result == 0 && has.split && instr->op != OP_BACKWARD_INPUT)
+        result = stage_backward_weights(stage, micro, *place, begin, end, err);
+    if (result < 0 || (begin == has.block_begin && instr->op != OP_BACKWARD_INPUT))
+        *place = NULL; /* it has ended, also on error */
+    return result;
 }
 
 static int op_backward(struct ops *ops, const struct instr *instr, struct err *err)
 {
     const struct micro_batch *micro = &ops->batch->micro[instr->micro_batch];
     uint32_t tokens = micro->row_start[micro->rows];
+    int stage = stage_of(ops, instr);
+    struct saved **place = ops_place(ops, stage, instr->micro_batch);
     struct buffer *in, *out;
     if (micro->rows == 0)
         return 0;
-    struct cell *saved = ops_cell(ops, instr->slot_save, instr->micro_batch, instr->block_begin);
-    if (!saved->saved)
-        return err_set(err, ERR_INTERNAL, "BACKWARD of micro-batch %d without its FORWARD",
-                       (int)instr->micro_batch);
+    if (!*place)
+        return err_set(
+            err, ERR_INVALID,
+            "%s of micro-batch %d in blocks %d..%d comes without its FORWARD, or after that of its "
+            "range's first block",
+            instr_op_name(instr->op), (int)instr->micro_batch, (int)instr->block_begin,
+            (int)instr->block_end);
     if (take_in(ops, instr, tokens, &in, err) < 0 || take_out(ops, instr, tokens, &out, err) < 0)
         return -1;
-    struct saved *place = saved->saved;
-    saved->saved = NULL; /* ends with the call, also on error */
-    if (stage_backward(ops->options.stage, micro, place, in, out, 1.0, err) < 0 ||
+    if (run_backward(ops, instr, ops->options.stages->list[stage], place, in, out, err) < 0 ||
         publish(ops, instr, tokens, err) < 0)
-        return err_wrap(err, "step %llu, micro-batch %d", (unsigned long long)ops->step->step,
-                        (int)instr->micro_batch);
+        return wrap_step(ops, instr, err);
     return 0;
 }
 
@@ -396,8 +384,9 @@ static int op_step(struct ops *ops, struct err *err)
                                  .beta2 = step->beta2,
                                  .eps = step->eps,
                                  .weight_decay = step->weight_decay,
+                                 .vector_decay = step->vector_decay,
                                  .grad_scale = clip / labelled};
-    if (stage_update(ops->options.stage, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
+    if (stages_update(ops->options.stages, &update, err) < 0 || device_sync(ops->options.device, err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)step->step);
     step->stepped = true;
     return 0;
@@ -424,11 +413,13 @@ static void op_release(struct ops *ops, const struct instr *instr)
     if (instr->slot_in == PLAN_NONE)
         return;
     struct cell *cell = ops_cell(ops, instr->slot_in, instr->micro_batch, instr->block_begin);
-    stage_saved_release(cell->saved);
-    cell->saved = NULL;
+    int stage = stage_of(ops, instr);
+    if (ops->slots[instr->slot_in].slot->kind == SLOT_SAVED && stage >= 0) {
+        stage_saved_release(*ops_place(ops, stage, instr->micro_batch));
+        *ops_place(ops, stage, instr->micro_batch) = NULL;
+    }
     cell->in_use = false;
-    kv_cache_destroy(cell->cache);
-    cell->cache = NULL;
+    forget_caches(ops, cell);
 }
 
 static int op_compute(void *host, uint32_t number, const struct instr *instr, struct err *err)
@@ -439,6 +430,8 @@ static int op_compute(void *host, uint32_t number, const struct instr *instr, st
     case OP_FORWARD:
         return op_forward(ops, instr, err);
     case OP_BACKWARD:
+    case OP_BACKWARD_INPUT:
+    case OP_BACKWARD_WEIGHT:
         return op_backward(ops, instr, err);
     case OP_STEP:
         return op_step(ops, err);
@@ -576,7 +569,8 @@ int ops_run(struct ops *ops, enum program_kind kind, const struct batch *batch, 
     step->stepped = false;
     step->token = -1;
     err_clear(&step->not_finite);
-    if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) && stage_step_begin(ops->options.stage, err) < 0)
+    if ((kind == PROGRAM_TRAIN || kind == PROGRAM_EVALUATE) &&
+        stages_step_begin(ops->options.stages, err) < 0)
         return -1;
     if (exec_run(ops->programs[kind].exec, ops->wait_ns, err) < 0)
         return -1;

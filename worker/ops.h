@@ -1,9 +1,10 @@
 /* What the instructions of a program do on one rank: slots, the stage, the mesh, collectives.
  *
  * exec.h decides when an instruction runs; here is what it does, by opcode and slot kind. No placement
- * is known here either: FORWARD and BACKWARD drive the stage, SEND and RECV the mesh, collectives add what
- * their slot's kind says in group order. Supported: FORWARD, BACKWARD, SEND, RECV, ALL_REDUCE, REDUCE,
- * BROADCAST, STEP, SAMPLE, RELEASE, SAVE; every other op is refused by name in ops_create.
+ * is known here either: FORWARD and BACKWARD (whole or in halves) drive the stages, SEND and RECV the mesh,
+ * collectives add what their slot's kind says in group order. Supported: FORWARD, BACKWARD, BACKWARD_INPUT,
+ * BACKWARD_WEIGHT, SEND, RECV, ALL_REDUCE, REDUCE, BROADCAST, STEP, SAMPLE, RELEASE, SAVE; every other op is
+ * refused by name in ops_create.
  *
  * Slots. An instance of a boundary slot gets a device buffer (MEM_BUFFERS) of its micro-batch's size when it
  * is first needed, and keeps it for the next as long as the slot stays within its bytes_total; those that
@@ -22,11 +23,11 @@
 #include <stdint.h>
 
 #include "common/err.h"
-#include "engine/stage.h"
 #include "mesh/mesh.h"
 #include "program/program.h"
 #include "worker/batch.h"
 #include "worker/exec.h"
+#include "worker/stages.h"
 
 struct ops;
 
@@ -42,9 +43,9 @@ struct ops_options {
     const struct plan *plan; /* borrowed until ops_destroy; already checked */
     uint32_t rank;
     struct device *device;
-    struct stage *stage;
-    struct mesh *mesh; /* NULL when the rank has no peers */
-    uint32_t hidden;   /* of the model: a boundary tensor is [tokens, hidden] f32 */
+    struct stages *stages; /* of the rank */
+    struct mesh *mesh;     /* NULL when the rank has no peers */
+    uint32_t hidden;       /* of the model: a boundary tensor is [tokens, hidden] f32 */
     uint32_t vocab;
     uint64_t wait_ns;                        /* deadline of one transfer, and of a run without progress */
     int (*save)(void *arg, struct err *err); /* OP_SAVE; may be NULL */
@@ -57,11 +58,13 @@ struct ops_step {
     uint64_t step;
     uint32_t control; /* enum plan_control, raised by this rank */
     double learning_rate, beta1, beta2, eps, weight_decay;
-    double clip_norm;   /* 0: no clipping */
-    double temperature; /* 0: greedy */
-    uint64_t seed;      /* of sampling */
-    uint64_t position;  /* of the token to be sampled */
-    uint64_t wait_ns;   /* instead of the options' wait_ns; 0: that */
+    double vector_decay; /* of norms and biases */
+    double router_scale; /* of the load-balancing loss, as struct micro_batch has it */
+    double clip_norm;    /* 0: no clipping */
+    double temperature;  /* 0: greedy */
+    uint64_t seed;       /* of sampling */
+    uint64_t position;   /* of the token to be sampled */
+    uint64_t wait_ns;    /* instead of the options' wait_ns; 0: that */
     /* out */
     int32_t token;                /* sampled or received; -1 when this rank did not learn it */
     struct plan_step_scalars sum; /* over all ranks, if the program reduces them; else this rank's */

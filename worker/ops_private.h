@@ -1,4 +1,4 @@
-/* What ops.c, ops_own.c and reduce.c share. Nobody else includes this. */
+/* What ops.c, ops_check.c, ops_own.c and reduce.c share. Nobody else includes this. */
 #ifndef MOTLEY_WORKER_OPS_PRIVATE_H
 #define MOTLEY_WORKER_OPS_PRIVATE_H
 
@@ -11,10 +11,9 @@ struct cell {
     bool in_use;           /* it holds what only it holds (slots that do not travel) */
     uint8_t *host;         /* the same for the transport; or NULL */
     size_t host_size;
-    bool arrived;           /* host is newer than buffer */
-    struct saved *saved;    /* SLOT_SAVED */
-    struct kv_cache *cache; /* SLOT_KV_CACHE */
-    int32_t token;          /* SLOT_TOKEN */
+    bool arrived;             /* host is newer than buffer */
+    struct kv_cache **caches; /* SLOT_KV_CACHE: [stages], each made when it is first needed; or NULL */
+    int32_t token;            /* SLOT_TOKEN */
 };
 
 struct cells {
@@ -38,7 +37,8 @@ struct reduce;
 struct ops {
     struct ops_options options;
     const struct plan_rank *me;
-    struct cells *slots; /* [me->slot_count] */
+    struct cells *slots;   /* [me->slot_count] */
+    struct saved **places; /* [stages][micro-batches]: what forward keeps for backward, of a whole range */
     struct {
         struct exec *exec;
         struct call *calls;      /* [instr_count] */
@@ -61,6 +61,17 @@ static inline struct cell *ops_cell(struct ops *ops, int32_t slot, int32_t micro
     return &cells->cells[slot_instance(cells->slot, micro_batch < 0 ? 0 : micro_batch, block_begin)];
 }
 
+/* The place of a micro-batch in a stage. */
+static inline struct saved **ops_place(struct ops *ops, int stage, int32_t micro_batch)
+{
+    return &ops->places[(size_t)stage * ops->options.plan->micro_batch_count + (uint32_t)micro_batch];
+}
+
+/* ops_check.c. ERR_UNSUPPORTED names what is not done; ERR_INVALID a slot that does not fit its use. */
+int ops_check_instr(const struct ops *ops, int kind, uint32_t number, const struct instr *instr,
+                    struct err *err);
+
+/* Of an instruction's messages, in this run of its program. */
 uint64_t ops_tag(const struct ops *ops, const struct instr *instr);
 
 /* This rank's share of the step's scalars, and of Σ g². Not finite: noted in step->not_finite, and in control

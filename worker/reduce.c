@@ -93,10 +93,10 @@ static bool meant(const struct reduce *reduce, const char *name)
 
 static size_t parameter_bytes(const struct reduce *reduce)
 {
-    struct stage *stage = reduce->ops->options.stage;
+    struct stages *stages = reduce->ops->options.stages;
     size_t bytes = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(stage); p++) {
-        struct parameter parameter = stage_parameter_at(stage, p);
+    for (uint32_t p = 0; p < stages_parameter_count(stages); p++) {
+        struct parameter parameter = stages_parameter_at(stages, p);
         if (meant(reduce, parameter.name))
             bytes += (size_t)parameter.rows * parameter.columns * sizeof(float);
     }
@@ -111,14 +111,14 @@ static bool holds_parameters(const struct reduce *reduce)
 /* Copy the parameters meant (or their gradients) between the stage and `values`. */
 static int move_parameters(struct reduce *reduce, float *values, bool write, struct err *err)
 {
-    struct stage *stage = reduce->ops->options.stage;
+    struct stages *stages = reduce->ops->options.stages;
     enum stage_state state = reduce->kind == SLOT_GRADIENTS ? STATE_GRADIENT : STATE_VALUE;
-    for (uint32_t p = 0; p < stage_parameter_count(stage); p++) {
-        struct parameter parameter = stage_parameter_at(stage, p);
+    for (uint32_t p = 0; p < stages_parameter_count(stages); p++) {
+        struct parameter parameter = stages_parameter_at(stages, p);
         if (!meant(reduce, parameter.name))
             continue;
-        int result = write ? stage_state_write(stage, p, state, values, err)
-                           : stage_state_read(stage, p, state, values, err);
+        int result = write ? stages_state_write(stages, p, state, values, err)
+                           : stages_state_read(stages, p, state, values, err);
         if (result < 0)
             return -1;
         values += (size_t)parameter.rows * parameter.columns;

@@ -157,7 +157,8 @@ int report_memory(struct session *session, struct err *err)
     const struct plan_rank *me = &session->assignment->plan->ranks[session->assignment->rank];
     struct mem_account account;
     device_memory(session->device, &account);
-    struct plan_host host = plan_host_bytes(session->assignment->plan, session->assignment->rank);
+    struct plan_host host =
+        plan_host_bytes(session->assignment->plan, session->assignment->rank, state_streamed_bytes(session));
     uint64_t data = rows_bytes(session->train) + rows_bytes(session->eval);
     uint64_t base = me->process_base_bytes ? me->process_base_bytes : session->process_base_bytes;
     json_t *peak = json_object(), *predicted = json_object();

@@ -14,6 +14,7 @@
 #include "engine/stage.h"
 #include "mesh/mesh.h"
 #include "model/order.h"
+#include "model/peft.h"
 #include "model/rows.h"
 #include "model/tensors.h"
 #include "program/trace.h"
@@ -22,6 +23,7 @@
 #include "worker/blob.h"
 #include "worker/link.h"
 #include "worker/ops.h"
+#include "worker/stages.h"
 
 /* Chunks of the model's files (4 MiB each) kept while its weights are loaded: a layer is read in about the
  * file's order, so few are enough. They stand beside the stage's whole memory, and profiles count them into a
@@ -45,10 +47,10 @@ struct session {
     struct stop_request *stop;
     struct assignment *assignment;
     struct blobs *blobs;
-    struct model *model; /* NULL once the stage is loaded and nothing else needs it */
+    struct model *model; /* NULL once the stages are loaded and nothing else needs it */
     struct model_config config;
     struct device *device;
-    struct stage *stage;
+    struct stages stages;
     struct rows *train, *eval; /* eval NULL: none */
     struct mesh *mesh;         /* NULL: alone */
     struct ops *ops;
@@ -74,6 +76,8 @@ struct session {
 /* setup.c. Everything up to `worker_ready`; on error the session is closed. Takes the assignment. */
 int session_open(struct worker_link *link, struct stop_request *stop, struct assignment *assignment,
                  struct session **out, struct err *err);
+/* The model's files, as the assignment names them, into session->model; its config into session->config. */
+int session_model_open(struct session *session, struct err *err);
 /* Connect with the peers that the program names; `peers` is the message, NULL when alone. */
 int session_connect(struct session *session, const json_t *peers, struct err *err);
 /* clean: say goodbye to the peers first. */
@@ -104,8 +108,18 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 /* Load what the assignment starts from, if anything, into the stage: by name, whatever split wrote it. */
 int state_load(struct session *session, struct err *err);
 
+/* result.c. On rank 0, from the files of the last checkpoint: what the specification's `result` asks for,
+ * stored; *artifacts: new, {name: {sha256, size}}. */
+int result_store(struct session *session, const json_t *blobs, json_t **artifacts, struct err *err);
+/* state.c. Most bytes of host memory while a checkpoint is stored or loaded, where it is not copied first; 0:
+ * it is. */
+uint64_t state_streamed_bytes(const struct session *session);
+/* Bytes of a file into the artifact store and into blobs[name]. */
+int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
+                   struct err *err);
 /* peft.c. adapter_config.json of the specification's method, new. */
-json_t *adapter_config(const struct job_spec *spec, const char *base_model, struct err *err);
+json_t *adapter_config(const struct job_spec *spec, const struct model_config *model, const char *base_model,
+                       struct err *err);
 /* Refuse an adapter that is not one of this model and method. */
 int adapter_check(const struct buf *config_json, const struct buf *safetensors,
                   const struct model_config *config, const struct job_spec *spec, struct err *err);

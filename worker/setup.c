@@ -10,6 +10,7 @@
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "worker/method.h"
 #include "worker/saver.h"
 #include "worker/session.h"
 
@@ -25,15 +26,8 @@ static const struct plan_rank *my_part(const struct session *session)
 static int check_supported(const struct assignment *assignment, struct err *err)
 {
     const struct job_spec *spec = &assignment->spec;
-    if (spec->method.kind != SPEC_METHOD_LORA)
-        return err_set(err, ERR_UNSUPPORTED, "method.kind: this worker trains lora, not %s",
-                       spec_method_name(spec->method.kind));
-    if (spec->method.base != SPEC_BASE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "method.base: this worker keeps the base as fp32, not %s",
-                       spec_base_name(spec->method.base));
-    if (spec->train.compute != SPEC_COMPUTE_FP32)
-        return err_set(err, ERR_UNSUPPORTED, "train.compute: this worker computes in fp32, not %s",
-                       spec_compute_name(spec->train.compute));
+    if (method_check(spec, err) < 0)
+        return -1;
     if (spec->train.batch_rows != assignment->plan->batch_rows)
         return err_set(err, ERR_INVALID, "the plan is made for %u rows a step and train.batch_rows is %u",
                        assignment->plan->batch_rows, spec->train.batch_rows);
@@ -47,36 +41,9 @@ static int check_supported(const struct assignment *assignment, struct err *err)
     return 0;
 }
 
-/* --- model, device, stage --- */
+/* --- model, device, stages --- */
 
-static int open_model(struct session *session, struct err *err)
-{
-    const struct assignment *assignment = session->assignment;
-    const struct local_part *local = &assignment->local;
-    struct fetch_transport transport;
-    struct model_source *source = NULL;
-    struct fetch_options options = {.files = assignment->model.files,
-                                    .file_count = assignment->model.file_count,
-                                    .content = assignment->model.content,
-                                    .cache_dir = local->cache,
-                                    .cache_limit_bytes = local->cache_limit_bytes,
-                                    .resident_chunks = SESSION_RESIDENT_CHUNKS,
-                                    .patience_s = SESSION_FETCH_PATIENCE_S,
-                                    .stop = &session->stop->kill};
-    if (fetch_transport_http(local->api, local->token, local->api_ca, 60, &transport, err) < 0 ||
-        model_source_open_fetched(&options, &transport, &source, err) < 0 ||
-        model_open(source, &session->model, err) < 0)
-        return err_wrap(err, "model %s", assignment->model.name ? assignment->model.name : "");
-    session->config = *model_get_config(session->model);
-    if (model_config_runnable(&session->config, err) < 0)
-        return -1;
-    if ((int64_t)session->config.layers + 2 != assignment->plan->block_count)
-        return err_set(err, ERR_INVALID, "the plan is for %d blocks and the model has %u",
-                       assignment->plan->block_count, session->config.layers + 2);
-    return 0;
-}
-
-static int open_stage(struct session *session, struct err *err)
+static int open_stages(struct session *session, struct err *err)
 {
     const struct plan *plan = session->assignment->plan;
     const struct plan_rank *me = my_part(session);
@@ -87,34 +54,18 @@ static int open_stage(struct session *session, struct err *err)
                                     .threads = local->threads,
                                     .isa = local->isa,
                                     .memory_limit_bytes = local->memory_limit_bytes};
-    uint32_t targets = 0;
-    for (uint32_t t = 0; t < spec->method.targets.count; t++) {
-        uint32_t bit = lora_target_from_name(spec->method.targets.names[t]);
-        if (!bit)
-            return err_set(err, ERR_UNSUPPORTED, "method.targets: there is no \"%s\" to adapt",
-                           spec->method.targets.names[t]);
-        targets |= bit;
-    }
     struct stage_options options = {.config = &session->config,
-                                    .block_begin = (uint32_t)me->block_begin,
-                                    .block_end = (uint32_t)me->block_end,
                                     .mode = STAGE_TRAIN,
-                                    .lora = {.rank = spec->method.rank,
-                                             .alpha = spec->method.alpha,
-                                             .dropout = spec->method.dropout,
-                                             .targets = targets},
-                                    .seed = spec->train.seed,
-                                    .micro_batches_in_flight = me->window ? me->window : 1,
                                     .tokens_max = plan->tokens_bound,
                                     .rows_max = plan->rows_bound,
                                     .row_tokens_max = plan->sequence_bound < plan->tokens_bound
                                                           ? plan->sequence_bound
                                                           : plan->tokens_bound,
                                     .positions_max = plan->sequence_bound,
-                                    .labelled_max = plan->labelled_bound,
-                                    .recompute = me->recompute};
-    if (device_open(&device, &session->device, err) < 0 ||
-        stage_create(session->device, session->model, &options, &session->stage, err) < 0)
+                                    .labelled_max = plan->labelled_bound};
+    if (method_check_blocks(spec, &session->config, me->block_begin, me->block_end, err) < 0 ||
+        method_options(spec, &options, err) < 0 || device_open(&device, &session->device, err) < 0 ||
+        stages_create(session->device, session->model, &options, me, &session->stages, err) < 0)
         return err_wrap(err, "%s", local->device);
     return 0;
 }
@@ -232,8 +183,8 @@ static int render_prompt(struct session *session, const struct tokenizer *tokeni
     struct chat_template *chat = NULL;
     struct err chat_err = {.code = ERR_NONE};
     struct ids ids = {0};
-    if (chat_template_choose(spec->data.chat_template, tokenizer_chat_template(tokenizer), &chat, &chat_err) <
-        0)
+    const struct chat_given given = chat_given_by(tokenizer);
+    if (chat_template_choose(spec->data.chat_template, &given, &chat, &chat_err) < 0)
         chat = NULL; /* rows_render_prompt says so if this format needs one */
     struct rows_options options = {.format = format_of(session->assignment),
                                    .learn = spec->data.learn,
@@ -393,7 +344,7 @@ static int open_ops(struct session *session, struct err *err)
     struct ops_options options = {.plan = session->assignment->plan,
                                   .rank = session->assignment->rank,
                                   .device = session->device,
-                                  .stage = session->stage,
+                                  .stages = &session->stages,
                                   .mesh = session->mesh,
                                   .hidden = session->config.hidden,
                                   .vocab = session->config.vocab,
@@ -421,8 +372,8 @@ static int open_all(struct session *session, char *address, size_t size, struct 
     struct blobs_options blobs = {
         .api = local->api, .ca = local->api_ca, .token = local->token, .cancel = &session->stop->kill};
     if (check_supported(session->assignment, err) < 0 || blobs_open(&blobs, &session->blobs, err) < 0 ||
-        open_model(session, err) < 0 || open_rows(session, err) < 0 || open_prompt(session, err) < 0 ||
-        open_stage(session, err) < 0 || close_model(session, err) < 0 ||
+        session_model_open(session, err) < 0 || open_rows(session, err) < 0 ||
+        open_prompt(session, err) < 0 || open_stages(session, err) < 0 || close_model(session, err) < 0 ||
         open_mesh(session, address, size, err) < 0 || open_ops(session, err) < 0 ||
         saver_create(session, &session->saver, err) < 0)
         return -1;
@@ -478,7 +429,7 @@ void session_close(struct session *session, bool clean)
         (void)mesh_close(session->mesh, clock_mono_ns() + CLOSE_SECONDS * 1000000000ull, &ignored);
     mesh_destroy(session->mesh);
     ops_destroy(session->ops);
-    stage_destroy(session->stage);
+    stages_fini(&session->stages);
     device_close(session->device);
     tokenizer_destroy(session->tokenizer);
     model_close(session->model);

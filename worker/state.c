@@ -1,9 +1,12 @@
 /* Checkpoints: what a run needs to go on, by parameter name and never by rank.
  *
- * Files: adapter_model.safetensors and adapter_config.json exactly as peft writes them;
+ * Files of an adapter: adapter_model.safetensors and adapter_config.json exactly as peft writes them;
  * optimizer-R.safetensors, one a rank, with `<name>.exp_avg` and `<name>.exp_avg_sq`; state.json with the
  * next step, the optimiser's update count and the seed. The data position and every random number follow from
  * (seed, step): nothing else is state.
+ *
+ * Full fine-tuning: model-R-K.safetensors and optimizer-R-K.safetensors, R the rank, K files of about 64 MiB,
+ * stored one after another by the main thread, so that no second copy of the state is in memory.
  *
  * Adapters are small, so they go over the tree of group 0 to rank 0, which writes the one adapter. A message
  * up the tree is a safetensors file of the subtree's adapter whose metadata holds the names of the blobs its
@@ -20,7 +23,11 @@
 #include "model/safetensors.h"
 #include "worker/session.h"
 
-enum { NAME_MAX_BYTES = 256, PARTS_MAX = 1 << 20 };
+enum {
+    NAME_MAX_BYTES = 256,
+    PARTS_MAX = 1 << 20,
+    STREAM_BYTES = 64 << 20 /* of a file of a whole model's state, or one tensor */
+};
 #define PART_BYTES_MAX ((uint64_t)2 << 30)
 
 static const char peft_prefix[] = "base_model.model.";
@@ -93,14 +100,14 @@ static bool items_have(const struct items *items, const char *name)
 }
 
 /* Parameter `index` of the stage in one of its states, under `prefix` name `suffix`. */
-static int items_add_state(struct items *items, struct stage *stage, uint32_t index, enum stage_state state,
+static int items_add_state(struct items *items, struct stages *stages, uint32_t index, enum stage_state state,
                            const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(stage, index);
+    struct parameter parameter = stages_parameter_at(stages, index);
     size_t count = (size_t)parameter.rows * parameter.columns;
     char *name = items_own(items, NAME_MAX_BYTES, err);
     float *values = name ? items_own(items, count * sizeof *values, err) : NULL;
-    if (!values || stage_state_read(stage, index, state, values, err) < 0)
+    if (!values || stages_state_read(stages, index, state, values, err) < 0)
         return -1;
     if (snprintf(name, NAME_MAX_BYTES, "%s%s%s", prefix, parameter.name, suffix) >= NAME_MAX_BYTES)
         return err_set(err, ERR_TOO_BIG, "the parameter name %.64s… is too long", parameter.name);
@@ -109,8 +116,8 @@ static int items_add_state(struct items *items, struct stage *stage, uint32_t in
             return err_set(err, ERR_NOT_FINITE, "%s holds a value that is not finite", name);
     struct safetensors_item item = {.name = name,
                                     .type = TENSOR_F32,
-                                    .rank = 2,
-                                    .shape = {parameter.rows, parameter.columns},
+                                    .rank = parameter.vector ? 1 : 2,
+                                    .shape = {parameter.rows, parameter.vector ? 0 : parameter.columns},
                                     .data = values};
     return items_add(items, &item, err);
 }
@@ -120,8 +127,8 @@ static int items_by_name(const void *a, const void *b)
     return strcmp(((const struct safetensors_item *)a)->name, ((const struct safetensors_item *)b)->name);
 }
 
-static int put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
-                    struct err *err)
+int state_put_file(struct session *session, json_t *blobs, const char *name, const void *data, size_t size,
+                   struct err *err)
 {
     char sha256[DIGEST_HEX_SIZE];
     if (blobs_put(session->blobs, data, size, sha256, err) < 0)
@@ -138,7 +145,8 @@ static int put_file(struct session *session, json_t *blobs, const char *name, co
 struct snapshot {
     uint64_t step, updates;
     struct items moments, values;
-    int result; /* of taking it; the others wait for our part also then */
+    json_t *blobs; /* what is stored already */
+    int result;    /* of taking it; the others wait for our part also then */
     struct err err;
 };
 
@@ -151,6 +159,7 @@ static void snapshot_clear(struct snapshot *snapshot)
 {
     items_fini(&snapshot->moments);
     items_fini(&snapshot->values);
+    json_decref(snapshot->blobs);
     memset(snapshot, 0, sizeof *snapshot);
 }
 
@@ -161,20 +170,92 @@ void snapshot_destroy(struct snapshot *snapshot)
     free(snapshot);
 }
 
+/* Items as file number `part` of this rank, and none left. */
+static int flush_part(struct session *session, struct items *items, const char *kind, uint32_t *part,
+                      json_t *blobs, struct err *err)
+{
+    struct buf file;
+    struct safetensors_meta meta = {.key = "format", .value = "pt"};
+    char name[64];
+    int result = 0;
+    buf_init(&file, PART_BYTES_MAX);
+    snprintf(name, sizeof name, "%s-%u-%u.safetensors", kind, session->assignment->rank, *part);
+    if (items->count > 0 && (safetensors_encode(items->items, items->count, &meta, 1, &file, err) < 0 ||
+                             state_put_file(session, blobs, name, file.data, file.size, err) < 0))
+        result = -1;
+    *part += items->count > 0;
+    buf_fini(&file);
+    items_fini(items);
+    *items = (struct items){0};
+    return result;
+}
+
+/* One state of every parameter, stored as files of about STREAM_BYTES. */
+static int stream_state(struct session *session, const char *kind, uint32_t *part, enum stage_state state,
+                        const char *suffix, json_t *blobs, struct err *err)
+{
+    struct items items = {0};
+    uint64_t bytes = 0;
+    int result = 0;
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
+        struct parameter parameter = stages_parameter_at(&session->stages, p);
+        bytes += 4ull * parameter.rows * parameter.columns;
+        result = items_add_state(&items, &session->stages, p, state, "", suffix, err);
+        if (result == 0 && bytes >= STREAM_BYTES) {
+            result = flush_part(session, &items, kind, part, blobs, err);
+            bytes = 0;
+        }
+    }
+    if (result == 0)
+        result = flush_part(session, &items, kind, part, blobs, err);
+    items_fini(&items);
+    return result;
+}
+
+/* A whole model's state is no second time in memory: it is stored while the steps wait. */
+static int stream_all(struct session *session, struct snapshot *snapshot, struct err *err)
+{
+    uint32_t model = 0, optimizer = 0;
+    snapshot->blobs = json_object();
+    if (snapshot->blobs == NULL)
+        return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
+    if (stream_state(session, "model", &model, STATE_VALUE, "", snapshot->blobs, err) < 0 ||
+        stream_state(session, "optimizer", &optimizer, STATE_MOMENT1, ".exp_avg", snapshot->blobs, err) < 0)
+        return -1;
+    return stream_state(session, "optimizer", &optimizer, STATE_MOMENT2, ".exp_avg_sq", snapshot->blobs, err);
+}
+
+static bool trains_all(const struct session *session)
+{
+    return session->assignment->spec.method.kind == SPEC_METHOD_FULL;
+}
+
+/* Tensors of a file and the file itself; the largest tensor is the embedding. */
+uint64_t state_streamed_bytes(const struct session *session)
+{
+    uint64_t table = 4ull * session->config.vocab * session->config.hidden;
+    return trains_all(session) ? 2 * (STREAM_BYTES + table) : 0;
+}
+
 void snapshot_take(struct session *session, uint64_t step, struct snapshot *snapshot)
 {
     struct err *err = &snapshot->err;
     int result = 0;
     snapshot_clear(snapshot);
     snapshot->step = step;
-    snapshot->updates = stage_update_count(session->stage);
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result == 0; p++) {
-        result = items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT1, "", ".exp_avg", err);
+    snapshot->updates = stages_update_count(&session->stages);
+    if (trains_all(session)) {
+        snapshot->result = stream_all(session, snapshot, err);
+        return;
+    }
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result == 0; p++) {
+        result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT1, "", ".exp_avg", err);
+        if (result == 0)
+            result = items_add_state(&snapshot->moments, &session->stages, p, STATE_MOMENT2, "",
+                                     ".exp_avg_sq", err);
         if (result == 0)
             result =
-                items_add_state(&snapshot->moments, session->stage, p, STATE_MOMENT2, "", ".exp_avg_sq", err);
-        if (result == 0)
-            result = items_add_state(&snapshot->values, session->stage, p, STATE_VALUE, peft_prefix, "", err);
+                items_add_state(&snapshot->values, &session->stages, p, STATE_VALUE, peft_prefix, "", err);
     }
     snapshot->result = result;
 }
@@ -188,7 +269,7 @@ static int put_optimizer(struct session *session, struct items *moments, json_t 
     int result = 0;
     snprintf(name, sizeof name, "optimizer-%u.safetensors", session->assignment->rank);
     if (moments->count > 0 && (safetensors_encode(moments->items, moments->count, NULL, 0, &file, err) < 0 ||
-                               put_file(session, blobs, name, file.data, file.size, err) < 0))
+                               state_put_file(session, blobs, name, file.data, file.size, err) < 0))
         result = -1;
     buf_fini(&file);
     items_fini(moments);
@@ -324,7 +405,7 @@ static int put_json(struct session *session, json_t *blobs, const char *name, js
     buf_init(&text, 1 << 20);
     int result = document ? json_print(document, false, &text, err) : -1;
     if (result == 0)
-        result = put_file(session, blobs, name, text.data, text.size, err);
+        result = state_put_file(session, blobs, name, text.data, text.size, err);
     buf_fini(&text);
     json_decref(document);
     return result;
@@ -337,9 +418,10 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
     struct safetensors_meta meta = {.key = "format", .value = "pt"};
     struct items *items = &snapshot->values;
     items_unique(items);
-    int result = safetensors_encode(items->items, items->count, &meta, 1, &file, err);
-    if (result == 0)
-        result = put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
+    int result =
+        trains_all(session) ? 0 : safetensors_encode(items->items, items->count, &meta, 1, &file, err);
+    if (result == 0 && !trains_all(session))
+        result = state_put_file(session, blobs, "adapter_model.safetensors", file.data, file.size, err);
     buf_fini(&file);
     if (result < 0)
         return -1;
@@ -349,8 +431,10 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
                   "ranks", (int)session->assignment->rank_count);
     if (!state)
         return err_set(err, ERR_NOMEM, "no memory for a checkpoint");
-    if (put_json(session, blobs, "adapter_config.json",
-                 adapter_config(&session->assignment->spec, session->assignment->model.name, err), err) < 0) {
+    if (!trains_all(session) && put_json(session, blobs, "adapter_config.json",
+                                         adapter_config(&session->assignment->spec, &session->config,
+                                                        session->assignment->model.name, err),
+                                         err) < 0) {
         json_decref(state);
         return -1;
     }
@@ -360,11 +444,11 @@ static int put_rest(struct session *session, struct snapshot *snapshot, json_t *
 int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **out, struct err *err)
 {
     uint64_t step = snapshot->step;
-    json_t *blobs = json_object();
+    json_t *blobs = snapshot->blobs ? json_incref(snapshot->blobs) : json_object();
     int result = snapshot->result;
     *out = NULL;
     *err = snapshot->err;
-    if (result == 0)
+    if (result == 0 && !trains_all(session))
         result = blobs ? put_optimizer(session, &snapshot->moments, blobs, err)
                        : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     for (int c = 0; c < 2; c++) {
@@ -397,13 +481,15 @@ int snapshot_store(struct session *session, struct snapshot *snapshot, json_t **
 static int load_state(struct session *session, struct safetensors *file, uint32_t index,
                       enum stage_state state, const char *prefix, const char *suffix, struct err *err)
 {
-    struct parameter parameter = stage_parameter_at(session->stage, index);
+    struct parameter parameter = stages_parameter_at(&session->stages, index);
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s%s%s", prefix, parameter.name, suffix);
     const struct safetensors_tensor *tensor = safetensors_find(file, name);
     if (!tensor)
         return 0;
-    if (tensor->rank != 2 || tensor->shape[0] != parameter.rows || tensor->shape[1] != parameter.columns)
+    bool fits = tensor->rank == (parameter.vector ? 1u : 2u) && tensor->shape[0] == parameter.rows &&
+                (parameter.vector || tensor->shape[1] == parameter.columns);
+    if (!fits)
         return err_set(err, ERR_CORRUPT, "%s has another shape than this model's [%u, %u]", name,
                        parameter.rows, parameter.columns);
     size_t count = (size_t)parameter.rows * parameter.columns;
@@ -415,7 +501,7 @@ static int load_state(struct session *session, struct safetensors *file, uint32_
         if (!isfinite(values[i]))
             result = err_set(err, ERR_NOT_FINITE, "%s holds a value that is not finite", name);
     if (result == 0)
-        result = stage_state_write(session->stage, index, state, values, err);
+        result = stages_state_write(&session->stages, index, state, values, err);
     free(values);
     return result < 0 ? -1 : 1;
 }
@@ -426,58 +512,64 @@ static int load_adapter(struct session *session, const struct buf *bytes, struct
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 1;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result > 0; p++) {
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result > 0; p++) {
         result = load_state(session, file, p, STATE_VALUE, peft_prefix, "", err);
         if (result == 0)
             err_set(err, ERR_CORRUPT, "it has no %s%s", peft_prefix,
-                    stage_parameter_at(session->stage, p).name);
+                    stages_parameter_at(&session->stages, p).name);
     }
     safetensors_close(file);
     return result > 0 ? 0 : -1;
 }
 
-/* The moments of the stage's parameters: two bits each, set once a file gave that one. */
-enum { HAS_MOMENT1 = 1, HAS_MOMENT2 = 2, HAS_BOTH = 3 };
+/* What files of a checkpoint hold of a parameter, a bit each. */
+struct state_kind {
+    const char *file; /* its name begins so */
+    enum stage_state state;
+    const char *suffix;
+    uint8_t bit;
+};
+static const struct state_kind state_kinds[] = {{"optimizer-", STATE_MOMENT1, ".exp_avg", 1},
+                                                {"optimizer-", STATE_MOMENT2, ".exp_avg_sq", 2},
+                                                {"model-", STATE_VALUE, "", 4}};
+enum { STATE_KINDS = sizeof state_kinds / sizeof *state_kinds, HAS_MOMENTS = 3, HAS_ALL = 7 };
 
-static bool moments_complete(const struct session *session, const uint8_t *has)
+static bool state_complete(const struct session *session, const uint8_t *has, uint8_t wanted)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
-        if (has[p] != HAS_BOTH)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
+        if ((has[p] & wanted) != wanted)
             return false;
     return true;
 }
 
-/* What this part holds of them. Replicas wrote the same names: what is here already is not read again. */
-static int load_moments(struct session *session, const struct buf *bytes, uint8_t *has, struct err *err)
+/* What this file holds of them. Replicas wrote the same names: what is here already is not read again. */
+static int load_part(struct session *session, const char *name, const struct buf *bytes, uint8_t *has,
+                     struct err *err)
 {
-    static const struct {
-        enum stage_state state;
-        const char *suffix;
-        uint8_t bit;
-    } moments[] = {{STATE_MOMENT1, ".exp_avg", HAS_MOMENT1}, {STATE_MOMENT2, ".exp_avg_sq", HAS_MOMENT2}};
     struct safetensors *file = NULL;
     if (safetensors_open_memory(bytes->data, bytes->size, &file, err) < 0)
         return -1;
     int result = 0;
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage) && result >= 0; p++)
-        for (size_t m = 0; m < sizeof moments / sizeof *moments && result >= 0; m++) {
-            if (has[p] & moments[m].bit)
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages) && result >= 0; p++)
+        for (size_t k = 0; k < STATE_KINDS && result >= 0; k++) {
+            const struct state_kind *kind = &state_kinds[k];
+            if ((has[p] & kind->bit) || strncmp(name, kind->file, strlen(kind->file)) != 0)
                 continue;
-            result = load_state(session, file, p, moments[m].state, "", moments[m].suffix, err);
+            result = load_state(session, file, p, kind->state, "", kind->suffix, err);
             if (result > 0)
-                has[p] |= moments[m].bit;
+                has[p] |= kind->bit;
         }
     safetensors_close(file);
     return result < 0 ? -1 : 0;
 }
 
-static int check_moments(const struct session *session, const uint8_t *has, struct err *err)
+static int check_state(const struct session *session, const uint8_t *has, uint8_t wanted, struct err *err)
 {
-    for (uint32_t p = 0; p < stage_parameter_count(session->stage); p++)
-        if (has[p] != HAS_BOTH)
-            return err_set(err, ERR_CORRUPT, "none of the optimiser's parts holds %s%s",
-                           stage_parameter_at(session->stage, p).name,
-                           has[p] & HAS_MOMENT1 ? ".exp_avg_sq" : ".exp_avg");
+    for (uint32_t p = 0; p < stages_parameter_count(&session->stages); p++)
+        for (size_t k = 0; k < STATE_KINDS; k++)
+            if (state_kinds[k].bit & wanted & ~has[p])
+                return err_set(err, ERR_CORRUPT, "none of the %s parts holds %s%s", state_kinds[k].file,
+                               stages_parameter_at(&session->stages, p).name, state_kinds[k].suffix);
     return 0;
 }
 
@@ -513,29 +605,31 @@ static int load_position(struct session *session, const json_t *blobs, struct er
     if ((uint64_t)step != session->assignment->start_step)
         return err_set(err, ERR_CORRUPT, "the checkpoint is of step %lld and the assignment starts at %llu",
                        (long long)step, (unsigned long long)session->assignment->start_step);
-    stage_update_count_set(session->stage, (uint64_t)updates);
+    stages_update_count_set(&session->stages, (uint64_t)updates);
     return 0;
 }
 
-/* Every part that may hold a moment of ours, until all are here. */
-static int load_optimizer(struct session *session, const json_t *blobs, struct err *err)
+/* Every file that may hold a state of ours, until all that is wanted is here. */
+static int load_parts(struct session *session, const json_t *blobs, uint8_t wanted, struct err *err)
 {
-    uint8_t *has = calloc((size_t)stage_parameter_count(session->stage) + 1, 1);
+    uint8_t *has = calloc((size_t)stages_parameter_count(&session->stages) + 1, 1);
     int result = has ? 0 : err_set(err, ERR_NOMEM, "no memory for a checkpoint");
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)blobs, name, value)
     {
         struct buf bytes;
-        if (result < 0 || strncmp(name, "optimizer-", 10) != 0 || moments_complete(session, has))
+        bool mine = strncmp(name, "optimizer-", 10) == 0 ||
+                    ((wanted & ~HAS_MOMENTS) != 0 && strncmp(name, "model-", 6) == 0);
+        if (result < 0 || !mine || state_complete(session, has, wanted))
             continue;
         result = fetch_named(session, blobs, name, PART_BYTES_MAX, &bytes, err);
-        if (result == 0 && load_moments(session, &bytes, has, err) < 0)
+        if (result == 0 && load_part(session, name, &bytes, has, err) < 0)
             result = err_wrap(err, "%s", name);
         buf_fini(&bytes);
     }
     if (result == 0)
-        result = check_moments(session, has, err);
+        result = check_state(session, has, wanted, err);
     free(has);
     return result;
 }
@@ -543,11 +637,13 @@ static int load_optimizer(struct session *session, const json_t *blobs, struct e
 static int load_checkpoint(struct session *session, const json_t *blobs, struct err *err)
 {
     struct buf bytes;
+    if (trains_all(session))
+        return load_parts(session, blobs, HAS_ALL, err) < 0 ? -1 : load_position(session, blobs, err);
     int result = fetch_named(session, blobs, "adapter_model.safetensors", PART_BYTES_MAX, &bytes, err);
     if (result == 0)
         result = load_adapter(session, &bytes, err);
     buf_fini(&bytes);
-    if (result < 0 || load_optimizer(session, blobs, err) < 0)
+    if (result < 0 || load_parts(session, blobs, HAS_MOMENTS, err) < 0)
         return -1;
     return load_position(session, blobs, err);
 }

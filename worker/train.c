@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "worker/method.h"
 #include "worker/saver.h"
 #include "worker/session.h"
 
@@ -66,6 +67,10 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
     if (batch_fill(&session->batch, session->assignment->plan, session->train, session->numbers, rows, number,
                    err) < 0)
         return err_wrap(err, "step %llu", (unsigned long long)number);
+    double router = method_router_scale(&session->assignment->spec, &session->config, session->batch.labelled,
+                                        session->batch.tokens);
+    for (uint32_t m = 0; m < session->batch.micro_batch_count; m++)
+        session->batch.micro[m].router_scale = router;
     *step = (struct ops_step){.step = number,
                               .control = raised(session->stop),
                               .learning_rate = spec_learning_rate(train, session->steps, number),
@@ -73,6 +78,8 @@ static int run_step(struct session *session, uint64_t number, struct ops_step *s
                               .beta2 = train->beta2,
                               .eps = train->eps,
                               .weight_decay = train->weight_decay,
+                              .vector_decay = train->decay == SPEC_DECAY_ALL ? train->weight_decay : 0,
+                              .router_scale = router,
                               .clip_norm = train->clip_norm};
     if (run_program(session, PROGRAM_TRAIN, step, err) < 0)
         return -1;
@@ -180,19 +187,6 @@ static int save(struct session *session, const struct save_wish *wish, struct er
     return saver_start(session->saver, err);
 }
 
-/* What `done` of rank 0 hands over, of the last checkpoint's files. */
-static json_t *artifacts_of(const json_t *blobs)
-{
-    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-    json_t *artifacts = json_object();
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-        char name[64];
-        snprintf(name, sizeof name, "adapter/%s", files[f]);
-        json_object_set(artifacts, name, json_object_get(blobs, files[f]));
-    }
-    return artifacts;
-}
-
 static bool improves(struct session *session, double loss)
 {
     if (!(loss < session->best_loss))
@@ -236,10 +230,9 @@ static int finish(struct session *session, json_t **artifacts, struct err *err)
         return -1;
     if (save(session, &wish, err) < 0 || saver_settle(session->saver, NULL, &blobs, err) < 0)
         return -1;
-    if (blobs)
-        *artifacts = artifacts_of(blobs);
+    int result = blobs ? result_store(session, blobs, artifacts, err) : 0;
     json_decref(blobs);
-    return 0;
+    return result;
 }
 
 int session_train(struct session *session, uint64_t *stopped_at, bool *saved, json_t **artifacts,

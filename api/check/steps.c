@@ -37,6 +37,10 @@ static void model_found(void *arg, const struct err *err, json_t *doc)
         fail(check);
         return;
     }
+    if (spec_check_model(&check->spec, &config, &check->err) < 0) {
+        fail(check);
+        return;
+    }
     check_adapter(check);
 }
 
@@ -56,14 +60,12 @@ void check_model(struct check *check)
 static void adapter_config_work(struct pool_task *task)
 {
     struct check *check = (struct check *)task;
-    const struct spec_method_part *method = &check->spec.method;
-    uint32_t rank;
-    double alpha;
-    if (parsed_adapter(check->app, check->adapter_path, &rank, &alpha, &check->err) == 0) {
-        if (rank != method->rank)
-            err_set(&check->err, ERR_INVALID, "its rank is %u, method.rank is %u", rank, method->rank);
-        else if (alpha != method->alpha)
-            err_set(&check->err, ERR_INVALID, "its alpha is %g, method.alpha is %g", alpha, method->alpha);
+    struct peft_config found, asked;
+    struct model_config model;
+    if (parsed_adapter(check->app, check->adapter_path, &found, &check->err) == 0 &&
+        model_config_parse(json_object_get(check->model, "config"), &model, &check->err) == 0) {
+        asked = peft_config_of(&check->spec, &model);
+        peft_config_same(&found, &asked, &model, &check->err);
     }
     if (check->err.code)
         err_wrap(&check->err, "method.start_from");

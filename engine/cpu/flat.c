@@ -156,17 +156,9 @@ static void adamw_part(void *context, uint32_t index, uint32_t thread)
 {
     const struct parts_job *job = context;
     const struct op_adamw *op = &job->op->adamw;
-    const struct adamw_scalars scalars = {
-        .decay = (float)(1.0 - op->learning_rate * op->weight_decay),
-        .beta1 = (float)op->beta1,
-        .beta2 = (float)op->beta2,
-        .one_minus_beta1 = (float)(1.0 - op->beta1),
-        .one_minus_beta2 = (float)(1.0 - op->beta2),
-        .inverse_root_correction2 = (float)(1.0 / sqrt(op->bias_correction2)),
-        .eps = (float)op->eps,
-        .step_size = (float)(op->learning_rate / op->bias_correction1),
-        .grad_scale = (float)op->grad_scale,
-    };
+    const struct adamw_scalars scalars =
+        adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
+                         op->bias_correction1, op->bias_correction2);
     uint64_t begin, end;
     (void)thread;
     part_range(op->count, FLAT_PER_PART, index, &begin, &end);

@@ -11,5 +11,6 @@ void cpu_embed_noise(struct cpu_runner *runner, const struct op *op);
 void cpu_cast(struct cpu_runner *runner, const struct op *op);
 void cpu_square_sum(struct cpu_runner *runner, const struct op *op);
 void cpu_adamw(struct cpu_runner *runner, const struct op *op);
+void cpu_adamw8(struct cpu_runner *runner, const struct op *op);
 
 #endif

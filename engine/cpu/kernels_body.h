@@ -623,6 +623,24 @@ static void adamw(const struct adamw_scalars *s, float *value, const float *grad
     }
 }
 
+/* Below 0 codes mirror those above, but that none stands for -1. */
+static void encode(const struct codes *codes, const float *x, float inverse, uint8_t *code, size_t n)
+{
+    const int32_t *below = codes->below, zero = codes->zero;
+    const float *bounds = codes->bounds;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(x[i] * inverse), size = bits & 0x7FFFFFFFu;
+        int32_t negative = (int32_t)(bits >> 31), bin = (int32_t)(size >> 16) - CODE_BIN_FIRST;
+        bin = bin < 0 ? 0 : bin;
+        bin = bin > CODE_BINS - 1 ? CODE_BINS - 1 : bin;
+        int32_t k = below[bin];
+        uint32_t bound = bits_of(bounds[k]); /* magnitudes compare as their bits do */
+        k += (int32_t)size + negative > (int32_t)bound;
+        k -= negative & (k > zero);
+        code[i] = (uint8_t)(zero + ((k ^ -negative) + negative));
+    }
+}
+
 static void scale(const float *x, float factor, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -723,6 +741,7 @@ const struct kernels KERNELS = {
     .cross_entropy = cross_entropy,
     .square_sum = square_sum,
     .adamw = adamw,
+    .encode = encode,
     .scale = scale,
     .dot = dot,
     .tile = tile,

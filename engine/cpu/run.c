@@ -26,6 +26,7 @@ static void (*const runs[OP_KINDS])(struct cpu_runner *runner, const struct op *
     [OP_CROSS_ENTROPY] = cpu_cross_entropy,
     [OP_SQUARE_SUM] = cpu_square_sum,
     [OP_ADAMW] = cpu_adamw,
+    [OP_ADAMW8] = cpu_adamw8,
     [OP_ADD] = cpu_add,
     [OP_CAST] = cpu_cast,
     [OP_BIAS] = cpu_bias,

@@ -192,8 +192,8 @@ json_t *answer_to_json(const struct plan_answer *answer, struct err *err)
     json_object_set_new(root, "runnable", json_boolean(answer->runnable));
     if (answer->parameters)
         json_object_set_new(root, "model",
-                            json_pack("{s:I,s:I}", "parameters", (json_int_t)answer->parameters, "trained",
-                                      (json_int_t)answer->trained));
+                            json_pack("{s:I,s:I,s:s}", "parameters", (json_int_t)answer->parameters,
+                                      "trained", (json_int_t)answer->trained, "method", answer->method));
     if (answer->from_words)
         json_object_set_new(root, "from",
                             json_pack("{s:o,s:s}", "step_s",

@@ -251,7 +251,7 @@ static int card_doubt(struct doubts *d, const struct device *device)
         return -1;
     if (!like || strcmp(device->kind, "cpu") == 0)
         return 0;
-    bool half = d->problem->workload->compute == COMPUTE_BF16 && like->flops_16 > 0;
+    bool half = d->problem->workload->compute != COMPUTE_FP32 && like->flops_16 > 0;
     double reached = (half ? like->efficiency_16 : like->efficiency) * device->speed;
     if (!device->profile.present && reached > CARD_MOST &&
         doubt(d, "speed of %s: %g would be %.1f times the peak of %s", device->name, device->speed, reached,

@@ -76,9 +76,12 @@ static void shortfall_say(const struct problem *problem, const struct shortage *
     uint64_t needs = 0, has = 0;
     uint32_t device = 0;
     enum plan_placement nearest = PLACE_SINGLE;
-    char stages[32] = "";
+    char stages[64] = "";
     if (problem->workload->stages)
         snprintf(stages, sizeof(stages), ", stages: %u", problem->workload->stages);
+    if (problem->workload->order)
+        snprintf(stages + strlen(stages), sizeof(stages) - strlen(stages), ", schedule: %s",
+                 plan_schedule_name((enum plan_schedule)(problem->workload->order - 1)));
     if (asked_for_too_much(problem, text, size))
         return;
     for (int kind = 0; kind < PLACE_COUNT; kind++) {
@@ -253,6 +256,24 @@ static int likes_fill(const struct cluster *cluster, struct plan_answer *answer,
     return 0;
 }
 
+/* The method in the words of a specification. */
+static void method_say(const struct workload *w, char *text, size_t size)
+{
+    static const char *const bases[] = {[BASE_FP32] = "fp32",
+                                        [BASE_BF16] = "bf16",
+                                        [BASE_FP16] = "fp16",
+                                        [BASE_NF4] = "nf4",
+                                        [BASE_PACKED] = "packed"};
+    static const char *const computes[] = {
+        [COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+    const char *moments = w->moments8 ? ", adamw8bit" : "";
+    if (w->method == METHOD_FULL)
+        snprintf(text, size, "full%s, computed in %s", moments, computes[w->compute]);
+    else
+        snprintf(text, size, "lora of rank %u, base %s%s, computed in %s", w->lora_rank, bases[w->base],
+                 moments, computes[w->compute]);
+}
+
 int answer_words(const struct problem *problem, const struct shortage *shortages, struct plan_answer *answer,
                  struct err *err)
 {
@@ -263,6 +284,7 @@ int answer_words(const struct problem *problem, const struct shortage *shortages
         plan_say(problem, answer, text, sizeof(text));
     else
         shortfall_say(problem, shortages, answer, text, sizeof(text));
+    method_say(problem->workload, answer->method, sizeof(answer->method));
     answer->parameters = problem->blocks.params;
     answer->trained = memory_trained(problem, 0, problem->block_count);
     free(answer->words);

@@ -98,6 +98,20 @@ static bool stage_equal(const struct stage *a, const struct stage *b)
            a->member_first == b->member_first && a->member_count == b->member_count;
 }
 
+bool candidate_has_order(const struct problem *problem, const struct candidate *candidate)
+{
+    uint32_t order = problem->workload->order, count = candidate_micro_batches(problem, candidate);
+    bool turns = candidate->schedule == SCHEDULE_1F1B || candidate->schedule == SCHEDULE_GPIPE,
+         all = count > 1;
+    if (order == 0 || candidate->stage_count < 2)
+        return true;
+    for (uint32_t m = 0; m < candidate->member_count; m++)
+        all = all && candidate->members[m].window >= count;
+    if (order - 1 == SCHEDULE_1F1B || order - 1 == SCHEDULE_GPIPE)
+        return turns && (count == 1 || all == (order - 1 == SCHEDULE_GPIPE));
+    return order - 1 == (uint32_t)candidate->schedule;
+}
+
 bool candidate_equal(const struct candidate *a, const struct candidate *b)
 {
     bool equal = a->placement == b->placement && a->schedule == b->schedule && a->eager == b->eager &&

@@ -74,6 +74,9 @@ int candidate_own(struct candidate *candidate, uint32_t micro_batches, struct er
 
 /* Does it use that device of the cluster? */
 bool candidate_uses(const struct candidate *candidate, uint32_t device);
+/* Has it the order of instructions that the workload asks of plans of several stages? A window of all
+ * micro-batches on every rank makes 1F1B GPipe. */
+bool candidate_has_order(const struct problem *problem, const struct candidate *candidate);
 /* Equal in everything that decides a plan. */
 bool candidate_equal(const struct candidate *a, const struct candidate *b);
 /* Equal for equal candidates; estimates do not count. */

@@ -64,6 +64,10 @@ int from_plan_check(const struct problem *p, const struct plan *plan, struct err
     }
     if (w->stages && w->stages != stages)
         return err_set(err, ERR_INVALID, "it has %u stages, %u are asked for", stages, w->stages);
+    if (w->order && stages > 1 && w->order - 1 != (uint32_t)plan->schedule)
+        return err_set(err, ERR_INVALID, "its schedule is %s, %s is asked for",
+                       plan_schedule_name(plan->schedule),
+                       plan_schedule_name((enum plan_schedule)(w->order - 1)));
     return bounds_check(p, plan, err);
 }
 
@@ -130,14 +134,61 @@ static int members_rows(const struct plan *plan, struct candidate *c, struct err
     return 0;
 }
 
+/* Of a backward in halves: how many micro-batches later the weights' half comes. */
+static uint32_t rank_delay(const struct plan_rank *rank)
+{
+    const struct program *program = &rank->programs[PROGRAM_TRAIN];
+    uint32_t open = 0, most = 0;
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        open += program->instrs[i].op == OP_BACKWARD_INPUT;
+        most = open > most ? open : most;
+        open -= program->instrs[i].op == OP_BACKWARD_WEIGHT && open > 0;
+    }
+    return most > 0 ? most - 1 : 0;
+}
+
+static int member_read(const struct problem *p, const struct plan *plan, uint32_t r, struct candidate *c,
+                       struct err *err)
+{
+    const struct plan_rank *rank = &plan->ranks[r];
+    uint32_t device = rank_device(p, rank, err);
+    if (device == UINT32_MAX)
+        return -1;
+    c->members[r] = (struct member){.device = device,
+                                    .rows = plan->micro_batch_start[1] - plan->micro_batch_start[0],
+                                    .count = rank_micro_batches(plan, rank),
+                                    .state_share = rank->state_share,
+                                    .window = rank->window,
+                                    .delay = plan->schedule == SCHEDULE_SPLIT ? rank_delay(rank) : 0,
+                                    .recompute = rank->recompute};
+    return 0;
+}
+
+/* Ranges that go round the ranks. */
+static int ranges_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
+{
+    uint32_t ranks = plan->rank_count;
+    int32_t end = 0;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        const struct plan_rank *rank = &plan->ranks[s % ranks];
+        const struct plan_range *range = &rank->ranges[s / ranks];
+        if (rank->range_count != c->stage_count / ranks || range->begin != end)
+            return err_set(err, ERR_INVALID, "its ranges do not go round its ranks");
+        c->stages[s] = (struct stage){range->begin, range->end, STAGE_REPLICAS, s % ranks, 1};
+        end = range->end;
+    }
+    for (uint32_t r = 0; r < ranks; r++)
+        if (member_read(p, plan, r, c, err) < 0)
+            return -1;
+    return end == p->block_count ? 0 : err_set(err, ERR_INVALID, "its ranks do not hold all blocks");
+}
+
 static int stages_read(const struct problem *p, const struct plan *plan, struct candidate *c, struct err *err)
 {
-    uint32_t rows = plan->micro_batch_start[1] - plan->micro_batch_start[0];
     for (uint32_t r = 0; r < plan->rank_count; r++) {
         const struct plan_rank *rank = &plan->ranks[r];
         struct stage *last = c->stage_count ? &c->stages[c->stage_count - 1] : NULL;
-        uint32_t device = rank_device(p, rank, err);
-        if (device == UINT32_MAX)
+        if (member_read(p, plan, r, c, err) < 0)
             return -1;
         if (last && rank->stage == plan->ranks[r - 1].stage && rank->block_begin == last->block_begin &&
             rank->block_end == last->block_end) {
@@ -150,12 +201,6 @@ static int stages_read(const struct problem *p, const struct plan *plan, struct 
         } else {
             return err_set(err, ERR_INVALID, "its ranks do not stand in the order of its stages");
         }
-        c->members[r] = (struct member){.device = device,
-                                        .rows = rows,
-                                        .count = rank_micro_batches(plan, rank),
-                                        .state_share = rank->state_share,
-                                        .window = rank->window,
-                                        .recompute = rank->recompute};
     }
     if (c->stages[c->stage_count - 1].block_end != p->block_count)
         return err_set(err, ERR_INVALID, "its ranks do not hold all blocks");
@@ -191,10 +236,15 @@ int candidate_from_plan(const struct problem *p, const struct plan *plan, struct
 {
     *c = (struct candidate){
         .placement = plan->placement, .micro_batch_rows = plan->rows_bound, .estimate_s = plan->costs.step_s};
-    if (candidate_reserve(c, plan->rank_count, plan->rank_count, err) < 0)
+    bool turns = plan->schedule == SCHEDULE_1F1B || plan->schedule == SCHEDULE_GPIPE,
+         round = plan->schedule == SCHEDULE_INTERLEAVED;
+    uint32_t stages = plan->rank_count * (round ? plan->ranks[0].range_count : 1);
+    if (candidate_reserve(c, stages, plan->rank_count, err) < 0)
         return -1;
+    c->schedule = turns ? SCHEDULE_1F1B : plan->schedule;
     c->member_count = plan->rank_count;
-    int result = stages_read(p, plan, c, err);
+    c->stage_count = round ? stages : 0;
+    int result = round ? ranges_read(p, plan, c, err) : stages_read(p, plan, c, err);
     if (result == 0 && c->stage_count == 1 && c->member_count > 1)
         result = members_rows(plan, c, err);
     if (result == 0 && c->stage_count > 1 && c->member_count > c->stage_count) {

@@ -15,9 +15,9 @@ int from_plan_check(const struct problem *problem, const struct plan *plan, stru
 struct plan *from_plan_keep(const struct problem *problem, const struct plan *plan, uint32_t steps_max,
                             double *step_s, struct err *err);
 
-/* Reads stages, members, windows and owners off a plan whose ranks stand in the order of their stages, one
- * range of blocks each: the candidate of a chain of replicas (candidate_fini). ERR_INVALID when a device is
- * gone or the plan has another shape; ERR_NOMEM. */
+/* Reads stages, members, windows, delays and owners off a plan whose ranks stand in the order of their
+ * stages, or whose ranges go round them: the candidate of a chain of replicas (candidate_fini). ERR_INVALID
+ * when a device is gone or the plan has another shape; ERR_NOMEM. */
 int candidate_from_plan(const struct problem *problem, const struct plan *plan, struct candidate *candidate,
                         struct err *err);
 

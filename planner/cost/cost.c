@@ -46,18 +46,18 @@ static const struct catalogue_entry *entry_of(const struct device *device)
 static void entry_rates(const struct catalogue_entry *entry, const struct workload *workload, double threads,
                         double *flops_per_s, double *bytes_per_s)
 {
-    bool half = workload->compute == COMPUTE_BF16 && entry->flops_16 > entry->flops_fp32;
+    bool half = workload->compute != COMPUTE_FP32 && entry->flops_16 > entry->flops_fp32;
     *flops_per_s =
         (half ? entry->flops_16 * entry->efficiency_16 : entry->flops_fp32 * entry->efficiency) * threads;
     *bytes_per_s = entry->memory_bytes_per_s * threads;
 }
 
-/* Seconds to unpack a block's matrices for a pass, before they are used: NF4 is read, values of the compute
- * type are written (each pass anew, Dettmers et al. 2023, section 3). */
+/* Seconds to unpack a block's matrices for a pass, before they are used: packed ones are read, values of the
+ * compute type are written (each pass anew, Dettmers et al. 2023, section 3). */
 static double unpack_seconds(const struct block *block, const struct workload *w, double bytes_per_s)
 {
-    double written = w->compute == COMPUTE_BF16 ? 2 : 4;
-    return w->base == BASE_NF4 ? (double)block->matrix_params * (BLOCK_NF4_BYTES + written) / bytes_per_s : 0;
+    double moved = workload_matrix_bytes(w) + workload_value_bytes(w);
+    return workload_packs(w) ? (double)block->matrix_params * moved / bytes_per_s : 0;
 }
 
 static int curve_estimate(struct cost_curve *curve, const struct block *block, enum cost_class cls,
@@ -74,7 +74,7 @@ static int curve_estimate(struct cost_curve *curve, const struct block *block, e
     curve->per_square = head ? 0 : COST_SQUARE_SLOWNESS * block->flops_per_square / flops;
     if (cls == COST_EMBEDDING) /* a look-up: a nanosecond a token */
         return cost_curve_estimate(curve, 1e-9, 1, 0, overhead, 0, err);
-    double read = (double)block->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
+    double read = (double)block->params * workload_other_bytes(w) / bytes_per_s;
     return cost_curve_estimate(curve, flops, rate, read, overhead, back, err);
 }
 
@@ -170,7 +170,7 @@ static int part_estimate(struct cost_curve *curve, enum cost_part kind, const st
 {
     double rate, bytes_per_s, flops = part_flops(part);
     entry_rates(entry, w, threads, &rate, &bytes_per_s);
-    double read = (double)part->params * (w->base == BASE_FP32 ? 4 : 2) / bytes_per_s;
+    double read = (double)part->params * workload_other_bytes(w) / bytes_per_s;
     double overhead =
         kind == COST_PART_ATTENTION ? COST_KERNEL_OVERHEAD_S : 0; /* the layer's; the experts' apart */
     curve->per_token = 1;

@@ -18,21 +18,22 @@ struct held { /* parameters */
 static void part_add(const struct problem *p, const struct block_part *part, double copies, struct held *held)
 {
     const struct workload *w = p->workload;
-    double params = (double)part->params, packed = w->base == BASE_NF4 ? (double)part->matrix_params : 0;
+    double params = (double)part->params, matrices = (double)part->matrix_params;
     if (w->method == METHOD_FULL) {
         held->trained += copies * params;
         return;
     }
     held->frozen_bytes +=
-        copies * ((params - packed) * (w->base == BASE_FP32 ? 4 : 2) + packed * BLOCK_NF4_BYTES);
+        copies * ((params - matrices) * workload_other_bytes(w) + matrices * workload_matrix_bytes(w));
     held->trained += copies * (double)part->lora_params;
 }
 
 static void held_put(const struct problem *p, const struct held *held, struct memory_need *need)
 {
     need->purpose[PURPOSE_WEIGHTS] += (uint64_t)held->frozen_bytes;
-    need->purpose[PURPOSE_ADAPTERS] += (uint64_t)(held->trained * (memory_state_bytes(p) - 8));
-    need->purpose[PURPOSE_OPTIMIZER] += (uint64_t)(held->trained * 8);
+    double moments = workload_moment_bytes(p->workload);
+    need->purpose[PURPOSE_ADAPTERS] += (uint64_t)(held->trained * (memory_state_bytes(p) - moments));
+    need->purpose[PURPOSE_OPTIMIZER] += (uint64_t)(held->trained * moments);
 }
 
 static double dense_saved(const struct problem *p, const struct block *block, double tokens, double labelled,

@@ -6,27 +6,26 @@
 static bool engine_runs(const struct problem *p)
 {
     const struct workload *w = p->workload;
-    return w->method == METHOD_LORA && w->base == BASE_FP32 && w->compute == COMPUTE_FP32 &&
-           w->config->experts == 0 && !w->config->qkv_bias && !w->config->qk_norm && w->config->ffn > 0;
+    return w->base != BASE_PACKED && w->compute == COMPUTE_FP32;
 }
 
-/* Bytes of a frozen base: 4, 2 or 0.516 a parameter (docs/PLANNER.md, Memory). */
+/* Bytes of a frozen base (docs/PLANNER.md, Memory). */
 static double frozen_bytes(const struct problem *p, double params, uint64_t matrix_params)
 {
-    double each = p->workload->base == BASE_FP32 ? 4 : 2;
-    double packed = p->workload->base == BASE_NF4 ? (double)matrix_params : 0;
-    return (params - packed) * each + packed * BLOCK_NF4_BYTES;
+    double matrices = (double)matrix_params;
+    return (params - matrices) * workload_other_bytes(p->workload) +
+           matrices * workload_matrix_bytes(p->workload);
 }
 
 static double value_bytes(const struct problem *p)
 {
     const struct workload *w = p->workload;
-    return w->method == METHOD_FULL && w->compute == COMPUTE_BF16 ? 6 : 4;
+    return w->method == METHOD_FULL && w->compute != COMPUTE_FP32 ? 6 : 4;
 }
 
 double memory_state_bytes(const struct problem *problem)
 {
-    return value_bytes(problem) + 4 + 8;
+    return value_bytes(problem) + 4 + workload_moment_bytes(problem->workload);
 }
 
 static struct problem_params params_of(const struct problem *p, int32_t begin, int32_t end)
@@ -48,7 +47,7 @@ uint64_t memory_gathered_bytes(const struct problem *problem, int32_t begin, int
     struct problem_params params = params_of(problem, begin, end);
     if (w->method == METHOD_LORA)
         return (uint64_t)frozen_bytes(problem, (double)params.all, params.matrices);
-    return params.all * (w->compute == COMPUTE_BF16 ? 2 : 4);
+    return params.all * (uint64_t)workload_value_bytes(w);
 }
 
 uint64_t memory_gradient_bytes(const struct problem *problem, int32_t begin, int32_t end)
@@ -68,13 +67,13 @@ static void weights_estimated(const struct problem *p, const struct memory_stage
     double share = m->state_share > 0 ? m->state_share : 0, cut = m->tensor_share > 0 ? m->tensor_share : 1;
     need->purpose[PURPOSE_WEIGHTS] = (uint64_t)(frozen * (m->sharded ? m->frozen_share : share) * cut);
     need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (value_bytes(p) + 4) * share * cut);
-    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * 8 * share * cut);
+    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * workload_moment_bytes(p->workload) * share * cut);
 }
 
-/* docs/PLANNER.md, Memory: what is computed in bf16 is kept in bf16. The engine keeps fp32. */
+/* docs/PLANNER.md, Memory: what is computed in 16 bits is kept in 16 bits. The engine keeps fp32. */
 static uint64_t counted(const struct problem *p, uint64_t fp32_bytes)
 {
-    return footprint_counted(p->workload->compute == COMPUTE_BF16 ? fp32_bytes / 2 : fp32_bytes);
+    return footprint_counted(p->workload->compute == COMPUTE_FP32 ? fp32_bytes : fp32_bytes / 2);
 }
 
 void memory_stage_need(const struct problem *problem, const struct memory_stage *stage,
@@ -82,6 +81,7 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
 {
     struct footprint_options options = {.train = true,
                                         .recompute = stage->recompute,
+                                        .split = stage->split,
                                         .block_begin = (uint32_t)stage->block_begin,
                                         .block_end = (uint32_t)stage->block_end,
                                         .slots = stage->window ? stage->window : 1,
@@ -108,9 +108,10 @@ void memory_stage_need(const struct problem *problem, const struct memory_stage 
     if (problem->workload->sample_tokens)
         need->cache_bytes = footprint_counted(footprint_cache_bytes(&held, options.positions));
     need->boundary_bytes = footprint_counted((uint64_t)(problem->bytes_per_token * options.tokens));
-    need->purpose[PURPOSE_BUFFERS] =
-        counted(problem, held.workspace.bytes) + footprint_counted(held.scalar_bytes) +
-        stage->boundary_buffers * need->boundary_bytes + need->cache_bytes + stage->buffer_bytes;
+    need->work_bytes = counted(problem, held.workspace.bytes);
+    need->purpose[PURPOSE_BUFFERS] = need->work_bytes + footprint_counted(held.scalar_bytes) +
+                                     stage->boundary_buffers * need->boundary_bytes + need->cache_bytes +
+                                     stage->buffer_bytes;
     for (int i = 0; i < PURPOSE_COUNT; i++)
         need->total += need->purpose[i];
 }

@@ -1,8 +1,8 @@
 /* What a rank's device must hold. The engine lays a stage out by model/footprint.h and allocates everything
  * when the stage is made; so does this, and the peak is a sum that equals what the allocator will count.
  *
- * Where the engine does not run a method or model yet (full fine-tuning, bf16 or NF4 bases, mixtures of
- * experts), the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
+ * Where the engine does not run a method yet (packed bases, computing in 16 bits) or a placement (shards),
+ * the rules of docs/PLANNER.md, Memory, take over; `exact` says which it was.
  */
 #ifndef MOTLEY_PLANNER_COST_MEMORY_H
 #define MOTLEY_PLANNER_COST_MEMORY_H
@@ -15,6 +15,7 @@ struct memory_stage {
     uint32_t window; /* micro-batches in flight, ≥ 1 */
     uint32_t micro_batch_rows;
     bool recompute;
+    bool split; /* backward in two halves: the gradients that the second needs are kept in each place */
     uint32_t boundary_buffers; /* boundary tensors of tokens_bound that the rank's slots hold, all rings
                                   together */
     double state_share;        /* of the trained state kept here; 1: all of it. Where the stage is not
@@ -34,6 +35,7 @@ struct memory_need {
     uint64_t saved_bytes;    /* of one micro-batch's place: each in the window needs so much */
     uint64_t boundary_bytes; /* of one boundary buffer */
     uint64_t cache_bytes;    /* of the KV cache, inside buffers */
+    uint64_t work_bytes;     /* of the workspace, inside buffers: stages of a device share the largest */
     bool exact;
 };
 

@@ -143,22 +143,49 @@ out:
     return result;
 }
 
+/* As the engine makes it of the same specification. */
+static struct layer_method method_of(const struct workload *w, const struct block_options *options)
+{
+    static const enum layer_base bases[] = {[BASE_FP32] = LAYER_BASE_F32,
+                                            [BASE_BF16] = LAYER_BASE_BF16,
+                                            [BASE_FP16] = LAYER_BASE_F16,
+                                            [BASE_NF4] = LAYER_BASE_NF4,
+                                            [BASE_PACKED] = LAYER_BASE_NF4}; /* about as many bytes */
+    bool full = w->method == METHOD_FULL;
+    struct layer_method method =
+        footprint_lora(full ? 0 : w->lora_rank, options->lora_targets, w->lora_dropout > 0);
+    for (uint32_t i = 0; i < LORA_TARGET_COUNT; i++)
+        if (method.rank[i] > 0 && options->target_rank[i] > 0)
+            method.rank[i] = options->target_rank[i];
+    method.full = full;
+    method.base = full ? LAYER_BASE_F32 : bases[w->base];
+    method.double_quant = !w->single_quant;
+    method.moments8 = w->moments8;
+    method.train_embedding = !full && w->saves_embedding;
+    method.train_head = !full && w->saves_head;
+    return method;
+}
+
 static int blocks_init(struct problem *p, struct err *err)
 {
     const struct workload *w = p->workload;
-    struct block_options options = {.lora = w->method == METHOD_LORA, .lora_rank = w->lora_rank};
+    struct block_options options = {.lora = w->method == METHOD_LORA,
+                                    .lora_rank = w->lora_rank,
+                                    .saves_embedding = w->saves_embedding,
+                                    .saves_head = w->saves_head};
     for (uint32_t i = 0; i < w->target_count && options.lora; i++) {
         uint32_t target = lora_target_from_name(w->targets[i]);
         if (target == 0)
             return err_set(err, ERR_INVALID, "method.targets[%u]: %s is no projection of this model", i,
                            w->targets[i]);
         options.lora_targets |= target;
+        options.target_rank[__builtin_ctz(target)] = w->target_rank[i];
     }
     if (model_blocks(w->config, &options, &p->blocks, err) < 0)
         return -1;
     p->block_count = (int32_t)p->blocks.count;
     /* what is computed in bf16 crosses boundaries in it */
-    p->bytes_per_token = (double)p->blocks.boundary_per_token * (w->compute == COMPUTE_BF16 ? 2 : 4);
+    p->bytes_per_token = (double)p->blocks.boundary_per_token * workload_value_bytes(w);
     p->prefix = calloc((size_t)p->block_count + 1, sizeof(*p->prefix));
     p->params = calloc((size_t)p->block_count + 1, sizeof(*p->params));
     if (!p->prefix || !p->params)
@@ -171,8 +198,7 @@ static int blocks_init(struct problem *p, struct err *err)
                                                    .matrices = p->params[b].matrices + block->matrix_params,
                                                    .adapters = p->params[b].adapters + block->lora_params};
     }
-    struct layer_method method = footprint_lora(options.lora ? w->lora_rank : 0, options.lora_targets,
-                                                w->lora_dropout > 0);
+    struct layer_method method = method_of(w, &options);
     footprint_model_init(w->config, &method, &p->footprint);
     return 0;
 }

@@ -111,15 +111,15 @@ static void blocks_keep(const struct problem *p, int32_t block, double count, co
     const struct workload *w = p->workload;
     const struct block *b = &p->blocks.blocks[block];
     bool layer = block > 0 && block < p->block_count - 1, full = w->method == METHOD_FULL;
-    double each = w->base == BASE_FP32 ? 4 : 2;
     for (uint32_t i = 0; i < b->part_count; i++) {
         const struct block_part *part = &b->parts[i];
         double share = count * (!layer                         ? s->vocabulary
                                 : part->kind == PART_ATTENTION ? s->heads
                                                                : s->columns);
         double params = (double)part->params * share;
-        double packed = !full && w->base == BASE_NF4 ? (double)part->matrix_params * share : 0;
-        *frozen += full ? 0 : (params - packed) * each + packed * BLOCK_NF4_BYTES;
+        double matrices = (double)part->matrix_params * share;
+        *frozen +=
+            full ? 0 : (params - matrices) * workload_other_bytes(w) + matrices * workload_matrix_bytes(w);
         *trained += full ? params : (double)part->lora_params * share;
     }
     if (layer)
@@ -131,6 +131,7 @@ static void weights_need(const struct problem *p, int32_t begin, int32_t end, in
                          const struct tensor_shares *s, struct memory_need *need)
 {
     double frozen = 0, trained = 0, copy = 0, state = memory_state_bytes(p);
+    double moments = workload_moment_bytes(p->workload);
     bool full = p->workload->method == METHOD_FULL;
     if (begin == 0)
         blocks_keep(p, 0, 1, s, &frozen, &trained);
@@ -140,11 +141,11 @@ static void weights_need(const struct problem *p, int32_t begin, int32_t end, in
         blocks_keep(p, end - 1, 1, s, &frozen, &trained);
     if (end == p->block_count && begin > 0 && p->blocks.tied)
         copy = (double)p->blocks.tied_params * s->vocabulary;
-    frozen += full ? 0 : copy * (p->workload->base == BASE_FP32 ? 4 : 2);
+    frozen += full ? 0 : copy * workload_other_bytes(p->workload);
     trained += full ? copy : 0;
     need->purpose[PURPOSE_WEIGHTS] = (uint64_t)frozen;
-    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (state - 8)) + 1;
-    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * 8);
+    need->purpose[PURPOSE_ADAPTERS] = (uint64_t)(trained * (state - moments)) + 1;
+    need->purpose[PURPOSE_OPTIMIZER] = (uint64_t)(trained * moments);
 }
 
 void tensor_need_fill(const struct problem *p, int32_t begin, int32_t end, const struct plan_tensor *part,

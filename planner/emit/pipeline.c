@@ -10,17 +10,6 @@
 
 /* --- memory and prices of one member --- */
 
-/* Bytes of the gradients that a split backward keeps of one micro-batch for its other half: those of every
- * matrix's output. A rule: the engine does not split yet. */
-static uint64_t held_gradients(const struct problem *problem, const struct stage *stage, uint32_t tokens)
-{
-    const struct footprint_shape *s = &problem->footprint.shape;
-    int32_t first = stage->block_begin > 1 ? stage->block_begin : 1, last = problem->block_count - 1;
-    last = stage->block_end < last ? stage->block_end : last;
-    uint64_t layers = last > first ? (uint64_t)(last - first) : 0;
-    return 4ull * (s->qkv_width + 2 * s->hidden + 2 * s->ffn) * layers * tokens;
-}
-
 static uint32_t rows_bound(const struct problem *problem, const struct candidate *candidate)
 {
     uint32_t rows = candidate->micro_batch_rows, batch = problem->workload->batch_rows;
@@ -33,44 +22,34 @@ void pipeline_member_need(const struct problem *problem, const struct candidate 
 {
     const struct stage *stage = &candidate->stages[s];
     const struct member *m = &candidate->members[member];
-    bool full = problem->workload->method == METHOD_FULL;
+    bool full = problem->workload->method == METHOD_FULL, apart = state_table_apart(problem, candidate);
     struct memory_stage range = {.block_begin = stage->block_begin,
                                  .block_end = stage->block_end,
                                  .window = window,
                                  .micro_batch_rows = rows_bound(problem, candidate),
                                  .recompute = m->recompute,
+                                 .split = candidate->schedule == SCHEDULE_SPLIT,
                                  .boundary_buffers = boundary_buffers,
                                  .state_share = full ? share : 1,
                                  .tensor_share = 1,
-                                 .sharded = full};
+                                 .sharded = full && (stage->member_count > 1 || apart)};
     if (full && stage->member_count > 1)
         range.buffer_bytes = memory_gathered_bytes(problem, stage->block_begin, stage->block_end) +
                              memory_gradient_bytes(problem, stage->block_begin, stage->block_end);
-    if (s > 0 && s + 1 == candidate->stage_count && state_table_apart(problem, candidate))
+    if (s > 0 && s + 1 == candidate->stage_count && apart)
         range.buffer_bytes += memory_gathered_bytes(problem, 0, 1) + memory_gradient_bytes(problem, 0, 1);
     memory_stage_need(problem, &range, need);
-    if (candidate->schedule != SCHEDULE_SPLIT)
-        return;
-    uint32_t most = m->delay + 1 < window ? m->delay + 1 : window;
-    uint64_t held = held_gradients(problem, stage, problem_tokens_bound(problem, range.micro_batch_rows));
-    need->exact = false;
-    need->saved_bytes += held;
-    need->purpose[PURPOSE_ACTIVATIONS] += held * most;
-    need->total += held * most;
 }
 
-void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
-                       uint32_t boundary_buffers)
+void pipeline_need_add(struct memory_need *sum, const struct memory_need *more)
 {
-    uint64_t own = more->purpose[PURPOSE_BUFFERS] - more->cache_bytes -
-                   (uint64_t)boundary_buffers * more->boundary_bytes;
-    uint64_t again = own < *work ? own : *work;
-    *work = own > *work ? own : *work;
+    uint64_t again = more->work_bytes < sum->work_bytes ? more->work_bytes : sum->work_bytes;
     for (int p = 0; p < PURPOSE_COUNT; p++)
         sum->purpose[p] += more->purpose[p];
     sum->purpose[PURPOSE_BUFFERS] -= again;
     sum->total += more->total - again;
     sum->cache_bytes += more->cache_bytes;
+    sum->work_bytes += more->work_bytes - again;
 }
 
 void pipeline_stage_price(const struct problem *problem, const struct candidate *candidate, uint32_t s,
@@ -198,7 +177,6 @@ static int slots_fill(struct emitter *c, uint32_t r, const struct memory_need *n
 /* Rings of a rank's stages, and what it must hold with that share of its stage's state. */
 static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_need *need)
 {
-    uint64_t work = 0;
     *need = (struct memory_need){0};
     for (uint32_t s = c->first_stage[r]; s < c->stages; s = c->next_stage[s]) {
         struct part *part = &c->parts[s];
@@ -211,7 +189,7 @@ static int rank_look(struct emitter *c, uint32_t r, double share, struct memory_
         pipeline_member_need(c->problem, c->candidate, s, r, share, part->rings.saved.held, buffers, &own);
         part->saved_bytes = own.saved_bytes;
         part->saved_total = own.purpose[PURPOSE_ACTIVATIONS];
-        pipeline_need_add(need, &work, &own, buffers);
+        pipeline_need_add(need, &own);
     }
     return 0;
 }

@@ -39,9 +39,8 @@ void pipeline_stage_price(const struct problem *problem, const struct candidate 
 void pipeline_member_need(const struct problem *problem, const struct candidate *candidate, uint32_t stage,
                           uint32_t member, double share, uint32_t window, uint32_t boundary_buffers,
                           struct memory_need *need);
-/* Adds what one stage needs to what its member needs: all adds up but workspace and tables, which a member's
- * stages share. *work: the most of them so far, bytes, 0 at first; *sum: zeros at first. */
-void pipeline_need_add(struct memory_need *sum, uint64_t *work, const struct memory_need *more,
-                       uint32_t boundary_buffers);
+/* Adds what one stage needs to what its member needs: all adds up but the workspace, which a member's stages
+ * share. *sum: zeros at first. */
+void pipeline_need_add(struct memory_need *sum, const struct memory_need *more);
 
 #endif

@@ -36,13 +36,26 @@ static int rows_copy(const struct row_size *sizes, uint32_t count, uint32_t long
 
 static int method_copy(const struct job_spec *spec, struct workload *w, struct err *err)
 {
-    static const enum workload_base bases[] = {
-        [SPEC_BASE_FP32] = BASE_FP32, [SPEC_BASE_BF16] = BASE_BF16, [SPEC_BASE_NF4] = BASE_NF4};
+    static const enum workload_base bases[] = {[SPEC_BASE_FP32] = BASE_FP32,
+                                               [SPEC_BASE_BF16] = BASE_BF16,
+                                               [SPEC_BASE_FP16] = BASE_FP16,
+                                               [SPEC_BASE_NF4] = BASE_NF4,
+                                               [SPEC_BASE_PACKED] = BASE_PACKED};
+    static const enum workload_compute computes[] = {[SPEC_COMPUTE_FP32] = COMPUTE_FP32,
+                                                     [SPEC_COMPUTE_BF16] = COMPUTE_BF16,
+                                                     [SPEC_COMPUTE_FP16] = COMPUTE_FP16};
     w->method = spec->method.kind == SPEC_METHOD_FULL ? METHOD_FULL : METHOD_LORA;
     w->lora_rank = spec->method.rank;
     w->lora_dropout = spec->method.dropout;
     w->base = bases[spec->method.base];
-    w->compute = spec->train.compute == SPEC_COMPUTE_BF16 ? COMPUTE_BF16 : COMPUTE_FP32;
+    w->compute = computes[spec->train.compute];
+    w->single_quant = !spec->method.double_quant;
+    w->moments8 = spec->method.optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
+    for (uint32_t i = 0; i < spec->method.modules_to_save.count; i++) {
+        bool embedding = strcmp(spec->method.modules_to_save.names[i], "embed_tokens") == 0;
+        w->saves_embedding |= embedding;
+        w->saves_head |= !embedding;
+    }
     w->recompute = spec->train.recompute == SPEC_RECOMPUTE_YES  ? RECOMPUTE_YES
                    : spec->train.recompute == SPEC_RECOMPUTE_NO ? RECOMPUTE_NO
                                                                 : RECOMPUTE_AUTO;
@@ -50,8 +63,10 @@ static int method_copy(const struct job_spec *spec, struct workload *w, struct e
         return err_set(err, ERR_INVALID, "method.targets: %u names; at most %d", spec->method.targets.count,
                        WORKLOAD_TARGETS_MAX);
     w->target_count = spec->method.targets.count;
-    for (uint32_t i = 0; i < w->target_count; i++)
+    for (uint32_t i = 0; i < w->target_count; i++) {
         snprintf(w->targets[i], sizeof(w->targets[i]), "%s", spec->method.targets.names[i]);
+        w->target_rank[i] = spec->method.target_rank[i];
+    }
     return 0;
 }
 
@@ -70,6 +85,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     w.place = (int)spec->placement.kind - 1;
     w.micro_batch_rows = spec->placement.micro_batch_rows;
     w.stages = spec->placement.stages;
+    w.order = (uint32_t)spec->placement.order; /* the same order of names */
     w.objective = (enum workload_objective)spec->placement.objective;
     if (spec->sample.prompt) {
         w.prompt_tokens = prompt_tokens ? prompt_tokens : PROMPT_TOKENS_ASSUMED;
@@ -77,7 +93,7 @@ int workload_from_spec(const struct job_spec *spec, const struct model_config *c
     }
     w.row_count = sizes ? row_count : 0;
     w.eval_row_count = eval_sizes ? eval_row_count : 0;
-    if (method_copy(spec, &w, err) < 0 ||
+    if (spec_check_model(spec, config, err) < 0 || method_copy(spec, &w, err) < 0 ||
         names_copy(&spec->placement.devices, &w.device_count, &w.devices, err) < 0 ||
         names_copy(&spec->placement.exclude, &w.exclude_count, &w.exclude, err) < 0 ||
         rows_copy(sizes, w.row_count, w.sequence_tokens, &w.rows, err) < 0 ||

@@ -67,6 +67,36 @@ int workload_check(const struct workload *w, struct err *err)
     return rows_check(w, w->eval_rows, w->eval_row_count, "data.eval", err);
 }
 
+/* NF4: 4 bits, and a scale for each 64 values: fp32, or 8 bits with an fp32 scale for each 256 of them
+ * (Dettmers et al. 2023, section 3). GGUF's blocks of 4 and 5 bits take 0.5625 to 0.69. */
+double workload_matrix_bytes(const struct workload *w)
+{
+    static const double bytes[] = {
+        [BASE_FP32] = 4, [BASE_BF16] = 2, [BASE_FP16] = 2, [BASE_NF4] = 0.516, [BASE_PACKED] = 0.625};
+    return w->base == BASE_NF4 && w->single_quant ? 0.5625 : bytes[w->base];
+}
+
+double workload_other_bytes(const struct workload *w)
+{
+    return w->base == BASE_FP32 ? 4 : 2;
+}
+
+/* 8 bits each, and an fp32 scale for each 256 values (Dettmers et al. 2022, 8-bit optimizers). */
+double workload_moment_bytes(const struct workload *w)
+{
+    return w->moments8 ? 2 * (1 + 4.0 / 256) : 8;
+}
+
+bool workload_packs(const struct workload *w)
+{
+    return w->base == BASE_NF4 || w->base == BASE_PACKED;
+}
+
+double workload_value_bytes(const struct workload *w)
+{
+    return w->compute == COMPUTE_FP32 ? 4 : 2;
+}
+
 bool workload_names(char *const *names, uint32_t count, const char *name)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -14,8 +14,8 @@
 #include "program/program.h"
 
 enum workload_method { METHOD_LORA, METHOD_FULL };
-enum workload_base { BASE_FP32, BASE_BF16, BASE_NF4 };
-enum workload_compute { COMPUTE_FP32, COMPUTE_BF16 };
+enum workload_base { BASE_FP32, BASE_BF16, BASE_FP16, BASE_NF4, BASE_PACKED };
+enum workload_compute { COMPUTE_FP32, COMPUTE_BF16, COMPUTE_FP16 };
 enum workload_recompute { RECOMPUTE_AUTO, RECOMPUTE_YES, RECOMPUTE_NO };
 enum workload_objective { OBJECTIVE_TIME, OBJECTIVE_COST, OBJECTIVE_ENERGY };
 
@@ -33,7 +33,11 @@ struct workload {
     uint32_t lora_rank;
     double lora_dropout; /* 0..1 */
     uint32_t target_count;
-    char targets[WORKLOAD_TARGETS_MAX][64]; /* "q_proj", … */
+    char targets[WORKLOAD_TARGETS_MAX][64];     /* "q_proj", … */
+    uint32_t target_rank[WORKLOAD_TARGETS_MAX]; /* of each; 0: lora_rank */
+    bool saves_embedding, saves_head;           /* LoRA: trained whole beside the adapters */
+    bool single_quant;                          /* the scales of NF4 stay fp32 */
+    bool moments8;                              /* the optimiser's moments in 8 bits */
     enum workload_base base;
     enum workload_compute compute;
     enum workload_recompute recompute;
@@ -56,11 +60,24 @@ struct workload {
     int place;                 /* enum plan_placement, or −1: any */
     uint32_t micro_batch_rows; /* 0: choose */
     uint32_t stages;           /* 0: choose */
+    uint32_t order;            /* of a plan of several stages: enum plan_schedule plus 1; 0: choose */
     uint32_t device_count;     /* device names to choose from; 0: any */
     char **devices;            /* owned */
     uint32_t exclude_count;
     char **exclude; /* owned */
 };
+
+/* Bytes of a frozen parameter of a layer's matrices, as it is kept. PACKED is about that: which blocks a file
+ * has is not known here. */
+double workload_matrix_bytes(const struct workload *workload);
+/* The same of all other parameters: norms, embedding, head. */
+double workload_other_bytes(const struct workload *workload);
+/* Bytes of both moments of a trained parameter. */
+double workload_moment_bytes(const struct workload *workload);
+/* Matrices are unpacked before they are used. */
+bool workload_packs(const struct workload *workload);
+/* Bytes of a value as it is computed with. */
+double workload_value_bytes(const struct workload *workload);
 
 /* Releases what is owned; safe on a zeroed struct and twice. */
 void workload_fini(struct workload *workload);

@@ -400,18 +400,23 @@ static bool hybrid_supports(const struct problem *p, struct err *err)
            kind_devices_enough(p, 3, "groups of replicas in a pipeline take", err);
 }
 
-/* The worker runs one range of blocks at once, and whole backwards. */
+/* Workers run every order, but a backward in halves needs all that forward computed. A tied embedding that is
+ * trained has one copy in a worker: first and last block on one device. */
 static bool pipeline_runnable(const struct problem *p, const struct candidate *c)
 {
-    (void)p;
-    return c->schedule == SCHEDULE_1F1B || c->schedule == SCHEDULE_GPIPE;
+    const struct workload *w = p->workload;
+    if (p->blocks.tied && (w->method != METHOD_LORA || w->saves_embedding || w->saves_head))
+        return false;
+    bool again = false;
+    for (uint32_t m = 0; m < c->member_count; m++)
+        again |= c->members[m].recompute;
+    return c->schedule != SCHEDULE_SPLIT || !again;
 }
 
 /* Workers of this release keep whole stages: no shards. */
 static bool hybrid_runnable(const struct problem *p, const struct candidate *c)
 {
-    (void)c;
-    return p->workload->method == METHOD_LORA;
+    return p->workload->method == METHOD_LORA && pipeline_runnable(p, c);
 }
 
 const struct kind kind_single = {.placement = PLACE_SINGLE,

@@ -69,6 +69,8 @@ static bool allowed(const struct local *l, const struct candidate *c)
 {
     if (l->must_use && !candidate_uses(c, l->must_use - 1))
         return false;
+    if (l->simulate && !candidate_has_order(l->bench->problem, c))
+        return false;
     return !l->runnable_only || !l->kind->runnable || l->kind->runnable(l->bench->problem, c);
 }
 

@@ -148,7 +148,7 @@ static bool runs(const struct search *s, const struct candidate *c)
 static int keep(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
-    if (s->options->runnable_only && !runs(s, c))
+    if ((s->options->runnable_only && !runs(s, c)) || !candidate_has_order(s->problem, c))
         return 0;
     double best = f->best[c->placement].estimate_s, seconds;
     double value = candidate_simulate(s->problem, c, f->steps, best, &seconds, s->err);
@@ -245,6 +245,53 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
     return result;
 }
 
+/* The `way`th way of giving a pipeline the order that is asked for. Returns 0 when there is no such way. */
+static int order_apply(const struct problem *p, const struct kind *kind, struct candidate *c, uint32_t way,
+                       struct err *err)
+{
+    enum plan_schedule order = (enum plan_schedule)(p->workload->order - 1);
+    uint32_t count = micro_count(p, c->micro_batch_rows);
+    if (order == SCHEDULE_SPLIT || order == SCHEDULE_INTERLEAVED) {
+        uint32_t first = order == SCHEDULE_SPLIT ? 1 : 3, ways = order == SCHEDULE_SPLIT ? 1 : 3;
+        for (uint32_t m = 0; m < c->member_count && order == SCHEDULE_SPLIT; m++)
+            c->members[m].recompute &= !micro_recompute_allowed(p, false); /* halves cannot: see runnable */
+        return way < ways ? move_apply(p, kind, c, MOVE_SCHEDULE, first + way, 0, err) : 0;
+    }
+    c->schedule = SCHEDULE_1F1B;
+    for (uint32_t s = 0; s < c->stage_count; s++) {
+        for (uint32_t m = c->stages[s].member_first;
+             m < c->stages[s].member_first + c->stages[s].member_count; m++) {
+            uint32_t least = c->stage_count - s;
+            c->members[m].recompute |= way == 1 && micro_recompute_allowed(p, true);
+            c->members[m].window = order == SCHEDULE_GPIPE        ? count
+                                   : c->members[m].window < least ? c->members[m].window
+                                                                  : least;
+        }
+    }
+    return way < 2;
+}
+
+/* Where an order is asked for, the best few of every pipeline are given it, and searched on from. */
+static int orders_run(struct search *s)
+{
+    struct candidate start = {0};
+    int result = 0;
+    for (int k = 0; k < PLACE_COUNT && s->problem->workload->order; k++) {
+        for (uint32_t i = 0; i < s->lists[k].count && i < FINALISTS && result >= 0; i++) {
+            for (uint32_t way = 0; way < 3 && result >= 0; way++) {
+                struct err why = {0};
+                if (s->lists[k].items[i].stage_count < 2 || kinds[k]->stage_kind != STAGE_REPLICAS)
+                    continue;
+                result = candidate_copy(&start, &s->lists[k].items[i], s->err);
+                if (result == 0 && order_apply(s->problem, kinds[k], &start, way, &why) > 0)
+                    result = simulated_search(s, &start, s->budget / (SIMULATED_PART * FINALISTS));
+            }
+        }
+    }
+    candidate_fini(&start);
+    return result;
+}
+
 static int placement_search(struct search *s, int k, uint64_t budget)
 {
     if (schedules_search(s, k, budget) < 0)
@@ -310,6 +357,8 @@ int search_run(const struct problem *problem, const struct search_options *optio
     steps_choose(&s);
     if (result == 0)
         result = finalists_run(&s);
+    if (result == 0)
+        result = orders_run(&s);
     if (result == 0)
         result = in_turn(&s, s.budget / SIMULATED_PART, simulated, placement_search);
     if (result == 0 && options->from)

@@ -254,6 +254,9 @@ def no_address_takes_all_connections():
     expect("\nmotley_api_connections 257\n" in text, f"another address is served beside 256: {text[:1000]}")
     for sock in idle:
         sock.close()
+    wait_for(lambda: connections() <= 1, "the idle are gone")
+    for name in ("refused_connections", "late_tokens"):
+        expect(metric(f"motley_api_{name}_total") > 0, f"{name} are not counted")
 
 
 home = tempfile.mkdtemp(prefix="motley-limits-")

@@ -56,6 +56,7 @@ def a_parser_that_crashes_costs_its_upload():
     for number in (signal.SIGSEGV, signal.SIGKILL):
         said = refused_when(lambda pid, number=number: os.kill(pid, number), 10 + number)
         expect("data.train" in said and "parser was killed by signal" in said and str(int(number)) in said, said)
+    expect("\nmotley_api_parse_failures_total 2\n" in api.call("GET", "/metrics").body.decode(), "failures are counted")
 
 
 def a_parser_that_hangs_is_ended():

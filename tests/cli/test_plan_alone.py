@@ -84,7 +84,7 @@ def a_plan_needs_no_server_and_no_weights():
         answer = f.plan()
         expect(answer["verdict"] == "fits" and answer["step_s"] > 0, f"{answer['verdict']}")
         expect(answer["rows"]["from"] is None and "rows.jsonl" in answer["rows"]["why"], f"{answer['rows']}")
-        expect(answer["model"] == {"parameters": 1235814400, "trained": 3407872}, f"{answer['model']}")  # Llama 3.2 1B, as published
+        expect(answer["model"] == {"parameters": 1235814400, "trained": 3407872, "method": "lora of rank 16, base fp32, computed in fp32"}, f"{answer['model']}")  # Llama 3.2 1B, as published
         expect("model: 1,235,814,400 parameters, 3,407,872 trained" in f.run("plan", f.spec, "--cluster", f.cluster).stdout, "the model")
         expect(answer["tokens_per_s"] * answer["step_s"] > 0.99 * 8 * 512, "rows are not taken at full length")
         return f"{answer['placement']}, {answer['step_s']:.3f} s"

@@ -4,21 +4,31 @@
  * from op_operands(): each operand lies somewhere in a buffer of its own, rows apart where the op allows it,
  * with values of any dtype that the op allows. After the op ran, what it wrote is compared with the
  * definition or, for gradients, with central differences of a loss in double; what lies between rows and
- * around operands must be as it was; and devices of one group must agree to the bit, whatever their threads.
+ * around operands must be as it was; devices of one group must agree to the bit, whatever their threads; and
+ * so must all instruction sets where an op is exact.
  */
 #pragma once
 
+#include <sys/mman.h>
+
 #include "engine/ops.h"
 
-/* Add a device here. Those of one group give equal bits. */
+/* Add a device here. Those of one group give equal bits; one that is partial may lack ops. */
 static const struct candidate {
     const char *kind;
     uint32_t threads, group;
-} candidates[] = {{"cpu", 1, 0}, {"cpu", 3, 0}, {"checked", 2, 0}};
+    bool partial;
+} candidates[] = {{"cpu", 1, 0, false}, {"cpu", 3, 0, false}, {"checked", 2, 0, false}};
 
-enum { CANDIDATES = sizeof candidates / sizeof *candidates, PAD_MAX = 7, SLOPES_MAX = 4, SAMPLES = 24 };
+enum {
+    CANDIDATES = sizeof candidates / sizeof *candidates,
+    PAD_MAX = 7,
+    SLOPES_MAX = 4,
+    SAMPLES = 24,
+    CASES_MAX = 64
+};
 
-enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
+enum fill { FILL_NORMAL, FILL_POSITIVE, FILL_WIDE, FILL_BELOW, FILL_STARTS, FILL_DISTINCT };
 
 struct array {
     struct operand *operand; /* in the trial's op */
@@ -40,6 +50,16 @@ struct trial {
     uint32_t count;
     const char *where; /* for messages */
 };
+
+/* What exact trials of each case gave, as the first instruction set had it. */
+static uint64_t *exact_digests;
+
+static inline void exact_digests_share(void)
+{
+    exact_digests = mmap(NULL, CASES_MAX * sizeof *exact_digests, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(exact_digests != MAP_FAILED);
+}
 
 struct slope {
     const char *input, *gradient;
@@ -190,7 +210,9 @@ static inline void write_as(enum dtype dtype, uint8_t *at, double x)
     } else {
         int exponent;
         double m = fabs(frexp(x, &exponent));
-        uint16_t h = (uint16_t)(x == 0 ? 0
+        uint16_t h = (uint16_t)(isnan(x)   ? 0x7E00
+                                : isinf(x) ? 0x7C00
+                                : x == 0   ? 0
                                 : exponent < -13
                                     ? (uint16_t)ldexp(fabs(x), 24)
                                     : (uint16_t)((exponent + 14) << 10) + ((uint16_t)ldexp(m, 11) & 0x3FF));
@@ -211,6 +233,14 @@ static inline enum dtype draw_dtype(struct trial *t, uint32_t dtypes)
     return dtype;
 }
 
+/* Any size that a dtype has and more, halfway between two numbers of few bits, sometimes no number. */
+static inline double draw_wide(struct trial *t)
+{
+    uint32_t which = draw_below(t, 60);
+    double x = ldexp((double)draw_below(t, 8192) - 4096, (int)draw_below(t, 56) - 38);
+    return which == 0 ? NAN : which == 1 ? INFINITY : which == 2 ? ldexp(x, 120) : x;
+}
+
 static inline int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -221,6 +251,7 @@ static inline void fill_array(struct trial *t, struct array *a)
 {
     for (uint64_t i = 0; i < a->count; i++) {
         a->value[i] = a->fill == FILL_NORMAL     ? rand_stream_normal(&t->stream)
+                      : a->fill == FILL_WIDE     ? draw_wide(t)
                       : a->fill == FILL_POSITIVE ? fabs(rand_stream_normal(&t->stream))
                       : a->fill == FILL_DISTINCT ? (double)i
                                                  : draw_below(t, a->bound + (a->fill == FILL_STARTS));
@@ -295,8 +326,9 @@ static inline void trial_destroy(struct trial *t)
     }
 }
 
-/* Run the trial's op on a device; what its operands hold then goes to after[]. */
-static inline void trial_run(struct trial *t, struct device *device, uint8_t **after)
+/* Run the trial's op on a device; what its operands hold then goes to after[]. False: it may lack the op, and
+ * does. */
+static inline bool trial_run(struct trial *t, struct device *device, bool partial, uint8_t **after)
 {
     struct buffer *buffers[OP_OPERANDS_MAX];
     struct err err;
@@ -311,12 +343,15 @@ static inline void trial_run(struct trial *t, struct device *device, uint8_t **a
             (struct operand){.buffer = buffers[i], .at = a->lead * size, .dtype = a->use.operand.dtype};
         after[i] = malloc(bytes[i]);
     }
-    check(op_submit(device, &t->op, &err));
+    bool lacking = partial && !op_supports(device, &t->op);
+    if (!lacking)
+        check(op_submit(device, &t->op, &err));
     for (uint32_t i = 0; i < t->count; i++)
         check(buffer_read(buffers[i], 0, after[i], bytes[i], &err));
     check(device_sync(device, &err));
     for (uint32_t i = 0; i < t->count; i++)
         buffer_destroy(buffers[i]);
+    return !lacking;
 }
 
 /* Is element i of the operand one of its own, and not between rows? */
@@ -352,7 +387,8 @@ static inline void expected_check(const struct trial *t, const struct op_case *c
         scale = element_is_own(a, i) ? fmax(scale, fabs(a->value[i])) : scale;
     for (uint64_t i = 0; i < a->count; i++) {
         double got = read_as(a->use.operand.dtype, after + (a->lead + i) * size);
-        if (element_is_own(a, i) && got != a->value[i] && !(fabs(got - a->value[i]) <= tolerance * scale))
+        bool same = got == a->value[i] || (isnan(got) && isnan(a->value[i]));
+        if (element_is_own(a, i) && !same && !(fabs(got - a->value[i]) <= tolerance * scale))
             fail_msg("%s%s: %s[%llu, %llu] is %.9g, not %.9g, of %.3g", t->where, t->op.exact ? " exact" : "",
                      a->use.name, (unsigned long long)(i / a->use.ld), (unsigned long long)(i % a->use.ld),
                      got, a->value[i], scale);
@@ -419,27 +455,55 @@ static inline void bits_check(const struct trial *t, uint8_t *const *first, uint
     }
 }
 
-static inline void case_run(struct device *const *devices, const struct op_case *c, uint32_t trials)
+/* FNV-1a over what a trial gave. */
+static inline uint64_t digest_add(uint64_t digest, const struct trial *t, uint8_t *const *after)
 {
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct array *a = &t->arrays[i];
+        uint64_t bytes = (a->lead + a->count + PAD_MAX) * dtype_bytes(a->use.operand.dtype);
+        for (uint64_t j = 0; j < bytes; j++)
+            digest = (digest ^ after[i][j]) * 0x100000001b3u;
+    }
+    return digest;
+}
+
+/* The trial on every device; the first device's digest is added where the op is exact. */
+static inline void trial_run_all(struct trial *t, struct device *const *devices, const struct op_case *c,
+                                 uint64_t *digest)
+{
+    uint8_t *after[CANDIDATES][OP_OPERANDS_MAX];
+    for (uint32_t d = 0; d < CANDIDATES; d++) {
+        uint32_t leader = 0;
+        bool ran = trial_run(t, devices[d], candidates[d].partial, after[d]);
+        while (candidates[leader].group != candidates[d].group)
+            leader++;
+        if (ran && leader == d)
+            trial_check(t, c, after[d]);
+        else if (ran)
+            bits_check(t, after[leader], after[d], &candidates[d]);
+    }
+    if (t->op.exact && c->exact > 0)
+        *digest = digest_add(*digest, t, after[0]);
+    for (uint32_t d = 0; d < CANDIDATES; d++)
+        for (uint32_t i = 0; i < t->count; i++)
+            free(after[d][i]);
+}
+
+static inline void case_run(struct device *const *devices, const struct op_case *c, uint32_t trials,
+                            uint64_t *first_digest)
+{
+    uint64_t digest = 0xcbf29ce484222325u;
     for (uint32_t seed = 0; seed < trials; seed++) {
         struct trial t;
-        uint8_t *after[CANDIDATES][OP_OPERANDS_MAX];
         trial_create(&t, c, seed);
-        for (uint32_t d = 0; d < CANDIDATES; d++) {
-            uint32_t leader = 0;
-            trial_run(&t, devices[d], after[d]);
-            while (candidates[leader].group != candidates[d].group)
-                leader++;
-            if (leader == d)
-                trial_check(&t, c, after[d]);
-            else
-                bits_check(&t, after[leader], after[d], &candidates[d]);
-        }
-        for (uint32_t d = 0; d < CANDIDATES; d++)
-            for (uint32_t i = 0; i < t.count; i++)
-                free(after[d][i]);
+        trial_run_all(&t, devices, c, &digest);
         trial_destroy(&t);
     }
+    if (first_digest == NULL)
+        return;
+    if (*first_digest != 0 && *first_digest != digest)
+        fail_msg("exact %s has other bits than on another instruction set", c->name);
+    *first_digest = digest;
 }
 
 /* Every case on every device of this process's instruction set. */
@@ -447,6 +511,7 @@ static inline void cases_run(const struct op_case *cases, size_t count, uint32_t
 {
     struct device *devices[CANDIDATES];
     struct err err;
+    assert_true(count <= CASES_MAX);
     for (uint32_t d = 0; d < CANDIDATES; d++)
         check(device_open(&(struct device_options){.kind = candidates[d].kind,
                                                    .name = candidates[d].kind,
@@ -454,7 +519,7 @@ static inline void cases_run(const struct op_case *cases, size_t count, uint32_t
                                                    .isa = bench_isa},
                           &devices[d], &err));
     for (size_t i = 0; i < count; i++)
-        case_run(devices, &cases[i], trials);
+        case_run(devices, &cases[i], trials, exact_digests == NULL ? NULL : &exact_digests[i]);
     for (uint32_t d = 0; d < CANDIDATES; d++)
         device_close(devices[d]);
 }

@@ -94,6 +94,7 @@ struct train_options {
     uint32_t warmup;
     double peak_lr, weight_decay;
     bool recompute, split;
+    uint32_t part_blocks; /* a stage's blocks pass in parts of at most so many; 0: all together */
     uint64_t seed;
     const char *gradients; /* safetensors to compare gradients of gradient_step with, or NULL */
     uint32_t gradient_step;
@@ -109,6 +110,7 @@ struct trainer {
     struct model *model;
     struct stage *stages[STAGES_MAX];
     struct buffer *activations[STAGES_MAX], *gradients[STAGES_MAX]; /* at the entrance of each stage */
+    struct buffer *between[2];                                      /* its parts, in turns */
     uint32_t count;
     const struct train_options *options;
 };
@@ -171,12 +173,17 @@ static inline void trainer_init(struct trainer *t, struct device *device, const 
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->activations[s], &err));
         check(buffer_create(device, bytes, MEM_BUFFERS, "boundary", &t->gradients[s], &err));
     }
+    for (int i = 0; i < 2 && o->part_blocks > 0; i++)
+        check(buffer_create(device, 4ull * tokens_max * config->hidden, MEM_BUFFERS, "between",
+                            &t->between[i], &err));
     if (o->adapter != NULL)
         adapter_load(t, o->adapter);
 }
 
 static inline void trainer_fini(struct trainer *t)
 {
+    buffer_destroy(t->between[0]);
+    buffer_destroy(t->between[1]);
     for (uint32_t s = 0; s < t->count; s++) {
         buffer_destroy(t->activations[s]);
         buffer_destroy(t->gradients[s]);
@@ -185,10 +192,57 @@ static inline void trainer_fini(struct trainer *t)
     model_close(t->model);
 }
 
+/* A stage's forward, in its parts. */
+static inline struct saved *stage_pass(struct trainer *t, uint32_t s, const struct micro_batch *mb,
+                                       struct buffer *in, struct buffer *out)
+{
+    struct err err;
+    struct saved *saved = NULL;
+    struct stage_options has;
+    uint32_t each = t->options->part_blocks;
+    stage_options_get(t->stages[s], &has);
+    if (each == 0) {
+        check(stage_forward(t->stages[s], mb, in, out, &saved, &err));
+        return saved;
+    }
+    for (uint32_t begin = has.block_begin, turn = 0; begin < has.block_end; begin += each, turn ^= 1) {
+        bool last = has.block_end - begin <= each;
+        struct buffer *next = last ? out : t->between[turn];
+        check(stage_forward_blocks(t->stages[s], mb, begin, last ? has.block_end : begin + each, in, next,
+                                   &saved, &err));
+        in = next;
+    }
+    return saved;
+}
+
+/* … and its backward: of the inputs part by part, then, in halves, of the weights. */
+static inline void stage_pass_back(struct trainer *t, uint32_t s, const struct micro_batch *mb,
+                                   struct saved *saved, struct buffer *in, struct buffer *out)
+{
+    struct err err;
+    struct stage_options has;
+    uint32_t each = t->options->part_blocks;
+    stage_options_get(t->stages[s], &has);
+    if (each == 0) {
+        check(stage_backward(t->stages[s], mb, saved, in, out, 1, &err));
+        return;
+    }
+    for (int weights = 0; weights <= has.split; weights++)
+        for (uint32_t part = (has.block_end - has.block_begin + each - 1) / each; part-- > 0;) {
+            uint32_t begin = has.block_begin + part * each,
+                     end = has.block_end - begin < each ? has.block_end : begin + each;
+            struct buffer *next = part == 0 ? out : t->between[part % 2];
+            if (weights)
+                check(stage_backward_weights(t->stages[s], mb, saved, begin, end, &err));
+            else
+                check(stage_backward_blocks(t->stages[s], mb, saved, begin, end, in, next, 1, &err));
+            in = next;
+        }
+}
+
 static inline void micro_batch_run(struct trainer *t, const struct batch *b, uint32_t first, uint32_t rows,
                                    uint64_t step, double router_scale)
 {
-    struct err err;
     struct saved *saved[STAGES_MAX];
     uint32_t row_start[ROWS_MAX + 1], row_ids[ROWS_MAX], begin = b->row_start[first];
     for (uint32_t i = 0; i <= rows; i++)
@@ -204,11 +258,11 @@ static inline void micro_batch_run(struct trainer *t, const struct batch *b, uin
                              .index = first,
                              .router_scale = router_scale};
     for (uint32_t s = 0; s < t->count; s++)
-        check(stage_forward(t->stages[s], &mb, s == 0 ? NULL : t->activations[s],
-                            s + 1 == t->count ? NULL : t->activations[s + 1], &saved[s], &err));
+        saved[s] = stage_pass(t, s, &mb, s == 0 ? NULL : t->activations[s],
+                              s + 1 == t->count ? NULL : t->activations[s + 1]);
     for (uint32_t s = t->count; s-- > 0;)
-        check(stage_backward(t->stages[s], &mb, saved[s], s + 1 == t->count ? NULL : t->gradients[s + 1],
-                             s == 0 ? NULL : t->gradients[s], 1, &err));
+        stage_pass_back(t, s, &mb, saved[s], s + 1 == t->count ? NULL : t->gradients[s + 1],
+                        s == 0 ? NULL : t->gradients[s]);
 }
 
 static inline double tensor_distance(const float *got, const float *want, uint64_t count, double factor)

@@ -30,11 +30,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct chat_template *chat = NULL;
     json_t *choice = fuzz_parse(data, size);
     char *jinja = strndup((const char *)data, size);
-    if (choice && chat_template_choose(choice, NULL, &chat, &err) == 0)
+    struct chat_given given = {.bos = "<s>", .bos_size = 3, .eos = "</s>", .eos_size = 4};
+    if (choice && chat_template_choose(choice, &given, &chat, &err) == 0)
         render(chat);
     chat_template_destroy(chat);
     chat = NULL;
-    if (jinja && chat_template_choose(NULL, jinja, &chat, &err) == 0)
+    given.template = jinja;
+    if (jinja && chat_template_choose(NULL, &given, &chat, &err) == 0)
         render(chat);
     chat_template_destroy(chat);
     if (choice) {

@@ -19,7 +19,10 @@ static void header(const uint8_t *data, size_t size)
         gguf_config(gguf, &config, &err);
         if (tokenizer_from_gguf(gguf, &tokenizer, &err) == 0) {
             struct ids ids = {0};
-            tokenizer_encode(tokenizer, "a b", 3, TOKENIZER_ADD_SPECIAL, &ids, &err);
+            struct buf back = {.limit = 1 << 20};
+            if (tokenizer_encode(tokenizer, "a b\xe2\x82\xac", 6, TOKENIZER_ADD_SPECIAL, &ids, &err) == 0)
+                tokenizer_decode(tokenizer, ids.data, ids.count, true, &back, &err);
+            buf_fini(&back);
             ids_fini(&ids);
         }
         tokenizer_destroy(tokenizer);

@@ -181,6 +181,11 @@ def mesh():
         yield struct.pack("<BBHIQQQQQBBBB4II", 1, kind, 0, 16, 1, 2, 0, 16, 0, 1, 1, 1, 0, 4, 0, 0, 0, 0)
 
 
+def mesh_peer():
+    yield bytes([0x80, 40, 1, 1, 0, 20, 0, 40, 0, 1, 0, 1, 20, 0, 20, 0, 40, 0, 1, 0, 6, 7])
+    yield bytes([1, 0, 10, 0, 0, 0, 10, 0, 0, 0, 0x80, 40, 0, 0x80, 1, 0, 3, 4, 0, 5, 0, 0, 0, 0, 2, 0, 0, 0, 0])
+
+
 def tensors(shapes):
     head, at = {}, 0
     for name, shape in shapes.items():
@@ -206,6 +211,7 @@ def gguf():
                         "attention.head_count": 2, "attention.head_count_kv": 2, "vocab_size": 5}.items():
         keys.append(text("llama." + name) + struct.pack("<II", 4, value))
     keys.append(text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5))
+    yield open(os.path.join(DATA, "tokenizer", "sentencepiece.gguf"), "rb").read()
     keys.append(text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("gpt2"))
     keys.append(text("tokenizer.ggml.pre") + struct.pack("<I", 8) + text("llama-bpe"))
     keys.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(words)) + b"".join(map(text, words)))
@@ -224,7 +230,7 @@ def gguf():
 
 
 def tokenizer():
-    for name in ("gpt2", "llama3", "qwen2", "smollm"):
+    for name in ("gpt2", "llama3", "qwen2", "smollm", "llama2", "mistral", "gemma", "phi3", "metaspace"):
         yield load("tokenizer", name + ".json")
 
 
@@ -234,6 +240,13 @@ def chat():
     yield [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
     yield (b"{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
            b"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+    for name in sorted(os.listdir(os.path.join(DATA, "chat"))):
+        if name.endswith(".jinja"):
+            yield open(os.path.join(DATA, "chat", name), "rb").read()
+    for case in load("chat", "cases.json")["snippets"]:
+        yield case["template"].encode()
 
 
 def rows():
@@ -313,10 +326,43 @@ def assign():
     yield {"version": 1, "size": 8, "sha256": "0" * 64, "chunk_bytes": 4 << 20, "chunks": ["0" * 64]}
 
 
+def body():
+    yield b"\x05POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4;x=y\r\nabcd\r\nA\r\n0123456789\r\n0\r\nT: v\r\n\r\n" \
+          b"GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
+    yield b"\x03PUT /stream HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    yield b"\x40PUT /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabcdePUT /stream HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok"
+    yield b"\x01POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1389\r\nx"
+
+
+def answer():
+    def framed(value, more=b""):
+        return b"\x07" + struct.pack(">I", len(packed(value))) + packed(value) + more
+    yield framed({"answer": {"a": 1}, "bytes": 3}, b"xyz")
+    yield framed({"answer": {}, "bytes": 0})
+    yield framed({"error": {"code": "invalid", "text": "no"}})
+
+
+def document():
+    members = [{"members": [{"device": "a/0"}]}, {"members": [{"device": "b/0"}]}]
+    yield {"version": 1, "placement": "pipeline", "stages": members}
+    yield {"version": 1, "placement": "single", "stages": members[:1]}
+    yield {"version": 1, "placement": "data", "micro_batch_rows": 2, "stages": [{"members": [
+        {"device": "a/0", "rows": 2, "count": 1, "recompute": True}, {"device": "b/0", "rows": 4, "count": 1}]}]}
+    yield {"version": 1, "placement": "pipeline", "schedule": "1f1b", "eager": False, "micro_batch_rows": 2, "stages": [
+        {"blocks": [0, 2], "members": [{"device": "b/0", "window": 2, "delay": 0, "recompute": False}]},
+        {"blocks": [2, 4], "members": [{"device": "a/0", "window": 1}]}]}
+
+
+def state():
+    yield {"version": 1, "step": 3, "updates": 3, "seed": 1, "ranks": 2}
+    yield {"version": 1, "step": 0, "updates": 1 << 40, "seed": (1 << 63) - 1}
+
+
 TARGETS = {"cephalo": cephalo, "zorse": zorse, "sailor": sailor, "cluster": cluster, "profile": profile,
            "config": config, "spec": spec, "inputs": inputs, "http": http, "json": anything, "frame": frame, "mesh": mesh,
            "safetensors": safetensors, "gguf": gguf, "tokenizer": tokenizer, "chat": chat, "rows": rows, "peft": peft,
-           "journal": journal, "join": join, "redis": redis, "events": events, "profiles": profiles, "assign": assign}
+           "journal": journal, "join": join, "redis": redis, "events": events, "profiles": profiles, "assign": assign,
+           "body": body, "answer": answer, "document": document, "state": state, "mesh_peer": mesh_peer}
 
 
 def strings(value, out):

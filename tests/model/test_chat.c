@@ -1,4 +1,5 @@
-/* Chat templates: recognised families, templates given in the specification, and refusals. */
+/* Chat templates: the model's own, templates given in the specification, and refusals (test_jinja.c: the
+ * language). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,8 @@ static void expect_rendering(const json_t *choice, const char *jinja, bool add, 
     struct err err = {0};
     struct chat_template *chat = NULL;
     struct buf text = {.limit = 65536};
-    if (chat_template_choose(choice, jinja, &chat, &err) < 0) {
+    const struct chat_given given = {.template = jinja, .bos = "<|begin_of_text|>", .bos_size = 17};
+    if (chat_template_choose(choice, &given, &chat, &err) < 0) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(0, chat_render(chat, conversation, 2, add, &text, NULL, NULL, &err));
@@ -41,7 +43,7 @@ static void expect_rendering(const json_t *choice, const char *jinja, bool add, 
     chat_template_destroy(chat);
 }
 
-static void families_are_recognised_in_the_models_own_template(void **state)
+static void the_models_own_template_is_followed(void **state)
 {
     (void)state;
     expect_rendering(
@@ -54,7 +56,7 @@ static void families_are_recognised_in_the_models_own_template(void **state)
     expect_rendering(
         NULL, llama3_template, true,
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant"
-        "<|end_header_id|>\n\nb<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+        "<|end_header_id|>\n\nb<|eot_id|>");
 }
 
 static void a_name_in_the_specification_chooses_a_family(void **state)
@@ -91,7 +93,8 @@ static void what_an_assistant_said_and_its_end_marker_are_learnt(void **state)
     struct chat_span spans[16];
     size_t count = 0;
     struct buf text = {.limit = 65536};
-    assert_int_equal(0, chat_template_choose(NULL, chatml_template, &chat, &err));
+    const struct chat_given given = {.template = chatml_template};
+    assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
     assert_int_equal(0, chat_render(chat, conversation, 2, false, &text, spans, &count, &err));
     size_t at = 0;
     size_t learnt = 0;
@@ -110,18 +113,18 @@ static void what_an_assistant_said_and_its_end_marker_are_learnt(void **state)
     chat_template_destroy(chat);
 }
 
-static void unknown_templates_are_refused_and_say_what_to_do(void **state)
+static void templates_beyond_us_are_refused_and_say_what_to_do(void **state)
 {
     (void)state;
-    static const char *const unknown[] = {NULL,
-                                          "{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}",
-                                          "<|im_start|>{{ x }}<|im_end|>{% if '</think>' in content %}"};
+    static const char *const unknown[] = {NULL, "a\n{{ messages|groupby('role') }}", "\n{% include 'x' %}"};
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
         struct err err = {0};
         struct chat_template *chat = NULL;
-        assert_int_equal(-1, chat_template_choose(NULL, unknown[i], &chat, &err));
+        const struct chat_given given = {.template = unknown[i]};
+        assert_int_equal(-1, chat_template_choose(NULL, &given, &chat, &err));
         assert_int_equal(ERR_UNSUPPORTED, err.code);
         assert_non_null(strstr(err.text, "data.chat_template"));
+        assert_true(i == 0 || strstr(err.text, "line 2") != NULL);
         assert_null(chat);
     }
 }
@@ -141,7 +144,8 @@ static void templates_given_wrongly_are_refused_by_path(void **state)
         struct err err = {0};
         struct chat_template *chat = NULL;
         json_t *choice = json_loads(wrong[i], JSON_DECODE_ANY, NULL);
-        assert_int_equal(-1, chat_template_choose(choice, NULL, &chat, &err));
+        const struct chat_given given = {.template = NULL};
+        assert_int_equal(-1, chat_template_choose(choice, &given, &chat, &err));
         assert_int_equal(ERR_INVALID, err.code);
         assert_non_null(strstr(err.text, "data.chat_template"));
         json_decref(choice);
@@ -155,7 +159,10 @@ static void a_role_the_template_has_not_is_refused(void **state)
     struct chat_template *chat = NULL;
     struct buf text = {.limit = 65536};
     const struct chat_message tool = {.role = "tool", .content = "x"};
-    assert_int_equal(0, chat_template_choose(NULL, llama3_template, &chat, &err));
+    const struct chat_given given = {.template = NULL};
+    json_t *llama3 = json_string("llama3");
+    assert_int_equal(0, chat_template_choose(llama3, &given, &chat, &err));
+    json_decref(llama3);
     assert_int_equal(-1, chat_render(chat, &tool, 1, false, &text, NULL, NULL, &err));
     assert_non_null(strstr(err.text, "messages[0].role"));
     assert_int_equal(0, text.size);
@@ -167,11 +174,11 @@ static void a_role_the_template_has_not_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_are_recognised_in_the_models_own_template),
+        cmocka_unit_test(the_models_own_template_is_followed),
         cmocka_unit_test(a_name_in_the_specification_chooses_a_family),
         cmocka_unit_test(an_object_in_the_specification_is_a_template_of_its_own),
         cmocka_unit_test(what_an_assistant_said_and_its_end_marker_are_learnt),
-        cmocka_unit_test(unknown_templates_are_refused_and_say_what_to_do),
+        cmocka_unit_test(templates_beyond_us_are_refused_and_say_what_to_do),
         cmocka_unit_test(templates_given_wrongly_are_refused_by_path),
         cmocka_unit_test(a_role_the_template_has_not_is_refused),
     };

@@ -75,6 +75,45 @@ static const struct published {
      "{'model_type':'olmoe','hidden_size':2048,'intermediate_size':1024,'num_attention_heads':16,"
      "'num_hidden_layers':16,'num_key_value_heads':16,'vocab_size':50304,'num_experts':64,"
      "'num_experts_per_tok':8,'norm_topk_prob':false,'clip_qkv':null,'rope_theta':10000.0}"},
+    {"Gemma-2-2B", 2614341888u,
+     "{'architectures':['Gemma2ForCausalLM'],'model_type':'gemma2','hidden_size':2304,'intermediate_size':"
+     "9216,"
+     "'num_attention_heads':8,'num_hidden_layers':26,'num_key_value_heads':4,'head_dim':256,'vocab_size':"
+     "256000,"
+     "'hidden_act':'gelu_pytorch_tanh','hidden_activation':'gelu_pytorch_tanh','query_pre_attn_scalar':256,"
+     "'attn_logit_softcapping':50.0,'final_logit_softcapping':30.0,'sliding_window':4096,"
+     "'rope_theta':10000.0,'torch_dtype':'float32'}"},
+    {"Gemma-2-27B", 27227128320u,
+     "{'model_type':'gemma2','hidden_size':4608,'intermediate_size':36864,'num_attention_heads':32,"
+     "'num_hidden_layers':46,'num_key_value_heads':16,'head_dim':128,'query_pre_attn_scalar':144}"},
+    {"Gemma-3-1B", 999885952u,
+     "{'architectures':['Gemma3ForCausalLM'],'model_type':'gemma3_text','hidden_size':1152,"
+     "'intermediate_size':6912,'num_attention_heads':4,'num_hidden_layers':26,'num_key_value_heads':1,"
+     "'head_dim':256,'vocab_size':262144,'rope_theta':1000000,'rope_local_base_freq':10000,'rope_scaling':"
+     "null,"
+     "'sliding_window':512,'sliding_window_pattern':6,'attn_logit_softcapping':null,"
+     "'final_logit_softcapping':null,'cache_implementation':'hybrid','torch_dtype':'bfloat16'}"},
+    {"Gemma-3-4B", 3880263168u,
+     "{'architectures':['Gemma3ForConditionalGeneration'],'model_type':'gemma3','boi_token_index':255999,"
+     "'eos_token_id':[1,106],'mm_tokens_per_image':256,'text_config':{'hidden_size':2560,"
+     "'intermediate_size':10240,'model_type':'gemma3_text','num_hidden_layers':34,'rope_scaling':"
+     "{'factor':8.0,'rope_type':'linear'},'sliding_window':1024},'torch_dtype':'bfloat16',"
+     "'vision_config':{'hidden_size':1152}}"},
+    {"Phi-3-mini-4k", 3821079552u,
+     "{'architectures':['Phi3ForCausalLM'],'auto_map':{},'model_type':'phi3','hidden_size':3072,"
+     "'intermediate_size':8192,'num_attention_heads':32,'num_hidden_layers':32,'num_key_value_heads':32,"
+     "'vocab_size':32064,'max_position_embeddings':4096,'original_max_position_embeddings':4096,"
+     "'resid_pdrop':0.0,'embd_pdrop':0.0,'rope_scaling':null,'sliding_window':2047,"
+     "'eos_token_id':32000,'tie_word_embeddings':false}"},
+    {"Phi-3-mini-128k", 3821079552u,
+     "{'model_type':'phi3','hidden_size':3072,'intermediate_size':8192,'num_attention_heads':32,"
+     "'num_hidden_layers':32,'vocab_size':32064,'max_position_embeddings':131072,'sliding_window':262144,"
+     "'rope_scaling':{'long_factor':[1.0],'short_factor':[1.0],'type':'longrope'}}"},
+    {"SmolLM3-3B", 3075098624u,
+     "{'architectures':['SmolLM3ForCausalLM'],'model_type':'smollm3','hidden_size':2048,"
+     "'intermediate_size':11008,'num_attention_heads':16,'num_hidden_layers':36,'num_key_value_heads':4,"
+     "'vocab_size':128256,'max_position_embeddings':65536,'max_window_layers':28,'use_sliding_window':false,"
+     "'sliding_window':null,'no_rope_layer_interval':4,'rope_theta':5000000.0,'pretraining_tp':2}"},
 };
 
 enum { PUBLISHED = sizeof(published) / sizeof(published[0]) };
@@ -168,6 +207,46 @@ static void a_config_written_out_reads_back_the_same(void **state)
     }
 }
 
+static const struct model_config *parsed(const char *name)
+{
+    static struct model_config config;
+    struct err err;
+    for (int i = 0; i < PUBLISHED; i++)
+        if (strcmp(published[i].name, name) == 0) {
+            assert_int_equal(parse(published[i].json, &config, &err), 0);
+            return &config;
+        }
+    fail_msg("no published %s", name);
+    return NULL;
+}
+
+static void what_differs_by_layer_is_asked_of_the_layer(void **state)
+{
+    (void)state;
+    const struct model_config *c = parsed("Gemma-3-4B");
+    assert_int_equal(model_layer_window(c, 4), 1024);
+    assert_int_equal(model_layer_window(c, 5), 0);
+    assert_int_equal(model_layer_window(c, 33), 1024);
+    assert_true(model_layer_rope(c, 4)->theta == 1e4 && model_layer_rope(c, 4)->kind == ROPE_DEFAULT);
+    assert_true(model_layer_rope(c, 5)->theta == 1e6 && model_layer_rope(c, 5)->kind == ROPE_LINEAR);
+    assert_int_equal(c->dtype, MODEL_BF16);
+    assert_int_equal(c->eos_count, 2);
+    assert_true(c->tied && c->gelu && c->norm_offset == 1 && c->qk_norm == 1 && c->attn_softcap == 0);
+    c = parsed("Gemma-2-27B");
+    assert_int_equal(model_layer_window(c, 0), 4096);
+    assert_int_equal(model_layer_window(c, 1), 0);
+    assert_true(c->attn_scale == 1.0 / 12 && c->attn_softcap == 50 && c->logit_softcap == 30);
+    assert_true(model_layer_rope(c, 0) == &c->rope);
+    c = parsed("SmolLM3-3B");
+    assert_true(model_layer_rotates(c, 2) && !model_layer_rotates(c, 3) && !model_layer_rotates(c, 35));
+    c = parsed("Phi-3-mini-4k");
+    assert_int_equal(model_layer_window(c, 31), 2047);
+    assert_int_equal(model_lora_targets(c), LORA_QKV | LORA_O | LORA_GATE_UP | LORA_DOWN);
+    assert_int_equal(parsed("Phi-3-mini-128k")->rope.kind, ROPE_OTHER);
+    c = parsed("Qwen3-8B");
+    assert_int_equal(model_lora_targets(c), LORA_ALL & ~(LORA_QKV | LORA_GATE_UP));
+}
+
 static void old_and_new_rotary_settings_mean_the_same(void **state)
 {
     (void)state;
@@ -207,7 +286,11 @@ static void the_tiny_architectures_are_told_apart(void **state)
                  {"configs/tiny-qwen3.json", MODEL_QWEN3, true},
                  {"configs/tiny-mixtral.json", MODEL_MIXTRAL, true},
                  {"configs/tiny-qwen3-moe.json", MODEL_QWEN3_MOE, true},
-                 {"configs/tiny-olmoe.json", MODEL_OLMOE, true}};
+                 {"configs/tiny-olmoe.json", MODEL_OLMOE, true},
+                 {"golden/gemma2", MODEL_GEMMA2, true},
+                 {"golden/gemma3", MODEL_GEMMA3, true},
+                 {"golden/phi3", MODEL_PHI3, true},
+                 {"golden/smollm3", MODEL_SMOLLM3, true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[512];
         struct model_config config;
@@ -289,8 +372,8 @@ static void contradictory_and_missing_sizes_are_refused_by_name(void **state)
 static void what_is_not_known_is_refused_by_name(void **state)
 {
     (void)state;
-    refused("model_type", "'gemma2'", ERR_UNSUPPORTED, "gemma2");
-    refused("model_type", "'gemma2'", ERR_UNSUPPORTED,
+    refused("model_type", "'falcon'", ERR_UNSUPPORTED, "falcon");
+    refused("model_type", "'falcon'", ERR_UNSUPPORTED,
             "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe");
     refused("architectures", "['LlamaForSequenceClassification']", ERR_UNSUPPORTED,
             "LlamaForSequenceClassification");
@@ -301,6 +384,9 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("attention_dropout", "0.1", ERR_UNSUPPORTED, "attention_dropout");
     refused("rope_interleaved", "true", ERR_UNSUPPORTED, "rope_interleaved");
     refused("partial_rotary_factor", "0.5", ERR_UNSUPPORTED, "partial_rotary_factor");
+    refused("rope_parameters", "{'full_attention':{'rope_theta':1.0}}", ERR_UNSUPPORTED, "full_attention");
+    refused("use_bidirectional_attention", "true", ERR_UNSUPPORTED, "use_bidirectional_attention");
+    refused("text_config", "{'model_type':'llama'}", ERR_UNSUPPORTED, "llama");
 }
 
 int main(void)
@@ -310,6 +396,7 @@ int main(void)
         cmocka_unit_test(adapters_of_llama_8b_have_the_published_size),
         cmocka_unit_test(experts_are_counted_by_copy_and_by_use),
         cmocka_unit_test(a_config_written_out_reads_back_the_same),
+        cmocka_unit_test(what_differs_by_layer_is_asked_of_the_layer),
         cmocka_unit_test(old_and_new_rotary_settings_mean_the_same),
         cmocka_unit_test(the_tiny_architectures_are_told_apart),
         cmocka_unit_test(contradictory_and_missing_sizes_are_refused_by_name),

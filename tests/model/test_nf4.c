@@ -1,6 +1,7 @@
 /* NF4 is what bitsandbytes makes of the same values, bit for bit: tests/data/golden/nf4 is an excerpt of
- * ../shared/golden/nf4 (inputs that are large left out), with two numbers of PyTorch 2.15 and bitsandbytes
- * 0.50.2 added: the unsigned dynamic map, and the mean of 30001 values. With the whole file, all of it. */
+ * ../shared/golden/nf4 (inputs that are large left out), with what PyTorch 2.15 and bitsandbytes 0.50.2 say
+ * added: the unsigned dynamic map, and means of 1 to 40 and of 30001 values. With the whole file, all of it.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -148,16 +149,22 @@ static void tables_are_bitsandbytes(void **state)
 
 static void the_mean_is_summed_in_pytorchs_order(void **state)
 {
-    enum { COUNT = 30001 };
+    enum { COUNT = 30001, FEW = 40 };
     struct golden golden = {.name = "mean"};
     struct err err;
-    float *absmax = malloc(4 * COUNT), *scales = malloc(4 * (2 + COUNT / NF4_NESTED_BLOCK));
+    float *absmax = malloc(4 * COUNT), *scales = malloc(4 * (2 + COUNT / NF4_NESTED_BLOCK)), few[FEW];
     uint8_t *nested = malloc(COUNT);
     (void)state;
     for (uint64_t i = 0; i < COUNT; i++)
-        absmax[i] = (float)(1 + (double)(i * 2654435761u % (1u << 24)) / (1 << 24));
-    nf4_nest(absmax, COUNT, nested, scales);
+        absmax[i] =
+            (float)((1 + (double)(i * 2654435761u % (1u << 24)) / (1 << 24)) * (i % 7 == 3 ? 1000 : 1));
     check(safetensors_open_path(MOTLEY_TEST_DATA "/golden/nf4/nf4.safetensors", &golden.file, &err));
+    for (uint64_t n = 1; n <= FEW; n++) { /* of the first n */
+        nf4_nest(absmax, n, nested, scales);
+        few[n - 1] = scales[0];
+    }
+    same(&golden, "few", few);
+    nf4_nest(absmax, COUNT, nested, scales);
     same(&golden, "30001", scales);
     safetensors_close(golden.file);
     free(absmax), free(scales), free(nested);

@@ -170,12 +170,11 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
         const char *key, *value;
     } cases[] = {
         {"use_dora", "true"},
-        {"use_rslora", "true"},
         {"rank_pattern", "{\"layers.0.q_proj\": 8}"},
         {"alpha_pattern", "{\"layers.0.q_proj\": 8}"},
         {"bias", "\"all\""},
         {"bias", "\"lora_only\""},
-        {"modules_to_save", "[\"lm_head\"]"},
+        {"modules_to_save", "[\"score\"]"},
         {"layer_replication", "[[0, 2]]"},
         {"layers_to_transform", "[0, 1]"},
         {"target_parameters", "[\"x\"]"},
@@ -201,6 +200,29 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
             fail_msg("%s: %s (%s)", cases[i].key, err.text, err_code_name(err.code));
         json_decref(document);
     }
+}
+
+static void what_targets_have_of_their_own_is_kept(void **state)
+{
+    (void)state;
+    struct err err;
+    json_t *document = load(GOLDEN "llama/adapter_init/adapter_config.json");
+    struct peft_config config, again;
+    json_object_set_new(document, "rank_pattern", json_pack("{s:i}", "q_proj", 4));
+    json_object_set_new(document, "alpha_pattern", json_pack("{s:f}", "v_proj", 2.5));
+    json_object_set_new(document, "modules_to_save", json_pack("[s]", "lm_head"));
+    must(peft_config_parse(document, &config, &err), &err);
+    assert_true(peft_scale(&config, LORA_Q) == 8 && peft_scale(&config, LORA_V) == 2.5 / 16);
+    json_object_set_new(document, "use_rslora", json_true());
+    must(peft_config_parse(document, &config, &err), &err);
+    assert_true(peft_rank(&config, LORA_Q) == 4 && peft_rank(&config, LORA_K) == 16);
+    assert_true(peft_scale(&config, LORA_Q) == 16 && peft_scale(&config, LORA_K) == 8);
+    assert_true(config.saves_head && !config.saves_embedding);
+    json_t *written = peft_config_to_json(&config, "tiny", &err);
+    must(peft_config_parse(written, &again, &err), &err);
+    assert_memory_equal(&config, &again, sizeof(config));
+    json_decref(written);
+    json_decref(document);
 }
 
 static void an_adapter_of_another_model_is_refused(void **state)
@@ -231,6 +253,7 @@ int main(void)
         cmocka_unit_test(what_is_written_has_the_keys_shapes_and_bytes_of_pefts),
         cmocka_unit_test(an_adapter_that_is_not_whole_is_not_written_at_all),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
+        cmocka_unit_test(what_targets_have_of_their_own_is_kept),
         cmocka_unit_test(an_adapter_of_another_model_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,8 @@ static const char config[] =
     "{\"eos_token\": \"<|im_end|>\", \"bos_token\": {\"content\": \"<|im_start|>\"}, \"chat_template\": "
     "\"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
     "'<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "
-    "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\"}";
+    "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+    "'<|im_start|>assistant\\n' }}{% endif %}\"}";
 
 static int setup(void **state)
 {
@@ -63,6 +64,28 @@ static struct rows *encode(const struct rows_options *options, const char *text,
         fail_msg("%s: %s", text, err.text);
     }
     return rows;
+}
+
+/* Another tokenizer, with a template of tests/data/chat. */
+static void fixture_open(struct fixture *f, const char *family, const char *template)
+{
+    struct err err = {0};
+    struct buf text = {.limit = 1 << 20};
+    struct buf jinja = {.limit = 1 << 20};
+    char path[512];
+    static const char specials[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}";
+    const struct spec_data_part data = {.sequence_tokens = 512};
+    snprintf(path, sizeof(path), "%s/tokenizer/%s.json", MOTLEY_TEST_DATA, family);
+    assert_int_equal(0, file_read_all(path, 1 << 20, &text, &err));
+    snprintf(path, sizeof(path), "%s/chat/%s.jinja", MOTLEY_TEST_DATA, template);
+    assert_int_equal(0, file_read_all(path, 1 << 20, &jinja, &err));
+    assert_int_equal(0, tokenizer_from_json(buf_str(&text), text.size, specials, sizeof(specials) - 1,
+                                            &f->tokenizer, &err));
+    assert_int_equal(0, tokenizer_give_template(f->tokenizer, buf_str(&jinja), &err));
+    assert_int_equal(0, rows_options_from_spec(&data, f->tokenizer, tokenizer_vocab(f->tokenizer),
+                                               &f->options, &f->chat, &err));
+    buf_fini(&text);
+    buf_fini(&jinja);
 }
 
 /* The text of a row's learnt labels, or of all its ids. */
@@ -109,6 +132,43 @@ static void an_alpaca_row_learns_its_answer_and_the_end(void **state)
     assert_int_equal(report.tokens - 1, report.labelled_tokens);
     rows_destroy(rows);
     buf_fini(&out);
+}
+
+/* Spaces are U+2581 there, and one is put before each part: places, not the bytes of tokens, say what is
+ * learnt. The space before an answer is part of its first token. */
+static void a_chat_row_of_a_sentencepiece_model_learns_the_same(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *template, *learnt, *all;
+    } cases[] = {
+        {"llama2", "llama2", "The caf\xc3\xa9 \xf0\x9f\xa7\xbf </s> No. </s>",
+         "<s> [INST] Hi there [/INST] The caf\xc3\xa9 \xf0\x9f\xa7\xbf </s><s> [INST] And? [/INST] No. </s>"},
+        {"mistral", "mistral-v0.3", "The caf\xc3\xa9 \xf0\x9f\xa7\xbf</s> No.</s>",
+         "<s>[INST] Hi there[/INST] The caf\xc3\xa9 \xf0\x9f\xa7\xbf</s>[INST] And?[/INST] No.</s>"},
+        {"gemma", "gemma2", "The caf\xc3\xa9 \xf0\x9f\xa7\xbf<end_of_turn>No.<end_of_turn>",
+         "<s><start_of_turn>user\nHi there<end_of_turn>\n<start_of_turn>model\nThe caf\xc3\xa9 "
+         "\xf0\x9f\xa7\xbf<end_of_turn>\n<start_of_turn>user\nAnd?<end_of_turn>\n<start_of_turn>model\nNo."
+         "<end_of_turn>\n"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fixture f = {0};
+        struct rows_report report;
+        struct buf out = {.limit = 65536};
+        fixture_open(&f, cases[i].family, cases[i].template);
+        struct rows *rows =
+            encode(&f.options,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi there\"},"
+                   "{\"role\":\"assistant\",\"content\":\"The caf\xc3\xa9 \xf0\x9f\xa7\xbf\"},"
+                   "{\"role\":\"user\",\"content\":\"And?\"},"
+                   "{\"role\":\"assistant\",\"content\":\"No.\"}]}",
+                   &report);
+        assert_string_equal(cases[i].all, text_of(&f, rows, 0, false, &out));
+        assert_string_equal(cases[i].learnt, text_of(&f, rows, 0, true, &out));
+        rows_destroy(rows);
+        buf_fini(&out);
+        chat_template_destroy(f.chat);
+        tokenizer_destroy(f.tokenizer);
+    }
 }
 
 static void a_chat_row_learns_every_assistant_turn_and_its_end(void **state)
@@ -412,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_alpaca_row_learns_its_answer_and_the_end),
+        cmocka_unit_test(a_chat_row_of_a_sentencepiece_model_learns_the_same),
         cmocka_unit_test(a_chat_row_learns_every_assistant_turn_and_its_end),
         cmocka_unit_test(text_and_token_rows_learn_what_they_say),
         cmocka_unit_test(long_rows_are_cut_and_rows_with_nothing_left_are_dropped),

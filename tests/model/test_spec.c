@@ -6,12 +6,15 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
 #include "common/json.h"
 #include "common/rand.h"
 #include "common/yaml.h"
+#include "model/config.h"
 #include "model/spec.h"
 
 static const char smallest[] = "{model: m, data: {train: t.jsonl}}";
@@ -66,7 +69,15 @@ static void every_default_is_the_one_of_interfaces_md(void **state)
     assert_int_equal(1, spec.train.seed);
     assert_int_equal(SPEC_COMPUTE_FP32, spec.train.compute);
     assert_int_equal(SPEC_RECOMPUTE_AUTO, spec.train.recompute);
-    assert_false(spec.train.router_aux);
+    assert_true(spec.train.router_aux == 0 && spec.train.label_smoothing == 0 &&
+                spec.train.neftune_alpha == 0);
+    assert_int_equal(SPEC_DECAY_ALL, spec.train.decay);
+    assert_true(spec.method.double_quant && !spec.method.rslora && spec.method.modules_to_save.count == 0);
+    assert_int_equal(SPEC_OPTIMIZER_ADAMW, spec.method.optimizer);
+    assert_true(spec_lora_scale(&spec.method, 3) == 2);
+    assert_int_equal(SPEC_ORDER_AUTO, spec.placement.order);
+    assert_int_equal(SPEC_RESULT_ADAPTER, spec.result.kind);
+    assert_int_equal(SPEC_DTYPE_BASE, spec.result.dtype);
     assert_int_equal(SPEC_PLACEMENT_AUTO, spec.placement.kind);
     assert_false(spec.placement.devices.given);
     assert_int_equal(0, spec.placement.micro_batch_rows);
@@ -95,6 +106,15 @@ static void a_specification_given_back_can_be_posted_again(void **state)
         "{model: m, data: {train: t}, method: {targets: [gate_proj, q_proj], start_from: a/b}, train: "
         "{recompute: "
         "false}, eval: null, limits: {}}",
+        "{model: m, data: {train: t}, method: {rank: 8, rank_pattern: {q_proj: 4, o_proj: 8}, alpha_pattern: "
+        "{v_proj: 1.5}, rslora: true, modules_to_save: [lm_head], base: nf4, double_quant: false, optimizer: "
+        "adamw8bit, use_dora: false, bias: none}, train: {compute: fp16, schedule: polynomial, power: 2, "
+        "decay: "
+        "matrices, label_smoothing: 0.1, neftune_alpha: 5, router_aux: 0.02}, placement: {schedule: split}, "
+        "result: {kind: merged, dtype: bf16}}",
+        "{model: m, data: {train: t}, method: {kind: full, base: fp16}, train: {schedule: "
+        "warmup_stable_decay, "
+        "decay_steps: 9, cycles: 3, router_aux: true}, result: {dtype: fp16}}",
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct err err = {0};
@@ -144,6 +164,36 @@ static void what_is_wrong_is_named_by_its_path(void **state)
         {"{model: m, data: {train: t}, method: {targets: [lm_head]}}", "method.targets"},
         {"{model: m, data: {train: t}, method: {targets: [q_proj, q_proj]}}", "method.targets"},
         {"{model: m, data: {train: t}, method: {dropout: 1}}", "method.dropout"},
+        {"{model: m, data: {train: t}, method: {kind: full, base: packed}}", "method.base"},
+        {"{model: m, data: {train: t}, method: {kind: full, modules_to_save: [lm_head]}}",
+         "method.modules_to_save"},
+        {"{model: m, data: {train: t}, method: {modules_to_save: [norm]}}", "method.modules_to_save"},
+        {"{model: m, data: {train: t}, method: {rank_pattern: {up_proj: 4}}}",
+         "method.rank_pattern: \"up_proj\" is not among method.targets"},
+        {"{model: m, data: {train: t}, method: {rank_pattern: {'layers.0.*q_proj': 4}}}",
+         "method.rank_pattern: \"layers.0.*q_proj\" is no name of a target"},
+        {"{model: m, data: {train: t}, method: {rank_pattern: {q_proj: 1.5}}}",
+         "method.rank_pattern: q_proj"},
+        {"{model: m, data: {train: t}, method: {alpha_pattern: {q_proj: 0}}}",
+         "method.alpha_pattern: q_proj"},
+        {"{model: m, data: {train: t}, method: {use_dora: true}}", "method.use_dora: DoRA"},
+        {"{model: m, data: {train: t}, method: {bias: all}}", "method.bias"},
+        {"{model: m, data: {train: t}, method: {loftq_config: {bits: 4}}}", "method.loftq_config: LoftQ"},
+        {"{model: m, data: {train: t}, method: {init_lora_weights: pissa}}", "method.init_lora_weights"},
+        {"{model: m, data: {train: t}, method: {optimizer: lion}}", "method.optimizer"},
+        {"{model: m, data: {train: t}, train: {schedule: greedy}}", "train.schedule"},
+        {"{model: m, data: {train: t}, train: {schedule: warmup_stable_decay}}", "train.decay_steps"},
+        {"{model: m, data: {train: t}, train: {label_smoothing: 1}}", "train.label_smoothing"},
+        {"{model: m, data: {train: t}, train: {router_aux: -1}}", "train.router_aux"},
+        {"{model: m, data: {train: t}, train: {router_aux: model}}", "train.router_aux"},
+        {"{model: m, data: {train: t}, train: {decay: norms}}", "train.decay"},
+        {"{model: m, data: {train: t}, placement: {schedule: zigzag}}", "placement.schedule"},
+        {"{model: m, data: {train: t}, result: {kind: onnx}}", "result.kind"},
+        {"{model: m, data: {train: t}, result: {dtype: bf16}}", "result.dtype"},
+        {"{model: m, data: {train: t}, result: {kind: merged, dtype: int8}}", "result.dtype"},
+        {"{model: m, data: {train: t}, method: {kind: full}, result: {kind: gguf}}", "result.kind"},
+        {"{model: m, data: {train: t}, method: {modules_to_save: [lm_head]}, result: {kind: gguf}}",
+         "result.kind"},
         {"{model: m, data: {train: t, format: csv}}", "data.format"},
         {"{model: m, data: {train: t, sequence_tokens: 1}}", "data.sequence_tokens"},
         {"{model: m, data: {train: t, chat_template: 5}}", "data.chat_template"},
@@ -245,6 +295,85 @@ static void the_learning_rate_is_warm_up_then_the_schedule(void **state)
     assert_true(spec_learning_rate(&train, 20, 19) == 0.005 * 20 / 100);
 }
 
+static void what_targets_have_of_their_own_is_their_own(void **state)
+{
+    (void)state;
+    struct job_spec spec;
+    parse_good(
+        "{model: m, data: {train: t}, method: {rank: 8, alpha: 16, targets: [v_proj, q_proj], rank_pattern: "
+        "{q_proj: 4}, alpha_pattern: {v_proj: 2}}}",
+        &spec);
+    assert_true(spec_lora_scale(&spec.method, 0) == 0.25 && spec_lora_scale(&spec.method, 1) == 4);
+    spec.method.rslora = true;
+    assert_true(spec_lora_scale(&spec.method, 1) == 8);
+    spec_fini(&spec);
+}
+
+static void what_a_model_does_not_have_is_refused_with_what_it_has(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *method, *says;
+    } cases[] = {
+        {"tiny-qwen2", "{targets: [q_proj, qkv_proj]}",
+         "method.targets: \"qkv_proj\" matches no layer of this model; those that do: q_proj, k_proj, "
+         "v_proj, "
+         "o_proj, gate_proj, up_proj, down_proj"},
+        {"tiny-qwen2", "{modules_to_save: [lm_head]}", "method.modules_to_save"},
+        {"tiny-qwen2", "{modules_to_save: [lm_head, embed_tokens], rank_pattern: {q_proj: 2}}", NULL},
+        {"tiny-olmoe", "{targets: [gate_proj, down_proj]}", "method.targets: gate_proj and up_proj"},
+        {"tiny-olmoe", "{targets: [down_proj], rank_pattern: {down_proj: 2}}", "method.rank_pattern"},
+        {"tiny-olmoe", "{targets: [q_proj, down_proj], alpha_pattern: {q_proj: 2}}", NULL},
+        {"tiny-olmoe", "{kind: full}", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256], path[256];
+        struct job_spec spec;
+        struct model_config config;
+        struct err err = {0};
+        snprintf(text, sizeof(text), "{model: m, data: {train: t}, method: %s}", cases[i].method);
+        snprintf(path, sizeof(path), MOTLEY_TEST_DATA "/configs/%s.json", cases[i].config);
+        parse_good(text, &spec);
+        assert_int_equal(0, model_config_load(path, &config, &err));
+        int status = spec_check_model(&spec, &config, &err);
+        if (status != (cases[i].says ? -1 : 0) ||
+            (cases[i].says && strncmp(err.text, cases[i].says, strlen(cases[i].says)) != 0))
+            fail_msg("%s: %d %s", text, status, err.text);
+        spec_fini(&spec);
+    }
+}
+
+/* tools/golden_schedules.py */
+static void learning_rates_are_those_of_transformers(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf text = {.limit = 1 << 20};
+    assert_int_equal(0, file_read_all(MOTLEY_TEST_DATA "/golden/schedules.json", 1 << 20, &text, &err));
+    json_t *cases = json_parse_limited(buf_str(&text), text.size, 8, &err), *one, *rate;
+    size_t c, t;
+    assert_true(json_array_size(cases) == 20);
+    json_array_foreach(cases, c, one)
+    {
+        struct job_spec spec;
+        json_t *whole = json_pack("{s:s, s:{s:s}, s:O}", "model", "m", "data", "train", "t", "train",
+                                  json_object_get(one, "spec"));
+        assert_int_equal(0, spec_parse(whole, &spec, &err));
+        uint64_t steps = (uint64_t)json_integer_value(json_object_get(one, "steps"));
+        json_array_foreach(json_object_get(one, "rate"), t, rate)
+        {
+            double ours = spec_learning_rate(&spec.train, steps, t), theirs = json_number_value(rate);
+            if (fabs(ours - theirs) > 1e-11 * theirs + 1e-18)
+                fail_msg("%s of %zu: step %zu: %.15g, not %.15g", spec_schedule_name(spec.train.schedule),
+                         (size_t)steps, t, ours, theirs);
+        }
+        spec_fini(&spec);
+        json_decref(whole);
+    }
+    json_decref(cases);
+    buf_fini(&text);
+}
+
 static void blob_references_are_told_from_paths(void **state)
 {
     (void)state;
@@ -267,6 +396,9 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_named_by_its_path),
         cmocka_unit_test(damaged_specifications_give_errors_and_nothing_worse),
         cmocka_unit_test(the_learning_rate_is_warm_up_then_the_schedule),
+        cmocka_unit_test(what_targets_have_of_their_own_is_their_own),
+        cmocka_unit_test(what_a_model_does_not_have_is_refused_with_what_it_has),
+        cmocka_unit_test(learning_rates_are_those_of_transformers),
         cmocka_unit_test(blob_references_are_told_from_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

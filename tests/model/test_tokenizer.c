@@ -1,5 +1,7 @@
-/* Tokenizers against Hugging Face's `tokenizers` (tests/data/tokenizer: small vocabularies of the four known
- * families, and what that library made of some texts), and against damaged files. */
+/* Tokenizers against Hugging Face's `tokenizers` and `sentencepiece` (tests/data/tokenizer: small
+ * vocabularies of the known families, and what those libraries made of some texts; tools/golden_tokenizers.py
+ * makes most of them, and with MOTLEY_TOKENIZERS=FOLDER those that it made there are taken instead), and
+ * against damaged files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,17 +16,28 @@
 
 #include "common/file.h"
 #include "common/rand.h"
+#include "model/gguf.h"
+#include "model/tensors.h"
 #include "model/tokenizer.h"
+#include "support/scratch.h"
 
-static const char *const families[] = {"smollm", "gpt2", "llama3", "qwen2"};
+static const char *const families[] = {"smollm",  "gpt2",  "llama3", "qwen2",     "tekken",   "llama2",
+                                       "mistral", "gemma", "phi3",   "metaspace", "tinyllama"};
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+static void data_path(char *path, size_t size, const char *name)
+{
+    const char *folder = getenv("MOTLEY_TOKENIZERS");
+    snprintf(path, size, "%s/%s", folder != NULL ? folder : MOTLEY_TEST_DATA "/tokenizer", name);
+}
 
 static void file_load(const char *name, struct buf *text)
 {
     char path[512];
     struct err err = {0};
-    snprintf(path, sizeof(path), "%s/tokenizer/%s", MOTLEY_TEST_DATA, name);
-    *text = (struct buf){.limit = 1 << 24};
-    if (file_read_all(path, 1 << 24, text, &err) < 0) {
+    data_path(path, sizeof(path), name);
+    *text = (struct buf){.limit = 1 << 26};
+    if (file_read_all(path, 1 << 26, text, &err) < 0) {
         fail_msg("%s", err.text);
     }
 }
@@ -64,51 +77,115 @@ static void expect_text(const json_t *expected, const struct buf *text, const ch
     }
 }
 
+static void expect_decoded(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip,
+                           const json_t *expected, const char *what)
+{
+    struct err err = {0};
+    struct buf out = {.limit = 1 << 20};
+    assert_int_equal(0, tokenizer_decode(tokenizer, ids, count, skip, &out, &err));
+    expect_text(expected, &out, what);
+    buf_fini(&out);
+}
+
+/* Ends never fall, and the last is the end of the text (or of what has a token). */
+static void expect_places(const struct ids *ids, const struct ids *ends, size_t size)
+{
+    assert_int_equal(ids->count, ends->count);
+    for (size_t i = 0; i < ends->count; i++) {
+        assert_true(ends->data[i] >= 0 && (size_t)ends->data[i] <= size);
+        assert_true(i == 0 || ends->data[i] >= ends->data[i - 1]);
+    }
+}
+
 static void expect_case(const struct tokenizer *tokenizer, const json_t *item)
 {
     struct err err = {0};
     struct ids ids = {0};
-    struct buf out = {.limit = 1 << 20};
+    struct ids ends = {0};
     const json_t *text = json_object_get(item, "text");
     const json_t *expected = json_object_get(item, "ids");
-    assert_int_equal(0, tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text),
-                                         TOKENIZER_ADD_SPECIAL, &ids, &err));
+    const json_t *loose = json_object_get(item, "loose");
+    assert_int_equal(0, tokenizer_encode_placed(tokenizer, json_string_value(text), json_string_length(text),
+                                                TOKENIZER_ADD_SPECIAL, &ids, &ends, &err));
     for (size_t i = 0; i < ids.count || i < json_array_size(expected); i++) {
         const json_int_t wanted =
             i < json_array_size(expected) ? json_integer_value(json_array_get(expected, i)) : -1;
         if (i >= ids.count || ids.data[i] != wanted) {
-            fail_msg("\"%s\": id %zu is not %lld", json_string_value(text), i, (long long)wanted);
+            fail_msg("\"%s\": id %zu is %d, not %lld", json_string_value(text), i,
+                     i < ids.count ? ids.data[i] : -1, (long long)wanted);
         }
     }
-    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, false, &out, &err));
-    expect_text(json_object_get(item, "decoded"), &out, "decoded");
-    buf_clear(&out);
-    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, true, &out, &err));
-    expect_text(json_object_get(item, "plain"), &out, "decoded without special tokens");
-    buf_clear(&out);
-    struct decode_state state = {0};
-    for (size_t i = 0; i < ids.count; i++) {
-        assert_int_equal(0, tokenizer_decode_next(tokenizer, &state, ids.data[i], false, &out, &err));
+    expect_places(&ids, &ends, json_string_length(text));
+    if (json_object_get(item, "decoded") != NULL) {
+        expect_decoded(tokenizer, ids.data, ids.count, false, json_object_get(item, "decoded"), "decoded");
+        expect_decoded(tokenizer, ids.data, ids.count, true, json_object_get(item, "plain"),
+                       "decoded without special tokens");
     }
-    assert_int_equal(0, tokenizer_decode_end(&state, &out, &err));
-    expect_text(json_object_get(item, "decoded"), &out, "decoded token by token");
-    buf_fini(&out);
+    if (loose != NULL) {
+        ids.count = 0;
+        for (size_t i = 0; i < json_array_size(loose); i++) {
+            const int32_t id = (int32_t)json_integer_value(json_array_get(loose, i));
+            assert_int_equal(0, ids_append(&ids, &id, 1, &err));
+        }
+        expect_decoded(tokenizer, ids.data, ids.count, true, json_object_get(item, "loose_decoded"),
+                       "loose ids");
+    }
     ids_fini(&ids);
+    ids_fini(&ends);
+}
+
+static void expect_cases(struct tokenizer *tokenizer, const char *name)
+{
+    json_t *cases = cases_load(name);
+    assert_true(json_array_size(cases) > 30);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        expect_case(tokenizer, json_array_get(cases, i));
+    }
+    json_decref(cases);
+    tokenizer_destroy(tokenizer);
 }
 
 static void every_family_encodes_and_decodes_as_hugging_face_does(void **state)
 {
     (void)state;
-    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
-        struct tokenizer *tokenizer = family_open(families[f]);
-        json_t *cases = cases_load(families[f]);
-        assert_true(json_array_size(cases) > 50);
-        for (size_t i = 0; i < json_array_size(cases); i++) {
-            expect_case(tokenizer, json_array_get(cases, i));
-        }
-        json_decref(cases);
-        tokenizer_destroy(tokenizer);
+    for (size_t f = 0; f < FAMILIES; f++) {
+        print_message("%s\n", families[f]);
+        expect_cases(family_open(families[f]), families[f]);
     }
+}
+
+static struct tokenizer *gguf_tokenizer(void)
+{
+    char path[512];
+    struct err err = {0};
+    struct model_source *source = NULL;
+    struct gguf *gguf = NULL;
+    struct tokenizer *tokenizer = NULL;
+    data_path(path, sizeof(path), "sentencepiece.gguf");
+    if (model_source_open_local(path, &source, &err) < 0 || gguf_open(source, 0, &gguf, &err) < 0 ||
+        tokenizer_from_gguf(gguf, &tokenizer, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    gguf_close(gguf);
+    model_source_close(source);
+    return tokenizer;
+}
+
+static void scores_in_a_gguf_merge_as_sentencepiece_does(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct buf out = {.limit = 1024};
+    struct ids ids = {0};
+    struct tokenizer *tokenizer = gguf_tokenizer();
+    assert_int_equal(1, tokenizer_bos(tokenizer));
+    assert_int_equal(2, tokenizer_eos(tokenizer));
+    assert_int_equal(0, tokenizer_encode(tokenizer, "the caf\xc3\xa9 \xf0\x9f\xa7\xbf\n", 15, 0, &ids, &err));
+    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, true, &out, &err));
+    assert_string_equal("the caf\xc3\xa9 \xf0\x9f\xa7\xbf\n", buf_str(&out));
+    ids_fini(&ids);
+    buf_fini(&out);
+    expect_cases(tokenizer, "sentencepiece");
 }
 
 static void *encode_all(void *arg)
@@ -173,26 +250,31 @@ static void special_tokens_can_be_taken_as_text(void **state)
     tokenizer_destroy(tokenizer);
 }
 
+/* Llama 3's letters are one piece, Gemma's whole text is. */
 static void one_piece_of_a_million_bytes_is_merged_in_time(void **state)
 {
     (void)state;
-    struct err err = {0};
-    struct ids ids = {0};
-    struct buf out = {.limit = 1 << 21};
-    struct tokenizer *tokenizer = family_open("llama3");
+    static const char *const names[] = {"llama3", "gemma"};
     char *text = malloc(1 << 20);
     assert_non_null(text);
     for (size_t i = 0; i < 1 << 20; i++) {
         text[i] = (char)('a' + (i * 7 + i / 26) % 26);
     }
-    assert_int_equal(0, tokenizer_encode(tokenizer, text, 1 << 20, TOKENIZER_PLAIN, &ids, &err));
-    assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, false, &out, &err));
-    assert_int_equal(1 << 20, out.size);
-    assert_memory_equal(text, out.data, out.size);
+    for (size_t n = 0; n < 2; n++) {
+        struct err err = {0};
+        struct ids ids = {0};
+        struct buf out = {.limit = 1 << 21};
+        struct tokenizer *tokenizer = family_open(names[n]);
+        assert_int_equal(0, tokenizer_encode(tokenizer, text, 1 << 20, TOKENIZER_PLAIN, &ids, &err));
+        assert_int_equal(0, tokenizer_decode(tokenizer, ids.data, ids.count, false, &out, &err));
+        assert_int_equal(1 << 20, out.size);
+        assert_memory_equal(text, out.data, out.size);
+        buf_fini(&out);
+        ids_fini(&ids);
+        tokenizer_destroy(tokenizer);
+        memset(text, ' ', 1 << 19);
+    }
     free(text);
-    buf_fini(&out);
-    ids_fini(&ids);
-    tokenizer_destroy(tokenizer);
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -222,6 +304,8 @@ static void unknown_parts_are_refused_by_name(void **state)
         {"\"type\":\"Digits\"", "\"type\":\"Metaspace\"", "Metaspace"},
         {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "Lowercase"},
         {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"", "WordPiece"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x\"}}",
+         "Replace"},
         {"\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"", "##"},
     };
     struct buf text;
@@ -285,11 +369,75 @@ static void damaged_files_give_errors_and_nothing_worse(void **state)
     buf_fini(&text);
 }
 
+/* What Python writes beyond JSON; the template among others, by name or alone. */
+static void a_tokenizer_config_as_the_hub_has_it_is_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *template;
+    } rows[] = {
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"x\": [NaN, Infinity, -Infinity], "
+         "\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"chat_template\": \"alone\"}",
+         "alone"},
+        {"{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"chat_template\": [{\"name\": \"tool_use\", "
+         "\"template\": \"tools\"}, {\"name\": \"default\", \"template\": \"named\"}]}",
+         "named"}};
+    struct buf text;
+    file_load("llama2.json", &text);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct err err = {0};
+        struct tokenizer *tokenizer = NULL;
+        if (tokenizer_from_json(buf_str(&text), text.size, rows[i].config, strlen(rows[i].config), &tokenizer,
+                                &err) < 0) {
+            fail_msg("%s", err.text);
+        }
+        assert_int_equal(1, tokenizer_bos(tokenizer));
+        assert_int_equal(2, tokenizer_eos(tokenizer));
+        assert_string_equal(rows[i].template, tokenizer_chat_template(tokenizer));
+        tokenizer_destroy(tokenizer);
+    }
+    buf_fini(&text);
+}
+
+static void the_template_beside_the_tokenizer_comes_first(void **state)
+{
+    (void)state;
+    static const char config[] = "{\"chat_template\": \"old\"}";
+    static const char *const copied[] = {"golden/llama/config.json", "golden/llama/model.safetensors",
+                                         "tokenizer/llama2.json"};
+    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json"};
+    struct scratch scratch;
+    struct err err = {0};
+    struct model *model = NULL;
+    struct tokenizer *tokenizer = NULL;
+    assert_int_equal(0, scratch_make(&scratch));
+    for (size_t i = 0; i < 3; i++) {
+        char path[512];
+        struct buf file = {.limit = 1 << 26};
+        snprintf(path, sizeof(path), "%s/%s", MOTLEY_TEST_DATA, copied[i]);
+        assert_int_equal(0, file_read_all(path, file.limit, &file, &err));
+        assert_int_equal(
+            0, file_write_atomic(scratch_path(&scratch, names[i]), file.data, file.size, 0600, &err));
+        buf_fini(&file);
+    }
+    assert_int_equal(0, file_write_atomic(scratch_path(&scratch, "tokenizer_config.json"), config,
+                                          sizeof(config) - 1, 0600, &err));
+    assert_int_equal(0,
+                     file_write_atomic(scratch_path(&scratch, "chat_template.jinja"), "new", 3, 0600, &err));
+    if (model_open_path(scratch.dir, &model, &err) < 0 || tokenizer_open(model, &tokenizer, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_string_equal("new", tokenizer_chat_template(tokenizer));
+    tokenizer_destroy(tokenizer);
+    model_close(model);
+    scratch_remove(&scratch);
+}
+
 static void the_digest_tells_tokenizers_apart(void **state)
 {
     (void)state;
-    uint8_t digests[4][32];
-    for (size_t f = 0; f < 4; f++) {
+    uint8_t digests[FAMILIES][32];
+    for (size_t f = 0; f < FAMILIES; f++) {
         uint8_t again[32];
         struct tokenizer *one = family_open(families[f]);
         struct tokenizer *two = family_open(families[f]);
@@ -308,6 +456,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_encodes_and_decodes_as_hugging_face_does),
+        cmocka_unit_test(scores_in_a_gguf_merge_as_sentencepiece_does),
         cmocka_unit_test(several_threads_share_one_tokenizer),
         cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
         cmocka_unit_test(special_tokens_can_be_taken_as_text),
@@ -315,6 +464,8 @@ int main(void)
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         cmocka_unit_test(unknown_parts_are_refused_by_name),
         cmocka_unit_test(damaged_files_give_errors_and_nothing_worse),
+        cmocka_unit_test(a_tokenizer_config_as_the_hub_has_it_is_read),
+        cmocka_unit_test(the_template_beside_the_tokenizer_comes_first),
         cmocka_unit_test(the_digest_tells_tokenizers_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

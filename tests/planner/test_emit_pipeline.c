@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "planner/candidate/from_plan.h"
 #include "planner/cost/micro.h"
 #include "planner/cost/price.h"
 #include "planner/emit/pipeline.h"
@@ -304,11 +305,46 @@ static void a_device_too_small_is_named(void **state)
     }
 }
 
+/* A plan of every order in a chain says which candidate it is: the same instructions again. */
+static void a_chain_is_read_off_its_plan(void **state)
+{
+    (void)state;
+    static const enum shape shapes[] = {TURNS, ALL_FORWARDS, LAPS, SPLIT};
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < 100; i++) {
+        struct scene t;
+        struct err err = {0};
+        struct candidate read;
+        scene_init(&t, i / 4 * SHAPES + shapes[i % 4]);
+        candidate_random(&t);
+        uint32_t count = micro_count(&t.p, t.c.micro_batch_rows);
+        for (uint32_t m = 0; m < t.c.member_count; m++) /* a plan does not say how much more it may be */
+            t.c.members[m].window = t.c.members[m].window < count ? t.c.members[m].window : count;
+        struct plan *plan = pipeline_emit(&t.p, &t.c, true, &err);
+        if (plan) {
+            if (candidate_from_plan(&t.p, plan, &read, &err) < 0)
+                fail_msg("%u: %s", i, err.text);
+            struct plan *again = pipeline_emit(&t.p, &read, true, &err);
+            if (!again || plan_seal(plan, &err) < 0 || plan_seal(again, &err) < 0)
+                fail_msg("%u: %s", i, err.text);
+            if (strcmp(plan->digest, again->digest) != 0)
+                fail_msg("%u: %s is read as another plan", i, plan_schedule_name(plan->schedule));
+            plan_destroy(again);
+            candidate_fini(&read);
+            seen++;
+        }
+        plan_destroy(plan);
+        scene_fini(&t);
+    }
+    assert_true(seen > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_accepted_and_priced),
         cmocka_unit_test(a_tied_table_that_is_trained_is_gathered_by_both_ends),
+        cmocka_unit_test(a_chain_is_read_off_its_plan),
         cmocka_unit_test(a_device_too_small_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

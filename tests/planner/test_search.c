@@ -181,6 +181,41 @@ static void every_answer_is_what_it_says(void **state)
     assert_true(count < 10 || (fits > count / 2 && several > fits / 3));
 }
 
+/* placement.schedule: every order can be had where there is room, and the answer is right. */
+static void a_pipeline_has_the_order_that_is_asked_for(void **state)
+{
+    (void)state;
+    uint32_t found = 0;
+    for (uint64_t seed = 200; seed < 210; seed++) {
+        struct scene s;
+        scene_init(&s, seed);
+        s.workload.place = PLACE_PIPELINE;
+        for (uint32_t d = 0; d < s.devices; d++)
+            s.memory[d] *= 4;
+        struct plan_answer *any = asked(&s, 0, EVALUATIONS, seed);
+        for (uint32_t order = 1; order <= SCHEDULE_COUNT && any->plan; order++) {
+            s.workload.order = order;
+            struct plan_answer *answer = asked(&s, 0, EVALUATIONS, seed);
+            bool one = answer->plan && answer->plan->micro_batch_count == 1; /* then GPipe is 1F1B */
+            if (answer->plan && answer->plan->schedule != order - 1 && !one)
+                fail_msg("seed %llu: %s asked for, %s found", (unsigned long long)seed,
+                         plan_schedule_name((enum plan_schedule)(order - 1)),
+                         plan_schedule_name(answer->plan->schedule));
+            if (answer->plan)
+                answer_right(&s, answer, seed);
+            else
+                print_message("seed %llu: no %s\n", (unsigned long long)seed,
+                              plan_schedule_name((enum plan_schedule)(order - 1)));
+            found += answer->plan != NULL;
+            plan_answer_destroy(answer);
+        }
+        plan_answer_destroy(any);
+        workload_fini(&s.workload);
+    }
+    print_message("%u plans of an order asked for\n", found);
+    assert_true(found >= 20);
+}
+
 /* A tenth of the evaluations takes less time, and never more than was asked for by much: what is under way is
  * finished. */
 static void the_budget_is_kept(void **state)
@@ -211,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_answer_is_what_it_says),
+        cmocka_unit_test(a_pipeline_has_the_order_that_is_asked_for),
         cmocka_unit_test(the_budget_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

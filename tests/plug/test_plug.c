@@ -265,7 +265,6 @@ static void what_is_wrong_in_an_assignment_is_named_by_its_path(void **state)
         {"placement", "\"single\"", "single has one"},
         {"placement", "\"hybrid\"", "take 3 devices at least"},
         {"schedule", "\"interleaved\"", "interleaved is not said"},
-        {"schedule", "\"split backward\"", "do not run such a plan (pipeline, split backward)"},
         {"micro_batch_rows", "0", "micro_batch_rows"},
         {"micro_batch_rows", "9", "micro_batch_rows"},
         {"micro_batch_rows", "1e300", "micro_batch_rows"},

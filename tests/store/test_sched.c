@@ -106,7 +106,7 @@ static bool prune(struct fixture *fixture, unsigned rows)
 {
     struct answer answer;
     const struct store_retention keep = {
-        .event_days = 30, .history_days = 60, .dataset_days = 90, .rows = rows};
+        .event_days = 30, .history_days = 60, .dataset_days = 90, .rank_steps = 200, .rows = rows};
     AWAIT_OK(fixture, answer, store_prune(fixture->store, 7, &keep, on_doc, &answer, E));
     bool more = json_is_true(json_object_get(answer.doc, "more"));
     json_decref(answer.doc);
@@ -200,6 +200,17 @@ static void what_grows_for_ever_is_bounded_and_finished_jobs_keep_their_summary(
         "INSERT INTO datasets (key, blob, stats, sizes, used_at) SELECT repeat(n::text, 64), 'b', '{}', '', "
         "  now() - interval '91 days' FROM generate_series(3, 5) n;"
         "UPDATE datasets SET used_at = now() - interval '89 days' WHERE key = repeat('3', 64);");
+    sql(fixture,
+        "INSERT INTO jobs (id, owner, name, state, spec, inputs, steps, attempt, step) VALUES "
+        "  (1006, 1, 'runs', 'running', '{}', '{}', 900, 1, 300);"
+        "INSERT INTO metrics (job, kind, step, rank, document) SELECT 1006, k, s, r, '{}' FROM "
+        "  unnest(ARRAY['step', 'ranks']) k, generate_series(0, 299) s, generate_series(0, 1) r;");
+    while (prune(fixture, 150) &&
+           number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006") > 1000) {
+    }
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'step'"), 600);
+    assert_int_equal(number(fixture, "SELECT count(*) FROM metrics WHERE job = 1006 AND kind = 'ranks'"), 400);
+    sql(fixture, "DELETE FROM metrics WHERE job = 1006; DELETE FROM jobs WHERE id = 1006;");
     int64_t all = number(fixture, "SELECT count(*) FROM metrics");
     assert_true(prune(fixture, 100)); /* no more than that at a time */
     assert_int_equal(number(fixture, "SELECT count(*) FROM metrics"), all - 100);

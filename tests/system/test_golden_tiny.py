@@ -65,6 +65,13 @@ def losses_norms_and_adapters_are_pytorchs():
             expect(all(adapter[n][1] == again_adapter[n][1] for n in adapter), f"{model}: two runs of one plan differ in the adapter")
             apart = largest_relative(split_losses, single_losses)
             expect(apart <= LOSS, f"{model}: split against single {apart:.2e}")
+            for order in ("interleaved", "split"):
+                placement = {"kind": "pipeline", "stages": 2, "micro_batch_rows": 1, "schedule": order}
+                job = trained(motley, model, placement, order)
+                said = job["run"]["plan_answer"]["schedule"]
+                expect(said.split()[0] == order, f"{model}: {order} asked for, {said} planned")
+                losses = [m["loss"] for m in motley.metrics(job["id"])[0]]
+                expect(largest_relative(losses, single_losses) <= LOSS, f"{model}: {order} against single")
             details.append(f"{model}: single [{single}], split [{split}], apart {apart:.1e}")
     return "; ".join(details)
 

@@ -107,6 +107,19 @@ def a_stream_that_cannot_go_on_is_emptied(motley, right, count):
     return count
 
 
+def too_many_connections_are_ended(motley, right, count):
+    many = [right.connect() for _ in range(40)]
+    count = wait_refused(motley, count + 1, "connections to Redis were ended, the limit is 16")
+    for redis in many:
+        try:
+            redis.say("PING")
+        except (OSError, RedisError):
+            redis.__exit__(None, None, None)
+        else:
+            raise Failed("a connection beyond the limit is open")
+    return count
+
+
 def a_flood_bars_the_node(motley, right):
     block = b"x" * (1 << 20)
     sent = 0
@@ -192,6 +205,7 @@ def a_rogue_agent_harms_its_own_node_alone():
         count = it_speaks_for_nobody_else(motley, right, run)
         count = malformed_entries_are_refused(motley, right, count)
         count = a_stream_that_cannot_go_on_is_emptied(motley, right, count)
+        count = too_many_connections_are_ended(motley, right, count)
         during = len(motley.metrics(ident)[0])
         sent = a_flood_bars_the_node(motley, right)
         late = motley.submit(spec_for(motley, "during the flood's end", 5))["id"]

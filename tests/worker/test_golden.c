@@ -3,13 +3,21 @@
 
 #include "model/safetensors.h"
 
-static void check_losses(const struct fixture *fix, const struct outcome *out, const char *what)
+/* `kind`: lora_fp64, full_fp64 or full_aux_fp64 of the golden file. */
+static double golden_of(const struct fixture *fix, const char *kind, const char *what, uint64_t step)
+{
+    return json_number_value(
+        json_array_get(json_object_get(json_object_get(fix->expected, kind), what), step));
+}
+
+static void check_losses(const struct fixture *fix, const struct outcome *out, const char *kind,
+                         const char *what)
 {
     assert_int_equal(json_array_size(out->failures), 0);
     assert_int_equal(out->steps, json_integer_value(json_object_get(fix->expected, "steps")));
     for (uint64_t t = 0; t < out->steps; t++) {
-        double loss = fix_golden(fix, "loss", t), norm = fix_golden(fix, "grad_norm", t);
-        double rate = fix_golden(fix, "lr", t);
+        double loss = golden_of(fix, kind, "loss", t), norm = golden_of(fix, kind, "grad_norm", t);
+        double rate = golden_of(fix, kind, "lr", t);
         if (!(fabs(out->loss[t] - loss) <= 1e-6 * loss) || !(fabs(out->norm[t] - norm) <= 1e-5 * norm) ||
             !(fabs(out->rate[t] - rate) <= 1e-12 * rate))
             fail_msg("%s, step %llu: loss %.9g and %.9g, norm %.9g and %.9g, rate %.9g and %.9g", what,
@@ -68,7 +76,7 @@ static void run_golden(const char *name, uint32_t stages, uint32_t micro_rows)
     snprintf(what, sizeof what, "%s, %u stages, micro-batches of %u", name, stages, micro_rows);
     if (json_array_size(out.failures))
         fail_msg("%s: %s", what, json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
-    check_losses(&fix, &out, what);
+    check_losses(&fix, &out, "lora_fp64", what);
     check_adapter(&fix, &out, name);
     assert_int_equal(out.done, stages);
     assert_int_equal(out.ranks, stages * out.steps);
@@ -124,12 +132,62 @@ static void splits_give_one_devices_losses_to_1e_7(void **state)
     fix_close(&fix);
 }
 
+/* Every parameter trained, the load-balancing loss where there are experts, by one worker or by a pipeline;
+ * the result is a model that the next run starts from. */
+static void run_full(const char *name, uint32_t stages, bool aux)
+{
+    struct fixture fix;
+    struct outcome out;
+    fix_open(&fix, name);
+    json_t *spec = fix_spec(&fix), *train = json_object_get(spec, "train");
+    json_object_set_new(spec, "method", json_pack("{s:s}", "kind", "full"));
+    json_object_set(train, "learning_rate",
+                    json_object_get(json_object_get(fix.expected, "full"), "peak_lr"));
+    json_object_set(train, "weight_decay",
+                    json_object_get(json_object_get(fix.expected, "full"), "weight_decay"));
+    json_object_set_new(train, "router_aux", json_boolean(aux));
+    json_object_clear(fix.adapter);
+    struct plan *plan = fix_plan(&fix, stages, 2);
+    fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
+    if (json_array_size(out.failures))
+        fail_msg("%s: %s", name, json_string_value(json_object_get(json_array_get(out.failures, 0), "text")));
+    check_losses(&fix, &out, aux ? "full_aux_fp64" : "full_fp64", name);
+    assert_non_null(json_object_get(out.artifacts, "model/config.json"));
+    assert_non_null(json_object_get(out.artifacts, "model/model.safetensors"));
+    outcome_fini(&out);
+    plan_destroy(plan);
+    json_decref(spec);
+    fix_close(&fix);
+}
+
+static void everything_is_trained_as_pytorch_does(void **state)
+{
+    (void)state;
+    run_full("llama", 1, false);
+    run_full("llama", 3, false);
+    run_full("qwen3", 2, false);
+    run_full("mixtral", 1, true);
+    run_full("olmoe", 2, false);
+    run_full("gemma2", 1, false);
+}
+
+static void other_families_give_pytorchs_losses_norms_and_adapter(void **state)
+{
+    (void)state;
+    run_golden("qwen2", 2, 2);
+    run_golden("mixtral", 3, 1);
+    run_golden("gemma3", 2, 2);
+    run_golden("smollm3", 2, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_stage_gives_pytorchs_losses_norms_and_adapter),
         cmocka_unit_test(splits_give_one_devices_losses_to_1e_7),
         cmocka_unit_test(splits_give_pytorchs_losses_norms_and_adapter),
+        cmocka_unit_test(other_families_give_pytorchs_losses_norms_and_adapter),
+        cmocka_unit_test(everything_is_trained_as_pytorch_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ static void the_plan_says_what_travels_and_what_a_checkpoint_takes(void **state)
     uint64_t boundary = (uint64_t)fix.tokens_bound * fix.config.hidden * 4, one = ((uint64_t)1 << 26) / 2;
     static const uint64_t slots[] = {2, 4, 2};
     for (uint32_t r = 0; r < 3; r++) {
-        struct plan_host host = plan_host_bytes(plan, r);
+        struct plan_host host = plan_host_bytes(plan, r, 0);
         assert_int_equal(host.cells, slots[r] * HAND_RING * boundary);
         assert_int_equal(host.collectives, 0);
         assert_int_equal(host.checkpoint, r == 0 ? 7 * one : 5 * one); /* the root has the parts of two */

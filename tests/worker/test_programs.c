@@ -244,43 +244,175 @@ static void more_groups_than_a_pair_can_keep_apart_are_refused(void **state)
     fix_close(&fix);
 }
 
-static void an_op_that_is_not_done_here_is_refused_by_name(void **state)
+/* --- blocks of a rank in parts --- */
+
+enum { LOCAL_ACT = HAND_SLOTS, LOCAL_GRAD, LOCAL_SLOTS };
+
+/* Which of a rank's instructions became which: `after` names the last of them. */
+struct parts {
+    struct program_builder b;
+    int32_t last[256], computed; /* computed: the last of the compute queue */
+};
+
+/* Instruction `x` of the old program, over blocks [begin, end) of its own; in and out as given. */
+static void add_part(struct parts *parts, const struct program *old, uint32_t i, int op, int32_t begin,
+                     int32_t end, int32_t in, int32_t out)
 {
-    struct fixture fix;
-    struct outcome out;
+    struct instr x = old->instrs[i];
+    int32_t after[16];
+    assert_true(x.after_count <= 16);
+    for (uint32_t a = 0; a < x.after_count; a++)
+        after[a] = parts->last[old->after[x.after_first + a]];
+    bool keeps = op == OP_FORWARD || op == OP_BACKWARD_INPUT || x.slot_save < 0;
+    x.op = (uint8_t)op;
+    x.block_begin = begin;
+    x.block_end = end;
+    x.slot_in = in;
+    x.slot_out = out;
+    x.flags = (uint16_t)((in >= 0 ? INSTR_FREES_IN : 0) | (keeps ? 0 : INSTR_FREES_SAVE));
+    parts->last[i] = parts->computed = program_add(&parts->b, &x, after, x.after_count);
+}
+
+/* Every FORWARD and BACKWARD of the program as the first block by itself and the others; the first block's
+ * backward in halves, the weights' at once (the others' whole). */
+static void cut_program(struct program *program)
+{
+    struct parts parts = {0};
     struct err err;
-    (void)state;
-    fix_open(&fix, "llama");
-    struct plan *plan = fix_plan(&fix, 1, 4);
-    struct program *train = &plan->ranks[0].programs[PROGRAM_TRAIN];
-    uint32_t count = train->instr_count;
-    struct instr *grown = realloc(train->instrs, (count + 1) * sizeof *grown);
-    assert_non_null(grown);
-    train->instrs = grown;
-    for (uint32_t i = 0; i < count; i++)
-        if (grown[i].op == OP_BACKWARD) { /* its two halves instead */
-            memmove(&grown[i + 1], &grown[i], (count - i) * sizeof *grown);
-            grown[i].op = OP_BACKWARD_INPUT;
-            grown[i].flags = 0;
-            grown[i + 1].op = OP_BACKWARD_WEIGHT;
-            train->instr_count = ++count;
-            break;
+    assert_true(program->instr_count <= 256);
+    for (uint32_t i = 0; i < program->instr_count; i++) {
+        const struct instr *x = &program->instrs[i];
+        int32_t cut = x->block_begin + 1;
+        if (x->op == OP_FORWARD) {
+            add_part(&parts, program, i, OP_FORWARD, x->block_begin, cut, x->slot_in, LOCAL_ACT);
+            add_part(&parts, program, i, OP_FORWARD, cut, x->block_end, LOCAL_ACT, x->slot_out);
+        } else if (x->op == OP_BACKWARD) {
+            add_part(&parts, program, i, OP_BACKWARD, cut, x->block_end, x->slot_in, LOCAL_GRAD);
+            add_part(&parts, program, i, OP_BACKWARD_INPUT, x->block_begin, cut, LOCAL_GRAD, x->slot_out);
+            int32_t sent = parts.last[i];
+            add_part(&parts, program, i, OP_BACKWARD_WEIGHT, x->block_begin, cut, PLAN_NONE, PLAN_NONE);
+            if (x->slot_out >= 0)
+                parts.last[i] = sent; /* nobody waits for the weights' half */
+        } else {
+            struct instr same = *x;
+            int32_t after[16];
+            assert_true(x->after_count <= 16);
+            for (uint32_t a = 0; a < x->after_count; a++)
+                after[a] = parts.last[program->after[x->after_first + a]];
+            if (x->op == OP_ALL_REDUCE) /* all that was computed before */
+                after[same.after_count++] = parts.computed;
+            parts.last[i] = program_add(&parts.b, &same, after, same.after_count);
         }
-    for (uint32_t a = 0; a < train->after_total; a++)
-        train->after[a] += train->after[a] > 1 ? 1 : 0;
-    for (uint32_t a = 0; a < train->after_total; a++)
-        train->after[a] = train->after[a] == 1 ? 2 : train->after[a];
+    }
+    program_fini(program);
+    must(program_builder_take(&parts.b, program, &err));
+}
+
+/* What the parts leave to each other stays in slots of the rank; what they save has a ring of blocks. */
+static void cut_plan(struct plan *plan)
+{
+    struct err err;
+    for (uint32_t r = 0; r < plan->rank_count; r++) {
+        struct plan_rank *rank = &plan->ranks[r];
+        rank->slots = realloc(rank->slots, LOCAL_SLOTS * sizeof *rank->slots);
+        assert_non_null(rank->slots);
+        rank->slots[LOCAL_ACT] = rank->slots[HAND_ACT_OUT];
+        rank->slots[LOCAL_GRAD] = rank->slots[HAND_GRAD_OUT];
+        rank->slot_count = LOCAL_SLOTS;
+        struct plan_slot *saved = &rank->slots[HAND_SAVED];
+        saved->ring_blocks = 2;
+        saved->block_begin = rank->block_begin;
+        saved->block_end = rank->block_end;
+        saved->bytes_total *= 2;
+        cut_program(&rank->programs[PROGRAM_TRAIN]);
+        cut_program(&rank->programs[PROGRAM_EVALUATE]);
+    }
     must(plan_seal(plan, &err));
     must(plan_check(plan, &err));
-    json_t *spec = fix_spec(&fix);
-    fix_run(&fix, plan, spec, NULL, NULL, NULL, &out);
+}
+
+static void blocks_of_a_rank_run_in_parts(void **state)
+{
+    struct fixture fix;
+    (void)state;
+    fix_open(&fix, "llama");
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        struct plan *plan = fix_plan(&fix, ranks, 1);
+        cut_plan(plan);
+        check_golden(&fix, plan);
+        plan_destroy(plan);
+    }
+    fix_close(&fix);
+}
+
+/* --- what this worker does not do --- */
+
+/* A run of the plan fails at once, on every rank, with that code and those words. */
+static void check_refused(struct fixture *fix, struct plan *plan, const char *words)
+{
+    struct outcome out;
+    struct err err;
+    json_t *spec = fix_spec(fix);
+    must(plan_seal(plan, &err));
+    must(plan_check(plan, &err));
+    fix_run(fix, plan, spec, NULL, NULL, NULL, &out);
     assert_int_equal(json_array_size(out.failures), 1);
     const json_t *failed = json_array_get(out.failures, 0);
-    assert_string_equal(json_string_value(json_object_get(failed, "code")), "unsupported");
-    assert_non_null(strstr(json_string_value(json_object_get(failed, "text")), "BACKWARD_INPUT"));
+    const char *text = json_string_value(json_object_get(failed, "text"));
+    if (strcmp(json_string_value(json_object_get(failed, "code")), "unsupported") != 0 ||
+        !strstr(text, words))
+        fail_msg("not as expected: %s", text);
     outcome_fini(&out);
     json_decref(spec);
     plan_destroy(plan);
+}
+
+static struct instr *find_op(struct plan *plan, int op)
+{
+    struct program *train = &plan->ranks[0].programs[PROGRAM_TRAIN];
+    for (uint32_t i = 0; i < train->instr_count; i++)
+        if (train->instrs[i].op == op)
+            return &train->instrs[i];
+    fail_msg("the plan has no %s", instr_op_name(op));
+    return NULL;
+}
+
+static void what_is_not_done_here_is_refused_by_name(void **state)
+{
+    struct fixture fix;
+    (void)state;
+    fix_open(&fix, "llama");
+    struct plan *plan = fix_plan(&fix, 1, 2);
+    find_op(plan, OP_FORWARD)->flags |= INSTR_RECOMPUTE; /* of the first of two micro-batches */
+    check_refused(&fix, plan, "RECOMPUTE: of 2 FORWARDs in blocks 0..6 1 have it");
+    plan = fix_plan(&fix, 1, 4);
+    find_op(plan, OP_STEP)->group = 0;
+    check_refused(&fix, plan, "does not do STEP with a group's shares");
+    plan = fix_plan(&fix, 1, 4);
+    struct program *train = &plan->ranks[0].programs[PROGRAM_TRAIN];
+    struct program_builder b = {0};
+    struct err err;
+    struct instr gather = instr_init(OP_ALL_GATHER, QUEUE_GROUP);
+    gather.group = 0;
+    gather.tag = TAG_PARAMETERS;
+    gather.slot_in = gather.slot_out = HAND_GRAD_OUT;
+    gather.block_end = plan->block_count;
+    program_add(&b, &gather, NULL, 0);
+    for (uint32_t i = 0; i < train->instr_count; i++) {
+        const struct instr *x = &train->instrs[i];
+        int32_t after[3] = {0, PLAN_NONE, PLAN_NONE};
+        for (uint32_t a = 0; a < x->after_count && a < 2; a++)
+            after[1 + a] = 1 + (int32_t)train->after[x->after_first + a];
+        program_add(&b, x, after, 3);
+    }
+    plan->ranks[0].slots[HAND_GRAD_OUT].kind = SLOT_PARAMETERS;
+    plan->ranks[0].slots[HAND_GRAD_OUT].lifetime = SLOT_FOR_RUN;
+    plan->ranks[0].slots[HAND_GRAD_OUT].ring_micro_batches = 1;
+    plan->ranks[0].slots[HAND_GRAD_OUT].block_end = plan->block_count;
+    plan->ranks[0].slots[HAND_GRAD_OUT].bytes_total = plan->ranks[0].slots[HAND_GRAD_OUT].bytes_bound;
+    program_fini(train);
+    must(program_builder_take(&b, train, &err));
+    check_refused(&fix, plan, "ALL_GATHER");
     fix_close(&fix);
 }
 
@@ -292,7 +424,8 @@ int main(void)
         cmocka_unit_test(replicas_reduce_their_gradients),
         cmocka_unit_test(groups_of_the_same_ranks_do_not_mix),
         cmocka_unit_test(more_groups_than_a_pair_can_keep_apart_are_refused),
-        cmocka_unit_test(an_op_that_is_not_done_here_is_refused_by_name),
+        cmocka_unit_test(blocks_of_a_rank_run_in_parts),
+        cmocka_unit_test(what_is_not_done_here_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

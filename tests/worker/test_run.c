@@ -566,15 +566,15 @@ static void wrong_assignments_are_refused_by_name(void **state)
     (void)state;
     struct fixture fix;
     fix_open(&fix, "llama");
-    json_t *spec = fix_spec(&fix), *full = fix_spec(&fix);
-    set(full, "method", "kind", json_string("full"));
+    json_t *spec = fix_spec(&fix), *packed = fix_spec(&fix);
+    set(packed, "method", "base", json_string("packed"));
     struct plan *plan = fix_plan(&fix, 1, 4);
     fails_with(&fix, plan, spec, another_device, "invalid", true, "node9/cpu0");
     fails_with(&fix, plan, spec, another_digest, "peer", false, "plan");
     fails_with(&fix, plan, spec, no_epoch, "invalid", true, "epoch");
     fails_with(&fix, plan, spec, missing_rows, "not-found", false, "data.train");
     fails_with(&fix, plan, spec, little_memory, "stale", false, "300000");
-    fails_with(&fix, plan, full, NULL, "unsupported", true, "method.kind");
+    fails_with(&fix, plan, packed, NULL, "unsupported", true, "method.base");
     fix.tokens_bound /= 2;
     fix.labelled_bound = fix.tokens_bound;
     struct plan *narrow = fix_plan(&fix, 1, 4);
@@ -582,7 +582,7 @@ static void wrong_assignments_are_refused_by_name(void **state)
     plan_destroy(narrow);
     plan_destroy(plan);
     json_decref(spec);
-    json_decref(full);
+    json_decref(packed);
     fix_close(&fix);
 }
 

@@ -1,0 +1,90 @@
+/* AdamW with moments in 8 bits: a block is brought to fp32, stepped by the kernel of plain AdamW, and coded
+ * again with its new largest magnitude.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/flat.h"
+#include "engine/cpu/parts.h"
+#include "model/dynamic_map.h"
+
+_Static_assert((int)CODES == (int)DYNAMIC_MAP_SIZE, "the kernels' map is the model's");
+
+struct code_pair {
+    struct codes first, second; /* with sign, and without */
+};
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Boundaries are halved in fp32, as bitsandbytes' quantize_blockwise has them. */
+static void codes_init(struct codes *codes, bool with_sign)
+{
+    dynamic_map(with_sign, codes->map);
+    codes->zero = with_sign ? CODES / 2 - 1 : 0;
+    int top = CODES - 1 - codes->zero, k = 0;
+    for (int i = 0; i < top; i++)
+        codes->bounds[i] = (codes->map[codes->zero + i] + codes->map[codes->zero + i + 1]) / 2.0f;
+    codes->bounds[top] = INFINITY;
+    for (uint32_t bin = 0; bin < CODE_BINS; bin++) {
+        float begin = bin == 0 ? 0.0f : float_of((bin + CODE_BIN_FIRST) << 16);
+        while (codes->bounds[k] < begin)
+            k++;
+        codes->below[bin] = k;
+    }
+}
+
+static void decode_block(const struct codes *codes, const uint8_t *code, float absmax, float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = codes->map[code[i]] * absmax;
+}
+
+/* Returns the new largest magnitude. */
+static float encode_block(const struct kernels *kernels, const struct codes *codes, const float *x,
+                          uint8_t *code, size_t n)
+{
+    float absmax = 0;
+    for (size_t i = 0; i < n; i++)
+        absmax = fabsf(x[i]) > absmax ? fabsf(x[i]) : absmax;
+    kernels->encode(codes, x, 1.0f / (absmax > 1e-38f ? absmax : 1e-38f), code, n);
+    return absmax;
+}
+
+static void adamw8_part(void *context, uint32_t index, uint32_t thread)
+{
+    const struct parts_job *job = context;
+    const struct op_adamw8 *op = &job->op->adamw8;
+    const struct kernels *kernels = job->runner->kernels;
+    const struct code_pair *codes = job->extra;
+    const struct adamw_scalars scalars =
+        adamw_scalars_of(op->learning_rate, op->beta1, op->beta2, op->eps, op->weight_decay, op->grad_scale,
+                         op->bias_correction1, op->bias_correction2);
+    uint8_t *code1 = operand_at(&op->code1), *code2 = operand_at(&op->code2);
+    float *absmax1 = operand_at(&op->absmax1), *absmax2 = operand_at(&op->absmax2);
+    float moment1[ADAMW8_BLOCK], moment2[ADAMW8_BLOCK];
+    uint64_t begin, end;
+    (void)thread;
+    part_range(op->count, FLAT_PER_PART, index, &begin, &end);
+    for (; begin < end; begin += ADAMW8_BLOCK) {
+        size_t n = end - begin < ADAMW8_BLOCK ? end - begin : ADAMW8_BLOCK, block = begin / ADAMW8_BLOCK;
+        decode_block(&codes->first, code1 + begin, absmax1[block], moment1, n);
+        decode_block(&codes->second, code2 + begin, absmax2[block], moment2, n);
+        kernels->adamw(&scalars, (float *)operand_at(&op->value) + begin,
+                       (const float *)operand_at(&op->gradient) + begin, moment1, moment2, n);
+        absmax1[block] = encode_block(kernels, &codes->first, moment1, code1 + begin, n);
+        absmax2[block] = encode_block(kernels, &codes->second, moment2, code2 + begin, n);
+    }
+}
+
+void cpu_adamw8(struct cpu_runner *runner, const struct op *op)
+{
+    struct code_pair codes;
+    codes_init(&codes.first, true);
+    codes_init(&codes.second, false);
+    run_parts(runner, op, &codes, op->adamw8.count, FLAT_PER_PART, adamw8_part);
+}

@@ -1,0 +1,544 @@
+/* config.json -> struct model_config. The defaults of absent keys are those that `transformers` gives them,
+ * because that is what a file that leaves them out was written for; they stand in arch.c. */
+#include "model/config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/arch.h"
+#include "model/hub_json.h"
+
+enum { HIDDEN_MAX = 1 << 17, FFN_MAX = 1 << 20, VOCAB_MAX = 1 << 22, HEADS_MAX = 4096, HEAD_DIM_MAX = 1024 };
+
+static int refuse_arch(const char *what, const char *name, struct err *err)
+{
+    char known[256];
+    arch_list(false, known, sizeof(known));
+    return err_set(err, ERR_UNSUPPORTED, "%s: the architecture \"%.64s\" is not known; known are %s", what,
+                   name, known);
+}
+
+/* Which architecture: by model_type, which must not contradict `architectures`. outer: of what has a
+ * text_config. */
+static int parse_arch(struct json_reader *r, bool outer, enum model_arch *arch)
+{
+    const char *type = NULL, *class_name = NULL;
+    const json_t *classes = NULL;
+    jr_str(r, "model_type", JR_OPTIONAL, 1, 64, &type);
+    jr_array(r, "architectures", JR_OPTIONAL, 0, 16, &classes);
+    if (r->failed)
+        return -1;
+    if (classes && json_array_size(classes) > 0) {
+        class_name = json_string_value(json_array_get(classes, 0));
+        if (!class_name)
+            return jr_fail(r, "architectures", "the first element is not a text");
+    }
+    if (!type && !class_name)
+        return jr_fail(r, "model_type", "missing, so the architecture is not known");
+    int found = arch_find(type, class_name, outer);
+    if (found < 0)
+        return refuse_arch(type ? "model_type" : "architectures", type ? type : class_name, r->err);
+    const struct arch *a = arch_of((enum model_arch)found);
+    const char *expected = outer ? a->outer_class : a->class_name;
+    if (class_name && strcmp(class_name, expected) != 0)
+        return err_set(
+            r->err, ERR_UNSUPPORTED,
+            "architectures: \"%.64s\" is not the language model of model_type \"%s\" (that is \"%s\")",
+            class_name, a->model_type, expected);
+    *arch = (enum model_arch)found;
+    return 0;
+}
+
+static int refuse_value(struct json_reader *r, const char *key, double value, double only)
+{
+    return err_set(r->err, ERR_UNSUPPORTED, "%s: %g is not supported; only %g is", key, value, only);
+}
+
+/* Switches that change the arithmetic and that nobody here computes. */
+static int refuse_switches(struct json_reader *r, const struct arch *a)
+{
+    static const char *const zero[] = {"attention_dropout", "resid_pdrop", "embd_pdrop",
+                                       "router_jitter_noise"};
+    static const char *const off[] = {"rope_interleaved", "use_bidirectional_attention"};
+    static const char *const absent[] = {"quantization_config", "clip_qkv"};
+    const char *key = a->gelu ? "hidden_activation" : "hidden_act",
+               *only = a->gelu ? "gelu_pytorch_tanh" : "silu", *act = only;
+    const json_t *value = NULL;
+    jr_str(r, key, JR_OPTIONAL, 1, 64, &act);
+    for (size_t i = 0; i < sizeof(zero) / sizeof(zero[0]); i++) {
+        double given = 0;
+        if (jr_f64(r, zero[i], JR_OPTIONAL, 0, 1, &given) > 0 && given != 0)
+            return refuse_value(r, zero[i], given, 0);
+    }
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
+        bool given = false;
+        if (jr_bool(r, off[i], JR_OPTIONAL, &given) > 0 && given)
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be false", off[i]);
+    }
+    for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+        if (jr_any(r, absent[i], JR_OPTIONAL, &value) > 0)
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: not supported; it must be absent or null",
+                           absent[i]);
+    if (r->failed)
+        return -1;
+    if (strcmp(act, only) != 0 && (a->gelu || strcmp(act, "swish") != 0))
+        return err_set(r->err, ERR_UNSUPPORTED, "%s: \"%.64s\" is not supported; only %s is", key, act, only);
+    return 0;
+}
+
+static int parse_rope_object(const json_t *object, const char *path, struct rope_config *rope,
+                             struct err *err)
+{
+    struct json_reader r;
+    const char *kind = NULL;
+    jr_init(&r, object, path, err);
+    jr_str(&r, "type", JR_OPTIONAL, 1, 15, &kind); /* the older name */
+    jr_str(&r, "rope_type", JR_OPTIONAL, 1, 15, &kind);
+    jr_f64(&r, "rope_theta", JR_OPTIONAL, 1, 1e12, &rope->theta);
+    if (r.failed)
+        return -1;
+    if (!kind)
+        kind = "default";
+    memcpy(rope->kind_name, kind, strlen(kind) + 1);
+    if (strcmp(kind, "default") == 0) {
+        rope->kind = ROPE_DEFAULT;
+    } else if (strcmp(kind, "linear") == 0) {
+        rope->kind = ROPE_LINEAR;
+        jr_f64(&r, "factor", JR_REQUIRED, 1, 1e6, &rope->factor);
+    } else if (strcmp(kind, "llama3") == 0) {
+        rope->kind = ROPE_LLAMA3;
+        jr_f64(&r, "factor", JR_REQUIRED, 1, 1e6, &rope->factor);
+        jr_f64(&r, "low_freq_factor", JR_REQUIRED, 1e-6, 1e6, &rope->low_freq_factor);
+        jr_f64(&r, "high_freq_factor", JR_REQUIRED, 1e-6, 1e6, &rope->high_freq_factor);
+        jr_f64(&r, "original_max_position_embeddings", JR_REQUIRED, 1, 1e9, &rope->original_max_positions);
+        if (!r.failed && rope->low_freq_factor >= rope->high_freq_factor)
+            jr_fail(&r, "low_freq_factor", "%g must be below high_freq_factor, %g", rope->low_freq_factor,
+                    rope->high_freq_factor);
+    } else if (strcmp(kind, "yarn") == 0 || strcmp(kind, "dynamic") == 0 || strcmp(kind, "longrope") == 0 ||
+               strcmp(kind, "su") == 0) {
+        rope->kind = ROPE_OTHER;
+    } else {
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s: the rotary scaling \"%.64s\" is not known; known are default, linear, llama3 and, for "
+            "planning, yarn, dynamic, longrope",
+            path, kind);
+    }
+    return jr_finish_loose(&r);
+}
+
+/* A setting for windowed layers and one for the others, each under the name of its layers. */
+static int parse_rope_by_type(const json_t *parameters, struct model_config *c, struct err *err)
+{
+    const json_t *full = json_object_get(parameters, "full_attention");
+    const json_t *local = json_object_get(parameters, "sliding_attention");
+    if (json_object_get(parameters, "rope_type") || json_object_get(parameters, "rope_theta"))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "rope_parameters: must be given for full_attention and sliding_attention");
+    if (full && !json_is_null(full) &&
+        parse_rope_object(full, "rope_parameters.full_attention", &c->rope, err) < 0)
+        return -1;
+    if (local && !json_is_null(local))
+        return parse_rope_object(local, "rope_parameters.sliding_attention", &c->rope_local, err);
+    return 0;
+}
+
+static int parse_rope_parameters(struct json_reader *r, const json_t *parameters, struct model_config *c)
+{
+    const char *key;
+    json_t *value;
+    if (arch_of(c->arch)->rope_by_type)
+        return parse_rope_by_type(parameters, c, r->err);
+    json_object_foreach((json_t *)(uintptr_t)parameters, key, value)
+    {
+        if (json_is_object(value))
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "rope_parameters.%.64s: settings by layer are not known for this architecture",
+                           key);
+    }
+    return parse_rope_object(parameters, "rope_parameters", &c->rope, r->err);
+}
+
+/* rope_parameters, or the older rope_theta and rope_scaling; both only where they agree. */
+static int parse_rope(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    const json_t *parameters = NULL, *scaling = NULL;
+    double theta = a->theta, local = a->theta_local;
+    int has_theta = jr_f64(r, "rope_theta", JR_OPTIONAL, 1, 1e12, &theta);
+    int has_parameters = jr_object(r, "rope_parameters", JR_OPTIONAL, &parameters);
+    int has_scaling = jr_object(r, "rope_scaling", JR_OPTIONAL, &scaling);
+    if (a->rope_by_type)
+        jr_f64(r, "rope_local_base_freq", JR_OPTIONAL, 1, 1e12, &local);
+    if (r->failed)
+        return -1;
+    c->rope = (struct rope_config){.theta = theta, .kind_name = "default", .factor = 1};
+    if ((c->rope_local_set = a->rope_by_type))
+        c->rope_local = (struct rope_config){.theta = local, .kind_name = "default", .factor = 1};
+    if (has_parameters > 0 && parse_rope_parameters(r, parameters, c) < 0)
+        return -1;
+    if (has_parameters > 0 && has_theta > 0 && c->rope.theta != theta)
+        return jr_fail(r, "rope_theta", "%g contradicts rope_parameters.rope_theta, %g", theta,
+                       c->rope.theta);
+    if (has_scaling <= 0)
+        return 0;
+    struct rope_config old = {.theta = theta, .factor = 1};
+    if (parse_rope_object(scaling, "rope_scaling", &old, r->err) < 0)
+        return -1;
+    if (has_parameters <= 0)
+        c->rope = old;
+    else if (strcmp(old.kind_name, c->rope.kind_name) != 0 || old.factor != c->rope.factor)
+        return jr_fail(r, "rope_scaling", "contradicts rope_parameters");
+    return 0;
+}
+
+/* Which part of a head is rotated. */
+static int parse_partial_rotary(struct json_reader *r, struct model_config *c)
+{
+    double factor = 1;
+    const json_t *given =
+        json_object_get(json_object_get(r->object, "rope_parameters"), "partial_rotary_factor");
+    jr_f64(r, "partial_rotary_factor", JR_OPTIONAL, 0, 1, &factor);
+    if (json_is_number(given))
+        factor = json_number_value(given);
+    if (r->failed || factor == 1)
+        return r->failed ? -1 : 0;
+    if (!arch_of(c->arch)->partial_rotary)
+        return refuse_value(r, "partial_rotary_factor", factor, 1);
+    uint32_t dim = factor > 0 && factor < 1 ? (uint32_t)(c->head_dim * factor) : 0;
+    if (dim == 0 || dim % 2 != 0)
+        return jr_fail(r, "partial_rotary_factor", "%g of head_dim, %u, is not an even number", factor,
+                       c->head_dim);
+    c->rotary_dim = dim;
+    return 0;
+}
+
+/* no_rope_layers says of each layer whether it is rotated; it may be longer than the model. */
+static int parse_no_rope(struct json_reader *r, struct model_config *c)
+{
+    uint32_t period = arch_of(c->arch)->no_rope_period;
+    const json_t *list = NULL;
+    if (period == 0)
+        return 0;
+    jr_u32(r, "no_rope_layer_interval", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+    jr_array(r, "no_rope_layers", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &list);
+    if (r->failed)
+        return -1;
+    if (list && json_array_size(list) < c->layers)
+        return jr_fail(r, "no_rope_layers", "has %zu entries for %u layers", json_array_size(list),
+                       c->layers);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const json_t *rotated = list ? json_array_get(list, i) : NULL;
+        if (rotated && !json_is_integer(rotated) && !json_is_boolean(rotated))
+            return jr_fail(r, "no_rope_layers", "element %u is neither 0 nor 1", i);
+        if (rotated ? json_is_false(rotated) || (json_is_integer(rotated) && !json_integer_value(rotated))
+                    : (i + 1) % period == 0)
+            model_layer_mark(c->no_rope_layer, i);
+    }
+    return 0;
+}
+
+/* layer_types: which layers use the window. */
+static int parse_layer_types(struct json_reader *r, uint32_t layers, uint8_t *windowed)
+{
+    const json_t *types = NULL;
+    if (jr_array(r, "layer_types", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &types) <= 0)
+        return r->failed ? -1 : 0;
+    if (json_array_size(types) != layers)
+        return jr_fail(r, "layer_types", "has %zu entries for %u layers", json_array_size(types), layers);
+    memset(windowed, 0, MODEL_LAYERS_MAX / 8);
+    for (uint32_t i = 0; i < layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && strcmp(type, "sliding_attention") == 0)
+            model_layer_mark(windowed, i);
+        else if (!type || strcmp(type, "full_attention") != 0)
+            return err_set(r->err, ERR_UNSUPPORTED,
+                           "layer_types[%u]: only full_attention and sliding_attention are known", i);
+    }
+    return 0;
+}
+
+/* The layers with a window by the architecture's own rule; false: none. */
+static bool window_by_rule(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    uint32_t from = a->max_window_layers, period = a->window_period;
+    bool use = a->windows == ARCH_WINDOW_EVERY || a->windows == ARCH_WINDOW_BUT_LAST;
+    if (a->windows == ARCH_WINDOW_BUT_LAST) {
+        jr_u32(r, "_sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+        jr_u32(r, "sliding_window_pattern", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &period);
+    } else if (!use && a->windows != ARCH_WINDOW_NONE) {
+        jr_bool(r, "use_sliding_window", JR_OPTIONAL, &use);
+    }
+    if (a->windows == ARCH_WINDOW_FROM)
+        jr_u32(r, "max_window_layers", JR_OPTIONAL, 0, 1 << 20, &from);
+    for (uint32_t i = from; use && i < c->layers; i++)
+        if (a->windows == ARCH_WINDOW_UNROTATED ? !model_layer_rotates(c, i)
+                                                : period == 0 || (i + 1) % period != 0)
+            model_layer_mark(c->window_layer, i);
+    return use;
+}
+
+static int parse_window(struct json_reader *r, struct model_config *c)
+{
+    uint32_t window = arch_of(c->arch)->window;
+    const json_t *given = json_object_get(r->object, "sliding_window");
+    if (given && json_is_null(given))
+        window = 0;
+    jr_u32(r, "sliding_window", JR_OPTIONAL, 0, 1 << 30, &window);
+    if (!window_by_rule(r, c))
+        window = 0;
+    if (r->failed || parse_layer_types(r, c->layers, c->window_layer) < 0)
+        return -1;
+    bool any = false;
+    for (size_t i = 0; i < sizeof(c->window_layer); i++)
+        any = any || c->window_layer[i] != 0;
+    if (any && window == 0 && json_object_get(r->object, "layer_types"))
+        return jr_fail(r, "layer_types", "names sliding_attention, but there is no sliding_window");
+    c->window = any ? window : 0;
+    if (c->window == 0)
+        memset(c->window_layer, 0, sizeof(c->window_layer));
+    return 0;
+}
+
+/* A size that must be there unless the architecture has a default for it. */
+static void parse_size(struct json_reader *r, const char *key, uint32_t most, uint32_t otherwise,
+                       uint32_t *out)
+{
+    *out = otherwise;
+    jr_u32(r, key, otherwise ? JR_OPTIONAL : JR_REQUIRED, 1, most, out);
+}
+
+static int parse_sizes(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    parse_size(r, "hidden_size", HIDDEN_MAX, a->hidden, &c->hidden);
+    parse_size(r, "num_hidden_layers", MODEL_LAYERS_MAX, a->layers, &c->layers);
+    parse_size(r, "num_attention_heads", HEADS_MAX, a->heads, &c->heads);
+    parse_size(r, "vocab_size", VOCAB_MAX, a->vocab, &c->vocab);
+    parse_size(r, "intermediate_size", FFN_MAX, a->ffn, &c->ffn);
+    c->kv_heads = a->kv_heads ? a->kv_heads : c->heads;
+    jr_u32(r, "num_key_value_heads", JR_OPTIONAL, 1, HEADS_MAX, &c->kv_heads);
+    c->head_dim = a->head_dim;
+    jr_u32(r, "head_dim", JR_OPTIONAL, 2, HEAD_DIM_MAX, &c->head_dim);
+    c->max_positions = a->max_positions;
+    jr_u32(r, "max_position_embeddings", JR_OPTIONAL, 1, 1 << 30, &c->max_positions);
+    c->norm_eps = a->norm_eps;
+    jr_f64(r, "rms_norm_eps", JR_OPTIONAL, 1e-30, 1, &c->norm_eps);
+    if (r->failed)
+        return -1;
+    if (c->heads % c->kv_heads != 0)
+        return jr_fail(r, "num_key_value_heads", "%u does not divide num_attention_heads, %u", c->kv_heads,
+                       c->heads);
+    if (c->head_dim == 0) {
+        if (c->hidden % c->heads != 0)
+            return jr_fail(r, "hidden_size",
+                           "%u is no multiple of num_attention_heads, %u, and there is no head_dim",
+                           c->hidden, c->heads);
+        c->head_dim = c->hidden / c->heads;
+    }
+    if (c->head_dim % 2 != 0 || c->head_dim > HEAD_DIM_MAX)
+        return jr_fail(r, "head_dim", "%u is not an even number of at most %d", c->head_dim, HEAD_DIM_MAX);
+    if ((uint64_t)c->heads * c->head_dim > HIDDEN_MAX)
+        return jr_fail(r, "head_dim", "%u heads of %u are wider than %d", c->heads, c->head_dim, HIDDEN_MAX);
+    return 0;
+}
+
+static int parse_dense_layers(struct json_reader *r, struct model_config *c)
+{
+    const json_t *only = NULL;
+    uint32_t step = 1;
+    jr_u32(r, "decoder_sparse_step", JR_OPTIONAL, 1, MODEL_LAYERS_MAX, &step);
+    jr_array(r, "mlp_only_layers", JR_OPTIONAL, 0, MODEL_LAYERS_MAX, &only);
+    if (r->failed)
+        return -1;
+    for (uint32_t i = 0; i < c->layers; i++)
+        if ((i + 1) % step != 0)
+            model_layer_mark(c->dense_layer, i);
+    for (size_t k = 0; only && k < json_array_size(only); k++) {
+        const json_t *item = json_array_get(only, k);
+        json_int_t i = json_integer_value(item);
+        if (!json_is_integer(item) || i < 0 || i >= (json_int_t)c->layers)
+            return jr_fail(r, "mlp_only_layers", "element %zu is no layer below num_hidden_layers, %u", k,
+                           c->layers);
+        model_layer_mark(c->dense_layer, (uint32_t)i);
+    }
+    return 0;
+}
+
+static int parse_experts(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    if (!a->sparse)
+        return 0;
+    uint32_t local = 0, total = 0;
+    int has_local = jr_u32(r, "num_local_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &local);
+    int has_total = jr_u32(r, "num_experts", JR_OPTIONAL, 1, MODEL_EXPERTS_MAX, &total);
+    jr_u32(r, "num_experts_per_tok", JR_REQUIRED, 1, MODEL_EXPERTS_MAX, &c->experts_active);
+    c->router_aux_coef = a->aux_coef;
+    jr_f64(r, "router_aux_loss_coef", JR_OPTIONAL, 0, 1e6, &c->router_aux_coef);
+    c->expert_ffn = c->ffn;
+    c->router_renormalise = a->renormalise;
+    if (!a->renormalise)
+        jr_bool(r, "norm_topk_prob", JR_OPTIONAL, &c->router_renormalise);
+    if (a->expert_ffn_key)
+        jr_u32(r, a->expert_ffn_key, JR_REQUIRED, 1, FFN_MAX, &c->expert_ffn);
+    if (r->failed)
+        return -1;
+    if (has_local <= 0 && has_total <= 0)
+        return jr_fail(r, a->experts_key, "missing");
+    if (has_local > 0 && has_total > 0 && local != total)
+        return jr_fail(r, "num_experts", "%u contradicts num_local_experts, %u", total, local);
+    c->experts = has_total > 0 ? total : local;
+    if (c->experts_active > c->experts)
+        return jr_fail(r, "num_experts_per_tok", "%u is more than the %u experts", c->experts_active,
+                       c->experts);
+    if (a->dense_layers && parse_dense_layers(r, c) < 0)
+        return -1;
+    bool any_dense = false, any_sparse = false;
+    for (uint32_t i = 0; i < c->layers; i++)
+        *(model_layer_is_sparse(c, i) ? &any_sparse : &any_dense) = true;
+    if (!any_sparse)
+        return jr_fail(r, "mlp_only_layers", "leaves no layer with experts");
+    if (!any_dense)
+        c->ffn = 0;
+    return 0;
+}
+
+static int parse_switches(struct json_reader *r, struct model_config *c)
+{
+    const struct arch *a = arch_of(c->arch);
+    bool attention = false, mlp = false;
+    double scalar = a->attention_scalar;
+    c->tied = a->tied;
+    jr_bool(r, "tie_word_embeddings", JR_OPTIONAL, &c->tied);
+    jr_bool(r, "attention_bias", JR_OPTIONAL, &attention);
+    jr_bool(r, "mlp_bias", JR_OPTIONAL, &mlp);
+    c->qkv_bias = a->bias == ARCH_BIAS_QKV || (a->bias >= ARCH_BIAS_ATTENTION && attention);
+    c->o_bias = a->bias >= ARCH_BIAS_ATTENTION && attention;
+    c->mlp_bias = a->bias == ARCH_BIAS_ALL && mlp;
+    if (!(scalar > 0))
+        return r->failed ? -1 : 0;
+    c->attn_softcap =
+        json_is_null(json_object_get(r->object, "attn_logit_softcapping")) ? 0 : a->attention_cap;
+    c->logit_softcap = json_is_null(json_object_get(r->object, "final_logit_softcapping")) ? 0 : a->logit_cap;
+    jr_f64(r, "attn_logit_softcapping", JR_OPTIONAL, 1e-6, 1e9, &c->attn_softcap);
+    jr_f64(r, "final_logit_softcapping", JR_OPTIONAL, 1e-6, 1e9, &c->logit_softcap);
+    jr_f64(r, "query_pre_attn_scalar", JR_OPTIONAL, 1e-6, 1e9, &scalar);
+    c->attn_scale = 1 / sqrt(scalar);
+    return r->failed ? -1 : 0;
+}
+
+/* dtype, which transformers 4 calls torch_dtype. Anything but the two short ones is read as fp32. */
+static void parse_dtype(const json_t *document, struct model_config *c)
+{
+    const char *name = json_string_value(json_object_get(document, "dtype"));
+    if (!name)
+        name = json_string_value(json_object_get(document, "torch_dtype"));
+    if (name && strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    c->dtype = !name                           ? MODEL_F32
+               : strcmp(name, "bfloat16") == 0 ? MODEL_BF16
+               : strcmp(name, "float16") == 0  ? MODEL_F16
+                                               : MODEL_F32;
+}
+
+static int parse_token(struct json_reader *r, const char *key, const struct model_config *c, int32_t *id)
+{
+    int64_t value = -1;
+    if (jr_i64(r, key, JR_OPTIONAL, -1, INT32_MAX, &value) < 0)
+        return -1;
+    if (value >= (int64_t)c->vocab)
+        return jr_fail(r, key, "%lld is outside the vocabulary of %u", (long long)value, c->vocab);
+    *id = (int32_t)value;
+    return 0;
+}
+
+static int parse_tokens(struct json_reader *r, struct model_config *c)
+{
+    const json_t *eos = NULL;
+    int64_t pad = -1;
+    if (parse_token(r, "bos_token_id", c, &c->bos) < 0)
+        return -1;
+    jr_i64(r, "pad_token_id", JR_OPTIONAL, INT32_MIN, INT32_MAX, &pad);
+    /* published files name padding ids outside the vocabulary; nothing here pads, so that is no one */
+    c->pad = pad < 0 || pad >= (int64_t)c->vocab ? -1 : (int32_t)pad;
+    if (jr_any(r, "eos_token_id", JR_OPTIONAL, &eos) <= 0)
+        return r->failed ? -1 : 0;
+    size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
+    if (count > MODEL_EOS_MAX)
+        return jr_fail(r, "eos_token_id", "names %zu tokens; at most %d are kept", count, MODEL_EOS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < -1 || id >= (json_int_t)c->vocab)
+            return jr_fail(r, "eos_token_id", "is no token of the vocabulary of %u", c->vocab);
+        if (id >= 0)
+            c->eos[c->eos_count++] = (int32_t)id;
+    }
+    return 0;
+}
+
+static int parse_flat(const json_t *document, const char *path, struct model_config *config, struct err *err)
+{
+    struct json_reader r;
+    struct model_config c;
+    memset(&c, 0, sizeof(c));
+    c.bos = c.pad = -1;
+    jr_init(&r, document, path, err);
+    if (r.failed || parse_arch(&r, false, &c.arch) < 0 || refuse_switches(&r, arch_of(c.arch)) < 0 ||
+        parse_sizes(&r, &c) < 0 || parse_switches(&r, &c) < 0)
+        return -1;
+    arch_fill(&c);
+    parse_dtype(document, &c);
+    if (parse_rope(&r, &c) < 0 || parse_partial_rotary(&r, &c) < 0 || parse_no_rope(&r, &c) < 0 ||
+        parse_window(&r, &c) < 0 || parse_experts(&r, &c) < 0 || parse_tokens(&r, &c) < 0 ||
+        jr_finish_loose(&r) < 0)
+        return -1;
+    *config = c;
+    return 0;
+}
+
+/* The language model of one that sees, too, stands in text_config; what concerns the whole stands beside. */
+static int parse_nested(const json_t *document, struct model_config *config, struct err *err)
+{
+    static const char *const shared[] = {"tie_word_embeddings", "bos_token_id", "eos_token_id",
+                                         "pad_token_id",        "dtype",        "torch_dtype"};
+    struct json_reader r;
+    const json_t *inner = NULL;
+    enum model_arch arch;
+    jr_init(&r, document, "", err);
+    if (parse_arch(&r, true, &arch) < 0 || jr_object(&r, "text_config", JR_REQUIRED, &inner) < 0)
+        return -1;
+    json_t *merged = json_copy((json_t *)(uintptr_t)inner);
+    int status = merged ? 0 : err_set(err, ERR_NOMEM, "no memory for a model's config");
+    for (size_t i = 0; status == 0 && i < sizeof(shared) / sizeof(shared[0]); i++) {
+        json_t *value = json_object_get(document, shared[i]);
+        if (value && !json_object_get(merged, shared[i]))
+            json_object_set(merged, shared[i], value);
+    }
+    if (status == 0 && !json_object_get(merged, "model_type"))
+        json_object_set_new(merged, "model_type", json_string(arch_of(arch)->model_type));
+    if (status == 0)
+        status = parse_flat(merged, "text_config", config, err);
+    json_decref(merged);
+    return status;
+}
+
+int model_config_parse(const json_t *document, struct model_config *config, struct err *err)
+{
+    memset(config, 0, sizeof(*config));
+    return json_is_object(json_object_get(document, "text_config")) ? parse_nested(document, config, err)
+                                                                    : parse_flat(document, "", config, err);
+}
+
+int model_config_parse_text(const char *text, size_t size, struct model_config *config, struct err *err)
+{
+    memset(config, 0, sizeof(*config));
+    json_t *document = hub_json_parse(text, size, JSON_DEPTH_MAX, err);
+    if (!document)
+        return -1;
+    int status = model_config_parse(document, config, err);
+    json_decref(document);
+    return status;
+}

@@ -1,0 +1,455 @@
+/* A model's folder, a piece of a tensor at a time: read, add what was trained, convert, write. */
+#include "result/model_folder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/half.h"
+#include "model/blocks.h"
+#include "model/hub_json.h"
+
+enum { PIECE_VALUES = 1 << 18, PATH_BYTES = 4096, NAME_BYTES = 128, COPY_BYTES_MAX = 256 << 20 };
+
+static const char config_name[] = "config.json";
+static const char index_name[] = "model.safetensors.index.json";
+
+/* One tensor to write. */
+struct part {
+    char name[NAME_BYTES];
+    uint64_t rows, columns;
+    uint32_t rank; /* dimensions */
+    enum tensor_type type;
+    uint64_t bytes;
+    const struct model_tensor *base; /* NULL: of a head that was trained apart from its embedding */
+    bool trained;                    /* the state has it whole */
+    uint32_t lora;                   /* rank of its adapter; 0: none */
+    uint32_t shard;
+};
+
+struct writer {
+    struct model *base;
+    const struct result_state *state;
+    const struct result_folder_options *options;
+    struct part *parts;
+    uint32_t count, capacity, shards;
+    bool untied; /* the head is written although the base ties it */
+    struct err *err;
+    /* what is being written: values of rows [row - …, row), as bytes from `at` to `size` */
+    float *piece, *sum, *a, *b;
+    uint8_t *bytes;
+    uint64_t row;
+    size_t at, size;
+};
+
+struct stream {
+    struct writer *writer;
+    const struct part *part;
+};
+
+/* --- what is written --- */
+
+static enum tensor_type written_type(const struct writer *w, const struct model_tensor *base)
+{
+    switch (w->options->dtype) {
+    case SPEC_DTYPE_FP32:
+        return TENSOR_F32;
+    case SPEC_DTYPE_BF16:
+        return TENSOR_BF16;
+    case SPEC_DTYPE_FP16:
+        return TENSOR_F16;
+    default:
+        return model_tensor_is_16bit(base) ? base->type : TENSOR_F32;
+    }
+}
+
+/* The adapter of a matrix: both its tensors there and of one rank, and shapes right; 0: it has none. */
+static int find_adapter(struct writer *w, struct part *part)
+{
+    const struct result_state *s = w->state;
+    char name[NAME_BYTES + 16];
+    uint64_t a_rows, a_columns, b_rows, b_columns;
+    int stem = (int)strlen(part->name) - (int)strlen("weight");
+    if (part->rank != 2 || stem <= 0)
+        return 0;
+    snprintf(name, sizeof(name), "%.*slora_A.weight", stem, part->name);
+    if (!s->find(s->arg, name, &a_rows, &a_columns))
+        return 0;
+    snprintf(name, sizeof(name), "%.*slora_B.weight", stem, part->name);
+    if (!s->find(s->arg, name, &b_rows, &b_columns))
+        return err_set(w->err, ERR_INVALID, "the adapter has no tensor \"%s\"", name);
+    if (a_rows == 0 || a_rows != b_columns || a_columns != part->columns || b_rows != part->rows)
+        return err_set(w->err, ERR_INVALID,
+                       "the adapter on \"%s\" is %llu x %llu of rank %llu, and the matrix %llu x %llu",
+                       part->name, (unsigned long long)b_rows, (unsigned long long)a_columns,
+                       (unsigned long long)a_rows, (unsigned long long)part->rows,
+                       (unsigned long long)part->columns);
+    part->lora = (uint32_t)a_rows;
+    return 0;
+}
+
+static int add_part(const struct block_tensor *tensor, void *arg)
+{
+    struct writer *w = arg;
+    const struct result_state *s = w->state;
+    uint64_t rows, columns;
+    if (w->count == w->capacity) {
+        uint32_t capacity = w->capacity ? 2 * w->capacity : 256;
+        struct part *grown = realloc(w->parts, capacity * sizeof(*grown));
+        if (!grown)
+            return err_set(w->err, ERR_NOMEM, "no memory for %u tensors", capacity);
+        w->parts = grown;
+        w->capacity = capacity;
+    }
+    struct part *part = &w->parts[w->count++];
+    *part = (struct part){.rank = tensor->rank, .rows = tensor->shape[0], .columns = tensor->shape[1]};
+    snprintf(part->name, sizeof(part->name), "%s", tensor->name);
+    part->base = model_tensor_find(w->base, tensor->name);
+    if (!part->base)
+        return err_set(w->err, ERR_NOT_FOUND, "the base model has no tensor \"%s\"", tensor->name);
+    part->type = written_type(w, part->base);
+    part->bytes = part->rows * part->columns * tensor_type_block_bytes(part->type);
+    part->trained = s->find(s->arg, part->name, &rows, &columns);
+    if (part->trained && (rows != part->rows || columns != part->columns))
+        return err_set(w->err, ERR_INVALID, "\"%s\" was trained as %llu x %llu and is %llu x %llu",
+                       part->name, (unsigned long long)rows, (unsigned long long)columns,
+                       (unsigned long long)part->rows, (unsigned long long)part->columns);
+    return find_adapter(w, part);
+}
+
+static int list_parts(struct writer *w)
+{
+    const struct model_config *config = model_get_config(w->base);
+    uint64_t limit = w->options->shard_bytes ? w->options->shard_bytes : RESULT_SHARD_BYTES, filled = 0;
+    uint64_t rows, columns;
+    if (model_block_tensors(config, 0, config->layers + 2, add_part, w) != 0)
+        return -1;
+    w->untied = config->tied && w->state->find(w->state->arg, "lm_head.weight", &rows, &columns);
+    if (w->untied) {
+        struct block_tensor head = {
+            .name = "lm_head.weight", .rank = 2, .shape = {config->vocab, config->hidden}};
+        if (add_part(&head, w) < 0)
+            return -1;
+    }
+    for (uint32_t i = 0; i < w->count; i++) {
+        if (filled > 0 && filled + w->parts[i].bytes > limit) {
+            w->shards++;
+            filled = 0;
+        }
+        filled += w->parts[i].bytes;
+        w->parts[i].shard = w->shards;
+    }
+    w->shards++;
+    return 0;
+}
+
+/* --- values --- */
+
+static uint64_t piece_rows(const struct part *part)
+{
+    return part->columns < PIECE_VALUES ? PIECE_VALUES / part->columns : 1;
+}
+
+static int make_buffers(struct writer *w)
+{
+    uint64_t values = PIECE_VALUES, columns = 1, a = 1, b = 1;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct part *p = &w->parts[i];
+        values = p->columns > values ? p->columns : values;
+        columns = p->columns > columns ? p->columns : columns;
+        a = p->lora * p->columns > a ? p->lora * p->columns : a;
+        b = p->lora * piece_rows(p) > b ? p->lora * piece_rows(p) : b;
+    }
+    w->piece = malloc(values * sizeof(float));
+    w->bytes = malloc(values * sizeof(float));
+    w->sum = malloc(columns * sizeof(float));
+    w->a = malloc(a * sizeof(float));
+    w->b = malloc(b * sizeof(float));
+    return w->piece && w->bytes && w->sum && w->a && w->b
+               ? 0
+               : err_set(w->err, ERR_NOMEM, "no memory for pieces of %llu values",
+                         (unsigned long long)values);
+}
+
+/* piece [rows, columns] += scale * b [rows, rank] a [rank, columns] */
+static void add_product(struct writer *w, const struct part *part, uint64_t rows, double scale)
+{
+    for (uint64_t i = 0; i < rows; i++) {
+        float *values = w->piece + i * part->columns;
+        memset(w->sum, 0, part->columns * sizeof(float));
+        for (uint32_t k = 0; k < part->lora; k++) {
+            float factor = w->b[i * part->lora + k];
+            const float *a = w->a + k * part->columns;
+            for (uint64_t j = 0; j < part->columns; j++)
+                w->sum[j] += factor * a[j];
+        }
+        for (uint64_t j = 0; j < part->columns; j++)
+            values[j] += (float)scale * w->sum[j];
+    }
+}
+
+static int add_adapter(struct writer *w, const struct part *part, uint64_t rows)
+{
+    const struct result_state *s = w->state;
+    char name[NAME_BYTES + 16];
+    int stem = (int)strlen(part->name) - (int)strlen("weight");
+    if (w->row == 0) {
+        snprintf(name, sizeof(name), "%.*slora_A.weight", stem, part->name);
+        if (s->read(s->arg, name, 0, part->lora, w->a, w->err) < 0)
+            return -1;
+    }
+    snprintf(name, sizeof(name), "%.*slora_B.weight", stem, part->name);
+    if (s->read(s->arg, name, w->row, w->row + rows, w->b, w->err) < 0)
+        return -1;
+    snprintf(name, sizeof(name), "%.*s", stem - 1, part->name);
+    add_product(w, part, rows, s->scale(s->arg, name));
+    return 0;
+}
+
+static int convert(struct writer *w, const struct part *part, uint64_t count)
+{
+    uint16_t *half = (uint16_t *)(void *)w->bytes;
+    for (uint64_t i = 0; i < count; i++)
+        if (!isfinite(w->piece[i]))
+            return err_set(w->err, ERR_NOT_FINITE, "\"%s\" holds a value that is not finite", part->name);
+    switch (part->type) {
+    case TENSOR_BF16:
+        for (uint64_t i = 0; i < count; i++)
+            half[i] = bf16_from_f32(w->piece[i]);
+        break;
+    case TENSOR_F16:
+        for (uint64_t i = 0; i < count; i++) {
+            half[i] = f16_from_f32(w->piece[i]);
+            if ((half[i] & 0x7fff) == 0x7c00)
+                return err_set(w->err, ERR_INVALID, "\"%s\" holds %g, which fp16 cannot; give result.dtype",
+                               part->name, (double)w->piece[i]);
+        }
+        break;
+    default:
+        memcpy(w->bytes, w->piece, count * sizeof(float));
+    }
+    w->at = 0;
+    w->size = count * tensor_type_block_bytes(part->type);
+    return 0;
+}
+
+/* The next rows, as they are written. */
+static int next_piece(struct writer *w, const struct part *part)
+{
+    const struct result_state *s = w->state;
+    uint64_t left = part->rows - w->row, rows = piece_rows(part) < left ? piece_rows(part) : left;
+    int status = part->trained
+                     ? s->read(s->arg, part->name, w->row, w->row + rows, w->piece, w->err)
+                     : model_tensor_read_f32(w->base, part->base, w->row, w->row + rows, w->piece, w->err);
+    if (status == 0 && part->lora && add_adapter(w, part, rows) < 0)
+        status = -1;
+    if (status < 0 || convert(w, part, rows * part->columns) < 0)
+        return -1;
+    w->row += rows;
+    return 0;
+}
+
+/* safetensors_item.fill: asked in order. */
+static int fill(void *arg, uint64_t offset, size_t size, void *dst, struct err *err)
+{
+    struct stream *stream = arg;
+    struct writer *w = stream->writer;
+    w->err = err;
+    if (offset == 0)
+        w->row = w->at = w->size = 0;
+    for (size_t done = 0; done < size;) {
+        if (w->at == w->size && next_piece(w, stream->part) < 0)
+            return -1;
+        size_t n = w->size - w->at < size - done ? w->size - w->at : size - done;
+        memcpy((uint8_t *)dst + done, w->bytes + w->at, n);
+        w->at += n;
+        done += n;
+    }
+    return 0;
+}
+
+/* --- files --- */
+
+static void shard_name(const struct writer *w, uint32_t shard, char name[64])
+{
+    if (w->shards == 1)
+        snprintf(name, 64, "model.safetensors");
+    else
+        snprintf(name, 64, "model-%05u-of-%05u.safetensors", shard + 1, w->shards);
+}
+
+static int write_shard(struct writer *w, const char *dir, uint32_t shard, struct safetensors_item *items,
+                       struct stream *streams)
+{
+    static const struct safetensors_meta meta = {"format", "pt"};
+    char path[PATH_BYTES], name[64];
+    struct err *err = w->err;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct part *part = &w->parts[i];
+        if (part->shard != shard)
+            continue;
+        streams[count] = (struct stream){w, part};
+        items[count] = (struct safetensors_item){.name = part->name,
+                                                 .type = part->type,
+                                                 .rank = part->rank,
+                                                 .shape = {part->rows, part->columns},
+                                                 .fill = fill,
+                                                 .arg = &streams[count]};
+        count++;
+    }
+    shard_name(w, shard, name);
+    if (file_path(path, sizeof(path), err, "%s/%s", dir, name) < 0)
+        return -1;
+    return safetensors_write(path, items, count, &meta, 1, err);
+}
+
+static int write_json(const char *dir, const char *name, const json_t *document, struct err *err)
+{
+    struct buf text = {.limit = COPY_BYTES_MAX};
+    char path[PATH_BYTES];
+    int status = document ? 0 : err_set(err, ERR_NOMEM, "no memory for %s", name);
+    if (status == 0)
+        status = file_path(path, sizeof(path), err, "%s/%s", dir, name);
+    if (status == 0)
+        status = json_print(document, true, &text, err);
+    if (status == 0)
+        status = file_write_atomic(path, text.data, text.size, 0644, err);
+    buf_fini(&text);
+    return status;
+}
+
+static int write_index(const struct writer *w, const char *dir)
+{
+    json_t *map = json_object();
+    uint64_t bytes = 0, values = 0;
+    char name[64];
+    for (uint32_t i = 0; map && i < w->count; i++) {
+        shard_name(w, w->parts[i].shard, name);
+        json_object_set_new(map, w->parts[i].name, json_string(name));
+        bytes += w->parts[i].bytes;
+        values += w->parts[i].rows * w->parts[i].columns;
+    }
+    json_t *index = json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)values,
+                              "total_size", (json_int_t)bytes, "weight_map", map);
+    int status = write_json(dir, index_name, index, w->err);
+    json_decref(index);
+    return status;
+}
+
+/* The base's own where it is a Hugging Face folder of a text model, so that what we do not read stays. */
+static json_t *config_document(struct writer *w)
+{
+    struct buf text = {.limit = MODEL_CONFIG_BYTES_MAX};
+    json_t *document = NULL;
+    if (model_source_find(model_get_source(w->base), config_name) >= 0 &&
+        model_read_file(w->base, config_name, MODEL_CONFIG_BYTES_MAX, &text, w->err) == 0)
+        document = hub_json_parse((const char *)text.data, text.size, JSON_DEPTH_MAX, w->err);
+    buf_fini(&text);
+    if (document && !json_is_object(json_object_get(document, "text_config")))
+        return document;
+    json_decref(document);
+    return model_config_to_json(model_get_config(w->base), w->err);
+}
+
+static int write_config(struct writer *w, const char *dir)
+{
+    json_t *document = config_document(w);
+    /* what most of the values are in: that of the largest tensor */
+    const struct part *largest = &w->parts[0];
+    if (!document)
+        return -1;
+    for (uint32_t i = 1; i < w->count; i++)
+        if (w->parts[i].rows * w->parts[i].columns > largest->rows * largest->columns)
+            largest = &w->parts[i];
+    const char *dtype = largest->type == TENSOR_BF16  ? "bfloat16"
+                        : largest->type == TENSOR_F16 ? "float16"
+                                                      : "float32";
+    /* transformers 5 says dtype; older ones know torch_dtype alone, and both read that */
+    const char *key = json_object_get(document, "dtype") ? "dtype" : "torch_dtype";
+    int status = json_object_set_new(document, key, json_string(dtype)) < 0 ||
+                         (w->untied && json_object_set_new(document, "tie_word_embeddings", json_false()) < 0)
+                     ? err_set(w->err, ERR_NOMEM, "no memory for %s", config_name)
+                     : 0;
+    json_object_del(document, "quantization_config");
+    if (status == 0)
+        status = write_json(dir, config_name, document, w->err);
+    json_decref(document);
+    return status;
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), k = strlen(suffix);
+    return n >= k && strcmp(name + n - k, suffix) == 0;
+}
+
+/* Tokenizer, templates, generation settings: whatever lies beside the weights as part of the model. */
+static int copy_files(struct writer *w, const char *dir)
+{
+    struct model_source *source = model_get_source(w->base);
+    for (uint32_t i = 0; i < model_source_file_count(source); i++) {
+        const char *name = model_source_file(source, i)->name;
+        char path[PATH_BYTES];
+        if (has_suffix(name, ".safetensors") || has_suffix(name, ".gguf") || strcmp(name, index_name) == 0 ||
+            strcmp(name, config_name) == 0)
+            continue;
+        struct buf bytes = {.limit = COPY_BYTES_MAX};
+        int status = model_read_file(w->base, name, COPY_BYTES_MAX, &bytes, w->err);
+        if (status == 0)
+            status = file_path(path, sizeof(path), w->err, "%s/%s", dir, name);
+        if (status == 0)
+            status = file_write_atomic(path, bytes.data, bytes.size, 0644, w->err);
+        buf_fini(&bytes);
+        if (status < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int write_folder(struct writer *w, const char *dir)
+{
+    struct safetensors_item *items = calloc(w->count, sizeof(*items));
+    struct stream *streams = calloc(w->count, sizeof(*streams));
+    struct err *err = w->err;
+    int status = items && streams ? 0 : err_set(err, ERR_NOMEM, "no memory for %u tensors", w->count);
+    for (uint32_t shard = 0; status == 0 && shard < w->shards; shard++) {
+        status = write_shard(w, dir, shard, items, streams);
+        w->err = err;
+    }
+    free(items);
+    free(streams);
+    if (status == 0 && w->shards > 1)
+        status = write_index(w, dir);
+    if (status == 0 && (write_config(w, dir) < 0 || copy_files(w, dir) < 0))
+        status = -1;
+    return status;
+}
+
+int result_model_folder(struct model *base, const struct result_state *state,
+                        const struct result_folder_options *options, struct err *err)
+{
+    struct writer w = {.base = base, .state = state, .options = options, .err = err};
+    char made[PATH_BYTES] = "";
+    struct err ignored;
+    int status = list_parts(&w);
+    if (status == 0)
+        status = make_buffers(&w);
+    if (status == 0)
+        status = file_folder_begin(options->dir, made, sizeof(made), err);
+    if (status == 0)
+        status = write_folder(&w, made);
+    if (status == 0)
+        status = file_folder_end(made, options->dir, err);
+    if (status < 0 && made[0])
+        file_remove_tree(made, &ignored);
+    free(w.parts);
+    free(w.piece);
+    free(w.bytes);
+    free(w.sum);
+    free(w.a);
+    free(w.b);
+    return status < 0 ? err_wrap(err, "model \"%s\"", options->dir) : 0;
+}

@@ -1,0 +1,42 @@
+/* What a run has trained, by name: the writers of this room read it a few rows at a time.
+ *
+ * Names are those of Hugging Face files without peft's prefix: "model.layers.0.mlp.down_proj.weight" (full
+ * fine-tuning, saved modules), "model.layers.0.self_attn.q_proj.lora_A.weight" [rank, in] and
+ * "….lora_B.weight" [out, rank]. A vector has one column.
+ */
+#ifndef MOTLEY_RESULT_STATE_H
+#define MOTLEY_RESULT_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "model/peft.h"
+#include "model/safetensors.h"
+
+/* All three are asked from the thread that writes; 'arg' is borrowed. */
+struct result_state {
+    void *arg;
+    /* The shape of what was trained under this name; false: nothing was. */
+    bool (*find)(void *arg, const char *name, uint64_t *rows, uint64_t *columns);
+    /* Rows [row_begin, row_end) as fp32 into dst [row_end - row_begin, columns]. */
+    int (*read)(void *arg, const char *name, uint64_t row_begin, uint64_t row_end, float *dst,
+                struct err *err);
+    /* The factor of B A for the adapter on a matrix, by its module's name
+     * ("model.layers.0.self_attn.q_proj").
+     */
+    double (*scale)(void *arg, const char *module);
+};
+
+/* A state in safetensors files: an adapter's (prefix "base_model.model."), or the parts of a checkpoint ("").
+ */
+struct result_files {
+    struct safetensors **files; /* [count], borrowed */
+    uint32_t count;
+    const char *prefix;
+    const struct peft_config *peft; /* for scales; NULL: no adapters */
+};
+/* 'files' is borrowed for the state's life. */
+struct result_state result_state_of_files(struct result_files *files);
+
+#endif

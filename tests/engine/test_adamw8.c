@@ -1,0 +1,88 @@
+/* 8-bit AdamW against steps that bitsandbytes made (tools/golden_adamw8.py). */
+#include "engine/ops.h"
+
+#include <jansson.h>
+
+enum { COUNT = 650, STEPS = 4, BLOCKS = (COUNT + 255) / 256 };
+
+static void gradient_of(int step, float *gradient)
+{
+    for (int i = 0; i < COUNT; i++)
+        gradient[i] =
+            (float)ldexp((double)((i * 7919 + step * 104729) % 2001 - 1000) / 1024, -((i + step) % 16));
+}
+
+static void floats_check(struct bench *b, json_t *golden, const char *name, struct operand got,
+                         uint32_t count)
+{
+    double want[COUNT];
+    json_t *array = json_object_get(golden, name);
+    assert_int_equal(json_array_size(array), count);
+    for (uint32_t i = 0; i < count; i++)
+        want[i] = json_number_value(json_array_get(array, i));
+    expect(b, got, want, count, 3e-7, name);
+}
+
+static void codes_check(struct bench *b, json_t *golden, const char *name, struct operand got)
+{
+    struct err err;
+    uint8_t codes[COUNT];
+    json_t *array = json_object_get(golden, name);
+    assert_int_equal(json_array_size(array), COUNT);
+    check(buffer_read(got.buffer, 0, codes, COUNT, &err));
+    check(device_sync(b->device, &err));
+    for (uint32_t i = 0; i < COUNT; i++)
+        if (codes[i] != json_integer_value(json_array_get(array, i)))
+            fail_msg("%s[%u] is %d, not %lld (%s)", name, i, codes[i],
+                     (long long)json_integer_value(json_array_get(array, i)), device_isa(b->device));
+}
+
+static void adamw8_on(struct bench *b)
+{
+    struct err err;
+    json_error_t problem;
+    json_t *golden = json_load_file(MOTLEY_TEST_DATA "/golden/adamw8.json", 0, &problem);
+    float value[COUNT], gradients[STEPS][COUNT];
+    uint8_t zeros[COUNT] = {0};
+    assert_non_null(golden);
+    for (int i = 0; i < COUNT; i++)
+        value[i] = (float)((i * 31) % 257 - 128) / 128;
+    struct op_adamw8 update = {.count = COUNT,
+                               .learning_rate = 0.01,
+                               .beta1 = 0.9,
+                               .beta2 = 0.99,
+                               .eps = 1e-8,
+                               .weight_decay = 0.1,
+                               .grad_scale = 0.5,
+                               .value = bytes_in(b, value, sizeof value, DTYPE_F32),
+                               .gradient = empty(b, COUNT),
+                               .code1 = bytes_in(b, zeros, COUNT, DTYPE_U8),
+                               .code2 = bytes_in(b, zeros, COUNT, DTYPE_U8),
+                               .absmax1 = bytes_in(b, zeros, 4 * BLOCKS, DTYPE_F32),
+                               .absmax2 = bytes_in(b, zeros, 4 * BLOCKS, DTYPE_F32)};
+    for (int step = 1; step <= STEPS; step++) {
+        gradient_of(step, gradients[step - 1]);
+        check(buffer_write(update.gradient.buffer, 0, gradients[step - 1], sizeof value, &err));
+        update.bias_correction1 = 1 - pow(update.beta1, step);
+        update.bias_correction2 = 1 - pow(update.beta2, step);
+        submit(b, (struct op){.kind = OP_ADAMW8, .adamw8 = update});
+    }
+    floats_check(b, golden, "value", update.value, COUNT);
+    floats_check(b, golden, "absmax1", update.absmax1, BLOCKS);
+    floats_check(b, golden, "absmax2", update.absmax2, BLOCKS);
+    codes_check(b, golden, "code1", update.code1);
+    codes_check(b, golden, "code2", update.code2);
+    json_decref(golden);
+}
+
+static void steps_are_bitsandbytes(void **state)
+{
+    (void)state;
+    each_device(adamw8_on);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_are_bitsandbytes)};
+    return run_each_isa(tests, 1);
+}

@@ -1,0 +1,119 @@
+/* Names: what an architecture calls a tensor is recognised again, and as that tensor alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/arch.h"
+
+static void every_name_is_recognised_as_itself(void **state)
+{
+    (void)state;
+    for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
+        const struct arch *arch = arch_of((enum model_arch)a);
+        for (int t = 0; t < (arch->sparse ? ARCH_TENSOR_COUNT : ARCH_ROUTER); t++) {
+            char name[ARCH_NAME_MAX], again[ARCH_NAME_MAX];
+            struct arch_match match;
+            arch_tensor_name((enum model_arch)a, (enum arch_tensor)t, 1023, 77, ".weight", name);
+            if (strcmp(name, ".weight") == 0) /* a norm that the family has not */
+                continue;
+            if (!arch_match_hf((enum model_arch)a, name, &match))
+                fail_msg("%s: %s is not recognised", arch->model_type, name);
+            arch_tensor_name((enum model_arch)a, match.parts[0], match.layer, match.expert, match.suffix,
+                             again);
+            assert_string_equal(name, again);
+            assert_false(match.stacked);
+        }
+    }
+}
+
+static void families_are_found_by_each_of_their_names(void **state)
+{
+    (void)state;
+    for (int a = 0; a < MODEL_ARCH_COUNT; a++) {
+        const struct arch *arch = arch_of((enum model_arch)a);
+        assert_int_equal(arch_find(arch->model_type, NULL, false), a);
+        assert_int_equal(arch_find(NULL, arch->class_name, false), a);
+        int gguf = arch_find_gguf(arch->gguf, strlen(arch->gguf), arch->sparse);
+        assert_int_equal(gguf, a == MODEL_MISTRAL ? MODEL_LLAMA : a); /* one name for both in GGUF */
+    }
+    assert_int_equal(arch_find("gemma3", NULL, true), MODEL_GEMMA3);
+    assert_int_equal(arch_find("gemma3", NULL, false), -1);
+    assert_int_equal(arch_find_gguf("llama", 5, true), MODEL_MIXTRAL);
+}
+
+static const struct {
+    enum model_arch arch;
+    bool gguf;
+    const char *name;
+    enum arch_tensor what;
+    uint32_t layer, expert;
+    bool stacked;
+} other_names[] = {
+    {MODEL_GEMMA3, false, "language_model.model.layers.3.mlp.up_proj.weight", ARCH_UP, 3, 0, false},
+    {MODEL_GEMMA3, false, "model.language_model.norm.weight", ARCH_NORM_FINAL, 0, 0, false},
+    {MODEL_GEMMA3, false, "model.language_model.layers.3.pre_feedforward_layernorm.weight", ARCH_NORM_FFN, 3,
+     0, false},
+    {MODEL_MIXTRAL, false, "model.layers.2.mlp.gate.weight", ARCH_ROUTER, 2, 0, false},
+    {MODEL_MIXTRAL, false, "model.layers.2.mlp.experts.gate_up_proj", ARCH_EXPERT_GATE, 2, 0, true},
+    {MODEL_OLMOE, false, "model.layers.2.mlp.experts.down_proj", ARCH_EXPERT_DOWN, 2, 0, true},
+    {MODEL_MIXTRAL, true, "blk.4.ffn_up_exps.weight", ARCH_EXPERT_UP, 4, 0, true},
+    {MODEL_MIXTRAL, true, "blk.4.ffn_down.6.weight", ARCH_EXPERT_DOWN, 4, 6, false}, /* files of 2023 */
+    {MODEL_PHI3, true, "blk.4.ffn_up.weight", ARCH_GATE_UP, 4, 0, false},
+    {MODEL_QWEN2, true, "blk.4.attn_k.bias", ARCH_K, 4, 0, false},
+};
+
+static void names_of_other_layouts_are_recognised(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(other_names) / sizeof(other_names[0]); i++) {
+        struct arch_match match;
+        bool known = other_names[i].gguf ? arch_match_gguf(other_names[i].arch, other_names[i].name, &match)
+                                         : arch_match_hf(other_names[i].arch, other_names[i].name, &match);
+        if (!known)
+            fail_msg("%s is not recognised", other_names[i].name);
+        assert_int_equal(match.parts[0], other_names[i].what);
+        assert_int_equal(match.layer, other_names[i].layer);
+        assert_int_equal(match.expert, other_names[i].expert);
+        assert_int_equal(match.stacked, other_names[i].stacked);
+    }
+}
+
+static void what_is_no_tensor_of_the_family_is_left_alone(void **state)
+{
+    static const char *const none[] = {"model.layers.0.self_attn.rotary_emb.inv_freq",
+                                       "model.layers.0.self_attn.q_proj.weight.absmax",
+                                       "model.layers.9999999999.self_attn.q_proj.weight",
+                                       "model.layers.1024.self_attn.q_proj.weight",
+                                       "model.layers.x.self_attn.q_proj.weight",
+                                       "model.layers..self_attn.q_proj.weight",
+                                       "model.layers.0.mlp.experts.0.gate_proj.weight",
+                                       "model.layers.0.mlp.experts.gate_up_proj",
+                                       "language_model.model.norm.weight",
+                                       "vision_tower.norm.weight",
+                                       "model.layers.0",
+                                       "",
+                                       "%u"};
+    struct arch_match match;
+    (void)state;
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        assert_false(arch_match_hf(MODEL_LLAMA, none[i], &match));
+        assert_false(arch_match_gguf(MODEL_LLAMA, none[i], &match));
+    }
+    assert_false(arch_match_gguf(MODEL_LLAMA, "rope_freqs.weight", &match));
+    assert_false(arch_match_gguf(MODEL_LLAMA, "blk.0.ffn_gate_exps.weight", &match));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_name_is_recognised_as_itself),
+        cmocka_unit_test(families_are_found_by_each_of_their_names),
+        cmocka_unit_test(names_of_other_layouts_are_recognised),
+        cmocka_unit_test(what_is_no_tensor_of_the_family_is_left_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,140 @@
+/* Folders as transformers 4 and 5 save them, and GGUF files with llama.cpp's names, of every family: config
+ * and each tensor are what transformers itself says of the model. They were made by tools/make_folders.py;
+ * test_folders.py makes them anew where transformers is installed (MOTLEY_FOLDERS). */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/blocks.h"
+#include "model/tensors.h"
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    if (value == NULL)
+        fail_msg("expected.json has no %s", key);
+    return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+}
+
+static void close_to(const char *where, const char *what, double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance * (1 + fabs(want))))
+        fail_msg("%s: %s is %.9g, transformers says %.9g", where, what, got, want);
+}
+
+/* rows, columns, sum and sum with places weighed */
+static void check_tensor(const char *where, struct model *model, const char *name, const json_t *want)
+{
+    const struct model_tensor *t = model_tensor_find(model, name);
+    struct err err;
+    if (t == NULL)
+        fail_msg("%s: no tensor %s", where, name);
+    assert_int_equal(t->rows, json_integer_value(json_array_get(want, 0)));
+    assert_int_equal(t->cols, json_integer_value(json_array_get(want, 1)));
+    float *values = malloc(t->rows * t->cols * sizeof(float));
+    if (model_tensor_read_f32(model, t, 0, t->rows, values, &err) < 0)
+        fail_msg("%s: %s", where, err.text);
+    double sum = 0, weighed = 0;
+    for (uint64_t i = 0; i < t->rows * t->cols; i++) {
+        sum += (double)values[i];
+        weighed += (double)values[i] * (double)(i % 13 + 1);
+    }
+    free(values);
+    close_to(where, name, sum, json_number_value(json_array_get(want, 2)), 1e-6);
+    close_to(where, name, weighed, json_number_value(json_array_get(want, 3)), 1e-6);
+}
+
+static void check_layer(const char *where, const struct model_config *c, uint32_t layer, const json_t *want)
+{
+    const json_t *frequencies = json_object_get(want, "inv_freq");
+    uint32_t dim = c->rotary_dim ? c->rotary_dim : c->head_dim;
+    double got[512];
+    struct err err;
+    assert_int_equal(model_layer_window(c, layer), number(want, "window"));
+    assert_int_equal(model_layer_rotates(c, layer), number(want, "rotates"));
+    assert_int_equal(json_array_size(frequencies), dim / 2);
+    assert_int_equal(model_rope_frequencies_of(model_layer_rope(c, layer), dim, got, &err), 0);
+    for (uint32_t i = 0; i < dim / 2; i++)
+        close_to(where, "a rotary frequency", got[i] / json_number_value(json_array_get(frequencies, i)), 1,
+                 2e-6);
+    close_to(where, "the scores' scale", c->attn_scale > 0 ? c->attn_scale : 1 / sqrt((double)c->head_dim),
+             number(want, "scale"), 1e-9);
+}
+
+static void check_folder(const char *folder)
+{
+    char path[1100];
+    struct model *model;
+    struct err err;
+    json_error_t why;
+    const char *name;
+    json_t *value;
+    snprintf(path, sizeof(path), "%s/expected.json", folder);
+    json_t *want = json_load_file(path, 0, &why);
+    if (want == NULL)
+        fail_msg("%s: %s", path, why.text);
+    if (model_open_path(folder, &model, &err) < 0)
+        fail_msg("%s", err.text);
+    const struct model_config *c = model_get_config(model);
+    struct block_list list;
+    json_t *layers = json_object_get(want, "layers"), *tensors = json_object_get(want, "tensors");
+    assert_int_equal(model_config_params(c), number(want, "parameters"));
+    assert_int_equal(model_blocks(c, &(struct block_options){0}, &list, &err), 0);
+    assert_int_equal(list.params, number(want, "parameters"));
+    block_list_fini(&list);
+    assert_int_equal(json_array_size(layers), c->layers);
+    for (uint32_t i = 0; i < c->layers; i++)
+        check_layer(folder, c, i, json_array_get(layers, i));
+    close_to(folder, "the norms' epsilon", c->norm_eps, number(want, "norm_eps"), 1e-12);
+    close_to(folder, "the scores' cap", c->attn_softcap, number(want, "attention_cap"), 0);
+    close_to(folder, "the logits' cap", c->logit_softcap, number(want, "logit_cap"), 0);
+    assert_int_equal(c->tied, number(want, "tied"));
+    assert_int_equal(c->max_positions, number(want, "max_positions"));
+    json_object_foreach(tensors, name, value) check_tensor(folder, model, name, value);
+
+    json_t *written = model_config_to_json(c, &err);
+    struct model_config again;
+    assert_int_equal(model_config_parse(written, &again, &err), 0);
+    assert_memory_equal(c, &again, sizeof(again));
+    json_decref(written);
+    json_decref(want);
+    model_close(model);
+}
+
+static void every_folder_is_what_transformers_says(void **state)
+{
+    const char *root = getenv("MOTLEY_FOLDERS") ? getenv("MOTLEY_FOLDERS") : MOTLEY_TEST_DATA "/folders";
+    const char *versions[] = {"transformers5", "transformers4", "transformers4.31"};
+    int count = 0;
+    (void)state;
+    for (int v = 0; v < 3; v++) {
+        char path[1024];
+        snprintf(path, sizeof(path), "%s/%s", root, versions[v]);
+        DIR *dir = opendir(path);
+        for (struct dirent *e; dir && (e = readdir(dir));) {
+            if (e->d_name[0] == '.')
+                continue;
+            snprintf(path, sizeof(path), "%s/%s/%s", root, versions[v], e->d_name);
+            check_folder(path);
+            count++;
+        }
+        if (dir)
+            closedir(dir);
+    }
+    print_message("    %d folders under %s\n", count, root);
+    assert_true(count > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_folder_is_what_transformers_says)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* Chat templates in Jinja against what transformers renders (tests/data/chat, made by tools/golden_chat.py):
+ * the templates that well-known models bring, and small ones for each part of the language; what is learnt of
+ * a conversation; refusals and bounds. MOTLEY_CHAT_CASES=FILE: other cases, by the same tool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "model/chat.h"
+#include "model/jinja.h"
+
+static json_t *cases;
+
+static int cases_open(void **state)
+{
+    json_error_t why;
+    (void)state;
+    const char *given = getenv("MOTLEY_CHAT_CASES");
+    cases = json_load_file(given != NULL ? given : MOTLEY_TEST_DATA "/chat/cases.json", JSON_ALLOW_NUL, &why);
+    if (cases == NULL)
+        fprintf(stderr, "%s\n", why.text);
+    return cases != NULL ? 0 : -1;
+}
+
+static int cases_close(void **state)
+{
+    (void)state;
+    json_decref(cases);
+    return 0;
+}
+
+static struct chat_template *model_open(const char *model)
+{
+    char path[512];
+    struct err err = {0};
+    struct buf text = {.limit = 1 << 20};
+    struct chat_template *chat = NULL;
+    snprintf(path, sizeof(path), "%s/chat/%s.jinja", MOTLEY_TEST_DATA, model);
+    assert_int_equal(0, file_read_all(path, 1 << 20, &text, &err));
+    const struct chat_given given = {
+        .template = buf_str(&text), .bos = "<s>", .bos_size = 3, .eos = "</s>", .eos_size = 4};
+    if (chat_template_choose(NULL, &given, &chat, &err) < 0) {
+        fail_msg("%s: %s", model, err.text);
+    }
+    buf_fini(&text);
+    return chat;
+}
+
+static void expect_case(const char *model, const struct chat_template *chat, const json_t *item)
+{
+    struct chat_message messages[16];
+    struct chat_span spans[2 * 16 + 3];
+    size_t count = 0;
+    struct err err = {0};
+    struct buf text = {.limit = 1 << 20};
+    const json_int_t which = json_integer_value(json_object_get(item, "conversation"));
+    const json_t *wanted = json_object_get(item, "text");
+    const int turns = chat_messages_from_json(
+        json_array_get(json_object_get(cases, "conversations"), (size_t)which), messages, 16, &err);
+    assert_true(turns > 0);
+    const int status = chat_render(chat, messages, (size_t)turns, json_is_true(json_object_get(item, "add")),
+                                   &text, spans, &count, &err);
+    if (wanted == NULL) {
+        const char *why = json_string_value(json_object_get(item, "error"));
+        if (status == 0 || err.code != ERR_INVALID || strstr(err.text, why) == NULL) {
+            fail_msg("%s, conversation %d: \"%s\", not \"%s\"", model, (int)which, err.text, why);
+        }
+        return;
+    }
+    if (status < 0 || strcmp(json_string_value(wanted), buf_str(&text)) != 0) {
+        fail_msg("%s, conversation %d: \"%s\" (%s), not \"%s\"", model, (int)which, buf_str(&text), err.text,
+                 json_string_value(wanted));
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < count; at = spans[i++].end) {
+        assert_true(spans[i].begin == at && spans[i].end > at);
+    }
+    assert_int_equal(text.size, at);
+    buf_fini(&text);
+}
+
+static void every_models_template_renders_as_transformers_does(void **state)
+{
+    (void)state;
+    const char *model;
+    json_t *list;
+    size_t i;
+    json_t *item;
+    json_object_foreach(json_object_get(cases, "models"), model, list)
+    {
+        struct chat_template *chat = model_open(model);
+        json_array_foreach(list, i, item)
+        {
+            expect_case(model, chat, item);
+        }
+        chat_template_destroy(chat);
+    }
+}
+
+/* Render one template over the conversation that the small ones are made for. */
+static int snippet_render(const char *template, struct buf *text, struct err *err)
+{
+    struct jinja *jinja = NULL;
+    if (jinja_parse(template, strlen(template), &jinja, err) < 0) {
+        return -1;
+    }
+    json_t *names =
+        json_pack("{s:O, s:b, s:s, s:s, s:n, s:n}", "messages",
+                  json_array_get(json_object_get(cases, "conversations"), 3), "add_generation_prompt", 0,
+                  "bos_token", "<s>", "eos_token", "</s>", "tools", "documents");
+    const int status = jinja_render(jinja, names, 1721952000, text, NULL, err);
+    json_decref(names);
+    jinja_destroy(jinja);
+    return status;
+}
+
+static void every_part_of_the_language_does_as_jinja_does(void **state)
+{
+    (void)state;
+    size_t i;
+    size_t refused = 0;
+    json_t *item;
+    json_array_foreach(json_object_get(cases, "snippets"), i, item)
+    {
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        const char *template = json_string_value(json_object_get(item, "template"));
+        const char *wanted = json_string_value(json_object_get(item, "text"));
+        const int status = snippet_render(template, &text, &err);
+        if (status < 0 &&
+            getenv("MOTLEY_CHAT_CASES") != NULL) { /* by chance: 'a' * 2, '%s' % 1 and the like */
+            refused++;
+            continue;
+        }
+        if (wanted == NULL ? status == 0 || strstr(err.text, "line 1") == NULL
+                           : status < 0 || strcmp(wanted, buf_str(&text)) != 0) {
+            fail_msg("%s: \"%s\" (%s), not \"%s\"", template, buf_str(&text), err.text,
+                     wanted != NULL ? wanted : json_string_value(json_object_get(item, "error")));
+        }
+        buf_fini(&text);
+    }
+    if (refused > 0) {
+        print_message("%zu of %zu refused\n", refused, json_array_size(json_object_get(cases, "snippets")));
+    }
+}
+
+static void what_is_beyond_the_subset_is_refused_with_its_line_and_name(void **state)
+{
+    (void)state;
+    size_t i;
+    json_t *item;
+    json_array_foreach(json_object_get(cases, "refused"), i, item)
+    {
+        char line[32];
+        struct err err = {0};
+        struct jinja *jinja = NULL;
+        const char *template = json_string_value(json_array_get(item, 0));
+        snprintf(line, sizeof(line), "line %d:", (int)json_integer_value(json_array_get(item, 1)));
+        assert_int_equal(-1, jinja_parse(template, strlen(template), &jinja, &err));
+        if (err.code != ERR_UNSUPPORTED || strstr(err.text, line) == NULL ||
+            strstr(err.text, json_string_value(json_array_get(item, 2))) == NULL) {
+            fail_msg("%s: \"%s\"", template, err.text);
+        }
+    }
+}
+
+static void what_a_model_would_have_written_is_learnt(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *first, *second;
+    } rows[] = {{"chatml", "one<|im_end|>", "two<|im_end|>"},
+                {"qwen2.5", "one<|im_end|>", "two<|im_end|>"},
+                {"qwen3", "one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"},
+                {"llama2", " one </s>", " two </s>"},
+                {"llama3.1", "one<|eot_id|>", "two<|eot_id|>"},
+                {"mistral-v0.3", " one</s>", " two</s>"},
+                {"mixtral", "one</s>", "two</s>"},
+                {"gemma2", "one<end_of_turn>", "two<end_of_turn>"},
+                {"gemma3", "one<end_of_turn>", "two<end_of_turn>"},
+                {"phi3", "one<|end|>", "two<|end|>"},
+                {"smollm2", "one<|im_end|>", "two<|im_end|>"},
+                {"smollm3", "<|im_start|>assistant\none<|im_end|>", "<|im_start|>assistant\ntwo<|im_end|>"},
+                {"zephyr", "one</s>", "two</s>"},
+                {"tinyllama", "one</s>", "two</s>"},
+                {"olmo", "one</s>", "two</s>"}};
+    const struct chat_message turns[] = {
+        {"user", "q"}, {"assistant", "one"}, {"user", "and <|assistant|>?"}, {"assistant", "two"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        struct chat_span spans[2 * 4 + 3];
+        size_t count = 0;
+        size_t found = 0;
+        struct chat_template *chat = model_open(rows[i].model);
+        assert_int_equal(0, chat_render(chat, turns, 4, false, &text, spans, &count, &err));
+        for (size_t s = 0; s < count; s++) {
+            const char *wanted = found == 0 ? rows[i].first : rows[i].second;
+            const size_t size = spans[s].end - spans[s].begin;
+            if (!spans[s].learn) {
+                continue;
+            }
+            if (found == 2 || strlen(wanted) != size ||
+                memcmp(wanted, buf_str(&text) + spans[s].begin, size) != 0) {
+                fail_msg("%s: \"%.*s\" is learnt, not \"%s\"", rows[i].model, (int)size,
+                         buf_str(&text) + spans[s].begin, wanted);
+            }
+            found++;
+        }
+        assert_int_equal(2, found);
+        buf_fini(&text);
+        chat_template_destroy(chat);
+    }
+}
+
+static void a_template_that_hides_its_turns_cannot_say_what_to_learn(void **state)
+{
+    (void)state;
+    const struct chat_message turns[] = {{"user", "q"}, {"assistant", "a"}};
+    const struct chat_given given = {.template = "{{ messages[0].content }}={{ messages[1].content }}"};
+    struct chat_template *chat = NULL;
+    struct chat_span spans[7];
+    struct err err = {0};
+    struct buf text = {.limit = 1024};
+    assert_int_equal(0, chat_template_choose(NULL, &given, &chat, &err));
+    assert_int_equal(-1, chat_render(chat, turns, 2, false, &text, spans, NULL, &err));
+    assert_int_equal(ERR_UNSUPPORTED, err.code);
+    assert_int_equal(0, text.size);
+    assert_int_equal(0, chat_render(chat, turns, 2, false, &text, NULL, NULL, &err));
+    assert_string_equal("q=a", buf_str(&text));
+    buf_fini(&text);
+    chat_template_destroy(chat);
+}
+
+static void nothing_runs_for_ever_or_grows_without_end(void **state)
+{
+    (void)state;
+    static const char *const greedy[] = {
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+        "ns.x }}",
+        "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+        "{{ range(999999999999) }}",
+        "{% for a in range(99999) %}{{ range(99999)|list }}{% endfor %}",
+        "{% set l = range(90000)|list %}{{ l|select('in', l)|list|length }}",
+        "{% for i in range(99999) %}{{ 'x' * 1 if false else messages }}{% endfor %}",
+        "{{ 9223372036854775807 }}",
+        "{% set n = 999999999999 %}{{ n * n }}"};
+    for (size_t i = 0; i < sizeof(greedy) / sizeof(greedy[0]); i++) {
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        if (snippet_render(greedy[i], &text, &err) == 0 || err.code != ERR_TOO_BIG) {
+            fail_msg("%s: %s", greedy[i], err.text);
+        }
+        buf_fini(&text);
+    }
+    char *deep = malloc(200001);
+    assert_non_null(deep);
+    static const char *const parts[] = {"{{ ((((", "{{ not not ", "{{ 1+1+1+", "{{ a.a.a.a", "{{ - - - "};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        struct err err = {0};
+        struct buf text = {.limit = 1 << 20};
+        const size_t size = strlen(parts[i]) - 3;
+        memcpy(deep, parts[i], 3);
+        for (size_t at = 3; at < 200000; at++) {
+            deep[at] = parts[i][3 + (at - 3) % size];
+        }
+        snprintf(deep + 199990, 11, "%s", i == 3 ? ".a }}     " : " 1 }}     ");
+        assert_int_equal(-1, snippet_render(deep, &text, &err));
+        buf_fini(&text);
+    }
+    free(deep);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_models_template_renders_as_transformers_does),
+        cmocka_unit_test(every_part_of_the_language_does_as_jinja_does),
+        cmocka_unit_test(what_is_beyond_the_subset_is_refused_with_its_line_and_name),
+        cmocka_unit_test(what_a_model_would_have_written_is_learnt),
+        cmocka_unit_test(a_template_that_hides_its_turns_cannot_say_what_to_learn),
+        cmocka_unit_test(nothing_runs_for_ever_or_grows_without_end),
+    };
+    return cmocka_run_group_tests(tests, cases_open, cases_close);
+}

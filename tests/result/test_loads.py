@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""transformers and peft load what we write, and compute with a merged model what peft computes with base and adapter, within
+1e-3 in every logit; with the adapter as we write it peft computes what it computes with its own, to the bit.
+
+Needs a Python with torch, transformers and peft, named by MOTLEY_TORCH (versions: ../shared/golden/versions.json), and
+../shared/golden/tiny; a visible skip otherwise."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.environ.get("MOTLEY_SOURCE", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+TOOL = os.path.join(os.environ.get("MOTLEY_BIN", os.path.join(SOURCE, "build", "bin")), "test_result_results")
+TINY = os.path.join(SOURCE, "..", "shared", "golden", "tiny")
+PYTHON = os.environ.get("MOTLEY_TORCH")
+
+
+def skip(why):
+    print("skip:", why)
+    sys.exit(77)
+
+
+def write(*words):
+    subprocess.run([TOOL, *map(str, words)], check=True)
+
+
+def logits(model, ids):
+    import torch
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].float()
+
+
+def load(path):
+    import torch
+    from transformers import AutoModelForCausalLM
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def compare(name, adapter, out, *options, tolerance=1e-3, base=None):
+    """Our merged folder beside peft's adapter on the base."""
+    import torch
+    from peft import PeftModel
+    base = base or os.path.join(TINY, name)
+    write("merged", base, adapter, out, *options)
+    with open(os.path.join(TINY, name, "expected.json"), encoding="utf-8") as handle:
+        ids = json.load(handle)["batches"][0]["ids"][0]
+    ours = out + "-adapter"
+    write("peft", base, adapter, ours)
+    wanted = logits(PeftModel.from_pretrained(load(base), adapter).eval(), ids)
+    assert torch.equal(wanted, logits(PeftModel.from_pretrained(load(base), ours).eval(), ids)), f"{name}: our adapter"
+    plain = logits(load(base), ids)
+    apart, moved = (logits(load(out), ids) - wanted).abs().max().item(), (plain - wanted).abs().max().item()
+    print(f"{name} {' '.join(map(str, options)) or 'base dtype'}: {apart:.1e} apart, {moved:.1e} by the adapter")
+    assert apart <= tolerance and moved > 10 * apart, name
+
+
+def make_adapter(name, folder, **settings):
+    """An adapter that peft writes, of values that matter."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    model = get_peft_model(load(os.path.join(TINY, name)), LoraConfig(task_type="CAUSAL_LM", **settings))
+    torch.manual_seed(7)
+    for key, value in model.named_parameters():
+        if value.requires_grad:
+            value.data.add_(torch.randn_like(value) * 0.05)
+    model.save_pretrained(folder)
+    return folder
+
+
+def experts_adapter(name, folder, base):
+    """One as peft of transformers 4 wrote it: each expert's own, under the hub's names."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+    os.makedirs(folder)
+    torch.manual_seed(8)
+    tensors, targets = {}, ("w1", "w2", "w3") if name == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    for part in os.listdir(base):
+        if not part.endswith(".safetensors") or not part.startswith("model"):
+            continue
+        with safe_open(os.path.join(base, part), "pt") as weights:
+            for key in weights.keys():
+                module = key.removesuffix(".weight")
+                if module.rsplit(".", 1)[-1] in targets and ".experts." in key:
+                    rows, columns = weights.get_slice(key).get_shape()
+                    tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, columns) * 0.1
+                    tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(rows, 4) * 0.1
+    save_file(tensors, os.path.join(folder, "adapter_model.safetensors"))
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as handle:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "lora_dropout": 0.0,
+                   "target_modules": list(targets), "bias": "none", "inference_mode": True}, handle)
+    return folder
+
+
+def run():
+    import warnings
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory() as work:
+        for name in sorted(os.listdir(TINY)):
+            compare(name, os.path.join(TINY, name, "adapter_after_20"), os.path.join(work, name), "fp32")
+        after = os.path.join(TINY, "llama", "adapter_after_20")
+        compare("llama", after, os.path.join(work, "parts"), "fp32", 60000)
+        compare("llama", after, os.path.join(work, "half"), "bf16", tolerance=5e-2)
+        compare("llama", make_adapter("llama", os.path.join(work, "own"), r=8, lora_alpha=16, use_rslora=True,
+                                      target_modules=["q_proj", "v_proj", "up_proj", "down_proj"],
+                                      rank_pattern={"v_proj": 4}, alpha_pattern={"up_proj": 4}, modules_to_save=["lm_head"]),
+                os.path.join(work, "patterns"))
+        compare("qwen2", make_adapter("qwen2", os.path.join(work, "tied"), target_modules=["q_proj"],
+                                      modules_to_save=["embed_tokens"], ensure_weight_tying=True), os.path.join(work, "retied"))
+        for name in ("mixtral", "olmoe"):
+            base = os.path.join(TINY, name)
+            compare(name, experts_adapter(name, os.path.join(work, name + "-e"), base), os.path.join(work, name + "-experts"))
+
+
+if __name__ == "__main__":
+    if not PYTHON:
+        skip("MOTLEY_TORCH names no Python with torch, transformers and peft")
+    if not os.path.isdir(TINY):
+        skip("../shared/golden/tiny is not here")
+    if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(PYTHON))):
+        os.execv(PYTHON, [PYTHON, *sys.argv])
+    run()

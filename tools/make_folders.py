@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Tiny models of every family as `save_pretrained` of the installed transformers writes them, and as GGUF.
+
+    python3 tools/make_folders.py DIR        needs torch and transformers (4 or 5); GGUF files too if gguf is there
+
+Each folder holds an expected.json beside: what transformers itself says of the model, tensor by tensor (rows, columns
+and two sums in double precision, under the hub's names) and layer by layer. tests/model/test_folders.c compares.
+"""
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+
+NEW = int(transformers.__version__.split(".")[0]) >= 5
+COMMON = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
+              num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=8192)
+
+
+def rope(theta, **scaling):
+    """Rotary settings as this transformers takes them."""
+    if NEW:
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, **scaling}}
+    return {"rope_theta": theta, **({"rope_scaling": scaling} if scaling else {})}
+
+
+GEMMA3 = dict(head_dim=8, sliding_window=6, query_pre_attn_scalar=20, num_hidden_layers=7)
+MIXED = {"num_experts": 4, "num_experts_per_tok": 2}
+# name: class before "Config", settings, GGUF architecture or None
+FAMILIES = {
+    "llama": ("Llama", dict(head_dim=16, **rope(500000.0, **LLAMA3)), "llama"),
+    "llama-bias": ("Llama", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True), None),
+    "mistral": ("Mistral", dict(sliding_window=6, head_dim=8), None),
+    "qwen2": ("Qwen2", dict(tie_word_embeddings=True, **rope(1000000.0)), "qwen2"),
+    "qwen2-window": ("Qwen2", dict(use_sliding_window=True, sliding_window=6, max_window_layers=1), None),
+    "qwen3": ("Qwen3", dict(head_dim=8, **rope(1000000.0)), "qwen3"),
+    "gemma2": ("Gemma2", dict(head_dim=8, sliding_window=6, query_pre_attn_scalar=8), "gemma2"),
+    "gemma3": ("Gemma3Text", dict(GEMMA3, query_pre_attn_scalar=8), "gemma3"),
+    "gemma3-nested": ("Gemma3", GEMMA3, None),
+    "phi3": ("Phi3", dict(sliding_window=6, **rope(20000.0)), "phi3"),
+    "phi3-partial": ("Phi3", dict(head_dim=8) | (rope(10000.0, partial_rotary_factor=0.5) if NEW
+                                                 else {"partial_rotary_factor": 0.5}), None),
+    "smollm3": ("SmolLM3", dict(num_hidden_layers=5), "smollm3"),
+    "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2), "llama"),
+    "qwen3-moe": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True,
+                                   num_hidden_layers=3, mlp_only_layers=[1]), None),
+    "qwen3-moe-plain": ("Qwen3Moe", dict(MIXED, moe_intermediate_size=12, head_dim=8, norm_topk_prob=True),
+                        "qwen3moe"),
+    "olmoe": ("Olmoe", MIXED, "olmoe"),
+}
+if not hasattr(transformers, "SmolLM3Config"):  # transformers before 4.53 knows fewer, and 2023's Llama alone
+    FAMILIES = {name: f for name, f in FAMILIES.items() if hasattr(transformers, f[0] + "Config")}
+    FAMILIES["llama"] = ("Llama", {}, None)
+    FAMILIES.pop("llama-bias", None)
+
+
+def make_model(kind, settings):
+    config = getattr(transformers, kind + "Config")
+    if kind == "Gemma3":
+        text = transformers.Gemma3TextConfig(**{**COMMON, **settings})
+        vision = transformers.SiglipVisionConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                                 num_attention_heads=2, image_size=8, patch_size=4)
+        model = transformers.Gemma3ForConditionalGeneration(config(text_config=text, vision_config=vision,
+                                                                   mm_tokens_per_image=4))
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config(**{**COMMON, **settings}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter).bfloat16())
+    return model
+
+
+def hub_name(name):
+    """The name in the hub's files of a text model; transformers 5 moves some in memory."""
+    name = name.replace("model.language_model.model.", "model.").replace("model.language_model.", "model.")
+    return name.replace("language_model.model.", "model.").replace("language_model.lm_head", "lm_head")
+
+
+def hub_tensors(model, kind):
+    """Every tensor of the language model, experts one by one."""
+    out = {}
+    for name, value in model.named_parameters():
+        name, value = hub_name(name), value.detach().double()
+        if "vision" in name or "multi_modal" in name:
+            continue
+        if kind == "Mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            out[name] = value
+            continue
+        gate, up, down = ("w1", "w3", "w2") if kind == "Mixtral" else ("gate_proj", "up_proj", "down_proj")
+        for e in range(value.shape[0]):
+            stem = f"{name.rsplit('.', 1)[0]}.{e}."
+            parts = [(gate, up), value[e].chunk(2)] if name.endswith("gate_up_proj") else [(down,), [value[e]]]
+            for part, matrix in zip(*parts):
+                out[f"{stem}{part}.weight"] = matrix
+    return out
+
+
+def sums(value):
+    flat = value.flatten()
+    return [value.shape[0], value.shape[1] if value.ndim == 2 else 1, flat.sum().item(),
+            (flat * (torch.arange(flat.numel()) % 13 + 1)).sum().item()]
+
+
+def layers_of(model, kind):
+    """Window (0: none), rotated or not, and inverse frequencies, layer by layer."""
+    body = next(m for m in model.modules() if hasattr(m, "embed_tokens") and hasattr(m, "layers")
+                and not hasattr(m, "vision_model"))
+    config, out = body.config, []
+    for layer in body.layers:
+        attention = layer.self_attn
+        window = getattr(attention, "sliding_window", None)
+        if kind in ("Mistral", "Mixtral", "Phi3"):
+            window = config.sliding_window
+        emb = getattr(body, "rotary_emb", None) or attention.rotary_emb
+        local = kind.startswith("Gemma3") and window
+        if hasattr(emb, "full_attention_inv_freq"):
+            freq = emb.sliding_attention_inv_freq if local else emb.full_attention_inv_freq
+        else:
+            freq = body.rotary_emb_local.inv_freq if local else emb.inv_freq
+        out.append({"window": window or 0, "rotates": bool(getattr(attention, "use_rope", True)),
+                    "inv_freq": freq.tolist(), "scale": getattr(attention, "scaling", attention.head_dim ** -0.5)})
+    return out
+
+
+def expected_of(model, kind):
+    config = getattr(model.config, "text_config", None) or model.config
+    tensors = hub_tensors(model, kind)
+    return {"transformers": transformers.__version__, "parameters": sum(t.numel() for t in tensors.values()),
+            "layers": layers_of(model, kind), "tied": bool(config.tie_word_embeddings),
+            "norm_eps": config.rms_norm_eps, "max_positions": config.max_position_embeddings,
+            "attention_cap": getattr(config, "attn_logit_softcapping", None) or 0,
+            "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
+            "tensors": {name: sums(value) for name, value in tensors.items()}}
+
+
+def permuted(value, heads):
+    """Rows as llama.cpp has them: within a head the two halves take turns."""
+    dim = value.shape[0] // heads
+    return value.reshape(heads, 2, dim // 2, -1).transpose(1, 2).reshape(value.shape)
+
+
+def write_gguf(path, model, arch, kind):
+    import gguf
+    config, tensors = model.config, hub_tensors(model, kind)
+    names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch),
+                                     config.num_hidden_layers)
+    writer = gguf.GGUFWriter(path, arch)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    theta = parameters.get("full_attention", parameters).get("rope_theta") or config.rope_theta
+    writer.add_rope_freq_base(theta)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if kind == "Gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if kind == "Qwen3Moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    stacked = {}
+    for name, value in tensors.items():
+        value = value.float()
+        if kind.startswith("Gemma") and name.endswith("norm.weight"):
+            value = value + 1
+        if arch in ("llama", "smollm3") and ".q_proj." in name:
+            value = permuted(value, config.num_attention_heads)
+        if arch in ("llama", "smollm3") and ".k_proj." in name:
+            value = permuted(value, config.num_key_value_heads)
+        if ".experts." in name:
+            front, number, part, suffix = name.rsplit(".", 3)
+            stacked.setdefault(f"{front}.{part}.{suffix}", []).append(value)
+        else:
+            writer.add_tensor(gguf_name(names, name), value.contiguous().numpy())
+    for name, values in stacked.items():
+        writer.add_tensor(gguf_name(names, name), torch.stack(values).numpy())
+    if kind == "Llama":  # rope_freqs: what llama3's scaling divides by
+        plain = parameters["rope_theta"] ** -(torch.arange(0, head_dim, 2).double() / head_dim)
+        writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq.double()).float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_name(names, name):
+    """llama.cpp's own table; Mixtral's stacked experts stand there under its first release's name."""
+    if ".experts.w" in name:
+        name = name.replace("model.", "", 1).replace("block_sparse_moe", "feed_forward")
+    found = names.get_name(name, (".weight", ".bias"))
+    if found is None:
+        raise ValueError(f"gguf knows no name for {name}")
+    return found
+
+
+def make_gguf(folder, model, arch, kind, expected):
+    folder.mkdir()
+    write_gguf(folder / "model.gguf", model, arch, kind)
+    (folder / "expected.json").write_text(json.dumps(expected))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for number, (name, (kind, settings, arch)) in enumerate(FAMILIES.items()):
+        torch.manual_seed(number)
+        folder, model = root / name, make_model(kind, settings)
+        expected = expected_of(model, kind)  # before a cast rounds the rotary frequencies
+        model.to(torch.bfloat16 if number % 2 else torch.float32).save_pretrained(folder, safe_serialization=True)
+        for extra in folder.glob("generation_config.json"):
+            extra.unlink()
+        model.to(torch.float32)
+        (folder / "expected.json").write_text(json.dumps(expected))
+        if NEW and "experts" in str(expected["tensors"].keys()):
+            own = root / (name + "-own")
+            model.save_pretrained(own, save_original_format=False)
+            (own / "expected.json").write_text(json.dumps(expected))
+        if NEW and arch:
+            try:
+                make_gguf(root / (name + "-gguf"), model, arch, kind, expected)
+            except ImportError:
+                print("gguf is not installed: no GGUF files")
+    print(f"transformers {transformers.__version__}: {len(list(root.iterdir()))} folders")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+#include "worker/method.h"
+
+#include <string.h>
+
+int method_check(const struct job_spec *spec, struct err *err)
+{
+    if (spec->method.base == SPEC_BASE_PACKED)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "method.base: packed is not run yet; nf4 keeps a base in about as little");
+    if (spec->train.compute != SPEC_COMPUTE_FP32)
+        return err_set(err, ERR_UNSUPPORTED, "train.compute: a CPU computes in fp32 here, not %s",
+                       spec_compute_name(spec->train.compute));
+    return 0;
+}
+
+int method_check_blocks(const struct job_spec *spec, const struct model_config *config, int32_t block_begin,
+                        int32_t block_end, struct err *err)
+{
+    bool whole = spec->method.kind == SPEC_METHOD_FULL || spec->method.modules_to_save.count > 0;
+    bool head = block_end == (int32_t)config->layers + 2;
+    if (!config->tied || !whole || !head || block_begin == 0)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "blocks %d..%d: a tied embedding that is trained needs block 0 and the head on one device",
+                   (int)block_begin, (int)block_end);
+}
+
+static int targets_set(const struct spec_method_part *method, struct lora_options *lora, struct err *err)
+{
+    for (uint32_t t = 0; t < method->targets.count; t++) {
+        uint32_t bit = lora_target_from_name(method->targets.names[t]), site = 0;
+        if (!bit)
+            return err_set(err, ERR_INVALID, "method.targets: there is no \"%s\" to adapt",
+                           method->targets.names[t]);
+        while (bit >> site > 1)
+            site++;
+        lora->targets |= bit;
+        lora->ranks[site] = method->target_rank[t];
+        lora->alphas[site] = method->target_alpha[t];
+    }
+    return 0;
+}
+
+static enum layer_base base_of(const struct spec_method_part *method)
+{
+    switch (method->base) {
+    case SPEC_BASE_BF16:
+        return LAYER_BASE_BF16;
+    case SPEC_BASE_FP16:
+        return LAYER_BASE_F16;
+    case SPEC_BASE_NF4:
+        return LAYER_BASE_NF4;
+    default:
+        return LAYER_BASE_F32;
+    }
+}
+
+int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err)
+{
+    const struct spec_method_part *method = &spec->method;
+    options->seed = spec->train.seed;
+    options->moments8 = method->optimizer == SPEC_OPTIMIZER_ADAMW8BIT;
+    options->label_smoothing = spec->train.label_smoothing;
+    options->embed_noise = spec->train.neftune_alpha;
+    options->full = method->kind == SPEC_METHOD_FULL;
+    if (options->full)
+        return 0; /* master state is fp32 whatever the file has */
+    options->base = base_of(method);
+    options->double_quant = method->double_quant;
+    options->lora = (struct lora_options){
+        .rank = method->rank, .alpha = method->alpha, .rslora = method->rslora, .dropout = method->dropout};
+    for (uint32_t i = 0; i < method->modules_to_save.count; i++) {
+        bool embedding = strcmp(method->modules_to_save.names[i], "embed_tokens") == 0;
+        options->train_embedding = options->train_embedding || embedding;
+        options->train_head = options->train_head || !embedding;
+    }
+    return targets_set(method, &options->lora, err);
+}
+
+double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,
+                           uint64_t tokens)
+{
+    double asked = spec->train.router_aux;
+    double coefficient = asked == SPEC_ROUTER_AUX_MODEL ? config->router_aux_coef : asked;
+    return config->experts == 0 || tokens == 0 ? 0 : coefficient * (double)labelled / (double)tokens;
+}

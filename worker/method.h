@@ -1,0 +1,23 @@
+/* From a job's specification to what its stages are made with, and what this worker does not do of it. */
+#ifndef MOTLEY_WORKER_METHOD_H
+#define MOTLEY_WORKER_METHOD_H
+
+#include "engine/stage.h"
+#include "model/spec.h"
+
+/* ERR_UNSUPPORTED names the setting. */
+int method_check(const struct job_spec *spec, struct err *err);
+
+/* ERR_UNSUPPORTED where a stage of these blocks would train a second copy of a tied embedding. */
+int method_check_blocks(const struct job_spec *spec, const struct model_config *config, int32_t block_begin,
+                        int32_t block_end, struct err *err);
+
+/* Set all that the specification decides: method, base, optimiser, noise and smoothing, seed. ERR_INVALID: a
+ * target that no matrix has. */
+int method_options(const struct job_spec *spec, struct stage_options *options, struct err *err);
+
+/* What the load-balancing loss counts: coefficient * labelled / tokens of the step; 0: it is off. */
+double method_router_scale(const struct job_spec *spec, const struct model_config *config, uint64_t labelled,
+                           uint64_t tokens);
+
+#endif

@@ -1,0 +1,45 @@
+/* The stages of a rank: one for each range of blocks that it holds, in rising order, on one device. What
+ * holds for a rank as a whole (its parameters, norm, update, loss) goes over all of them in that order.
+ *
+ * They are worked on one after the other, so they share one workspace: the largest that any of them needs.
+ *
+ * Threads: the device's. Errors: those of engine/stage.h. */
+#ifndef MOTLEY_WORKER_STAGES_H
+#define MOTLEY_WORKER_STAGES_H
+
+#include "engine/stage.h"
+#include "program/program.h"
+
+struct stages {
+    struct stage **list; /* [count], owned */
+    uint32_t count;
+    struct buffer *workspace; /* owned; NULL where there is one stage, which has its own */
+};
+
+/* The stages of `rank`, as its programs use them: how many micro-batches are kept at once, whether only
+ * layers' inputs are (RECOMPUTE), whether backward comes in halves. options: of the model and method; blocks
+ * and these are filled in. ERR_UNSUPPORTED where instructions of one range differ in RECOMPUTE. stages_fini
+ * also after an error. */
+int stages_create(struct device *device, struct model *model, const struct stage_options *options,
+                  const struct plan_rank *rank, struct stages *stages, struct err *err);
+void stages_fini(struct stages *stages);
+
+/* Which of them holds all of blocks [begin, end); -1. */
+int stages_find(const struct stages *stages, int32_t begin, int32_t end);
+
+/* As the functions of engine/stage.h; parameters are numbered over all stages. */
+int stages_step_begin(struct stages *stages, struct err *err);
+int stages_loss(struct stages *stages, double *loss_sum, uint64_t *labelled, struct err *err);
+int stages_router_loss(struct stages *stages, double *sum, struct err *err);
+int stages_grad_square_sum(struct stages *stages, double *sum, struct err *err);
+int stages_update(struct stages *stages, const struct step_update *update, struct err *err);
+uint32_t stages_parameter_count(const struct stages *stages);
+struct parameter stages_parameter_at(const struct stages *stages, uint32_t index);
+int stages_state_read(struct stages *stages, uint32_t index, enum stage_state state, float *dst,
+                      struct err *err);
+int stages_state_write(struct stages *stages, uint32_t index, enum stage_state state, const float *src,
+                       struct err *err);
+uint64_t stages_update_count(const struct stages *stages);
+void stages_update_count_set(struct stages *stages, uint64_t count);
+
+#endif
