@@ -3,7 +3,7 @@ SHELL := /bin/bash
 JOBS := $(shell nproc)
 TEST_LOG := build/Testing/Temporary/LastTest.log
 
-.PHONY: build demo test bench lint sanitize fuzz chaos clean
+.PHONY: build demo test bench lint equality sanitize fuzz chaos clean
 .DEFAULT_GOAL := build
 
 build:
@@ -26,6 +26,12 @@ bench: build
 lint:
 	@tools/packages.sh lint
 	@tools/lint.py --full
+
+# Every family and method on every split beside PyTorch's numbers, in the engine, by workers and through the service.
+equality: build
+	@tools/packages.sh test
+	@MOTLEY_EQUALITY=1 ctest --test-dir build --output-on-failure --timeout 3600 -j $(JOBS) \
+	  -R '^engine/(golden|smollm2|stage)|^worker/(golden|orders|programs|run|smollm2)|^system/golden'
 
 # Everything under ASan+UBSan, and mesh, worker, agent and scheduler under TSan.
 sanitize:

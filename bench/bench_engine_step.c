@@ -1,7 +1,7 @@
 /* Training steps of the 135M shape (SmolLM2) on the CPU device: tokens/s, and the allocator's and the
  * process's peak.
  *
- *   bench_engine_step [threads [steps [train.json [recompute]]]]
+ *   bench_engine_step [threads [steps [train.json or - [lora | recompute | bf16 | nf4 | full]]]]
  *
  * Without a file: 4 rows of 256 tokens, every label learnt, random weights. With one: the batches of
  * golden/smollm2/train.json, 4 rows a step, real tokens counted. bench/engine_step_torch.py measures PyTorch
@@ -137,6 +137,7 @@ int main(int argc, char **argv)
                                   .norm_eps = 1e-5,
                                   .rope = {.theta = 100000, .kind = ROPE_DEFAULT, .factor = 1},
                                   .tied = true};
+    const char *method = argc > 4 ? argv[4] : "lora";
     struct workload work = {0};
     struct device *device;
     struct stage *stage;
@@ -155,7 +156,12 @@ int main(int argc, char **argv)
         .seed = 1,
         .micro_batches_in_flight = 1,
         .tokens_max = work.tokens_max,
-        .recompute = argc > 4};
+        .recompute = strcmp(method, "recompute") == 0,
+        .full = strcmp(method, "full") == 0,
+        .double_quant = true,
+        .base = strcmp(method, "bf16") == 0 ? LAYER_BASE_BF16
+                : strcmp(method, "nf4") == 0 ? LAYER_BASE_NF4
+                                             : LAYER_BASE_F32};
     struct weight_source source = {.read = random_read, .context = &config};
     if (device_open(&(struct device_options){.kind = "cpu", .name = "bench", .threads = threads}, &device,
                     &err) != 0 ||

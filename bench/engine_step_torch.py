@@ -1,6 +1,6 @@
 """What PyTorch + peft does with bench_engine_step's workload: the 135M shape, fp32, LoRA r 16 on q, k, v, o.
 
-  engine_step_torch.py [threads [steps [train.json]]]
+  engine_step_torch.py [threads [steps [train.json or - [lora | bf16 | full]]]]
 
 Without a file: 4 rows x 256 tokens, every label learnt. With one: its batches, 4 rows a step, padded to the longest
 row as transformers' collators pad; real tokens are counted. Needs torch, transformers and peft; nothing else does.
@@ -36,11 +36,15 @@ def main():
     config = LlamaConfig(hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
                          head_dim=64, intermediate_size=1536, vocab_size=49152, max_position_embeddings=8192,
                          rms_norm_eps=1e-5, tie_word_embeddings=True)
-    model = get_peft_model(LlamaForCausalLM(config), LoraConfig(
+    method = sys.argv[4] if len(sys.argv) > 4 else "lora"
+    model = LlamaForCausalLM(config)
+    if method == "bf16":
+        model = model.to(torch.bfloat16)
+    model = model if method == "full" else get_peft_model(model, LoraConfig(
         r=16, lora_alpha=32, lora_dropout=0.0, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
-    batches = batches_of(sys.argv[3] if len(sys.argv) > 3 else None, 49152)
+    batches = batches_of(sys.argv[3] if len(sys.argv) > 3 and sys.argv[3] != "-" else None, 49152)
     total, tokens, best = 0.0, 0, 1e9
     for step in range(steps + 1):
         ids, labels, mask, real = batches[step % len(batches)]

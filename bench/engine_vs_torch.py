@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The engine beside PyTorch + peft on the 135M shape, fp32, 2 threads, in turn: 4 rows x 256 tokens all learnt, and the rows
-of ../shared/golden/smollm2/train.json, 4 a step.
+"""The engine beside PyTorch + peft on the 135M shape, 2 threads, in turn: LoRA in fp32 on 4 rows x 256 tokens all learnt and
+on the rows of ../shared/golden/smollm2/train.json, 4 a step; LoRA on a bf16 base and full fine-tuning on the 4 x 256.
   MOTLEY_TORCH_PYTHON=PYTHON bench/engine_vs_torch.py [rounds, default 3] [steps a round, default 6]
 PYTHON has torch, transformers and peft; without it this is a visible skip.
 """
@@ -45,6 +45,8 @@ def main():
         out["rows"] = compare("rows", python, rounds, steps, [ROWS])
     else:
         print("SKIP of the rows: ../shared/golden/smollm2/train.json is not here")
+    for method in ("bf16", "full"):
+        out[method] = compare(method, python, rounds, steps, ["-", method])
     report("engine_vs_torch", out)
 
 

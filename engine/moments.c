@@ -30,17 +30,41 @@ void moments8_unpack(bool with_sign, const uint8_t *codes, const float *absmax, 
         values[i] = map[codes[i]] * absmax[i / BLOCK];
 }
 
+/* Codes of a block under this scale; true when they give the values back to the bit. */
+static bool block_pack(const float *map, const float *values, uint64_t count, float scale, uint8_t *codes)
+{
+    bool same = true;
+    for (uint64_t i = 0; i < count; i++) {
+        codes[i] = nearest(map, scale > 0 ? values[i] / scale : 0);
+        same &= map[codes[i]] * scale == values[i];
+    }
+    return same;
+}
+
+/* The scale was the largest magnitude before it was quantised. A negative one is kept as the map's lowest
+ * value, which is not -1: where the values come from such a block, the scale is found again from that. */
+static float block_scale(const float *map, const float *values, uint64_t count, uint8_t *codes)
+{
+    float most = 0;
+    for (uint64_t i = 0; i < count; i++)
+        most = fmaxf(most, fabsf(values[i]));
+    if (map[0] < 0 && most > 0 && !block_pack(map, values, count, most, codes)) {
+        float scale = nextafterf(most / -map[0], 0);
+        for (int i = 0; i < 3; i++, scale = nextafterf(scale, INFINITY))
+            if (block_pack(map, values, count, scale, codes))
+                return scale;
+    }
+    return most;
+}
+
 void moments8_pack(bool with_sign, const float *values, uint64_t count, uint8_t *codes, float *absmax)
 {
     float map[DYNAMIC_MAP_SIZE];
     dynamic_map(with_sign, map);
     for (uint64_t begin = 0; begin < count; begin += BLOCK) {
-        uint64_t end = begin + BLOCK < count ? begin + BLOCK : count;
-        float most = 0;
-        for (uint64_t i = begin; i < end; i++)
-            most = fmaxf(most, fabsf(values[i]));
-        absmax[begin / BLOCK] = most;
-        for (uint64_t i = begin; i < end; i++)
-            codes[i] = nearest(map, most > 0 ? values[i] / most : 0);
+        uint64_t size = count - begin < BLOCK ? count - begin : BLOCK;
+        float scale = block_scale(map, values + begin, size, codes + begin);
+        absmax[begin / BLOCK] = scale;
+        (void)block_pack(map, values + begin, size, scale, codes + begin);
     }
 }

@@ -161,6 +161,27 @@ static void resume_on(const struct scene *scene, uint32_t stages)
     resume_from(scene, json_object_get(checkpoint_at(&scene->out, 8), "blobs"), stages);
 }
 
+/* Every parameter and both moments, in 32 bits and in 8, from two ranks onto one and three. */
+static void a_whole_models_checkpoint_resumes_on_any_split(void **state)
+{
+    (void)state;
+    static const char *const optimizers[] = {"adamw", "adamw8bit"};
+    for (int o = 0; o < 2; o++) {
+        struct scene scene;
+        scene_open(&scene, o == 0 ? "llama" : "mixtral", 2, 2);
+        json_object_set_new(scene.spec, "method",
+                            json_pack("{s:s, s:s}", "kind", "full", "optimizer", optimizers[o]));
+        set(scene.spec, "train", "learning_rate", json_real(1e-3));
+        set(scene.spec, "checkpoint", "every_steps", json_integer(8));
+        json_object_clear(scene.fix.adapter);
+        scene_run(&scene, NULL, NULL);
+        expect_success(&scene.out);
+        resume_on(&scene, 1);
+        resume_on(&scene, 3);
+        scene_close(&scene);
+    }
+}
+
 static void a_checkpoint_resumes_on_any_split(void **state)
 {
     (void)state;
@@ -702,6 +723,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_and_samples_surround_the_steps),
         cmocka_unit_test(a_checkpoint_resumes_on_any_split),
+        cmocka_unit_test(a_whole_models_checkpoint_resumes_on_any_split),
         cmocka_unit_test(a_checkpoint_of_replicas_resumes_on_fewer_ranks),
         cmocka_unit_test(steps_go_on_while_a_checkpoint_is_stored),
         cmocka_unit_test(the_next_checkpoint_waits_for_the_one_before),
