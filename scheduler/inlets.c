@@ -228,6 +228,8 @@ void inlet_refuse(struct inlet *inlet, uint64_t now_ns, enum err_code code, cons
     inlet->refused++;
     inlet->reasons[code]++;
     inlet->unlogged++;
+    if (inlet->bar) /* why it was barred stays */
+        return;
     snprintf(inlet->why, sizeof(inlet->why), "%.*s", INLET_WHY_SIZE - 1, why);
     for (char *at = inlet->why; *at != '\0'; at++) { /* people read it, and a part of it may be a rogue's */
         if (*at == '"') {

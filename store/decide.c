@@ -135,7 +135,9 @@ int store_decide(struct store *store, const struct store_decision *decision, sto
 /* clang-format off */
 static const struct pg_statement mark_nodes = {
     "mark_nodes",
-    "UPDATE nodes n SET refused = n.refused + c.refused, mark = c.why, marked_at = now(), barred = n.barred OR c.barred FROM "
+    /* why it was barred stays, whatever was still on its way then */
+    "UPDATE nodes n SET refused = n.refused + c.refused, "
+    "mark = CASE WHEN n.barred THEN n.mark ELSE c.why END, marked_at = now(), barred = n.barred OR c.barred FROM "
     RECORDS("node text, generation bigint, refused bigint, why text, barred boolean")
     " WHERE n.name = c.node AND n.generation = c.generation",
     PG_WRITE};
