@@ -23,12 +23,6 @@ static struct plan_alternative *line_add(struct plan_answer *a, enum plan_placem
     return &grown[a->alternative_count++];
 }
 
-static bool runnable(const struct problem *p, const struct candidate *c)
-{
-    const struct kind *kind = kinds[c->placement];
-    return !kind->runnable || kind->runnable(p, c);
-}
-
 /* A candidate that fits: its time, and the memory of its fullest rank. */
 static void line_fill(const struct problem *p, struct plan_alternative *line, const struct candidate *c,
                       double step_s)
@@ -51,7 +45,7 @@ static void line_fill(const struct problem *p, struct plan_alternative *line, co
     line->stages = laps ? c->member_count : c->stage_count;
     line->schedule = c->stage_count > 1 ? plan_schedule_name(c->schedule) : NULL;
     line->micro_batch_rows = c->micro_batch_rows;
-    line->runnable = runnable(p, c);
+    line->runnable = kind_runnable(p, c);
 }
 
 /* Each usable device alone is worth a line, fitting or not; those alike are searched once. */

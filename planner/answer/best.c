@@ -40,7 +40,7 @@ static int from_read(struct asking *q, struct err *why)
     if (from_plan_check(p, from, why) < 0)
         return 0;
     bool read = (kind->from_plan ? kind->from_plan : candidate_from_plan)(p, from, &q->from, &reason) == 0;
-    if (q->options->runnable_only && (!read || (kind->runnable && !kind->runnable(p, &q->from)))) {
+    if (q->options->runnable_only && (!read || !kind_runnable(p, &q->from))) {
         candidate_fini(&q->from);
         err_set(why, ERR_UNSUPPORTED, "this release cannot run it");
         return 0;
@@ -83,7 +83,7 @@ static int plan_put(struct asking *q, const struct candidate *c)
     struct price_run run = {0};
     const struct kind *kind = kinds[plan ? plan->placement : c->placement];
     q->kept = NULL;
-    a->runnable = !kind->runnable || kind->runnable(p, plan ? &q->from : c);
+    a->runnable = kind_runnable(p, plan ? &q->from : c);
     if (!plan) {
         plan = kind->emit(p, c, true, q->err);
         if (!plan ||

@@ -77,7 +77,7 @@ struct kind {
      * new (plan_destroy), or NULL with ERR_NOFIT (a rank too small), ERR_NOMEM. */
     struct plan *(*emit)(const struct problem *problem, const struct candidate *candidate, bool programs,
                          struct err *err);
-    /* Can a worker of this release carry it out? NULL: always. */
+    /* Can a worker of this release carry it out, as far as the placement decides that? NULL: always. */
     bool (*runnable)(const struct problem *problem, const struct candidate *candidate);
     /* The candidate that emits a plan of this placement, as nearly as can be said. ERR_INVALID when there is
      * none, ERR_NOMEM. NULL: candidate_from_plan (planner/candidate/from_plan.h). */
@@ -90,6 +90,9 @@ struct kind {
 bool kind_stages_asked(const struct problem *problem, uint32_t least, uint32_t most, struct err *err);
 /* Are there so many devices to use? ERR_NOFIT where `who` ("replicas take") takes more. */
 bool kind_devices_enough(const struct problem *problem, uint32_t least, const char *who, struct err *err);
+
+/* Can workers of this release carry it out: its method and its placement? */
+bool kind_runnable(const struct problem *problem, const struct candidate *candidate);
 
 /* By enum plan_placement. */
 extern const struct kind *const kinds[PLACE_COUNT];

@@ -71,7 +71,7 @@ static bool allowed(const struct local *l, const struct candidate *c)
         return false;
     if (l->simulate && !candidate_has_order(l->bench->problem, c))
         return false;
-    return !l->runnable_only || !l->kind->runnable || l->kind->runnable(l->bench->problem, c);
+    return !l->runnable_only || kind_runnable(l->bench->problem, c);
 }
 
 /* Was it simulated before? Notes it. */

@@ -138,17 +138,11 @@ static uint32_t steps_of(const struct problem *p, uint64_t cells)
     return steps < 1 || cells > LONG_CELLS ? 1 : steps < p->step_count ? (uint32_t)steps : p->step_count;
 }
 
-static bool runs(const struct search *s, const struct candidate *c)
-{
-    const struct kind *kind = kinds[c->placement];
-    return !kind->runnable || kind->runnable(s->problem, c);
-}
-
 /* Simulates a candidate over all steps that are compared, and keeps it if it is its placement's best. */
 static int keep(struct search *s, const struct candidate *c)
 {
     struct search_found *f = s->found;
-    if ((s->options->runnable_only && !runs(s, c)) || !candidate_has_order(s->problem, c))
+    if ((s->options->runnable_only && !kind_runnable(s->problem, c)) || !candidate_has_order(s->problem, c))
         return 0;
     double best = f->best[c->placement].estimate_s, seconds;
     double value = candidate_simulate(s->problem, c, f->steps, best, &seconds, s->err);
@@ -162,7 +156,7 @@ static int keep(struct search *s, const struct candidate *c)
         f->best[c->placement].estimate_s = value;
         f->seconds[c->placement] = seconds;
     }
-    if (result == 0 && value < f->runnable.estimate_s && runs(s, c)) {
+    if (result == 0 && value < f->runnable.estimate_s && kind_runnable(s->problem, c)) {
         result = candidate_copy(&f->runnable, c, s->err);
         f->runnable.estimate_s = value;
         f->runnable_s = seconds;
@@ -238,7 +232,7 @@ static int schedules_search(struct search *s, int placement, uint64_t budget)
             s->lists[placement].count ? &s->lists[placement].items[0] : &s->found->best[placement];
         result = candidate_copy(&start, from, s->err);
         if (result == 0 && move_apply(s->problem, kind, &start, MOVE_SCHEDULE, a, 0, &why) > MOVE_VOID &&
-            (!s->options->runnable_only || runs(s, &start)))
+            (!s->options->runnable_only || kind_runnable(s->problem, &start)))
             result = simulated_search(s, &start, budget / (4 * as));
     }
     candidate_fini(&start);
