@@ -50,6 +50,7 @@ static int open_stages(struct session *session, struct err *err)
     const struct job_spec *spec = &session->assignment->spec;
     const struct local_part *local = &session->assignment->local;
     struct device_options device = {.kind = local->kind,
+                                    .index = local->index,
                                     .name = local->device,
                                     .threads = local->threads,
                                     .isa = local->isa,

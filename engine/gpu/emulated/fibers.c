@@ -97,8 +97,8 @@ static void give_way(enum fiber_state state)
 static void fiber_main(void)
 {
     runner->function->run(runner->args);
-    give_way(FIBER_DONE);
-    abort(); /* nobody resumes what is done */
+    for (;;) /* nobody resumes what is done */
+        give_way(FIBER_DONE);
 }
 
 static void fiber_begin(struct fiber *fiber, uint8_t *stack)
@@ -131,8 +131,8 @@ static _Noreturn void fault(const char *what)
                 r->function->name, emulated_now.block_x, emulated_now.block_y, emulated_now.block_z,
                 emulated_now.thread, what);
     r->failed = true;
-    give_way(FIBER_DONE);
-    abort();
+    for (;;)
+        give_way(FIBER_DONE);
 }
 
 void emulated_assert(const char *text)
