@@ -15,7 +15,7 @@ extern _Thread_local struct emulated_thread emulated_now;
 
 void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access access);
 void *emulated_block_memory(const void *site, uint64_t bytes);
-void *emulated_shared(void *at, uint32_t bytes, enum emulated_access access);
+void *emulated_shared(const void *at, uint32_t bytes, enum emulated_access access);
 void emulated_barrier(void);
 void emulated_warp_barrier(void);
 float emulated_shuffle(float value, uint32_t from);
@@ -54,6 +54,7 @@ void emulated_assert(const char *text);
             emulated_value;                                                                                  \
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))
+#define UNROLL
 
 FUNCTION uint32_t thread(void)
 {
