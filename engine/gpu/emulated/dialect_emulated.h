@@ -19,7 +19,7 @@ void *emulated_global(uintptr_t address, uint32_t bytes, enum emulated_access ac
 /* The array of the block that this place in a kernel declares, the same for all its threads. */
 void *emulated_block_memory(const void *site, uint64_t bytes);
 /* An access to it, checked. Returns `at`. */
-void *emulated_shared(void *at, uint32_t bytes, enum emulated_access access);
+void *emulated_shared(const void *at, uint32_t bytes, enum emulated_access access);
 /* Wait for all threads of the block; */
 void emulated_barrier(void);
 /* for all lanes of the warp; */
@@ -62,6 +62,7 @@ void emulated_assert(const char *text);
             emulated_value;                                                                                  \
     } while (0)
 #define assert_device(x) ((x) ? (void)0 : emulated_assert(#x))
+#define UNROLL
 
 FUNCTION uint32_t thread(void)
 {
